@@ -40,7 +40,10 @@ fn main() -> anyhow::Result<()> {
     // Comments are for the Rust documentation only: leave them out of the
     // descriptors that end up in the binary. These are encoded by protox and
     // not by prost, which would drop the options it does not know.
-    write(&out_dir.join("descriptors.bin"), compile(false)?.encode_file_descriptor_set())
+    write(
+        &out_dir.join("descriptors.bin"),
+        compile(false)?.encode_file_descriptor_set(),
+    )
 }
 
 fn compile(with_comments: bool) -> anyhow::Result<protox::Compiler> {
@@ -66,22 +69,37 @@ struct Carrier {
 /// All messages with secrets, by their full name.
 fn secret_carriers(pool: &DescriptorPool) -> anyhow::Result<BTreeMap<String, Carrier>> {
     let (name, number) = SECRET_OPTION;
-    let option = pool.get_extension_by_name(name).with_context(|| format!("no option {name}"))?;
-    ensure!(option.number() == number, "option {name} is {}, not {number}", option.number());
+    let option = pool
+        .get_extension_by_name(name)
+        .with_context(|| format!("no option {name}"))?;
+    ensure!(
+        option.number() == number,
+        "option {name} is {}, not {number}",
+        option.number()
+    );
 
     let mut carriers = BTreeMap::new();
     for message in pool.all_messages() {
-        let secret: Vec<_> = message.fields().filter(|field| is_secret(field, &option)).collect();
+        let secret: Vec<_> = message
+            .fields()
+            .filter(|field| is_secret(field, &option))
+            .collect();
         if secret.is_empty() {
             continue;
         }
         // What the Debug written below would get wrong must stop the build:
         // a secret inside a oneof is printed by the oneof's own Debug.
         if message.oneofs().len() > 0 {
-            bail!("{} has a secret and a oneof: give its Debug that case", message.full_name());
+            bail!(
+                "{} has a secret and a oneof: give its Debug that case",
+                message.full_name()
+            );
         }
         if message.package_name() != CSI_PACKAGE || message.parent_message().is_some() {
-            bail!("{} has a secret but is not top level in {CSI_PACKAGE}", message.full_name());
+            bail!(
+                "{} has a secret but is not top level in {CSI_PACKAGE}",
+                message.full_name()
+            );
         }
         carriers.insert(message.full_name().to_owned(), Carrier { message, secret });
     }

@@ -113,14 +113,24 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
             }
             Change::Deleted(_) => None,
         })
-        .feed(&attacher.attachments, volume_queue, move |change| match change {
-            Change::Deleted(old) => ObjectKey::of_attached_volume(old, &detached),
-            Change::Applied { .. } => None,
-        })
-        .feed(&attacher.volumes, volume_queue, move |change| match change {
-            Change::Applied { new, .. } if of_volumes.keeps(new) => Some(ObjectKey::of_volume(new)),
-            _ => None,
-        })
+        .feed(
+            &attacher.attachments,
+            volume_queue,
+            move |change| match change {
+                Change::Deleted(old) => ObjectKey::of_attached_volume(old, &detached),
+                Change::Applied { .. } => None,
+            },
+        )
+        .feed(
+            &attacher.volumes,
+            volume_queue,
+            move |change| match change {
+                Change::Applied { new, .. } if of_volumes.keeps(new) => {
+                    Some(ObjectKey::of_volume(new))
+                }
+                _ => None,
+            },
+        )
         .wake(
             "csi-attacher-of-volumes",
             &attacher.volumes,
@@ -143,23 +153,33 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
                 this.waiting(all.filter(|one| one.spec.node_name == node).collect())
             },
         )
-        .work("csi-attacher-va", queue, workers, |this, key: ObjectKey| async move {
-            this.attachment(key.name()).await
-        })
-        .work("csi-attacher-pv", volume_queue, workers, |this, key: ObjectKey| async move {
-            this.volume(key.name()).await
-        })
+        .work(
+            "csi-attacher-va",
+            queue,
+            workers,
+            |this, key: ObjectKey| async move { this.attachment(key.name()).await },
+        )
+        .work(
+            "csi-attacher-pv",
+            volume_queue,
+            workers,
+            |this, key: ObjectKey| async move { this.volume(key.name()).await },
+        )
         .resync(options.resync, queue, |this| {
             let (all, volumes) = (this.attachments.all().into_iter(), this.volumes.clone());
             all.map(move |attachment| ObjectKey::of_attachment(&attachment, &volumes))
         })
         .resync(options.resync, volume_queue, |this| {
             let rules = this.rules.clone();
-            let kept = this.volumes.each().filter(move |volume| rules.keeps(volume));
+            let kept = this
+                .volumes
+                .each()
+                .filter(move |volume| rules.keeps(volume));
             kept.map(|volume| ObjectKey::of_volume(&volume))
         })
         .beside(move |this| async move {
-            this.reconcile(options.reconcile_sync, options.max_entries).await;
+            this.reconcile(options.reconcile_sync, options.max_entries)
+                .await;
         })
         .run()
         .await;

@@ -56,7 +56,12 @@ pub struct Options {
 
     /// Who owns the objects: 0 the pod, 1 the pod's owner (a DaemonSet: the objects outlive its
     /// pods), 2 that owner's owner (a Deployment); -1 no owner
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_negative_numbers = true
+    )]
     pub capacity_ownerref_level: i32,
 
     /// Requests per second for these objects; 0 leaves limiting to the server
@@ -92,9 +97,21 @@ impl Metrics {
     /// Registers the gauges.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         for (name, help, gauge) in [
-            ("csistoragecapacities_desired_goal", "Objects there should be", &self.goal),
-            ("csistoragecapacities_desired_current", "Of these, that there are", &self.current),
-            ("csistoragecapacities_obsolete", "Objects there should not be", &self.obsolete),
+            (
+                "csistoragecapacities_desired_goal",
+                "Objects there should be",
+                &self.goal,
+            ),
+            (
+                "csistoragecapacities_desired_current",
+                "Of these, that there are",
+                &self.current,
+            ),
+            (
+                "csistoragecapacities_obsolete",
+                "Objects there should not be",
+                &self.obsolete,
+            ),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -103,7 +120,11 @@ impl Metrics {
 
 /// Runs until `context.stop`.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
-    let namespace = context.pod.capacity_namespace.clone().ok_or(Error::NoNamespace)?;
+    let namespace = context
+        .pod
+        .capacity_namespace
+        .clone()
+        .ok_or(Error::NoNamespace)?;
     let owner = match u32::try_from(options.capacity_ownerref_level) {
         Err(_) => None,
         Ok(level) => {
@@ -113,7 +134,14 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());
     let objects = of_ours(&context, &namespace, &writer);
-    let pass = Pass::new(context.clone(), &options, metrics, namespace, owner, objects.clone());
+    let pass = Pass::new(
+        context.clone(),
+        &options,
+        metrics,
+        namespace,
+        owner,
+        objects.clone(),
+    );
     let (poll, queue) = (options.capacity_poll_interval, context.queue());
     queue.add(Precision::Exact);
     context.room.attend();
@@ -167,14 +195,21 @@ async fn reconcile(
 
 /// Watches only this writer's objects: those of other nodes may be many.
 fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStorageCapacity> {
-    let labels = format!("{DRIVER}={},{MANAGED_BY}={}", writer.driver, writer.managed_by);
+    let labels = format!(
+        "{DRIVER}={},{MANAGED_BY}={}",
+        writer.driver, writer.managed_by
+    );
     watch(context, namespace, &labels)
 }
 
 /// Watches the objects of all nodes, if the namespace is known.
 pub(crate) fn of_all(context: &Context) -> Option<Store<CSIStorageCapacity>> {
     let labels = format!("{DRIVER}={}", context.driver.name);
-    Some(watch(context, context.pod.capacity_namespace.as_ref()?, &labels))
+    Some(watch(
+        context,
+        context.pod.capacity_namespace.as_ref()?,
+        &labels,
+    ))
 }
 
 fn watch(context: &Context, namespace: &str, labels: &str) -> Store<CSIStorageCapacity> {
@@ -214,7 +249,9 @@ fn is_more(change: &Change<CSIStorageCapacity>) -> bool {
 
 fn bytes(object: &CSIStorageCapacity) -> i64 {
     let capacity = object.capacity.as_ref();
-    capacity.and_then(|capacity| quantity::bytes(&capacity.0)).unwrap_or(0)
+    capacity
+        .and_then(|capacity| quantity::bytes(&capacity.0))
+        .unwrap_or(0)
 }
 
 /// When to run a pass for a change of room. `last` is the time of the last or the next such pass.

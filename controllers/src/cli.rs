@@ -20,7 +20,12 @@ use crate::{
 #[command(next_help_heading = "Controllers")]
 pub struct Args {
     /// Which controllers run: names, * for all except the snapshot-controller, -name to exclude one
-    #[arg(long, value_name = "NAME,...", default_value = "*", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
     pub controllers: Roles,
 
     /// Serve one node's volumes (true) or the whole cluster's (false) [default: true in `run`,
@@ -173,7 +178,11 @@ pub enum LeaderTasks {
 #[command(next_help_heading = "Kubelet")]
 pub struct KubeletArgs {
     /// The directory in which kubelet looks for plugin sockets
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins_registry")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/plugins_registry"
+    )]
     pub plugin_registration_path: PathBuf,
 
     /// The path of the driver's socket on the host [default: the endpoint in `run`; without it

@@ -43,7 +43,9 @@ impl Listener for UnixListener {
     type Stream = UnixStream;
 
     async fn accept(&self) -> io::Result<(UnixStream, Option<IpAddr>)> {
-        UnixListener::accept(self).await.map(|(stream, _)| (stream, None))
+        UnixListener::accept(self)
+            .await
+            .map(|(stream, _)| (stream, None))
     }
 }
 
@@ -119,7 +121,10 @@ enum State {
 impl ConnectionSlots {
     /// Makes this many slots.
     pub fn new(most: usize) -> ConnectionSlots {
-        ConnectionSlots { free: Arc::new(Semaphore::new(most)), held: Arc::default() }
+        ConnectionSlots {
+            free: Arc::new(Semaphore::new(most)),
+            held: Arc::default(),
+        }
     }
 
     /// Gives a new connection a slot, another one's if there is no free one. `None` if all others
@@ -135,20 +140,34 @@ impl ConnectionSlots {
             }
         };
         let displaced = CancellationToken::new();
-        let entry = Entry { peer, state: State::Waiting, displaced: displaced.clone() };
+        let entry = Entry {
+            peer,
+            state: State::Waiting,
+            displaced: displaced.clone(),
+        };
         let mut held = self.held.lock();
         let id = held.next;
         held.next += 1;
         held.slots.insert(id, entry);
-        Some(ConnectionSlot { id, held: self.held.clone(), displaced, _permit: permit })
+        Some(ConnectionSlot {
+            id,
+            held: self.held.clone(),
+            displaced,
+            _permit: permit,
+        })
     }
 
     /// Closes the connection that a newcomer displaces. False if all are kept.
     fn displace(&self, newcomer: Option<IpAddr>) -> bool {
         let held = self.held.lock();
         // One that is displaced already is about to leave.
-        let rest = held.slots.iter().filter(|(_, entry)| !entry.displaced.is_cancelled());
-        let rest: Vec<_> = rest.map(|(id, entry)| (*id, entry.peer, entry.state)).collect();
+        let rest = held
+            .slots
+            .iter()
+            .filter(|(_, entry)| !entry.displaced.is_cancelled());
+        let rest: Vec<_> = rest
+            .map(|(id, entry)| (*id, entry.peer, entry.state))
+            .collect();
         let chosen = choose_displaced(&rest, newcomer).and_then(|id| held.slots.get(&id));
         chosen.inspect(|entry| entry.displaced.cancel()).is_some()
     }
@@ -156,7 +175,10 @@ impl ConnectionSlots {
     /// Closes the oldest connection that has not sent a request.
     fn displace_idle(&self) {
         let held = self.held.lock();
-        let idle = held.slots.values().filter(|entry| !entry.displaced.is_cancelled());
+        let idle = held
+            .slots
+            .values()
+            .filter(|entry| !entry.displaced.is_cancelled());
         if let Some(oldest) = idle.into_iter().find(|entry| entry.state == State::Waiting) {
             oldest.displaced.cancel();
         }
@@ -203,7 +225,11 @@ impl ConnectionSlot {
 
     /// True if the connection does lasting work.
     pub fn is_kept(&self) -> bool {
-        self.held.lock().slots.get(&self.id).is_some_and(|entry| entry.state == State::Kept)
+        self.held
+            .lock()
+            .slots
+            .get(&self.id)
+            .is_some_and(|entry| entry.state == State::Kept)
     }
 
     /// Is cancelled when another connection takes the slot.

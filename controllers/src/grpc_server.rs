@@ -66,7 +66,14 @@ impl<S> Admitted<S> {
     pub(crate) fn new(stream: S, slot: ConnectionSlot) -> Self {
         let displaced = Box::pin(slot.displaced().clone().cancelled_owned());
         let greeting = Some((Box::pin(sleep(GREETING)), PREFACE));
-        FilteredStream { stream, filter: Admission { slot, displaced, greeting } }
+        FilteredStream {
+            stream,
+            filter: Admission {
+                slot,
+                displaced,
+                greeting,
+            },
+        }
     }
 }
 

@@ -53,7 +53,11 @@ pub struct Options {
     pub monitor_interval: Duration,
 
     /// Emit events on claims if their pods run on a node that is down
-    #[arg(long = "enable-node-watcher", value_name = "BOOL", default_value = "false")]
+    #[arg(
+        long = "enable-node-watcher",
+        value_name = "BOOL",
+        default_value = "false"
+    )]
     pub node_watcher: bool,
 }
 
@@ -75,8 +79,16 @@ pub async fn run(context: Context, options: Options, conditions: Conditions) {
     if !volumes && !storage {
         tracing::info!(driver = driver.name, "the driver reports no health");
     }
-    let interval = if lists { options.list_interval } else { options.monitor_interval };
-    let watcher = Watcher { context: context.clone(), conditions, lists };
+    let interval = if lists {
+        options.list_interval
+    } else {
+        options.monitor_interval
+    };
+    let watcher = Watcher {
+        context: context.clone(),
+        conditions,
+        lists,
+    };
     let of_volumes = async {
         if volumes {
             watcher.volumes(interval).await;
@@ -143,8 +155,9 @@ impl Watcher {
                 }
             },
         };
-        let changes =
-            self.conditions.volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
+        let changes = self
+            .conditions
+            .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
@@ -156,11 +169,15 @@ impl Watcher {
     /// The findings of all volumes, from ControllerListVolumeHealth.
     async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, ListError> {
         // Volumes that the driver does not list are healthy.
-        let mut found: HashMap<String, Vec<Finding>> =
-            volumes.iter().map(|volume| (volume.handle.clone(), Vec::new())).collect();
+        let mut found: HashMap<String, Vec<Finding>> = volumes
+            .iter()
+            .map(|volume| (volume.handle.clone(), Vec::new()))
+            .collect();
         let (csi, timeout) = (&self.context.driver.csi, self.timeout());
-        let entries =
-            list::all("ControllerListVolumeHealth", timeout, |starting_token| async move {
+        let entries = list::all(
+            "ControllerListVolumeHealth",
+            timeout,
+            |starting_token| async move {
                 let request = csi::ControllerListVolumeHealthRequest {
                     max_entries: PAGE,
                     starting_token,
@@ -168,7 +185,8 @@ impl Watcher {
                 };
                 let page = csi.controller_list_volume_health(request, timeout).await?;
                 Ok((page.entries, page.next_token))
-            });
+            },
+        );
         for entry in entries.await? {
             if let Some(findings) = found.get_mut(&entry.volume_id) {
                 findings.extend(entry.health_statuses.into_iter().map(Finding::from));
@@ -203,14 +221,19 @@ impl Watcher {
         let request = csi::NodeGetStorageHealthRequest::default();
         let csi = &self.context.driver.csi;
         let found = match csi.node_get_storage_health(request, self.timeout()).await {
-            Ok(answer) => answer.backend_health.into_iter().map(Finding::from).collect::<Vec<_>>(),
+            Ok(answer) => answer
+                .backend_health
+                .into_iter()
+                .map(Finding::from)
+                .collect::<Vec<_>>(),
             Err(failure) => {
                 tracing::warn!(%failure, "cannot read the storage's health");
                 return;
             }
         };
-        let change =
-            self.conditions.storage(|known| decide::judge_one(known, &found, Instant::now()));
+        let change = self
+            .conditions
+            .storage(|known| decide::judge_one(known, &found, Instant::now()));
         let Some(change) = change else { return };
         match &change {
             Change::Abnormal(what) => tracing::warn!(what, "the storage has a problem"),
@@ -225,11 +248,15 @@ impl Watcher {
     fn emit(&self, about: ObjectReference, what: &str, change: Change) {
         let (kind, word, message) = match change {
             Change::Abnormal(message) => (EventKind::Warning, "Abnormal", message),
-            Change::Normal => {
-                (EventKind::Normal, "Normal", format!("The {} is well again", what.to_lowercase()))
-            }
+            Change::Normal => (
+                EventKind::Normal,
+                "Normal",
+                format!("The {} is well again", what.to_lowercase()),
+            ),
         };
-        self.context.events.emit(about, kind, &format!("{what}Condition{word}"), message);
+        self.context
+            .events
+            .emit(about, kind, &format!("{what}Condition{word}"), message);
     }
 
     fn timeout(&self) -> Duration {

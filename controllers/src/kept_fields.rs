@@ -128,7 +128,10 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
                     ("volumes", Members(POD_VOLUME)),
                     ("tolerations", Whole),
                     ("nodeSelector", Whole),
-                    ("affinity", Members(&[("nodeAffinity", Members(&[REQUIRED_NODES]))])),
+                    (
+                        "affinity",
+                        Members(&[("nodeAffinity", Members(&[REQUIRED_NODES]))]),
+                    ),
                 ]),
             ),
             ("status", Members(&[("phase", Whole)])),
@@ -144,19 +147,34 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
                 "spec",
                 Members(&[
                     ("unschedulable", Whole),
-                    ("taints", Members(&[("key", Whole), ("value", Whole), ("effect", Whole)])),
+                    (
+                        "taints",
+                        Members(&[("key", Whole), ("value", Whole), ("effect", Whole)]),
+                    ),
                 ]),
             ),
-            ("status", Members(&[("conditions", Members(&[("type", Whole), ("status", Whole)]))])),
+            (
+                "status",
+                Members(&[("conditions", Members(&[("type", Whole), ("status", Whole)]))]),
+            ),
         ],
         max: OF_CLUSTER,
         blank: "",
     },
-    KeptFields { plural: "csinodes", members: &[metadata!(), SPEC], max: OF_CLUSTER, blank: "" },
+    KeptFields {
+        plural: "csinodes",
+        members: &[metadata!(), SPEC],
+        max: OF_CLUSTER,
+        blank: "",
+    },
     KeptFields {
         plural: "csistoragecapacities",
         members: &[
-            metadata!(("labels", Whole), OWNERS, annotations(&[(pools::ANNOTATION, Whole)])),
+            metadata!(
+                ("labels", Whole),
+                OWNERS,
+                annotations(&[(pools::ANNOTATION, Whole)])
+            ),
             ("storageClassName", Whole),
             ("nodeTopology", Whole),
             ("capacity", Whole),
@@ -174,7 +192,10 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
     KeptFields {
         plural: "volumeattachments",
         members: &[
-            metadata!(labels(&[(NODE_LABEL, Whole)]), annotations(&[(NODE_ID, Whole)])),
+            metadata!(
+                labels(&[(NODE_LABEL, Whole)]),
+                annotations(&[(NODE_ID, Whole)])
+            ),
             SPEC,
             STATUS,
         ],
@@ -209,7 +230,10 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
     KeptFields {
         plural: "volumegroupsnapshotcontents",
         members: &[
-            metadata!(labels(&[(MANAGED_BY, Whole)]), content_annotations!(GROUP, BLOCK_VOLUMES)),
+            metadata!(
+                labels(&[(MANAGED_BY, Whole)]),
+                content_annotations!(GROUP, BLOCK_VOLUMES)
+            ),
             SPEC,
             STATUS,
         ],
@@ -222,7 +246,10 @@ const CLAIM_SPEC: &[(&str, Keep)] = &[
     ("accessModes", Whole),
     ("dataSource", Whole),
     ("dataSourceRef", Whole),
-    ("resources", Members(&[("requests", Members(&[("storage", Whole)]))])),
+    (
+        "resources",
+        Members(&[("requests", Members(&[("storage", Whole)]))]),
+    ),
     // Only whether there is one.
     ("selector", Members(&[])),
     ("storageClassName", Whole),
@@ -254,16 +281,29 @@ pub(crate) const CLAIM_ANNOTATIONS: KeptFields = KeptFields {
 pub(crate) const HANDLES: KeptFields = KeptFields {
     plural: "persistentvolumes",
     members: &[
-        ("metadata", Members(&[("name", Whole), ("uid", Whole), ("resourceVersion", Whole)])),
-        ("spec", Members(&[("csi", Members(&[("driver", Whole), ("volumeHandle", Whole)]))])),
+        (
+            "metadata",
+            Members(&[("name", Whole), ("uid", Whole), ("resourceVersion", Whole)]),
+        ),
+        (
+            "spec",
+            Members(&[(
+                "csi",
+                Members(&[("driver", Whole), ("volumeHandle", Whole)]),
+            )]),
+        ),
     ],
     max: OF_CLUSTER,
     blank: "",
 };
 
 /// The metadata of an object of any kind that is too large to be kept.
-pub(crate) const METADATA: KeptFields =
-    KeptFields { plural: "", members: &[metadata!()], max: OF_CLUSTER, blank: "" };
+pub(crate) const METADATA: KeptFields = KeptFields {
+    plural: "",
+    members: &[metadata!()],
+    max: OF_CLUSTER,
+    blank: "",
+};
 
 #[cfg(test)]
 mod tests;

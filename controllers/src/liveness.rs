@@ -31,7 +31,10 @@ const RECEIPT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("listening on {address} for liveness probes: {source}")]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
 }
 
 /// Checks one part of the process. The error is the reason.
@@ -44,7 +47,9 @@ pub struct Checks(Arc<RwLock<Vec<(String, Check)>>>);
 impl fmt::Debug for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let checks = self.0.read();
-        f.debug_set().entries(checks.iter().map(|(name, _)| name)).finish()
+        f.debug_set()
+            .entries(checks.iter().map(|(name, _)| name))
+            .finish()
     }
 }
 
@@ -85,7 +90,10 @@ pub async fn run(
     checks: Checks,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let Options { address, probe_timeout } = options;
+    let Options {
+        address,
+        probe_timeout,
+    } = options;
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| Error::Listen { address, source })?;
     serve(listener, Liveness::new(csi, probe_timeout, checks), stop).await;
@@ -95,8 +103,13 @@ pub async fn run(
 /// Serves the endpoint on a listener until `stop`.
 pub async fn serve(listener: TcpListener, liveness: Liveness, stop: CancellationToken) {
     let answer = liveness.timeout + RECEIPT;
-    let limits = Limits { connections: PUBLIC_CONNECTIONS, answer };
-    let router = Router::new().route("/healthz", get(healthz)).with_state(liveness);
+    let limits = Limits {
+        connections: PUBLIC_CONNECTIONS,
+        answer,
+    };
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .with_state(liveness);
     http_server::serve(listener, router, limits, stop.cancelled()).await;
 }
 
@@ -125,14 +138,23 @@ type Probing = BoxFuture<'static, Result<(), String>>;
 impl Liveness {
     /// `csi` is the driver to probe, if this process has one.
     pub fn new(csi: Option<Csi>, timeout: Duration, checks: Checks) -> Self {
-        Liveness { csi, timeout, checks, running: Arc::default() }
+        Liveness {
+            csi,
+            timeout,
+            checks,
+            running: Arc::default(),
+        }
     }
 
     /// Runs all checks and the Probe. The error has one line for each failure.
     pub async fn look(&self) -> Result<(), String> {
         let mut failures = self.checks.failures();
         failures.extend(self.probe().await.err());
-        if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(failures.join("\n"))
+        }
     }
 
     /// Joins the running Probe call, or starts one. At most one call runs, so frequent requests or

@@ -107,23 +107,31 @@ fn begin_for_kubelet(
     let csi = setup.driver.csi();
     let serves_node = args.election.leader_tasks != LeaderTasks::Only;
     let registers = serves_node && args.controllers.has(Role::Registrar);
-    let registration = csi.zip(endpoint).filter(|_| registers).map(|(csi, endpoint)| {
-        let health = registrar::Health::default();
-        let seen = health.clone();
-        checks.add("registration", move || seen.check());
-        let options = registrar::Options {
-            registration_dir: kubelet.plugin_registration_path.clone(),
-            endpoint,
-            health: health.clone(),
-        };
-        let registered = registrar::run(options, csi.clone(), stop.clone());
-        tasks.start("the registrar", async { registered.await.map_err(|error| error.to_string()) });
-        health
-    });
+    let registration = csi
+        .zip(endpoint)
+        .filter(|_| registers)
+        .map(|(csi, endpoint)| {
+            let health = registrar::Health::default();
+            let seen = health.clone();
+            checks.add("registration", move || seen.check());
+            let options = registrar::Options {
+                registration_dir: kubelet.plugin_registration_path.clone(),
+                endpoint,
+                health: health.clone(),
+            };
+            let registered = registrar::run(options, csi.clone(), stop.clone());
+            tasks.start("the registrar", async {
+                registered.await.map_err(|error| error.to_string())
+            });
+            health
+        });
     if args.controllers.has(Role::Liveness) {
         let address = SocketAddr::new(everywhere(), kubelet.health_port);
         let (csi, checks) = (csi.cloned(), checks.clone());
-        let options = liveness::Options { address, probe_timeout: kubelet.probe_timeout };
+        let options = liveness::Options {
+            address,
+            probe_timeout: kubelet.probe_timeout,
+        };
         let stop = stop.clone();
         tasks.start("the liveness endpoint", async move {
             let served = liveness::run(options, csi, checks, stop);
@@ -183,15 +191,24 @@ async fn begin_loops(
         ?leader_tasks, "starting the controllers"
     );
     let host = setup.args.node_name.as_deref().unwrap_or_default();
-    let (events, sending) =
-        Events::start(client.clone(), &driver.name, host, metrics.clone(), stop.clone());
+    let (events, sending) = Events::start(
+        client.clone(),
+        &driver.name,
+        host,
+        metrics.clone(),
+        stop.clone(),
+    );
     let caches = match scope.node() {
         None => Caches::new(client.clone(), stop.clone()),
         Some(node) => Caches::of_node(client.clone(), stop.clone(), node)
             .with_contents(!setup.pools.are_reported()),
     };
     let served = Served::of(&features::needed(&driver, &setup.args));
-    let caches = Arc::new(caches.reporting(metrics.clone(), events.clone()).serving(served));
+    let caches = Arc::new(
+        caches
+            .reporting(metrics.clone(), events.clone())
+            .serving(served),
+    );
     follow_served(&caches, &kube, &stop, &mut tasks);
     watch_over(&checks, &caches, &kube);
     let paced = setup.freed.clone().pace(stop.clone());
@@ -206,7 +223,14 @@ async fn begin_loops(
     if let (Some(health), Scope::Node { name, segments }) = (registration, &scope) {
         let (driver, node) = (driver.name.clone(), name.clone());
         let (segments, kube, events) = (segments.clone(), kube.clone(), events.clone());
-        let registration = Registration { driver, node, segments, health, kube, events };
+        let registration = Registration {
+            driver,
+            node,
+            segments,
+            health,
+            kube,
+            events,
+        };
         let stop = stop.clone();
         tasks.start("looking at the driver's registration", async {
             registration.keep(stop).await;
@@ -214,8 +238,14 @@ async fn begin_loops(
         });
     }
     let (args, pod) = (&setup.args, setup.pod.clone());
-    let mut elections =
-        Elections::new(args, pod, client, metrics.clone(), view.clone(), stop.clone());
+    let mut elections = Elections::new(
+        args,
+        pod,
+        client,
+        metrics.clone(),
+        view.clone(),
+        stop.clone(),
+    );
     let leader = elections.of_nodes(&driver.name, &scope, &mut tasks);
     if leader_tasks == LeaderTasks::Only {
         let view = view.clone();
@@ -239,8 +269,11 @@ async fn begin_loops(
         stop,
         common: setup.args.common(&setup.default_fstype),
     };
-    let inputs =
-        controllers::Inputs { args: setup.args, counts: view.counts(), inventory: setup.inventory };
+    let inputs = controllers::Inputs {
+        args: setup.args,
+        counts: view.counts(),
+        inventory: setup.inventory,
+    };
     let manager = controllers::Manager {
         inputs,
         context: &context,
@@ -266,8 +299,10 @@ fn follow_served(caches: &Caches, kube: &Kube, stop: &CancellationToken, tasks: 
 fn watch_over(checks: &Checks, caches: &Arc<Caches>, kube: &Kube) {
     let (caches, kube) = (caches.clone(), kube.clone());
     checks.add("watches", move || {
-        let stale =
-            caches.troubles().into_iter().find(|(_, trouble)| trouble.since.elapsed() > STALE);
+        let stale = caches
+            .troubles()
+            .into_iter()
+            .find(|(_, trouble)| trouble.since.elapsed() > STALE);
         match stale {
             Some((kind, trouble)) if kube.answered_within(STALE) => Err(format!(
                 "watching {kind} has failed since {:?}: {}",
@@ -286,7 +321,11 @@ async fn node_scope(
 ) -> Result<Scope, Error> {
     let asked = async {
         loop {
-            match driver.csi.node_get_info(csi::NodeGetInfoRequest {}, DEADLINE).await {
+            match driver
+                .csi
+                .node_get_info(csi::NodeGetInfoRequest {}, DEADLINE)
+                .await
+            {
                 Ok(info) => return info,
                 Err(error) => tracing::warn!(
                     %error,
@@ -296,10 +335,16 @@ async fn node_scope(
             tokio::time::sleep(RETRY).await;
         }
     };
-    let info = stop.run_until_cancelled(asked).await.ok_or(DriverError::Stopped)?;
+    let info = stop
+        .run_until_cancelled(asked)
+        .await
+        .ok_or(DriverError::Stopped)?;
     let segments = info.accessible_topology.map(|topology| topology.segments);
     let segments: BTreeMap<String, String> = segments.unwrap_or_default().into_iter().collect();
-    Ok(Scope::Node { name: name.unwrap_or(info.node_id), segments })
+    Ok(Scope::Node {
+        name: name.unwrap_or(info.node_id),
+        segments,
+    })
 }
 
 #[cfg(test)]

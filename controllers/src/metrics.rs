@@ -148,23 +148,33 @@ impl Metrics {
             method_name: method,
             grpc_status_code: code_name(code),
         };
-        self.calls.get_or_create(&labels).observe(took.as_secs_f64());
+        self.calls
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     /// Counts an answered request to the API server. `result` is `ok` or the kind of the error.
     pub fn api_call(&self, verb: &'static str, kind: &str, result: &'static str) {
-        let labels = ApiLabels { verb, kind: kind.to_owned(), result };
+        let labels = ApiLabels {
+            verb,
+            kind: kind.to_owned(),
+            result,
+        };
         self.api.get_or_create(&labels).inc();
     }
 
     /// Returns the counter of objects that watches of a kind deliver.
     pub fn watched(&self, kind: &str) -> Counter {
-        self.watched.get_or_create(&[("kind", kind.to_owned())]).clone()
+        self.watched
+            .get_or_create(&[("kind", kind.to_owned())])
+            .clone()
     }
 
     /// Returns the counter of a kind's objects that are too large to be kept.
     pub fn too_large(&self, kind: &str) -> Counter {
-        self.too_large.get_or_create(&[("kind", kind.to_owned())]).clone()
+        self.too_large
+            .get_or_create(&[("kind", kind.to_owned())])
+            .clone()
     }
 
     /// Returns the counter of bytes received from the API server. `verb` is `get`, `list`, `watch`
@@ -189,7 +199,10 @@ impl Metrics {
         let queues = self.queues.lock();
         queues.iter().fold(Stats::default(), |sum, (_, read)| {
             let Stats { ready, adds } = read();
-            Stats { ready: sum.ready + ready, adds: sum.adds + adds }
+            Stats {
+                ready: sum.ready + ready,
+                adds: sum.adds + adds,
+            }
         })
     }
 
@@ -215,7 +228,9 @@ impl Metrics {
 
     /// Records whether a lease is held.
     pub fn leads(&self, lease: &str, leads: bool) {
-        self.leads.get_or_create(&[("name", lease.to_owned())]).set(leads.into());
+        self.leads
+            .get_or_create(&[("name", lease.to_owned())])
+            .set(leads.into());
     }
 }
 
@@ -228,9 +243,18 @@ impl Collector for Queues {
         let queues = self.0.queues.lock();
         let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();
         drop(queues);
-        let depths = read.iter().map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));
-        encode(&mut encoder, "workqueue_depth", "Keys that wait to be worked on", depths)?;
-        let adds = read.iter().map(|(name, stats)| (*name, ConstCounter::new(stats.adds)));
+        let depths = read
+            .iter()
+            .map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));
+        encode(
+            &mut encoder,
+            "workqueue_depth",
+            "Keys that wait to be worked on",
+            depths,
+        )?;
+        let adds = read
+            .iter()
+            .map(|(name, stats)| (*name, ConstCounter::new(stats.adds)));
         encode(&mut encoder, "workqueue_adds", "Keys that were added", adds)
     }
 }
@@ -259,9 +283,17 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        metrics.csi_call("/csi.v1.Identity/Probe", Code::Unavailable, Duration::from_millis(50));
+        metrics.csi_call(
+            "/csi.v1.Identity/Probe",
+            Code::Unavailable,
+            Duration::from_millis(50),
+        );
         metrics.introduce("d.example");
-        metrics.csi_call("/csi.v1.Controller/CreateVolume", Code::Ok, Duration::from_secs(2));
+        metrics.csi_call(
+            "/csi.v1.Controller/CreateVolume",
+            Code::Ok,
+            Duration::from_secs(2),
+        );
         metrics.watch_queue("claims", Box::new(|| Stats { ready: 3, adds: 9 }));
         metrics.worked("claims", Outcome::Failed, Duration::from_millis(1));
         metrics.leads("d-example", true);
@@ -287,7 +319,10 @@ mod tests {
             "hostloop_events_lost_total 1",
             "hostloop_api_requests_total{verb=\"patch\",kind=\"PersistentVolume\",result=\"ok\"} 1",
         ] {
-            assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|known| known == line),
+                "{line} is not in\n{text}"
+            );
         }
     }
 }

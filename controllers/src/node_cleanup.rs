@@ -169,7 +169,10 @@ impl Tidier {
         if !claims.is_empty() {
             let is_of = |volume: &Arc<PersistentVolume>| {
                 let uid = pv::claim_uid(volume);
-                uid.is_some() && claims.iter().any(|claim| claim.metadata.uid.as_deref() == uid)
+                uid.is_some()
+                    && claims
+                        .iter()
+                        .any(|claim| claim.metadata.uid.as_deref() == uid)
             };
             volumes.extend(self.context.caches.volumes().each().filter(is_of));
         }
@@ -185,7 +188,8 @@ impl Tidier {
         }
         self.reported_now = 0;
         let now = Instant::now();
-        self.reported.retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
+        self.reported
+            .retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
@@ -198,7 +202,10 @@ impl Tidier {
         let due = self.absent.due(named, now, self.grace);
         for node in due {
             let of_node = leftovers.iter().filter(|leftover| leftover.node == node);
-            if !self.tidy(&node, of_node.cloned().collect(), Fate::Gone).await {
+            if !self
+                .tidy(&node, of_node.cloned().collect(), Fate::Gone)
+                .await
+            {
                 return;
             }
         }

@@ -158,8 +158,11 @@ impl Scanner {
 
     /// True if the driver reports which volumes are published to which node.
     fn attaches(&self) -> bool {
-        let needed =
-            [Can::PublishUnpublishVolume, Can::ListVolumes, Can::ListVolumesPublishedNodes];
+        let needed = [
+            Can::PublishUnpublishVolume,
+            Can::ListVolumes,
+            Can::ListVolumesPublishedNodes,
+        ];
         needed.into_iter().all(|one| self.context.driver.can(one))
     }
 
@@ -172,7 +175,10 @@ impl Scanner {
 
     /// Time until the next scan: about the interval, or less if a grace period ends before.
     fn wait(&self) -> Duration {
-        let Options { orphan_grace: grace, orphan_interval: interval } = self.part.options;
+        let Options {
+            orphan_grace: grace,
+            orphan_interval: interval,
+        } = self.part.options;
         let about = about(interval.max(Duration::from_secs(1)));
         let now = Instant::now();
         let next = [&self.without_pv, &self.stale_publications]
@@ -208,7 +214,9 @@ impl Scanner {
         let suspects = decide::without_object(listed, inventory, |id| {
             self.confirmed.contains_key(id) || !self.with_handle(id).is_empty()
         });
-        let due = self.without_pv.due(suspects, now, self.part.options.orphan_grace);
+        let due = self
+            .without_pv
+            .due(suspects, now, self.part.options.orphan_grace);
         if due.is_empty() {
             self.report(BTreeSet::new());
             return Ok(());
@@ -269,7 +277,10 @@ impl Scanner {
         if !decide::may_be_deleted(volume, &self.part.naming, cluster) {
             return Ok(false);
         }
-        let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
         let csi = &self.context.driver.csi;
         match csi.delete_volume(request, self.timeout).await {
             Ok(_) => {
@@ -296,7 +307,11 @@ impl Scanner {
         let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
         self.part.metrics.orphans.set(count);
         if !orphans.is_empty() && orphans != self.reported {
-            self.emit(EventKind::Warning, "OrphanedVolumes", orphan_message(&orphans));
+            self.emit(
+                EventKind::Warning,
+                "OrphanedVolumes",
+                orphan_message(&orphans),
+            );
         }
         self.reported = orphans;
     }

@@ -47,7 +47,8 @@ impl OwnPod {
 
 /// The name in a text, if there is one.
 fn named(text: Option<String>) -> Option<String> {
-    text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    text.map(|text| text.trim().to_owned())
+        .filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -62,20 +63,37 @@ mod tests {
                 found.map(|(_, value)| (*value).to_owned())
             };
             let pod = OwnPod::read(variable, of_account.map(str::to_owned), "host_7".to_owned());
-            (pod.identity, pod.name, pod.namespace, pod.capacity_namespace)
+            (
+                pod.identity,
+                pod.name,
+                pod.namespace,
+                pod.capacity_namespace,
+            )
         };
         let expect =
             |identity: &str, name: Option<&str>, namespace: &str, capacity: Option<&str>| {
                 let (name, capacity) = (name.map(str::to_owned), capacity.map(str::to_owned));
                 (identity.to_owned(), name, namespace.to_owned(), capacity)
             };
-        let (name, namespace, capacity) =
-            (("POD_NAME", "p"), ("POD_NAMESPACE", "n"), ("NAMESPACE", "c"));
+        let (name, namespace, capacity) = (
+            ("POD_NAME", "p"),
+            ("POD_NAMESPACE", "n"),
+            ("NAMESPACE", "c"),
+        );
         let empty = [("POD_NAME", ""), ("POD_NAMESPACE", ""), ("NAMESPACE", "")];
         assert_eq!(read(&[], None), expect("host_7", None, "default", None));
         assert_eq!(read(&empty, Some("a\n")), expect("host_7", None, "a", None));
-        assert_eq!(read(&[name, namespace], Some("a")), expect("p", Some("p"), "n", Some("n")));
-        assert_eq!(read(&[capacity], Some("a")), expect("host_7", None, "a", Some("c")));
-        assert_eq!(read(&[namespace, capacity], None), expect("host_7", None, "n", Some("c")));
+        assert_eq!(
+            read(&[name, namespace], Some("a")),
+            expect("p", Some("p"), "n", Some("n"))
+        );
+        assert_eq!(
+            read(&[capacity], Some("a")),
+            expect("host_7", None, "a", Some("c"))
+        );
+        assert_eq!(
+            read(&[namespace, capacity], None),
+            expect("host_7", None, "n", Some("c"))
+        );
     }
 }

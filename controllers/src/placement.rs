@@ -119,9 +119,18 @@ impl Options {
             if namespace.is_none() {
                 tracing::warn!("--placement-table needs the pod's namespace: no table is kept");
             }
-            Some(Place { namespace: namespace?, name })
+            Some(Place {
+                namespace: namespace?,
+                name,
+            })
         });
-        Options { capacity, attachments, naming, table, metrics }
+        Options {
+            capacity,
+            attachments,
+            naming,
+            table,
+            metrics,
+        }
     }
 }
 
@@ -229,22 +238,32 @@ impl Placement {
                 .map(|watch| watch.index(|object| vec![object.storage_class_name.clone()])),
             pools: capacities.as_ref().map(|watch| watch.index(room::pools)),
             capacities,
-            keepers: caches.nodes().index(|node| vec![managed_by(Some(&node.name_any()))]),
+            keepers: caches
+                .nodes()
+                .index(|node| vec![managed_by(Some(&node.name_any()))]),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),
             awaited: claims.index(source_protection::awaited),
-            volumes: volumes
-                .index(|volume| pv::claim_uid(volume).map(str::to_owned).into_iter().collect()),
+            volumes: volumes.index(|volume| {
+                pv::claim_uid(volume)
+                    .map(str::to_owned)
+                    .into_iter()
+                    .collect()
+            }),
             contents: context.driver.takes_snapshots().then(|| {
                 let of =
                     |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();
-                caches.contents().index(move |content| of(content).into_iter().collect())
+                caches
+                    .contents()
+                    .index(move |content| of(content).into_iter().collect())
             }),
             groups: context.driver.takes_groups().then(|| {
                 let of = |content: &VolumeGroupSnapshotContent| {
                     content.spec.source.volume_handles.clone()
                 };
-                caches.group_contents().index(move |content| of(content).unwrap_or_default())
+                caches
+                    .group_contents()
+                    .index(move |content| of(content).unwrap_or_default())
             }),
             reservations: Mutex::default(),
             last_events: Mutex::default(),

@@ -83,20 +83,40 @@ pub struct Options {
 
     /// Send only the topology of the selected node in CreateVolume, not those of other nodes as
     /// well
-    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "false")]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        require_equals = true,
+        default_value = "false"
+    )]
     pub strict_topology: bool,
 
     /// Send all known topologies to the driver if a volume may be anywhere
-    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "true")]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        require_equals = true,
+        default_value = "true"
+    )]
     pub immediate_topology: bool,
 
     /// Mark volumes as read-only if ReadOnlyMany is their only access mode
-    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "false")]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        require_equals = true,
+        default_value = "false"
+    )]
     pub controller_publish_readonly: bool,
 
     /// Reject a restore with another volume mode than the snapshot's source, unless the content
     /// allows it
-    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "true")]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        require_equals = true,
+        default_value = "true"
+    )]
     pub prevent_volume_mode_conversion: bool,
 }
 
@@ -233,7 +253,8 @@ impl Provisioner {
         let driver = &self.context.driver.name;
         for (number, claim) in self.context.caches.claims().each().enumerate() {
             let ours = to_provision(&claim, driver);
-            self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
+            self.in_flight
+                .require_live_check(ours.map(|key| key.name().to_owned()));
             yield_sometimes(number).await;
         }
     }
@@ -252,32 +273,53 @@ impl Provisioner {
                 this.synced().await;
                 this.require_live_checks().await;
             })
-            .feed(&caches.claims(), &self.claim_queue, move |change| match change {
-                Change::Applied { new, .. } => to_provision(new, &for_claims),
-                Change::Deleted(old) => ObjectKey::of_claim(old),
-            })
-            .feed(&caches.volumes(), &self.volume_queue, move |change| match change {
-                Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
-                Change::Deleted(_) => None,
-            })
-            .work("claims", &self.claim_queue, workers, |this, key: ObjectKey| async move {
-                this.claim(key.name()).await
-            })
-            .work("volumes", &self.volume_queue, workers, |this, key: ObjectKey| async move {
-                this.volume(key.name()).await
-            })
-            .work("unsaved", &self.pending_pvs, workers, |this, key: ObjectKey| async move {
-                this.pending_pv(key.name()).await
-            })
+            .feed(
+                &caches.claims(),
+                &self.claim_queue,
+                move |change| match change {
+                    Change::Applied { new, .. } => to_provision(new, &for_claims),
+                    Change::Deleted(old) => ObjectKey::of_claim(old),
+                },
+            )
+            .feed(
+                &caches.volumes(),
+                &self.volume_queue,
+                move |change| match change {
+                    Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
+                    Change::Deleted(_) => None,
+                },
+            )
+            .work(
+                "claims",
+                &self.claim_queue,
+                workers,
+                |this, key: ObjectKey| async move { this.claim(key.name()).await },
+            )
+            .work(
+                "volumes",
+                &self.volume_queue,
+                workers,
+                |this, key: ObjectKey| async move { this.volume(key.name()).await },
+            )
+            .work(
+                "unsaved",
+                &self.pending_pvs,
+                workers,
+                |this, key: ObjectKey| async move { this.pending_pv(key.name()).await },
+            )
             .beside(|this| async move { this.refill().await });
         controller = self.wake_claims(controller);
         if self.attachments.is_some() {
             let (attachments, volumes) = (caches.attachments(), caches.volumes());
             controller =
-                controller.feed(&attachments, &self.volume_queue, move |change| match change {
-                    Change::Deleted(old) => ObjectKey::of_attached_volume(old, &volumes),
-                    Change::Applied { .. } => None,
-                });
+                controller.feed(
+                    &attachments,
+                    &self.volume_queue,
+                    move |change| match change {
+                        Change::Deleted(old) => ObjectKey::of_attached_volume(old, &volumes),
+                        Change::Applied { .. } => None,
+                    },
+                );
         }
         if let Some(protection) = self.protection.clone() {
             controller = controller.beside(|_| protection.run());
@@ -287,8 +329,11 @@ impl Provisioner {
 
     /// Wakes claims when something that they name appears or changes: a class, or a source.
     fn wake_claims(&self, controller: Controller<Self>) -> Controller<Self> {
-        let (caches, driver, queue) =
-            (&self.context.caches, &self.context.driver, &self.claim_queue);
+        let (caches, driver, queue) = (
+            &self.context.caches,
+            &self.context.driver,
+            &self.claim_queue,
+        );
         let now = Duration::ZERO;
         let mut controller = controller
             .wake(
@@ -310,10 +355,14 @@ impl Provisioner {
         if driver.can(ControllerCapability::ModifyVolume) {
             let watch = caches.attributes_classes();
             let label = "claims-of-attributes-classes";
-            controller =
-                controller.wake(label, &watch, now, Change::name_applied, queue, |this, name| {
-                    keys(this.by_attributes.each(name))
-                });
+            controller = controller.wake(
+                label,
+                &watch,
+                now,
+                Change::name_applied,
+                queue,
+                |this, name| keys(this.by_attributes.each(name)),
+            );
         }
         if driver.can(ControllerCapability::CreateDeleteSnapshot) {
             let (label, watch) = ("claims-of-snapshots", caches.contents());
@@ -379,7 +428,10 @@ fn keys(
 /// The key of a claim that may be a source now: it was bound.
 fn newly_bound(change: &Change<PersistentVolumeClaim>) -> Option<String> {
     match change {
-        Change::Applied { old: Some(old), new } if pvc::is_bound(new) && !pvc::is_bound(old) => {
+        Change::Applied {
+            old: Some(old),
+            new,
+        } if pvc::is_bound(new) && !pvc::is_bound(old) => {
             let source = DataSource::Claim(new.name_any());
             source_protection::key(&new.namespace().unwrap_or_default(), &source)
         }
@@ -390,9 +442,10 @@ fn newly_bound(change: &Change<PersistentVolumeClaim>) -> Option<String> {
 /// The key of a content's snapshot that may be a source now: its content became ready.
 fn newly_ready(change: &Change<VolumeSnapshotContent>) -> Option<String> {
     match change {
-        Change::Applied { old: Some(old), new }
-            if new.view().is_ready() && !old.view().is_ready() =>
-        {
+        Change::Applied {
+            old: Some(old),
+            new,
+        } if new.view().is_ready() && !old.view().is_ready() => {
             let user = &new.spec.volume_snapshot_ref;
             let source = DataSource::Snapshot(user.name.clone()?);
             source_protection::key(user.namespace.as_deref()?, &source)

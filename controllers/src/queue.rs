@@ -155,9 +155,17 @@ impl Pace {
 
     /// The pace after the other tasks took this long for a step each, from `begun` on.
     fn next(self, begun: Instant, took: Duration) -> Pace {
-        let since = if let Pace::Busy(since) = self { since } else { begun };
+        let since = if let Pace::Busy(since) = self {
+            since
+        } else {
+            begun
+        };
         let waited = begun.saturating_duration_since(since) + took;
-        if took <= CALM || waited >= PATIENCE { Pace::More } else { Pace::Busy(since) }
+        if took <= CALM || waited >= PATIENCE {
+            Pace::More
+        } else {
+            Pace::Busy(since)
+        }
     }
 }
 
@@ -170,7 +178,11 @@ pub struct Queue<K> {
 
 impl<K> Clone for Queue<K> {
     fn clone(&self) -> Self {
-        Queue { state: self.state.clone(), changed: self.changed.clone(), backoff: self.backoff }
+        Queue {
+            state: self.state.clone(),
+            changed: self.changed.clone(),
+            backoff: self.backoff,
+        }
     }
 }
 
@@ -195,7 +207,11 @@ impl<K: Key> Queue<K> {
             count: 0,
             closed: false,
         };
-        Queue { state: Arc::new(Mutex::new(state)), changed: Arc::default(), backoff }
+        Queue {
+            state: Arc::new(Mutex::new(state)),
+            changed: Arc::default(),
+            backoff,
+        }
     }
 
     /// Queues a key for the next free worker.
@@ -260,7 +276,12 @@ impl<K: Key> Queue<K> {
                         self.changed.notify_one();
                     }
                     let queued = now.saturating_duration_since(since);
-                    return Some(Item { queue: self.clone(), key, queued, ended: false });
+                    return Some(Item {
+                        queue: self.clone(),
+                        key,
+                        queued,
+                        ended: false,
+                    });
                 }
                 let wake = state.waiting.keys().next().map(|(at, _)| *at);
                 (wake, pace != Pace::More && !state.ready.is_empty())
@@ -331,7 +352,10 @@ impl<K: Key> Queue<K> {
     pub fn stats(&self) -> Stats {
         let mut state = self.state.lock();
         state.advance(Instant::now());
-        Stats { ready: state.ready.len(), adds: state.adds }
+        Stats {
+            ready: state.ready.len(),
+            adds: state.adds,
+        }
     }
 
     /// The number of failures in a row of a key.
@@ -366,7 +390,10 @@ impl<K: Key> Item<K> {
     fn give_back(&mut self, outcome: Outcome) {
         self.ended = true;
         let backoff = self.queue.backoff;
-        self.queue.state.lock().end(&self.key, outcome, &backoff, Instant::now());
+        self.queue
+            .state
+            .lock()
+            .end(&self.key, outcome, &backoff, Instant::now());
         self.queue.changed.notify_one();
     }
 }
@@ -423,7 +450,8 @@ impl<K: Key> State<K> {
             None => {}
         }
         self.count += 1;
-        self.places.insert(key.clone(), Place::Waiting(at, self.count));
+        self.places
+            .insert(key.clone(), Place::Waiting(at, self.count));
         self.waiting.insert((at, self.count), key);
     }
 
@@ -449,7 +477,10 @@ impl<K: Key> State<K> {
         };
         let key = self.ready.take_if(may)?;
         *self.held.entry(key.namespace().into()).or_default() += 1;
-        let running = Place::Running { again: false, at: None };
+        let running = Place::Running {
+            again: false,
+            at: None,
+        };
         match self.places.insert(key.clone(), running) {
             Some(Place::Ready(since)) => Some((key, since)),
             _ => Some((key, Instant::now())),

@@ -83,7 +83,10 @@ pub enum Error {
     #[error("kubelet refused to register driver {driver}: {message}")]
     Refused { driver: String, message: String },
     #[error("registration of driver {driver}: {source}")]
-    Serve { driver: String, source: tonic::transport::Error },
+    Serve {
+        driver: String,
+        source: tonic::transport::Error,
+    },
 }
 
 /// Registers the driver when it is ready, and keeps it registered until `stop`.
@@ -95,7 +98,10 @@ pub async fn run(options: Options, csi: Csi, stop: CancellationToken) -> Result<
         return Ok(());
     };
     // The name becomes part of a file name.
-    check_name(&driver).map_err(|why| Error::Name { name: driver.clone(), why })?;
+    check_name(&driver).map_err(|why| Error::Name {
+        name: driver.clone(),
+        why,
+    })?;
     let path = options.registration_dir.join(format!("{driver}-reg.sock"));
     let Some(bound) = stop.run_until_cancelled(first(&path)).await else {
         return Ok(());
@@ -125,14 +131,18 @@ async fn ready(csi: &Csi) -> String {
 }
 
 async fn ask(csi: &Csi) -> Result<String, String> {
-    let info = csi.get_plugin_info(csi::GetPluginInfoRequest {}, ASK_DEADLINE).await;
+    let info = csi
+        .get_plugin_info(csi::GetPluginInfoRequest {}, ASK_DEADLINE)
+        .await;
     let info = info.map_err(|error| error.to_string())?;
     let probe = csi.probe(csi::ProbeRequest {}, ASK_DEADLINE).await;
     if probe.map_err(|error| error.to_string())?.ready == Some(false) {
         return Err("Probe: not ready".to_owned());
     }
     // Kubelet calls NodeGetInfo next, and rejects a driver that can't answer yet.
-    let node = csi.node_get_info(csi::NodeGetInfoRequest {}, ASK_DEADLINE).await;
+    let node = csi
+        .node_get_info(csi::NodeGetInfoRequest {}, ASK_DEADLINE)
+        .await;
     match node {
         Err(error) if error.code() == Code::Unavailable => Err(error.to_string()),
         _ => Ok(info.name),

@@ -223,9 +223,12 @@ impl Resizer {
                     Some(key_of(old))
                 }
             })
-            .work("resizer", &self.queue, self.workers(), |this, key| async move {
-                this.expand_claim(&key).await
-            })
+            .work(
+                "resizer",
+                &self.queue,
+                self.workers(),
+                |this, key| async move { this.expand_claim(&key).await },
+            )
             .resync(self.resync(), &self.queue, |this| {
                 this.claims.each().map(|claim| key_of(&claim))
             })

@@ -105,9 +105,16 @@ impl FromStr for Roles {
     /// Parses a list: names, `*` for all except the snapshot-controller, and `-name` to exclude
     /// one. A list that only excludes starts from `*`.
     fn from_str(list: &str) -> Result<Self, RolesError> {
-        let words: Vec<&str> =
-            list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
-        let usual = || Role::ALL.into_iter().filter(|role| *role != Role::SnapshotController);
+        let words: Vec<&str> = list
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .collect();
+        let usual = || {
+            Role::ALL
+                .into_iter()
+                .filter(|role| *role != Role::SnapshotController)
+        };
         let mut picked = BTreeSet::new();
         if words.iter().all(|word| word.starts_with('-')) {
             picked.extend(usual());
@@ -127,7 +134,11 @@ impl FromStr for Roles {
             if drop { &mut dropped } else { &mut picked }.insert(role);
         }
         let left: BTreeSet<Role> = picked.difference(&dropped).copied().collect();
-        if left.is_empty() { Err(RolesError::Nothing) } else { Ok(Roles(left)) }
+        if left.is_empty() {
+            Err(RolesError::Nothing)
+        } else {
+            Ok(Roles(left))
+        }
     }
 }
 
@@ -142,9 +153,15 @@ mod tests {
         for (list, picked) in [
             ("*", usual.to_owned()),
             ("", usual.to_owned()),
-            ("*,snapshot-controller", format!("{usual} snapshot-controller")),
+            (
+                "*,snapshot-controller",
+                format!("{usual} snapshot-controller"),
+            ),
             ("provisioner, attacher", "provisioner attacher".to_owned()),
-            ("-attacher,-health", usual.replace("attacher ", "").replace("health ", "")),
+            (
+                "-attacher,-health",
+                usual.replace("attacher ", "").replace("health ", ""),
+            ),
             ("*,-liveness", usual.replace(" liveness", "")),
             ("-provisioner,provisioner,resizer", "resizer".to_owned()),
         ] {

@@ -25,7 +25,11 @@ pub enum SecretError {
     Missing { namespace: String, name: String },
     /// A value is not UTF-8, which CSI requires.
     #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
-    NotText { namespace: String, name: String, key: String },
+    NotText {
+        namespace: String,
+        name: String,
+        key: String,
+    },
 }
 
 /// Reads a secret from the API server each time, so that it never stays in memory.
@@ -44,7 +48,11 @@ pub(crate) async fn read(
     match kube.get::<Secret>(&namespace, &name).await {
         Ok(Some(secret)) => texts(secret, &namespace, &name),
         Ok(None) => Err(SecretError::Missing { namespace, name }),
-        Err(source) => Err(SecretError::Unreadable { namespace, name, source }),
+        Err(source) => Err(SecretError::Unreadable {
+            namespace,
+            name,
+            source,
+        }),
     }
 }
 
@@ -92,7 +100,10 @@ mod tests {
         let read = texts(secret(b"hush"), "ns", "s").unwrap();
         assert_eq!(read["key"], "hush");
         let error = texts(secret(b"\xff\xfe"), "ns", "s").unwrap_err();
-        assert_eq!(error.to_string(), r#"secret ns/s: the value of "key" is not text"#);
+        assert_eq!(
+            error.to_string(),
+            r#"secret ns/s: the value of "key" is not text"#
+        );
         assert!(texts(Secret::default(), "ns", "s").unwrap().is_empty());
     }
 }

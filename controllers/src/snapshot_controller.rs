@@ -182,7 +182,10 @@ struct Controller {
 
 /// Runs the controller until the process stops; it reconciles only while it leads.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Infallible> {
-    let watches = Watches::new(context.caches.clone(), options.enable_distributed_snapshotting);
+    let watches = Watches::new(
+        context.caches.clone(),
+        options.enable_distributed_snapshotting,
+    );
     let controller = Controller {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
         queue: context.queue(),
@@ -285,7 +288,10 @@ impl Controller {
         }
         if let Some(name) = &options.ensure_snapshot_class {
             let driver = &self.context.driver.name;
-            persist("snapshot classes", || ensure_classes(&self.kube, name, driver)).await;
+            persist("snapshot classes", || {
+                ensure_classes(&self.kube, name, driver)
+            })
+            .await;
         }
         self.context.caches.served().ask_again();
     }
@@ -310,11 +316,17 @@ impl Controller {
     async fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
         let known = snapshots.all().into_iter();
-        self.queue.add_each(known.map(|snapshot| key_of::<K>(&snapshot))).await;
+        self.queue
+            .add_each(known.map(|snapshot| key_of::<K>(&snapshot)))
+            .await;
         let large = snapshots.left_out().into_iter();
-        self.queue.add_each(large.map(|(namespace, name)| K::key(namespace, name))).await;
+        self.queue
+            .add_each(large.map(|(namespace, name)| K::key(namespace, name)))
+            .await;
         let contents = contents.all();
-        let keys = contents.into_iter().map(|content| ObjectKey::of_content(&*content));
+        let keys = contents
+            .into_iter()
+            .map(|content| ObjectKey::of_content(&*content));
         self.queue.add_each(keys.map(K::content_key)).await;
     }
 
@@ -367,12 +379,18 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a claim to be bound.
     async fn claim(&self, namespace: &str, name: &str) -> Outcome {
-        let snapshots = self.watches.unready_of_claim.get(&gather::at(namespace, name));
+        let snapshots = self
+            .watches
+            .unready_of_claim
+            .get(&gather::at(namespace, name));
         self.queue_unready::<Snapshots>(snapshots).await;
         let Some(claim) = self.watches.claims.get_in(namespace, name) else {
             return Outcome::Done;
         };
-        let labels = claim.labels().iter().map(|(key, value)| group::label(namespace, key, value));
+        let labels = claim
+            .labels()
+            .iter()
+            .map(|(key, value)| group::label(namespace, key, value));
         let keys = iter::once(group::any_label(namespace)).chain(labels);
         let groups = keys.flat_map(|key| self.watches.unready_of_label.each(&key));
         for (number, group) in groups.enumerate() {
@@ -405,8 +423,10 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a class.
     async fn classes(&self) -> Outcome {
-        self.queue_unready::<Snapshots>(self.watches.snapshots.all()).await;
-        self.queue_unready::<Groups>(self.watches.groups.all()).await;
+        self.queue_unready::<Snapshots>(self.watches.snapshots.all())
+            .await;
+        self.queue_unready::<Groups>(self.watches.groups.all())
+            .await;
         Outcome::Done
     }
 
@@ -501,7 +521,10 @@ const RECHECK: Duration = Duration::from_secs(10);
 const STEPS: usize = 100;
 
 fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
-    K::key(snapshot.namespace().unwrap_or_default(), snapshot.name_any())
+    K::key(
+        snapshot.namespace().unwrap_or_default(),
+        snapshot.name_any(),
+    )
 }
 
 /// True if a claim is bound and was not bound before, according to the cache.

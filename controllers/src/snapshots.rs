@@ -38,7 +38,11 @@ pub enum DeletionPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotError {
     /// The time of the error.
-    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "time",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub time: Option<Time>,
     /// The error's message. It may be logged and must not contain secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +82,11 @@ pub struct VolumeSnapshotSpec {
 impl VolumeSnapshot {
     /// The name of the content that the snapshot is bound to.
     pub(crate) fn bound_content(&self) -> Option<&str> {
-        let name = self.status.as_ref()?.bound_volume_snapshot_content_name.as_deref();
+        let name = self
+            .status
+            .as_ref()?
+            .bound_volume_snapshot_content_name
+            .as_deref();
         name.filter(|name| !name.is_empty())
     }
 }
@@ -90,13 +98,21 @@ pub struct VolumeSnapshotStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_snapshot_content_name: Option<String>,
     /// The time at which the snapshot was taken.
-    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "time",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
     /// The minimum size of a restored volume, as a quantity.
-    #[serde(default, deserialize_with = "quantity", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "quantity",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub restore_size: Option<String>,
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +223,11 @@ pub struct VolumeGroupSnapshotStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_group_snapshot_content_name: Option<String>,
     /// The time at which the group snapshot was taken.
-    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "time",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from all of its members.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -270,7 +290,11 @@ pub struct VolumeGroupSnapshotContentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
     /// The time at which the group snapshot was taken.
-    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "time",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from all of its members.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -409,7 +433,10 @@ mod tests {
             };
             let found = read(status);
             assert_eq!(found.creation_time, None, "{text}");
-            let error = SnapshotError { time: None, message: Some("m".to_owned()) };
+            let error = SnapshotError {
+                time: None,
+                message: Some("m".to_owned()),
+            };
             assert_eq!(found.error, Some(error), "{text}");
             let known = read(json!({"creationTime": "2026-01-01T00:00:00Z"}));
             assert!(known.creation_time.is_some());

@@ -101,7 +101,10 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (flag, length) in [
             ("snapshot-name-uuid-length", self.snapshot_name_uuid_length),
-            ("groupsnapshot-name-uuid-length", self.groupsnapshot_name_uuid_length),
+            (
+                "groupsnapshot-name-uuid-length",
+                self.groupsnapshot_name_uuid_length,
+            ),
         ] {
             if length != -1 && length < 1 {
                 return Err(Error::NameLength { flag, length });
@@ -125,7 +128,10 @@ pub(crate) async fn run_for_all(context: Context, options: Options) {
 }
 
 async fn run_on(context: Context, options: Options, part: Part) {
-    let (singles, groups) = (context.driver.takes_snapshots(), context.driver.takes_groups());
+    let (singles, groups) = (
+        context.driver.takes_snapshots(),
+        context.driver.takes_groups(),
+    );
     if !singles {
         tracing::info!("the CSI driver takes no snapshots");
     }
@@ -159,23 +165,39 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     let listed = classes.clone();
     Controller::new(context, Arc::new(Reconciler::<K>::new(shared, &queue)))
         .after(|_| async move {
-            tokio::join!(seen.synced(), listed.synced(), volumes_synced(&with_volumes));
+            tokio::join!(
+                seen.synced(),
+                listed.synced(),
+                volumes_synced(&with_volumes)
+            );
         })
-        .wake(of_classes, &classes, Duration::ZERO, Change::name_applied, &queue, |this, class| {
-            this.of_class(class)
-        })
+        .wake(
+            of_classes,
+            &classes,
+            Duration::ZERO,
+            Change::name_applied,
+            &queue,
+            |this, class| this.of_class(class),
+        )
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
-                let matters = old.as_ref().is_none_or(|old| decide::matters(&**old, &**new));
+                let matters = old
+                    .as_ref()
+                    .is_none_or(|old| decide::matters(&**old, &**new));
                 matters.then(|| ObjectKey::of_content(&**new))
             }
             Change::Deleted(_) => None,
         })
-        .work(queue_name, &queue, workers, |this, key: ObjectKey| async move {
-            this.reconcile(key.name()).await
-        })
+        .work(
+            queue_name,
+            &queue,
+            workers,
+            |this, key: ObjectKey| async move { this.reconcile(key.name()).await },
+        )
         .resync(period, &queue, move |_| {
-            all.all().into_iter().map(|content| ObjectKey::of_content(&*content))
+            all.all()
+                .into_iter()
+                .map(|content| ObjectKey::of_content(&*content))
         })
         .run()
         .await;

@@ -36,7 +36,11 @@ pub enum Error {
     #[error("{0} exists and is not a socket; it is left as it is")]
     NotASocket(PathBuf),
     #[error("{op} {path}: {source}")]
-    Io { op: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        op: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
 }
 
 /// A listening socket in the filesystem. Dropping it removes its name.
@@ -72,7 +76,9 @@ impl Socket {
         listen(&fd, backlog).map_err(failed("listen", path))?;
         let name = made.rename(path)?;
         let listener = UnixListener::from(fd);
-        listener.set_nonblocking(true).map_err(failed("set_nonblocking", path))?;
+        listener
+            .set_nonblocking(true)
+            .map_err(failed("set_nonblocking", path))?;
         Ok(Socket { name, listener })
     }
 
@@ -85,7 +91,10 @@ impl Socket {
 impl Name {
     fn of(path: PathBuf) -> Result<Name, Error> {
         let meta = fs::symlink_metadata(&path).map_err(failed("stat", &path))?;
-        Ok(Name { id: (meta.dev(), meta.ino()), path })
+        Ok(Name {
+            id: (meta.dev(), meta.ino()),
+            path,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -137,7 +146,11 @@ pub fn check(path: &Path) -> Result<(), Error> {
 
 /// Adds the failed call and its path to an error.
 fn failed<E: Into<io::Error>>(op: &'static str, path: &Path) -> impl FnOnce(E) -> Error {
-    move |error| Error::Io { op, path: path.to_owned(), source: error.into() }
+    move |error| Error::Io {
+        op,
+        path: path.to_owned(),
+        source: error.into(),
+    }
 }
 
 /// A name that no client looks for and no other socket has.
@@ -155,7 +168,10 @@ fn make_dir(dir: &Path, missing: &fs::DirBuilder) -> Result<(), Error> {
 }
 
 fn check_path(path: &Path) -> Result<(), Error> {
-    let bad = |why: &str| Error::Path { path: path.to_owned(), why: why.to_owned() };
+    let bad = |why: &str| Error::Path {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    };
     let length = path.as_os_str().len();
     if length > MAX_PATH {
         return Err(bad(&format!(
@@ -201,7 +217,9 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 fn bind_beneath(fd: &OwnedFd, dir: &Path, private: &Path) -> Result<(), Error> {
     let opened = fs::File::open(dir).map_err(failed("open directory", dir))?;
     let name = private.file_name().unwrap_or_default();
-    let by_fd = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
+    let by_fd = Path::new("/proc/self/fd")
+        .join(opened.as_raw_fd().to_string())
+        .join(name);
     // A process with the same PID was killed here and left this file.
     match fs::remove_file(private) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

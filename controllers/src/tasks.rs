@@ -26,7 +26,10 @@ impl Tasks {
         self.0.spawn(async move {
             // The inner task catches a panic, which is then reported with the name.
             let ended = AbortOnDropHandle::new(tokio::spawn(work)).await;
-            (role, ended.unwrap_or_else(|panicked| Err(panicked.to_string())))
+            (
+                role,
+                ended.unwrap_or_else(|panicked| Err(panicked.to_string())),
+            )
         });
     }
 
@@ -39,10 +42,15 @@ impl Tasks {
     pub async fn next(&mut self) -> Ended {
         match self.0.join_next().await {
             Some(Ok((role, ended))) => {
-                let why = ended.err().unwrap_or_else(|| "it stopped without a request".to_owned());
+                let why = ended
+                    .err()
+                    .unwrap_or_else(|| "it stopped without a request".to_owned());
                 Ended { role, why }
             }
-            Some(Err(error)) => Ended { role: "a role", why: error.to_string() },
+            Some(Err(error)) => Ended {
+                role: "a role",
+                why: error.to_string(),
+            },
             None => std::future::pending().await,
         }
     }

@@ -81,7 +81,12 @@ impl World {
             stop: CancellationToken::new(),
             common: Common::default(),
         };
-        World { api, script, context, events }
+        World {
+            api,
+            script,
+            context,
+            events,
+        }
     }
 
     /// Stores an object in the server and in a cache.

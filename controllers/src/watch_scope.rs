@@ -30,5 +30,8 @@ pub(crate) async fn run(context: Context, tasks: LeaderTasks) {
         return context.stop.cancelled().await;
     };
     let contents = tasks != LeaderTasks::Elsewhere;
-    tokio::join!(fallback::run(&context), label_repair::run(&context, &node, contents));
+    tokio::join!(
+        fallback::run(&context),
+        label_repair::run(&context, &node, contents)
+    );
 }

@@ -63,7 +63,9 @@ impl Blocking {
         W: FnOnce() -> T + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let ended = self.0.run(kind, Box::new(move || drop(answer.send(work()))));
+        let ended = self
+            .0
+            .run(kind, Box::new(move || drop(answer.send(work()))));
         async move {
             ended.await;
             answered.await.ok()

@@ -96,7 +96,11 @@ pub struct Controller {
 impl Controller {
     /// Creates the services over these pools.
     pub fn new(pools: Arc<Pools>, config: Config) -> Controller {
-        Controller { pools, config, slots: publish::Slots::default() }
+        Controller {
+            pools,
+            config,
+            slots: publish::Slots::default(),
+        }
     }
 
     /// Fails if a switch turns this call off.

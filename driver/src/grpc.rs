@@ -126,7 +126,10 @@ impl Server {
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
         let mut server = grpc_server::builder();
-        server.add_routes(self.routes()).serve_with_incoming_shutdown(connections, stop).await
+        server
+            .add_routes(self.routes())
+            .serve_with_incoming_shutdown(connections, stop)
+            .await
     }
 
     /// The services, to call them in this process.

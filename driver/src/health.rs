@@ -68,7 +68,9 @@ pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
 /// Returns the known problems of the pools; empty if they are healthy.
 pub fn storage(pools: &Pools) -> Vec<Problem> {
     let looks = pools.look().into_iter();
-    looks.flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look))).collect()
+    looks
+        .flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look)))
+        .collect()
 }
 
 /// Formats the problems of the pools for NodeGetStorageHealth: one entry for each status and
@@ -104,7 +106,10 @@ pub fn message(id: impl ToString, mut conditions: Vec<Condition>) -> csi::Volume
         reason: condition.reason.to_owned(),
         message: cut(&condition.message, MAX_MESSAGE),
     });
-    csi::VolumeHealth { volume_id: id.to_string(), health_statuses: health_statuses.collect() }
+    csi::VolumeHealth {
+        volume_id: id.to_string(),
+        health_statuses: health_statuses.collect(),
+    }
 }
 
 /// Maps a pool's facts to problems.
@@ -159,7 +164,9 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
         return vec![condition(Inaccessible, "PoolGone", message)];
     }
     let issues = facts.issues.iter();
-    let mut all: Vec<_> = issues.filter_map(|i| of_issue(i, facts.max_freeze)).collect();
+    let mut all: Vec<_> = issues
+        .filter_map(|i| of_issue(i, facts.max_freeze))
+        .collect();
     if let Some(errors) = &facts.errors {
         all.push(condition(Degraded, "FilesystemErrors", errors));
     }
@@ -180,7 +187,10 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
         Provisioning::Thick => facts.pool.nearly_full_below(),
     };
     if let Some(full) = full {
-        let message = format!("pool {}: {full}; writes may soon find no space", facts.pool.name);
+        let message = format!(
+            "pool {}: {full}; writes may soon find no space",
+            facts.pool.name
+        );
         all.push(condition(Degraded, "PoolNearlyFull", message));
     }
     if let Some(lost) = &facts.pool.lost {
@@ -224,7 +234,11 @@ pub(crate) fn unreadable_record(error: &storage::Error) -> Option<Condition> {
         return None;
     };
     let message = format!("its record {} {why}", path.display());
-    Some(condition(VolumeHealthErrorType::Inaccessible, "RecordUnreadable", message))
+    Some(condition(
+        VolumeHealthErrorType::Inaccessible,
+        "RecordUnreadable",
+        message,
+    ))
 }
 
 fn condition(
@@ -232,7 +246,11 @@ fn condition(
     reason: &'static str,
     message: impl Into<String>,
 ) -> Condition {
-    Condition { status, reason, message: message.into() }
+    Condition {
+        status,
+        reason,
+        message: message.into(),
+    }
 }
 
 /// The condition that an issue causes for users of the volume. `None` if it does not harm them, or
@@ -276,13 +294,20 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
             (Inaccessible, "DeviceChanged", message)
         }
         Issue::Buffered { minor } => {
-            let message =
-                format!("{} does buffered I/O, and direct I/O is asked for", device(minor));
+            let message = format!(
+                "{} does buffered I/O, and direct I/O is asked for",
+                device(minor)
+            );
             (Degraded, "DirectIOLost", message)
         }
-        Issue::NoDevice { path, minor: Some(_) } => {
-            let message =
-                format!("it is staged at {} and no loop device has its image", path.display());
+        Issue::NoDevice {
+            path,
+            minor: Some(_),
+        } => {
+            let message = format!(
+                "it is staged at {} and no loop device has its image",
+                path.display()
+            );
             (Inaccessible, "LoopDeviceLost", message)
         }
         Issue::OtherDevice { path, was, is } => {
@@ -298,7 +323,10 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
             let message = format!("{} has lost its read-only device", target.display());
             (Inaccessible, "LoopDeviceLost", message)
         }
-        Issue::NotMounted { path, staging: false } => {
+        Issue::NotMounted {
+            path,
+            staging: false,
+        } => {
             let message = format!("its filesystem is not mounted at {}", path.display());
             (Inaccessible, "NotMounted", message)
         }

@@ -304,7 +304,10 @@ pub trait Kernel: Send + Sync + 'static {
     /// a device without a reported backing file, with `name` in its path. `name` is the part of the
     /// path that no other file has: a volume's ID, or the file name of a pool's image.
     fn loops_holding(&self, backing: FileId, name: &str) -> Result<Vec<LoopInfo>> {
-        let scope = LoopScope::Image { directory: name, minors: &BTreeSet::new() };
+        let scope = LoopScope::Image {
+            directory: name,
+            minors: &BTreeSet::new(),
+        };
         let loops = confirmed_loops(self, scope, |loops| {
             let silent = loops.silent().filter(|l| l.may_hold(name));
             silent.chain(loops.over(backing)).collect()
@@ -513,7 +516,10 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// All filesystem types, with what [`Kernel::offers`] says of each.
     fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
-        FsType::ALL.into_iter().map(|fs| (fs, self.offers(fs))).collect()
+        FsType::ALL
+            .into_iter()
+            .map(|fs| (fs, self.offers(fs)))
+            .collect()
     }
 }
 
@@ -533,7 +539,10 @@ pub(crate) fn ext4_growth(
     bytes: u64,
 ) -> Result<Option<Ext4Growth>> {
     let ext4 = kernel.ext4(device)?;
-    Ok(ext4.map(|ext4| ext4.layout.growth(bytes, kernel.grows_mounted(FsType::Ext4))))
+    Ok(ext4.map(|ext4| {
+        ext4.layout
+            .growth(bytes, kernel.grows_mounted(FsType::Ext4))
+    }))
 }
 
 /// The topmost mount at exactly this path.
@@ -577,7 +586,10 @@ pub(crate) fn refuse_unknown_mount(
     if !kernel.is_claimed(&device)? {
         return Ok(());
     }
-    Err(Error::UnknownMount { device, mount_point: mount.mount_point.to_path_buf() })
+    Err(Error::UnknownMount {
+        device,
+        mount_point: mount.mount_point.to_path_buf(),
+    })
 }
 
 /// Those of the known loop devices that `wanted` selects, confirmed.
@@ -593,5 +605,8 @@ fn confirmed_loops<K: Kernel + ?Sized>(
             return Ok(found.into_iter().cloned().collect());
         }
     }
-    Ok(wanted(&kernel.loops()?.into()).into_iter().cloned().collect())
+    Ok(wanted(&kernel.loops()?.into())
+        .into_iter()
+        .cloned()
+        .collect())
 }

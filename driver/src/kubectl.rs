@@ -149,8 +149,12 @@ pub fn complete(words: &[OsString]) -> ExitCode {
 
 /// Runs a command. Blocks.
 pub fn run(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
-    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    threads.map_err(Error::Threads)?.block_on(perform(cli, program))
+    let threads = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    threads
+        .map_err(Error::Threads)?
+        .block_on(perform(cli, program))
 }
 
 async fn perform(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
@@ -182,9 +186,10 @@ mod tests {
 
     #[test]
     fn usage_has_the_words_that_the_person_types() {
-        for (program, usage) in
-            [(Program::Plugin, "kubectl hostloop load"), (Program::Client, "hostloop load")]
-        {
+        for (program, usage) in [
+            (Program::Plugin, "kubectl hostloop load"),
+            (Program::Client, "hostloop load"),
+        ] {
             let line = ["any", "load", "--help"].map(OsString::from).to_vec();
             let help = parse(line, program).unwrap_err().to_string();
             assert!(help.contains(&format!("Usage: {usage} [")), "{help}");

@@ -101,7 +101,11 @@ pub struct Node {
 impl Node {
     /// Creates the service over these pools.
     pub fn new(pools: Arc<Pools>, config: Config) -> Node {
-        Node { pools, config, making: Making::default() }
+        Node {
+            pools,
+            config,
+            making: Making::default(),
+        }
     }
 
     pub fn node_get_capabilities(

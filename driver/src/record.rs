@@ -145,12 +145,18 @@ impl AccessMode {
     /// True for modes that allow several nodes.
     pub fn is_multi_node(self) -> bool {
         use AccessMode::*;
-        matches!(self, MultiNodeReaderOnly | MultiNodeSingleWriter | MultiNodeMultiWriter)
+        matches!(
+            self,
+            MultiNodeReaderOnly | MultiNodeSingleWriter | MultiNodeMultiWriter
+        )
     }
 
     /// True for modes that never write.
     pub fn is_read_only(self) -> bool {
-        matches!(self, AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly)
+        matches!(
+            self,
+            AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly
+        )
     }
 }
 
@@ -252,7 +258,10 @@ pub struct VolumeSize {
 
 impl From<u64> for VolumeSize {
     fn from(bytes: u64) -> VolumeSize {
-        VolumeSize { bytes, requested: None }
+        VolumeSize {
+            bytes,
+            requested: None,
+        }
     }
 }
 

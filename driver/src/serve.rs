@@ -113,7 +113,11 @@ fn serve_with(
     )?;
 
     let runtime = runtime()?;
-    let outputs = Outputs { watch: &args.watch, process, exporter };
+    let outputs = Outputs {
+        watch: &args.watch,
+        process,
+        exporter,
+    };
     let served = runtime.block_on(work(settings, outputs, pools, controllers.cloned()));
     // Work that outlasted its grace must not hold the process.
     runtime.shutdown_background();
@@ -146,7 +150,11 @@ async fn work(
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
         Loops::beside(&server, args, &settings.endpoint, labels)
     });
-    let Outputs { watch, process, exporter } = outputs;
+    let Outputs {
+        watch,
+        process,
+        exporter,
+    } = outputs;
     let shown = http::Shown {
         services: Some(server.shown()),
         loops: loops.as_ref().map(Loops::view),
@@ -159,8 +167,13 @@ async fn work(
         tracing::warn!(%error, "the kernel's notices of loop devices can't be followed");
     }
     otlp::start(exporter, &stop, &mut roles);
-    let events =
-        events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
+    let events = events::start(
+        &watch.events,
+        Some(&settings.endpoint),
+        process,
+        &stop,
+        &mut roles,
+    )?;
 
     let (listener, name) = socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)

@@ -182,7 +182,10 @@ pub struct Slot {
 impl Slot {
     /// The open pool, or [`Error::Unavailable`] if it is missing.
     fn pool(&self) -> Result<Arc<Pool>> {
-        self.state.clone().map_err(|why| Error::Unavailable { name: self.spec.name.clone(), why })
+        self.state.clone().map_err(|why| Error::Unavailable {
+            name: self.spec.name.clone(),
+            why,
+        })
     }
 }
 
@@ -254,7 +257,8 @@ impl Pools {
             None => slots.first(),
             Some(name) => slots.iter().find(|s| s.spec.name == name),
         };
-        slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?.pool()
+        slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?
+            .pool()
     }
 
     /// The names of the pools that allow inline volumes: those with the option `inline`, or the
@@ -357,12 +361,17 @@ impl Pools {
     }
 
     fn find<T>(&self, look: impl Fn(&Index) -> Option<T>) -> Option<T> {
-        self.pools().iter().find_map(|pool| look(&pool.index.read()))
+        self.pools()
+            .iter()
+            .find_map(|pool| look(&pool.index.read()))
     }
 
     fn all<T>(&self, list: impl Fn(&Index) -> Vec<T>) -> Vec<T> {
         let pools = self.pools();
-        pools.iter().flat_map(|pool| list(&pool.index.read())).collect()
+        pools
+            .iter()
+            .flat_map(|pool| list(&pool.index.read()))
+            .collect()
     }
 
     /// The configured name of the pool with this identity, for messages to people.
@@ -374,7 +383,10 @@ impl Pools {
 
     /// Problems in the open pools that an operator should know about.
     pub fn findings(&self) -> Vec<Issue> {
-        self.pools().iter().flat_map(|pool| pool.findings()).collect()
+        self.pools()
+            .iter()
+            .flat_map(|pool| pool.findings())
+            .collect()
     }
 }
 
@@ -415,7 +427,12 @@ impl Pool {
     fn promisable(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
         let (books, _) = self.books()?;
         let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
-        Ok(capacity::capacity(&books, &self.limits, provisioning, lacks.unwrap_or_default()))
+        Ok(capacity::capacity(
+            &books,
+            &self.limits,
+            provisioning,
+            lacks.unwrap_or_default(),
+        ))
     }
 
     /// Starts a check on another thread; [`Pool::look`] returns its result.
@@ -464,12 +481,20 @@ impl Pool {
     fn check_place(&self) -> Result<()> {
         self.alive()?;
         let why = self.lost().map(|lost| lost.message());
-        why.map_or(Ok(()), |why| Err(Error::Unavailable { name: self.name().to_owned(), why }))
+        why.map_or(Ok(()), |why| {
+            Err(Error::Unavailable {
+                name: self.name().to_owned(),
+                why,
+            })
+        })
     }
 
     /// Checks that `pool.json` reads back with the pool's identity. The error says why it does not.
     pub fn alive(&self) -> Result<()> {
-        let unavailable = |why: String| Error::Unavailable { name: self.name().to_owned(), why };
+        let unavailable = |why: String| Error::Unavailable {
+            name: self.name().to_owned(),
+            why,
+        };
         match open::identity(self.layout.root(), Some(self.id)) {
             Ok(Some(id)) if id == self.id => Ok(()),
             Ok(Some(id)) => Err(unavailable(format!("it has become pool {id}"))),
@@ -493,7 +518,11 @@ impl Pool {
     }
 
     fn note(&self, about: About, holds: Holds, what: impl Into<String>) {
-        let finding = Issue { pool: self.name().to_owned(), about, what: what.into() };
+        let finding = Issue {
+            pool: self.name().to_owned(),
+            about,
+            what: what.into(),
+        };
         tracing::warn!(pool = %finding.pool, about = %finding.about, "{}", finding.what);
         self.findings.lock().push(Noted { finding, holds });
     }

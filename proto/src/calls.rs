@@ -3,8 +3,9 @@
 use tonic::Code;
 
 /// Upper bounds of the durations of calls in seconds, the same as the CSI sidecars'.
-pub const BUCKETS: [f64; 13] =
-    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+pub const BUCKETS: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
 
 /// The name of a code as the CSI specification writes it.
 pub fn spec_name(code: Code) -> &'static str {

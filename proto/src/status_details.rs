@@ -47,8 +47,15 @@ pub fn no_room(code: tonic::Code, message: String) -> tonic::Status {
         domain: DOMAIN.to_owned(),
         metadata: BTreeMap::new(),
     };
-    let info = Any { type_url: ERROR_INFO.to_owned(), value: info.encode_to_vec() };
-    let details = RpcStatus { code: code as i32, message: message.clone(), details: vec![info] };
+    let info = Any {
+        type_url: ERROR_INFO.to_owned(),
+        value: info.encode_to_vec(),
+    };
+    let details = RpcStatus {
+        code: code as i32,
+        message: message.clone(),
+        details: vec![info],
+    };
     tonic::Status::with_details(code, message, details.encode_to_vec().into())
 }
 
@@ -72,7 +79,10 @@ mod tests {
     #[test]
     fn a_status_keeps_its_code_and_message() {
         let status = no_room(Code::ResourceExhausted, "full".to_owned());
-        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "full"));
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::ResourceExhausted, "full")
+        );
         assert!(lacks_room(&status));
         let inside = RpcStatus::decode(status.details()).unwrap();
         assert_eq!((inside.code, &*inside.message), (8, "full"));
@@ -89,8 +99,15 @@ mod tests {
                 domain: domain.to_owned(),
                 metadata: BTreeMap::new(),
             };
-            let any = Any { type_url: type_url.to_owned(), value: info.encode_to_vec() };
-            RpcStatus { details: vec![any], ..RpcStatus::default() }.encode_to_vec()
+            let any = Any {
+                type_url: type_url.to_owned(),
+                value: info.encode_to_vec(),
+            };
+            RpcStatus {
+                details: vec![any],
+                ..RpcStatus::default()
+            }
+            .encode_to_vec()
         };
         assert!(lacks_room(&status(of(ERROR_INFO, NO_ROOM, DOMAIN))));
         for details in [

@@ -56,7 +56,10 @@ const CARRIERS: &[Carrier] = carriers![
 ];
 
 fn secrets() -> BTreeMap<String, String> {
-    BTreeMap::from([(KEY.to_owned(), VALUE.to_owned()), ("other".to_owned(), VALUE.to_owned())])
+    BTreeMap::from([
+        (KEY.to_owned(), VALUE.to_owned()),
+        ("other".to_owned(), VALUE.to_owned()),
+    ])
 }
 
 /// A message as itself and inside of what commonly holds one.
@@ -80,7 +83,11 @@ fn every_secret_field_is_tried() {
     let tried: BTreeSet<_> = CARRIERS.iter().map(|c| (c.message, "secrets")).collect();
     let generated: BTreeSet<_> = SECRET_FIELDS.iter().copied().collect();
     assert_eq!(tried, generated);
-    assert_eq!(CARRIERS.len(), SECRET_FIELDS.len(), "a field is named twice");
+    assert_eq!(
+        CARRIERS.len(),
+        SECRET_FIELDS.len(),
+        "a field is named twice"
+    );
 }
 
 #[test]
@@ -91,11 +98,17 @@ fn every_listed_secret_is_redacted() {
         .flat_map(|(message, fields)| fields.split(", ").map(move |field| (message, field)))
         .filter(|(_, field)| field.ends_with(" SECRET"))
         .map(|(message, field)| {
-            let name = field.split(' ').nth(1).expect("a field has a number and a name");
+            let name = field
+                .split(' ')
+                .nth(1)
+                .expect("a field has a number and a name");
             (format!("csi.v1.{message}"), name)
         })
         .collect();
-    let generated: BTreeSet<_> = SECRET_FIELDS.iter().map(|(m, f)| (m.to_string(), *f)).collect();
+    let generated: BTreeSet<_> = SECRET_FIELDS
+        .iter()
+        .map(|(m, f)| (m.to_string(), *f))
+        .collect();
     assert_eq!(listed, generated);
 }
 
@@ -104,16 +117,28 @@ fn debug_shows_only_how_many_secrets_there_are() {
     for carrier in CARRIERS {
         for print in (carrier.prints)() {
             let message = carrier.message;
-            assert!(!print.contains(VALUE), "{message} shows a secret's value: {print}");
-            assert!(!print.contains(KEY), "{message} shows a secret's key: {print}");
-            assert!(print.contains("secrets: [redacted; 2]"), "{message} hides that: {print}");
+            assert!(
+                !print.contains(VALUE),
+                "{message} shows a secret's value: {print}"
+            );
+            assert!(
+                !print.contains(KEY),
+                "{message} shows a secret's key: {print}"
+            );
+            assert!(
+                print.contains("secrets: [redacted; 2]"),
+                "{message} hides that: {print}"
+            );
         }
     }
 }
 
 #[test]
 fn debug_shows_the_other_fields() {
-    let request = DeleteVolumeRequest { volume_id: "pvc-1".to_owned(), secrets: secrets() };
+    let request = DeleteVolumeRequest {
+        volume_id: "pvc-1".to_owned(),
+        secrets: secrets(),
+    };
     let shown = r#"DeleteVolumeRequest { volume_id: "pvc-1", secrets: [redacted; 2] }"#;
     assert_eq!(format!("{request:?}"), shown);
 }
@@ -136,5 +161,8 @@ fn no_message_contains_one_with_secrets() {
             break;
         }
     }
-    assert_eq!(containers.iter().map(String::as_str).collect::<Vec<_>>(), CONTAINERS);
+    assert_eq!(
+        containers.iter().map(String::as_str).collect::<Vec<_>>(),
+        CONTAINERS
+    );
 }

@@ -37,15 +37,27 @@ fn options_have_their_numbers() {
         ("google.protobuf.FieldOptions", 1059, "csi_secret"),
         ("google.protobuf.ServiceOptions", 1060, "alpha_service"),
     ];
-    assert_eq!(found, listed.map(|(of, number, name)| (of.to_owned(), number, name.to_owned())));
+    assert_eq!(
+        found,
+        listed.map(|(of, number, name)| (of.to_owned(), number, name.to_owned()))
+    );
 }
 
 /// Compares line by line, both ways, so that a failure names what differs.
 fn assert_same(listed: &str, found: &[String]) {
     let listed: Vec<_> = listed.lines().collect();
-    let missing: Vec<_> = listed.iter().filter(|line| !found.iter().any(|f| f == *line)).collect();
-    let extra: Vec<_> = found.iter().filter(|line| !listed.contains(&line.as_str())).collect();
-    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:#?}\nextra: {extra:#?}");
+    let missing: Vec<_> = listed
+        .iter()
+        .filter(|line| !found.iter().any(|f| f == *line))
+        .collect();
+    let extra: Vec<_> = found
+        .iter()
+        .filter(|line| !listed.contains(&line.as_str()))
+        .collect();
+    assert!(
+        missing.is_empty() && extra.is_empty(),
+        "missing: {missing:#?}\nextra: {extra:#?}"
+    );
     assert_eq!(listed.len(), found.len(), "a line is listed twice");
 }
 
@@ -56,16 +68,25 @@ fn pool() -> DescriptorPool {
 /// A protocol file in the form of the lists.
 fn describe(file: &str) -> Vec<String> {
     let pool = pool();
-    let file = pool.get_file_by_name(file).expect("the file is among the descriptors");
-    let secret = pool.get_extension_by_name("csi.v1.csi_secret").expect("csi.proto declares it");
-    let alpha = pool.get_extension_by_name("csi.v1.alpha_service").expect("csi.proto declares it");
+    let file = pool
+        .get_file_by_name(file)
+        .expect("the file is among the descriptors");
+    let secret = pool
+        .get_extension_by_name("csi.v1.csi_secret")
+        .expect("csi.proto declares it");
+    let alpha = pool
+        .get_extension_by_name("csi.v1.alpha_service")
+        .expect("csi.proto declares it");
 
     let of_file = |other: FileDescriptor| other == file;
     let mut lines = Vec::new();
     for service in file.services() {
         lines.extend(describe_service(&service, &alpha));
     }
-    for message in pool.all_messages().filter(|m| of_file(m.parent_file()) && !m.is_map_entry()) {
+    for message in pool
+        .all_messages()
+        .filter(|m| of_file(m.parent_file()) && !m.is_map_entry())
+    {
         lines.push(describe_message(&message, &secret));
     }
     for values in pool.all_enums().filter(|e| of_file(e.parent_file())) {
@@ -77,7 +98,10 @@ fn describe(file: &str) -> Vec<String> {
 fn describe_service(service: &ServiceDescriptor, alpha: &ExtensionDescriptor) -> Vec<String> {
     let is_alpha = service.options().get_extension(alpha).as_bool() == Some(true);
     let name = service.name();
-    let mut lines = vec![format!("service {name}:{}", if is_alpha { " alpha" } else { "" })];
+    let mut lines = vec![format!(
+        "service {name}:{}",
+        if is_alpha { " alpha" } else { "" }
+    )];
     lines.extend(service.methods().map(|call| {
         let stream = |yes| if yes { "stream " } else { "" };
         format!(
@@ -93,9 +117,21 @@ fn describe_service(service: &ServiceDescriptor, alpha: &ExtensionDescriptor) ->
 }
 
 fn describe_message(message: &MessageDescriptor, secret: &ExtensionDescriptor) -> String {
-    let fields: Vec<_> = message.fields().map(|field| describe_field(&field, secret)).collect();
-    let reserved = message.reserved_ranges().flatten().map(|number| number.to_string());
-    line("message", message.full_name(), message.package_name(), &fields, reserved.collect())
+    let fields: Vec<_> = message
+        .fields()
+        .map(|field| describe_field(&field, secret))
+        .collect();
+    let reserved = message
+        .reserved_ranges()
+        .flatten()
+        .map(|number| number.to_string());
+    line(
+        "message",
+        message.full_name(),
+        message.package_name(),
+        &fields,
+        reserved.collect(),
+    )
 }
 
 fn describe_field(field: &FieldDescriptor, secret: &ExtensionDescriptor) -> String {
@@ -127,9 +163,21 @@ fn type_name(field: &FieldDescriptor) -> String {
 }
 
 fn describe_enum(values: &EnumDescriptor) -> String {
-    let listed: Vec<_> = values.values().map(|v| format!("{}={}", v.name(), v.number())).collect();
-    let reserved = values.reserved_ranges().flatten().map(|number| number.to_string());
-    line("enum", values.full_name(), values.package_name(), &listed, reserved.collect())
+    let listed: Vec<_> = values
+        .values()
+        .map(|v| format!("{}={}", v.name(), v.number()))
+        .collect();
+    let reserved = values
+        .reserved_ranges()
+        .flatten()
+        .map(|number| number.to_string());
+    line(
+        "enum",
+        values.full_name(),
+        values.package_name(),
+        &listed,
+        reserved.collect(),
+    )
 }
 
 fn line(kind: &str, name: &str, package: &str, items: &[String], reserved: Vec<String>) -> String {
@@ -144,6 +192,8 @@ fn line(kind: &str, name: &str, package: &str, items: &[String], reserved: Vec<S
 }
 
 fn relative(name: &str, package: &str) -> String {
-    let inside = name.strip_prefix(package).and_then(|rest| rest.strip_prefix('.'));
+    let inside = name
+        .strip_prefix(package)
+        .and_then(|rest| rest.strip_prefix('.'));
     inside.unwrap_or(name).to_owned()
 }

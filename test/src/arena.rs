@@ -131,9 +131,17 @@ impl Arena {
             if let Err(status) = self.world.apply(driver, csi, *step).await {
                 // An answer has no source, a broken connection has one. The kernel completes the
                 // I/O of a driver's threads before it has ended.
-                let limit = if status.source().is_some() { PATIENCE } else { AFTERMATH };
+                let limit = if status.source().is_some() {
+                    PATIENCE
+                } else {
+                    AFTERMATH
+                };
                 let died = self.driver_mut().wait_ended(limit).is_some();
-                return if died { Ended::Died(at) } else { Ended::Failed(at, status) };
+                return if died {
+                    Ended::Died(at)
+                } else {
+                    Ended::Failed(at, status)
+                };
             }
         }
         match self.driver_mut().wait_ended(AFTERMATH) {

@@ -13,7 +13,14 @@ use crate::machine::root;
 
 /// What programs inherit of this process's environment: no kubeconfig, no cluster around a pod, no
 /// setting of hostloop or of a library.
-const INHERITED: [&str; 6] = ["PATH", "TMPDIR", "LANG", "RUST_BACKTRACE", "GOGC", "TEST_RUN"];
+const INHERITED: [&str; 6] = [
+    "PATH",
+    "TMPDIR",
+    "LANG",
+    "RUST_BACKTRACE",
+    "GOGC",
+    "TEST_RUN",
+];
 
 /// Where the desktop of a person is.
 const DESKTOP: [&str; 10] = [
@@ -39,20 +46,28 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     }
     // Without a home, Go's programs would look for .kube/config in the working directory. In this one,
     // nothing can be created.
-    command.env_clear().envs(inherited(&INHERITED)).env("HOME", "/proc/home");
+    command
+        .env_clear()
+        .envs(inherited(&INHERITED))
+        .env("HOME", "/proc/home");
     command
 }
 
 /// [`command`], for a program that opens a browser before a person.
 pub fn desktop_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = command(program);
-    command.envs(inherited(&DESKTOP)).env("KUBECONFIG", root().join("test/no-cluster.yaml"));
+    command
+        .envs(inherited(&DESKTOP))
+        .env("KUBECONFIG", root().join("test/no-cluster.yaml"));
     command
 }
 
 /// These variables, if they are set.
 fn inherited(names: &[&'static str]) -> Vec<(&'static str, OsString)> {
-    names.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
+    names
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
+        .collect()
 }
 
 /// A running program. Dropping it kills it.
@@ -115,7 +130,9 @@ impl Drop for Program {
 pub fn memory_kib(pid: u32, size: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     let status = status.expect("the process is running");
-    let line = status.lines().find_map(|line| line.strip_prefix(size)?.strip_prefix(':'));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(size)?.strip_prefix(':'));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.expect("/proc says how much memory the process has")
 }

@@ -122,7 +122,9 @@ impl Csi {
         let endpoint = Endpoint::from_shared(format!("unix://{}", text(socket)))
             .expect("a socket's path makes an endpoint");
         let channel = endpoint.connect().await;
-        Csi { channel: channel.expect("the driver serves") }
+        Csi {
+            channel: channel.expect("the driver serves"),
+        }
     }
 
     /// Sends a call. A call without an answer fails the test.
@@ -133,7 +135,9 @@ impl Csi {
 
     /// Sends a call that must succeed.
     pub async fn ok<C: Call>(&self, request: C) -> C::Answer {
-        self.call(request).await.unwrap_or_else(|status| panic!("{}: {status:?}", C::NAME))
+        self.call(request)
+            .await
+            .unwrap_or_else(|status| panic!("{}: {status:?}", C::NAME))
     }
 
     /// IDs of all volumes.
@@ -153,14 +157,21 @@ impl Csi {
 
 /// A capability to mount, with the mode.
 pub fn mounted(fs: &str, mode: Mode) -> csi::VolumeCapability {
-    let mount = MountVolume { fs_type: fs.to_owned(), ..Default::default() };
+    let mount = MountVolume {
+        fs_type: fs.to_owned(),
+        ..Default::default()
+    };
     capability(AccessType::Mount(mount), mode)
 }
 
 /// A capability to mount with these options for a single writer.
 pub fn flagged(fs: &str, options: &str) -> csi::VolumeCapability {
     let mount_flags = vec![options.to_owned()];
-    let mount = MountVolume { fs_type: fs.to_owned(), mount_flags, ..Default::default() };
+    let mount = MountVolume {
+        fs_type: fs.to_owned(),
+        mount_flags,
+        ..Default::default()
+    };
     capability(AccessType::Mount(mount), Mode::SingleNodeWriter)
 }
 
@@ -179,7 +190,10 @@ fn capability(access: AccessType, mode: Mode) -> csi::VolumeCapability {
 /// A capacity range that requires at least this many bytes.
 pub fn at_least(bytes: u64) -> Option<csi::CapacityRange> {
     let required_bytes = i64::try_from(bytes).expect("sizes of tests are small");
-    Some(csi::CapacityRange { required_bytes, limit_bytes: 0 })
+    Some(csi::CapacityRange {
+        required_bytes,
+        limit_bytes: 0,
+    })
 }
 
 pub fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -66,19 +66,28 @@ pub struct Options {
 impl Options {
     /// One node, with everything that is needed to run pods.
     pub fn one_node() -> Options {
-        Options { nodes: 1, ..Options::default() }
+        Options {
+            nodes: 1,
+            ..Options::default()
+        }
     }
 
     /// Two nodes. The second is like a node of kind: see `scripts/cluster`.
     pub fn two_nodes() -> Options {
-        Options { nodes: 2, ..Options::default() }
+        Options {
+            nodes: 2,
+            ..Options::default()
+        }
     }
 
     /// The same with kubelet's root at an unusual place, so that nothing relies on the usual one.
     #[must_use]
     pub fn apart(self, name: &str) -> Options {
         let dir = format!("/var/lib/hostloop-{name}-{}", std::process::id());
-        Options { kubelet_dir: Some(dir.into()), ..self }
+        Options {
+            kubelet_dir: Some(dir.into()),
+            ..self
+        }
     }
 
     fn arguments(&self) -> Vec<String> {
@@ -95,7 +104,10 @@ impl Options {
             ("--layout", self.layout),
         ];
         for (flag, word) in words {
-            arguments.extend(word.into_iter().flat_map(|word| [flag.to_owned(), word.to_owned()]));
+            arguments.extend(
+                word.into_iter()
+                    .flat_map(|word| [flag.to_owned(), word.to_owned()]),
+            );
         }
         if let Some(dir) = &self.kubelet_dir {
             arguments.extend(["--kubelet-dir".to_owned(), text(dir).to_owned()]);
@@ -204,7 +216,8 @@ impl Cluster {
 
     /// [`Cluster::try_kubectl`], but an error fails the test.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
-        self.try_kubectl(arguments).unwrap_or_else(|why| panic!("{why}"))
+        self.try_kubectl(arguments)
+            .unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Applies a manifest and returns the error if the API server rejects it.
@@ -221,7 +234,8 @@ impl Cluster {
     /// error.
     pub fn delete(&self, yaml: &str) {
         let arguments = ["delete", "--ignore-not-found", "--timeout=300s", "-f", "-"];
-        self.run("kubectl", &arguments, yaml).unwrap_or_else(|why| panic!("{why}"));
+        self.run("kubectl", &arguments, yaml)
+            .unwrap_or_else(|why| panic!("{why}"));
     }
 
     /// Creates the snapshot kinds, if they are missing, and waits until they are served.
@@ -229,7 +243,13 @@ impl Cluster {
         let crds = root().join("deploy/crds");
         // An existing object stays as it is, and kubectl reports it.
         let _ = self.try_kubectl(&["create", "-k", text(&crds)]);
-        let wait = ["wait", "--for=condition=Established", "--timeout=300s", "crd", "--all"];
+        let wait = [
+            "wait",
+            "--for=condition=Established",
+            "--timeout=300s",
+            "crd",
+            "--all",
+        ];
         self.kubectl(&wait);
     }
 
@@ -240,7 +260,10 @@ impl Cluster {
         let waited = self.try_kubectl(&[&wait[..], &["--timeout=300s"]].concat());
         if let Err(why) = waited {
             let seen = self.try_kubectl(&["describe", "-n", namespace, &named]);
-            panic!("{why}\nseen last:\n{}", seen.unwrap_or_else(|unseen| unseen));
+            panic!(
+                "{why}\nseen last:\n{}",
+                seen.unwrap_or_else(|unseen| unseen)
+            );
         }
     }
 
@@ -251,12 +274,20 @@ impl Cluster {
 
     /// [`Cluster::try_exec`], but an error fails the test.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> String {
-        self.try_exec(namespace, pod, command).unwrap_or_else(|why| panic!("{why}"))
+        self.try_exec(namespace, pod, command)
+            .unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// The output of a pod's containers; `pod` may also be a selector, `-l=app=x`.
     pub fn logs(&self, namespace: &str, pod: &str) -> String {
-        self.kubectl(&["logs", "-n", namespace, pod, "--all-containers", "--tail=-1"])
+        self.kubectl(&[
+            "logs",
+            "-n",
+            namespace,
+            pod,
+            "--all-containers",
+            "--tail=-1",
+        ])
     }
 
     /// The cluster's running processes and their locations, from `scripts/cluster`.
@@ -306,7 +337,8 @@ impl Cluster {
     }
 
     fn part(&self, command: &str, argument: &str) {
-        self.run(command, &[argument], "").unwrap_or_else(|why| panic!("{why}"));
+        self.run(command, &[argument], "")
+            .unwrap_or_else(|why| panic!("{why}"));
     }
 
     fn run(&self, command: &str, arguments: &[&str], input: &str) -> Result<String, String> {
@@ -320,13 +352,18 @@ impl Cluster {
         // The script may end before it reads all input. Its exit status reports the reason.
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
-        let output = child.wait_with_output().expect("scripts/cluster can be run");
+        let output = child
+            .wait_with_output()
+            .expect("scripts/cluster can be run");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
             return Ok(printed);
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{command} {}: {printed}{said}", arguments.join(" ")))
+        Err(format!(
+            "{command} {}: {printed}{said}",
+            arguments.join(" ")
+        ))
     }
 }
 

@@ -74,7 +74,9 @@ pub fn read(path: &Path) -> Checksum {
 
 /// The size of a file or a device, in bytes.
 pub fn size(path: &Path) -> u64 {
-    within_limit("look at", path, |path| File::open(path)?.seek(SeekFrom::End(0)))
+    within_limit("look at", path, |path| {
+        File::open(path)?.seek(SeekFrom::End(0))
+    })
 }
 
 /// Runs on a separate thread, which stays behind if it hangs. A write into a frozen filesystem
@@ -97,7 +99,10 @@ fn within_limit<T: Send + 'static>(
                 let _ =
                     crate::machine::try_run("fsfreeze", &["--unfreeze", &dir.to_string_lossy()]);
             }
-            panic!("{what} {}: hangs, as in a frozen filesystem", path.display())
+            panic!(
+                "{what} {}: hangs, as in a frozen filesystem",
+                path.display()
+            )
         }
     }
 }

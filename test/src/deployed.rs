@@ -48,7 +48,10 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
             ("'hostloop.csi.dev'", &format!("'{driver}'")),
             ("hostloop-claims", &format!("{name}-claims")),
             ("hostloop-attachments", &format!("{name}-attachments")),
-            ("namespace: hostloop\n", &format!("namespace: {namespace}\n")),
+            (
+                "namespace: hostloop\n",
+                &format!("namespace: {namespace}\n"),
+            ),
         ],
     );
     let table = format!(
@@ -61,7 +64,10 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
 pub fn image(output: &Path) {
     let script = machine::root().join("scripts/image");
     let (binary, output) = (binary(), text(output));
-    machine::run(text(&script), &["--binary", text(&binary), "--output", output]);
+    machine::run(
+        text(&script),
+        &["--binary", text(&binary), "--output", output],
+    );
 }
 
 /// The image of the driver under test: the archive `HOSTLOOP_IMAGE`, or a new one at this path.
@@ -80,10 +86,15 @@ pub fn render(args: &[&str]) -> String {
 
 /// The manifest with these components, without the driver's own pods.
 pub fn without_pods(components: &[&str]) -> String {
-    let arguments: Vec<_> = components.iter().flat_map(|name| ["--component", name]).collect();
+    let arguments: Vec<_> = components
+        .iter()
+        .flat_map(|name| ["--component", name])
+        .collect();
     let manifest = render(&arguments);
     let has_pods = |object: &str| {
-        ["DaemonSet", "Deployment"].iter().any(|kind| object.contains(&format!("\nkind: {kind}\n")))
+        ["DaemonSet", "Deployment"]
+            .iter()
+            .any(|kind| object.contains(&format!("\nkind: {kind}\n")))
     };
     let objects = manifest.split("\n---\n").filter(|object| !has_pods(object));
     objects.collect::<Vec<_>>().join("\n---\n")

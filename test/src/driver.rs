@@ -72,7 +72,10 @@ impl<'a> DriverSpec<'a> {
     pub fn start(self) -> Driver {
         match self.try_start() {
             Ok(driver) => driver,
-            Err(dead) => panic!("the driver ended before it served: {}\n{}", dead.status, dead.log),
+            Err(dead) => panic!(
+                "the driver ended before it served: {}\n{}",
+                dead.status, dead.log
+            ),
         }
     }
 
@@ -85,7 +88,9 @@ impl<'a> DriverSpec<'a> {
         let socket = self.scratch.path().join("csi.sock");
         let mut driver = Driver {
             program: Program::new(
-                self.command(&socket, &log).spawn().expect("the driver's binary starts"),
+                self.command(&socket, &log)
+                    .spawn()
+                    .expect("the driver's binary starts"),
             ),
             socket,
             log,
@@ -93,12 +98,18 @@ impl<'a> DriverSpec<'a> {
         };
         match driver.wait_serving() {
             None => Ok(driver),
-            Some(status) => Err(Dead { status, log: driver.tail() }),
+            Some(status) => Err(Dead {
+                status,
+                log: driver.tail(),
+            }),
         }
     }
 
     fn command(&self, socket: &Path, log: &Path) -> Command {
-        let binary = self.failpoints.as_ref().map_or_else(binary, |_| failpoints_binary());
+        let binary = self
+            .failpoints
+            .as_ref()
+            .map_or_else(binary, |_| failpoints_binary());
         let mut command = match self.namespace {
             None => child::command(&binary),
             Some(namespace) => {
@@ -138,12 +149,18 @@ pub fn binary() -> PathBuf {
 /// The driver with fail points: `HOSTLOOP_FAILPOINTS_BIN`, or the debug build of this workspace
 /// that is saved under another name.
 fn failpoints_binary() -> PathBuf {
-    built("HOSTLOOP_FAILPOINTS_BIN", "hostloop-failpoints", "scripts/test --only crash")
+    built(
+        "HOSTLOOP_FAILPOINTS_BIN",
+        "hostloop-failpoints",
+        "scripts/test --only crash",
+    )
 }
 
 fn built(variable: &str, name: &str, how: &str) -> PathBuf {
-    let path = std::env::var_os(variable)
-        .map_or_else(|| machine::root().join("target/debug").join(name), PathBuf::from);
+    let path = std::env::var_os(variable).map_or_else(
+        || machine::root().join("target/debug").join(name),
+        PathBuf::from,
+    );
     assert!(
         path.is_file(),
         "This test needs the built driver, and there is none at {} ({variable}): run `{how}`.",
@@ -254,7 +271,11 @@ impl Driver {
     /// Sends SIGTERM. The driver must end with success and remove its socket.
     pub fn stop(self) {
         if let Err(dead) = self.try_stop() {
-            panic!("the driver ended with {}:\n{}", dead.status, child::tail(&dead.log));
+            panic!(
+                "the driver ended with {}:\n{}",
+                dead.status,
+                child::tail(&dead.log)
+            );
         }
     }
 
@@ -269,11 +290,18 @@ impl Driver {
         let Some(status) = status else {
             panic!("the driver ignores SIGTERM:\n{}", self.tail());
         };
-        let dead = Dead { status, log: self.log() };
+        let dead = Dead {
+            status,
+            log: self.log(),
+        };
         if dead.killed() {
             return Err(dead);
         }
-        assert!(status.success(), "the driver ended with {status}:\n{}", self.tail());
+        assert!(
+            status.success(),
+            "the driver ended with {status}:\n{}",
+            self.tail()
+        );
         assert!(!self.socket.exists(), "the driver left its socket behind");
         Ok(())
     }

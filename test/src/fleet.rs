@@ -90,7 +90,10 @@ impl FleetSpec {
     /// separate.
     #[must_use]
     pub fn deployed(self) -> FleetSpec {
-        FleetSpec { deployed: true, ..self.leader_apart() }
+        FleetSpec {
+            deployed: true,
+            ..self.leader_apart()
+        }
     }
 
     /// Kubeconfigs for the controllers, assigned round-robin to the nodes and then to the pod of
@@ -205,7 +208,11 @@ impl FleetSpec {
 /// All of 127.0.0.0/8 is this machine. Each process uses its own part of it.
 fn address(network: u8, number: usize) -> String {
     let process = 64 + std::process::id() % 128;
-    format!("127.{process}.{}.{}", usize::from(network), 1 + number % 250)
+    format!(
+        "127.{process}.{}.{}",
+        usize::from(network),
+        1 + number % 250
+    )
 }
 
 /// Nodes with controllers. Dropping the fleet kills the controllers; [`Fleet::down`] removes
@@ -288,14 +295,22 @@ impl Fleet {
     pub async fn ready(&self, limit: Duration) {
         let published = async || {
             self.assert_running();
-            let objects = self.objects.list("CSIStorageCapacity", &self.namespace).await;
+            let objects = self
+                .objects
+                .list("CSIStorageCapacity", &self.namespace)
+                .await;
             let class = self.class(Binding::Wait);
             let of_class = objects.iter().filter(|o| o["storageClassName"] == class);
-            let nodes: std::collections::BTreeSet<_> =
-                of_class.map(|o| o["nodeTopology"]["matchLabels"][&self.key].to_string()).collect();
+            let nodes: std::collections::BTreeSet<_> = of_class
+                .map(|o| o["nodeTopology"]["matchLabels"][&self.key].to_string())
+                .collect();
             match nodes.len() == self.members.len() {
                 true => Ok(()),
-                false => Err(format!("{} of {} published", nodes.len(), self.members.len())),
+                false => Err(format!(
+                    "{} of {} published",
+                    nodes.len(),
+                    self.members.len()
+                )),
             }
         };
         let what = format!("{}: the room of each node", self.name);
@@ -304,7 +319,9 @@ impl Fleet {
 
     /// Panics if a controllers process has ended unexpectedly.
     pub fn assert_running(&self) {
-        self.members.iter().for_each(|member| member.assert_running());
+        self.members
+            .iter()
+            .for_each(|member| member.assert_running());
         self.controller.iter().for_each(Pod::assert_running);
     }
 
@@ -329,7 +346,9 @@ impl Fleet {
             let spec = json!({
                 "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
             });
-            self.objects.create(objects::csi_driver(&self.driver_name, spec)).await;
+            self.objects
+                .create(objects::csi_driver(&self.driver_name, spec))
+                .await;
         }
         for binding in Binding::ALL {
             let mode = json!({"volumeBindingMode": binding.mode()});
@@ -366,7 +385,9 @@ impl Fleet {
         let node = &member.node;
         let labels =
             json!({&self.key: node, "kubernetes.io/hostname": node, heart::LABEL: self.name});
-        self.objects.node(node, labels, &self.driver_name, &[&self.key]).await;
+        self.objects
+            .node(node, labels, &self.driver_name, &[&self.key])
+            .await;
         heart::ready(&self.client, node).await;
     }
 

@@ -80,8 +80,15 @@ impl FrontSpec {
         let segments = |node: &String| BTreeMap::from([(key.clone(), node.clone())]);
         let options = Options {
             name: driver_name.clone(),
-            node_id: nodes.first().map(|node| objects::id_of(node)).unwrap_or_default(),
-            other_nodes: nodes.iter().skip(1).map(|node| objects::id_of(node)).collect(),
+            node_id: nodes
+                .first()
+                .map(|node| objects::id_of(node))
+                .unwrap_or_default(),
+            other_nodes: nodes
+                .iter()
+                .skip(1)
+                .map(|node| objects::id_of(node))
+                .collect(),
             topology: nodes.iter().map(segments).collect(),
             ..self.options
         };
@@ -231,10 +238,17 @@ impl Front {
         self.pod.stop();
         let log = self.log();
         for bad in [SECRET, "panicked", "is forbidden: User"] {
-            assert!(!log.contains(bad), "{}: {bad:?} is in the log:\n{log}", self.name);
+            assert!(
+                !log.contains(bad),
+                "{}: {bad:?} is in the log:\n{log}",
+                self.name
+            );
         }
         for event in self.objects.list("Event", &self.namespace).await {
-            assert!(!event.to_string().contains(SECRET), "a secret is in {event}");
+            assert!(
+                !event.to_string().contains(SECRET),
+                "a secret is in {event}"
+            );
         }
         self.remove_surroundings().await;
     }
@@ -244,7 +258,10 @@ impl Front {
         let mut left = Vec::new();
         for (kind, field) in objects::DRIVERS_KINDS {
             for object in self.objects.list(kind, "").await {
-                if object.pointer(field).is_some_and(|v| *v == self.driver_name) {
+                if object
+                    .pointer(field)
+                    .is_some_and(|v| *v == self.driver_name)
+                {
                     left.push(format!("{kind} {}", object["metadata"]["name"]));
                 }
             }

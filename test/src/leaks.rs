@@ -46,7 +46,10 @@ impl Leaks {
     pub fn before(scratch: &Scratch, pools: &[&PoolFixture], driver: &Driver) -> Leaks {
         Leaks {
             scratch: scratch.path().to_path_buf(),
-            loops: loops::beneath(scratch.path()).iter().map(file_key).collect(),
+            loops: loops::beneath(scratch.path())
+                .iter()
+                .map(file_key)
+                .collect(),
             mounts: mounts(scratch.path(), driver),
             bytes: pools
                 .iter()
@@ -86,7 +89,9 @@ impl Leaks {
             if let Some((name, before)) = before
                 && now > before + SLACK_BYTES
             {
-                leaks.push(format!("pool {name}: {now} bytes in use, {before} at the beginning"));
+                leaks.push(format!(
+                    "pool {name}: {now} bytes in use, {before} at the beginning"
+                ));
             }
         }
         leaks
@@ -96,9 +101,12 @@ impl Leaks {
         let devices = loops::beneath(&self.scratch);
         let processes = processes(&self.scratch, &devices, driver.pid());
         let (mut old_loops, mut old_mounts) = (self.loops.clone(), self.mounts.clone());
-        let new_loops = devices.into_iter().filter(|l| !take(&mut old_loops, &file_key(l)));
-        let new_mounts =
-            mounts(&self.scratch, driver).into_iter().filter(|mount| !take(&mut old_mounts, mount));
+        let new_loops = devices
+            .into_iter()
+            .filter(|l| !take(&mut old_loops, &file_key(l)));
+        let new_mounts = mounts(&self.scratch, driver)
+            .into_iter()
+            .filter(|mount| !take(&mut old_mounts, mount));
         new_loops
             .map(|l| format!("loop device /dev/loop{} over {}", l.minor, l.backing))
             .chain(new_mounts.map(|at| format!("mount at {}", at.display())))
@@ -120,7 +128,10 @@ pub fn files_in(root: &Path) -> Vec<PathBuf> {
 
 fn mounts(scratch: &Path, driver: &Driver) -> Vec<PathBuf> {
     let tables = [mountinfo("self"), mountinfo(driver.pid())];
-    tables.iter().flat_map(|table| mount_points(table, scratch)).collect()
+    tables
+        .iter()
+        .flat_map(|table| mount_points(table, scratch))
+        .collect()
 }
 
 /// The mount table of a process. Panics if it cannot be read: it may contain any mount.
@@ -182,16 +193,24 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 /// the process that holds its namespace are not listed.
 fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<String> {
     let scratch = scratch.to_string_lossy();
-    let devices: Vec<_> = devices.iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|l| format!("/dev/loop{}", l.minor))
+        .collect();
     let entries = std::fs::read_dir("/proc").expect("/proc is there");
     let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != driver && *pid != std::process::id())
         .filter_map(|pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            let words: Vec<_> =
-                line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+            let words: Vec<_> = line
+                .split(|b| *b == 0)
+                .map(|w| String::from_utf8_lossy(w).into_owned())
+                .collect();
             let named = |word: &String| word.contains(&*scratch) || devices.contains(word);
-            words.iter().any(named).then(|| format!("process {pid}: {}", words.join(" ")))
+            words
+                .iter()
+                .any(named)
+                .then(|| format!("process {pid}: {}", words.join(" ")))
         })
         .collect()
 }

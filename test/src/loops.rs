@@ -53,7 +53,9 @@ pub fn attach(file: &Path, options: &[&str]) -> (PathBuf, File) {
         let over = ["--noheadings", "--output", "NAME", "--associated", file];
         let devices = machine::try_run("losetup", &over)?;
         let is_attached = devices.lines().any(|name| Path::new(name.trim()) == device);
-        is_attached.then_some((device, open)).ok_or_else(|| format!("{file} was detached again"))
+        is_attached
+            .then_some((device, open))
+            .ok_or_else(|| format!("{file} was detached again"))
     };
     // Another process of this machine may take the free device first.
     let attached = (0..20).find_map(|_| try_attach().ok());
@@ -64,9 +66,14 @@ pub fn attach(file: &Path, options: &[&str]) -> (PathBuf, File) {
 /// device's number by now. While a device is open here, the kernel attaches no other file to it.
 pub fn detach(devices: &[Loop]) {
     for some in devices.chunks(AT_ONCE) {
-        let open = some.iter().filter_map(|device| Some((device, File::open(device.path()).ok()?)));
+        let open = some
+            .iter()
+            .filter_map(|device| Some((device, File::open(device.path()).ok()?)));
         let (open, now) = (open.collect::<Vec<_>>(), all());
-        for (device, _) in open.iter().filter(|(device, _)| now.iter().any(|l| l.is_same(device))) {
+        for (device, _) in open
+            .iter()
+            .filter(|(device, _)| now.iter().any(|l| l.is_same(device)))
+        {
             let _ = machine::try_run("losetup", &["--detach", machine::text(&device.path())]);
         }
     }
@@ -102,7 +109,11 @@ pub fn all() -> Vec<Loop> {
         return Vec::new();
     }
     let listing: Listing = serde_json::from_str(&listed).expect("losetup prints JSON");
-    listing.loopdevices.into_iter().filter_map(read_row).collect()
+    listing
+        .loopdevices
+        .into_iter()
+        .filter_map(read_row)
+        .collect()
 }
 
 fn read_row(row: Row) -> Option<Loop> {
@@ -184,11 +195,28 @@ mod tests {
     #[test]
     fn a_number_with_another_file_is_another_device() {
         let before = device(3, "/tmp/mine/pool.img", "8:1");
-        let deleted = Loop { backing: "/tmp/mine/pool.img (deleted)".to_owned(), ..before.clone() };
-        let other = Loop { backing_inode: 2, ..before.clone() };
-        let elsewhere = Loop { backing_device: "8:2".to_owned(), ..before.clone() };
-        let moved = Loop { minor: 4, ..before.clone() };
-        for (now, same) in [(deleted, true), (other, false), (elsewhere, false), (moved, false)] {
+        let deleted = Loop {
+            backing: "/tmp/mine/pool.img (deleted)".to_owned(),
+            ..before.clone()
+        };
+        let other = Loop {
+            backing_inode: 2,
+            ..before.clone()
+        };
+        let elsewhere = Loop {
+            backing_device: "8:2".to_owned(),
+            ..before.clone()
+        };
+        let moved = Loop {
+            minor: 4,
+            ..before.clone()
+        };
+        for (now, same) in [
+            (deleted, true),
+            (other, false),
+            (elsewhere, false),
+            (moved, false),
+        ] {
             assert_eq!(before.is_same(&now), same, "{now:?}");
         }
     }

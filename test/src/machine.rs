@@ -31,7 +31,10 @@ pub fn require() {
         "This test needs loop devices: there is no /dev/loop-control here."
     );
     for (tool, package) in TOOLS {
-        assert!(which(tool).is_some(), "This test needs {tool}: install the package {package}.");
+        assert!(
+            which(tool).is_some(),
+            "This test needs {tool}: install the package {package}."
+        );
     }
 }
 
@@ -47,13 +50,25 @@ pub fn which(tool: &str) -> Option<PathBuf> {
 /// Runs a tool to its end and returns its output, or a description of the failure.
 pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
     let program = which(tool).ok_or_else(|| format!("{tool} is not installed"))?;
-    let Output { status, stdout, stderr } =
-        child::command(program).args(args).output().map_err(|e| format!("{tool}: {e}"))?;
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child::command(program)
+        .args(args)
+        .output()
+        .map_err(|e| format!("{tool}: {e}"))?;
     if status.success() {
         return Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned());
     }
-    let said = [stdout, stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-    Err(format!("{tool} {}: {status}: {}", args.join(" "), said.trim()))
+    let said = [stdout, stderr]
+        .map(|said| String::from_utf8_lossy(&said).into_owned())
+        .concat();
+    Err(format!(
+        "{tool} {}: {status}: {}",
+        args.join(" "),
+        said.trim()
+    ))
 }
 
 /// [`try_run`], but an error fails the test.

@@ -30,13 +30,22 @@ impl Namespace {
     pub fn new(scratch: &Scratch) -> Namespace {
         let program = machine::which("unshare").expect("unshare was required");
         let holder = child::command(program)
-            .args(["--mount", "--propagation", "private", "--", "sleep", "infinity"])
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "--",
+                "sleep",
+                "infinity",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("unshare starts");
-        let namespace = Namespace { holder: Program::new(holder) };
+        let namespace = Namespace {
+            holder: Program::new(holder),
+        };
         let deadline = Instant::now() + PATIENCE;
         while namespace.comm() != "sleep" {
             assert!(Instant::now() < deadline, "unshare --mount did not come up");
@@ -73,7 +82,9 @@ impl Namespace {
 
     /// The path outside of a file inside. It is valid for as long as this namespace lives.
     pub fn view(&self, path: &Path) -> PathBuf {
-        let inside = path.strip_prefix("/").expect("paths of a namespace are absolute");
+        let inside = path
+            .strip_prefix("/")
+            .expect("paths of a namespace are absolute");
         PathBuf::from(format!("/proc/{}/root", self.holder.pid())).join(inside)
     }
 

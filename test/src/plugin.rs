@@ -19,7 +19,10 @@ pub struct Plugin<'c> {
 impl Plugin<'_> {
     /// The plugin for a cluster.
     pub fn of(cluster: &Cluster) -> Plugin<'_> {
-        let plugin = Plugin { cluster, folder: Scratch::new() };
+        let plugin = Plugin {
+            cluster,
+            folder: Scratch::new(),
+        };
         symlink(binary(), plugin.program()).expect("a link can be made");
         plugin
     }
@@ -31,16 +34,24 @@ impl Plugin<'_> {
     /// The command `kubectl hostloop` with these arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = child::command(self.program());
-        command.args(arguments).env("KUBECONFIG", self.cluster.kubeconfig());
+        command
+            .args(arguments)
+            .env("KUBECONFIG", self.cluster.kubeconfig());
         command
     }
 
     /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it
     /// succeeds.
     pub fn run(&self, arguments: &[&str]) -> (String, bool) {
-        let output = self.command(arguments).output().expect("the plugin can be run");
+        let output = self
+            .command(arguments)
+            .output()
+            .expect("the plugin can be run");
         let said = [output.stdout, output.stderr].concat();
-        (String::from_utf8_lossy(&said).into_owned(), output.status.success())
+        (
+            String::from_utf8_lossy(&said).into_owned(),
+            output.status.success(),
+        )
     }
 
     /// It succeeds, and prints each of these words.
@@ -65,7 +76,14 @@ impl Plugin<'_> {
         let said = self.succeeds(&["uninstall", "--yes", "--data", "--crds"], &["removed"]);
         let kinds = "namespace,storageclass,csidriver,clusterrole,clusterrolebinding,\
                      validatingadmissionpolicy,validatingadmissionpolicybinding";
-        let list = ["get", kinds, "-l", "app.kubernetes.io/name=hostloop", "-o", "name"];
+        let list = [
+            "get",
+            kinds,
+            "-l",
+            "app.kubernetes.io/name=hostloop",
+            "-o",
+            "name",
+        ];
         assert_eq!(self.cluster.kubectl(&list), "");
         said
     }

@@ -75,7 +75,11 @@ impl PoolFixture {
             };
         }
         // The filesystem under an image needs a little more space than the image.
-        let under = if kind == PoolKind::Image { bytes + bytes / 16 + GIB } else { bytes };
+        let under = if kind == PoolKind::Image {
+            bytes + bytes / 16 + GIB
+        } else {
+            bytes
+        };
         let mount = scratch.dir(&format!("{name}.mnt"));
         let (device, _open) = sparse_loop(&image, under);
         mount_fresh(kind, &device, &mount);
@@ -86,7 +90,13 @@ impl PoolFixture {
             PoolKind::Image => (format!("{},image={bytes}", text(&directory)), mounted_at),
             _ => (text(&directory).to_owned(), directory),
         };
-        PoolFixture { kind, name: name.to_owned(), argument, mount: Some(mount), root }
+        PoolFixture {
+            kind,
+            name: name.to_owned(),
+            argument,
+            mount: Some(mount),
+            root,
+        }
     }
 
     /// The value for `--pool`.
@@ -127,7 +137,8 @@ pub fn used_bytes(dir: &Path) -> u64 {
 /// A loop device over a new sparse file; see [`loops::attach`].
 pub fn sparse_loop(image: &Path, bytes: u64) -> (PathBuf, File) {
     let file = File::create_new(image).unwrap_or_else(|e| panic!("{}: {e}", image.display()));
-    file.set_len(bytes).expect("a sparse file of this size can be made");
+    file.set_len(bytes)
+        .expect("a sparse file of this size can be made");
     // 4096-byte sectors allow direct I/O on every layer.
     loops::attach(image, &["--direct-io=on", "--sector-size=4096"])
 }

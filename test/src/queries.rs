@@ -9,7 +9,14 @@ use crate::machine::root;
 /// Words of the query language that stand where a metric could.
 const OPERATORS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 /// Words before a list of labels.
-const LABELS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+const LABELS: [&str; 6] = [
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+];
 /// Of these, those between an aggregation and its argument.
 const GROUPINGS: [&str; 2] = ["by", "without"];
 /// Metrics that Prometheus itself adds.
@@ -32,7 +39,9 @@ fn alerts() -> Vec<(String, String)> {
     let rules: Value = serde_saphyr::from_str(&read("deploy/alerts/rules.yaml")).expect("YAML");
     let groups = rules["groups"].as_array().expect("there are groups").iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().expect("there are rules"));
-    rules.map(|rule| (format!("alert {}", word(rule, "alert")), word(rule, "expr"))).collect()
+    rules
+        .map(|rule| (format!("alert {}", word(rule, "alert")), word(rule, "expr")))
+        .collect()
 }
 
 /// The queries of the panels, and those that list the values of a variable.
@@ -42,14 +51,27 @@ fn panels() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().expect("there are panels") {
         for target in panel["targets"].as_array().into_iter().flatten() {
-            queries.push((format!("panel {}", word(panel, "title")), word(target, "expr")));
+            queries.push((
+                format!("panel {}", word(panel, "title")),
+                word(target, "expr"),
+            ));
         }
     }
-    for variable in dashboard["templating"]["list"].as_array().expect("there are variables") {
-        let Some(query) = variable["query"]["query"].as_str() else { continue };
-        let values = query.strip_prefix("label_values(").and_then(|rest| rest.rsplit_once(','));
+    for variable in dashboard["templating"]["list"]
+        .as_array()
+        .expect("there are variables")
+    {
+        let Some(query) = variable["query"]["query"].as_str() else {
+            continue;
+        };
+        let values = query
+            .strip_prefix("label_values(")
+            .and_then(|rest| rest.rsplit_once(','));
         let (query, _) = values.unwrap_or_else(|| panic!("{query} lists a label's values"));
-        queries.push((format!("variable {}", word(variable, "name")), query.to_owned()));
+        queries.push((
+            format!("variable {}", word(variable, "name")),
+            query.to_owned(),
+        ));
     }
     queries
 }
@@ -92,11 +114,16 @@ fn split_name(text: &str) -> (&str, &str) {
 }
 
 fn after(text: &str, end: char) -> &str {
-    text.split_once(end).unwrap_or_else(|| panic!("{text} has no {end}")).1
+    text.split_once(end)
+        .unwrap_or_else(|| panic!("{text} has no {end}"))
+        .1
 }
 
 fn word(object: &Value, field: &str) -> String {
-    object[field].as_str().unwrap_or_else(|| panic!("{field} in {object}")).to_owned()
+    object[field]
+        .as_str()
+        .unwrap_or_else(|| panic!("{field} in {object}"))
+        .to_owned()
 }
 
 fn read(file: &str) -> String {
@@ -111,10 +138,19 @@ mod tests {
     fn metrics_of_queries() {
         for (query, expected) in [
             ("a_total", &["a_total"][..]),
-            ("rate(a_total{job=~\"x\",name=\"up\"}[5m]) > 0.5", &["a_total"]),
-            ("sum by (le, pod) (rate(a_bucket[$__rate_interval])) or vector(0)", &["a_bucket"]),
+            (
+                "rate(a_total{job=~\"x\",name=\"up\"}[5m]) > 0.5",
+                &["a_total"],
+            ),
+            (
+                "sum by (le, pod) (rate(a_bucket[$__rate_interval])) or vector(0)",
+                &["a_bucket"],
+            ),
             ("a / on (pod) group_left (node) b", &["a", "b"]),
-            ("count(a{x=\"y\"} == 0) or absent(c) offset 10m", &["a", "c"]),
+            (
+                "count(a{x=\"y\"} == 0) or absent(c) offset 10m",
+                &["a", "c"],
+            ),
             ("count(count by (v) (a > 0))", &["a"]),
         ] {
             let found: Vec<_> = metrics(query).into_iter().collect();

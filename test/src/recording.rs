@@ -12,7 +12,9 @@ const END: &str = "</script>";
 /// The messages of a recording: a page with them. Panics with a sentence if it has none.
 pub fn read(path: &Path) -> Vec<Value> {
     let page = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let found = page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
+    let found = page
+        .split_once(BEGIN)
+        .and_then(|(_, rest)| rest.split_once(END));
     let (json, _) = found.unwrap_or_else(|| panic!("{} has no recording", path.display()));
     let mut recording: Value =
         serde_json::from_str(json).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -24,7 +26,10 @@ pub fn read(path: &Path) -> Vec<Value> {
 
 /// The number of messages of a type.
 pub fn count(messages: &[Value], kind: &str) -> usize {
-    messages.iter().filter(|message| message["type"] == kind).count()
+    messages
+        .iter()
+        .filter(|message| message["type"] == kind)
+        .count()
 }
 
 /// A run of a map.
@@ -47,8 +52,14 @@ pub struct Sharing {
 pub fn sharings(messages: &[Value], image: &str, other: &str) -> Vec<Sharing> {
     let mut maps: BTreeMap<&str, Vec<Run>> = BTreeMap::new();
     let mut found = Vec::new();
-    for message in messages.iter().filter(|message| message["type"] == "extents") {
-        let Some(id) = [image, other].into_iter().find(|id| message["volume"] == **id) else {
+    for message in messages
+        .iter()
+        .filter(|message| message["type"] == "extents")
+    {
+        let Some(id) = [image, other]
+            .into_iter()
+            .find(|id| message["volume"] == **id)
+        else {
             continue;
         };
         let map = Vec::deserialize(&message["extents"]).expect("a map has runs");
@@ -69,9 +80,15 @@ fn sharing(image: &[Run], other: &[Run]) -> Sharing {
         let end = (a.physical + a.len).min(b.physical + b.len);
         end.saturating_sub(a.physical.max(b.physical))
     };
-    let shared = image.iter().map(|a| other.iter().map(|b| common(a, b)).sum::<u64>()).sum();
+    let shared = image
+        .iter()
+        .map(|a| other.iter().map(|b| common(a, b)).sum::<u64>())
+        .sum();
     let all: u64 = image.iter().map(|run| run.len).sum();
-    Sharing { shared, own: all - shared }
+    Sharing {
+        shared,
+        own: all - shared,
+    }
 }
 
 /// True if a recording shows that the images shared blocks, and that `bytes` were then split by a
@@ -91,7 +108,9 @@ mod tests {
     use super::*;
 
     fn map(volume: &str, runs: &[(u64, u64)]) -> Value {
-        let runs = runs.iter().map(|(physical, len)| json!({"physical": physical, "len": len}));
+        let runs = runs
+            .iter()
+            .map(|(physical, len)| json!({"physical": physical, "len": len}));
         json!({"type": "extents", "volume": volume, "extents": runs.collect::<Vec<_>>()})
     }
 
@@ -107,11 +126,17 @@ mod tests {
         assert_eq!(sharings(&messages, "data", "monday"), [shared]);
         assert!(!was_split(&[shared], 10));
         messages.push(map("data", &[(100, 20), (300, 10), (130, 20)]));
-        let split = Sharing { shared: 40, own: 10 };
+        let split = Sharing {
+            shared: 40,
+            own: 10,
+        };
         messages.push(map("monday", &[]));
         assert_eq!(sharings(&messages, "data", "monday"), [shared, split]);
         assert!(was_split(&[shared, split], 10) && !was_split(&[shared, split], 11));
-        assert!(!was_split(&[split, shared], 10), "only a later write splits");
+        assert!(
+            !was_split(&[split, shared], 10),
+            "only a later write splits"
+        );
         assert_eq!(count(&messages, "extents"), 5);
     }
 }

@@ -21,24 +21,34 @@ pub fn text(path: impl AsRef<Path>) -> String {
 
 /// The ID of a new volume.
 pub fn id_of(answer: csi::CreateVolumeResponse) -> String {
-    answer.volume.expect("CreateVolume answers a volume").volume_id
+    answer
+        .volume
+        .expect("CreateVolume answers a volume")
+        .volume_id
 }
 
 /// The content source of a volume that is cloned.
 pub fn of_volume(id: &str) -> Option<csi::VolumeContentSource> {
-    let r#type = Some(Type::Volume(VolumeSource { volume_id: id.to_owned() }));
+    let r#type = Some(Type::Volume(VolumeSource {
+        volume_id: id.to_owned(),
+    }));
     Some(csi::VolumeContentSource { r#type })
 }
 
 /// The content source of a snapshot that is restored.
 pub fn of_snapshot(id: &str) -> Option<csi::VolumeContentSource> {
-    let r#type = Some(Type::Snapshot(SnapshotSource { snapshot_id: id.to_owned() }));
+    let r#type = Some(Type::Snapshot(SnapshotSource {
+        snapshot_id: id.to_owned(),
+    }));
     Some(csi::VolumeContentSource { r#type })
 }
 
 /// DeleteVolume.
 pub fn delete(id: &str) -> csi::DeleteVolumeRequest {
-    csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() }
+    csi::DeleteVolumeRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    }
 }
 
 /// CreateSnapshot.
@@ -52,7 +62,10 @@ pub fn snapshot(name: &str, volume: &str) -> csi::CreateSnapshotRequest {
 
 /// DeleteSnapshot.
 pub fn delete_snapshot(id: &str) -> csi::DeleteSnapshotRequest {
-    csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() }
+    csi::DeleteSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        ..Default::default()
+    }
 }
 
 /// ControllerPublishVolume to the driver's node.
@@ -68,7 +81,11 @@ pub fn attach(id: &str) -> csi::ControllerPublishVolumeRequest {
 /// ControllerUnpublishVolume from the driver's node.
 pub fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
     let (volume_id, node_id) = (id.to_owned(), NODE.to_owned());
-    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }
+    csi::ControllerUnpublishVolumeRequest {
+        volume_id,
+        node_id,
+        ..Default::default()
+    }
 }
 
 /// NodeStageVolume.
@@ -98,10 +115,16 @@ pub fn publish(
 
 /// NodeUnpublishVolume.
 pub fn unpublish(id: &str, target: impl AsRef<Path>) -> csi::NodeUnpublishVolumeRequest {
-    csi::NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: text(target) }
+    csi::NodeUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        target_path: text(target),
+    }
 }
 
 /// NodeUnstageVolume.
 pub fn unstage(id: &str, staging: impl AsRef<Path>) -> csi::NodeUnstageVolumeRequest {
-    csi::NodeUnstageVolumeRequest { volume_id: id.to_owned(), staging_target_path: text(staging) }
+    csi::NodeUnstageVolumeRequest {
+        volume_id: id.to_owned(),
+        staging_target_path: text(staging),
+    }
 }

@@ -31,29 +31,55 @@ const THICK: Spec = EXT4.with(&[("provisioning", "thick")]);
 
 /// CreateVolume without a source.
 pub const fn create(volume: Name, spec: Spec) -> Step {
-    Step::Create { volume, spec, from: None }
+    Step::Create {
+        volume,
+        spec,
+        from: None,
+    }
 }
 
 const fn copy(volume: Name, spec: Spec, from: Origin) -> Step {
-    Step::Create { volume, spec, from: Some(from) }
+    Step::Create {
+        volume,
+        spec,
+        from: Some(from),
+    }
 }
 
 /// NodePublishVolume at the target `pod`, writable.
 pub const fn publish(volume: Name) -> Step {
-    Step::Publish { volume, target: "pod", read_only: false }
+    Step::Publish {
+        volume,
+        target: "pod",
+        read_only: false,
+    }
 }
 
 const fn publish_read_only(volume: Name) -> Step {
-    Step::Publish { volume, target: "reader", read_only: true }
+    Step::Publish {
+        volume,
+        target: "reader",
+        read_only: true,
+    }
 }
 
 const fn unpublish(volume: Name, target: Name) -> Step {
     Step::Unpublish { volume, target }
 }
 
-const SNAPSHOT: Step = Step::Snapshot { snapshot: "s", volume: "v" };
-const INLINE: Step = Step::Inline { volume: "i", target: "pod", mib: 32 };
-const GROUP: Step = Step::Group { group: "g", volumes: &["v", "w"] };
+const SNAPSHOT: Step = Step::Snapshot {
+    snapshot: "s",
+    volume: "v",
+};
+const INLINE: Step = Step::Inline {
+    volume: "i",
+    target: "pod",
+    mib: 32,
+};
+const GROUP: Step = Step::Group {
+    group: "g",
+    volumes: &["v", "w"],
+};
 
 /// The steps that create `v`, mount it and write data into it.
 macro_rules! in_use {
@@ -76,7 +102,14 @@ const fn scenario(
     prepare: &'static [Step],
     act: &'static [Step],
 ) -> Scenario {
-    Scenario { name, pool, effects, mounts_die: true, prepare, act }
+    Scenario {
+        name,
+        pool,
+        effects,
+        mounts_die: true,
+        prepare,
+        act,
+    }
 }
 
 impl fmt::Display for Scenario {
@@ -119,15 +152,40 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("stage block", Ext4, 8, ATTACHED_BLOCK, STAGE),
     scenario("stage thick", Ext4, 9, ATTACHED_THICK, STAGE),
     // Publishing.
-    scenario("publish", Image, 1, STAGED_EXT4, &[Step::Attach("v"), publish("v")]),
-    scenario("publish read-only", Xfs, 2, in_use!(EXT4), &[publish_read_only("v")]),
+    scenario(
+        "publish",
+        Image,
+        1,
+        STAGED_EXT4,
+        &[Step::Attach("v"), publish("v")],
+    ),
+    scenario(
+        "publish read-only",
+        Xfs,
+        2,
+        in_use!(EXT4),
+        &[publish_read_only("v")],
+    ),
     scenario("publish block", Ext4, 2, STAGED_BLOCK, &[publish("v")]),
-    scenario("publish block read-only", Xfs, 7, in_use!(BLOCK), &[publish_read_only("v")]),
+    scenario(
+        "publish block read-only",
+        Xfs,
+        7,
+        in_use!(BLOCK),
+        &[publish_read_only("v")],
+    ),
     scenario("publish inline", Ext4, 26, &[], &[INLINE]),
     scenario("publish inline, mounts stay", Device, 26, &[], &[INLINE]).mounts_stay(),
     // Changes while in use.
     scenario("expand ext4", Ext4, 24, in_use!(EXT4), EXPAND_64),
-    scenario("expand ext4, mounts stay", Image, 23, in_use!(EXT4), EXPAND_64).mounts_stay(),
+    scenario(
+        "expand ext4, mounts stay",
+        Image,
+        23,
+        in_use!(EXT4),
+        EXPAND_64,
+    )
+    .mounts_stay(),
     scenario("expand xfs", Xfs, 9, in_use!(XFS), EXPAND_400),
     scenario("expand btrfs", Btrfs, 9, in_use!(BTRFS), EXPAND_400),
     scenario("expand block", Device, 8, in_use!(BLOCK), EXPAND_64),
@@ -139,21 +197,53 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("snapshot", Xfs, 19, in_use!(EXT4), &[SNAPSHOT]),
     scenario("snapshot", Btrfs, 19, in_use!(BTRFS), &[SNAPSHOT]),
     scenario("snapshot of xfs", Xfs, 19, in_use!(XFS), &[SNAPSHOT]),
-    scenario("snapshot, mounts stay", Ext4, 20, in_use!(EXT4), &[SNAPSHOT]).mounts_stay(),
+    scenario(
+        "snapshot, mounts stay",
+        Ext4,
+        20,
+        in_use!(EXT4),
+        &[SNAPSHOT],
+    )
+    .mounts_stay(),
     scenario("snapshot, mounts stay", Xfs, 19, in_use!(XFS), &[SNAPSHOT]).mounts_stay(),
     scenario("snapshot of block", Image, 11, in_use!(BLOCK), &[SNAPSHOT]),
     scenario("group", Xfs, 46, TWO_IN_USE, &[GROUP]),
     scenario("group, mounts stay", Btrfs, 46, TWO_IN_USE, &[GROUP]).mounts_stay(),
     // Unpublishing, unstaging and deletion.
-    scenario("unpublish", Ext4, 2, in_use!(EXT4), &[unpublish("v", "pod")]),
-    scenario("unpublish, mounts stay", Xfs, 2, in_use!(EXT4), &[unpublish("v", "pod")])
-        .mounts_stay(),
+    scenario(
+        "unpublish",
+        Ext4,
+        2,
+        in_use!(EXT4),
+        &[unpublish("v", "pod")],
+    ),
+    scenario(
+        "unpublish, mounts stay",
+        Xfs,
+        2,
+        in_use!(EXT4),
+        &[unpublish("v", "pod")],
+    )
+    .mounts_stay(),
     scenario("unpublish block", Xfs, 8, READ_BLOCK, UNPUBLISH_BLOCK).mounts_stay(),
-    scenario("unpublish inline", Xfs, 8, &[INLINE], &[unpublish("i", "pod")]).mounts_stay(),
+    scenario(
+        "unpublish inline",
+        Xfs,
+        8,
+        &[INLINE],
+        &[unpublish("i", "pod")],
+    )
+    .mounts_stay(),
     scenario("unstage", Ext4, 13, STAGED_EXT4, DOWN),
     scenario("unstage, mounts stay", Xfs, 13, STAGED_EXT4, DOWN).mounts_stay(),
     scenario("unstage block, mounts stay", Ext4, 13, STAGED_BLOCK, DOWN).mounts_stay(),
-    scenario("delete snapshot", Xfs, 6, FROM_SNAPSHOT, &[Step::DeleteSnapshot("s")]),
+    scenario(
+        "delete snapshot",
+        Xfs,
+        6,
+        FROM_SNAPSHOT,
+        &[Step::DeleteSnapshot("s")],
+    ),
     scenario("delete group", Xfs, 17, A_GROUP, &[Step::DeleteGroup("g")]),
     // The whole life of a volume.
     scenario("a life", Image, 78, &[], LIFE),
@@ -164,8 +254,11 @@ pub const SCENARIOS: &[Scenario] = &[
 
 const FROM_SNAPSHOT: &[Step] = in_use!(EXT4, SNAPSHOT);
 const RESTORE: &[Step] = &[copy("r", EXT4, Origin::Snapshot("s"))];
-const RESTORE_LARGER: &[Step] =
-    &[copy("r", Spec::fs("ext4", 64), Origin::Snapshot("s")), Step::Attach("r"), Step::Stage("r")];
+const RESTORE_LARGER: &[Step] = &[
+    copy("r", Spec::fs("ext4", 64), Origin::Snapshot("s")),
+    Step::Attach("r"),
+    Step::Stage("r"),
+];
 const RESTORE_THICK: &[Step] = &[copy("r", THICK, Origin::Snapshot("s"))];
 const CLONE: &[Step] = &[copy("c", EXT4, Origin::Volume("v"))];
 const CLONE_BLOCK: &[Step] = &[copy("c", BLOCK, Origin::Volume("v"))];
@@ -179,12 +272,25 @@ const STAGED_EXT4: &[Step] = &[create("v", EXT4), Step::Attach("v"), Step::Stage
 const STAGED_BLOCK: &[Step] = &[create("v", BLOCK), Step::Attach("v"), Step::Stage("v")];
 const STAGE: &[Step] = &[Step::Stage("v")];
 
-const EXPAND_64: &[Step] = &[Step::Expand { volume: "v", mib: 64 }];
-const EXPAND_400: &[Step] = &[Step::Expand { volume: "v", mib: 400 }];
-const TO_THICK: &[Step] = &[Step::Modify { volume: "v", parameters: &[("provisioning", "thick")] }];
+const EXPAND_64: &[Step] = &[Step::Expand {
+    volume: "v",
+    mib: 64,
+}];
+const EXPAND_400: &[Step] = &[Step::Expand {
+    volume: "v",
+    mib: 400,
+}];
+const TO_THICK: &[Step] = &[Step::Modify {
+    volume: "v",
+    parameters: &[("provisioning", "thick")],
+}];
 const TUNE: &[Step] = &[Step::Modify {
     volume: "v",
-    parameters: &[("discard", "true"), ("directIO", "false"), ("readAheadKiB", "512")],
+    parameters: &[
+        ("discard", "true"),
+        ("directIO", "false"),
+        ("readAheadKiB", "512"),
+    ],
 }];
 
 const TWO_IN_USE: &[Step] = in_use!(
@@ -225,9 +331,21 @@ pub const LONG: &[Scenario] = &[
         &[],
         &[create("v", Spec::fs("ext4", 512).with(THICK.parameters))],
     ),
-    scenario("snapshot", Ext4, 0, in_use!(Spec::fs("ext4", 256)), &[SNAPSHOT]),
-    scenario("snapshot, mounts stay", Ext4, 0, in_use!(Spec::fs("xfs", 512)), &[SNAPSHOT])
-        .mounts_stay(),
+    scenario(
+        "snapshot",
+        Ext4,
+        0,
+        in_use!(Spec::fs("ext4", 256)),
+        &[SNAPSHOT],
+    ),
+    scenario(
+        "snapshot, mounts stay",
+        Ext4,
+        0,
+        in_use!(Spec::fs("xfs", 512)),
+        &[SNAPSHOT],
+    )
+    .mounts_stay(),
     scenario("group, mounts stay", Btrfs, 0, TWO_IN_USE, &[GROUP]).mounts_stay(),
     scenario("restore", Ext4, 0, FROM_SNAPSHOT, RESTORE),
     scenario("a life", Device, 0, &[], LIFE),

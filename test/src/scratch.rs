@@ -24,8 +24,14 @@ impl Scratch {
             .tempdir()
             .expect("a temporary directory can be made");
         // The path is resolved, so that it matches the kernel's tables.
-        let path = dir.path().canonicalize().expect("the new directory is there");
-        Scratch { dir: Some(dir), path }
+        let path = dir
+            .path()
+            .canonicalize()
+            .expect("the new directory is there");
+        Scratch {
+            dir: Some(dir),
+            path,
+        }
     }
 
     /// The directory's path.
@@ -70,7 +76,9 @@ impl Scratch {
             if left < fewest {
                 (fewest, deadline) = (left, Instant::now() + PATIENCE);
             } else if Instant::now() > deadline {
-                return Err(format!("still there: mounts {mounts:?}, loop devices {devices:?}"));
+                return Err(format!(
+                    "still there: mounts {mounts:?}, loop devices {devices:?}"
+                ));
             }
             std::thread::sleep(Duration::from_millis(100));
         }

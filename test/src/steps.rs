@@ -34,12 +34,20 @@ pub struct Spec {
 impl Spec {
     /// A filesystem volume of a size that its mkfs accepts.
     pub const fn fs(fs: &'static str, mib: u64) -> Spec {
-        Spec { mib, access: Access::Fs(fs), parameters: &[] }
+        Spec {
+            mib,
+            access: Access::Fs(fs),
+            parameters: &[],
+        }
     }
 
     /// A raw device.
     pub const fn block(mib: u64) -> Spec {
-        Spec { mib, access: Access::Block, parameters: &[] }
+        Spec {
+            mib,
+            access: Access::Block,
+            parameters: &[],
+        }
     }
 
     /// Adds class parameters.

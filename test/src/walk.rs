@@ -65,7 +65,13 @@ pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     steps.push("writing");
 
     cluster.apply(SNAPSHOT);
-    until(cluster, "volumesnapshot/original", ".status.readyToUse", "true").await;
+    until(
+        cluster,
+        "volumesnapshot/original",
+        ".status.readyToUse",
+        "true",
+    )
+    .await;
     write("after");
     steps.push("a snapshot");
 
@@ -99,7 +105,11 @@ async fn grow(cluster: &Cluster) {
             cluster.kubectl(&["annotate", "--overwrite", "pod", "original", &look]);
         }
         let size = get(cluster, "pvc/original", ".status.capacity.storage");
-        if size == "1Gi" { Ok(()) } else { Err(describe(cluster, "pvc/original")) }
+        if size == "1Gi" {
+            Ok(())
+        } else {
+            Err(describe(cluster, "pvc/original"))
+        }
     })
     .await;
     let after = mib(cluster);
@@ -109,8 +119,12 @@ async fn grow(cluster: &Cluster) {
 /// The size of the pod's filesystem.
 fn mib(cluster: &Cluster) -> u64 {
     let df = cluster.exec("default", "original", &["df", "-Pm", "/data"]);
-    let size = df.lines().nth(1).and_then(|line| line.split_whitespace().nth(1));
-    size.and_then(|size| size.parse().ok()).unwrap_or_else(|| panic!("{df}"))
+    let size = df
+        .lines()
+        .nth(1)
+        .and_then(|line| line.split_whitespace().nth(1));
+    size.and_then(|size| size.parse().ok())
+        .unwrap_or_else(|| panic!("{df}"))
 }
 
 /// Waits until no volume and no content of a snapshot is left.
@@ -123,10 +137,18 @@ pub async fn until_no_volume(cluster: &Cluster) {
 }
 
 async fn until(cluster: &Cluster, object: &str, field: &str, value: &str) {
-    wait_for(&format!("{object}: {field} {value}"), PATIENCE, async || {
-        let now = get(cluster, object, field);
-        if now == value { Ok(()) } else { Err(describe(cluster, object)) }
-    })
+    wait_for(
+        &format!("{object}: {field} {value}"),
+        PATIENCE,
+        async || {
+            let now = get(cluster, object, field);
+            if now == value {
+                Ok(())
+            } else {
+                Err(describe(cluster, object))
+            }
+        },
+    )
     .await;
 }
 
@@ -135,5 +157,7 @@ fn get(cluster: &Cluster, object: &str, field: &str) -> String {
 }
 
 fn describe(cluster: &Cluster, object: &str) -> String {
-    cluster.try_kubectl(&["describe", object]).unwrap_or_else(|why| why)
+    cluster
+        .try_kubectl(&["describe", object])
+        .unwrap_or_else(|why| why)
 }

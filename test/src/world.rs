@@ -86,11 +86,18 @@ impl World {
     }
 
     pub fn staging(&self, volume: Name) -> PathBuf {
-        self.kubelet.join("plugins").join(volume).join("globalmount")
+        self.kubelet
+            .join("plugins")
+            .join(volume)
+            .join("globalmount")
     }
 
     pub fn target(&self, volume: Name, target: Name) -> PathBuf {
-        self.kubelet.join("pods").join(target).join(volume).join("mount")
+        self.kubelet
+            .join("pods")
+            .join(target)
+            .join(volume)
+            .join("mount")
     }
 
     pub fn id(&self, volume: Name) -> &str {
@@ -109,11 +116,15 @@ impl World {
     }
 
     fn volume(&self, name: Name) -> &Volume {
-        self.volumes.get(name).unwrap_or_else(|| panic!("the test has made no volume {name}"))
+        self.volumes
+            .get(name)
+            .unwrap_or_else(|| panic!("the test has made no volume {name}"))
     }
 
     fn volume_mut(&mut self, name: Name) -> &mut Volume {
-        self.volumes.get_mut(name).unwrap_or_else(|| panic!("the test has made no volume {name}"))
+        self.volumes
+            .get_mut(name)
+            .unwrap_or_else(|| panic!("the test has made no volume {name}"))
     }
 
     /// Runs one step. A step that is answered OK is believed from then on.
@@ -122,10 +133,16 @@ impl World {
             Step::Create { volume, spec, from } => self.create(csi, volume, spec, from).await,
             Step::Attach(volume) => self.attach(csi, volume).await,
             Step::Stage(volume) => self.stage(csi, volume).await,
-            Step::Publish { volume, target, read_only } => {
-                self.publish(csi, volume, target, read_only).await
-            }
-            Step::Inline { volume, target, mib } => self.inline(csi, volume, target, mib).await,
+            Step::Publish {
+                volume,
+                target,
+                read_only,
+            } => self.publish(csi, volume, target, read_only).await,
+            Step::Inline {
+                volume,
+                target,
+                mib,
+            } => self.inline(csi, volume, target, mib).await,
             Step::Write(volume) => {
                 self.write(driver, volume);
                 Ok(())
@@ -160,7 +177,10 @@ impl World {
                     | Code::FailedPrecondition
             );
             assert!(may_change, "{step:?}: {status:?}");
-            assert!(Instant::now() < deadline, "{step:?} never succeeds: {status:?}");
+            assert!(
+                Instant::now() < deadline,
+                "{step:?} never succeeds: {status:?}"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -182,8 +202,16 @@ impl World {
             }
             for (target, read_only) in &volume.targets {
                 let step = match volume.inline {
-                    true => Step::Inline { volume: name, target, mib: volume.spec.mib },
-                    false => Step::Publish { volume: name, target, read_only: *read_only },
+                    true => Step::Inline {
+                        volume: name,
+                        target,
+                        mib: volume.spec.mib,
+                    },
+                    false => Step::Publish {
+                        volume: name,
+                        target,
+                        read_only: *read_only,
+                    },
                 };
                 self.insist(driver, csi, step).await;
             }
@@ -199,14 +227,19 @@ impl World {
             self.verify_volume(driver, csi, name).await;
         }
         let snapshots = self.snapshots.iter();
-        let mut origins: Vec<_> =
-            snapshots.map(|(name, snapshot)| (Origin::Snapshot(name), snapshot.spec)).collect();
+        let mut origins: Vec<_> = snapshots
+            .map(|(name, snapshot)| (Origin::Snapshot(name), snapshot.spec))
+            .collect();
         for (name, group) in &self.groups {
             let members = group.snapshots.iter().enumerate();
             origins.extend(members.map(|(i, member)| (Origin::Member(name, i), member.spec)));
         }
         for (origin, spec) in origins {
-            let create = Step::Create { volume: "restored", spec, from: Some(origin) };
+            let create = Step::Create {
+                volume: "restored",
+                spec,
+                from: Some(origin),
+            };
             self.insist(driver, csi, create).await;
             self.verify_volume(driver, csi, "restored").await;
             self.remove_volume(driver, csi, "restored").await;
@@ -230,12 +263,24 @@ impl World {
 
     async fn verify_volume(&mut self, driver: &Driver, csi: &Csi, name: Name) {
         if !self.volume(name).inline && !self.volume(name).targets.values().any(|ro| !ro) {
-            let publish = Step::Publish { volume: name, target: VERIFY, read_only: false };
-            self.insist_all(driver, csi, &[Step::Attach(name), Step::Stage(name), publish]).await;
+            let publish = Step::Publish {
+                volume: name,
+                target: VERIFY,
+                read_only: false,
+            };
+            self.insist_all(
+                driver,
+                csi,
+                &[Step::Attach(name), Step::Stage(name), publish],
+            )
+            .await;
         }
         if let Some(expected) = self.volume(name).data {
             let there = data::read(&self.data_path(driver, name));
-            assert_eq!(there, expected, "volume {name} does not hold what was written");
+            assert_eq!(
+                there, expected,
+                "volume {name} does not hold what was written"
+            );
         }
         self.verify_size(driver, name);
         self.verify_settings(driver, name);
@@ -277,19 +322,36 @@ impl World {
             self.insist(driver, csi, Step::DeleteGroup(group)).await;
         }
         for snapshot in self.snapshots.clone().into_keys() {
-            self.insist(driver, csi, Step::DeleteSnapshot(snapshot)).await;
+            self.insist(driver, csi, Step::DeleteSnapshot(snapshot))
+                .await;
         }
         for volume in self.volumes.clone().into_keys() {
             self.remove_volume(driver, csi, volume).await;
         }
-        assert_eq!(csi.volume_ids().await, Vec::<String>::new(), "volumes after everything");
-        assert_eq!(csi.snapshot_ids().await, Vec::<String>::new(), "snapshots after everything");
+        assert_eq!(
+            csi.volume_ids().await,
+            Vec::<String>::new(),
+            "volumes after everything"
+        );
+        assert_eq!(
+            csi.snapshot_ids().await,
+            Vec::<String>::new(),
+            "snapshots after everything"
+        );
     }
 
     async fn remove_volume(&mut self, driver: &Driver, csi: &Csi, name: Name) {
         let volume = self.volume(name).clone();
         for target in volume.targets.into_keys() {
-            self.insist(driver, csi, Step::Unpublish { volume: name, target }).await;
+            self.insist(
+                driver,
+                csi,
+                Step::Unpublish {
+                    volume: name,
+                    target,
+                },
+            )
+            .await;
         }
         if !volume.inline {
             for step in [Step::Unstage(name), Step::Detach(name), Step::Delete(name)] {

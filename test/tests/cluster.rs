@@ -26,7 +26,10 @@ fn traces(name: &str) -> Vec<String> {
         machine::run("find", &["/var/tmp", "-maxdepth", "2"]),
     ];
     let lines = tables.iter().flat_map(|table| table.lines());
-    lines.filter(|line| line.contains(name) && !line.starts_with('Z')).map(str::to_owned).collect()
+    lines
+        .filter(|line| line.contains(name) && !line.starts_with('Z'))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,12 +200,14 @@ impl Elsewhere {
         let at = self.scratch.path().join("mounted");
         assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
         machine::run("umount", &[machine::text(&at)]);
-        wait_for("the mount's end", PATIENCE, async || {
-            match &loops::beneath(self.scratch.path())[..] {
+        wait_for(
+            "the mount's end",
+            PATIENCE,
+            async || match &loops::beneath(self.scratch.path())[..] {
                 [] => Ok(()),
                 left => Err(format!("{left:?}")),
-            }
-        })
+            },
+        )
         .await;
     }
 }

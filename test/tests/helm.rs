@@ -37,28 +37,49 @@ impl Site {
     /// Runs helm on the release, or returns its error.
     fn helm(&self, verb: &str, args: &[&str]) -> Result<String, String> {
         let kubeconfig = self.cluster.kubeconfig();
-        let usual = [verb, "hostloop", "--namespace=hostloop", "--kubeconfig", text(&kubeconfig)];
+        let usual = [
+            verb,
+            "hostloop",
+            "--namespace=hostloop",
+            "--kubeconfig",
+            text(&kubeconfig),
+        ];
         tools::run_helm(&[&usual, args].concat())
     }
 
     /// Installs or upgrades the chart, and waits until its pods are ready.
     fn apply(&self, verb: &str, args: &[&str]) {
         let chart = root().join("deploy/chart/hostloop");
-        let usual = [text(&chart), "--values", text(&self.values), "--wait", "--timeout", "3m"];
-        self.helm(verb, &[&usual, args].concat()).unwrap_or_else(|why| panic!("{why}"));
+        let usual = [
+            text(&chart),
+            "--values",
+            text(&self.values),
+            "--wait",
+            "--timeout",
+            "3m",
+        ];
+        self.helm(verb, &[&usual, args].concat())
+            .unwrap_or_else(|why| panic!("{why}"));
     }
 
     fn get(&self, path: &str, args: &[&str]) -> String {
         let output = format!("jsonpath={{{path}}}");
-        self.cluster.kubectl(&[&["get"], args, &["-o", &output]].concat())
+        self.cluster
+            .kubectl(&[&["get"], args, &["-o", &output]].concat())
     }
 
     /// The names of all samples that the release's pods serve.
     fn served(&self) -> BTreeSet<String> {
-        let pods =
-            ["pods", "--namespace=hostloop", "--selector=app.kubernetes.io/part-of=hostloop"];
+        let pods = [
+            "pods",
+            "--namespace=hostloop",
+            "--selector=app.kubernetes.io/part-of=hostloop",
+        ];
         let mut served = BTreeSet::new();
-        for pod in self.get(".items[*].metadata.name", &pods).split_whitespace() {
+        for pod in self
+            .get(".items[*].metadata.name", &pods)
+            .split_whitespace()
+        {
             let path = format!("/api/v1/namespaces/hostloop/pods/{pod}:9809/proxy/metrics");
             let metrics = self.cluster.kubectl(&["get", "--raw", &path]);
             let samples = metrics.lines().filter(|line| !line.starts_with('#'));
@@ -85,7 +106,11 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
         "classes": {"hostloop-ext4": {"default": true}},
     });
     std::fs::write(&values, chosen.to_string()).expect("the values can be written");
-    let site = Site { cluster, values, scratch };
+    let site = Site {
+        cluster,
+        values,
+        scratch,
+    };
     let cluster = &site.cluster;
 
     site.apply("install", &["--create-namespace"]);
@@ -107,21 +132,33 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
             .filter(|(metric, _)| !AFTER_FAILURES.contains(&metric.as_str()))
             .filter(|(metric, _)| !served.contains(*metric))
             .collect();
-        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} of {served:?}")) }
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{missing:?} of {served:?}"))
+        }
     })
     .await;
-    println!("{} metrics are named by queries and served", named.len() - AFTER_FAILURES.len());
+    println!(
+        "{} metrics are named by queries and served",
+        named.len() - AFTER_FAILURES.len()
+    );
 
     // A new driver replaces the old one, and the pod does not notice.
     let container = ".status.containerStatuses[0].containerID";
     let before = site.get(container, &["pod", "original"]);
     site.apply("upgrade", &["--set", "args.node={--reserve=6%}"]);
-    let args =
-        site.get(".spec.template.spec.containers[0].args", &["ds", "hostloop", "-nhostloop"]);
+    let args = site.get(
+        ".spec.template.spec.containers[0].args",
+        &["ds", "hostloop", "-nhostloop"],
+    );
     assert!(args.contains("--reserve=6%"), "{args}");
     assert_eq!(site.get(container, &["pod", "original"]), before);
     let write = "echo written >/data/file && cat /data/file";
-    assert_eq!(cluster.exec("default", "original", &["sh", "-c", write]), "written\n");
+    assert_eq!(
+        cluster.exec("default", "original", &["sh", "-c", write]),
+        "written\n"
+    );
 
     // A mistake changes nothing.
     let chart = root().join("deploy/chart/hostloop");
@@ -130,15 +167,25 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
 
     cluster.delete(&users);
     stock.assert_nothing_left(cluster).await;
-    site.helm("uninstall", &["--wait"]).unwrap_or_else(|why| panic!("{why}"));
+    site.helm("uninstall", &["--wait"])
+        .unwrap_or_else(|why| panic!("{why}"));
     let kinds = "csidrivers,storageclasses,clusterroles,clusterrolebindings,\
                  validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas,\
                  volumesnapshotclasses,volumegroupsnapshotclasses,volumeattributesclasses";
     let left = cluster.kubectl(&["get", kinds, "--output=name"]);
-    let left: Vec<_> = left.lines().filter(|line| line.contains("hostloop")).collect();
+    let left: Vec<_> = left
+        .lines()
+        .filter(|line| line.contains("hostloop"))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
     let definitions = cluster.kubectl(&["get", "crds", "--output=name"]);
-    assert_eq!(definitions.lines().filter(|line| line.contains("snapshot")).count(), 6);
+    assert_eq!(
+        definitions
+            .lines()
+            .filter(|line| line.contains("snapshot"))
+            .count(),
+        6
+    );
 
     // The definitions are there, so the action takes them for another controller's.
     let manifest = deployed::render(&["--release", "--kubelet-dir", text(cluster.kubelet_dir())]);
@@ -149,7 +196,13 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
         let deployment = ["deployment", "hostloop-controller", "--namespace=hostloop"];
         assert_eq!(site.get(env, &deployment), controllers);
         let classes = "volumesnapshotclass,volumegroupsnapshotclass";
-        let ours = ["get", classes, "-l", "app.kubernetes.io/name=hostloop", "--output=name"];
+        let ours = [
+            "get",
+            classes,
+            "-l",
+            "app.kubernetes.io/name=hostloop",
+            "--output=name",
+        ];
         assert_eq!(cluster.kubectl(&ours).lines().count(), 2);
     }
     cluster.apply(&users);
@@ -157,7 +210,10 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     cluster.delete(&users);
     stock.assert_nothing_left(cluster).await;
     let said = Plugin::of(cluster).uninstalls_all();
-    for kind in ["volumesnapshotclasses.snapshot", "volumegroupsnapshotclasses.groupsnapshot"] {
+    for kind in [
+        "volumesnapshotclasses.snapshot",
+        "volumegroupsnapshotclasses.groupsnapshot",
+    ] {
         assert_has(&said, &[&format!("{kind}.storage.k8s.io removed")]);
     }
 }
@@ -167,8 +223,20 @@ fn install_by_the_action(site: &Site, manifest: &Path, pool: &Path, snapshot_con
     let kubeconfig = format!("KUBECONFIG={}", text(&site.cluster.kubeconfig()));
     let script = root().join("deploy/action/install");
     let default = format!("default={}", text(pool));
-    let further = ["--default-class", "true", "--snapshot-controller", snapshot_controller];
-    let args = [&kubeconfig, text(&script), "--manifest", text(manifest), "--pool", &default];
+    let further = [
+        "--default-class",
+        "true",
+        "--snapshot-controller",
+        snapshot_controller,
+    ];
+    let args = [
+        &kubeconfig,
+        text(&script),
+        "--manifest",
+        text(manifest),
+        "--pool",
+        &default,
+    ];
     let said = machine::run("env", &[&args[..], &further].concat());
     assert!(said.contains("hostloop is installed"), "{said}");
 }

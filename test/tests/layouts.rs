@@ -36,40 +36,79 @@ const USUAL: Layout = Layout {
 #[tokio::test(flavor = "multi_thread")]
 async fn kind() {
     let (known_as, pool) = (Some("kind"), "default=/var/lib/hostloop,image=20Gi");
-    lives_in(&Layout { name: "kind", nodes: 2, known_as, pool, ..USUAL }).await;
+    lives_in(&Layout {
+        name: "kind",
+        nodes: 2,
+        known_as,
+        pool,
+        ..USUAL
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn minikube() {
     let (known_as, pool) = (Some("minikube"), "default=/data/hostloop,image=20Gi");
-    lives_in(&Layout { name: "minikube", known_as, pool, ..USUAL }).await;
+    lives_in(&Layout {
+        name: "minikube",
+        known_as,
+        pool,
+        ..USUAL
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn k3s() {
-    lives_in(&Layout { name: "k3s", known_as: Some("k3s"), ..USUAL }).await;
+    lives_in(&Layout {
+        name: "k3s",
+        known_as: Some("k3s"),
+        ..USUAL
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn k0s() {
-    lives_in(&Layout { name: "k0s", kubelet_dir: "/var/lib/k0s/kubelet", ..USUAL }).await;
+    lives_in(&Layout {
+        name: "k0s",
+        kubelet_dir: "/var/lib/k0s/kubelet",
+        ..USUAL
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn microk8s() {
     let kubelet_dir = "/var/snap/microk8s/common/var/lib/kubelet";
-    lives_in(&Layout { name: "microk8s", known_as: Some("MicroK8s"), kubelet_dir, ..USUAL }).await;
+    lives_in(&Layout {
+        name: "microk8s",
+        known_as: Some("MicroK8s"),
+        kubelet_dir,
+        ..USUAL
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn talos() {
     let (known_as, pool) = (Some("Talos"), "default=/var/mnt/hostloop");
-    lives_in(&Layout { name: "talos", known_as, pool, ..USUAL }).await;
+    lives_in(&Layout {
+        name: "talos",
+        known_as,
+        pool,
+        ..USUAL
+    })
+    .await;
 }
 
 async fn lives_in(layout: &Layout) {
     machine::require();
-    let options = Options { nodes: layout.nodes, layout: Some(layout.name), ..Options::default() };
+    let options = Options {
+        nodes: layout.nodes,
+        layout: Some(layout.name),
+        ..Options::default()
+    };
     let cluster = Cluster::up(&options);
     assert_eq!(cluster.kubelet_dir(), Path::new(layout.kubelet_dir));
     let nodes = cluster.all_nodes();
@@ -85,7 +124,13 @@ async fn lives_in(layout: &Layout) {
     cluster.create_crds();
     cluster.kubectl(&["apply", "-k", text(&overlay)]);
     for workload in ["daemonset/hostloop", "deployment/hostloop-controller"] {
-        let rollout = ["rollout", "status", "--namespace=hostloop", "--timeout=180s", workload];
+        let rollout = [
+            "rollout",
+            "status",
+            "--namespace=hostloop",
+            "--timeout=180s",
+            workload,
+        ];
         cluster.kubectl(&rollout);
     }
     let steps = walk::walk(&cluster).await;
@@ -93,13 +138,22 @@ async fn lives_in(layout: &Layout) {
 
     let plugin = Plugin::of(&cluster);
     let kubelet_dir = ["--kubelet-dir", layout.kubelet_dir];
-    let unknown: &[&str] = if layout.known_as.is_none() { &kubelet_dir } else { &[] };
-    let known_as = layout.known_as.map_or(String::new(), |name| format!(", {name}, "));
+    let unknown: &[&str] = if layout.known_as.is_none() {
+        &kubelet_dir
+    } else {
+        &[]
+    };
+    let known_as = layout
+        .known_as
+        .map_or(String::new(), |name| format!(", {name}, "));
     let words = [&known_as, layout.kubelet_dir, layout.pool];
     plugin.succeeds(&[&["install"][..], unknown].concat(), &words);
     let checked = plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
     if layout.pool.contains(",image=") {
-        assert_has(&checked, &["Snapshots and clones share blocks in all pools"]);
+        assert_has(
+            &checked,
+            &["Snapshots and clones share blocks in all pools"],
+        );
     }
     let said = plugin.uninstalls_all();
     for node in &nodes {
@@ -118,7 +172,10 @@ fn has_a_read_only_root(node: &Node) {
     for folder in ["/", "/etc", "/usr", "/opt"] {
         let file = format!("{folder}/hostloop-layout");
         let written = node.try_run(&["touch", &file]);
-        assert!(written.is_err_and(|why| why.contains("Read-only")), "{folder} can be written to");
+        assert!(
+            written.is_err_and(|why| why.contains("Read-only")),
+            "{folder} can be written to"
+        );
     }
 }
 
@@ -133,15 +190,25 @@ fn has_a_static_dev(node: &Node) {
 async fn removes_data(node: &Node, said: &str) {
     let directories: Vec<&str> = said
         .lines()
-        .filter_map(|line| line.rsplit_once("rm -r ").map(|(_, directory)| directory.trim()))
+        .filter_map(|line| {
+            line.rsplit_once("rm -r ")
+                .map(|(_, directory)| directory.trim())
+        })
         .collect();
     assert_eq!(directories.len(), 2, "the pool and the state: {said}");
     for directory in &directories {
         let beneath = |at: &Path| at.starts_with(directory);
-        for mount in node.mounts().iter().rev().filter(|mount| beneath(&mount.at)) {
-            node.try_run(&["umount", text(&mount.at)]).unwrap_or_else(|why| panic!("{why}"));
+        for mount in node
+            .mounts()
+            .iter()
+            .rev()
+            .filter(|mount| beneath(&mount.at))
+        {
+            node.try_run(&["umount", text(&mount.at)])
+                .unwrap_or_else(|why| panic!("{why}"));
         }
-        node.try_run(&["rm", "-r", directory]).unwrap_or_else(|why| panic!("{why}"));
+        node.try_run(&["rm", "-r", directory])
+            .unwrap_or_else(|why| panic!("{why}"));
     }
     for directory in directories {
         wait_for("the end of loop devices", PATIENCE, async || {

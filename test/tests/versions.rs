@@ -10,8 +10,10 @@ use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, walk};
 
 /// The optional kinds, with the first minor version that serves each.
-const OPTIONAL: [(&str, u32); 2] =
-    [("VolumeAttributesClass v1", 34), ("MutatingAdmissionPolicy v1", 36)];
+const OPTIONAL: [(&str, u32); 2] = [
+    ("VolumeAttributesClass v1", 34),
+    ("MutatingAdmissionPolicy v1", 36),
+];
 
 /// The first minor version that takes all objects as they are.
 const WHOLE: u32 = 34;
@@ -34,12 +36,20 @@ async fn kubernetes_1_36() {
 async fn lives_on(version: &'static str, minor: u32) {
     machine::require();
     let scratch = Scratch::new();
-    let options = Options { version: Some(version), ..Options::one_node() };
+    let options = Options {
+        version: Some(version),
+        ..Options::one_node()
+    };
     let cluster = Cluster::up(&options.apart(&minor.to_string()));
     let kubelet_dir = text(cluster.kubelet_dir());
     let served = cluster.kubectl(&["get", "--raw", "/version"]);
-    let number = served.lines().find_map(|line| line.trim().strip_prefix("\"gitVersion\": "));
-    let number = number.unwrap_or_else(|| panic!("{served}")).trim_matches([',', '"']).to_owned();
+    let number = served
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("\"gitVersion\": "));
+    let number = number
+        .unwrap_or_else(|| panic!("{served}"))
+        .trim_matches([',', '"'])
+        .to_owned();
     assert!(number.starts_with(&format!("v{version}.")), "{number}");
     let stock = Stock::take(&cluster, &[]);
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
@@ -50,27 +60,39 @@ async fn lives_on(version: &'static str, minor: u32) {
     let install = ["install", "--pool", &named, "--kubelet-dir", kubelet_dir];
     let said = plugin.succeeds(&install, &[&number, "hostloop is installed"]);
     // Three classes, and a field of the CSIDriver.
-    let left_out = said.lines().filter(|line| line.contains("left out: ")).count();
+    let left_out = said
+        .lines()
+        .filter(|line| line.contains("left out: "))
+        .count();
     assert_eq!(left_out, if minor < WHOLE { 4 } else { 0 }, "{said}");
     takes_the_manifests(&cluster, minor, kubelet_dir);
 
     let checked = plugin.succeeds(&["check"], &[&number]);
     for (kind, since) in OPTIONAL {
-        let state = if minor < since { "is left out" } else { "is served" };
+        let state = if minor < since {
+            "is left out"
+        } else {
+            "is served"
+        };
         assert_has(&checked, &[&format!("{kind} {state}")]);
     }
     let steps = walk::walk(&cluster).await;
     plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
-    wait_for("an empty pool", PATIENCE, async || match &files_in(&pool)[..] {
-        [] => Ok(()),
-        left => Err(format!("{left:?}")),
+    wait_for("an empty pool", PATIENCE, async || {
+        match &files_in(&pool)[..] {
+            [] => Ok(()),
+            left => Err(format!("{left:?}")),
+        }
     })
     .await;
 
     a_lost_label_comes_back(&cluster, &plugin).await;
 
     let log = cluster.logs("hostloop", "-l=app.kubernetes.io/name=hostloop");
-    let off = log.lines().filter(|line| line.contains("the API server lacks kinds")).count();
+    let off = log
+        .lines()
+        .filter(|line| line.contains("the API server lacks kinds"))
+        .count();
     assert_eq!(off, usize::from(minor < OPTIONAL[0].1), "{log}");
     // The API server says so for a moment after a definition is new.
     let is_new = |line: &&str| line.contains("storage is (re)initializing");
@@ -92,9 +114,11 @@ async fn a_lost_label_comes_back(cluster: &Cluster, plugin: &Plugin<'_>) {
     cluster.kubectl(&["label", "nodes", "--all", &format!("{LABEL}-")]);
     plugin.fails(&["check"], &["has lost its topology label"]);
     let labelled = ["get", "nodes", "-l", LABEL, "--output=name"];
-    wait_for("the label", PATIENCE, async || match &*cluster.kubectl(&labelled) {
-        "" => Err("no node has it".to_owned()),
-        _ => Ok(()),
+    wait_for("the label", PATIENCE, async || {
+        match &*cluster.kubectl(&labelled) {
+            "" => Err("no node has it".to_owned()),
+            _ => Ok(()),
+        }
     })
     .await;
     wait_for("the registration", PATIENCE, async || {
@@ -110,11 +134,26 @@ fn takes_the_manifests(cluster: &Cluster, minor: u32, kubelet_dir: &str) {
     let manifest = Scratch::new();
     let takes = |args: &[&str], apply: &[&str]| {
         let file = manifest.file("manifest.yaml", &deployed::render(args));
-        let try_it = ["apply", "--dry-run=server", "--validate=strict", "-f", text(&file)];
+        let try_it = [
+            "apply",
+            "--dry-run=server",
+            "--validate=strict",
+            "-f",
+            text(&file),
+        ];
         cluster.try_kubectl(&[&try_it[..], apply].concat())
     };
-    let older: &[&str] = if minor < WHOLE { &["--component", "kubernetes-1.30"] } else { &[] };
-    let overlay = ["--overlay", "snapshot-controller", "--kubelet-dir", kubelet_dir];
+    let older: &[&str] = if minor < WHOLE {
+        &["--component", "kubernetes-1.30"]
+    } else {
+        &[]
+    };
+    let overlay = [
+        "--overlay",
+        "snapshot-controller",
+        "--kubelet-dir",
+        kubelet_dir,
+    ];
     takes(&[&overlay[..], older].concat(), &[]).unwrap_or_else(|why| panic!("{why}"));
     // The plugin has applied other values of the same fields.
     let as_released = ["--server-side", "--force-conflicts"];

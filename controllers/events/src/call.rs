@@ -52,7 +52,11 @@ impl Call {
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let waited = self.started.elapsed();
         if waited >= WAIT {
-            let step = Step { call: self, name: "wait", t: self.t };
+            let step = Step {
+                call: self,
+                name: "wait",
+                t: self.t,
+            };
             step.push(waited, None);
         }
         self.enter(work)
@@ -103,11 +107,20 @@ pub fn phase<T, E: Display>(
     name: &'static str,
     work: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
-    let Some(call) = Call::current() else { return work() };
-    let step = Step { call: &call, name, t: now() };
+    let Some(call) = Call::current() else {
+        return work();
+    };
+    let step = Step {
+        call: &call,
+        name,
+        t: now(),
+    };
     let started = Instant::now();
     let done = work();
-    step.push(started.elapsed(), done.as_ref().err().map(|error| error as &dyn Display));
+    step.push(
+        started.elapsed(),
+        done.as_ref().err().map(|error| error as &dyn Display),
+    );
     done
 }
 
@@ -150,7 +163,12 @@ mod tests {
     fn steps_belong_to_the_call_of_their_thread() {
         const UID: &str = "00000000-0000-4000-8000-00000000ca11";
         let request = Fields::of([("volume_id", Field::from("vol-1"))]);
-        let call = Call::begin("NodeStageVolume", "vol-1", Some(&format!("pvc-{UID}")), request);
+        let call = Call::begin(
+            "NodeStageVolume",
+            "vol-1",
+            Some(&format!("pvc-{UID}")),
+            request,
+        );
         // Unlike `run`, this makes no step of a wait, which a busy machine can cause.
         call.enter(|| {
             phase("mkfs", || Ok::<_, String>(())).unwrap();
@@ -166,12 +184,20 @@ mod tests {
 
         let events = events(UID);
         let names: Vec<_> = events.iter().map(|event| event.name).collect();
-        assert_eq!(names, ["NodeStageVolume", "mkfs", "freeze", "NodeStageVolume"]);
-        let [begin, mkfs, freeze, end] = &events[..] else { unreachable!() };
+        assert_eq!(
+            names,
+            ["NodeStageVolume", "mkfs", "freeze", "NodeStageVolume"]
+        );
+        let [begin, mkfs, freeze, end] = &events[..] else {
+            unreachable!()
+        };
         assert_eq!((begin.us, end.us), (None, Some(3000)));
         assert_eq!((begin.id, begin.t), (end.id, end.t));
         assert_eq!((mkfs.parent, freeze.parent), (end.id, end.id));
-        assert_eq!((mkfs.error.as_deref(), freeze.error.as_deref()), (None, Some("busy\\n")));
+        assert_eq!(
+            (mkfs.error.as_deref(), freeze.error.as_deref()),
+            (None, Some("busy\\n"))
+        );
         assert_eq!((end.code, &*end.about), (Some("OK"), "vol-1"));
     }
 

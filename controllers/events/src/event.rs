@@ -162,7 +162,9 @@ impl Event {
 
 /// The time in microseconds since the epoch.
 pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -211,7 +213,10 @@ impl Field {
         match self {
             Field::Text(text) => text.len(),
             Field::Number(_) | Field::Flag(_) => 0,
-            Field::List(list) => list.iter().map(|text| size_of::<Box<str>>() + text.len()).sum(),
+            Field::List(list) => list
+                .iter()
+                .map(|text| size_of::<Box<str>>() + text.len())
+                .sum(),
         }
     }
 
@@ -252,7 +257,12 @@ impl From<bool> for Field {
 
 impl From<&Vec<String>> for Field {
     fn from(list: &Vec<String>) -> Field {
-        Field::List(list.iter().take(MAX_LIST).map(|text| shorten(text)).collect())
+        Field::List(
+            list.iter()
+                .take(MAX_LIST)
+                .map(|text| shorten(text))
+                .collect(),
+        )
     }
 }
 
@@ -263,7 +273,12 @@ pub struct Fields(Box<[(&'static str, Field)]>);
 impl Fields {
     /// These fields, without unset ones.
     pub fn of(fields: impl IntoIterator<Item = (&'static str, Field)>) -> Fields {
-        Fields(fields.into_iter().filter(|(_, value)| !value.is_default()).collect())
+        Fields(
+            fields
+                .into_iter()
+                .filter(|(_, value)| !value.is_default())
+                .collect(),
+        )
     }
 
     /// True without fields.
@@ -277,7 +292,10 @@ impl Fields {
     }
 
     fn size(&self) -> usize {
-        self.0.iter().map(|field| size_of_val(field) + field.1.size()).sum()
+        self.0
+            .iter()
+            .map(|field| size_of_val(field) + field.1.size())
+            .sum()
     }
 }
 
@@ -320,7 +338,10 @@ mod tests {
         ]);
         let json = serde_json::to_value(&event).unwrap();
         assert_eq!(json["state"], "backing off");
-        assert_eq!(json["request"], json!({"bytes": 4096, "readonly": true, "ids": ["a", "b"]}));
+        assert_eq!(
+            json["request"],
+            json!({"bytes": 4096, "readonly": true, "ids": ["a", "b"]})
+        );
     }
 
     #[test]
@@ -339,6 +360,9 @@ mod tests {
         let cut = Shortened("a\tbcd", 3);
         assert_eq!(cut.to_string(), "a\\tb…");
         let many = vec![String::new(); 1000];
-        assert_eq!(Field::from(&many), Field::List(vec!["".into(); MAX_LIST].into()));
+        assert_eq!(
+            Field::from(&many),
+            Field::List(vec!["".into(); MAX_LIST].into())
+        );
     }
 }

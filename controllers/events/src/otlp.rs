@@ -33,7 +33,10 @@ const NAME: &str = "hostloop";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("--otlp-endpoint {address}")]
-    Endpoint { address: Address, source: tonic::transport::Error },
+    Endpoint {
+        address: Address,
+        source: tonic::transport::Error,
+    },
     #[error("{variable}: entry {entry} is not NAME=VALUE")]
     Entry {
         variable: &'static str,
@@ -43,7 +46,10 @@ pub enum Error {
     #[error(
         "{variable}: entry {entry} is not a header for gRPC: letters, digits, '-', '_' and '.'"
     )]
-    Header { variable: &'static str, entry: usize },
+    Header {
+        variable: &'static str,
+        entry: usize,
+    },
 }
 
 /// The number of events that no collector got. Clones are the same number.
@@ -81,7 +87,10 @@ impl Exporter {
     ) -> Result<Exporter, Error> {
         let endpoint = Endpoint::from_shared(address.to_string())
             .and_then(|endpoint| endpoint.user_agent(format!("{NAME}/{}", process.version)))
-            .map_err(|source| Error::Endpoint { address: address.clone(), source })?;
+            .map_err(|source| Error::Endpoint {
+                address: address.clone(),
+                source,
+            })?;
         Ok(Exporter {
             address: address.clone(),
             endpoint,
@@ -103,7 +112,9 @@ impl Exporter {
 
     /// Sends the events of this process until `stop` resolves, and then those that are left.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        Follower::new(self, &RING, Pace::default()).run_until(stop).await;
+        Follower::new(self, &RING, Pace::default())
+            .run_until(stop)
+            .await;
     }
 
     /// A client with a new connection, which opens at the first request.

@@ -77,7 +77,10 @@ impl Stream {
     /// Connects, and sends a request.
     pub async fn open(path: &Path, request: &Request) -> Result<Stream, Error> {
         let stream = UnixStream::connect(path).await;
-        let stream = stream.map_err(|source| Error::Connect { path: path.to_owned(), source })?;
+        let stream = stream.map_err(|source| Error::Connect {
+            path: path.to_owned(),
+            source,
+        })?;
         let (reader, mut writer) = stream.into_split();
         let mut request = serde_json::to_vec(request)?;
         request.push(b'\n');
@@ -85,12 +88,20 @@ impl Stream {
         let mut lines = BufReader::new(reader).lines();
         let first = lines.next_line().await?.ok_or(io::ErrorKind::UnexpectedEof);
         let header = header(&first.map_err(io::Error::from)?)?;
-        Ok(Stream { header, lines, _writer: writer })
+        Ok(Stream {
+            header,
+            lines,
+            _writer: writer,
+        })
     }
 
     /// The next line; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Said>, Error> {
-        self.lines.next_line().await?.map(|line| said(&line)).transpose()
+        self.lines
+            .next_line()
+            .await?
+            .map(|line| said(&line))
+            .transpose()
     }
 
     /// The next line as it is; `None` at the end of the stream.
@@ -113,7 +124,10 @@ mod tests {
         assert_eq!((header.from, &*header.process.process), (7, "controller"));
         for (line, contains) in [
             ("{\"error\":\"too many\"}", "too many"),
-            ("{\"events\":\"hostloop.events/v9\"}", "the format \"hostloop.events/v9\""),
+            (
+                "{\"events\":\"hostloop.events/v9\"}",
+                "the format \"hostloop.events/v9\"",
+            ),
             ("{}", "the format \"\""),
             ("hello", "is not an event"),
             ("", "is not an event"),

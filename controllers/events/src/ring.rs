@@ -129,7 +129,11 @@ mod tests {
             (99, 9, 5, &[]),
         ] {
             let batch = ring.since(from, most);
-            assert_eq!((batch.first, abouts(&batch)), (first, expected.to_vec()), "from {from}");
+            assert_eq!(
+                (batch.first, abouts(&batch)),
+                (first, expected.to_vec()),
+                "from {from}"
+            );
             assert_eq!(batch.next(), first + expected.len() as u64);
         }
     }
@@ -143,7 +147,12 @@ mod tests {
             ring.push(event(if round % 7 == 0 { &long } else { "short" }));
             assert!(ring.state.lock().bytes <= limit);
         }
-        let held: usize = ring.since(0, usize::MAX).events.iter().map(|e| e.size()).sum();
+        let held: usize = ring
+            .since(0, usize::MAX)
+            .events
+            .iter()
+            .map(|e| e.size())
+            .sum();
         assert_eq!(held, ring.state.lock().bytes);
         assert!(held > limit - 2 * event(&long).size(), "{held}");
         // Larger than the whole ring: nothing stays, and the next event finds room.

@@ -122,8 +122,12 @@ async fn send(stream: UnixStream, ring: &Ring, process: Process) -> io::Result<(
     let request = timeout(PATIENCE, request(&mut reader)).await??;
     let known = request.boot.is_empty() || request.boot == ring.boot();
     let mut next = ring.since(if known { request.from } else { 0 }, 0).first;
-    let header =
-        Header { events: FORMAT.to_owned(), boot: ring.boot().to_owned(), process, from: next };
+    let header = Header {
+        events: FORMAT.to_owned(),
+        boot: ring.boot().to_owned(),
+        process,
+        from: next,
+    };
     write(&mut writer, &line(&header)?).await?;
     if !request.follow {
         return send_present(&mut writer, ring, &mut next).await;
@@ -138,7 +142,9 @@ async fn send(stream: UnixStream, ring: &Ring, process: Process) -> io::Result<(
 /// Reads the request of a new reader.
 async fn request(reader: &mut OwnedReadHalf) -> io::Result<Request> {
     let mut text = String::new();
-    BufReader::new(reader.take(MAX_REQUEST)).read_line(&mut text).await?;
+    BufReader::new(reader.take(MAX_REQUEST))
+        .read_line(&mut text)
+        .await?;
     Ok(serde_json::from_str(&text)?)
 }
 
@@ -184,7 +190,11 @@ async fn send_batch(writer: &mut OwnedWriteHalf, ring: &Ring, next: &mut u64) ->
     *next = batch.next();
     let mut lines = Vec::new();
     for (seq, event) in (batch.first..).zip(&batch.events) {
-        lines.extend(line(&Line { seq, boot: ring.boot(), event })?);
+        lines.extend(line(&Line {
+            seq,
+            boot: ring.boot(),
+            event,
+        })?);
     }
     write(writer, &lines).await?;
     Ok(!batch.events.is_empty())

@@ -36,8 +36,14 @@ mod tests {
             (format!("pvc{UID}"), false),
             (format!("pvc-{UID}-1"), false),
             (format!("pvc-{}", UID.to_uppercase()), false),
-            ("vol-da9dee9a4dbbe57d-01a208742b0b7298b4e21d571dc758a9".to_owned(), false),
-            ("größe-ä-0123456789abcdef0123456789abcdef0".to_owned(), false),
+            (
+                "vol-da9dee9a4dbbe57d-01a208742b0b7298b4e21d571dc758a9".to_owned(),
+                false,
+            ),
+            (
+                "größe-ä-0123456789abcdef0123456789abcdef0".to_owned(),
+                false,
+            ),
             (String::new(), false),
         ] {
             assert_eq!(trace_of(&name), found.then_some(UID), "{name}");

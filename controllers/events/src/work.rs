@@ -42,7 +42,15 @@ impl Work {
         let about: Arc<str> = (*shorten(key)).into();
         let trace = trace_of(&about).map_or_else(|| about.clone(), Arc::from);
         let (id, t, started) = (RING.next_id(), now(), Instant::now());
-        let work = Work { controller, trace, about, id, t, started, shown: false };
+        let work = Work {
+            controller,
+            trace,
+            about,
+            id,
+            t,
+            started,
+            shown: false,
+        };
         if queued >= WAIT {
             let mut event = work.event(Kind::Queue, State::Queued);
             event.t = work.t.saturating_sub(micros(queued));
@@ -105,7 +113,9 @@ mod tests {
     fn states(about: &str) -> Vec<(Kind, Option<State>, Option<u64>)> {
         let events = RING.since(0, usize::MAX).events;
         let about = events.iter().filter(|event| &*event.about == about);
-        about.map(|event| (event.kind, event.state, event.next)).collect()
+        about
+            .map(|event| (event.kind, event.state, event.next))
+            .collect()
     }
 
     #[test]
@@ -116,7 +126,13 @@ mod tests {
         let queue = |state, next| (Kind::Queue, Some(state), next);
         for (key, queued, takes_long, next, expected) in [
             ("brief", ms, false, Next::Never, vec![]),
-            ("long", ms, true, Next::Never, vec![work(State::Working), work(State::Done)]),
+            (
+                "long",
+                ms,
+                true,
+                Next::Never,
+                vec![work(State::Working), work(State::Done)],
+            ),
             (
                 "again",
                 ms,
@@ -151,7 +167,11 @@ mod tests {
         Work::begin("provisioner", &format!("pvc-{UID}"), Duration::ZERO)
             .end(Next::Retry(Duration::ZERO));
         let events = RING.since(0, usize::MAX).events;
-        assert!(events.iter().any(|event| &*event.trace == UID && event.name == "provisioner"));
+        assert!(
+            events
+                .iter()
+                .any(|event| &*event.trace == UID && event.name == "provisioner")
+        );
     }
 
     #[test]
@@ -159,7 +179,12 @@ mod tests {
         lease("hostloop-test", true);
         lease("hostloop-test", false);
         let events = RING.since(0, usize::MAX).events;
-        let names = events.iter().filter(|event| &*event.about == "hostloop-test");
-        assert_eq!(names.map(|event| event.name).collect::<Vec<_>>(), ["acquired", "lost"]);
+        let names = events
+            .iter()
+            .filter(|event| &*event.about == "hostloop-test");
+        assert_eq!(
+            names.map(|event| event.name).collect::<Vec<_>>(),
+            ["acquired", "lost"]
+        );
     }
 }

@@ -26,7 +26,13 @@ mod tests {
         assert_eq!(name, format!("csi-{sum}"));
         assert_ne!(name, expected_name("h", "csi.example", "n2"));
         assert!(is_expected_name(&name));
-        for other in ["va", "csi-", "csi-by-hand", &name[..67], &name.replace('f', "g")] {
+        for other in [
+            "va",
+            "csi-",
+            "csi-by-hand",
+            &name[..67],
+            &name.replace('f', "g"),
+        ] {
             assert!(!is_expected_name(other), "{other}");
         }
     }

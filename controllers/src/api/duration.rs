@@ -11,9 +11,13 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(wrong)?;
         let (number, after) = rest.split_at(digits);
-        let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let unit_end = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_end);
         let seconds = match unit {
             "ns" => 1e-9,
@@ -29,7 +33,11 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         total = total.checked_add(part).ok_or_else(wrong)?;
         rest = next;
     }
-    if text.is_empty() { Err(wrong()) } else { Ok(total) }
+    if text.is_empty() {
+        Err(wrong())
+    } else {
+        Ok(total)
+    }
 }
 
 #[cfg(test)]

@@ -62,7 +62,10 @@ pub(crate) fn name(prefix: &str, uid: &str, length: impl TryInto<usize>) -> Stri
 
 /// The SHA-256 hash of all parts, in hexadecimal digits.
 pub(crate) fn sha256(parts: &[&str]) -> String {
-    Sha256::digest(parts.concat()).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(parts.concat())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -72,7 +75,10 @@ mod tests {
     const UID: &str = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
 
     fn naming(uuid_length: i64) -> Naming {
-        Naming { uuid_length, ..crate::testing::options() }
+        Naming {
+            uuid_length,
+            ..crate::testing::options()
+        }
     }
 
     #[test]

@@ -15,7 +15,9 @@ pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub(crate) fn is_name(name: &str) -> bool {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     name.len() <= 253
-        && name.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'))
+        && name
+            .chars()
+            .all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'))
         && edge(name.chars().next())
         && edge(name.chars().next_back())
         && !name.contains("..")
@@ -24,7 +26,9 @@ pub(crate) fn is_name(name: &str) -> bool {
 /// Status of a node condition; `None` if the node never reported it.
 pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
     let conditions = node.status.as_ref()?.conditions.as_deref()?;
-    let found = conditions.iter().find(|condition| condition.type_ == kind)?;
+    let found = conditions
+        .iter()
+        .find(|condition| condition.type_ == kind)?;
     Some(&found.status)
 }
 
@@ -35,7 +39,10 @@ pub(crate) fn is_ready(node: &Node) -> bool {
 
 /// True if the node has the out-of-service taint.
 pub(crate) fn is_out_of_service(node: &Node) -> bool {
-    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let mut taints = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.taints.iter().flatten());
     taints.any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
@@ -62,7 +69,11 @@ pub(crate) fn fits(node: &Node, terms: &[NodeSelectorTerm]) -> bool {
 
 /// The driver's entry in a CSINode.
 pub(crate) fn registered<'n>(csi_node: &'n CSINode, driver: &str) -> Option<&'n CSINodeDriver> {
-    csi_node.spec.drivers.iter().find(|known| known.name == driver)
+    csi_node
+        .spec
+        .drivers
+        .iter()
+        .find(|known| known.name == driver)
 }
 
 /// A reference to a Node for events. Like kubelet, it uses the node's name as UID.
@@ -90,14 +101,27 @@ mod tests {
     #[test]
     fn readiness_is_a_condition() {
         let cases = [
-            (json!({"conditions": [{"type": "Ready", "status": "True"}]}), true),
-            (json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}), false),
-            (json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}), false),
+            (
+                json!({"conditions": [{"type": "Ready", "status": "True"}]}),
+                true,
+            ),
+            (
+                json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}),
+                false,
+            ),
+            (
+                json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}),
+                false,
+            ),
             (json!({}), false),
         ];
         for (status, ready) in cases {
             let node = json!({"metadata": {"name": "a"}, "status": status});
-            assert_eq!(is_ready(&serde_json::from_value(node).unwrap()), ready, "{status}");
+            assert_eq!(
+                is_ready(&serde_json::from_value(node).unwrap()),
+                ready,
+                "{status}"
+            );
         }
     }
 

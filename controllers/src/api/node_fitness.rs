@@ -11,7 +11,10 @@ use crate::api::{node, topology};
 /// The taint of a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// Kubernetes sets these taints by the condition `Ready`, which counts in their place.
-const NOT_READY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const NOT_READY: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 
 /// Why a node gets no volume that no pod was scheduled for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +40,10 @@ pub(crate) enum UnfitNode {
 /// Why a node gets no volume of a class that no pod was scheduled for. Where the class has
 /// `allowedTopologies`, its administrator has chosen the nodes, and their taints do not count.
 pub(crate) fn unfit(node: &Node, class: &StorageClass) -> Option<UnfitNode> {
-    let is_chosen = class.allowed_topologies.as_ref().is_some_and(|allowed| !allowed.is_empty());
+    let is_chosen = class
+        .allowed_topologies
+        .as_ref()
+        .is_some_and(|allowed| !allowed.is_empty());
     unfit_for_copy(node, class).or_else(|| tainted(node).filter(|_| !is_chosen))
 }
 
@@ -77,10 +83,15 @@ pub(crate) fn can_run(pod: &Pod, on: &Node) -> bool {
 /// True if a pod's `nodeSelector` and its required node affinity admit a node.
 fn is_selected(pod: &Pod, node: &Node) -> bool {
     let spec = pod.spec.as_ref();
-    let mut selector = spec.iter().flat_map(|spec| spec.node_selector.iter().flatten());
+    let mut selector = spec
+        .iter()
+        .flat_map(|spec| spec.node_selector.iter().flatten());
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
-    let required = affinity
-        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let required = affinity.and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
     selector.all(|(key, value)| node.labels().get(key) == Some(value))
         && required.is_none_or(|one| node::fits(node, &one.node_selector_terms))
 }
@@ -114,12 +125,18 @@ fn tainted(node: &Node) -> Option<UnfitNode> {
     let taint = taints(node).next()?;
     let value = taint.value.as_deref().unwrap_or_default();
     let equals = if value.is_empty() { "" } else { "=" };
-    Some(UnfitNode::Tainted(format!("{}{equals}{value}:{}", taint.key, taint.effect)))
+    Some(UnfitNode::Tainted(format!(
+        "{}{equals}{value}:{}",
+        taint.key, taint.effect
+    )))
 }
 
 /// The taints that keep pods without tolerations off a node.
 fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
-    let all = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let all = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.taints.iter().flatten());
     all.filter(|taint| {
         ["NoSchedule", "NoExecute"].contains(&taint.effect.as_str())
             && !NOT_READY.contains(&taint.key.as_str())

@@ -39,7 +39,10 @@ pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
 
 /// The volume mode. Without one, a volume has the default.
 pub(crate) fn volume_mode(volume: &PersistentVolume) -> &str {
-    let mode = volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
+    let mode = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volume_mode.as_deref());
     mode.unwrap_or(pvc::FILESYSTEM)
 }
 
@@ -77,7 +80,11 @@ pub(crate) fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, 
     if set.contains("ReadWriteMany") {
         return Ok(Mode::MultiNodeMultiWriter);
     }
-    match (set.contains("ReadOnlyMany"), set.contains("ReadWriteOnce"), multi_writer) {
+    match (
+        set.contains("ReadOnlyMany"),
+        set.contains("ReadWriteOnce"),
+        multi_writer,
+    ) {
         (true, true, _) => Err(AccessModesError::ReadersAndWriter),
         (true, false, _) => Ok(Mode::MultiNodeReaderOnly),
         (false, true, true) => Ok(Mode::SingleNodeMultiWriter),
@@ -139,17 +146,41 @@ mod tests {
     fn access_modes_in_one() {
         use AccessModesError::*;
         for (modes, plain, multi_writer) in [
-            ("ReadWriteOnce", Ok(Mode::SingleNodeWriter), Ok(Mode::SingleNodeMultiWriter)),
-            ("ReadWriteOncePod", Ok(Mode::SingleNodeWriter), Ok(Mode::SingleNodeSingleWriter)),
-            ("ReadOnlyMany", Ok(Mode::MultiNodeReaderOnly), Ok(Mode::MultiNodeReaderOnly)),
-            ("ReadWriteMany", Ok(Mode::MultiNodeMultiWriter), Ok(Mode::MultiNodeMultiWriter)),
+            (
+                "ReadWriteOnce",
+                Ok(Mode::SingleNodeWriter),
+                Ok(Mode::SingleNodeMultiWriter),
+            ),
+            (
+                "ReadWriteOncePod",
+                Ok(Mode::SingleNodeWriter),
+                Ok(Mode::SingleNodeSingleWriter),
+            ),
+            (
+                "ReadOnlyMany",
+                Ok(Mode::MultiNodeReaderOnly),
+                Ok(Mode::MultiNodeReaderOnly),
+            ),
+            (
+                "ReadWriteMany",
+                Ok(Mode::MultiNodeMultiWriter),
+                Ok(Mode::MultiNodeMultiWriter),
+            ),
             (
                 "ReadWriteMany ReadOnlyMany ReadWriteOnce",
                 Ok(Mode::MultiNodeMultiWriter),
                 Ok(Mode::MultiNodeMultiWriter),
             ),
-            ("ReadOnlyMany ReadWriteOnce", Err(ReadersAndWriter), Err(ReadersAndWriter)),
-            ("ReadWriteOncePod ReadWriteMany", Err(OncePodAndOthers), Err(OncePodAndOthers)),
+            (
+                "ReadOnlyMany ReadWriteOnce",
+                Err(ReadersAndWriter),
+                Err(ReadersAndWriter),
+            ),
+            (
+                "ReadWriteOncePod ReadWriteMany",
+                Err(OncePodAndOthers),
+                Err(OncePodAndOthers),
+            ),
             (
                 "Other",
                 Err(Unknown(vec!["Other".to_owned()])),

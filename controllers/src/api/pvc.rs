@@ -43,9 +43,15 @@ pub(crate) fn names(claim: &PersistentVolumeClaim, volume: &str) -> [(String, St
 /// Namespaces and names of the claims that a pod uses. The claim of a generic ephemeral volume is
 /// named after the pod and the volume.
 pub(crate) fn of_pod(pod: &Pod) -> impl Iterator<Item = (String, String)> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
     let names = volumes.filter_map(|volume| {
-        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
+        let named = volume
+            .persistent_volume_claim
+            .as_ref()
+            .map(|claim| claim.claim_name.clone());
         let own = || format!("{}-{}", pod.name_any(), volume.name);
         named.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
     });
@@ -54,14 +60,20 @@ pub(crate) fn of_pod(pod: &Pod) -> impl Iterator<Item = (String, String)> {
 
 /// The class annotation or field as written. "" means no class, and opts out of the default class.
 pub(crate) fn written_class(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let field = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    let field = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.storage_class_name.as_ref());
     let annotated = claim.annotations().get(CLASS_BETA);
     annotated.or(field).map(String::as_str)
 }
 
 /// The PersistentVolume that a claim names or is bound to.
 pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let name = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volume_name.as_deref());
     name.filter(|name| !name.is_empty())
 }
 
@@ -79,7 +91,10 @@ pub(crate) fn pending_attributes_class(claim: &PersistentVolumeClaim) -> Vec<Str
 
 /// The volume mode, `Filesystem` by default.
 pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
-    let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
+    let mode = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volume_mode.as_deref());
     mode.unwrap_or(FILESYSTEM)
 }
 
@@ -103,7 +118,9 @@ pub(crate) fn request(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
 
 /// The requested size in bytes, or the invalid text in its place.
 pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
-    let text = request(claim).map(|quantity| quantity.0.as_str()).unwrap_or_default();
+    let text = request(claim)
+        .map(|quantity| quantity.0.as_str())
+        .unwrap_or_default();
     let size = quantity::bytes(text).filter(|size| *size > 0);
     size.ok_or_else(|| text.to_owned())
 }

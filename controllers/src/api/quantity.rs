@@ -6,7 +6,9 @@ pub fn bytes(text: &str) -> Option<i64> {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
@@ -18,8 +20,11 @@ pub fn bytes(text: &str) -> Option<i64> {
     let divisor = 10_i128.checked_pow(places)?.checked_mul(divisor)?;
     let scaled = digits.checked_mul(multiplier)?;
     // Rounds up, so negative values are rounded towards zero.
-    let rounded =
-        if negative { -(scaled / divisor) } else { scaled.checked_add(divisor - 1)? / divisor };
+    let rounded = if negative {
+        -(scaled / divisor)
+    } else {
+        scaled.checked_add(divisor - 1)? / divisor
+    };
     i64::try_from(rounded).ok()
 }
 

@@ -33,9 +33,9 @@ pub fn node_label(name: &str) -> String {
 
 /// Returns the 32-bit FNV-1a hash of a text as eight hexadecimal digits.
 pub(crate) fn hash(text: &str) -> String {
-    let hash = text
-        .bytes()
-        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
     format!("{hash:08x}")
 }
 

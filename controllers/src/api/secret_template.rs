@@ -26,9 +26,19 @@ pub(crate) enum TemplateError {
     #[error("the class has both parameters {new} and {old}: remove {old}")]
     Twice { new: String, old: String },
     #[error("the class parameter {key}: {template:?} has ${{{token}}}; it can have only {known}")]
-    Token { key: String, template: String, token: String, known: String },
+    Token {
+        key: String,
+        template: String,
+        token: String,
+        known: String,
+    },
     #[error("the class parameter {key}: {template:?} makes {result:?}, which is not {rule}")]
-    Name { key: String, template: String, result: String, rule: &'static str },
+    Name {
+        key: String,
+        template: String,
+        result: String,
+        rule: &'static str,
+    },
 }
 
 /// The variables that templates can use.
@@ -61,7 +71,9 @@ impl<'a> Variables<'a> {
             return Some(value);
         }
         let annotations = self.annotations.filter(|_| !in_namespace)?;
-        let key = token.strip_prefix(ANNOTATION.0)?.strip_suffix(ANNOTATION.1)?;
+        let key = token
+            .strip_prefix(ANNOTATION.0)?
+            .strip_suffix(ANNOTATION.1)?;
         annotations.get(key).map(String::as_str)
     }
 
@@ -71,7 +83,9 @@ impl<'a> Variables<'a> {
         let mut known: Vec<_> = allowed.map(|(name, ..)| format!("${{{name}}}")).collect();
         if self.annotations.is_some() && !in_namespace {
             let (before, after) = ANNOTATION;
-            known.push(format!("${{{before}KEY{after}}} of an annotation the claim has"));
+            known.push(format!(
+                "${{{before}KEY{after}}} of an annotation the claim has"
+            ));
         }
         let last = known.pop().unwrap_or_default();
         match known[..] {
@@ -90,12 +104,17 @@ fn template<'a>(
     let given = |key: &'a str| Some((key, parameters.get(key)?.as_str()));
     let found = match (given(new), old.and_then(given)) {
         (Some(_), Some((old, _))) => {
-            return Err(TemplateError::Twice { new: new.to_owned(), old: old.to_owned() });
+            return Err(TemplateError::Twice {
+                new: new.to_owned(),
+                old: old.to_owned(),
+            });
         }
         (found, older) => found.or(older),
     };
     match found {
-        Some((key, "")) => Err(TemplateError::Empty { key: key.to_owned() }),
+        Some((key, "")) => Err(TemplateError::Empty {
+            key: key.to_owned(),
+        }),
         found => Ok(found),
     }
 }
@@ -108,7 +127,8 @@ pub(crate) fn parameters_of(key: &str) -> [String; 2] {
 /// The key of the secret that a class parameter names; `None` if its name does not have that form.
 pub(crate) fn key_of(parameter: &str) -> Option<&str> {
     let own = parameter.strip_prefix(RESERVED)?;
-    own.strip_suffix("-name").or_else(|| own.strip_suffix("-namespace"))
+    own.strip_suffix("-name")
+        .or_else(|| own.strip_suffix("-namespace"))
 }
 
 impl<'a> Templates<'a> {
@@ -153,7 +173,10 @@ impl<'a> Templates<'a> {
             let rule = "a secret's name (a DNS-1123 subdomain)";
             return Err(wrong(self.name, &name, rule));
         }
-        Ok(SecretReference { namespace: Some(namespace), name: Some(name) })
+        Ok(SecretReference {
+            namespace: Some(namespace),
+            name: Some(name),
+        })
     }
 }
 
@@ -181,8 +204,13 @@ pub(crate) fn of_snapshot_class(
         (&*tokens[1], it.name, false),
         (&*tokens[2], it.namespace, true),
     ];
-    let variables = Variables { list: &list, annotations: None };
-    templates.map(|templates| templates.resolve(variables)).transpose()
+    let variables = Variables {
+        list: &list,
+        annotations: None,
+    };
+    templates
+        .map(|templates| templates.resolve(variables))
+        .transpose()
 }
 
 /// Replaces `${token}` and `$token`.
@@ -214,7 +242,9 @@ fn expand(
 /// Splits the text after a `$` into a token and the rest. A braced token may contain anything;
 /// without braces it ends where a shell variable would. An unclosed brace gives an unknown token.
 fn token(text: &str) -> (&str, &str) {
-    let braced = text.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+    let braced = text
+        .strip_prefix('{')
+        .and_then(|inner| inner.split_once('}'));
     braced.unwrap_or_else(|| {
         let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         text.split_at(end.unwrap_or(text.len()))
@@ -244,19 +274,29 @@ mod tests {
     fn annotations_that_templates_name() {
         for (template, expected) in [
             ("${pvc.annotations['team/key']}", &["team/key"][..]),
-            ("a-${pvc.annotations['b']}-${pvc.name}-${pvc.annotations['c']}", &["b", "c"]),
+            (
+                "a-${pvc.annotations['b']}-${pvc.name}-${pvc.annotations['c']}",
+                &["b", "c"],
+            ),
             ("${pvc.name}-$x", &[]),
             ("pvc.annotations['a']", &[]),
             ("${pvc.annotations['a'", &[]),
             ("", &[]),
         ] {
-            assert_eq!(annotation_keys(template).collect::<Vec<_>>(), expected, "{template}");
+            assert_eq!(
+                annotation_keys(template).collect::<Vec<_>>(),
+                expected,
+                "{template}"
+            );
         }
     }
 
     #[test]
     fn pairs_of_parameters() {
-        let (keys, old) = (["n", "ns"].map(str::to_owned), ["oldN", "oldNs"].map(str::to_owned));
+        let (keys, old) = (
+            ["n", "ns"].map(str::to_owned),
+            ["oldN", "oldNs"].map(str::to_owned),
+        );
         type Case<'a> = (&'a [(&'a str, &'a str)], Result<Option<&'a str>, &'a str>);
         let cases: &[Case<'_>] = &[
             (&[], Ok(None)),
@@ -268,14 +308,21 @@ mod tests {
             (&[("oldNs", "a")], Err("has the parameter oldNs but not n:")),
             (&[("n", ""), ("ns", "")], Err("parameter n is empty")),
             (&[("n", "a"), ("ns", "")], Err("parameter ns is empty")),
-            (&[("n", "a"), ("ns", "b"), ("oldN", "a")], Err("remove oldN")),
+            (
+                &[("n", "a"), ("ns", "b"), ("oldN", "a")],
+                Err("remove oldN"),
+            ),
         ];
         for (parameters, expected) in cases {
             let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             let all: BTreeMap<_, _> = parameters.iter().map(owned).collect();
             let name = |pair: Templates<'_>| format!("{}/{}", pair.namespace.1, pair.name.1);
             let found = Templates::of(&all, &keys, Some(&old)).map(|found| found.map(name));
-            check_result(found, expected.map(|name| name.map(str::to_owned)), parameters);
+            check_result(
+                found,
+                expected.map(|name| name.map(str::to_owned)),
+                parameters,
+            );
         }
     }
 
@@ -296,7 +343,10 @@ mod tests {
             ("a..b", None, None),
             ("-a", None, None),
         ] {
-            let variables = Variables { list: &[("w", "w", true)], annotations: None };
+            let variables = Variables {
+                list: &[("w", "w", true)],
+                annotations: None,
+            };
             let good = ("key", "good");
             let of = |name, namespace| Templates { name, namespace }.resolve(variables);
             let made = of(("key", template), good).ok().and_then(|made| made.name);
@@ -309,20 +359,34 @@ mod tests {
 
     #[test]
     fn secrets_of_snapshot_classes() {
-        let it = |kind| SnapshotVariables { kind, content: "con", name: "vs", namespace: "team" };
+        let it = |kind| SnapshotVariables {
+            kind,
+            content: "con",
+            name: "vs",
+            namespace: "team",
+        };
         let single = |name, namespace| ("volumesnapshot", name, namespace);
         let both_names = Some("${volumesnapshot.name}-${volumesnapshotcontent.name}");
         let of_content = Some("b-${volumesnapshotcontent.name}");
         let kind = "volumegroupsnapshot";
-        let group =
-            (kind, Some("${volumegroupsnapshot.name}"), Some("${volumegroupsnapshot.namespace}"));
+        let group = (
+            kind,
+            Some("${volumegroupsnapshot.name}"),
+            Some("${volumegroupsnapshot.namespace}"),
+        );
         for ((kind, name, namespace), expected) in [
             (single(None, None), Ok(None)),
             (single(Some("s"), None), Err("give both")),
             (single(Some("s"), Some("")), Err("is empty")),
             (single(Some("s"), Some("n")), Ok(Some("n/s"))),
-            (single(both_names, Some("${volumesnapshot.namespace}")), Ok(Some("team/vs-con"))),
-            (single(Some("a.${volumesnapshotcontent.name}"), of_content), Ok(Some("b-con/a.con"))),
+            (
+                single(both_names, Some("${volumesnapshot.namespace}")),
+                Ok(Some("team/vs-con")),
+            ),
+            (
+                single(Some("a.${volumesnapshotcontent.name}"), of_content),
+                Ok(Some("b-con/a.con")),
+            ),
             (group, Ok(Some("team/vs"))),
             // Users choose the snapshot's name, so it must not select a namespace.
             (
@@ -334,11 +398,20 @@ mod tests {
                 Err("has ${x}; it can have only ${volumesnapshotcontent.name}, \
                      ${volumesnapshot.name} and ${volumesnapshot.namespace}"),
             ),
-            (single(Some("${pvc.name}"), Some("n")), Err("has ${pvc.name}")),
+            (
+                single(Some("${pvc.name}"), Some("n")),
+                Err("has ${pvc.name}"),
+            ),
             // Without braces, a token ends before the dot.
-            (single(Some("$volumesnapshot.name"), Some("n")), Err("has ${volumesnapshot}")),
+            (
+                single(Some("$volumesnapshot.name"), Some("n")),
+                Err("has ${volumesnapshot}"),
+            ),
             (single(Some("Big"), Some("n")), Err("not a secret's name")),
-            (single(Some("s"), Some("a.b")), Err("not a namespace's name")),
+            (
+                single(Some("s"), Some("a.b")),
+                Err("not a namespace's name"),
+            ),
         ] {
             let mut parameters = BTreeMap::from([("other".to_owned(), "x".to_owned())]);
             for (end, value) in [("name", name), ("namespace", namespace)] {

@@ -45,7 +45,9 @@ impl NodeTopology {
         &self,
         keys: impl IntoIterator<Item = &'a String>,
     ) -> Option<Segment> {
-        keys.into_iter().map(|key| Some((key.clone(), self.labels.get(key)?.clone()))).collect()
+        keys.into_iter()
+            .map(|key| Some((key.clone(), self.labels.get(key)?.clone())))
+            .collect()
     }
 }
 
@@ -109,7 +111,11 @@ pub(crate) enum TopologyError {
         "the selected node {node} ({place}) is not in allowedTopologies of the StorageClass \
          ({allowed}): extend them, or keep the pod off this node"
     )]
-    NotAllowed { node: String, place: String, allowed: String },
+    NotAllowed {
+        node: String,
+        place: String,
+        allowed: String,
+    },
 }
 
 /// Builds the requirement (`None` if nothing is required), and returns the state that it was built
@@ -121,7 +127,10 @@ pub(crate) fn requirement(
     let mut seen = match before.filter(|seen| seen.is_of(ask.selected)) {
         Some(seen) => seen.clone(),
         None => RequirementInputs {
-            selected: ask.selected.map(|node| selected(node, ask.nodes)).transpose()?,
+            selected: ask
+                .selected
+                .map(|node| selected(node, ask.nodes))
+                .transpose()?,
             terms: Vec::new(),
         },
     };
@@ -195,10 +204,15 @@ fn everywhere(nodes: &[NodeTopology]) -> Result<Vec<Segment>, TopologyError> {
     if sets.is_empty() {
         return Err(TopologyError::Nowhere);
     }
-    let terms: Vec<_> = sets.iter().flat_map(|keys| with_keys(nodes, keys)).collect();
+    let terms: Vec<_> = sets
+        .iter()
+        .flat_map(|keys| with_keys(nodes, keys))
+        .collect();
     if terms.is_empty() {
         let keys: Vec<_> = sets.into_iter().map(listed).collect();
-        return Err(TopologyError::Unlabelled { keys: keys.join("; ") });
+        return Err(TopologyError::Unlabelled {
+            keys: keys.join("; "),
+        });
     }
     Ok(terms)
 }
@@ -226,7 +240,10 @@ fn selected(node: &str, nodes: &[NodeTopology]) -> Result<(String, Segment), Top
     }
     match place.segment(&place.keys) {
         Some(segment) => Ok((node, segment)),
-        None => Err(TopologyError::NoLabels { node, keys: listed(&place.keys) }),
+        None => Err(TopologyError::NoLabels {
+            node,
+            keys: listed(&place.keys),
+        }),
     }
 }
 
@@ -240,13 +257,17 @@ fn not_allowed(node: &str, segment: &Segment, allowed: &[Segment]) -> TopologyEr
 }
 
 fn shown(segment: &Segment) -> String {
-    let pairs: Vec<_> = segment.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let pairs: Vec<_> = segment
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     pairs.join(", ")
 }
 
 /// True if a segment contains all key-value pairs of a term.
 fn is_within(place: &Segment, term: &Segment) -> bool {
-    term.iter().all(|(key, value)| place.get(key) == Some(value))
+    term.iter()
+        .all(|(key, value)| place.get(key) == Some(value))
 }
 
 /// Expands `allowedTopologies` to all allowed combinations of values.
@@ -306,8 +327,9 @@ fn spread(claim: &str) -> u32 {
 
 /// The FNV-1 hash, 32 bits.
 fn fnv(text: &str) -> u32 {
-    text.bytes()
-        .fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
+    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
+        hash.wrapping_mul(0x0100_0193) ^ u32::from(byte)
+    })
 }
 
 /// The node affinity of a volume with this accessible topology; `None` if all nodes can access it.
@@ -328,7 +350,9 @@ pub(crate) fn affinity(accessible: &[Topology]) -> Option<VolumeNodeAffinity> {
         })
         .collect();
     (!terms.is_empty()).then_some(VolumeNodeAffinity {
-        required: Some(NodeSelector { node_selector_terms: terms }),
+        required: Some(NodeSelector {
+            node_selector_terms: terms,
+        }),
     })
 }
 

@@ -152,7 +152,10 @@ impl Rules {
             return Err(Trouble::Deleting(volume.name_any()));
         }
         let capability = pv::capability(source.spec, self.multi_writer, &self.default_fstype)
-            .map_err(|error| Trouble::AccessModes { volume: source.name.clone(), source: error })?;
+            .map_err(|error| Trouble::AccessModes {
+                volume: source.name.clone(),
+                source: error,
+            })?;
         let node = &attachment.spec.node_name;
         let node_id = self.node_id(node, seen.csi_node)?;
         let request = ControllerPublishVolumeRequest {
@@ -180,7 +183,10 @@ impl Rules {
             node_id: node_id.to_owned(),
             secrets: Default::default(),
         };
-        Ok(Detach { request, secret: source.csi.controller_publish_secret_ref.clone() })
+        Ok(Detach {
+            request,
+            secret: source.csi.controller_publish_secret_ref.clone(),
+        })
     }
 
     /// Returns the volume of an attachment.
@@ -202,7 +208,10 @@ impl Rules {
         let found = spec.and_then(|spec| Some((spec, spec.csi.as_ref()?)));
         let (spec, csi) = found.ok_or_else(|| Trouble::NotCsi(name.clone()))?;
         if csi.driver != self.driver {
-            return Err(Trouble::OtherDriver { volume: name, driver: csi.driver.clone() });
+            return Err(Trouble::OtherDriver {
+                volume: name,
+                driver: csi.driver.clone(),
+            });
         }
         let (handle, node) = (&csi.volume_handle, &attachment.spec.node_name);
         let own = attachment.name_any();
@@ -210,7 +219,10 @@ impl Rules {
             && is_expected_name(&own)
             && own != expected_name(handle, &self.driver, node)
         {
-            return Err(Trouble::Replaced { volume: volume.name_any(), handle: handle.clone() });
+            return Err(Trouble::Replaced {
+                volume: volume.name_any(),
+                handle: handle.clone(),
+            });
         }
         Ok(Source { name, spec, csi })
     }
@@ -224,7 +236,10 @@ impl Rules {
         let csi_node = csi_node.ok_or_else(|| Trouble::NoNode(node.to_owned()))?;
         match registered(csi_node, &self.driver) {
             Some(driver) => Ok(&driver.node_id),
-            None => Err(Trouble::NotOnNode { node: node.to_owned(), driver: self.driver.clone() }),
+            None => Err(Trouble::NotOnNode {
+                node: node.to_owned(),
+                driver: self.driver.clone(),
+            }),
         }
     }
 
@@ -235,10 +250,11 @@ impl Rules {
         attachment: &'a VolumeAttachment,
         csi_node: Option<&'a CSINode>,
     ) -> Result<&'a str, Trouble> {
-        self.node_id(&attachment.spec.node_name, csi_node).or_else(|trouble| {
-            let remembered = attachment.annotations().get(NODE_ID);
-            remembered.map(String::as_str).ok_or(trouble)
-        })
+        self.node_id(&attachment.spec.node_name, csi_node)
+            .or_else(|trouble| {
+                let remembered = attachment.annotations().get(NODE_ID);
+                remembered.map(String::as_str).ok_or(trouble)
+            })
     }
 
     /// Adds the finalizer and the node ID where they are missing. The patch replaces the whole list
@@ -263,11 +279,10 @@ impl Rules {
     /// The name of a CSINode on which the driver has registered just now.
     pub fn newly_registered(&self, change: &Change<CSINode>) -> Option<String> {
         match change {
-            Change::Applied { old: Some(old), new }
-                if self.is_registered(new) && !self.is_registered(old) =>
-            {
-                Some(new.name_any())
-            }
+            Change::Applied {
+                old: Some(old),
+                new,
+            } if self.is_registered(new) && !self.is_registered(old) => Some(new.name_any()),
             _ => None,
         }
     }
@@ -307,7 +322,10 @@ impl Rules {
 
 /// True if the attachment's status says that it is attached.
 pub fn is_attached(attachment: &VolumeAttachment) -> bool {
-    attachment.status.as_ref().is_some_and(|status| status.attached)
+    attachment
+        .status
+        .as_ref()
+        .is_some_and(|status| status.attached)
 }
 
 /// A metadata patch that applies only to this version of this object.

@@ -152,7 +152,10 @@ impl Attacher {
         };
         let attachment = prepared.as_ref().unwrap_or(attachment);
         self.ours()?;
-        let request = ControllerPublishVolumeRequest { secrets, ..how.request };
+        let request = ControllerPublishVolumeRequest {
+            secrets,
+            ..how.request
+        };
         let csi = &self.context.driver.csi;
         let key = ObjectKey::of_attachment(attachment, &self.volumes);
         self.for_slot.enter(&key, Freed::Slot);
@@ -161,7 +164,8 @@ impl Attacher {
             self.for_slot.leave(&key);
         }
         let answer = published?;
-        self.mark_attached(attachment, &answer.publish_context).await?;
+        self.mark_attached(attachment, &answer.publish_context)
+            .await?;
         tracing::info!(attachment = attachment.name_any(), "attached");
         Ok(())
     }
@@ -199,10 +203,14 @@ impl Attacher {
         let secrets = secrets::read(&self.kube, how.secret.as_ref()).await;
         let secrets = secrets::unless_missing(secrets)?;
         self.ours()?;
-        let request = ControllerUnpublishVolumeRequest { secrets, ..how.request };
+        let request = ControllerUnpublishVolumeRequest {
+            secrets,
+            ..how.request
+        };
         let csi = &self.context.driver.csi;
         let volume = request.volume_id.clone();
-        csi.controller_unpublish_volume(request, self.timeout).await?;
+        csi.controller_unpublish_volume(request, self.timeout)
+            .await?;
         self.context.freed.announce_by_call(&Freed::Volume(volume));
         self.context.freed.announce(&Freed::Slot);
         self.mark_detached(attachment).await?;
@@ -230,12 +238,25 @@ impl Attacher {
         let mut handles = listed.into_keys();
         let volume = handles.find(|handle| expected_name(handle, driver, node) == name);
         let Some(volume_id) = volume else {
-            tracing::info!(attachment = name, "neither the volume nor its PersistentVolume exists");
+            tracing::info!(
+                attachment = name,
+                "neither the volume nor its PersistentVolume exists"
+            );
             return self.mark_detached(attachment).await;
         };
-        let request =
-            ControllerUnpublishVolumeRequest { volume_id, node_id, secrets: Default::default() };
-        self.detach(attachment, Detach { request, secret: None }).await
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id,
+            node_id,
+            secrets: Default::default(),
+        };
+        self.detach(
+            attachment,
+            Detach {
+                request,
+                secret: None,
+            },
+        )
+        .await
     }
 
     /// Removes the finalizer first: an attachment that has it would be detached again, attached or
@@ -249,7 +270,9 @@ impl Attacher {
         };
         self.ours()?;
         let written = unless_gone(self.kube.merge_status(&left, patch).await)?;
-        written.into_iter().for_each(|written| self.attachments.apply_write(written));
+        written
+            .into_iter()
+            .for_each(|written| self.attachments.apply_write(written));
         Ok(())
     }
 
@@ -261,7 +284,9 @@ impl Attacher {
         self.ours()?;
         let patch = error_patch(attachment, error, Timestamp::now());
         let written = unless_gone(self.kube.merge_status(attachment, patch).await)?;
-        written.into_iter().for_each(|written| self.attachments.apply_write(written));
+        written
+            .into_iter()
+            .for_each(|written| self.attachments.apply_write(written));
         Ok(())
     }
 
@@ -284,8 +309,10 @@ fn attached_patch(
     if status.attached && status.attach_error.is_none() && known == *context {
         return None;
     }
-    let mut metadata: BTreeMap<&String, Value> =
-        context.iter().map(|(key, value)| (key, json!(value))).collect();
+    let mut metadata: BTreeMap<&String, Value> = context
+        .iter()
+        .map(|(key, value)| (key, json!(value)))
+        .collect();
     for key in known.keys() {
         metadata.entry(key).or_insert(Value::Null);
     }
@@ -303,7 +330,10 @@ fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
     let status = attachment.status.as_ref()?;
     let clean = !status.attached
         && status.detach_error.is_none()
-        && status.attachment_metadata.as_ref().is_none_or(BTreeMap::is_empty);
+        && status
+            .attachment_metadata
+            .as_ref()
+            .is_none_or(BTreeMap::is_empty);
     if clean {
         return None;
     }

@@ -53,7 +53,10 @@ impl Attacher {
                 },
             };
             // The driver on this node does not list volumes of other nodes.
-            if volume.as_ref().is_some_and(|volume| !self.context.may_have(volume)) {
+            if volume
+                .as_ref()
+                .is_some_and(|volume| !self.context.may_have(volume))
+            {
                 continue;
             }
             let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
@@ -71,7 +74,8 @@ impl Attacher {
                     "the driver's list contradicts the status of an attachment"
                 );
                 self.forced.lock().insert(name);
-                self.queue.add(ObjectKey::of_attachment(&attachment, &self.volumes));
+                self.queue
+                    .add(ObjectKey::of_attachment(&attachment, &self.volumes));
             }
         }
     }

@@ -168,7 +168,14 @@ watches! {
 }
 
 /// Kinds that every API server serves and that most loops need.
-const REQUIRED: [&str; 6] = ["claims", "volumes", "nodes", "csi_nodes", "classes", "attachments"];
+const REQUIRED: [&str; 6] = [
+    "claims",
+    "volumes",
+    "nodes",
+    "csi_nodes",
+    "classes",
+    "attachments",
+];
 
 fn by_label(_: &Caches, node: &str) -> Selectors {
     Selectors::by_label(NODE_LABEL, node_label(node))
@@ -192,7 +199,12 @@ fn by_name(_: &Caches, node: &str) -> Selectors {
 impl Caches {
     /// Cluster-wide caches. No watch has started yet.
     pub fn new(client: Client, stop: CancellationToken) -> Self {
-        Caches { client: Some(client), shared: Shared::until(&stop), stop, ..Caches::unwatched() }
+        Caches {
+            client: Some(client),
+            shared: Shared::until(&stop),
+            stop,
+            ..Caches::unwatched()
+        }
     }
 
     /// Caches of the objects that concern one node.
@@ -206,7 +218,10 @@ impl Caches {
 
     /// Watches all contents if `all` is set: the label is missing where only drivers know the node.
     pub fn with_contents(self, all: bool) -> Self {
-        Caches { contents_labelled: !all, ..self }
+        Caches {
+            contents_labelled: !all,
+            ..self
+        }
     }
 
     /// Watches optional kinds only while the API server serves them.
@@ -221,7 +236,13 @@ impl Caches {
 
     /// Counts the watch events in these metrics, and tells users of objects that are too large.
     pub fn reporting(self, metrics: Arc<Metrics>, events: Events) -> Self {
-        Caches { reports: Reports { metrics: Some(metrics), events: Some(events) }, ..self }
+        Caches {
+            reports: Reports {
+                metrics: Some(metrics),
+                events: Some(events),
+            },
+            ..self
+        }
     }
 
     /// Caches that watch nothing. Tests fill them with [`Store::apply_write`].
@@ -303,7 +324,10 @@ impl Caches {
     fn begin<K: Resource>(&self, selectors: Selectors, form: Encoding<K>) -> Store<K> {
         let watch = Store::in_form(form);
         if let Some(client) = &self.client {
-            let range = Range { selectors, watch_scope: self.watch_scope.subscribe() };
+            let range = Range {
+                selectors,
+                watch_scope: self.watch_scope.subscribe(),
+            };
             let (reports, stop) = (self.reports.clone(), self.shared.stop.clone());
             let (client, served, watch) = (client.clone(), self.served.clone(), watch.clone());
             tokio::spawn(async move {

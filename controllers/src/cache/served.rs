@@ -17,7 +17,10 @@ use crate::queue::Backoff;
 
 /// The wait before the API server is asked again. It doubles up to the maximum: what is installed
 /// together with this process is found soon, and later questions cost little.
-const AGAIN: Backoff = Backoff { start: Duration::from_secs(1), max: Duration::from_secs(30) };
+const AGAIN: Backoff = Backoff {
+    start: Duration::from_secs(1),
+    max: Duration::from_secs(30),
+};
 
 /// Kinds that belong together, and what needs them.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +46,11 @@ pub(crate) const MODIFYING: Feature = Feature {
 /// Snapshots.
 pub(crate) const SNAPSHOTS: Feature = Feature {
     api: "snapshot.storage.k8s.io/v1",
-    kinds: &["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"],
+    kinds: &[
+        "volumesnapshotclasses",
+        "volumesnapshotcontents",
+        "volumesnapshots",
+    ],
     name: "snapshots",
     from: "their CustomResourceDefinitions bring it",
 };
@@ -51,7 +58,11 @@ pub(crate) const SNAPSHOTS: Feature = Feature {
 /// Group snapshots.
 pub(crate) const GROUPS: Feature = Feature {
     api: "groupsnapshot.storage.k8s.io/v1",
-    kinds: &["volumegroupsnapshotclasses", "volumegroupsnapshotcontents", "volumegroupsnapshots"],
+    kinds: &[
+        "volumegroupsnapshotclasses",
+        "volumegroupsnapshotcontents",
+        "volumegroupsnapshots",
+    ],
     name: "group snapshots",
     from: "their CustomResourceDefinitions bring it",
 };
@@ -59,13 +70,23 @@ pub(crate) const GROUPS: Feature = Feature {
 impl Feature {
     /// The kinds that are not in this list.
     fn missing(&self, served: &BTreeSet<String>) -> Missing {
-        self.kinds.iter().copied().filter(|kind| !served.contains(*kind)).collect()
+        self.kinds
+            .iter()
+            .copied()
+            .filter(|kind| !served.contains(*kind))
+            .collect()
     }
 
     /// A part of the line that says what is off.
     fn without(&self, missing: &Missing) -> String {
         let kinds: Vec<_> = missing.iter().copied().collect();
-        format!("{} (no {} in {}; {})", self.name, kinds.join(", "), self.api, self.from)
+        format!(
+            "{} (no {} in {}; {})",
+            self.name,
+            kinds.join(", "),
+            self.api,
+            self.from
+        )
     }
 }
 
@@ -91,7 +112,9 @@ impl Known {
 
     /// True if the API server serves all kinds, so that there is nothing left to ask.
     fn is_complete(&self) -> bool {
-        self.0.iter().all(|(_, missing)| missing.as_ref().is_some_and(Missing::is_empty))
+        self.0
+            .iter()
+            .all(|(_, missing)| missing.as_ref().is_some_and(Missing::is_empty))
     }
 
     /// Lines for the log about what has changed: what is off, and what is on by now.
@@ -111,7 +134,10 @@ impl Known {
         let line =
             |what: &str, names: String| (!names.is_empty()).then(|| format!("{what}: {names}"));
         let off = line("off, because the API server lacks kinds", off.join("; "));
-        let on = line("on, because the API server has their kinds by now", on.join(", "));
+        let on = line(
+            "on, because the API server has their kinds by now",
+            on.join(", "),
+        );
         off.into_iter().chain(on).collect()
     }
 }
@@ -135,19 +161,26 @@ impl Served {
     /// others count as served.
     pub(crate) fn of(features: &[&'static Feature]) -> Self {
         let known = features.iter().map(|feature| (*feature, None)).collect();
-        Served { known: Arc::new(watch::Sender::new(Known(known))), again: Arc::default() }
+        Served {
+            known: Arc::new(watch::Sender::new(Known(known))),
+            again: Arc::default(),
+        }
     }
 
     /// Waits until the API server serves the kind. Calls `lacking` first if it does not.
     pub(crate) async fn wait<K: Resource>(&self, lacking: impl FnOnce()) {
         let (api, plural) = (K::api_version(&()), K::plural(&()));
         let mut known = self.known.subscribe();
-        let answered = known.wait_for(|known| known.serves(&api, &plural).is_some()).await;
+        let answered = known
+            .wait_for(|known| known.serves(&api, &plural).is_some())
+            .await;
         // The sender lives as long as `self`.
         if answered.is_ok_and(|known| known.serves(&api, &plural) == Some(false)) {
             lacking();
         }
-        let _ = known.wait_for(|known| known.serves(&api, &plural) == Some(true)).await;
+        let _ = known
+            .wait_for(|known| known.serves(&api, &plural) == Some(true))
+            .await;
     }
 
     /// Asks again at once, after this process has added kinds.

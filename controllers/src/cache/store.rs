@@ -138,7 +138,10 @@ pub struct Store<K> {
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Store { inner: self.inner.clone(), term: self.term.clone() }
+        Store {
+            inner: self.inner.clone(),
+            term: self.term.clone(),
+        }
     }
 }
 
@@ -173,12 +176,18 @@ impl<K: Resource> Store<K> {
             synced: watch::Sender::new(false),
             trouble: Mutex::new(None),
         };
-        Store { inner: Arc::new(inner), term: Subscription::default() }
+        Store {
+            inner: Arc::new(inner),
+            term: Subscription::default(),
+        }
     }
 
     /// The same store; handlers registered through it belong to this subscription.
     pub fn of_term(&self, term: &Subscription) -> Self {
-        Store { inner: self.inner.clone(), term: term.clone() }
+        Store {
+            inner: self.inner.clone(),
+            term: term.clone(),
+        }
     }
 
     /// Removes all handlers of this subscription.
@@ -194,7 +203,10 @@ impl<K: Resource> Store<K> {
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         let mut state = self.lock();
         for object in state.objects.values() {
-            handler(&Change::Applied { old: None, new: object.get() });
+            handler(&Change::Applied {
+                old: None,
+                new: object.get(),
+            });
         }
         state.handlers.push((self.term.clone(), Arc::new(handler)));
     }
@@ -244,7 +256,9 @@ impl<K: Resource> Store<K> {
             let state = store.lock();
             let objects = state.objects.range((start, Bound::Unbounded));
             let objects = objects.take_while(|(key, _)| within(key)).take(STEP);
-            objects.map(|(key, kept)| (key.clone(), kept.clone())).collect()
+            objects
+                .map(|(key, kept)| (key.clone(), kept.clone()))
+                .collect()
         })
     }
 
@@ -262,8 +276,12 @@ impl<K: Resource> Store<K> {
     /// The namespaces and names of the objects that are too large to be kept.
     pub(crate) fn left_out(&self) -> Vec<(String, String)> {
         let state = self.lock();
-        let keys = state.left_out.iter().filter_map(|key| key.split_once(BETWEEN));
-        keys.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).collect()
+        let keys = state
+            .left_out
+            .iter()
+            .filter_map(|key| key.split_once(BETWEEN));
+        keys.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()))
+            .collect()
     }
 
     /// Pretends that the watch reports an object that is too large.
@@ -342,7 +360,9 @@ impl<K: Resource> Store<K> {
     fn note(&self, error: Option<String>) {
         let mut trouble = self.inner.trouble.lock();
         *trouble = error.map(|error| WatchError {
-            since: trouble.as_ref().map_or_else(Instant::now, |known| known.since),
+            since: trouble
+                .as_ref()
+                .map_or_else(Instant::now, |known| known.since),
             error,
         });
     }
@@ -436,8 +456,13 @@ impl<K: Resource> State<K> {
             self.delete(&key);
             old = None;
         }
-        self.objects.insert(key.clone(), StoredObject::Open(new.clone()));
-        if let Some(object) = self.form.note(&key).and_then(|key| self.objects.get_mut(&key)) {
+        self.objects
+            .insert(key.clone(), StoredObject::Open(new.clone()));
+        if let Some(object) = self
+            .form
+            .note(&key)
+            .and_then(|key| self.objects.get_mut(&key))
+        {
             self.form.pack(object);
         }
         let mut texts = Vec::new();
@@ -502,7 +527,12 @@ fn in_steps<K: Resource>(
 
 /// Parses the `resourceVersion`: the API guarantees increasing decimal numbers within a kind.
 pub(crate) fn version<K: Resource>(object: &K) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

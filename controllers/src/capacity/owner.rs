@@ -15,7 +15,11 @@ pub(super) enum OwnerError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error("{kind} {namespace}/{name} does not exist")]
-    Gone { kind: String, namespace: String, name: String },
+    Gone {
+        kind: String,
+        namespace: String,
+        name: String,
+    },
     #[error("{kind} {name} has no owner that controls it; lower --capacity-ownerref-level")]
     NoOwner { kind: String, name: String },
     #[error("the owner of a {kind} is not looked up; lower --capacity-ownerref-level")]
@@ -36,7 +40,12 @@ impl Owner {
     /// The pod, or the owner `level` levels above it.
     pub(super) fn above(namespace: &str, pod: &str, level: u32) -> Self {
         let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
-        Owner { namespace, pod, level, known: OnceCell::new() }
+        Owner {
+            namespace,
+            pod,
+            level,
+            known: OnceCell::new(),
+        }
     }
 
     /// The owner as a reference.
@@ -95,5 +104,8 @@ impl Owner {
 fn controller(object: &impl ResourceExt) -> Option<OwnerReference> {
     let owners = object.owner_references().iter();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    Some(OwnerReference { block_owner_deletion: None, ..controllers.next()?.clone() })
+    Some(OwnerReference {
+        block_owner_deletion: None,
+        ..controllers.next()?.clone()
+    })
 }

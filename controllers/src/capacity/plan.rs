@@ -126,8 +126,9 @@ pub(super) fn plan(
         }
     }
     let missing = wanted.iter().filter(|(item, _)| !published.contains(*item));
-    let mut actions: Vec<_> =
-        missing.filter_map(|(item, room)| Some(Action::Create(item.clone(), (*room)?))).collect();
+    let mut actions: Vec<_> = missing
+        .filter_map(|(item, room)| Some(Action::Create(item.clone(), (*room)?)))
+        .collect();
     actions.extend(updates);
     actions.extend(deletes);
     actions
@@ -136,7 +137,10 @@ pub(super) fn plan(
 fn item(object: &CSIStorageCapacity) -> Item {
     let selector = object.node_topology.as_ref();
     let labels = selector.and_then(|selector| selector.match_labels.clone());
-    Item { class: object.storage_class_name.clone(), segment: labels.unwrap_or_default() }
+    Item {
+        class: object.storage_class_name.clone(),
+        segment: labels.unwrap_or_default(),
+    }
 }
 
 fn room(object: &CSIStorageCapacity) -> Option<Room> {
@@ -145,7 +149,10 @@ fn room(object: &CSIStorageCapacity) -> Option<Room> {
         None => None,
         Some(quantity) => Some(bytes(quantity)?),
     };
-    Some(Room { available: bytes(object.capacity.as_ref()?)?, largest })
+    Some(Room {
+        available: bytes(object.capacity.as_ref()?)?,
+        largest,
+    })
 }
 
 /// The quantity in a form that is easy to read.
@@ -198,7 +205,10 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(driver: &str, node: Option<&str>) -> Self {
-        Writer { driver: driver.to_owned(), managed_by: managed_by(node) }
+        Writer {
+            driver: driver.to_owned(),
+            managed_by: managed_by(node),
+        }
     }
 
     /// Builds a new object.
@@ -215,7 +225,11 @@ impl Writer {
             metadata: ObjectMeta {
                 generate_name: Some("csisc-".to_owned()),
                 namespace: Some(namespace.to_owned()),
-                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.clone())).into()),
+                labels: Some(
+                    labels
+                        .map(|(key, value)| (key.to_owned(), value.clone()))
+                        .into(),
+                ),
                 annotations: marks.pools.as_ref().map(annotation),
                 owner_references: marks.owner.as_ref().map(|owner| vec![owner.clone()]),
                 ..ObjectMeta::default()

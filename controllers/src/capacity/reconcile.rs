@@ -64,7 +64,10 @@ impl Pass {
         owner: Option<Owner>,
         objects: Store<CSIStorageCapacity>,
     ) -> Self {
-        let limit = Limit::new(options.kube_api_capacity_qps, options.kube_api_capacity_burst);
+        let limit = Limit::new(
+            options.kube_api_capacity_qps,
+            options.kube_api_capacity_burst,
+        );
         let on_nodes = context.scope.node().is_some();
         Pass {
             immediate: options.capacity_for_immediate_binding.unwrap_or(on_nodes),
@@ -144,7 +147,10 @@ impl Pass {
             Some(owner) => Some(owner.get(&self.context.kube).await?.clone()),
             None => None,
         };
-        Ok(Marks { owner, pools: (!pools.is_empty()).then(|| pools.join(",")) })
+        Ok(Marks {
+            owner,
+            pools: (!pools.is_empty()).then(|| pools.join(",")),
+        })
     }
 
     /// The wanted objects, with the room from the driver. `trouble` gets the last error.
@@ -161,7 +167,10 @@ impl Pass {
             let first = self.first(&class);
             let in_turn = segments.iter().cycle().skip(first).take(segments.len());
             for (turn, segment) in in_turn.enumerate() {
-                let item = Item { class: class.name_any(), segment: segment.clone() };
+                let item = Item {
+                    class: class.name_any(),
+                    segment: segment.clone(),
+                };
                 if silent {
                     // Every further call may time out as well, and other classes wait.
                     wanted.insert(item, None);
@@ -214,7 +223,9 @@ impl Pass {
 
     /// Asks the driver for the room of a class in a segment (GetCapacity).
     async fn ask(&self, class: &StorageClass, item: &Item) -> Result<Room, Failure> {
-        let topology = csi::Topology { segments: item.segment.clone() };
+        let topology = csi::Topology {
+            segments: item.segment.clone(),
+        };
         let request = csi::GetCapacityRequest {
             parameters: class.parameters.clone().unwrap_or_default(),
             accessible_topology: (!item.segment.is_empty()).then_some(topology),
@@ -223,7 +234,10 @@ impl Pass {
         let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
         let csi = &self.context.driver.csi;
         let answer = csi.get_capacity(request, timeout).await?;
-        Ok(Room { available: answer.available_capacity, largest: answer.maximum_volume_size })
+        Ok(Room {
+            available: answer.available_capacity,
+            largest: answer.maximum_volume_size,
+        })
     }
 
     /// Emits one event for all nodes about a class that the driver refuses. Otherwise pods would
@@ -243,7 +257,9 @@ impl Pass {
             "the CSI driver refuses the parameters of this StorageClass, so there is no room for \
              its volumes anywhere: {message}"
         );
-        self.context.events.once(class, EventKind::Warning, REFUSED, said);
+        self.context
+            .events
+            .once(class, EventKind::Warning, REFUSED, said);
         refused.insert(uid, message);
     }
 
@@ -258,7 +274,9 @@ impl Pass {
                 let patch = marks.patch(&object, room);
                 // The watch reports a deletion, which queues another pass.
                 let written = unless_gone(self.kube.merge(object.as_ref(), patch).await)?;
-                written.into_iter().for_each(|written| self.objects.apply_write(written));
+                written
+                    .into_iter()
+                    .for_each(|written| self.objects.apply_write(written));
             }
             Action::Delete(object) => self.kube.delete(object.as_ref()).await?,
         }

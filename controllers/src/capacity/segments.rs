@@ -28,7 +28,12 @@ pub(super) fn segments(
             let of_node = |csi_node: &CSINode| {
                 segment(csi_node, nodes.get(&csi_node.name_any())?.as_ref(), driver)
             };
-            caches.csi_nodes().all().iter().filter_map(|csi_node| of_node(csi_node)).collect()
+            caches
+                .csi_nodes()
+                .all()
+                .iter()
+                .filter_map(|csi_node| of_node(csi_node))
+                .collect()
         }
     }
 }
@@ -36,7 +41,10 @@ pub(super) fn segments(
 /// True if a node's segment may have changed; most changes of nodes are irrelevant.
 pub(super) fn moved(change: &Change<Node>) -> bool {
     match change {
-        Change::Applied { old: Some(old), new } => old.labels() != new.labels(),
+        Change::Applied {
+            old: Some(old),
+            new,
+        } => old.labels() != new.labels(),
         _ => true,
     }
 }
@@ -45,7 +53,10 @@ pub(super) fn moved(change: &Change<Node>) -> bool {
 pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
     let keys = |node| node::registered(node, driver).and_then(|known| known.topology_keys.clone());
     match change {
-        Change::Applied { old: Some(old), new } => keys(old) != keys(new),
+        Change::Applied {
+            old: Some(old),
+            new,
+        } => keys(old) != keys(new),
         _ => true,
     }
 }
@@ -53,7 +64,9 @@ pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
 /// The segment of a node. `None` if the node lacks the driver or some of its topology labels.
 fn segment(csi_node: &CSINode, node: &Node, driver: &str) -> Option<Segment> {
     let place = NodeTopology::new(node, Some(csi_node), driver);
-    place.segment(&place.keys).filter(|segment| !segment.is_empty())
+    place
+        .segment(&place.keys)
+        .filter(|segment| !segment.is_empty())
 }
 
 #[cfg(test)]
@@ -105,13 +118,21 @@ mod tests {
         ] {
             let node = json!({"metadata": {"name": name, "labels": labels}});
             caches.nodes().apply_write(read(node));
-            caches.csi_nodes().apply_write(read(csi_node(name, driver, "zone")));
+            caches
+                .csi_nodes()
+                .apply_write(read(csi_node(name, driver, "zone")));
         }
         let zone = |value: &str| Segment::from([("zone".to_owned(), value.to_owned())]);
         let found = segments(&Scope::Cluster, true, "d", &caches);
         assert_eq!(found, BTreeSet::from([zone("a"), zone("b")]));
-        let here = Scope::Node { name: "n1".to_owned(), segments: zone("a") };
-        assert_eq!(segments(&here, true, "d", &caches), BTreeSet::from([zone("a")]));
+        let here = Scope::Node {
+            name: "n1".to_owned(),
+            segments: zone("a"),
+        };
+        assert_eq!(
+            segments(&here, true, "d", &caches),
+            BTreeSet::from([zone("a")])
+        );
         assert_eq!(
             segments(&Scope::Cluster, false, "d", &caches),
             BTreeSet::from([Segment::new()])

@@ -35,7 +35,12 @@ impl Site {
     /// A site with a pod of a DaemonSet, and a pool with room.
     fn new() -> Self {
         let site = Site::default();
-        site.put("Pod", "p", "u-pod", json!([controller("DaemonSet", "hostloop", "u-set")]));
+        site.put(
+            "Pod",
+            "p",
+            "u-pod",
+            json!([controller("DaemonSet", "hostloop", "u-set")]),
+        );
         site.room("fast", Ok((100 << 30, Some(10 << 30))));
         site
     }
@@ -106,11 +111,17 @@ fn controller(kind: &str, name: &str, uid: &str) -> Value {
 
 /// The default options, without a rate limit.
 fn defaults() -> Options {
-    Options { kube_api_capacity_qps: 0.0, ..options() }
+    Options {
+        kube_api_capacity_qps: 0.0,
+        ..options()
+    }
 }
 
 fn with_level(capacity_ownerref_level: i32) -> Options {
-    Options { capacity_ownerref_level, ..defaults() }
+    Options {
+        capacity_ownerref_level,
+        ..defaults()
+    }
 }
 
 /// A process that publishes room, for a node or for the cluster.
@@ -161,7 +172,11 @@ impl Rig {
             owner,
             objects,
         );
-        Rig { world, pass, metrics }
+        Rig {
+            world,
+            pass,
+            metrics,
+        }
     }
 
     fn class(&self, name: &str, pool: &str, mode: &str) {
@@ -180,7 +195,8 @@ impl Rig {
         let labels = json!({"t/node": name});
         let node = json!({"kind": "Node", "metadata": {"name": name, "labels": labels}});
         self.world.add(&caches.nodes(), node);
-        self.world.add(&caches.csi_nodes(), testing::csi_node(name, "d", "t/node"));
+        self.world
+            .add(&caches.csi_nodes(), testing::csi_node(name, "d", "t/node"));
     }
 
     async fn run(&self) {
@@ -195,7 +211,11 @@ impl Rig {
 
     /// The goal, the current and the obsolete objects in the metrics.
     fn counts(&self) -> (i64, i64, i64) {
-        let Metrics { goal, current, obsolete } = &self.metrics;
+        let Metrics {
+            goal,
+            current,
+            obsolete,
+        } = &self.metrics;
         (goal.get(), current.get(), obsolete.get())
     }
 
@@ -249,13 +269,20 @@ async fn binding_modes() {
         (Scope::Cluster, Some(true), 2),
     ] {
         let site = Site::new();
-        let options = Options { capacity_for_immediate_binding: immediate, ..defaults() };
+        let options = Options {
+            capacity_for_immediate_binding: immediate,
+            ..defaults()
+        };
         let rig = Rig::new(&site, scope.clone(), options);
         rig.node("n1");
         rig.class("late", "fast", LATE);
         rig.class("now", "fast", NOW);
         rig.run().await;
-        assert_eq!(site.capacities().len(), published, "{scope:?} {immediate:?}");
+        assert_eq!(
+            site.capacities().len(),
+            published,
+            "{scope:?} {immediate:?}"
+        );
     }
 }
 
@@ -466,9 +493,15 @@ fn more_room_than_was_published() {
         (json!("1Gi"), Value::Null, false),
     ] {
         let what = format!("{old} {new}");
-        let change = Change::Applied { old: Some(object(old)), new: object(new) };
+        let change = Change::Applied {
+            old: Some(object(old)),
+            new: object(new),
+        };
         assert_eq!(is_more(&change), more, "{what}");
     }
-    let first = Change::Applied { old: None, new: object(json!("1Gi")) };
+    let first = Change::Applied {
+        old: None,
+        new: object(json!("1Gi")),
+    };
     assert!(!is_more(&first), "no claim waited for the first look");
 }

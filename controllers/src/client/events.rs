@@ -82,7 +82,12 @@ impl Events {
         let (normal, waiting) = queue::queue(WAITING);
         let (urgent, waiting_urgent) = queue::queue(WAITING);
         let (last, seen) = watch::channel(Instant::now());
-        let events = Events { normal, urgent, last: Arc::new(last), metrics };
+        let events = Events {
+            normal,
+            urgent,
+            last: Arc::new(last),
+            metrics,
+        };
         (events, Backlog::new(waiting_urgent, waiting, seen))
     }
 
@@ -107,7 +112,10 @@ impl Events {
     /// Emits a normal event about work that has to wait and is retried. Its repeats do not hold
     /// back the other normal events.
     pub fn waits<K: Resource>(&self, about: &K, reason: &str, message: String) {
-        self.send(&self.urgent, new(about.object_ref(&()), Kind::Normal, reason, message));
+        self.send(
+            &self.urgent,
+            new(about.object_ref(&()), Kind::Normal, reason, message),
+        );
     }
 
     /// Emits a warning.
@@ -119,7 +127,10 @@ impl Events {
     /// the first.
     pub fn once<K: Resource>(&self, about: &K, kind: Kind, reason: &str, message: String) {
         let event = new(about.object_ref(&()), kind, reason, message);
-        self.put(Event { shared: true, ..event });
+        self.put(Event {
+            shared: true,
+            ..event
+        });
     }
 
     /// Emits an event about an object that is known by reference only.
@@ -149,7 +160,14 @@ fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Eve
     let reason = reason.to_owned();
     // Events wait in the queue, and the sender remembers them.
     let message = message::cut(&message, message::MAX_EVENT);
-    Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
+    Event {
+        about,
+        kind,
+        reason,
+        message,
+        emitted: Instant::now(),
+        shared: false,
+    }
 }
 
 mod queue;

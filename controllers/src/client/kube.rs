@@ -55,8 +55,10 @@ const UNFIT_PATCH: &str = "the server rejected our request due to an error in ou
 
 /// Parts of the API server's messages for a patch with the UID of a deleted object, if a new object
 /// has its name.
-const OTHER_UID: [&str; 2] =
-    ["metadata.uid: Invalid value", "Precondition failed: UID in precondition"];
+const OTHER_UID: [&str; 2] = [
+    "metadata.uid: Invalid value",
+    "Precondition failed: UID in precondition",
+];
 
 /// The default deadline of a call.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -129,7 +131,11 @@ pub enum ApiError {
     AlreadyExists { call: String },
     /// The API server rejects the request: a retry would fail again.
     #[error("{call}: {message}")]
-    Rejected { call: String, code: u16, message: String },
+    Rejected {
+        call: String,
+        code: u16,
+        message: String,
+    },
     /// No answer within the deadline. The server may have applied the request.
     #[error("{call}: no answer within {deadline:?}")]
     Timeout { call: String, deadline: Duration },
@@ -197,7 +203,10 @@ impl ApiError {
     }
 
     fn new(call: String, error: kube::Error) -> Self {
-        let failed = |call, error| ApiError::Failed { call, source: Box::new(error) };
+        let failed = |call, error| ApiError::Failed {
+            call,
+            source: Box::new(error),
+        };
         let kube::Error::Api(status) = &error else {
             return failed(call, error);
         };
@@ -206,14 +215,19 @@ impl ApiError {
             404 => ApiError::NotFound { call },
             409 if status.is_already_exists() => ApiError::AlreadyExists { call },
             409 => ApiError::Conflict { call, message },
-            422 if message == UNFIT_PATCH => {
-                ApiError::Conflict { call, message: "it is not as the patch supposes".to_owned() }
-            }
+            422 if message == UNFIT_PATCH => ApiError::Conflict {
+                call,
+                message: "it is not as the patch supposes".to_owned(),
+            },
             422 if OTHER_UID.iter().any(|part| message.contains(part)) => {
                 ApiError::Conflict { call, message }
             }
             429 => failed(call, error),
-            code @ 400..500 => ApiError::Rejected { call, code, message },
+            code @ 400..500 => ApiError::Rejected {
+                call,
+                code,
+                message,
+            },
             _ => failed(call, error),
         }
     }
@@ -252,7 +266,11 @@ impl Call {
             "" => name.to_owned(),
             namespace => format!("{namespace}/{name}"),
         };
-        Call { verb, kind: K::kind(&()).into_owned(), name }
+        Call {
+            verb,
+            kind: K::kind(&()).into_owned(),
+            name,
+        }
     }
 }
 
@@ -283,19 +301,28 @@ impl Kube {
 
     /// Returns a client for the same server that writes as another field manager.
     pub fn managed_by(&self, manager: &str) -> Self {
-        Kube { manager: manager.into(), ..self.clone() }
+        Kube {
+            manager: manager.into(),
+            ..self.clone()
+        }
     }
 
     /// Returns a client for the same server with a separate rate limit.
     pub fn limited(&self, limit: Option<Limit>) -> Self {
-        Kube { limit: limit.map(Arc::new), ..self.clone() }
+        Kube {
+            limit: limit.map(Arc::new),
+            ..self.clone()
+        }
     }
 
     /// Returns a client for the same server that writes only while `leader` leads. A check before
     /// the call does not suffice, because a call waits for the rate limit. A write that waits for a
     /// connection may still leave late: its resourceVersion, UID or name decides then.
     pub fn fenced(&self, leader: &Leadership) -> Self {
-        Kube { fence: Some(leader.clone()), ..self.clone() }
+        Kube {
+            fence: Some(leader.clone()),
+            ..self.clone()
+        }
     }
 
     /// Returns the underlying client for watches, which have no deadline.
@@ -311,7 +338,10 @@ impl Kube {
     ) -> Result<Option<K>, ApiError> {
         let api = K::api(self.client.clone(), namespace);
         let call = Call::new::<K>("get", namespace, name);
-        unless_gone(self.timely(call, async { known(api.get(name).await?) }).await)
+        unless_gone(
+            self.timely(call, async { known(api.get(name).await?) })
+                .await,
+        )
     }
 
     /// Reads other fields of an object than those that are usually kept.
@@ -343,7 +373,8 @@ impl Kube {
         let request = request.get(name, &GetParams::default());
         let sent = async {
             let request = request.map_err(kube::Error::BuildRequest)?;
-            self.send_trimmed::<PartialObjectMeta<K>>(request, fields).await
+            self.send_trimmed::<PartialObjectMeta<K>>(request, fields)
+                .await
         };
         unless_gone(self.timely(call, sent).await)
     }
@@ -358,12 +389,15 @@ impl Kube {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let call = Call::new::<K>("patch", &namespace, &name);
         let request = Request::new(K::api(self.client.clone(), &namespace).resource_url());
-        let params =
-            PatchParams { field_manager: Some(self.manager.to_string()), ..PatchParams::default() };
+        let params = PatchParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PatchParams::default()
+        };
         let request = request.patch(&name, &params, &Patch::Merge(patch));
         let sent = async {
             let request = request.map_err(kube::Error::BuildRequest)?;
-            self.send_trimmed::<PartialObjectMeta<K>>(request, fields).await
+            self.send_trimmed::<PartialObjectMeta<K>>(request, fields)
+                .await
         };
         self.timely(call, sent).await
     }
@@ -382,11 +416,18 @@ impl Kube {
     pub async fn create<K: Resource>(&self, object: &K) -> Result<K, ApiError> {
         let namespace = object.namespace().unwrap_or_default();
         let api = K::api(self.client.clone(), &namespace);
-        let name = object.meta().name.clone().or_else(|| object.meta().generate_name.clone());
+        let name = object
+            .meta()
+            .name
+            .clone()
+            .or_else(|| object.meta().generate_name.clone());
         let call = Call::new::<K>("create", &namespace, &name.unwrap_or_default());
-        let params =
-            PostParams { field_manager: Some(self.manager.to_string()), ..PostParams::default() };
-        self.timely(call, async { known(api.create(&params, object).await?) }).await
+        let params = PostParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PostParams::default()
+        };
+        self.timely(call, async { known(api.create(&params, object).await?) })
+            .await
     }
 
     /// Applies a JSON merge patch to an object. Include `metadata.resourceVersion` if the patch
@@ -397,7 +438,8 @@ impl Kube {
 
     /// Applies a JSON merge patch to an object's status.
     pub async fn merge_status<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
-        self.patch(object, Some("status"), &Patch::Merge(patch)).await
+        self.patch(object, Some("status"), &Patch::Merge(patch))
+            .await
     }
 
     /// Merges `status` into an object's status, unless the object has changed since it was read.
@@ -408,7 +450,8 @@ impl Kube {
         status: Value,
     ) -> Result<K, ApiError> {
         let metadata = json!({"resourceVersion": object.resource_version()});
-        self.merge_status(object, json!({"metadata": metadata, "status": status})).await
+        self.merge_status(object, json!({"metadata": metadata, "status": status}))
+            .await
     }
 
     /// Applies a strategic merge patch, which merges lists by key, to an object's status. Kinds
@@ -418,14 +461,18 @@ impl Kube {
         object: &K,
         patch: Value,
     ) -> Result<K, ApiError> {
-        self.patch(object, Some("status"), &Patch::Strategic(patch)).await
+        self.patch(object, Some("status"), &Patch::Strategic(patch))
+            .await
     }
 
     /// Applies a JSON patch (RFC 6902), a list of operations such as `test`, to an object.
     pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
         let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|error| {
             let call = Call::new::<K>("patch", "", &object.name_any()).to_string();
-            ApiError::Failed { call, source: Box::new(kube::Error::SerdeError(error)) }
+            ApiError::Failed {
+                call,
+                source: Box::new(kube::Error::SerdeError(error)),
+            }
         })?;
         self.patch(object, None, &Patch::Json::<()>(patch)).await
     }
@@ -438,12 +485,17 @@ impl Kube {
     ) -> Result<K, ApiError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api = K::api(self.client.clone(), &namespace);
-        let params =
-            PatchParams { field_manager: Some(self.manager.to_string()), ..PatchParams::default() };
+        let params = PatchParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PatchParams::default()
+        };
         let call = Call::new::<K>("patch", &namespace, &name);
         match subresource {
             None => {
-                self.timely(call, async { known(api.patch(&name, &params, patch).await?) }).await
+                self.timely(call, async {
+                    known(api.patch(&name, &params, patch).await?)
+                })
+                .await
             }
             Some(part) => {
                 let patched = api.patch_subresource(part, &name, &params, patch);
@@ -455,14 +507,19 @@ impl Kube {
     /// Deletes an object if its UID is still the one that was read. Deleting a missing object
     /// succeeds.
     pub async fn delete<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
-        let preconditions = Preconditions { uid: object.uid(), resource_version: None };
+        let preconditions = Preconditions {
+            uid: object.uid(),
+            resource_version: None,
+        };
         self.delete_if(object, preconditions).await
     }
 
     /// Deletes an object if it is unchanged since it was read.
     pub async fn delete_unchanged<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
-        let preconditions =
-            Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+        let preconditions = Preconditions {
+            uid: object.uid(),
+            resource_version: object.resource_version(),
+        };
         self.delete_if(object, preconditions).await
     }
 
@@ -488,11 +545,16 @@ impl Kube {
         }
         let is_read = matches!(call.verb, "get" | "list");
         if !is_read && self.fence.as_ref().is_some_and(|leader| !leader.leads()) {
-            return Err(ApiError::NotLeading { call: call.to_string() });
+            return Err(ApiError::NotLeading {
+                call: call.to_string(),
+            });
         }
         let answer = tokio::time::timeout(DEADLINE, sent).await;
         let answer = match answer {
-            Err(_) => Err(ApiError::Timeout { call: call.to_string(), deadline: DEADLINE }),
+            Err(_) => Err(ApiError::Timeout {
+                call: call.to_string(),
+                deadline: DEADLINE,
+            }),
             Ok(answer) => answer.map_err(|error| ApiError::new(call.to_string(), error)),
         };
         self.metrics.api_call(
@@ -502,7 +564,10 @@ impl Kube {
         );
         let is_away = answer.as_ref().err().is_some_and(ApiError::is_outage);
         self.is_away.store(is_away, Ordering::Relaxed);
-        if !matches!(answer, Err(ApiError::Timeout { .. } | ApiError::Failed { .. })) {
+        if !matches!(
+            answer,
+            Err(ApiError::Timeout { .. } | ApiError::Failed { .. })
+        ) {
             let mut answered = self.answered.lock();
             *answered = Some(Instant::now());
         }

@@ -68,7 +68,10 @@ fn see(seen: &watch::Sender<LeaderObservation>, led: bool) {
     seen.send_if_modified(|sight| {
         let changed = sight.led != led;
         if changed {
-            *sight = LeaderObservation { led, since: Instant::now() };
+            *sight = LeaderObservation {
+                led,
+                since: Instant::now(),
+            };
         }
         changed
     });
@@ -103,9 +106,15 @@ impl Leadership {
     /// Also returns a sender that reports whether any process leads.
     pub fn seen() -> (watch::Sender<Until>, watch::Sender<LeaderObservation>, Self) {
         let (sender, until) = watch::channel(None);
-        let (seeing, sight) =
-            watch::channel(LeaderObservation { led: false, since: Instant::now() });
-        let leadership = Leadership { until, sight, always: None };
+        let (seeing, sight) = watch::channel(LeaderObservation {
+            led: false,
+            since: Instant::now(),
+        });
+        let leadership = Leadership {
+            until,
+            sight,
+            always: None,
+        };
         (sender, seeing, leadership)
     }
 
@@ -137,7 +146,9 @@ impl Leadership {
     /// True if `grace` has passed since the leadership expired without any update. The task that
     /// renews the lease is then stuck.
     pub fn overdue(&self, grace: Duration) -> bool {
-        self.until.borrow().is_some_and(|until| until + grace < Instant::now())
+        self.until
+            .borrow()
+            .is_some_and(|until| until + grace < Instant::now())
     }
 
     /// Waits until this process leads.

@@ -15,18 +15,55 @@ fn a_newcomer_displaces_who_has_most_and_asks_for_nothing() {
     type Case = (&'static str, &'static [(u8, State)], u8, Option<u64>);
     let cases: [Case; 9] = [
         ("none of none", &[], 1, None),
-        ("the oldest that waits", &[(1, Served), (1, Waiting), (1, Waiting)], 1, Some(1)),
-        ("the oldest, if none waits", &[(1, Served), (1, Served)], 1, Some(0)),
-        ("of the peer with most", &[(2, Waiting), (1, Served), (1, Served)], 3, Some(1)),
-        ("a probe is not displaced", &[(9, Waiting), (1, Waiting), (1, Waiting)], 1, Some(1)),
-        ("the newcomer counts", &[(1, Waiting), (2, Waiting)], 2, Some(1)),
-        ("among equals who waits", &[(1, Served), (2, Waiting)], 3, Some(1)),
-        ("none that is kept", &[(1, Kept), (1, Kept), (2, Served)], 1, Some(2)),
+        (
+            "the oldest that waits",
+            &[(1, Served), (1, Waiting), (1, Waiting)],
+            1,
+            Some(1),
+        ),
+        (
+            "the oldest, if none waits",
+            &[(1, Served), (1, Served)],
+            1,
+            Some(0),
+        ),
+        (
+            "of the peer with most",
+            &[(2, Waiting), (1, Served), (1, Served)],
+            3,
+            Some(1),
+        ),
+        (
+            "a probe is not displaced",
+            &[(9, Waiting), (1, Waiting), (1, Waiting)],
+            1,
+            Some(1),
+        ),
+        (
+            "the newcomer counts",
+            &[(1, Waiting), (2, Waiting)],
+            2,
+            Some(1),
+        ),
+        (
+            "among equals who waits",
+            &[(1, Served), (2, Waiting)],
+            3,
+            Some(1),
+        ),
+        (
+            "none that is kept",
+            &[(1, Kept), (1, Kept), (2, Served)],
+            1,
+            Some(2),
+        ),
         ("none, if all are kept", &[(1, Kept), (2, Kept)], 1, None),
     ];
     for (case, held, newcomer, expected) in cases {
-        let held: Vec<_> =
-            (0..).zip(held).map(|(id, (number, state))| (id, peer(*number), *state)).collect();
+        let held: Vec<_> = (0..)
+            .zip(held)
+            .map(|(id, (number, state))| (id, peer(*number), *state))
+            .collect();
         assert_eq!(choose_displaced(&held, peer(newcomer)), expected, "{case}");
     }
 }
@@ -68,7 +105,11 @@ async fn without_a_descriptor_it_pauses_and_gives_one_back() {
     let waiting = slots.admit(peer(1)).await.unwrap();
     let listener = Exhausted::default();
     let begin = Instant::now();
-    assert!(timeout(10 * PAUSE, accept_admitted(&listener, &slots)).await.is_err());
+    assert!(
+        timeout(10 * PAUSE, accept_admitted(&listener, &slots))
+            .await
+            .is_err()
+    );
     assert_eq!(begin.elapsed(), 10 * PAUSE);
     assert!(listener.0.load(Ordering::Relaxed) <= 11, "{:?}", listener.0);
     assert!(waiting.displaced().is_cancelled());

@@ -110,13 +110,14 @@ impl<T: Send + Sync + 'static> Controller<T> {
         I: IntoIterator<Item = K, IntoIter: Send> + Send,
     {
         let (names, queue) = (self.context.queue(), queue.clone());
-        self.feed_after(delay, watch, &names, name).work(label, &names, 1, move |this, name| {
-            let (queue, waiting) = (queue.clone(), waiting.clone());
-            async move {
-                queue.wake_each(waiting(&this, &name)).await;
-                Outcome::Done
-            }
-        })
+        self.feed_after(delay, watch, &names, name)
+            .work(label, &names, 1, move |this, name| {
+                let (queue, waiting) = (queue.clone(), waiting.clone());
+                async move {
+                    queue.wake_each(waiting(&this, &name)).await;
+                    Outcome::Done
+                }
+            })
     }
 
     fn on_change<O: Resource>(
@@ -342,6 +343,9 @@ mod tests {
         let context = World::new(&[]).context;
         context.stop.cancel();
         let never = |_| std::future::pending();
-        Controller::new(&context, Arc::new(())).after(never).run().await;
+        Controller::new(&context, Arc::new(()))
+            .after(never)
+            .run()
+            .await;
     }
 }

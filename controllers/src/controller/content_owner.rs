@@ -21,7 +21,11 @@ pub(crate) fn owner<'a>(
     sources: impl IntoIterator<Item = &'a PersistentVolume>,
 ) -> Ownership {
     let side = |within: bool| {
-        if within { Ownership::Local } else { Ownership::Remote }
+        if within {
+            Ownership::Local
+        } else {
+            Ownership::Remote
+        }
     };
     if *scope == Scope::Cluster {
         return Ownership::Local;
@@ -32,7 +36,9 @@ pub(crate) fn owner<'a>(
     if by_handle.is_some() || by_label.is_some() {
         return side(by_handle != Some(false) && by_label != Some(false));
     }
-    let mut placed = sources.into_iter().filter(|volume| pv::node_terms(volume).is_some());
+    let mut placed = sources
+        .into_iter()
+        .filter(|volume| pv::node_terms(volume).is_some());
     match placed.next() {
         None => Ownership::Unknown,
         Some(volume) => side(scope.has_content(labels, Some(volume))),
@@ -84,11 +90,35 @@ mod tests {
             (reported(), none.clone(), ours, vec![], Ownership::Local),
             (reported(), label("n1"), ours, vec![], Ownership::Local),
             (reported(), label("n2"), ours, vec![], Ownership::Remote),
-            (reported(), label("n2"), ours, vec![volume(&["n1"])], Ownership::Remote),
-            (reported(), label("n1"), theirs, vec![volume(&["n1"])], Ownership::Remote),
+            (
+                reported(),
+                label("n2"),
+                ours,
+                vec![volume(&["n1"])],
+                Ownership::Remote,
+            ),
+            (
+                reported(),
+                label("n1"),
+                theirs,
+                vec![volume(&["n1"])],
+                Ownership::Remote,
+            ),
             (reported(), label("n1"), None, vec![], Ownership::Local),
-            (Pools::default(), label("n1"), theirs, vec![], Ownership::Local),
-            (Pools::default(), none.clone(), ours, vec![], Ownership::Unknown),
+            (
+                Pools::default(),
+                label("n1"),
+                theirs,
+                vec![],
+                Ownership::Local,
+            ),
+            (
+                Pools::default(),
+                none.clone(),
+                ours,
+                vec![],
+                Ownership::Unknown,
+            ),
         ] {
             let found = owner(&here, &pools, &labels, handle, &sources);
             assert_eq!(found, expected, "{pools:?} {labels:?} {handle:?}");
@@ -99,7 +129,11 @@ mod tests {
             (none.clone(), vec![volume(&["n1"])], Ownership::Local),
             (none.clone(), vec![volume(&["n2"])], Ownership::Remote),
             (none.clone(), vec![volume(&[])], Ownership::Unknown),
-            (none.clone(), vec![volume(&[]), volume(&["n2"])], Ownership::Remote),
+            (
+                none.clone(),
+                vec![volume(&[]), volume(&["n2"])],
+                Ownership::Remote,
+            ),
             (none.clone(), vec![], Ownership::Unknown),
         ] {
             let pools = Pools::default();

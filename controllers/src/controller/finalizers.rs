@@ -116,8 +116,10 @@ pub(crate) async fn let_go<K: Resource>(
     let Some(object) = found.filter(|found| found.metadata.deletion_timestamp.is_some()) else {
         return Ok(None);
     };
-    let (gone, kept): (Vec<&String>, Vec<&String>) =
-        object.finalizers().iter().partition(|one| finalizers.contains(&one.as_str()));
+    let (gone, kept): (Vec<&String>, Vec<&String>) = object
+        .finalizers()
+        .iter()
+        .partition(|one| finalizers.contains(&one.as_str()));
     if !gone.is_empty() {
         let patch = json!({"metadata": {"uid": object.uid(),
             "resourceVersion": object.resource_version(), "finalizers": kept}});
@@ -159,7 +161,10 @@ mod tests {
             let world = World::new(&[]);
             let put = |finalizers: &[&str]| {
                 let metadata = json!({"uid": "u", "finalizers": finalizers});
-                world.api.put(with(volume("v", DRIVER, "h"), json!({ "metadata": metadata })))
+                world.api.put(with(
+                    volume("v", DRIVER, "h"),
+                    json!({ "metadata": metadata }),
+                ))
             };
             let left = || {
                 let volume = world.api.get("persistentvolumes/v").expect("the volume");
@@ -168,7 +173,9 @@ mod tests {
             };
             let volume: PersistentVolume = read(put(seen));
             put(now);
-            add(&world.context.kube, None, &volume, "f").await.expect("a write");
+            add(&world.context.kube, None, &volume, "f")
+                .await
+                .expect("a write");
             // Only a list that is missing or has changed needs a second attempt.
             let attempts = match seen {
                 _ if seen.contains(&"f") => 0,
@@ -177,7 +184,9 @@ mod tests {
             };
             assert_eq!(world.api.writes().len(), attempts, "{seen:?} {now:?}");
             assert_eq!(left(), added, "{seen:?} {now:?}");
-            remove(&world.context.kube, None, &volume, "f").await.expect("a write");
+            remove(&world.context.kube, None, &volume, "f")
+                .await
+                .expect("a write");
             let expected = if seen.contains(&"f") { removed } else { added };
             assert_eq!(left(), expected, "{seen:?} {now:?}");
         }
@@ -188,13 +197,18 @@ mod tests {
         let world = World::new(&[]);
         let put = |uid: &str| {
             let metadata = json!({"uid": uid, "finalizers": ["x"]});
-            world.api.put(with(volume("v", DRIVER, "h"), json!({ "metadata": metadata })))
+            world.api.put(with(
+                volume("v", DRIVER, "h"),
+                json!({ "metadata": metadata }),
+            ))
         };
         let old: PersistentVolume = read(put("old"));
         put("new");
         let added = add(&world.context.kube, None, &old, "f").await;
         assert!(added.is_err_and(|error| error.is_conflict()));
-        remove(&world.context.kube, None, &old, "x").await.expect("nothing to do");
+        remove(&world.context.kube, None, &old, "x")
+            .await
+            .expect("nothing to do");
         let now = world.api.get("persistentvolumes/v").expect("the volume");
         assert_eq!(now["metadata"]["finalizers"], json!(["x"]));
     }

@@ -25,7 +25,10 @@ pub struct ObjectKey {
 impl ObjectKey {
     /// The key of this name, and of no namespace if that is not known.
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
-        ObjectKey { name: name.into(), namespace: namespace.unwrap_or_default().into() }
+        ObjectKey {
+            name: name.into(),
+            namespace: namespace.unwrap_or_default().into(),
+        }
     }
 
     /// The UID of a claim.
@@ -37,7 +40,10 @@ impl ObjectKey {
     /// The name of a volume, which belongs to the namespace of its claim.
     pub(crate) fn of_volume(volume: &PersistentVolume) -> Self {
         let claim = pv::claim(volume);
-        ObjectKey::new(claim.and_then(|claim| claim.namespace.as_deref()), &volume.name_any())
+        ObjectKey::new(
+            claim.and_then(|claim| claim.namespace.as_deref()),
+            &volume.name_any(),
+        )
     }
 
     /// The name of an attachment, which belongs to the namespace of its volume's claim. Watches of
@@ -57,7 +63,10 @@ impl ObjectKey {
     ) -> Option<Self> {
         let name = attachment.spec.source.persistent_volume_name.as_deref()?;
         let volume = volumes.get(name);
-        Some(volume.map_or_else(|| ObjectKey::new(None, name), |it| ObjectKey::of_volume(&it)))
+        Some(volume.map_or_else(
+            || ObjectKey::new(None, name),
+            |it| ObjectKey::of_volume(&it),
+        ))
     }
 
     /// The name of a content, which belongs to the namespace of its snapshot or group.
@@ -128,11 +137,27 @@ mod tests {
             "driver": "d", "deletionPolicy": "Delete", "source": {},
             "volumeGroupSnapshotRef": {"namespace": "team", "name": "all"}}});
         for (key, name, namespace) in [
-            (ObjectKey::of_claim(&read(claim)).expect("a UID"), "u", "team"),
-            (volume(json!({"namespace": "team", "name": "c"})), "v", "team"),
+            (
+                ObjectKey::of_claim(&read(claim)).expect("a UID"),
+                "u",
+                "team",
+            ),
+            (
+                volume(json!({"namespace": "team", "name": "c"})),
+                "v",
+                "team",
+            ),
             (volume(json!(null)), "v", ""),
-            (ObjectKey::of_content(&read::<VolumeSnapshotContent>(content)), "s", "team"),
-            (ObjectKey::of_content(&read::<VolumeGroupSnapshotContent>(group)), "g", "team"),
+            (
+                ObjectKey::of_content(&read::<VolumeSnapshotContent>(content)),
+                "s",
+                "team",
+            ),
+            (
+                ObjectKey::of_content(&read::<VolumeGroupSnapshotContent>(group)),
+                "g",
+                "team",
+            ),
         ] {
             assert_eq!((key.name(), key.namespace()), (name, namespace));
         }

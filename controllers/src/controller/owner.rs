@@ -52,7 +52,12 @@ impl Context {
         }
         let volume_id = id.to_owned();
         let request = ControllerGetVolumeRequest { volume_id };
-        match self.driver.csi.controller_get_volume(request, timeout).await {
+        match self
+            .driver
+            .csi
+            .controller_get_volume(request, timeout)
+            .await
+        {
             Ok(_) => Ok(Some(true)),
             Err(failure) if failure.code() == Code::NotFound => Ok(Some(false)),
             Err(failure) => Err(failure),
@@ -87,7 +92,12 @@ mod tests {
             (reported(), "vol-b2-0", Value::Null, Ownership::Remote),
             (Pools::default(), "vol-a1-0", at("n1"), Ownership::Local),
             (Pools::default(), "vol-a1-0", at("n2"), Ownership::Remote),
-            (Pools::default(), "vol-a1-0", Value::Null, Ownership::Unknown),
+            (
+                Pools::default(),
+                "vol-a1-0",
+                Value::Null,
+                Ownership::Unknown,
+            ),
             (Pools::default(), "vol-a1-0", by_zone(), Ownership::Unknown),
             (reported(), "vol-a1-0", by_zone(), Ownership::Local),
         ] {

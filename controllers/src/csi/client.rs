@@ -50,7 +50,11 @@ struct Fence(Leadership);
 
 impl Filter for Fence {
     fn before_write(&mut self) -> io::Result<()> {
-        if self.0.leads() { Ok(()) } else { Err(io::Error::other("this process no longer leads")) }
+        if self.0.leads() {
+            Ok(())
+        } else {
+            Err(io::Error::other("this process no longer leads"))
+        }
     }
 }
 
@@ -64,7 +68,10 @@ impl Csi {
     /// A client for the driver at a Unix socket.
     pub fn at_socket(path: impl Into<PathBuf>) -> Self {
         let path = Arc::new(path.into());
-        Csi { socket: Some(path.clone()), ..Csi::over(connecting(path)) }
+        Csi {
+            socket: Some(path.clone()),
+            ..Csi::over(connecting(path))
+        }
     }
 
     /// A client for the same driver with a connection of its own, which carries nothing more to the
@@ -81,7 +88,11 @@ impl Csi {
             Some(path) => Csi::fenced_over(connecting(path.clone()), leader),
             None => self.clone(),
         };
-        Csi { socket: self.socket.clone(), metrics: self.metrics.clone(), ..fenced }
+        Csi {
+            socket: self.socket.clone(),
+            metrics: self.metrics.clone(),
+            ..fenced
+        }
     }
 
     fn fenced_over<F, S>(open: impl Fn() -> F + Clone + Send + 'static, leader: &Leadership) -> Self
@@ -92,7 +103,12 @@ impl Csi {
         let leader = leader.clone();
         Csi::over(move || {
             let (opened, filter) = (open(), Fence(leader.clone()));
-            async move { Ok(FilteredStream { stream: opened.await?, filter }) }
+            async move {
+                Ok(FilteredStream {
+                    stream: opened.await?,
+                    filter,
+                })
+            }
         })
     }
 
@@ -103,7 +119,10 @@ impl Csi {
         Csi::through(tower::service_fn(move |request: http::Request<Body>| {
             let mut services = services.clone();
             async move {
-                match AssertUnwindSafe(services.call(request)).catch_unwind().await {
+                match AssertUnwindSafe(services.call(request))
+                    .catch_unwind()
+                    .await
+                {
                     Ok(answer) => answer.map_err(BoxError::from),
                     Err(_) => Err(Status::unavailable(PANICKED).into()),
                 }
@@ -136,7 +155,11 @@ impl Csi {
         S::Future: Send,
     {
         let service = service.map_err(|error| Status::from_error(error.into()));
-        Csi { channel: BoxCloneSyncService::new(service), socket: None, metrics: None }
+        Csi {
+            channel: BoxCloneSyncService::new(service),
+            socket: None,
+            metrics: None,
+        }
     }
 
     /// A channel without a driver: every call fails. For processes that only need the driver's
@@ -186,7 +209,11 @@ impl Failure {
     /// lost the answer, regardless of the transport's error.
     pub fn code(&self) -> Code {
         let from_driver = std::error::Error::source(&self.status).is_none();
-        if from_driver { self.status.code() } else { Code::Unavailable }
+        if from_driver {
+            self.status.code()
+        } else {
+            Code::Unavailable
+        }
     }
 
     /// True if the driver says that it refused the call for lack of room. The call had no effect.

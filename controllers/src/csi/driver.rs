@@ -51,8 +51,12 @@ pub enum DriverError {
 impl Driver {
     /// Waits until the driver is ready, then reads its identity. The socket may not exist yet.
     pub async fn introduce(csi: Csi, stop: &CancellationToken) -> Result<Self, DriverError> {
-        stop.run_until_cancelled(ready(&csi)).await.ok_or(DriverError::Stopped)?;
-        let info = csi.get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE).await?;
+        stop.run_until_cancelled(ready(&csi))
+            .await
+            .ok_or(DriverError::Stopped)?;
+        let info = csi
+            .get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE)
+            .await?;
         let services = csi
             .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {}, DEADLINE)
             .await?
@@ -100,7 +104,10 @@ impl Driver {
 
     /// The same driver, behind [`Csi::fenced`].
     pub(crate) fn fenced(&self, leader: &Leadership) -> Self {
-        Driver { csi: self.csi.fenced(leader), ..self.clone() }
+        Driver {
+            csi: self.csi.fenced(leader),
+            ..self.clone()
+        }
     }
 
     async fn ask_services(&mut self) -> Result<(), Failure> {
@@ -118,7 +125,11 @@ impl Driver {
         if self.serves(Service::GroupControllerService) {
             let request = csi::GroupControllerGetCapabilitiesRequest {};
             let answer = csi.group_controller_get_capabilities(request, DEADLINE);
-            let types = answer.await?.capabilities.into_iter().filter_map(|one| one.r#type);
+            let types = answer
+                .await?
+                .capabilities
+                .into_iter()
+                .filter_map(|one| one.r#type);
             self.group = types.map(|group::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         // A central deployment may lack a node service.
@@ -193,7 +204,9 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Err("does not begin and end with a letter or digit".to_owned());
     }
     match name.chars().find(|c| !plain(*c) && !matches!(c, '-' | '.')) {
-        Some(c) => Err(format!("contains {c:?}; letters, digits, '-' and '.' are allowed")),
+        Some(c) => Err(format!(
+            "contains {c:?}; letters, digits, '-' and '.' are allowed"
+        )),
         None => Ok(()),
     }
 }

@@ -78,7 +78,10 @@ mod tests {
     ];
 
     fn failed(status: Status) -> Failure {
-        Failure { call: "Call", status }
+        Failure {
+            call: "Call",
+            status,
+        }
     }
 
     #[test]
@@ -90,7 +93,10 @@ mod tests {
         for (code, expected) in [
             (Code::Cancelled, background),
             (Code::Unknown, done),
-            (Code::InvalidArgument, [Infeasible, Infeasible, Infeasible, Infeasible, Final]),
+            (
+                Code::InvalidArgument,
+                [Infeasible, Infeasible, Infeasible, Infeasible, Final],
+            ),
             (Code::DeadlineExceeded, background),
             (Code::NotFound, [Final, Final, Infeasible, Final, Final]),
             (Code::AlreadyExists, done),
@@ -99,7 +105,10 @@ mod tests {
                 Code::ResourceExhausted,
                 [Reschedule, Final, InBackground, InBackground, InBackground],
             ),
-            (Code::FailedPrecondition, [Final, Final, InUse, Final, Final]),
+            (
+                Code::FailedPrecondition,
+                [Final, Final, InUse, Final, Final],
+            ),
             (Code::Aborted, background),
             (Code::OutOfRange, [Final, Final, Infeasible, Final, Final]),
             (Code::Unimplemented, done),
@@ -125,6 +134,10 @@ mod tests {
         }
         // What goes on in the background is not ended by a detail.
         let failure = failed(no_room(Code::Aborted, "busy".to_owned()));
-        assert!(CALLS.iter().all(|call| class(*call, &failure) == InBackground));
+        assert!(
+            CALLS
+                .iter()
+                .all(|call| class(*call, &failure) == InBackground)
+        );
     }
 }

@@ -54,7 +54,10 @@ pub struct FreedSignal(Arc<Inner>);
 impl FreedSignal {
     /// A signal that the driver announces to, too: it is in this process.
     pub fn with_driver() -> Self {
-        FreedSignal(Arc::new(Inner { driver_announces: true, ..Inner::default() }))
+        FreedSignal(Arc::new(Inner {
+            driver_announces: true,
+            ..Inner::default()
+        }))
     }
 
     /// Announces what a call to the driver freed, unless the driver does so itself: each
@@ -105,8 +108,17 @@ impl FreedSignal {
         let mut waiting = self.0.waiting.lock();
         waiting.count += 1;
         let number = waiting.count;
-        waiting.by_freed.entry(freed.clone()).or_default().add(namespace, number, wake);
-        Wait { signal: self.clone(), freed, namespace: namespace.to_owned(), number }
+        waiting
+            .by_freed
+            .entry(freed.clone())
+            .or_default()
+            .add(namespace, number, wake);
+        Wait {
+            signal: self.clone(),
+            freed,
+            namespace: namespace.to_owned(),
+            number,
+        }
     }
 }
 
@@ -141,7 +153,11 @@ pub(crate) struct Waiters<K> {
 impl<K: Key + Send + Sync + 'static> Waiters<K> {
     /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
     pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
-        Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
+        Waiters {
+            signal: signal.clone(),
+            wake: Arc::new(wake),
+            waiting: Arc::default(),
+        }
     }
 
     /// Creates an empty set. At the end of its wait, a key is queued without its backoff.

@@ -48,7 +48,9 @@ where
             token = next;
         }
     };
-    tokio::time::timeout(deadline, pages).await.unwrap_or(Err(ListError::Timeout(call, deadline)))
+    tokio::time::timeout(deadline, pages)
+        .await
+        .unwrap_or(Err(ListError::Timeout(call, deadline)))
 }
 
 /// Lists all volumes with the nodes that they are published to. `max_entries` is the page size; 0
@@ -60,7 +62,10 @@ pub async fn published(
 ) -> Result<Published, ListError> {
     let max_entries = i32::try_from(max_entries).unwrap_or(i32::MAX);
     let volumes = all("ListVolumes", deadline, |starting_token| async move {
-        let request = ListVolumesRequest { max_entries, starting_token };
+        let request = ListVolumesRequest {
+            max_entries,
+            starting_token,
+        };
         let page = csi.list_volumes(request, deadline).await?;
         let volumes = page.entries.into_iter().filter_map(|entry| {
             let nodes = entry.status.unwrap_or_default().published_node_ids;
@@ -81,17 +86,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lists_end_with_their_last_page_or_an_error() {
-        let failure = || Failure { call: "ListThings", status: Status::aborted("token") };
+        let failure = || Failure {
+            call: "ListThings",
+            status: Status::aborted("token"),
+        };
         for (tokens, expected) in [
             (&[""][..], Ok(1)),
             (&["1", ""], Ok(2)),
             (&["1", "2", "1", ""], Ok(4)),
-            (&["1", "1", ""], Err("ListThings gave the token \"1\" twice in a row".to_owned())),
+            (
+                &["1", "1", ""],
+                Err("ListThings gave the token \"1\" twice in a row".to_owned()),
+            ),
             (
                 &["1", "2", "2", ""],
                 Err("ListThings gave the token \"2\" twice in a row".to_owned()),
             ),
-            (&["1", "2"], Err("ListThings: not all pages within 10s".to_owned())),
+            (
+                &["1", "2"],
+                Err("ListThings: not all pages within 10s".to_owned()),
+            ),
             (&["1", "failure"], Err(failure().to_string())),
         ] {
             let read = Cell::new(0);
@@ -104,7 +118,11 @@ mod tests {
                 }
             });
             let entries = listed.await.map(|entries| entries.len());
-            assert_eq!(entries.map_err(|error| error.to_string()), expected, "{tokens:?}");
+            assert_eq!(
+                entries.map_err(|error| error.to_string()),
+                expected,
+                "{tokens:?}"
+            );
         }
     }
 }

@@ -39,7 +39,11 @@ impl Pools {
     /// True if a handle belongs to one of the pools; `None` if the driver does not report pools.
     pub fn own(&self, handle: &str) -> Option<bool> {
         let known = self.0.as_ref()?();
-        Some(handle.split('-').any(|part| known.iter().any(|pool| pool == part)))
+        Some(
+            handle
+                .split('-')
+                .any(|part| known.iter().any(|pool| pool == part)),
+        )
     }
 }
 

@@ -29,8 +29,14 @@ async fn calls_are_answered_beside_connections_without_one() {
             });
             let endpoint = Endpoint::from_static("http://unix");
             let channel = endpoint.connect_with_connector(connector).await.unwrap();
-            let called = RegistrationClient::new(channel).get_info(InfoRequest {}).await;
-            assert_eq!(called.unwrap().into_inner().name, "hostloop.csi.dev", "beside {number}");
+            let called = RegistrationClient::new(channel)
+                .get_info(InfoRequest {})
+                .await;
+            assert_eq!(
+                called.unwrap().into_inner().name,
+                "hostloop.csi.dev",
+                "beside {number}"
+            );
         }
     }
     let bounded = async {

@@ -104,7 +104,11 @@ impl From<VolumeHealthEntry> for Finding {
             VolumeHealthErrorType::Inaccessible => "Inaccessible",
             VolumeHealthErrorType::DataLoss => "DataLoss",
         };
-        Finding { status, reason: entry.reason, message: entry.message }
+        Finding {
+            status,
+            reason: entry.reason,
+            message: entry.message,
+        }
     }
 }
 
@@ -115,7 +119,11 @@ impl From<StorageBackendHealth> for Finding {
             StorageHealthErrorType::StorageDegraded => "Degraded",
             StorageHealthErrorType::StorageUnreachable => "Unreachable",
         };
-        Finding { status, reason: entry.reason, message: entry.message }
+        Finding {
+            status,
+            reason: entry.reason,
+            message: entry.message,
+        }
     }
 }
 
@@ -139,7 +147,10 @@ pub(super) fn judge(
             changes.push((volume.claim.clone(), change));
         }
         if let Some(condition) = condition {
-            let condition = Condition { volume: volume.name.clone(), ..condition };
+            let condition = Condition {
+                volume: volume.name.clone(),
+                ..condition
+            };
             known.insert(volume.uid.clone(), condition);
         }
     }
@@ -170,14 +181,23 @@ pub(super) fn judge_one(
 
 /// The kinds of findings, without their messages.
 pub(super) fn kinds(findings: &[Finding]) -> BTreeSet<(&str, &str)> {
-    findings.iter().map(|finding| (finding.status, finding.reason.as_str())).collect()
+    findings
+        .iter()
+        .map(|finding| (finding.status, finding.reason.as_str()))
+        .collect()
 }
 
 fn text(findings: &[Finding]) -> String {
-    let lines = findings.iter().map(|Finding { status, reason, message }| match message.as_str() {
-        "" => format!("{status}: {reason}"),
-        message => format!("{status}: {reason}: {message}"),
-    });
+    let lines = findings.iter().map(
+        |Finding {
+             status,
+             reason,
+             message,
+         }| match message.as_str() {
+            "" => format!("{status}: {reason}"),
+            message => format!("{status}: {reason}: {message}"),
+        },
+    );
     lines.collect::<Vec<_>>().join("; ")
 }
 

@@ -64,7 +64,10 @@ impl Collector for Conditions {
         let help = "Conditions of the storage under the volumes that is not well, by what is wrong";
         let name = "hostloop_storage_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
-        let storage = state.storage.as_ref().map(|condition| kinds(&condition.findings));
+        let storage = state
+            .storage
+            .as_ref()
+            .map(|condition| kinds(&condition.findings));
         for (status, reason) in storage.into_iter().flatten() {
             let labels = [("status", status), ("reason", reason)];
             one.encode(family.encode_family(&labels)?)?;

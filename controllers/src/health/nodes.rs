@@ -55,7 +55,11 @@ pub(super) async fn run(context: &Context) {
             known.clear();
             continue;
         }
-        let seen = nodes.all().iter().map(|node| (node.name_any(), is_ready(node))).collect();
+        let seen = nodes
+            .all()
+            .iter()
+            .map(|node| (node.name_any(), is_ready(node)))
+            .collect();
         for change in decide(&mut known, &seen, Instant::now()) {
             match change {
                 Change::Failed(node) => {
@@ -77,7 +81,13 @@ pub(super) async fn run(context: &Context) {
                 }
                 Change::Recovered(node, claims) => {
                     let message = format!("Node {node} is ready again");
-                    emit(context, EventKind::Normal, "NodeRecovered", &claims, &message);
+                    emit(
+                        context,
+                        EventKind::Normal,
+                        "NodeRecovered",
+                        &claims,
+                        &message,
+                    );
                 }
             }
         }
@@ -93,7 +103,10 @@ async fn used_on(
 ) -> Result<Vec<ObjectReference>, ApiError> {
     let mut used = Vec::new();
     let take = |pod: Pod| used.extend(take_used(&mut unused, &pod));
-    context.kube.list_by_field(&format!("spec.nodeName={node}"), take).await?;
+    context
+        .kube
+        .list_by_field(&format!("spec.nodeName={node}"), take)
+        .await?;
     Ok(used)
 }
 
@@ -105,7 +118,9 @@ fn emit(
     message: &str,
 ) {
     for claim in claims {
-        context.events.emit(claim.clone(), kind, reason, message.to_owned());
+        context
+            .events
+            .emit(claim.clone(), kind, reason, message.to_owned());
     }
 }
 
@@ -120,12 +135,19 @@ fn decide(
     let mut changes = Vec::new();
     for (node, ready) in nodes {
         if *ready {
-            if let Some(Down { reported: Some(claims), .. }) = known.remove(node) {
+            if let Some(Down {
+                reported: Some(claims),
+                ..
+            }) = known.remove(node)
+            {
                 changes.push(Change::Recovered(node.clone(), claims));
             }
             continue;
         }
-        let down = known.entry(node.clone()).or_insert(Down { since: now, reported: None });
+        let down = known.entry(node.clone()).or_insert(Down {
+            since: now,
+            reported: None,
+        });
         if down.reported.is_none() && now.duration_since(down.since) >= DOWN {
             changes.push(Change::Failed(node.clone()));
         }
@@ -135,10 +157,17 @@ fn decide(
 
 /// The claims that are bound to the driver's volumes.
 fn bound(volumes: impl IntoIterator<Item = Arc<PersistentVolume>>, driver: &str) -> Claims {
-    let bound = volumes.into_iter().filter_map(|volume| Volume::bound(&volume, driver));
+    let bound = volumes
+        .into_iter()
+        .filter_map(|volume| Volume::bound(&volume, driver));
     let name = |part: &Option<String>| part.clone().unwrap_or_default();
     bound
-        .map(|volume| ((name(&volume.claim.namespace), name(&volume.claim.name)), volume.claim))
+        .map(|volume| {
+            (
+                (name(&volume.claim.namespace), name(&volume.claim.name)),
+                volume.claim,
+            )
+        })
         .collect()
 }
 
@@ -155,7 +184,10 @@ mod tests {
     use crate::testing::{self, DRIVER, Fault, World, read, with};
 
     fn seen(nodes: &[(&str, bool)]) -> BTreeMap<String, bool> {
-        nodes.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
+        nodes
+            .iter()
+            .map(|(name, ready)| ((*name).to_owned(), *ready))
+            .collect()
     }
 
     #[test]
@@ -209,7 +241,10 @@ mod tests {
             "spec": {"claimRef": {"namespace": "ns", "name": claim}},
             "status": {"phase": "Bound"},
         });
-        Arc::new(read(with(testing::volume(&format!("pv-{claim}"), driver, claim), more)))
+        Arc::new(read(with(
+            testing::volume(&format!("pv-{claim}"), driver, claim),
+            more,
+        )))
     }
 
     fn using(name: &str) -> Value {
@@ -222,15 +257,21 @@ mod tests {
         let volumes = volumes.into_iter().chain([volume("others", "else")]);
         let ephemeral = json!([using("one"), {"name": "tmp", "ephemeral": {}}, {"name": "e"}]);
         for (volumes_of_pods, expected) in [
-            (vec![ephemeral, json!([using("one"), using("others")])], vec!["one", "p-tmp"]),
+            (
+                vec![ephemeral, json!([using("one"), using("others")])],
+                vec!["one", "p-tmp"],
+            ),
             (vec![json!([using("two")])], vec!["two"]),
             (vec![], vec![]),
         ] {
-            let pods = volumes_of_pods.into_iter().map(|volumes| read(pod("p", "a", volumes)));
+            let pods = volumes_of_pods
+                .into_iter()
+                .map(|volumes| read(pod("p", "a", volumes)));
             let pods: Vec<Pod> = pods.collect();
             let mut unused = bound(volumes.clone(), "d");
-            let claims =
-                pods.iter().flat_map(|pod| take_used(&mut unused, pod).collect::<Vec<_>>());
+            let claims = pods
+                .iter()
+                .flat_map(|pod| take_used(&mut unused, pod).collect::<Vec<_>>());
             let found: Vec<_> = claims.map(|claim| claim.name.unwrap()).collect();
             assert_eq!(found, expected);
         }
@@ -256,7 +297,9 @@ mod tests {
         for (name, on) in [("one", "a"), ("two", "b")] {
             world.api.put(pod(name, on, json!([using(name)])));
         }
-        world.api.fault(&["GET"], "pods", Some(1), Fault::Refuse(500));
+        world
+            .api
+            .fault(&["GET"], "pods", Some(1), Fault::Refuse(500));
         let context = world.context.clone();
         let running = tokio::spawn(async move { run(&context).await });
         tokio::time::sleep(DOWN - LOOK / 2).await;
@@ -271,7 +314,10 @@ mod tests {
         assert_eq!(world.events(), [message]);
         world.add(&nodes, node("a", "True"));
         tokio::time::sleep(10 * LOOK).await;
-        assert_eq!(world.events(), ["Normal NodeRecovered: Node a is ready again"]);
+        assert_eq!(
+            world.events(),
+            ["Normal NodeRecovered: Node a is ready again"]
+        );
         assert!(world.api.lists().is_empty());
         running.abort();
     }

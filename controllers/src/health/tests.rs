@@ -42,12 +42,22 @@ async fn start(fake: &Fake, scope: Scope, leader: Leadership, volumes: &[&str]) 
     }
     watch.note_synced();
     let watcher = run(context.clone(), options(), Conditions::default());
-    Run { fake: fake.clone(), world, running: tokio::spawn(watcher) }
+    Run {
+        fake: fake.clone(),
+        world,
+        running: tokio::spawn(watcher),
+    }
 }
 
 /// Starts the watcher of node `a`. The volume `far` is on another node.
 async fn start_on_node(fake: &Fake, volumes: &[&str]) -> Run {
-    start(fake, node_scope("a", "node"), Leadership::elected().1, volumes).await
+    start(
+        fake,
+        node_scope("a", "node"),
+        Leadership::elected().1,
+        volumes,
+    )
+    .await
 }
 
 impl Run {
@@ -146,12 +156,16 @@ async fn only_the_leader_reports_for_the_cluster() {
     let mut run = start(&fake, Scope::Cluster, leader, &["one"]).await;
     assert!(run.events(300).await.is_empty());
     assert!(fake.state().calls.is_empty());
-    leads.send(Some(Instant::now() + Duration::from_secs(100))).unwrap();
+    leads
+        .send(Some(Instant::now() + Duration::from_secs(100)))
+        .unwrap();
     assert_eq!(run.events(61).await.len(), 1);
     // Another process leads now and reports; this one reports only when it leads again.
     run.fake.set("one", Answer::Ill("Other"));
     assert!(run.events(600).await.is_empty());
-    leads.send(Some(Instant::now() + Duration::from_secs(100))).unwrap();
+    leads
+        .send(Some(Instant::now() + Duration::from_secs(100)))
+        .unwrap();
     assert_eq!(run.events(61).await.len(), 1);
     run.ends().await;
 }

@@ -48,7 +48,11 @@ async fn a_head_that_comes_slowly_is_not_waited_for() {
         sent += 1;
         sleep(HEAD / 10).await;
     }
-    assert!(sent <= 11, "{sent} bytes were taken in {:?}", begin.elapsed());
+    assert!(
+        sent <= 11,
+        "{sent} bytes were taken in {:?}",
+        begin.elapsed()
+    );
     // The same without a byte.
     let mut silent = connection().await;
     let begin = Instant::now();
@@ -59,8 +63,17 @@ async fn a_head_that_comes_slowly_is_not_waited_for() {
 #[tokio::test]
 async fn a_head_or_a_body_is_not_read_without_end() {
     let field = format!("X: {}\r\n", "x".repeat(1000));
-    let fields = |count: usize| [REQUEST[..REQUEST.len() - 2].to_vec(), field.repeat(count).into()];
-    let many = [&REQUEST[..REQUEST.len() - 2], "X: x\r\n".repeat(1000).as_bytes()].concat();
+    let fields = |count: usize| {
+        [
+            REQUEST[..REQUEST.len() - 2].to_vec(),
+            field.repeat(count).into(),
+        ]
+    };
+    let many = [
+        &REQUEST[..REQUEST.len() - 2],
+        "X: x\r\n".repeat(1000).as_bytes(),
+    ]
+    .concat();
     let body = b"POST /small HTTP/1.1\r\nHost: here\r\nContent-Length: 99999999999\r\n\r\n";
     for (case, bytes, status) in [
         ("a long head", fields(10_000).concat(), "431"),
@@ -98,7 +111,12 @@ async fn who_does_not_take_the_answer_is_cut_off() {
         client.write_all(request.as_bytes()).await.unwrap();
         sleep(2 * (HEAD + ANSWER)).await;
         let answer = rest(&mut client).await;
-        assert_eq!(answer.len() < 1 << 20, is_cut_off, "{path}: {}", answer.len());
+        assert_eq!(
+            answer.len() < 1 << 20,
+            is_cut_off,
+            "{path}: {}",
+            answer.len()
+        );
     }
 }
 
@@ -113,7 +131,10 @@ async fn ask(from: [u8; 4], to: SocketAddr) -> String {
     let mut stream = connect(from, to).await;
     stream.write_all(REQUEST).await.unwrap();
     let mut answer = String::new();
-    timeout(SOON, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    timeout(SOON, stream.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
     answer
 }
 
@@ -130,12 +151,27 @@ fn open(streams: &[TcpStream]) -> usize {
 async fn a_probe_is_answered_beside_2000_connections_without_a_request() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    )
+    .unwrap();
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
-    let limits = Limits { connections: PUBLIC_CONNECTIONS, answer: ANSWER };
+    let limits = Limits {
+        connections: PUBLIC_CONNECTIONS,
+        answer: ANSWER,
+    };
     let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, router(), limits, stop.clone().cancelled_owned()));
+    let served = tokio::spawn(serve(
+        listener,
+        router(),
+        limits,
+        stop.clone().cancelled_owned(),
+    ));
     // The probe connects before the flood, and sends its request after it.
     let mut slow = connect([127, 0, 0, 1], address).await;
     let mut flood = Vec::new();
@@ -148,14 +184,19 @@ async fn a_probe_is_answered_beside_2000_connections_without_a_request() {
     }
     slow.write_all(REQUEST).await.unwrap();
     let mut answer = String::new();
-    timeout(SOON, slow.read_to_string(&mut answer)).await.unwrap().unwrap();
+    timeout(SOON, slow.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(answer.ends_with("ok"), "{answer}");
     let bounded = async {
         while open(&flood) > PUBLIC_CONNECTIONS {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(SOON, bounded).await.unwrap_or_else(|_| panic!("{} stay open", open(&flood)));
+    timeout(SOON, bounded)
+        .await
+        .unwrap_or_else(|_| panic!("{} stay open", open(&flood)));
     // Requests without readers of their answers don't help either.
     for stream in &flood {
         let _closed = stream.try_write(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n");

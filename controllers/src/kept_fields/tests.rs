@@ -29,7 +29,11 @@ fn paths(object: &Value) -> BTreeSet<String> {
     while let Some((path, value)) = left.pop() {
         match value {
             Value::Object(members) if !members.is_empty() => {
-                left.extend(members.iter().map(|(key, value)| (format!("{path} {key}"), value)));
+                left.extend(
+                    members
+                        .iter()
+                        .map(|(key, value)| (format!("{path} {key}"), value)),
+                );
             }
             Value::Array(list) if !list.is_empty() => {
                 left.extend(list.iter().map(|value| (path.clone(), value)));
@@ -128,7 +132,10 @@ fn only_these_fields_are_kept() {
     ] {
         let mut object =
             json!({"kind": "K", "apiVersion": "v1", "metadata": metadata(annotation, label)});
-        object.as_object_mut().expect("an object").extend(rest.as_object().cloned().expect("one"));
+        object
+            .as_object_mut()
+            .expect("an object")
+            .extend(rest.as_object().cloned().expect("one"));
         let kept = trimmed(plural, &object);
         let usual = "kind|apiVersion|metadata name|metadata namespace|metadata uid\
                      |metadata resourceVersion|metadata creationTimestamp\
@@ -137,10 +144,17 @@ fn only_these_fields_are_kept() {
             .map(|it| format!("metadata ownerReferences {it}"));
         let expected = expected.replace("OWNERS", &owners.join("|"));
         let annotation = (annotation != "a").then(|| format!("metadata annotations {annotation}"));
-        let expected = usual.split('|').chain(expected.split('|')).map(str::to_owned);
+        let expected = usual
+            .split('|')
+            .chain(expected.split('|'))
+            .map(str::to_owned);
         let expected: BTreeSet<_> = expected.chain(annotation).collect();
         assert_eq!(paths(&kept), expected, "{plural}");
-        assert_eq!(trimmed(plural, &kept), kept, "{plural}: nothing more is dropped");
+        assert_eq!(
+            trimmed(plural, &kept),
+            kept,
+            "{plural}: nothing more is dropped"
+        );
     }
 }
 
@@ -159,7 +173,12 @@ fn an_object_that_is_left_out_is_read() {
         assert!(is_left_out(&kept), "{}", kind.plural);
         assert_eq!(kept.name_any(), "x", "{}", kind.plural);
         assert_eq!(kept.uid().as_deref(), Some("u"), "{}", kind.plural);
-        assert_eq!(kept.resource_version().as_deref(), Some("7"), "{}", kind.plural);
+        assert_eq!(
+            kept.resource_version().as_deref(),
+            Some("7"),
+            "{}",
+            kind.plural
+        );
     }
     check::<PersistentVolumeClaim>();
     check::<PersistentVolume>();
@@ -180,8 +199,10 @@ fn an_object_that_is_left_out_is_read() {
 #[test]
 fn what_is_kept_of_an_object_is_bounded() {
     let long = "x".repeat(200_000);
-    let labels: Value =
-        (0..5_000).map(|i| (format!("l{i}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+    let labels: Value = (0..5_000)
+        .map(|i| (format!("l{i}"), json!("v")))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     let many = |one: Value| Value::from(vec![one; 20_000]);
     let usual: Value = (0..50)
         .map(|i| (format!("{i}.{}", "k".repeat(60)), json!("v".repeat(63))))
@@ -195,9 +216,17 @@ fn what_is_kept_of_an_object_is_bounded() {
         (0..number).map(volume).collect()
     };
     for (plural, part, is_left_out) in [
-        ("persistentvolumeclaims", json!({"metadata": {"labels": usual}}), false),
+        (
+            "persistentvolumeclaims",
+            json!({"metadata": {"labels": usual}}),
+            false,
+        ),
         ("pods", json!({"spec": {"volumes": claims(200)}}), false),
-        ("persistentvolumeclaims", json!({"metadata": {"annotations": {"a": long}}}), false),
+        (
+            "persistentvolumeclaims",
+            json!({"metadata": {"annotations": {"a": long}}}),
+            false,
+        ),
         (
             "persistentvolumeclaims",
             json!({"metadata": {"managedFields": many(json!({"m": 1}))}}),
@@ -208,24 +237,56 @@ fn what_is_kept_of_an_object_is_bounded() {
             json!({"metadata": {"ownerReferences": many(json!({"uid": "u"}))}}),
             false,
         ),
-        ("persistentvolumeclaims", json!({"spec": {"selector": {"matchLabels": labels}}}), false),
-        ("persistentvolumeclaims", json!({"metadata": {"labels": labels}}), true),
-        ("persistentvolumeclaims", json!({"metadata": {"finalizers": many(json!("a/b"))}}), true),
+        (
+            "persistentvolumeclaims",
+            json!({"spec": {"selector": {"matchLabels": labels}}}),
+            false,
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({"metadata": {"labels": labels}}),
+            true,
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({"metadata": {"finalizers": many(json!("a/b"))}}),
+            true,
+        ),
         (
             "persistentvolumeclaims",
             json!({"spec": {"accessModes": many(json!("ReadWriteOnce"))}}),
             true,
         ),
-        ("persistentvolumeclaims", json!({"spec": {"dataSource": {"name": long}}}), true),
+        (
+            "persistentvolumeclaims",
+            json!({"spec": {"dataSource": {"name": long}}}),
+            true,
+        ),
         (
             "persistentvolumeclaims",
             json!({"status": {"conditions": many(json!({"type": "t"}))}}),
             true,
         ),
-        ("pods", json!({"metadata": {"labels": labels, "annotations": {"a": long}}}), false),
-        ("pods", json!({"spec": {"containers": many(json!({"name": "c", "env": []}))}}), false),
-        ("pods", json!({"status": {"containerStatuses": many(json!({"name": "c"}))}}), false),
-        ("pods", json!({"spec": {"volumes": many(json!({"name": "v", "emptyDir": {}}))}}), true),
+        (
+            "pods",
+            json!({"metadata": {"labels": labels, "annotations": {"a": long}}}),
+            false,
+        ),
+        (
+            "pods",
+            json!({"spec": {"containers": many(json!({"name": "c", "env": []}))}}),
+            false,
+        ),
+        (
+            "pods",
+            json!({"status": {"containerStatuses": many(json!({"name": "c"}))}}),
+            false,
+        ),
+        (
+            "pods",
+            json!({"spec": {"volumes": many(json!({"name": "v", "emptyDir": {}}))}}),
+            true,
+        ),
         (
             "volumesnapshots",
             json!({"metadata": {"annotations": {"a": long}, "labels": labels}}),
@@ -237,7 +298,11 @@ fn what_is_kept_of_an_object_is_bounded() {
             false,
         ),
         ("secrets", json!({"data": {"key": long}}), true),
-        ("volumesnapshots", json!({"status": {"error": {"message": long}}}), true),
+        (
+            "volumesnapshots",
+            json!({"status": {"error": {"message": long}}}),
+            true,
+        ),
         (
             "volumegroupsnapshots",
             json!({"metadata": {"annotations": {"a": long}, "labels": labels}}),
@@ -253,9 +318,17 @@ fn what_is_kept_of_an_object_is_bounded() {
         json_patch::merge(&mut object, &part);
         let what: String = part.to_string().chars().take(50).collect();
         let kept = trimmed_object(kind(plural), object.to_string().as_bytes());
-        assert!(kept.len() <= OF_POD.min(kind(plural).max), "{plural} {what}: {}", kept.len());
+        assert!(
+            kept.len() <= OF_POD.min(kind(plural).max),
+            "{plural} {what}: {}",
+            kept.len()
+        );
         let kept = String::from_utf8(kept).expect("text");
-        assert_eq!(kept.contains("left-out"), is_left_out, "{plural} {what}: {kept}");
+        assert_eq!(
+            kept.contains("left-out"),
+            is_left_out,
+            "{plural} {what}: {kept}"
+        );
     }
 }
 

@@ -15,7 +15,10 @@ async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
 }
 
 /// An endpoint for a driver, with a probe timeout in milliseconds.
@@ -47,7 +50,11 @@ async fn the_answer_is_the_drivers_of_now() {
     ];
     for (i, (state, status, text)) in (1..).zip(cases) {
         driver.set(state);
-        let address = if matches!(state, State::Hanging) { hasty } else { patient };
+        let address = if matches!(state, State::Hanging) {
+            hasty
+        } else {
+            patient
+        };
         let (found, body) = get(address, "/healthz").await;
         assert_eq!(found, status, "{state:?}: {body}");
         assert!(body.contains(text), "{state:?}: {body}");
@@ -66,7 +73,11 @@ async fn checks_fail_it_with_all_there_is_to_say() {
     // Checks can be added while the endpoint is served.
     checks.add("registrar", || Ok(()));
     checks.add("watch of claims", move || {
-        if watch.load(Ordering::Relaxed) { Err("stale for 10 min".to_owned()) } else { Ok(()) }
+        if watch.load(Ordering::Relaxed) {
+            Err("stale for 10 min".to_owned())
+        } else {
+            Ok(())
+        }
     });
     assert_eq!(get(address, "/healthz").await, (200, "ok".to_owned()));
     stale.store(true, Ordering::Relaxed);
@@ -79,8 +90,11 @@ async fn checks_fail_it_with_all_there_is_to_say() {
 #[tokio::test(start_paused = true)]
 async fn who_asks_meanwhile_joins_the_probe_that_runs() {
     let driver = Driver::new(State::Hanging);
-    let liveness =
-        Liveness::new(Some(driver.serve()), Duration::from_millis(500), Checks::default());
+    let liveness = Liveness::new(
+        Some(driver.serve()),
+        Duration::from_millis(500),
+        Checks::default(),
+    );
     let answers = futures::future::join_all((0..100).map(|_| liveness.look())).await;
     for answer in answers {
         assert!(answer.unwrap_err().contains("Probe: "));
@@ -95,8 +109,11 @@ async fn who_asks_meanwhile_joins_the_probe_that_runs() {
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_takes_nothing_from_the_others() {
     let driver = Driver::new(State::Hanging);
-    let liveness =
-        Liveness::new(Some(driver.serve()), Duration::from_millis(300), Checks::default());
+    let liveness = Liveness::new(
+        Some(driver.serve()),
+        Duration::from_millis(300),
+        Checks::default(),
+    );
     let impatient = tokio::time::timeout(Duration::from_millis(10), liveness.look());
     let (gave_up, answered) = tokio::join!(impatient, liveness.look());
     assert!(gave_up.is_err() && answered.is_err());
@@ -112,7 +129,9 @@ async fn who_gives_up_takes_nothing_from_the_others() {
 async fn an_idle_connection_does_not_delay_the_stop() {
     let driver = Driver::new(State::Ready);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let _idle = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let _idle = TcpStream::connect(listener.local_addr().unwrap())
+        .await
+        .unwrap();
     let stop = CancellationToken::new();
     let liveness = Liveness::new(Some(driver.serve()), SOON, Checks::default());
     let served = tokio::spawn(serve(listener, liveness, stop.clone()));
@@ -124,9 +143,22 @@ async fn an_idle_connection_does_not_delay_the_stop() {
 #[tokio::test]
 async fn an_address_in_use_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let options = Options { address: taken.local_addr().unwrap(), probe_timeout: SOON };
+    let options = Options {
+        address: taken.local_addr().unwrap(),
+        probe_timeout: SOON,
+    };
     let driver = Driver::new(State::Ready);
-    let ended =
-        run(options, Some(driver.serve()), Checks::default(), CancellationToken::new()).await;
-    assert!(ended.unwrap_err().to_string().starts_with("listening on 127.0.0.1:"));
+    let ended = run(
+        options,
+        Some(driver.serve()),
+        Checks::default(),
+        CancellationToken::new(),
+    )
+    .await;
+    assert!(
+        ended
+            .unwrap_err()
+            .to_string()
+            .starts_with("listening on 127.0.0.1:")
+    );
 }

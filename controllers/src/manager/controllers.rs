@@ -50,7 +50,11 @@ const CONTROLLERS: [Entry; 7] = [
         is_enabled: |_, _| true,
         has_work: |driver| driver.can(Can::CreateDeleteVolume),
         run: |Inputs { args, counts, .. }, context| {
-            boxed(provisioner::run(context, args.provisioner, counts.provisioner))
+            boxed(provisioner::run(
+                context,
+                args.provisioner,
+                counts.provisioner,
+            ))
         },
     },
     Entry {
@@ -109,7 +113,11 @@ const CONTROLLERS: [Entry; 7] = [
         is_enabled: |_, context| context.scope.node().is_some(),
         has_work: |driver| driver.can(Can::ListVolumes),
         run: |inputs, context| {
-            let Inputs { args, counts, inventory } = inputs;
+            let Inputs {
+                args,
+                counts,
+                inventory,
+            } = inputs;
             let part = orphaned_volumes::Part {
                 options: args.orphans,
                 naming: args.provisioner.naming,
@@ -123,13 +131,16 @@ const CONTROLLERS: [Entry; 7] = [
 ];
 
 fn boxed<E: Display>(run: impl Future<Output = Result<(), E>> + Send + 'static) -> Running {
-    run.map(|ended| ended.map_err(|error| error.to_string())).boxed()
+    run.map(|ended| ended.map_err(|error| error.to_string()))
+        .boxed()
 }
 
 /// Whether any controller that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
     let alone = [Role::Registrar, Role::Liveness];
-    Role::ALL.into_iter().any(|role| picked.has(role) && !alone.contains(&role))
+    Role::ALL
+        .into_iter()
+        .any(|role| picked.has(role) && !alone.contains(&role))
 }
 
 /// Starts the controllers that work with the API server.
@@ -207,7 +218,10 @@ impl Manager<'_> {
             return;
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
-        let (args, placing) = (self.inputs.args.clone(), self.inputs.counts.placement.clone());
+        let (args, placing) = (
+            self.inputs.args.clone(),
+            self.inputs.counts.placement.clone(),
+        );
         self.tasks.start(
             "the lead",
             while_leading(context, leader, move |context| {
@@ -230,7 +244,8 @@ impl Manager<'_> {
         let leader = match args.election.leader_election.unwrap_or(per_node) {
             true => {
                 let namespace = Some(&args.election.snapshot_controller_namespace[..]);
-                self.elections.of(SNAPSHOT_CONTROLLER, namespace, self.tasks)
+                self.elections
+                    .of(SNAPSHOT_CONTROLLER, namespace, self.tasks)
             }
             false => Leadership::always(),
         };
@@ -270,7 +285,10 @@ where
     while stop.run_until_cancelled(leader.gained()).await.is_some() {
         let term = stop.child_token();
         let mut lost = leader.clone();
-        let context = Context { stop: term.clone(), ..context.clone().led_by(&leader) };
+        let context = Context {
+            stop: term.clone(),
+            ..context.clone().led_by(&leader)
+        };
         let ending = async {
             lost.lost().await;
             term.cancel();

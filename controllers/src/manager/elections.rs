@@ -39,7 +39,15 @@ impl Elections {
         stop: CancellationToken,
     ) -> Self {
         let args = args.clone();
-        Elections { args, client, metrics, view, pod, held: BTreeMap::new(), stop }
+        Elections {
+            args,
+            client,
+            metrics,
+            view,
+            pod,
+            held: BTreeMap::new(),
+            stop,
+        }
     }
 
     /// Returns the leadership among processes of which every node has one.
@@ -98,8 +106,12 @@ impl Elections {
             return leader.clone();
         }
         let lease = config.name.clone();
-        let (leader, task) =
-            hold(self.client.clone(), config, self.metrics.clone(), self.stop.clone());
+        let (leader, task) = hold(
+            self.client.clone(),
+            config,
+            self.metrics.clone(),
+            self.stop.clone(),
+        );
         self.view.add_leader(&lease, &leader);
         tasks.start("leader election", async {
             task.await;

@@ -15,12 +15,23 @@ pub(super) fn needed(driver: &Driver, args: &Args) -> Vec<&'static Feature> {
     // The controller of all drivers' snapshots does not run on nodes that never lead.
     let elsewhere = args.election.leader_tasks == LeaderTasks::Elsewhere;
     let of_all_drivers = has(Role::SnapshotController) && !elsewhere;
-    let of_driver = [Role::Snapshotter, Role::Provisioner, Role::Placement, Role::GoneNodes];
+    let of_driver = [
+        Role::Snapshotter,
+        Role::Provisioner,
+        Role::Placement,
+        Role::GoneNodes,
+    ];
     let of_driver = of_driver.into_iter().any(has);
     [
         (modifies && reads_classes, &MODIFYING),
-        (of_all_drivers || of_driver && driver.takes_snapshots(), &SNAPSHOTS),
-        (of_all_drivers || of_driver && driver.takes_groups(), &GROUPS),
+        (
+            of_all_drivers || of_driver && driver.takes_snapshots(),
+            &SNAPSHOTS,
+        ),
+        (
+            of_all_drivers || of_driver && driver.takes_groups(),
+            &GROUPS,
+        ),
     ]
     .into_iter()
     .filter_map(|(needed, feature)| needed.then_some(feature))
@@ -55,8 +66,19 @@ mod tests {
             (&full, &["--controllers=attacher,capacity"], vec![]),
             (&single, &[], vec![&SNAPSHOTS]),
             (&plain, &[], vec![]),
-            (&plain, &["--controllers=*,snapshot-controller"], of_snapshots.clone()),
-            (&plain, &["--controllers=*,snapshot-controller", "--leader-tasks=elsewhere"], vec![]),
+            (
+                &plain,
+                &["--controllers=*,snapshot-controller"],
+                of_snapshots.clone(),
+            ),
+            (
+                &plain,
+                &[
+                    "--controllers=*,snapshot-controller",
+                    "--leader-tasks=elsewhere",
+                ],
+                vec![],
+            ),
         ] {
             let args = testing::parse(flags);
             assert_eq!(needed(driver, &args), expected, "{flags:?}");

@@ -12,7 +12,10 @@ use crate::client::Kube;
 use crate::queue::Backoff;
 
 /// The waits between attempts to read the node.
-const AGAIN: Backoff = Backoff { start: Duration::from_secs(1), max: Duration::from_secs(30) };
+const AGAIN: Backoff = Backoff {
+    start: Duration::from_secs(1),
+    max: Duration::from_secs(30),
+};
 
 /// Receives the labels. Returns the missing keys, or an error if the process can't continue with
 /// these labels.
@@ -34,7 +37,11 @@ impl NodeLabels {
         keys: Vec<String>,
         take: impl Fn(&BTreeMap<String, String>) -> Result<Vec<String>, String> + Send + Sync + 'static,
     ) -> Self {
-        NodeLabels { node: node.to_owned(), keys, take: Arc::new(take) }
+        NodeLabels {
+            node: node.to_owned(),
+            keys,
+            take: Arc::new(take),
+        }
     }
 
     /// Reads the labels, however long that takes, then waits for the stop.
@@ -67,7 +74,11 @@ impl NodeLabels {
             };
             if why != warned {
                 let node = &self.node;
-                tracing::warn!(node, why, "the topology labels of the node are not read yet");
+                tracing::warn!(
+                    node,
+                    why,
+                    "the topology labels of the node are not read yet"
+                );
                 warned = why;
             }
             tries += 1;
@@ -91,7 +102,12 @@ mod tests {
     use crate::testing::{FakeApi, Fault};
 
     fn kube(api: &FakeApi) -> Kube {
-        Kube::new(crate::testing::client(api), None, Arc::new(Metrics::default()), "test")
+        Kube::new(
+            crate::testing::client(api),
+            None,
+            Arc::new(Metrics::default()),
+            "test",
+        )
     }
 
     fn node(labels: Value) -> Value {

@@ -24,7 +24,9 @@ pub(crate) async fn run(
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
     let needs_capacities = picked.has(Role::Placement) || picked.has(Role::GoneNodes);
-    let capacities = needs_capacities.then(|| capacity::of_all(&context)).flatten();
+    let capacities = needs_capacities
+        .then(|| capacity::of_all(&context))
+        .flatten();
     if picked.has(Role::Placement) {
         let capacity =
             args.capacity.enable_capacity.unwrap_or(true) && args.controllers.has(Role::Capacity);
@@ -44,7 +46,12 @@ pub(crate) async fn run(
     }
     if picked.has(Role::GoneNodes) {
         let (options, naming) = (args.gone.clone(), args.provisioner.naming.clone());
-        parts.spawn(node_cleanup::run(context.clone(), options, naming, capacities));
+        parts.spawn(node_cleanup::run(
+            context.clone(),
+            options,
+            naming,
+            capacities,
+        ));
     }
     let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
     if picked.has(Role::Provisioner) && provisions {

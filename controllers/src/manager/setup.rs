@@ -70,19 +70,21 @@ impl Setup {
     pub(super) fn check(&self) -> Result<(), String> {
         let (args, tasks) = (&self.args, self.args.election.leader_tasks);
         args.election.check()?;
-        args.snapshotter.check().map_err(|error| error.to_string())?;
+        args.snapshotter
+            .check()
+            .map_err(|error| error.to_string())?;
         let per_node = args.node_deployment.unwrap_or(self.node_deployment);
         let registers = self.registration_endpoint.is_some();
         match tasks {
-            LeaderTasks::Elsewhere if !per_node => {
-                Err("--leader-tasks=elsewhere is for processes that serve one node each; this one \
+            LeaderTasks::Elsewhere if !per_node => Err(
+                "--leader-tasks=elsewhere is for processes that serve one node each; this one \
                  serves the cluster: set --node-deployment"
-                    .to_owned())
-            }
-            LeaderTasks::Only if registers => {
-                Err("--leader-tasks=only is for `hostloop controllers`; this process serves a node"
-                    .to_owned())
-            }
+                    .to_owned(),
+            ),
+            LeaderTasks::Only if registers => Err(
+                "--leader-tasks=only is for `hostloop controllers`; this process serves a node"
+                    .to_owned(),
+            ),
             LeaderTasks::Elected | LeaderTasks::Elsewhere
                 if matches!(self.driver, Source::Known(_)) =>
             {
@@ -134,8 +136,18 @@ mod tests {
             (&[], true, false, Some("set --leader-tasks=only")),
             (&[only], false, true, Some("this process serves a node")),
             (&[elsewhere], false, false, Some("set --node-deployment")),
-            (&[elsewhere, "--leader-election=false"], false, true, Some("needs --leader-election")),
-            (&["--snapshot-name-uuid-length=0"], false, true, Some("a length is at least 1")),
+            (
+                &[elsewhere, "--leader-election=false"],
+                false,
+                true,
+                Some("needs --leader-election"),
+            ),
+            (
+                &["--snapshot-name-uuid-length=0"],
+                false,
+                true,
+                Some("a length is at least 1"),
+            ),
         ] {
             let checked = setup(flags, known, node).check();
             let expected = match (&checked, wrong) {

@@ -56,7 +56,12 @@ impl Telemetry {
         metrics.register(&mut registry);
         let counts = Counts::default();
         counts.register(&mut registry);
-        Telemetry(Arc::new(Shared { registry, metrics, counts, leaders: Mutex::default() }))
+        Telemetry(Arc::new(Shared {
+            registry,
+            metrics,
+            counts,
+            leaders: Mutex::default(),
+        }))
     }
 
     /// Writes the metrics as OpenMetrics text, without the end mark.
@@ -75,7 +80,10 @@ impl Telemetry {
     }
 
     pub(super) fn add_leader(&self, lease: &str, leader: &Leadership) {
-        self.0.leaders.lock().push((lease.to_owned(), leader.clone()));
+        self.0
+            .leaders
+            .lock()
+            .push((lease.to_owned(), leader.clone()));
     }
 
     pub(super) fn common(&self) -> &Arc<Metrics> {

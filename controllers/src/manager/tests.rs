@@ -15,10 +15,15 @@ fn driver() -> Handlers {
     let handlers = Handlers::default();
     handlers.on(|_: csi::ProbeRequest| Ok(csi::ProbeResponse { ready: Some(true) }));
     handlers.on(|_: csi::GetPluginInfoRequest| {
-        Ok(csi::GetPluginInfoResponse { name: "d".to_owned(), ..Default::default() })
+        Ok(csi::GetPluginInfoResponse {
+            name: "d".to_owned(),
+            ..Default::default()
+        })
     });
     handlers.on(|_: csi::GetPluginCapabilitiesRequest| {
-        let service = csi::plugin_capability::Service { r#type: Service::ControllerService.into() };
+        let service = csi::plugin_capability::Service {
+            r#type: Service::ControllerService.into(),
+        };
         let r#type = Some(csi::plugin_capability::Type::Service(service));
         let capabilities = vec![csi::PluginCapability { r#type }];
         Ok(csi::GetPluginCapabilitiesResponse { capabilities })
@@ -35,11 +40,16 @@ fn driver() -> Handlers {
             let r#type = Some(csi::controller_service_capability::Type::Rpc(rpc));
             csi::ControllerServiceCapability { r#type }
         });
-        Ok(csi::ControllerGetCapabilitiesResponse { capabilities: capabilities.to_vec() })
+        Ok(csi::ControllerGetCapabilitiesResponse {
+            capabilities: capabilities.to_vec(),
+        })
     });
     handlers.on(|_: csi::NodeGetCapabilitiesRequest| Ok(Default::default()));
     handlers.on(|_: csi::NodeGetInfoRequest| {
-        Ok(csi::NodeGetInfoResponse { node_id: "n".to_owned(), ..Default::default() })
+        Ok(csi::NodeGetInfoResponse {
+            node_id: "n".to_owned(),
+            ..Default::default()
+        })
     });
     handlers
 }
@@ -73,7 +83,11 @@ async fn a_process_that_is_dropped_leaves_no_task() {
     let alive = || Handle::current().metrics().num_alive_tasks();
     for (tasks, leads) in [("elected", true), ("elsewhere", false)] {
         let api = FakeApi::with_snapshots();
-        let running = run(setup(&api, tasks), Telemetry::new(), CancellationToken::new());
+        let running = run(
+            setup(&api, tasks),
+            Telemetry::new(),
+            CancellationToken::new(),
+        );
         let ended = timeout(Duration::from_secs(60), running).await;
         assert!(ended.is_err(), "{tasks}: {ended:?}");
         assert_eq!(api.get("leases/hostloop-d").is_some(), leads, "{tasks}");

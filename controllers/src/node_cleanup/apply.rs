@@ -102,10 +102,12 @@ impl Tidier {
                 );
             }
             Action::ReleaseContent(content) => {
-                self.release_snapshot(node, &caches.contents(), &*content).await?;
+                self.release_snapshot(node, &caches.contents(), &*content)
+                    .await?;
             }
             Action::ReleaseGroup(content) => {
-                self.release_snapshot(node, &caches.group_contents(), &*content).await?;
+                self.release_snapshot(node, &caches.group_contents(), &*content)
+                    .await?;
             }
         }
         Ok(())
@@ -113,13 +115,19 @@ impl Tidier {
 
     /// Deletes a PV, if it still is as it was seen. Its policy or claim may have changed since.
     async fn delete(&self, node: &str, seen: &PersistentVolume) -> Result<(), ApiError> {
-        let now = self.kube.get::<PersistentVolume>("", &seen.name_any()).await?;
+        let now = self
+            .kube
+            .get::<PersistentVolume>("", &seen.name_any())
+            .await?;
         let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
             return Ok(());
         };
         let volume = std::sync::Arc::new(volume);
         let same = self.places.of_volume(&volume).as_deref() == Some(node);
-        let still = matches!(self.rules.volume(&volume, false), Some(Action::DeleteVolume(_)));
+        let still = matches!(
+            self.rules.volume(&volume, false),
+            Some(Action::DeleteVolume(_))
+        );
         if !same || !still || !self.context.leader.leads() {
             return Ok(());
         }

@@ -85,17 +85,26 @@ impl Rules {
             let is_attached = attached.contains(volume.name_any().as_str());
             note(places.of_volume(volume), self.volume(volume, is_attached));
         }
-        let with_volume: BTreeSet<&str> =
-            seen.volumes.iter().filter_map(|volume| pv::claim_uid(volume)).collect();
+        let with_volume: BTreeSet<&str> = seen
+            .volumes
+            .iter()
+            .filter_map(|volume| pv::claim_uid(volume))
+            .collect();
         for claim in seen.claims.iter().filter(|claim| self.waits(claim)) {
             let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
             note(node, self.claim(claim, &with_volume));
         }
         for content in &seen.contents {
-            note(self.manager(&**content, places), release(content, Action::ReleaseContent));
+            note(
+                self.manager(&**content, places),
+                release(content, Action::ReleaseContent),
+            );
         }
         for content in &seen.groups {
-            note(self.manager(&**content, places), release(content, Action::ReleaseGroup));
+            note(
+                self.manager(&**content, places),
+                release(content, Action::ReleaseGroup),
+            );
         }
         for object in &seen.capacities {
             let action = Action::DeleteCapacity(object.clone());
@@ -172,7 +181,9 @@ impl Rules {
     fn holds(&self, volume: &PersistentVolume) -> Vec<usize> {
         let ours = [VOLUME_FINALIZER, &self.attached];
         let all = volume.finalizers().iter().enumerate().rev();
-        all.filter(|(_, one)| ours.contains(&one.as_str())).map(|(place, _)| place).collect()
+        all.filter(|(_, one)| ours.contains(&one.as_str()))
+            .map(|(place, _)| place)
+            .collect()
     }
 
     /// A JSON patch that removes our finalizers and keeps the others.
@@ -221,7 +232,9 @@ pub(super) fn is_out_of_service(node: &Node) -> bool {
 /// The PVs that attachments of any driver name.
 fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
     let sources = attachments.iter().map(|attachment| &attachment.spec.source);
-    sources.filter_map(|source| source.persistent_volume_name.as_deref()).collect()
+    sources
+        .filter_map(|source| source.persistent_volume_name.as_deref())
+        .collect()
 }
 
 /// The action for a content if its node is gone. `None` unless the content is being deleted as its

@@ -44,7 +44,10 @@ impl Places {
             let mut place = Node::default();
             place.metadata.name = Some(node.name_any());
             let registered = registered(csi_node, driver);
-            for key in registered.iter().flat_map(|known| known.topology_keys.iter().flatten()) {
+            for key in registered
+                .iter()
+                .flat_map(|known| known.topology_keys.iter().flatten())
+            {
                 let Some(value) = node.labels().get(key) else {
                     continue;
                 };
@@ -70,7 +73,8 @@ impl Places {
     /// Forgets missing nodes that no object names.
     pub(super) fn forget_all_but(&mut self, named: &BTreeSet<String>) {
         let present = &self.present;
-        self.known.retain(|name, _| present.contains(name) || named.contains(name));
+        self.known
+            .retain(|name, _| present.contains(name) || named.contains(name));
     }
 
     /// Returns the node if the name is valid and no such node exists.
@@ -154,9 +158,13 @@ impl Places {
             .as_ref()
             .and_then(|topology| topology.match_labels.clone())
             .unwrap_or_default();
-        let named =
-            segments.iter().filter(|(key, _)| self.naming.contains(*key)).map(|(_, value)| value);
-        let mut names = named.chain(self.known.keys()).filter(|name| is_kept_by(name));
+        let named = segments
+            .iter()
+            .filter(|(key, _)| self.naming.contains(*key))
+            .map(|(_, value)| value);
+        let mut names = named
+            .chain(self.known.keys())
+            .filter(|name| is_kept_by(name));
         let named = names.next().map(String::as_str);
         self.absent(named.or_else(|| managing_node(label))?)
     }

@@ -49,7 +49,10 @@ pub(super) fn volume(name: &str, node: &str) -> Value {
         },
         "status": {"phase": "Bound"},
     });
-    with(testing::volume(name, DRIVER, &format!("handle-of-{name}")), more)
+    with(
+        testing::volume(name, DRIVER, &format!("handle-of-{name}")),
+        more,
+    )
 }
 
 /// A node affinity to nodes by name.

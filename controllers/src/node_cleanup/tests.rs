@@ -21,7 +21,9 @@ fn bench() -> Bench {
 fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
     let mut world = World::new(&[]);
     change(&mut world);
-    let own = Options { gone_node_grace: Duration::from_secs(GRACE) };
+    let own = Options {
+        gone_node_grace: Duration::from_secs(GRACE),
+    };
     let capacities = Some(Store::new());
     let tidier = Tidier::new(world.context.clone(), &own, options(), capacities);
     let bench = Bench { world, tidier };
@@ -37,14 +39,23 @@ impl Bench {
 
     /// Adds one object of each kind that belongs to a node.
     fn fill(&self, node: &str) {
-        self.add(|caches| caches.attachments(), deleted(attachment("a", "other", node)));
+        self.add(
+            |caches| caches.attachments(),
+            deleted(attachment("a", "other", node)),
+        );
         self.add(|caches| caches.volumes(), released("released", node));
         self.add(|caches| caches.volumes(), volume("bound", node));
         let retained = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
-        self.add(|caches| caches.volumes(), with(released("retained", node), retained));
+        self.add(
+            |caches| caches.volumes(),
+            with(released("retained", node), retained),
+        );
         self.add(|caches| caches.claims(), claim("waiting", node));
         self.add(|caches| caches.contents(), content("content", node));
-        self.add(|caches| caches.group_contents(), group_content("group", node));
+        self.add(
+            |caches| caches.group_contents(),
+            group_content("group", node),
+        );
         let room = capacity("room", &format!("external-provisioner-{node}"), node);
         let watch = self.tidier.capacities.clone().expect("a watch");
         self.world.add(&watch, room);
@@ -65,12 +76,17 @@ async fn what_a_gone_node_left_is_tidied_up() {
     let mut bench = bench();
     let labelled = json!({"metadata": {"labels": {NODE_LABEL: "n2"}}});
     bench.fill("n2");
-    bench.add(|caches| caches.claims(), with(claim("labelled", "n2"), labelled));
+    bench.add(
+        |caches| caches.claims(),
+        with(claim("labelled", "n2"), labelled),
+    );
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
     assert_eq!(
         bench.after(1).await,
-        ["a", "released", "released", "labelled", "waiting", "content", "group", "room"]
+        [
+            "a", "released", "released", "labelled", "waiting", "content", "group", "room"
+        ]
     );
     let api = &bench.world.api;
     for claim in ["labelled", "waiting"] {
@@ -78,7 +94,12 @@ async fn what_a_gone_node_left_is_tidied_up() {
         assert_eq!(metadata["annotations"][SELECTED_NODE], Value::Null);
         assert_eq!(metadata["labels"][NODE_LABEL], Value::Null);
     }
-    for gone in ["volumeattachments/a", "contents/content", "contents/group", "capacities/room"] {
+    for gone in [
+        "volumeattachments/a",
+        "contents/content",
+        "contents/group",
+        "capacities/room",
+    ] {
         assert_eq!(api.get(gone), None, "{gone}");
     }
     // The control plane removes the last finalizer.
@@ -87,12 +108,24 @@ async fn what_a_gone_node_left_is_tidied_up() {
     assert!(left["deletionTimestamp"].is_string());
     for kept in ["bound", "retained"] {
         let kept = api.get(&format!("volumes/{kept}")).expect("a volume");
-        assert_eq!(kept["metadata"]["finalizers"].as_array().map(Vec::len), Some(3));
+        assert_eq!(
+            kept["metadata"]["finalizers"].as_array().map(Vec::len),
+            Some(3)
+        );
         assert_eq!(kept["metadata"]["deletionTimestamp"], Value::Null);
     }
     let events = bench.world.events();
-    let of = |kind: &str| events.iter().filter(|event| event.starts_with(kind)).count();
-    assert_eq!((of("Normal NodeGone"), of("Warning NodeGone")), (7, 2), "{events:#?}");
+    let of = |kind: &str| {
+        events
+            .iter()
+            .filter(|event| event.starts_with(kind))
+            .count()
+    };
+    assert_eq!(
+        (of("Normal NodeGone"), of("Warning NodeGone")),
+        (7, 2),
+        "{events:#?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +190,10 @@ async fn a_volume_is_judged_as_it_is_now() {
         ("bound again", volume("v", "n2")),
         ("retained", with(released("v", "n2"), retained)),
         ("elsewhere", with(released("v", "n2"), moved)),
-        ("another of its name", with(released("v", "n2"), json!({"metadata": {"uid": "new"}}))),
+        (
+            "another of its name",
+            with(released("v", "n2"), json!({"metadata": {"uid": "new"}})),
+        ),
     ] {
         let mut bench = bench();
         bench.add(|caches| caches.volumes(), released("v", "n2"));
@@ -221,11 +257,22 @@ async fn a_bound_volume_is_reported_hourly() {
         bench.add(|caches| caches.volumes(), bound);
     }
     bench.after(0).await;
-    for (seconds, reported) in [(GRACE, 100), (30, 30), (30, 0), (3500, 0), (100, 100), (30, 30)] {
+    for (seconds, reported) in [
+        (GRACE, 100),
+        (30, 30),
+        (30, 0),
+        (3500, 0),
+        (100, 100),
+        (30, 30),
+    ] {
         assert_eq!(bench.after(seconds).await, NOTHING);
         let events = bench.world.events();
         assert_eq!(events.len(), 2 * reported, "of each volume and its claim");
-        assert!(events.iter().all(|event| event.starts_with("Warning NodeGone: Node n2 is gone")));
+        assert!(
+            events
+                .iter()
+                .all(|event| event.starts_with("Warning NodeGone: Node n2 is gone"))
+        );
     }
 }
 

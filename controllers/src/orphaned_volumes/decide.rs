@@ -28,7 +28,9 @@ pub(super) fn without_object(
     has_object: impl Fn(&str) -> bool,
 ) -> BTreeSet<String> {
     let ids = listed.keys();
-    ids.filter(|id| is_inline(id, inventory) == Some(false) && !has_object(id)).cloned().collect()
+    ids.filter(|id| is_inline(id, inventory) == Some(false) && !has_object(id))
+        .cloned()
+        .collect()
 }
 
 /// Volumes published to this node that are not staged and have no known VolumeAttachment. `node_id`

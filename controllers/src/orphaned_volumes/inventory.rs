@@ -39,6 +39,8 @@ impl Inventory {
     pub fn volumes(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, String> {
         let Some(ask) = &self.0 else { return Ok(None) };
         let volumes = ask()?.into_iter();
-        Ok(Some(volumes.map(|volume| (volume.id.clone(), volume)).collect()))
+        Ok(Some(
+            volumes.map(|volume| (volume.id.clone(), volume)).collect(),
+        ))
     }
 }

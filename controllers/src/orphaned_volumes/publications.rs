@@ -31,12 +31,15 @@ impl Scanner {
             seen.iter().any(|one| self.is_of(one, id, None))
         });
         let due =
-            self.stale_publications.due(suspects, Instant::now(), self.part.options.orphan_grace);
+            self.stale_publications
+                .due(suspects, Instant::now(), self.part.options.orphan_grace);
         if due.is_empty() {
             return Ok(());
         }
         let mut attachments = Vec::new();
-        self.kube.each::<VolumeAttachment>(|one| attachments.push(one)).await?;
+        self.kube
+            .each::<VolumeAttachment>(|one| attachments.push(one))
+            .await?;
         let volumes = self.volumes_of(&attachments).await?;
         for id in due {
             let mut attached = attachments.iter();

@@ -101,9 +101,10 @@ impl Bench {
         let mut asked: Vec<String> = calls
             .filter_map(|call| match call {
                 Call::Delete(request) => Some(format!("delete {}", request.volume_id)),
-                Call::Unpublish(request) => {
-                    Some(format!("unpublish {} {}", request.volume_id, request.node_id))
-                }
+                Call::Unpublish(request) => Some(format!(
+                    "unpublish {} {}",
+                    request.volume_id, request.node_id
+                )),
                 _ => None,
             })
             .collect();
@@ -125,7 +126,10 @@ fn large_volume(name: &str, handle: &str) -> Value {
     let values = vec!["n1"; 100_000];
     let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": values}]});
     let affinity = json!({"required": {"nodeSelectorTerms": [term]}});
-    crate::testing::with(volume(name, handle), json!({"spec": {"nodeAffinity": affinity}}))
+    crate::testing::with(
+        volume(name, handle),
+        json!({"spec": {"nodeAffinity": affinity}}),
+    )
 }
 
 fn claim(uid: &str) -> Value {
@@ -164,7 +168,10 @@ async fn orphans_are_counted_and_reported() {
 fn a_report_names_at_most_five() {
     let orphans = (0..7).map(|number| format!("v{number}")).collect();
     let message = orphan_message(&orphans);
-    assert!(message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"), "{message}");
+    assert!(
+        message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"),
+        "{message}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +204,11 @@ async fn any_doubt_keeps_it() {
             "",
         ),
         ("it has an object", |bench| bench.put(volume("z", "a")), ""),
-        ("it has a large object", |bench| bench.put(large_volume("z", "a")), ""),
+        (
+            "it has a large object",
+            |bench| bench.put(large_volume("z", "a")),
+            "",
+        ),
         (
             "it has an object on the second page",
             |bench| {
@@ -206,14 +217,26 @@ async fn any_doubt_keeps_it() {
             },
             "",
         ),
-        ("no claims", |bench| bench.hide("persistentvolumeclaims"), "list PersistentVolumeClaim "),
-        ("no volumes", |bench| bench.hide("persistentvolumes"), "list PersistentVolume "),
+        (
+            "no claims",
+            |bench| bench.hide("persistentvolumeclaims"),
+            "list PersistentVolumeClaim ",
+        ),
+        (
+            "no volumes",
+            |bench| bench.hide("persistentvolumes"),
+            "list PersistentVolume ",
+        ),
         (
             "used meanwhile",
             |bench| bench.known(|all| all.as_mut().unwrap()[0].is_empty = false),
             "",
         ),
-        ("the driver can't tell", |bench| bench.known(|all| *all = Err("no pool".into())), unknown),
+        (
+            "the driver can't tell",
+            |bench| bench.known(|all| *all = Err("no pool".into())),
+            unknown,
+        ),
     ];
     for (what, arrange, error) in cases {
         let mut bench = bench();
@@ -267,7 +290,10 @@ async fn a_stale_publication_is_unpublished() {
         ("other-node", &[NODE_ID]),
     ] {
         bench.has(id, nodes, |one| one.staged = id == "staged");
-        bench.add(bench.world.context.caches.volumes(), volume(&format!("pv-{id}"), id));
+        bench.add(
+            bench.world.context.caches.volumes(),
+            volume(&format!("pv-{id}"), id),
+        );
     }
     let attachments = bench.world.context.caches.attachments();
     bench.add(attachments.clone(), attachment("va", "pv-attached", "n1"));
@@ -279,11 +305,17 @@ async fn a_stale_publication_is_unpublished() {
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
     let asked = bench.after(1).await;
-    assert_eq!(asked, ["unpublish forgotten id-1", "unpublish other-node id-1"]);
+    assert_eq!(
+        asked,
+        ["unpublish forgotten id-1", "unpublish other-node id-1"]
+    );
     assert_eq!(bench.world.events().len(), 2);
     bench.world.api.hide("volumeattachments", 500);
     let asked = bench.after(1).await;
-    assert!(asked.len() == 1 && asked[0].starts_with("list VolumeAttachment"), "{asked:?}");
+    assert!(
+        asked.len() == 1 && asked[0].starts_with("list VolumeAttachment"),
+        "{asked:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

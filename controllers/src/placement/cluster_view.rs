@@ -184,7 +184,8 @@ impl Placement {
 
     /// Why a node can't take claims of a class, whatever their size.
     fn unfit(&self, node: &Node, class: &StorageClass) -> Option<Unfit> {
-        self.lacks_driver(node).or_else(|| node_fitness::unfit(node, class).map(Unfit::from))
+        self.lacks_driver(node)
+            .or_else(|| node_fitness::unfit(node, class).map(Unfit::from))
     }
 
     /// Why a node can't take a copy of a volume or snapshot that it has.
@@ -230,7 +231,10 @@ impl Placement {
         let nodes: Arc<[Candidate]> = there.iter().map(candidate).collect();
         let mut known = self.candidates.lock();
         known.retain(|_, known| known.at == at);
-        let found = Candidates { at, nodes: nodes.clone() };
+        let found = Candidates {
+            at,
+            nodes: nodes.clone(),
+        };
         known.insert(name, found);
         nodes
     }

@@ -55,7 +55,9 @@ impl Placement {
         let to = queues.clone();
         caches.claims().on_change(move |change| to.claim(change));
         let (to, driver) = (queues.clone(), self.context.driver.name.clone());
-        caches.volumes().on_change(move |change| to.volume(change, &driver));
+        caches
+            .volumes()
+            .on_change(move |change| to.volume(change, &driver));
         if self.options.attachments {
             let (to, driver) = (queues.attachments.clone(), self.context.driver.name.clone());
             let volumes = caches.volumes();
@@ -104,7 +106,9 @@ impl Placement {
         let this = self.clone();
         caches.nodes().on_change(move |change| this.node(change));
         let this = self.clone();
-        caches.csi_nodes().on_change(move |_| this.wake.notify_one());
+        caches
+            .csi_nodes()
+            .on_change(move |_| this.wake.notify_one());
         if let Some(capacities) = &self.capacities {
             // This owns the store, and the store its handlers: a strong reference would be a circle.
             let this = Arc::downgrade(self);
@@ -118,7 +122,10 @@ impl Placement {
 
     fn node(&self, change: &Change<Node>) {
         match change {
-            Change::Applied { old: Some(old), new } => {
+            Change::Applied {
+                old: Some(old),
+                new,
+            } => {
                 if !node_fitness::is_same(old, new) {
                     self.wake.notify_one();
                 }
@@ -163,18 +170,30 @@ impl Placement {
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
         let queues = &self.queues;
         Controller::new(&self.context, self.clone())
-            .work("placement-claims", &queues.claims, placers, |this, key: ObjectKey| async move {
-                this.claim(key.name()).await
-            })
-            .work("placement-unschedulable", &queues.unschedulable, 1, |this, key| async move {
-                this.retry(key).await
-            })
-            .work("placement-sources", &queues.sources, 1, |this, key: ObjectKey| async move {
-                this.on_source(key.name()).await
-            })
-            .work("placement-classes", &queues.classes, 1, |this, key: ObjectKey| async move {
-                this.on_class(key.name()).await
-            })
+            .work(
+                "placement-claims",
+                &queues.claims,
+                placers,
+                |this, key: ObjectKey| async move { this.claim(key.name()).await },
+            )
+            .work(
+                "placement-unschedulable",
+                &queues.unschedulable,
+                1,
+                |this, key| async move { this.retry(key).await },
+            )
+            .work(
+                "placement-sources",
+                &queues.sources,
+                1,
+                |this, key: ObjectKey| async move { this.on_source(key.name()).await },
+            )
+            .work(
+                "placement-classes",
+                &queues.classes,
+                1,
+                |this, key: ObjectKey| async move { this.on_class(key.name()).await },
+            )
             .work(
                 "placement-volumes",
                 &queues.volumes,
@@ -187,9 +206,12 @@ impl Placement {
                 labellers,
                 |this, key: ObjectKey| async move { this.attachment_label(key.name()).await },
             )
-            .work("placement-handles", &queues.handles, 1, |this, key: ObjectKey| async move {
-                this.on_handle(key.name()).await
-            })
+            .work(
+                "placement-handles",
+                &queues.handles,
+                1,
+                |this, key: ObjectKey| async move { this.on_handle(key.name()).await },
+            )
             .work(
                 "placement-contents",
                 &queues.contents,
@@ -224,11 +246,17 @@ impl Placement {
     async fn on_handle(&self, handle: &str) -> Outcome {
         if let Some(contents) = &self.contents {
             let made = contents.get(handle).into_iter();
-            self.queues.contents.add_each(made.map(|made| ObjectKey::of_content(&*made))).await;
+            self.queues
+                .contents
+                .add_each(made.map(|made| ObjectKey::of_content(&*made)))
+                .await;
         }
         if let Some(groups) = &self.groups {
             let made = groups.get(handle).into_iter();
-            self.queues.groups.add_each(made.map(|made| ObjectKey::of_content(&*made))).await;
+            self.queues
+                .groups
+                .add_each(made.map(|made| ObjectKey::of_content(&*made)))
+                .await;
         }
         Outcome::Done
     }
@@ -250,10 +278,15 @@ impl Placement {
         self.reservations.lock().settle(Instant::now());
         let (caches, queues) = (&self.context.caches, &self.queues);
         let claims = caches.claims().each();
-        queues.claims.add_each(claims.filter_map(|claim| ObjectKey::of_claim(&claim))).await;
+        queues
+            .claims
+            .add_each(claims.filter_map(|claim| ObjectKey::of_claim(&claim)))
+            .await;
         let (driver, volumes) = (&self.context.driver.name, caches.volumes());
         let ours = volumes.each().filter_map(|volume| {
-            pv::handle(&volume, driver).is_some().then(|| ObjectKey::of_volume(&volume))
+            pv::handle(&volume, driver)
+                .is_some()
+                .then(|| ObjectKey::of_volume(&volume))
         });
         queues.volumes.add_each(ours).await;
         if self.options.attachments {
@@ -265,12 +298,18 @@ impl Placement {
             queues.attachments.add_each(unlabelled).await;
         }
         if self.contents.is_some() {
-            let keys = caches.contents().each().map(|content| ObjectKey::of_content(&*content));
+            let keys = caches
+                .contents()
+                .each()
+                .map(|content| ObjectKey::of_content(&*content));
             queues.contents.add_each(keys).await;
         }
         if self.groups.is_some() {
             let all = caches.group_contents().each();
-            queues.groups.add_each(all.map(|content| ObjectKey::of_content(&*content))).await;
+            queues
+                .groups
+                .add_each(all.map(|content| ObjectKey::of_content(&*content)))
+                .await;
         }
     }
 
@@ -363,7 +402,11 @@ impl Queues {
 /// True if a change concerns nothing that placement reads. The status is not read, and the cluster
 /// writes one or two for each object that is bound.
 fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) -> &S) -> bool {
-    let Change::Applied { old: Some(old), new } = change else {
+    let Change::Applied {
+        old: Some(old),
+        new,
+    } = change
+    else {
         return false;
     };
     spec(old) == spec(new)
@@ -400,15 +443,32 @@ mod tests {
         for (what, change, nothing) in [
             ("its status", status, true),
             ("its volume", json!({"spec": {"volumeName": "v"}}), false),
-            ("a label", json!({"metadata": {"labels": {"l": "1"}}}), false),
-            ("an annotation", json!({"metadata": {"annotations": {"a": null}}}), false),
+            (
+                "a label",
+                json!({"metadata": {"labels": {"l": "1"}}}),
+                false,
+            ),
+            (
+                "an annotation",
+                json!({"metadata": {"annotations": {"a": null}}}),
+                false,
+            ),
             ("its end", deleted, false),
         ] {
-            let change = Change::Applied { old: Some(claim(json!({}))), new: claim(change) };
+            let change = Change::Applied {
+                old: Some(claim(json!({}))),
+                new: claim(change),
+            };
             assert_eq!(says_nothing_new(&change, |c| &c.spec), nothing, "{what}");
         }
         let (old, new) = (None, claim(json!({})));
-        for change in [Change::Applied { old, new: new.clone() }, Change::Deleted(new)] {
+        for change in [
+            Change::Applied {
+                old,
+                new: new.clone(),
+            },
+            Change::Deleted(new),
+        ] {
             assert!(!says_nothing_new(&change, |c| &c.spec), "{change:?}");
         }
     }

@@ -84,7 +84,8 @@ impl Placement {
             }
             Todo::Label(node) => {
                 let label = node_label(&node);
-                self.label(&watch, &*content, MANAGED_BY, &label, true).await
+                self.label(&watch, &*content, MANAGED_BY, &label, true)
+                    .await
             }
             Todo::Spans(_) if content.is_deleting() => Outcome::Done,
             Todo::Spans(nodes) => self.report(&watch, &content, complaint(&nodes)).await,
@@ -141,9 +142,11 @@ mod tests {
             json!({"groupSnapshotHandles": {
             "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": members}})
         };
-        for (source, expected) in
-            [(given(&["s"]), vec!["s"]), (given(&[]), vec!["g"]), (json!({}), vec![])]
-        {
+        for (source, expected) in [
+            (given(&["s"]), vec!["s"]),
+            (given(&[]), vec!["g"]),
+            (json!({}), vec![]),
+        ] {
             assert_eq!(snapshots(&content(source.clone())), expected, "{source}");
         }
     }

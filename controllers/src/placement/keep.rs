@@ -126,7 +126,10 @@ impl Place {
             name: Some(self.name.clone()),
             ..ObjectMeta::default()
         };
-        ConfigMap { metadata, ..ConfigMap::default() }
+        ConfigMap {
+            metadata,
+            ..ConfigMap::default()
+        }
     }
 }
 
@@ -134,7 +137,9 @@ impl Place {
 fn changes(there: &Texts, wanted: &Texts) -> Map<String, Value> {
     let gone = there.keys().filter(|class| !wanted.contains_key(*class));
     let gone = gone.map(|class| (class.clone(), Value::Null));
-    let new = wanted.iter().filter(|(class, text)| there.get(*class) != Some(text));
+    let new = wanted
+        .iter()
+        .filter(|(class, text)| there.get(*class) != Some(text));
     let new = new.map(|(class, text)| (class.clone(), json!(text)));
     gone.chain(new).collect()
 }

@@ -76,7 +76,8 @@ impl Placement {
             None => Outcome::Done,
             Some(node) => {
                 let value = node_label(&node);
-                self.label(&watch, &*volume, NODE_LABEL, &value, false).await
+                self.label(&watch, &*volume, NODE_LABEL, &value, false)
+                    .await
             }
         }
     }
@@ -91,7 +92,8 @@ impl Placement {
             None => Outcome::Done,
             Some(node) => {
                 let value = node_label(node);
-                self.label(&watch, &*attachment, NODE_LABEL, &value, false).await
+                self.label(&watch, &*attachment, NODE_LABEL, &value, false)
+                    .await
             }
         }
     }
@@ -100,7 +102,9 @@ impl Placement {
     pub(super) async fn content_label(&self, name: &str) -> Outcome {
         let watch = self.context.caches.contents();
         let Some(content) = watch.get(name) else {
-            self.unlocated.lock().remove(&(SINGLE.word, name.to_owned()));
+            self.unlocated
+                .lock()
+                .remove(&(SINGLE.word, name.to_owned()));
             return Outcome::Done;
         };
         if content.spec.driver != self.context.driver.name {
@@ -108,7 +112,10 @@ impl Placement {
         }
         let location = self.content_location(&content);
         match of_content(content.labels(), &location) {
-            Some(label) => self.label(&watch, &*content, MANAGED_BY, &label, true).await,
+            Some(label) => {
+                self.label(&watch, &*content, MANAGED_BY, &label, true)
+                    .await
+            }
             None => self.report_unlocated(&watch, &content, &location).await,
         }
     }
@@ -132,7 +139,11 @@ impl Placement {
             }
         };
         let now = Instant::now();
-        let known = *self.unlocated.lock().entry(key.clone()).or_insert(Unlocated::Since(now));
+        let known = *self
+            .unlocated
+            .lock()
+            .entry(key.clone())
+            .or_insert(Unlocated::Since(now));
         match known {
             Unlocated::Reported => return Outcome::Done,
             Unlocated::Since(since) => {
@@ -145,7 +156,9 @@ impl Placement {
         let message = format!("no node works on this content: {why}");
         // The status of a snapshot that is ready tells what becomes of it if the node comes back.
         let outcome = if view.is_ready() || view.error.is_some() {
-            self.context.events.warning(content, K::KEYS.failed, message);
+            self.context
+                .events
+                .warning(content, K::KEYS.failed, message);
             Outcome::Done
         } else {
             self.report(watch, content, message).await
@@ -172,7 +185,9 @@ impl Placement {
         }
         match self.kube.merge_status_unchanged(content, status).await {
             Ok(written) => {
-                self.context.events.warning(content, K::KEYS.failed, message);
+                self.context
+                    .events
+                    .warning(content, K::KEYS.failed, message);
                 watch.apply_write(written);
                 Outcome::Done
             }
@@ -269,7 +284,11 @@ mod tests {
             (none.clone(), SourceLocation::Unknown(String::new()), None),
             (none.clone(), on(&long), Some(hashed.as_str())),
         ] {
-            assert_eq!(of_content(&labels, &location).as_deref(), expected, "{location:?}");
+            assert_eq!(
+                of_content(&labels, &location).as_deref(),
+                expected,
+                "{location:?}"
+            );
         }
     }
 }

@@ -67,7 +67,9 @@ impl Metrics {
     }
 
     pub(super) fn assigned(&self, outcome: Outcome) {
-        self.assignments.get_or_create(&[("outcome", outcome.word())]).inc();
+        self.assignments
+            .get_or_create(&[("outcome", outcome.word())])
+            .inc();
     }
 
     pub(super) fn labelled(&self, kind: &str, result: &'static str) {

@@ -72,7 +72,9 @@ impl Placement {
         };
         let class = self.class(&claim);
         let volume = self.volume(&claim);
-        let volume_node = volume.as_deref().and_then(|volume| self.volume_node(volume));
+        let volume_node = volume
+            .as_deref()
+            .and_then(|volume| self.volume_node(volume));
         let facts = Facts {
             claim: &claim,
             class: class.as_deref(),
@@ -259,7 +261,10 @@ impl Placement {
         }
         let version = self.room(node, &class.name_any());
         let version = version.map_or(0, |room| room.version);
-        let passed_over = self.reservations.lock().passes_over(&uid, node, version, Instant::now());
+        let passed_over = self
+            .reservations
+            .lock()
+            .passes_over(&uid, node, version, Instant::now());
         if let Some(left) = passed_over {
             let message = format!(
                 "the source of the claim is on node {node} alone, and that node {}: make room \
@@ -270,7 +275,9 @@ impl Placement {
             return Outcome::RetryAfter(left);
         }
         let bytes = pvc::requested(claim).unwrap_or_default();
-        self.reservations.lock().assign(&uid, node, bytes, Instant::now());
+        self.reservations
+            .lock()
+            .assign(&uid, node, bytes, Instant::now());
         self.assign(claim, node).await
     }
 
@@ -294,7 +301,12 @@ impl Placement {
         // The node that makes the volume reports an invalid size.
         let bytes = pvc::requested(claim).unwrap_or_default();
         let candidates = self.candidates(class);
-        let ask = Request { uid: &uid, bytes, among, is_published };
+        let ask = Request {
+            uid: &uid,
+            bytes,
+            among,
+            is_published,
+        };
         let chosen = {
             // Choose and reserve under one lock, so that the next claim sees this reservation.
             let mut reservations = self.reservations.lock();
@@ -374,7 +386,8 @@ impl Placement {
             return Outcome::Done;
         }
         let watch = self.context.caches.claims();
-        self.label(&watch, claim, NODE_LABEL, &node_label(node), false).await
+        self.label(&watch, claim, NODE_LABEL, &node_label(node), false)
+            .await
     }
 
     /// Warns the claim's user about its source.
@@ -435,19 +448,50 @@ mod tests {
     #[test]
     fn what_is_said_and_when() {
         let began = Instant::now();
-        let last =
-            LastEvent { count: Count::Nowhere, message: "a has 1Gi left".to_owned(), at: began };
+        let last = LastEvent {
+            count: Count::Nowhere,
+            message: "a has 1Gi left".to_owned(),
+            at: began,
+        };
         let after = |seconds| began + Duration::from_secs(seconds);
         let later = |seconds| Due::Later(Duration::from_secs(seconds));
         for (last, count, message, now, expected) in [
             (None, Count::Nowhere, "a", after(0), Due::Now),
-            (Some(&last), Count::Nowhere, "a has 1Gi left", after(1), Due::Known),
-            (Some(&last), Count::Nowhere, "a has 1Gi left", after(99), Due::Known),
-            (Some(&last), Count::Nowhere, "a has 2Gi left", after(20), later(40)),
-            (Some(&last), Count::Nowhere, "a has 2Gi left", after(60), Due::Now),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 1Gi left",
+                after(1),
+                Due::Known,
+            ),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 1Gi left",
+                after(99),
+                Due::Known,
+            ),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 2Gi left",
+                after(20),
+                later(40),
+            ),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 2Gi left",
+                after(60),
+                Due::Now,
+            ),
             (Some(&last), Count::Blocked, "a", after(1), Due::Now),
         ] {
-            assert_eq!(due(last, count, message, now), expected, "{message} at {now:?}");
+            assert_eq!(
+                due(last, count, message, now),
+                expected,
+                "{message} at {now:?}"
+            );
         }
     }
 }

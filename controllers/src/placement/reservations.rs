@@ -27,7 +27,10 @@ const HOPEFUL: Duration = Duration::from_secs(600);
 /// How long a node that rejected a claim is skipped, unless its capacity object changes.
 const PASSED_OVER: Duration = Duration::from_secs(60);
 /// Minimum time to skip such a node, even if its capacity object changes.
-const REFUSED: Backoff = Backoff { start: Duration::from_secs(1), max: Duration::from_secs(300) };
+const REFUSED: Backoff = Backoff {
+    start: Duration::from_secs(1),
+    max: Duration::from_secs(300),
+};
 
 /// A claim's reservation on a node.
 #[derive(Clone, Debug)]
@@ -88,7 +91,10 @@ impl Reservations {
         let known = self.nodes.get_key_value(node).map(|(node, _)| node.clone());
         let (uid, node): (Arc<str>, _) = (uid.into(), known.unwrap_or_else(|| node.into()));
         self.places.insert(uid.clone(), node.clone());
-        let entry = Entry { bytes, state: State::Hoped(now) };
+        let entry = Entry {
+            bytes,
+            state: State::Hoped(now),
+        };
         self.nodes.entry(node).or_default().insert(uid, entry);
     }
 
@@ -132,7 +138,11 @@ impl Reservations {
         self.release(uid);
         let known = self.refusals.entry(uid.to_owned()).or_default();
         let times = known.get(&*node).map_or(1, |refusal| refusal.times + 1);
-        let refusal = Refusal { at: now, times, version };
+        let refusal = Refusal {
+            at: now,
+            times,
+            version,
+        };
         known.insert(node.to_string(), refusal);
     }
 

@@ -26,7 +26,9 @@ fn room(object: &CSIStorageCapacity) -> Room {
     let capacity = object.capacity.as_ref();
     let largest = object.maximum_volume_size.as_ref();
     Room {
-        available: capacity.and_then(|capacity| quantity::bytes(&capacity.0)).unwrap_or(0),
+        available: capacity
+            .and_then(|capacity| quantity::bytes(&capacity.0))
+            .unwrap_or(0),
         largest: largest.and_then(|largest| quantity::bytes(&largest.0)),
         version: version(object),
     }
@@ -62,7 +64,10 @@ pub(super) fn key(keeper: &str, class: &str) -> String {
 pub(super) fn pools(object: &CSIStorageCapacity) -> Vec<String> {
     let text = object.annotations().get(POOLS).map(String::as_str);
     let pools = text.unwrap_or_default().split(',').map(str::trim);
-    pools.filter(|pool| !pool.is_empty()).map(str::to_owned).collect()
+    pools
+        .filter(|pool| !pool.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The parts of a handle that may be the identity of a pool.
@@ -87,15 +92,26 @@ mod tests {
 
     #[test]
     fn rooms() {
-        let expected_room =
-            |available, largest, version| Some(Room { available, largest, version });
+        let expected_room = |available, largest, version| {
+            Some(Room {
+                available,
+                largest,
+                version,
+            })
+        };
         let old = object(3, json!("1Gi"), json!("512Mi"));
         let new = object(10, json!("2048"), Value::Null);
         let empty = object(11, Value::Null, Value::Null);
         for (objects, room) in [
             (vec![], None),
-            (vec![old.clone()], expected_room(1 << 30, Some(512 << 20), 3)),
-            (vec![new.clone(), old.clone()], expected_room(2048, None, 10)),
+            (
+                vec![old.clone()],
+                expected_room(1 << 30, Some(512 << 20), 3),
+            ),
+            (
+                vec![new.clone(), old.clone()],
+                expected_room(2048, None, 10),
+            ),
             (vec![new, empty], expected_room(0, None, 11)),
         ] {
             assert_eq!(newest(&objects), room, "{objects:?}");

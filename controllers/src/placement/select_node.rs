@@ -80,7 +80,9 @@ pub(super) fn choose(
         }
     }
     let chosen = match ask.is_published {
-        true => fitting.iter().min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node)),
+        true => fitting
+            .iter()
+            .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node)),
         false => next(&fitting, reservations.last()),
     };
     match chosen {
@@ -88,7 +90,10 @@ pub(super) fn choose(
         None => {
             // Nodes with some room first: they come closest to the claim's size.
             unfit_nodes.sort_by_key(|(node, unfit)| (rank(unfit), node.clone()));
-            Err(Nowhere { bytes: ask.bytes, unfit_nodes })
+            Err(Nowhere {
+                bytes: ask.bytes,
+                unfit_nodes,
+            })
         }
     }
 }
@@ -104,7 +109,10 @@ fn fit(
     if let Some(unfit) = &candidate.unfit {
         return Err(unfit.clone());
     }
-    if ask.among.is_some_and(|among| !among.contains(&candidate.node)) {
+    if ask
+        .among
+        .is_some_and(|among| !among.contains(&candidate.node))
+    {
         return Err(Unfit::NoSource);
     }
     let version = candidate.room.map_or(0, |room| room.version);
@@ -143,7 +151,10 @@ fn next<'a, 'b>(
     last: &str,
 ) -> Option<&'a (i64, usize, &'b str)> {
     let by_name = |one: &&(i64, usize, &'b str)| one.2;
-    let after = fitting.iter().filter(|one| one.2 > last).min_by_key(by_name);
+    let after = fitting
+        .iter()
+        .filter(|one| one.2 > last)
+        .min_by_key(by_name);
     after.or_else(|| fitting.iter().min_by_key(by_name))
 }
 

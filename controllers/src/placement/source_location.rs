@@ -188,9 +188,15 @@ pub(super) fn content_of(
     let Some(snapshot) = snapshot else {
         return Err(SourceLocation::Unknown(format!("{what} does not exist")));
     };
-    let unbound =
-        || SourceLocation::Unknown(format!("{what} is not bound to a VolumeSnapshotContent yet"));
-    snapshot.bound_content().map(str::to_owned).ok_or_else(unbound)
+    let unbound = || {
+        SourceLocation::Unknown(format!(
+            "{what} is not bound to a VolumeSnapshotContent yet"
+        ))
+    };
+    snapshot
+        .bound_content()
+        .map(str::to_owned)
+        .ok_or_else(unbound)
 }
 
 #[cfg(test)]

@@ -48,7 +48,11 @@ pub(super) fn left<'a>(
         let bytes = room.available - reservations.sum(&candidate.node, Some(&room), now).bytes;
         let largest = room.largest.unwrap_or(i64::MAX).min(bytes);
         let named = node_label(&candidate.node) == candidate.node;
-        (named && largest > 0).then_some(Left { node: &candidate.node, bytes, largest })
+        (named && largest > 0).then_some(Left {
+            node: &candidate.node,
+            bytes,
+            largest,
+        })
     };
     candidates.iter().filter_map(of).collect()
 }
@@ -76,8 +80,9 @@ impl Table {
         }
         let fitting = left.iter().filter(|left| left.largest >= size);
         // The leader's order: most room, then fewest claims, then name.
-        let mut nodes: BinaryHeap<_> =
-            fitting.map(|left| (left.bytes, Reverse(0), Reverse(left.node))).collect();
+        let mut nodes: BinaryHeap<_> = fitting
+            .map(|left| (left.bytes, Reverse(0), Reverse(left.node)))
+            .collect();
         let mut turns = Vec::with_capacity(TURNS);
         while let Some((bytes, Reverse(claims), Reverse(node))) = nodes.pop()
             && bytes >= size

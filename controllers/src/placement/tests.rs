@@ -95,7 +95,8 @@ impl Rig {
     fn node(&self, name: &str, spec: Value) {
         self.bare_node(name, spec);
         let caches = &self.world.context.caches;
-        self.world.add(&caches.csi_nodes(), csi_node(name, DRIVER, "t/node"));
+        self.world
+            .add(&caches.csi_nodes(), csi_node(name, DRIVER, "t/node"));
     }
 
     /// Sets a node's capacity object for a class, in bytes.
@@ -116,7 +117,8 @@ impl Rig {
             "metadata": {"name": name, "namespace": "shop", "uid": name,
                 "annotations": {PROVISIONER: DRIVER}},
             "spec": {"storageClassName": class, "resources": {"requests": {"storage": "10"}}}});
-        self.world.add(&self.world.context.caches.claims(), with(claim, more));
+        self.world
+            .add(&self.world.context.caches.claims(), with(claim, more));
     }
 
     /// Adds a claim with a selected node.
@@ -158,11 +160,19 @@ impl Rig {
 
     /// Removes the selected node from the claim, as a node without room does.
     fn refuse(&self, claim: &str) {
-        self.claim(claim, "now", json!({"metadata": {"annotations": {SELECTED_NODE: null}}}));
+        self.claim(
+            claim,
+            "now",
+            json!({"metadata": {"annotations": {SELECTED_NODE: null}}}),
+        );
     }
 
     fn reserved(&self, node: &str) -> i64 {
-        self.at_work.reservations.lock().sum(node, None, Instant::now()).bytes
+        self.at_work
+            .reservations
+            .lock()
+            .sum(node, None, Instant::now())
+            .bytes
     }
 }
 

@@ -235,7 +235,11 @@ impl Provisioner {
         }
         let doubtful =
             again || since.elapsed() > LONG || self.in_flight.needs_live_check(plan.uid());
-        let pending = Arc::new(PendingPv { plan: plan.clone(), object, since });
+        let pending = Arc::new(PendingPv {
+            plan: plan.clone(),
+            object,
+            since,
+        });
         // From here on, the pending PersistentVolume keeps track of the volume if the claim is
         // deleted.
         self.in_flight.add_pending_pv(pending.clone());
@@ -328,8 +332,10 @@ impl Provisioner {
             if left.is_zero() {
                 break;
             }
-            let request =
-                DeleteVolumeRequest { volume_id: volume_id.clone(), secrets: secrets.clone() };
+            let request = DeleteVolumeRequest {
+                volume_id: volume_id.clone(),
+                secrets: secrets.clone(),
+            };
             match self.context.driver.csi.delete_volume(request, left).await {
                 Ok(_) => return "deleted".to_owned(),
                 Err(failure) => last = without(failure.status.message(), &secrets),
@@ -358,7 +364,8 @@ impl Provisioner {
         self.tell_failure(claim, source, &error);
         match (error.state(), plan) {
             (State::Background, Some(plan)) => {
-                self.in_flight.set_attempt(uid, PendingAttempt::Background(plan));
+                self.in_flight
+                    .set_attempt(uid, PendingAttempt::Background(plan));
                 Outcome::Failed
             }
             (State::NoChange | State::Background, _) => Outcome::Failed,
@@ -369,7 +376,8 @@ impl Provisioner {
             (State::Infeasible, plan) => {
                 let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
                 let until = Instant::now() + SLOW;
-                self.in_flight.set_attempt(uid, PendingAttempt::Slow { class, until });
+                self.in_flight
+                    .set_attempt(uid, PendingAttempt::Slow { class, until });
                 Outcome::RetryAfter(SLOW)
             }
             (State::Reschedule, _) => {
@@ -420,26 +428,35 @@ impl Provisioner {
         reference: Option<&SecretReference>,
         class_name: &str,
     ) -> Result<Credentials, Error> {
-        secrets::read(&self.kube, reference).await.map_err(|error| match error {
-            SecretError::Missing { namespace, name } => {
-                Error::NoSecret { namespace, name, class: class_name.to_owned() }
-            }
-            error => error.into(),
-        })
+        secrets::read(&self.kube, reference)
+            .await
+            .map_err(|error| match error {
+                SecretError::Missing { namespace, name } => Error::NoSecret {
+                    namespace,
+                    name,
+                    class: class_name.to_owned(),
+                },
+                error => error.into(),
+            })
     }
 
     /// Counts and reports a volume after its PersistentVolume is created.
     pub(super) fn succeeded(&self, pending: &PendingPv) {
         let (plan, draft) = (&pending.plan, &pending.plan.draft);
         let message = format!("Successfully provisioned volume {}", draft.name);
-        self.context.events.normal(&*draft.claim, SUCCEEDED, message);
+        self.context
+            .events
+            .normal(&*draft.claim, SUCCEEDED, message);
         let node = self.context.scope.node();
         if let Some(message) = node.and_then(|node| one_node::message(&pending.object, node)) {
-            self.context.events.once(&*draft.claim, EventKind::Normal, ONE_NODE, message);
+            self.context
+                .events
+                .once(&*draft.claim, EventKind::Normal, ONE_NODE, message);
         }
         let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
         let took = pending.since.elapsed();
-        self.metrics.provisioned(class_name, plan.draft.source.kind(), Some(took));
+        self.metrics
+            .provisioned(class_name, plan.draft.source.kind(), Some(took));
     }
 
     /// Reports that a PersistentVolume cannot be written yet.

@@ -80,7 +80,10 @@ impl Provisioner {
         if doubtful {
             let namespace = draft.claim.namespace().unwrap_or_default();
             let name = draft.claim.name_any();
-            let now = self.kube.get::<PersistentVolumeClaim>(&namespace, &name).await?;
+            let now = self
+                .kube
+                .get::<PersistentVolumeClaim>(&namespace, &name)
+                .await?;
             let wanted =
                 decide::still_wants(now.as_ref(), &draft.claim, &draft.name, &self.context.scope);
             if let Err(why) = wanted {
@@ -125,12 +128,19 @@ impl Provisioner {
 
     async fn discard(&self, pending: &PendingPv) -> Result<(), String> {
         let (plan, name) = (&pending.plan, &pending.plan.draft.name);
-        let secrets = self.secrets_to_delete(name, plan.secrets.provisioner.as_ref()).await;
+        let secrets = self
+            .secrets_to_delete(name, plan.secrets.provisioner.as_ref())
+            .await;
         let request = DeleteVolumeRequest {
             volume_id: pending.volume_id().to_owned(),
             secrets: secrets.clone(),
         };
-        let answer = self.context.driver.csi.delete_volume(request, self.timeout).await;
+        let answer = self
+            .context
+            .driver
+            .csi
+            .delete_volume(request, self.timeout)
+            .await;
         let failed = |failure: crate::csi::Failure| without(failure.status.message(), &secrets);
         answer.map(|_| ()).map_err(failed)
     }
@@ -138,6 +148,8 @@ impl Provisioner {
 
 impl PendingPv {
     fn volume_id(&self) -> &str {
-        pv::csi(&self.object).map(|csi| csi.volume_handle.as_str()).unwrap_or_default()
+        pv::csi(&self.object)
+            .map(|csi| csi.volume_handle.as_str())
+            .unwrap_or_default()
     }
 }

@@ -53,7 +53,11 @@ pub(super) struct Rules<'a> {
 
 impl<'a> Rules<'a> {
     pub(super) fn claim_context(self, leads: bool) -> ClaimContext<'a> {
-        ClaimContext { driver: &self.driver.name, scope: self.scope, leads }
+        ClaimContext {
+            driver: &self.driver.name,
+            scope: self.scope,
+            leads,
+        }
     }
 }
 
@@ -173,8 +177,16 @@ fn create(
     let settings = rules.settings;
     if let (Some(unfit), Some(node)) = (&inputs.unfit, rules.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
-        let advice = if pvc::is_delayed(&draft.class) { AWAIT_POD } else { AWAIT_LEADER };
-        return Err(Error::Unfit { node, unfit, advice });
+        let advice = if pvc::is_delayed(&draft.class) {
+            AWAIT_POD
+        } else {
+            AWAIT_LEADER
+        };
+        return Err(Error::Unfit {
+            node,
+            unfit,
+            advice,
+        });
     }
     let target = Target {
         claim: &draft.claim,
@@ -208,7 +220,11 @@ fn create(
         }
         false => (None, None),
     };
-    let found = Found { source, topology, attributes: inputs.attributes.clone() };
+    let found = Found {
+        source,
+        topology,
+        attributes: inputs.attributes.clone(),
+    };
     Ok(Creation {
         plan: finish(draft, found, rules.driver, settings)?,
         protects_source,
@@ -311,11 +327,18 @@ pub(crate) fn draft(
 ) -> Result<Draft, Error> {
     let source = pvc::data_source(claim)?;
     able(claim, &source, driver)?;
-    if claim.spec.as_ref().is_some_and(|spec| spec.selector.is_some()) {
+    if claim
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.selector.is_some())
+    {
         return Err(Error::Selector);
     }
     let volume_mode = volume_mode(claim, class, &settings.fs_type)?;
-    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
+    let modes = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.access_modes.as_deref());
     let has_writer_modes = driver.can(ControllerCapability::SingleNodeMultiWriter);
     let capabilities =
         access::capabilities(modes.unwrap_or_default(), &volume_mode, has_writer_modes)?;
@@ -333,7 +356,13 @@ pub(crate) fn draft(
 
 /// Checks that the driver has the capabilities that the claim needs.
 fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> Result<(), Error> {
-    let unable = |lacks, advice| Err(Error::Unable { driver: driver.name.clone(), lacks, advice });
+    let unable = |lacks, advice| {
+        Err(Error::Unable {
+            driver: driver.name.clone(),
+            lacks,
+            advice,
+        })
+    };
     let another = "Name a StorageClass of another driver";
     if !driver.serves(Service::ControllerService) {
         return unable("CONTROLLER_SERVICE", another);
@@ -366,7 +395,9 @@ fn volume_mode(
 ) -> Result<VolumeMode, Error> {
     let parameters = class.parameters.iter().flatten();
     let is_old = |key: &str| key.eq_ignore_ascii_case(FS_TYPE_OLD);
-    let types: Vec<_> = parameters.filter(|(key, _)| *key == FS_TYPE || is_old(key)).collect();
+    let types: Vec<_> = parameters
+        .filter(|(key, _)| *key == FS_TYPE || is_old(key))
+        .collect();
     if types.len() > 1 {
         let old = types.iter().map(|(key, _)| key).find(|key| is_old(key));
         let old = old.map_or(FS_TYPE_OLD, |key| key.as_str()).to_owned();
@@ -376,7 +407,10 @@ fn volume_mode(
     match pvc::volume_mode(claim) {
         pvc::BLOCK => Ok(VolumeMode::Block),
         pvc::FILESYSTEM => Ok(VolumeMode::Filesystem {
-            fs_type: fs_type.filter(|fs_type| !fs_type.is_empty()).unwrap_or(default).to_owned(),
+            fs_type: fs_type
+                .filter(|fs_type| !fs_type.is_empty())
+                .unwrap_or(default)
+                .to_owned(),
             flags: class.mount_options.clone().unwrap_or_default(),
         }),
         other => Err(Error::Mode(other.to_owned())),
@@ -397,14 +431,19 @@ pub(crate) fn finish(
     if settings.extra_metadata {
         parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
-    if let (true, VolumeMode::Filesystem { .. }, Some(parameter)) =
-        (found.source.may_change_mode, &draft.volume_mode, &driver.mode_change_parameter)
-    {
+    if let (true, VolumeMode::Filesystem { .. }, Some(parameter)) = (
+        found.source.may_change_mode,
+        &draft.volume_mode,
+        &driver.mode_change_parameter,
+    ) {
         parameters.insert(parameter.clone(), "true".to_owned());
     }
     let request = CreateVolumeRequest {
         name: draft.name.clone(),
-        capacity_range: Some(CapacityRange { required_bytes: draft.size, limit_bytes: 0 }),
+        capacity_range: Some(CapacityRange {
+            required_bytes: draft.size,
+            limit_bytes: 0,
+        }),
         volume_capabilities: draft.capabilities.clone(),
         parameters,
         secrets: BTreeMap::new(),
@@ -412,11 +451,19 @@ pub(crate) fn finish(
         accessibility_requirements: found.topology,
         mutable_parameters: mutable(&draft, found.attributes.as_deref(), &driver.name)?,
     };
-    Ok(Plan { draft, source: found.source, request, secrets })
+    Ok(Plan {
+        draft,
+        source: found.source,
+        request,
+        secrets,
+    })
 }
 
 fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<Secrets, Error> {
-    let (name, namespace) = (draft.claim.name_any(), draft.claim.namespace().unwrap_or_default());
+    let (name, namespace) = (
+        draft.claim.name_any(),
+        draft.claim.namespace().unwrap_or_default(),
+    );
     let about = TemplateVars {
         volume: &draft.name,
         claim: &name,
@@ -446,10 +493,15 @@ fn stripped(
         .map(String::as_str)
         .collect();
     if !unknown.is_empty() {
-        return Err(Error::Parameters { class: class.to_owned(), keys: unknown.join(", ") });
+        return Err(Error::Parameters {
+            class: class.to_owned(),
+            keys: unknown.join(", "),
+        });
     }
     let others = given.iter().filter(|(key, _)| !key.starts_with(RESERVED));
-    Ok(others.map(|(key, value)| (key.clone(), value.clone())).collect())
+    Ok(others
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect())
 }
 
 fn mutable(

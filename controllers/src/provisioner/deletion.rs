@@ -56,7 +56,10 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     let spec = volume.spec.clone().unwrap_or_default();
     let kept = volume.has_finalizer(VOLUME_FINALIZER);
     let going = volume.is_deleting();
-    match (spec.persistent_volume_reclaim_policy.as_deref(), pv::phase(volume)) {
+    match (
+        spec.persistent_volume_reclaim_policy.as_deref(),
+        pv::phase(volume),
+    ) {
         (Some("Retain" | "Recycle"), _) if kept => Work::RemoveFinalizer,
         (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
         (Some("Delete"), Some("Released")) if !going || kept => Work::Delete,
@@ -103,7 +106,9 @@ impl Provisioner {
             }
             Work::RemoveFinalizer => {
                 let watch = Some(&watch);
-                finalizers::remove(&self.kube, watch, &*volume, VOLUME_FINALIZER).await.map(drop)
+                finalizers::remove(&self.kube, watch, &*volume, VOLUME_FINALIZER)
+                    .await
+                    .map(drop)
             }
             Work::Delete => return self.delete(&volume).await,
         };
@@ -138,7 +143,9 @@ impl Provisioner {
             // This is usual if a claim and its pod are deleted together.
             Err(obstacle @ Obstacle::Attached { .. }) => {
                 tracing::info!(volume = %volume.name_any(), %obstacle, "a volume is not deleted yet");
-                self.context.events.waits(volume, WAITS, obstacle.to_string());
+                self.context
+                    .events
+                    .waits(volume, WAITS, obstacle.to_string());
                 Outcome::Failed
             }
             Err(obstacle) => {
@@ -177,7 +184,10 @@ impl Provisioner {
             return Ok(false);
         };
         // From here on, the end of a use is a reason to try again.
-        self.for_volume.enter(&ObjectKey::of_volume(&volume), Freed::Volume(volume_id.clone()));
+        self.for_volume.enter(
+            &ObjectKey::of_volume(&volume),
+            Freed::Volume(volume_id.clone()),
+        );
         if let Some(node) = self.attached_to(&volume).await? {
             return Err(Obstacle::Attached { volume: name, node });
         }
@@ -185,13 +195,18 @@ impl Provisioner {
         if !self.is_here(&volume, &volume_id).await? || !self.context.acts() {
             return Ok(false);
         }
-        let request = DeleteVolumeRequest { volume_id, secrets: secrets.clone() };
-        driver.csi.delete_volume(request, self.timeout).await.map_err(|failure| {
-            Obstacle::Refused {
+        let request = DeleteVolumeRequest {
+            volume_id,
+            secrets: secrets.clone(),
+        };
+        driver
+            .csi
+            .delete_volume(request, self.timeout)
+            .await
+            .map_err(|failure| Obstacle::Refused {
                 code: failure.code(),
                 message: without(failure.status.message(), &secrets),
-            }
-        })?;
+            })?;
         let watch = self.context.caches.volumes();
         self.kube.delete(&volume).await?;
         finalizers::remove(&self.kube, Some(&watch), &volume, VOLUME_FINALIZER).await?;
@@ -292,7 +307,10 @@ fn annotated_secret(volume: &PersistentVolume) -> Option<Option<SecretReference>
     let name = annotation(DELETION_SECRET_NAME)?;
     let namespace = annotation(DELETION_SECRET_NAMESPACE)?;
     let some = !name.is_empty() && !namespace.is_empty();
-    Some(some.then_some(SecretReference { name: Some(name), namespace: Some(namespace) }))
+    Some(some.then_some(SecretReference {
+        name: Some(name),
+        namespace: Some(namespace),
+    }))
 }
 
 #[cfg(test)]

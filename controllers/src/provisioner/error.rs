@@ -33,7 +33,11 @@ pub(crate) enum Error {
     #[error("StorageClass {name:?} does not exist: create it, or name another in the claim")]
     NoClass { name: String },
     #[error("the CSI driver {driver} cannot do this: it lacks {lacks}. {advice}")]
-    Unable { driver: String, lacks: &'static str, advice: &'static str },
+    Unable {
+        driver: String,
+        lacks: &'static str,
+        advice: &'static str,
+    },
     /// The claim has a selector. Selectors choose among existing volumes only.
     #[error(
         "spec.selector of the claim is not supported for volumes that are made for claims: \
@@ -63,14 +67,22 @@ pub(crate) enum Error {
     Topology(#[from] TopologyError),
     /// The node is unfit, and the scheduler can't have selected it.
     #[error("the selected node {node} {unfit}, and {advice}")]
-    Unfit { node: String, unfit: UnfitNode, advice: &'static str },
+    Unfit {
+        node: String,
+        unfit: UnfitNode,
+        advice: &'static str,
+    },
     #[error(transparent)]
     Secret(#[from] TemplateError),
     #[error(
         "secret {namespace}/{name}, named by parameters of StorageClass {class:?}, does not \
          exist: create it, or correct the class"
     )]
-    NoSecret { namespace: String, name: String, class: String },
+    NoSecret {
+        namespace: String,
+        name: String,
+        class: String,
+    },
     #[error(transparent)]
     SecretUnreadable(#[from] SecretError),
     #[error(
@@ -88,7 +100,11 @@ pub(crate) enum Error {
         "VolumeAttributesClass {name:?} is for the driver {has}, but the claim's StorageClass \
          uses {driver}: name another in spec.volumeAttributesClassName"
     )]
-    AttributesDriver { name: String, has: String, driver: String },
+    AttributesDriver {
+        name: String,
+        has: String,
+        driver: String,
+    },
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error("rpc error: code = {code:?} desc = {message}")]
@@ -103,7 +119,11 @@ pub(crate) enum Error {
     },
     /// The driver returned a volume that does not match the request.
     #[error("the CSI driver {driver} {what}; the volume was {fate}")]
-    Unusable { driver: String, what: String, fate: String },
+    Unusable {
+        driver: String,
+        what: String,
+        fate: String,
+    },
 }
 
 impl Error {

@@ -89,16 +89,24 @@ impl Provisioner {
         class: &StorageClass,
     ) -> Result<Arc<PersistentVolumeClaim>, ApiError> {
         let parameters = class.parameters.iter().flatten();
-        let keys: BTreeSet<_> = parameters.flat_map(|(_, value)| annotation_keys(value)).collect();
+        let keys: BTreeSet<_> = parameters
+            .flat_map(|(_, value)| annotation_keys(value))
+            .collect();
         if keys.is_empty() {
             return Ok(claim.clone());
         }
         let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
         let _one = self.one_large_read.lock().await;
-        let now = self.kube.get_fields(&namespace, &name, &CLAIM_ANNOTATIONS).await?;
+        let now = self
+            .kube
+            .get_fields(&namespace, &name, &CLAIM_ANNOTATIONS)
+            .await?;
         let now = now.filter(|now: &PersistentVolumeClaim| now.uid() == claim.uid());
         let mut annotated = PersistentVolumeClaim::clone(claim);
-        for (key, value) in now.and_then(|now| now.metadata.annotations).unwrap_or_default() {
+        for (key, value) in now
+            .and_then(|now| now.metadata.annotations)
+            .unwrap_or_default()
+        {
             if keys.contains(key.as_str()) {
                 // No longer text can be a secret's name.
                 let value = value.chars().take(MAX_ANNOTATION).collect();
@@ -114,7 +122,11 @@ impl Provisioner {
     ) -> Result<Option<Arc<StorageClass>>, ApiError> {
         match pvc::class_name(claim) {
             None => Ok(None),
-            Some(name) => self.kube.find_live(&self.context.caches.classes(), "", name).await,
+            Some(name) => {
+                self.kube
+                    .find_live(&self.context.caches.classes(), "", name)
+                    .await
+            }
         }
     }
 
@@ -137,7 +149,10 @@ impl Provisioner {
     /// now, that call is repeated.
     async fn inputs(&self, draft: &Draft, is_begun: bool) -> Result<Inputs, ApiError> {
         let source = self.source(draft).await?;
-        let mut inputs = Inputs { source, ..Inputs::default() };
+        let mut inputs = Inputs {
+            source,
+            ..Inputs::default()
+        };
         if let Some(name) = self.context.scope.node().filter(|_| !is_begun) {
             inputs.unfit = self.own_node.unfit_for(draft, name, &self.kube).await?;
         }

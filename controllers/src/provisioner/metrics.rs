@@ -10,7 +10,9 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
-const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const BUCKETS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Provision {
@@ -78,7 +80,10 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Metrics { provisions: Attempts::new(), deletions: Attempts::new() }
+        Metrics {
+            provisions: Attempts::new(),
+            deletions: Attempts::new(),
+        }
     }
 }
 
@@ -91,13 +96,15 @@ impl Metrics {
             "Failed attempts to make a volume, by class and source",
             "Time successful attempts to make a volume took, by class and source",
         ];
-        self.provisions.register(registry, "persistentvolumeclaim_provision", help);
+        self.provisions
+            .register(registry, "persistentvolumeclaim_provision", help);
         let help = [
             "Volumes deleted, by class",
             "Failed attempts to delete a volume, by class",
             "Time successful attempts to delete a volume took, by class",
         ];
-        self.deletions.register(registry, "persistentvolume_delete", help);
+        self.deletions
+            .register(registry, "persistentvolume_delete", help);
     }
 
     pub(crate) fn provisioned(&self, class: &str, source: &str, took: Option<Duration>) {

@@ -14,8 +14,11 @@ const MULTI_NODE: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
 pub(crate) fn message(volume: &PersistentVolume, node: &str) -> Option<String> {
     let spec = volume.spec.as_ref()?;
     let modes = spec.access_modes.as_deref().unwrap_or_default();
-    let modes: Vec<&str> =
-        modes.iter().map(String::as_str).filter(|mode| MULTI_NODE.contains(mode)).collect();
+    let modes: Vec<&str> = modes
+        .iter()
+        .map(String::as_str)
+        .filter(|mode| MULTI_NODE.contains(mode))
+        .collect();
     let tied = match pv::node_terms(volume)? {
         [term] => names_only(term, node),
         _ => false,
@@ -60,7 +63,11 @@ mod tests {
             {"key": "node", "operator": "NotIn", "values": ["n1"]},
         ]}]}});
         for (modes, affinity, named) in [
-            (&["ReadWriteMany"][..], here.clone(), Some("ReadWriteMany lets")),
+            (
+                &["ReadWriteMany"][..],
+                here.clone(),
+                Some("ReadWriteMany lets"),
+            ),
             (&["ReadOnlyMany"], here.clone(), Some("ReadOnlyMany lets")),
             (
                 &["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"],

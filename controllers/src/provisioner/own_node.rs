@@ -68,7 +68,10 @@ impl OwnNode {
         name: &str,
         kube: &Kube,
     ) -> Result<Option<UnfitNode>, ApiError> {
-        if self.recent().is_some_and(|node| node_fitness::unfit(&node, &draft.class).is_none()) {
+        if self
+            .recent()
+            .is_some_and(|node| node_fitness::unfit(&node, &draft.class).is_none())
+        {
             return Ok(None);
         }
         let Some(node) = kube.get::<Node>("", name).await?.map(Arc::new) else {

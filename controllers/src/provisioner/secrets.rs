@@ -41,9 +41,10 @@ impl SecretPurpose {
     fn keys(self) -> (&'static str, Option<&'static str>) {
         match self {
             SecretPurpose::Provisioner => ("provisioner-secret", Some("csiProvisionerSecret")),
-            SecretPurpose::ControllerPublish => {
-                ("controller-publish-secret", Some("csiControllerPublishSecret"))
-            }
+            SecretPurpose::ControllerPublish => (
+                "controller-publish-secret",
+                Some("csiControllerPublishSecret"),
+            ),
             SecretPurpose::NodeStage => ("node-stage-secret", Some("csiNodeStageSecret")),
             SecretPurpose::NodePublish => ("node-publish-secret", Some("csiNodePublishSecret")),
             SecretPurpose::ControllerExpand => ("controller-expand-secret", None),
@@ -90,8 +91,13 @@ pub(crate) fn reference(
         ("pvc.name", about.claim, false),
         ("pvc.namespace", about.namespace, true),
     ];
-    let variables = Variables { list: &list, annotations: Some(about.annotations) };
-    templates.map(|templates| templates.resolve(variables)).transpose()
+    let variables = Variables {
+        list: &list,
+        annotations: Some(about.annotations),
+    };
+    templates
+        .map(|templates| templates.resolve(variables))
+        .transpose()
 }
 
 #[cfg(test)]

@@ -33,9 +33,18 @@ pub(crate) enum SourceError {
          delete the claim and create one with a larger request (a claim without a volume can't be \
          changed)"
     )]
-    Small { what: String, requested: String, needed: String },
+    Small {
+        what: String,
+        requested: String,
+        needed: String,
+    },
     #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]
-    Mode { what: String, requested: String, has: String, advice: &'static str },
+    Mode {
+        what: String,
+        requested: String,
+        has: String,
+        advice: &'static str,
+    },
     #[error(
         "spec.volumeMode is Filesystem, but VolumeSnapshotContent {content} of {what} does not say \
          (spec.sourceVolumeMode) that it is of a filesystem: use volumeMode Block, or have an \
@@ -51,7 +60,10 @@ impl SourceError {
     }
 
     fn unfit(what: &str, why: impl Into<String>) -> Self {
-        SourceError::Unfit { what: what.to_owned(), why: why.into() }
+        SourceError::Unfit {
+            what: what.to_owned(),
+            why: why.into(),
+        }
     }
 }
 
@@ -112,9 +124,10 @@ impl Target<'_> {
                 advice: "use the same mode, or have the VolumeSnapshotContent annotated with \
                          snapshot.storage.kubernetes.io/allow-volume-mode-change=true",
             }),
-            None if requested == pvc::FILESYSTEM && !by_hand => {
-                Err(SourceError::UnknownMode { what: what.to_owned(), content: content.name_any() })
-            }
+            None if requested == pvc::FILESYSTEM && !by_hand => Err(SourceError::UnknownMode {
+                what: what.to_owned(),
+                content: content.name_any(),
+            }),
             Some(_) | None => Ok(()),
         }
     }
@@ -150,13 +163,21 @@ pub(crate) fn content_source(
     match source {
         DataSource::Nothing | DataSource::Other(_) => Ok(Source::default()),
         DataSource::Snapshot(name) => Ok(Source {
-            content: Some(from_snapshot(target, name, found.snapshot.as_deref(), content)?),
+            content: Some(from_snapshot(
+                target,
+                name,
+                found.snapshot.as_deref(),
+                content,
+            )?),
             may_change_mode: content.is_some_and(|content| target.allows_mode_change(content)),
         }),
         DataSource::Claim(name) => {
             let (claim, volume) = (found.claim.as_deref(), found.volume.as_deref());
             let content = Some(from_claim(target, name, claim, volume)?);
-            Ok(Source { content, may_change_mode: false })
+            Ok(Source {
+                content,
+                may_change_mode: false,
+            })
         }
     }
 }
@@ -185,7 +206,9 @@ fn from_snapshot(
         && back.name.as_deref() == Some(name)
         && back.namespace.as_ref() == Some(&namespace);
     if !is_bound_back {
-        return Err(unfit(&format!("VolumeSnapshotContent {bound} is not bound to it")));
+        return Err(unfit(&format!(
+            "VolumeSnapshotContent {bound} is not bound to it"
+        )));
     }
     if content.spec.driver != target.driver {
         let theirs = &content.spec.driver;
@@ -196,7 +219,10 @@ fn from_snapshot(
     if status.ready_to_use != Some(true) {
         return Err(unfit("it is not ready to use yet (status.readyToUse)"));
     }
-    let handle = content.status.as_ref().and_then(|status| status.snapshot_handle.clone());
+    let handle = content
+        .status
+        .as_ref()
+        .and_then(|status| status.snapshot_handle.clone());
     let handle = handle.filter(|handle| !handle.is_empty());
     let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
     // The leader sets the label to the node of the volume that is bound in the namespace. A handle
@@ -211,8 +237,13 @@ fn from_snapshot(
         )));
     }
     // Another node can write a handle of this node's snapshot into the content that it manages.
-    let owner =
-        content_owner::owner(target.scope, target.pools, content.labels(), Some(&snapshot_id), []);
+    let owner = content_owner::owner(
+        target.scope,
+        target.pools,
+        content.labels(),
+        Some(&snapshot_id),
+        [],
+    );
     if owner == Ownership::Remote {
         return Err(unfit(&format!(
             "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \
@@ -225,7 +256,9 @@ fn from_snapshot(
     }
     target.may_have_mode(&what, content)?;
     let source = SnapshotSource { snapshot_id };
-    Ok(VolumeContentSource { r#type: Some(Type::Snapshot(source)) })
+    Ok(VolumeContentSource {
+        r#type: Some(Type::Snapshot(source)),
+    })
 }
 
 /// Builds a volume source from another claim's volume, or rejects it.
@@ -267,7 +300,9 @@ fn from_claim(
             && back.namespace.as_ref() == Some(&namespace)
     });
     if !is_bound_back {
-        return Err(unfit(&format!("PersistentVolume {bound} is not bound to it")));
+        return Err(unfit(&format!(
+            "PersistentVolume {bound} is not bound to it"
+        )));
     }
     // Another node may have created a PersistentVolume with a handle of this node.
     if owner(target.scope, target.pools, volume) == Ownership::Remote {
@@ -288,8 +323,12 @@ fn from_claim(
             advice: "a clone must have the mode of its source",
         });
     }
-    let source = VolumeSource { volume_id: csi.volume_handle.clone() };
-    Ok(VolumeContentSource { r#type: Some(Type::Volume(source)) })
+    let source = VolumeSource {
+        volume_id: csi.volume_handle.clone(),
+    };
+    Ok(VolumeContentSource {
+        r#type: Some(Type::Volume(source)),
+    })
 }
 
 #[cfg(test)]

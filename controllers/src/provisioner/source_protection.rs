@@ -49,7 +49,10 @@ fn awaited_source(claim: &PersistentVolumeClaim) -> Option<DataSource> {
 /// The index key of the source that a claim waits for.
 pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
     let namespace = claim.namespace().unwrap_or_default();
-    awaited_source(claim).and_then(|source| key(&namespace, &source)).into_iter().collect()
+    awaited_source(claim)
+        .and_then(|source| key(&namespace, &source))
+        .into_iter()
+        .collect()
 }
 
 /// The claims (by namespace and name) that may no longer need a finalizer after a change of this
@@ -144,13 +147,21 @@ impl Protection {
             .feed_after(SETTLED, &claims, &self.snapshots, move |change| {
                 left(change).filter(|_| with_snapshots)
             })
-            .work("clone", &self.clones, threads, |this, claim: Named| async move {
-                let (namespace, name) = claim;
-                this.cloned(&namespace, &name).await
-            })
-            .work("restored", &self.snapshots, 1, |this, snapshot| async move {
-                this.restored(&snapshot).await
-            })
+            .work(
+                "clone",
+                &self.clones,
+                threads,
+                |this, claim: Named| async move {
+                    let (namespace, name) = claim;
+                    this.cloned(&namespace, &name).await
+                },
+            )
+            .work(
+                "restored",
+                &self.snapshots,
+                1,
+                |this, snapshot| async move { this.restored(&snapshot).await },
+            )
             .beside(|this| async move { this.sweeps().await })
             .run()
             .await;
@@ -166,12 +177,14 @@ impl Protection {
     fn metadata_of(&self, namespace: &str, asked: &DataSource) -> Option<ObjectMeta> {
         let caches = &self.context.caches;
         match asked {
-            DataSource::Snapshot(name) if self.has_snapshots() => {
-                caches.snapshots().get_in(namespace, name).map(|it| it.metadata.clone())
-            }
-            DataSource::Claim(name) => {
-                caches.claims().get_in(namespace, name).map(|it| it.metadata.clone())
-            }
+            DataSource::Snapshot(name) if self.has_snapshots() => caches
+                .snapshots()
+                .get_in(namespace, name)
+                .map(|it| it.metadata.clone()),
+            DataSource::Claim(name) => caches
+                .claims()
+                .get_in(namespace, name)
+                .map(|it| it.metadata.clone()),
             _ => None,
         }
     }
@@ -190,10 +203,15 @@ impl Protection {
         // Claims that came after the deletion of their source do not get it.
         let others = |claim: &Arc<PersistentVolumeClaim>| {
             (but.is_none() || claim.metadata.uid.as_deref() != but)
-                && source.as_ref().is_none_or(|it| pvc::precedes_deletion(claim, it))
+                && source
+                    .as_ref()
+                    .is_none_or(|it| pvc::precedes_deletion(claim, it))
         };
         // A claim with a PersistentVolume may not be bound to it yet.
-        self.awaited.each(&key).filter(others).any(|claim| !self.has_volume(&claim))
+        self.awaited
+            .each(&key)
+            .filter(others)
+            .any(|claim| !self.has_volume(&claim))
     }
 
     /// Reconciles a claim that is a source, by its namespace and name.
@@ -202,7 +220,8 @@ impl Protection {
         let Some(claim) = watch.get_in(namespace, name) else {
             return match watch.leaves_out(namespace, name) {
                 true => {
-                    self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER).await
+                    self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
+                        .await
                 }
                 false => Outcome::Done,
             };
@@ -228,7 +247,10 @@ impl Protection {
         let watch = self.context.caches.snapshots();
         let Some(snapshot) = watch.get_in(namespace, name) else {
             return match watch.leaves_out(namespace, name) {
-                true => self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER).await,
+                true => {
+                    self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
+                        .await
+                }
                 false => Outcome::Done,
             };
         };
@@ -272,7 +294,9 @@ impl Protection {
         let clones = async {
             while self.leads().await {
                 let claims = caches.claims().each();
-                self.clones.add_each(claims.flat_map(|claim| touched(&claim))).await;
+                self.clones
+                    .add_each(claims.flat_map(|claim| touched(&claim)))
+                    .await;
                 self.clones.add_each(caches.claims().left_out()).await;
                 tokio::time::sleep(every).await;
             }
@@ -304,7 +328,9 @@ impl Protection {
             }
             yield_sometimes(number).await;
         }
-        self.snapshots.add_each(self.context.caches.snapshots().left_out()).await;
+        self.snapshots
+            .add_each(self.context.caches.snapshots().left_out())
+            .await;
     }
 }
 

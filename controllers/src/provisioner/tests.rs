@@ -54,7 +54,11 @@ fn rig(scope: Scope, topology: bool) -> Rig {
     world.context.scope = scope;
     let context = world.context.clone();
     let at_work = Provisioner::new(context, options(), Metrics::default());
-    let rig = Rig { world, driver, at_work };
+    let rig = Rig {
+        world,
+        driver,
+        at_work,
+    };
     rig.class("c-1", json!({}));
     rig
 }
@@ -138,7 +142,9 @@ impl Rig {
     }
 
     fn put_secret(&self) {
-        self.world.api.put(testing::secret("shop", "key", "word", "open sesame"));
+        self.world
+            .api
+            .put(testing::secret("shop", "key", "word", "open sesame"));
     }
 
     /// Adds a claim to both the cache and the server.
@@ -307,9 +313,10 @@ async fn an_infeasible_volume_is_tried_rarely() {
 
 #[tokio::test]
 async fn the_selected_node_is_cleared_unless_the_claim_has_changed() {
-    for (changed, outcome, left) in
-        [(false, Outcome::Done, Value::Null), (true, Outcome::Failed, json!("n1"))]
-    {
+    for (changed, outcome, left) in [
+        (false, Outcome::Done, Value::Null),
+        (true, Outcome::Failed, json!("n1")),
+    ] {
         let rig = rig(here(), true);
         let claim = claim_value(Some("n1"), &Value::Null);
         rig.put_claim(&claim);
@@ -319,7 +326,11 @@ async fn the_selected_node_is_cleared_unless_the_claim_has_changed() {
         rig.fail([Status::resource_exhausted("full")]);
         assert_eq!(rig.work().await, outcome);
         assert_eq!(rig.world.api.writes(), ["data"]);
-        let claim = rig.world.api.get("persistentvolumeclaims/data").expect("the claim");
+        let claim = rig
+            .world
+            .api
+            .get("persistentvolumeclaims/data")
+            .expect("the claim");
         assert_eq!(claim["metadata"]["annotations"][SELECTED_NODE], left);
     }
 }
@@ -346,7 +357,10 @@ async fn a_secret_is_named_by_an_annotation_of_the_claim() {
         let rig = central();
         let annotations = json!({"team/key": secret, "team/text": "x".repeat(200_000)});
         let claim = claim_value(None, &Value::Null);
-        rig.put_claim(&testing::with(claim, json!({"metadata": {"annotations": annotations}})));
+        rig.put_claim(&testing::with(
+            claim,
+            json!({"metadata": {"annotations": annotations}}),
+        ));
         rig.class(
             "c-3",
             json!({"csi.storage.k8s.io/provisioner-secret-name": "${pvc.annotations['team/key']}",
@@ -354,7 +368,13 @@ async fn a_secret_is_named_by_an_annotation_of_the_claim() {
         );
         rig.put_secret();
         assert_eq!(rig.work().await, outcome, "{secret}");
-        let cached = rig.world.context.caches.claims().get_in("shop", "data").expect("the claim");
+        let cached = rig
+            .world
+            .context
+            .caches
+            .claims()
+            .get_in("shop", "data")
+            .expect("the claim");
         assert_eq!(cached.annotations().len(), 1, "only who provisions it");
     }
 }

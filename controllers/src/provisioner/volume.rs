@@ -36,8 +36,12 @@ pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume,
             what: "answered CreateVolume without a volume ID".to_owned(),
         });
     };
-    let unusable =
-        |volume: &Volume, what| Err(Unusable { volume_id: Some(volume.volume_id.clone()), what });
+    let unusable = |volume: &Volume, what| {
+        Err(Unusable {
+            volume_id: Some(volume.volume_id.clone()),
+            what,
+        })
+    };
     if volume.capacity_bytes == 0 {
         volume.capacity_bytes = plan.draft.size;
     }
@@ -98,7 +102,11 @@ pub(crate) fn object(
         finalizers: (policy == "Delete").then(|| vec![VOLUME_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
-    PersistentVolume { metadata, spec: Some(spec), status: None }
+    PersistentVolume {
+        metadata,
+        spec: Some(spec),
+        status: None,
+    }
 }
 
 /// The access modes without repeats. The API server takes any number of repeats in a claim, and a

@@ -18,7 +18,10 @@ impl Key for &'static str {
 impl Key for usize {}
 
 fn queue() -> Queue<&'static str> {
-    Queue::new(Backoff { start: START, max: MAX })
+    Queue::new(Backoff {
+        start: START,
+        max: MAX,
+    })
 }
 
 /// The key that is ready now, without waiting for more than a step of other tasks.
@@ -42,15 +45,35 @@ async fn key_now(queue: &Queue<&'static str>) -> Option<&'static str> {
 
 #[test]
 fn backoff_doubles_up_to_its_limit() {
-    let backoff = Backoff { start: START, max: MAX };
-    for (failures, seconds) in
-        [(0, 1), (1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (33, 300), (u32::MAX, 300)]
-    {
-        assert_eq!(backoff.delay(failures), Duration::from_secs(seconds), "{failures}");
+    let backoff = Backoff {
+        start: START,
+        max: MAX,
+    };
+    for (failures, seconds) in [
+        (0, 1),
+        (1, 1),
+        (2, 2),
+        (3, 4),
+        (9, 256),
+        (10, 300),
+        (33, 300),
+        (u32::MAX, 300),
+    ] {
+        assert_eq!(
+            backoff.delay(failures),
+            Duration::from_secs(seconds),
+            "{failures}"
+        );
     }
-    let large = Backoff { start: Duration::MAX, max: Duration::MAX };
+    let large = Backoff {
+        start: Duration::MAX,
+        max: Duration::MAX,
+    };
     assert_eq!(large.delay(2), Duration::MAX);
-    let upside_down = Backoff { start: MAX, max: START };
+    let upside_down = Backoff {
+        start: MAX,
+        max: START,
+    };
     assert_eq!(upside_down.delay(1), START);
 }
 
@@ -109,7 +132,10 @@ async fn news_bring_a_failed_key_forward_but_its_failures_count_on() {
     now(&queue).await.unwrap().end(Outcome::Failed);
     queue.add("a");
     let item = now(&queue).await.unwrap();
-    assert!(queue.state.lock().waiting.is_empty(), "it does not come twice");
+    assert!(
+        queue.state.lock().waiting.is_empty(),
+        "it does not come twice"
+    );
     item.end(Outcome::Failed);
     assert_eq!(queue.failures(&"a"), 2);
 
@@ -148,7 +174,10 @@ async fn outcomes_say_when_to_come_back() {
     queue.add("a");
     now(&queue).await.unwrap().end(Outcome::Failed);
     advance(START).await;
-    now(&queue).await.unwrap().end(Outcome::RequeueAfter(Duration::from_secs(60)));
+    now(&queue)
+        .await
+        .unwrap()
+        .end(Outcome::RequeueAfter(Duration::from_secs(60)));
     assert_eq!(queue.failures(&"a"), 0);
     advance(Duration::from_secs(60)).await;
     now(&queue).await.unwrap().end(Outcome::RetryAfter(MAX));
@@ -252,7 +281,10 @@ async fn a_panic_at_work_is_not_swallowed() {
 #[tokio::test(start_paused = true)]
 async fn everything_gets_done() {
     const KEYS: usize = 50;
-    let queue = Queue::new(Backoff { start: START, max: 8 * START });
+    let queue = Queue::new(Backoff {
+        start: START,
+        max: 8 * START,
+    });
     let running: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| 0.into()).collect());
     let (left, round) = (Arc::new(AtomicUsize::new(KEYS)), AtomicUsize::new(0));
     let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -280,7 +312,11 @@ async fn everything_gets_done() {
     });
     work.await;
     assert_eq!(left.load(Ordering::SeqCst), 0);
-    assert_eq!(most.load(Ordering::SeqCst), 5, "it leaves workers for other namespaces");
+    assert_eq!(
+        most.load(Ordering::SeqCst),
+        5,
+        "it leaves workers for other namespaces"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,8 +334,13 @@ async fn an_item_has_the_time_since_its_key_is_ready() {
 #[tokio::test(start_paused = true)]
 async fn a_key_waits_for_one_of_each_other_namespace() {
     for many in [1, 10, 10_000] {
-        let queue = Queue::new(Backoff { start: START, max: MAX });
-        queue.add_each((0..many).map(|number| ("a".to_owned(), number.to_string()))).await;
+        let queue = Queue::new(Backoff {
+            start: START,
+            max: MAX,
+        });
+        queue
+            .add_each((0..many).map(|number| ("a".to_owned(), number.to_string())))
+            .await;
         let (worked, order) = (queue.clone(), Arc::new(Mutex::new(Vec::new())));
         let on = |(namespace, _): (String, String), _| {
             order.lock().push(namespace);
@@ -316,7 +357,11 @@ async fn a_key_waits_for_one_of_each_other_namespace() {
         tokio::join!(worked.work(1, on), until_done);
         let order = order.lock();
         let first = |namespace| order.iter().position(|one| one == namespace);
-        assert_eq!((first("a"), first("b"), first("c")), (Some(0), Some(1), Some(2)), "{many}");
+        assert_eq!(
+            (first("a"), first("b"), first("c")),
+            (Some(0), Some(1), Some(2)),
+            "{many}"
+        );
         assert_eq!(order.len(), many + 2);
     }
 }
@@ -325,9 +370,17 @@ async fn a_key_waits_for_one_of_each_other_namespace() {
 #[tokio::test(start_paused = true)]
 async fn slow_work_does_not_take_all_workers() {
     const LARGE: [&str; 3] = ["a", "b", "c"];
-    for (workers, held) in [(1, &[1][..]), (2, &[1]), (4, &[3]), (10, &[7, 2]), (100, &[75, 18, 5])]
-    {
-        let queue = Queue::new(Backoff { start: START, max: MAX });
+    for (workers, held) in [
+        (1, &[1][..]),
+        (2, &[1]),
+        (4, &[3]),
+        (10, &[7, 2]),
+        (100, &[75, 18, 5]),
+    ] {
+        let queue = Queue::new(Backoff {
+            start: START,
+            max: MAX,
+        });
         let running: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
         let (worked, counted) = (queue.clone(), running.clone());
         let work = tokio::spawn(async move {
@@ -340,12 +393,20 @@ async fn slow_work_does_not_take_all_workers() {
         for (namespace, held) in LARGE.into_iter().zip(held) {
             queue.add_all((0..1000).map(|number| (namespace.to_owned(), number.to_string())));
             tokio::time::sleep(START).await;
-            assert_eq!(running.lock().get(namespace), Some(held), "{namespace} of {workers}");
+            assert_eq!(
+                running.lock().get(namespace),
+                Some(held),
+                "{namespace} of {workers}"
+            );
         }
         if workers > 1 {
             queue.add(("small".to_owned(), "one".to_owned()));
             tokio::time::sleep(START).await;
-            assert_eq!(running.lock().get("small"), Some(&1), "of {workers} workers");
+            assert_eq!(
+                running.lock().get("small"),
+                Some(&1),
+                "of {workers} workers"
+            );
         }
         work.abort();
     }
@@ -356,7 +417,10 @@ async fn slow_work_does_not_take_all_workers() {
 #[tokio::test]
 async fn a_busy_process_gives_a_namespace_few_workers() {
     const BUSY: Duration = Duration::from_millis(1);
-    let queue = Queue::new(Backoff { start: START, max: MAX });
+    let queue = Queue::new(Backoff {
+        start: START,
+        max: MAX,
+    });
     queue.add_all((0..1000).map(|number| ("a".to_owned(), number.to_string())));
     let busy = tokio::spawn(async {
         loop {
@@ -371,7 +435,10 @@ async fn a_busy_process_gives_a_namespace_few_workers() {
     assert!(begun.elapsed() >= PATIENCE, "after {:?}", begun.elapsed());
     queue.add(("b".to_owned(), "one".to_owned()));
     let other = queue.next(100).await.unwrap();
-    assert_eq!([first, second, other].map(|item| item.key().0.clone()), ["a", "a", "b"]);
+    assert_eq!(
+        [first, second, other].map(|item| item.key().0.clone()),
+        ["a", "a", "b"]
+    );
     busy.abort();
 }
 
@@ -422,7 +489,10 @@ fn when_a_key_comes_back() {
         assert_eq!(queue.next_try(&"a", outcome), next, "{outcome:?}");
     }
     queue.state.lock().failures.insert("a", 2);
-    assert_eq!(queue.next_try(&"a", Outcome::Failed), Next::Retry(4 * START));
+    assert_eq!(
+        queue.next_try(&"a", Outcome::Failed),
+        Next::Retry(4 * START)
+    );
 }
 
 #[test]
@@ -438,6 +508,10 @@ fn retries_within_a_time() {
         (4, Outcome::Done, Outcome::Done),
     ] {
         queue.state.lock().failures.insert("a", failures);
-        assert_eq!(queue.retried_within(&"a", outcome, ten), expected, "{failures} {outcome:?}");
+        assert_eq!(
+            queue.retried_within(&"a", outcome, ten),
+            expected,
+            "{failures} {outcome:?}"
+        );
     }
 }

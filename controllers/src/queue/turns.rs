@@ -65,7 +65,13 @@ impl<T> Turns<T> {
         let namespace: Arc<str> = namespace.into();
         let next = self.rounds.remove(&namespace).unwrap_or(0);
         let turn = self.arrive(namespace.clone(), next);
-        self.lines.insert(namespace, Line { turn, items: BTreeMap::from([(number, item)]) });
+        self.lines.insert(
+            namespace,
+            Line {
+                turn,
+                items: BTreeMap::from([(number, item)]),
+            },
+        );
     }
 
     /// Gives a namespace its next turn, in this round at the earliest.
@@ -83,7 +89,11 @@ impl<T> Turns<T> {
             let first = self.lines[namespace].items.first_key_value();
             first.is_some_and(|(number, _)| may(namespace, *number))
         };
-        let namespace = self.order.values().find(|namespace| is_next(namespace))?.clone();
+        let namespace = self
+            .order
+            .values()
+            .find(|namespace| is_next(namespace))?
+            .clone();
         let line = self.lines.get_mut(&namespace)?;
         let (_, item) = line.items.pop_first()?;
         let (is_empty, turn) = (line.items.is_empty(), line.turn);
@@ -141,7 +151,10 @@ impl<T> Turns<T> {
     pub(crate) fn give_way(&mut self, namespace: &str) -> Option<T> {
         let own = self.lines.get(namespace).map_or(0, |line| line.items.len());
         let (most, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;
-        let (last, _) = line.items.last_key_value().filter(|_| line.items.len() > own + 1)?;
+        let (last, _) = line
+            .items
+            .last_key_value()
+            .filter(|_| line.items.len() > own + 1)?;
         let (most, last) = (most.clone(), *last);
         self.remove(&most, last)
     }

@@ -169,17 +169,27 @@ impl Repair {
             (CONTINUATION, Some((begun, field))) if begun == stream => field,
             (CONTINUATION, None) | (_, Some(_)) => return Place::Lost,
             (_, None) => {
-                return self.go_on(Frame { rest: length, ..Frame::default() });
+                return self.go_on(Frame {
+                    rest: length,
+                    ..Frame::default()
+                });
             }
         };
         self.block = Some((stream, field));
-        let mut frame =
-            Frame { fragment: length, ends_block: flags & END_HEADERS != 0, ..Frame::default() };
+        let mut frame = Frame {
+            fragment: length,
+            ends_block: flags & END_HEADERS != 0,
+            ..Frame::default()
+        };
         if kind == HEADERS && flags & PRIORITY != 0 {
             frame.priority = PRIORITY_LENGTH;
         }
         if kind == HEADERS && flags & PADDED != 0 {
-            return if length == 0 { Place::Lost } else { Place::PadLength(frame) };
+            return if length == 0 {
+                Place::Lost
+            } else {
+                Place::PadLength(frame)
+            };
         }
         self.divide(frame, 0)
     }
@@ -254,7 +264,11 @@ impl Field {
                 (number, false) => Field::LengthGoesOn(text, number),
             },
             Field::String(text, left) => {
-                let passed = if text == Text::Authority { HARMLESS } else { byte };
+                let passed = if text == Text::Authority {
+                    HARMLESS
+                } else {
+                    byte
+                };
                 return Ok((passed, Field::string(text, left - 1)));
             }
         };
@@ -295,7 +309,11 @@ impl Field {
             Err(number) => Field::LengthGoesOn(text, number),
         };
         // The overwritten value is not Huffman-coded.
-        let passed = if text == Text::Authority { byte & 0x7f } else { byte };
+        let passed = if text == Text::Authority {
+            byte & 0x7f
+        } else {
+            byte
+        };
         (passed, next)
     }
 
@@ -314,7 +332,11 @@ impl Integer {
     fn prefix(byte: u8, bits: u32) -> Result<u32, Integer> {
         let full = (1 << bits) - 1;
         let value = u32::from(byte) & full;
-        if value < full { Ok(value) } else { Err(Integer { value, shift: 0 }) }
+        if value < full {
+            Ok(value)
+        } else {
+            Err(Integer { value, shift: 0 })
+        }
     }
 
     /// Reads one more byte of the integer. True if it was the last one.

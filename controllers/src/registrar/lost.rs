@@ -22,7 +22,10 @@ use crate::client::kube::ApiError;
 use crate::queue::Backoff;
 
 /// The wait between two looks. It grows while the same is lost again after each registration.
-const AGAIN: Backoff = Backoff { start: Duration::from_secs(60), max: Duration::from_secs(1800) };
+const AGAIN: Backoff = Backoff {
+    start: Duration::from_secs(60),
+    max: Duration::from_secs(1800),
+};
 
 /// What the cluster has lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +35,11 @@ enum Lost {
     /// Labels of the Node, by their keys.
     Labels(Vec<String>),
     /// A label has another value.
-    Changed { key: String, registered: String, now: String },
+    Changed {
+        key: String,
+        registered: String,
+        now: String,
+    },
 }
 
 /// Compares Node and CSINode with the topology that the driver reports.
@@ -45,7 +52,11 @@ fn lost(
     let labels = node.labels();
     let changed = segments.iter().find_map(|(key, registered)| {
         let now = labels.get(key).filter(|now| *now != registered)?.clone();
-        Some(Lost::Changed { key: key.clone(), registered: registered.clone(), now })
+        Some(Lost::Changed {
+            key: key.clone(),
+            registered: registered.clone(),
+            now,
+        })
     });
     if changed.is_some() {
         return changed;
@@ -76,7 +87,11 @@ impl Registration {
     /// Looks until the stop, and has kubelet register the driver again where that helps.
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let (mut tries, mut last) = (1, None);
-        while stop.run_until_cancelled(tokio::time::sleep(AGAIN.delay(tries))).await.is_some() {
+        while stop
+            .run_until_cancelled(tokio::time::sleep(AGAIN.delay(tries)))
+            .await
+            .is_some()
+        {
             // Before the first registration, nothing can be lost.
             if !self.health.is_registered() {
                 continue;
@@ -84,7 +99,11 @@ impl Registration {
             match self.look().await {
                 Ok(lost) => {
                     lost.iter().for_each(|lost| self.mend(lost));
-                    tries = if lost.is_some() && lost == last { tries + 1 } else { 1 };
+                    tries = if lost.is_some() && lost == last {
+                        tries + 1
+                    } else {
+                        1
+                    };
                     last = lost;
                 }
                 Err(error) => tracing::debug!(%error, "cannot look at the driver's registration"),
@@ -93,7 +112,9 @@ impl Registration {
     }
 
     async fn look(&self) -> Result<Option<Lost>, ApiError> {
-        let Some(node) = self.kube.get::<Node>("", &self.node).await? else { return Ok(None) };
+        let Some(node) = self.kube.get::<Node>("", &self.node).await? else {
+            return Ok(None);
+        };
         let csi_node = self.kube.get::<CSINode>("", &self.node).await?;
         Ok(lost(&self.driver, &self.segments, &node, csi_node.as_ref()))
     }
@@ -103,7 +124,11 @@ impl Registration {
         let what = match lost {
             Lost::Registration => format!("CSINode {node} has no whole entry of driver {driver}"),
             Lost::Labels(keys) => format!("node {node} has lost its label {}", keys.join(", ")),
-            Lost::Changed { key, registered, now } => {
+            Lost::Changed {
+                key,
+                registered,
+                now,
+            } => {
                 let why = format!(
                     "label {key} of node {node} is {now}, and driver {driver} is registered with \
                      {registered}: pods with its volumes can't be scheduled. Restart its pod if the \
@@ -111,13 +136,15 @@ impl Registration {
                      label node {node} {key}={registered} --overwrite"
                 );
                 tracing::warn!(why);
-                self.events.emit(node_reference(node), Kind::Warning, "TopologyChanged", why);
+                self.events
+                    .emit(node_reference(node), Kind::Warning, "TopologyChanged", why);
                 return;
             }
         };
         let why = format!("{what}: kubelet registers the driver again");
         tracing::warn!(why);
-        self.events.emit(node_reference(node), Kind::Warning, "RegistrationLost", why);
+        self.events
+            .emit(node_reference(node), Kind::Warning, "RegistrationLost", why);
         self.health.register_again();
     }
 }
@@ -147,24 +174,37 @@ mod tests {
     }
 
     fn segments() -> BTreeMap<String, String> {
-        [("key", "n1"), ("zone", "a")].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+        [("key", "n1"), ("zone", "a")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
     }
 
     #[test]
     fn what_a_cluster_can_lose() {
         let keys = &["key", "zone"];
         let both = json!({"key": "n1", "zone": "a", "other": "x"});
-        let labels =
-            |keys: &[&str]| Some(Lost::Labels(keys.iter().map(|key| (*key).to_owned()).collect()));
+        let labels = |keys: &[&str]| {
+            Some(Lost::Labels(
+                keys.iter().map(|key| (*key).to_owned()).collect(),
+            ))
+        };
         let changed = |key: &str, registered: &str, now: &str| {
             let [key, registered, now] = [key, registered, now].map(str::to_owned);
-            Some(Lost::Changed { key, registered, now })
+            Some(Lost::Changed {
+                key,
+                registered,
+                now,
+            })
         };
         for (found, drivers, expected) in [
             (both.clone(), entry(keys), None),
             (json!({"key": "n1"}), entry(keys), labels(&["zone"])),
             (json!({}), entry(keys), labels(&["key", "zone"])),
-            (json!({"key": "n2", "zone": "a"}), entry(keys), changed("key", "n1", "n2")),
+            (
+                json!({"key": "n2", "zone": "a"}),
+                entry(keys),
+                changed("key", "n1", "n2"),
+            ),
             // Kubelet would refuse to register it.
             (json!({"key": "n2"}), json!([]), changed("key", "n1", "n2")),
             (both.clone(), json!([]), Some(Lost::Registration)),
@@ -176,7 +216,10 @@ mod tests {
             assert_eq!(got, expected, "{found} {drivers}");
         }
         let node = serde_json::from_value(node(both)).unwrap();
-        assert_eq!(lost(DRIVER, &segments(), &node, None), Some(Lost::Registration));
+        assert_eq!(
+            lost(DRIVER, &segments(), &node, None),
+            Some(Lost::Registration)
+        );
         // Without a topology, kubelet still has to know the driver.
         let csi_node = serde_json::from_value(csi_node(entry(&[]))).unwrap();
         assert_eq!(lost(DRIVER, &BTreeMap::new(), &node, Some(&csi_node)), None);
@@ -204,23 +247,36 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert!(emitted.drain().is_empty());
         health.registered();
-        tokio::time::timeout(Duration::from_secs(61), health.asked_again()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(61), health.asked_again())
+            .await
+            .unwrap();
         assert_eq!(emitted.drain()[0].reason, "RegistrationLost");
         // The next registration does not help: each wait is longer.
         for waits in [60, 120, 240] {
             health.registered();
             let early = Duration::from_secs(waits - 2);
-            tokio::time::timeout(early, health.asked_again()).await.unwrap_err();
-            tokio::time::timeout(Duration::from_secs(4), health.asked_again()).await.unwrap();
+            tokio::time::timeout(early, health.asked_again())
+                .await
+                .unwrap_err();
+            tokio::time::timeout(Duration::from_secs(4), health.asked_again())
+                .await
+                .unwrap();
         }
         // A changed label is only reported.
         health.registered();
         api.put(node(json!({"zone": "a", "key": "n7"})));
         emitted.drain();
-        tokio::time::timeout(Duration::from_secs(4000), health.asked_again()).await.unwrap_err();
+        tokio::time::timeout(Duration::from_secs(4000), health.asked_again())
+            .await
+            .unwrap_err();
         let event = emitted.drain().remove(0);
         assert_eq!(event.reason, "TopologyChanged");
-        assert!(event.message.ends_with("kubectl label node n1 key=n1 --overwrite"), "{event:?}");
+        assert!(
+            event
+                .message
+                .ends_with("kubectl label node n1 key=n1 --overwrite"),
+            "{event:?}"
+        );
         stop.cancel();
         kept.await.unwrap();
     }

@@ -21,7 +21,13 @@ impl Bound {
     /// Creates the socket, and replaces one that no process serves. Another process may take the
     /// path meanwhile: the last one wins, and the other notices.
     pub(super) fn new(path: &Path) -> Result<Bound, Error> {
-        let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
+        let failed = |op| {
+            move |source| Error::Io {
+                op,
+                path: path.to_owned(),
+                source,
+            }
+        };
         socket::check(path)?;
         // A rename over a stale socket is not enough: kubelet unregisters it only if it is removed.
         match fs::remove_file(path) {
@@ -67,7 +73,10 @@ mod tests {
         let served = Bound::new(&path).unwrap_err();
         assert!(matches!(served, Error::Served(_)), "{served}");
         drop(bound);
-        assert_eq!(fs::read_dir(dir.path().join("registry")).unwrap().count(), 0);
+        assert_eq!(
+            fs::read_dir(dir.path().join("registry")).unwrap().count(),
+            0
+        );
     }
 
     #[tokio::test]

@@ -8,7 +8,10 @@ pub(super) type AuthorityRewrite<S> = FilteredStream<S, Repair>;
 
 impl<S> AuthorityRewrite<S> {
     pub(super) fn new(stream: S) -> Self {
-        FilteredStream { stream, filter: Repair::default() }
+        FilteredStream {
+            stream,
+            filter: Repair::default(),
+        }
     }
 }
 

@@ -72,12 +72,17 @@ async fn exchange(mut connection: DuplexStream, size: usize) -> [Vec<u8>; 2] {
             }
         }
     };
-    tokio::time::timeout(SOON, answered).await.expect("two answers")
+    tokio::time::timeout(SOON, answered)
+        .await
+        .expect("two answers")
 }
 
 pub(crate) fn service() -> RegistrationServer<Service> {
     RegistrationServer::new(Service {
-        info: PluginInfo { name: "hostloop.csi.dev".to_owned(), ..PluginInfo::default() },
+        info: PluginInfo {
+            name: "hostloop.csi.dev".to_owned(),
+            ..PluginInfo::default()
+        },
         health: Health::default(),
         refused: mpsc::channel(1).0,
     })
@@ -88,10 +93,17 @@ async fn a_repaired_stream_is_answered() {
     for size in [1, 7, 64, 1000] {
         let (here, there) = tokio::io::duplex(1 << 16);
         let incoming = tokio_stream::once(Ok::<_, io::Error>(AuthorityRewrite::new(there)));
-        tokio::spawn(Server::builder().add_service(service()).serve_with_incoming(incoming));
+        tokio::spawn(
+            Server::builder()
+                .add_service(service())
+                .serve_with_incoming(incoming),
+        );
         for answer in exchange(here, size).await {
             let name = b"hostloop.csi.dev";
-            assert!(answer.windows(name.len()).any(|window| window == name), "{answer:?}");
+            assert!(
+                answer.windows(name.len()).any(|window| window == name),
+                "{answer:?}"
+            );
         }
     }
 }
@@ -115,7 +127,13 @@ impl Run {
             health: health.clone(),
         };
         let ended = tokio::spawn(run(options, driver.serve(), stop.clone()));
-        Run { dir, driver, health, stop, ended }
+        Run {
+            dir,
+            driver,
+            health,
+            stop,
+            ended,
+        }
     }
 
     fn new(state: State) -> Run {
@@ -132,7 +150,9 @@ impl Run {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(SOON, good).await.expect("a registration socket");
+        tokio::time::timeout(SOON, good)
+            .await
+            .expect("a registration socket");
     }
 
     async fn kubelet(&self) -> RegistrationClient<Channel> {
@@ -141,7 +161,11 @@ impl Run {
         let channel = endpoint
             .connect_with_connector(tower::service_fn(move |_| {
                 let path = path.clone();
-                async move { UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+                async move {
+                    UnixStream::connect(path)
+                        .await
+                        .map(hyper_util::rt::TokioIo::new)
+                }
             }))
             .await
             .unwrap();
@@ -157,7 +181,9 @@ impl Run {
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -179,7 +205,10 @@ async fn a_driver_is_registered_while_it_runs() {
             supported_versions: vec!["1.0.0".to_owned()],
         };
         assert_eq!(info, expected);
-        let good = RegistrationStatus { plugin_registered: true, error: String::new() };
+        let good = RegistrationStatus {
+            plugin_registered: true,
+            error: String::new(),
+        };
         kubelet.notify_registration_status(good).await.unwrap();
 
         // Kubelet's open connection does not delay the end.
@@ -195,11 +224,17 @@ async fn kubelet_finds_another_socket_when_it_is_to_register_again() {
     let run = Run::new(State::Ready);
     run.is_good().await;
     let inode = || fs::symlink_metadata(run.socket()).map(|meta| (meta.ino(), meta.ctime_nsec()));
-    let good = RegistrationStatus { plugin_registered: true, error: String::new() };
+    let good = RegistrationStatus {
+        plugin_registered: true,
+        error: String::new(),
+    };
     for _ in 0..2 {
         let mut kubelet = run.kubelet().await;
         assert!(!run.health.is_registered());
-        kubelet.notify_registration_status(good.clone()).await.unwrap();
+        kubelet
+            .notify_registration_status(good.clone())
+            .await
+            .unwrap();
         assert!(run.health.is_registered());
         let before = inode().unwrap();
         run.health.register_again();
@@ -208,7 +243,9 @@ async fn kubelet_finds_another_socket_when_it_is_to_register_again() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(SOON, changed).await.expect("another socket");
+        tokio::time::timeout(SOON, changed)
+            .await
+            .expect("another socket");
     }
     run.is_good().await;
     run.kubelet().await.get_info(InfoRequest {}).await.unwrap();
@@ -221,11 +258,17 @@ async fn a_refusal_ends_it() {
     let run = Run::new(State::Ready);
     run.is_good().await;
     let mut kubelet = run.kubelet().await;
-    let bad = RegistrationStatus { plugin_registered: false, error: "no such luck".to_owned() };
+    let bad = RegistrationStatus {
+        plugin_registered: false,
+        error: "no such luck".to_owned(),
+    };
     kubelet.notify_registration_status(bad).await.unwrap();
     let (dir, ended) = run.ended().await;
     let shown = ended.unwrap_err().to_string();
-    assert_eq!(shown, "kubelet refused to register driver memory.csi.dev: no such luck");
+    assert_eq!(
+        shown,
+        "kubelet refused to register driver memory.csi.dev: no such luck"
+    );
     assert!(names(dir.path()).is_empty());
 }
 
@@ -270,9 +313,17 @@ async fn one_that_took_the_place_is_left_alone() {
     run.is_good().await;
     fs::remove_file(run.socket()).unwrap();
     let _other = BlockingListener::bind(run.socket()).unwrap();
-    assert!(run.health.check().unwrap_err().ends_with("is not the socket made here"));
+    assert!(
+        run.health
+            .check()
+            .unwrap_err()
+            .ends_with("is not the socket made here")
+    );
     let (dir, ended) = run.ended().await;
-    assert!(matches!(ended, Err(Error::Socket(socket::Error::Served(_)))), "{ended:?}");
+    assert!(
+        matches!(ended, Err(Error::Socket(socket::Error::Served(_)))),
+        "{ended:?}"
+    );
     assert_eq!(names(dir.path()), [SOCKET]);
 }
 

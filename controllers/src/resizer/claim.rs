@@ -23,8 +23,12 @@ pub(super) const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
 /// Kubelet failed with a final error.
 pub(super) const NODE_RESIZE_ERROR: &str = "NodeResizeError";
 /// All condition types about resizing.
-pub(super) const RESIZE_CONDITIONS: [&str; 4] =
-    [RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR];
+pub(super) const RESIZE_CONDITIONS: [&str; 4] = [
+    RESIZING,
+    FILE_SYSTEM_RESIZE_PENDING,
+    CONTROLLER_RESIZE_ERROR,
+    NODE_RESIZE_ERROR,
+];
 
 /// The current size, as users see it.
 pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
@@ -33,14 +37,21 @@ pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
 
 /// The target size of an expansion that was begun.
 pub(super) fn allocated(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
-    claim.status.as_ref()?.allocated_resources.as_ref()?.get(STORAGE)
+    claim
+        .status
+        .as_ref()?
+        .allocated_resources
+        .as_ref()?
+        .get(STORAGE)
 }
 
 /// The progress of that expansion; "" if none is under way.
 pub(super) fn resize_status(claim: &PersistentVolumeClaim) -> &str {
     let status = claim.status.as_ref();
     let statuses = status.and_then(|status| status.allocated_resource_statuses.as_ref());
-    statuses.and_then(|statuses| statuses.get(STORAGE)).map_or("", String::as_str)
+    statuses
+        .and_then(|statuses| statuses.get(STORAGE))
+        .map_or("", String::as_str)
 }
 
 /// True if a condition of this type holds.
@@ -76,7 +87,9 @@ pub(super) fn volume_capacity(volume: &PersistentVolume) -> Option<&Quantity> {
 
 /// A size in bytes. A missing quantity is 0, and an unreadable one is `i64::MAX`.
 pub(super) fn size(quantity: Option<&Quantity>) -> i64 {
-    quantity.map_or(0, |quantity| quantity::bytes(&quantity.0).unwrap_or(i64::MAX))
+    quantity.map_or(0, |quantity| {
+        quantity::bytes(&quantity.0).unwrap_or(i64::MAX)
+    })
 }
 
 /// A patch of a claim's status. It omits fields that already have their value. If nothing would
@@ -143,7 +156,8 @@ impl<'a> StatusPatch<'a> {
     pub(super) fn drop(&mut self, kinds: &[&str]) -> &mut Self {
         for kind in kinds {
             if known(self.claim, kind).is_some() {
-                self.conditions.push(json!({"$patch": "delete", "type": kind}));
+                self.conditions
+                    .push(json!({"$patch": "delete", "type": kind}));
             }
         }
         self

@@ -74,14 +74,20 @@ impl Resizer {
         if same && let Some(left) = too_early(memory.expand_after) {
             return Ok(Outcome::RequeueAfter(left));
         }
-        let marked = self.write(claim.clone(), begin_patch(&claim, target, same)).await?;
+        let marked = self
+            .write(claim.clone(), begin_patch(&claim, target, same))
+            .await?;
         if memory.in_use && self.is_in_use(key).await? {
             let message = "the driver can't expand the volume while a pod uses it";
-            self.context.events.warning(marked.as_ref(), "VolumeResizeFailed", message);
+            self.context
+                .events
+                .warning(marked.as_ref(), "VolumeResizeFailed", message);
             return Ok(Outcome::Failed);
         }
         let message = format!("Expanding volume {} to {}", volume.name_any(), target.0);
-        self.context.events.normal(marked.as_ref(), "Resizing", message);
+        self.context
+            .events
+            .normal(marked.as_ref(), "Resizing", message);
         self.for_room.enter(key, Freed::Room);
         let called = self.call(&volume, target).await;
         if !lacks_room(&called) {
@@ -138,7 +144,10 @@ impl Resizer {
         target: &Quantity,
     ) -> Result<Expanded, ResizeError> {
         if !self.controller_expands {
-            return Ok(Expanded { capacity: target.clone(), node_too: true });
+            return Ok(Expanded {
+                capacity: target.clone(),
+                node_too: true,
+            });
         }
         // The PV belongs to the driver, so it has a spec and a CSI source.
         let spec = volume.spec.clone().unwrap_or_default();
@@ -158,7 +167,12 @@ impl Resizer {
         };
         let timeout = self.context.common.timeout;
         let timeout = timeout.unwrap_or(self.options.resize_timeout);
-        let answer = self.context.driver.csi.controller_expand_volume(request, timeout).await?;
+        let answer = self
+            .context
+            .driver
+            .csi
+            .controller_expand_volume(request, timeout)
+            .await?;
         self.context.room.change();
         Ok(Expanded {
             capacity: Quantity(quantity::written(answer.capacity_bytes)),
@@ -211,7 +225,9 @@ impl Resizer {
         error: ResizeError,
     ) -> Outcome {
         let message = format!("Expanding volume {} failed: {error}", volume.name_any());
-        self.context.events.warning(claim.as_ref(), "VolumeResizeFailed", &message);
+        self.context
+            .events
+            .warning(claim.as_ref(), "VolumeResizeFailed", &message);
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
         // An error before the call says nothing about an earlier call.
         let class = match &error {
@@ -262,8 +278,14 @@ fn begin_patch(
         .annotation(NODE_EXPANSION_NOT_REQUIRED, None)
         .allocated(target);
     if !same {
-        let others = [FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR];
-        patch.drop(&others).resize_status(Some(CONTROLLER_IN_PROGRESS));
+        let others = [
+            FILE_SYSTEM_RESIZE_PENDING,
+            CONTROLLER_RESIZE_ERROR,
+            NODE_RESIZE_ERROR,
+        ];
+        patch
+            .drop(&others)
+            .resize_status(Some(CONTROLLER_IN_PROGRESS));
     }
     patch.finish(true)
 }

@@ -106,10 +106,14 @@ fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
         let value = volume.annotations().get(key).cloned();
         value.filter(|value| !value.is_empty())
     };
-    if let (Some(name), Some(namespace)) =
-        (annotation(MODIFY_SECRET_NAME), annotation(MODIFY_SECRET_NAMESPACE))
-    {
-        return Some(SecretReference { name: Some(name), namespace: Some(namespace) });
+    if let (Some(name), Some(namespace)) = (
+        annotation(MODIFY_SECRET_NAME),
+        annotation(MODIFY_SECRET_NAMESPACE),
+    ) {
+        return Some(SecretReference {
+            name: Some(name),
+            namespace: Some(namespace),
+        });
     }
     pv::csi(volume)?.controller_expand_secret_ref.clone()
 }

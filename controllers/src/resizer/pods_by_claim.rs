@@ -20,7 +20,10 @@ impl Users {
         left: impl Fn(BTreeSet<Key>) + Send + Sync + 'static,
     ) -> Self {
         watch.on_change(move |change| match change {
-            Change::Applied { old: Some(old), new } => {
+            Change::Applied {
+                old: Some(old),
+                new,
+            } => {
                 let still = claims(new);
                 let gone: BTreeSet<Key> = claims(old).difference(&still).cloned().collect();
                 if !gone.is_empty() {
@@ -46,7 +49,10 @@ fn text(key: &Key) -> String {
 
 /// The claims of a pod; none if the pod has ended.
 fn claims(pod: &Pod) -> BTreeSet<Key> {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Failed" | "Succeeded")) {
         return BTreeSet::new();
     }

@@ -14,7 +14,11 @@ pub(super) struct Rig {
 }
 
 pub(super) fn options() -> Options {
-    Options { workers: 1, extra_modify_metadata: true, ..testing::options() }
+    Options {
+        workers: 1,
+        extra_modify_metadata: true,
+        ..testing::options()
+    }
 }
 
 /// The key of the claim.
@@ -62,12 +66,14 @@ impl Rig {
 
     /// Changes the claim, as its user does.
     pub(super) fn change_claim(&self, patch: Value) {
-        self.world.add(&self.resizer.claims, with(self.claim(), patch));
+        self.world
+            .add(&self.resizer.claims, with(self.claim(), patch));
     }
 
     /// Changes the volume.
     pub(super) fn change_volume(&self, patch: Value) {
-        self.world.add(&self.resizer.volumes, with(self.volume(), patch));
+        self.world
+            .add(&self.resizer.volumes, with(self.volume(), patch));
     }
 
     /// The types of the claim's conditions.
@@ -75,13 +81,18 @@ impl Rig {
         let claim = self.claim();
         let conditions = claim["status"]["conditions"].as_array().cloned();
         let types = conditions.unwrap_or_default().into_iter();
-        types.map(|one| one["type"].as_str().expect("a type").to_owned()).collect()
+        types
+            .map(|one| one["type"].as_str().expect("a type").to_owned())
+            .collect()
     }
 
     /// Checks that the writes since the last look mark the claim, change the volume and complete
     /// the claim.
     pub(super) fn wrote_in_order(&self) {
-        assert_eq!(self.world.api.writes(), ["data/status", "pv", "data/status"]);
+        assert_eq!(
+            self.world.api.writes(),
+            ["data/status", "pv", "data/status"]
+        );
     }
 
     /// The calls since the last look: the size in GiB of an expansion, or the parameter `iops` of a

@@ -34,7 +34,8 @@ impl Controller {
             let Some(snapshot) = snapshots.get_in(namespace, name) else {
                 // A content that was made just now may have come after the snapshot's end.
                 self.queue.add_all(
-                    last.iter().flat_map(|last| orphan::keys::<K>(kube::Resource::meta(&**last))),
+                    last.iter()
+                        .flat_map(|last| orphan::keys::<K>(kube::Resource::meta(&**last))),
                 );
                 if snapshots.leaves_out(namespace, name) {
                     return self.let_go::<K>(namespace, name).await;
@@ -113,7 +114,12 @@ impl Controller {
         content: &C,
     ) -> Result<(), ReconcileError> {
         let marks = json!({C::KEYS.being_deleted: "yes"});
-        self.merge(contents, content, json!({"metadata": {"annotations": marks}})).await
+        self.merge(
+            contents,
+            content,
+            json!({"metadata": {"annotations": marks}}),
+        )
+        .await
     }
 
     pub(super) async fn set_finalizers<R: Resource>(
@@ -138,7 +144,8 @@ impl Controller {
             Ok(false) => Ok(Next::End(Outcome::RequeueAfter(CONFLICT))),
             Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.make_content;
-                self.fail(facts, Failure::new(reason, error.to_string())).await
+                self.fail(facts, Failure::new(reason, error.to_string()))
+                    .await
             }
             Err(error) => Err(error),
         }
@@ -162,7 +169,8 @@ impl Controller {
             Ok(()) => Ok(Next::Look),
             Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.bind;
-                self.fail(facts, Failure::new(reason, error.to_string())).await
+                self.fail(facts, Failure::new(reason, error.to_string()))
+                    .await
             }
             Err(error) => Err(error),
         }
@@ -216,7 +224,9 @@ impl Controller {
         failure: Failure,
     ) -> Result<Next, ReconcileError> {
         let snapshot = &*facts.snapshot;
-        let known = K::view(snapshot).error.and_then(|error| error.message.as_deref());
+        let known = K::view(snapshot)
+            .error
+            .and_then(|error| error.message.as_deref());
         if known != Some(failure.message.as_str()) {
             let error = SnapshotError {
                 time: Some(Time(Timestamp::now())),
@@ -246,7 +256,8 @@ impl Controller {
         let driver = driver.or(class.map(Class::driver));
         let begin = |operation| {
             let beforehand = view.given.is_some();
-            self.metrics.begin(K::NAMES.of, operation, &uid, driver, beforehand);
+            self.metrics
+                .begin(K::NAMES.of, operation, &uid, driver, beforehand);
         };
         if snapshot.is_deleting() {
             return begin(Operation::Delete);
@@ -309,7 +320,9 @@ impl Controller {
                 "The claim stays until these snapshots of it are taken: {keeping}. Delete those \
                  that cannot be taken"
             );
-            self.context.events.waits(&*claim, "ClaimDeletePending", message);
+            self.context
+                .events
+                .waits(&*claim, "ClaimDeletePending", message);
         }
         Ok(Outcome::Done)
     }

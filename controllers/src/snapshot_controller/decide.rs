@@ -69,11 +69,18 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure { reason, message: message.into(), unready: true }
+        Failure {
+            reason,
+            message: message.into(),
+            unready: true,
+        }
     }
 
     fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure { unready: false, ..Failure::new(reason, message) }
+        Failure {
+            unready: false,
+            ..Failure::new(reason, message)
+        }
     }
 }
 
@@ -104,9 +111,9 @@ fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
                 let message = format!("there is no {content_kind} {name}");
                 Err(Failure::new(reasons.missing, message))
             }
-            None if K::is_member(snapshot) => {
-                Ok(Step::Wait("this member of a group has no content yet".to_owned()))
-            }
+            None if K::is_member(snapshot) => Ok(Step::Wait(
+                "this member of a group has no content yet".to_owned(),
+            )),
             None => make(facts),
         };
     };
@@ -248,7 +255,10 @@ pub(super) fn new_content<K: Kind>(
         let (name, namespace) = (secret.name, secret.namespace);
         BTreeMap::from([
             (keys.secret_name.to_owned(), name.unwrap_or_default()),
-            (keys.secret_namespace.to_owned(), namespace.unwrap_or_default()),
+            (
+                keys.secret_namespace.to_owned(),
+                namespace.unwrap_or_default(),
+            ),
         ])
     });
     let metadata = ObjectMeta {

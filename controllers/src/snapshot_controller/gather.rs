@@ -127,7 +127,10 @@ impl Watches {
         but: Option<&VolumeSnapshot>,
     ) -> Option<Vec<String>> {
         let finalizers = names::without(claim, &[names::CLAIM_AS_SOURCE])?;
-        self.keepers(claim, but).next().is_none().then_some(finalizers)
+        self.keepers(claim, but)
+            .next()
+            .is_none()
+            .then_some(finalizers)
     }
 
     /// The claims that keep a snapshot, because they are, or may yet be, restored from it. Only a
@@ -139,9 +142,11 @@ impl Watches {
     ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
         let is_ready = is_ready(snapshot);
         let is_read = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
-        self.restoring.each(&names::path(snapshot)).filter(move |claim| {
-            is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
-        })
+        self.restoring
+            .each(&names::path(snapshot))
+            .filter(move |claim| {
+                is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
+            })
     }
 
     /// The content that a snapshot has, if the cache shows it.
@@ -158,7 +163,9 @@ impl Watches {
         claim: &PersistentVolumeClaim,
         but: Option<&VolumeSnapshot>,
     ) -> Vec<String> {
-        self.keepers(claim, but).map(|snapshot| snapshot.name_any()).collect()
+        self.keepers(claim, but)
+            .map(|snapshot| snapshot.name_any())
+            .collect()
     }
 
     /// The snapshots that keep a claim, but for one. A claim may have thousands of snapshots, and each
@@ -169,7 +176,10 @@ impl Watches {
         but: Option<&VolumeSnapshot>,
     ) -> impl Iterator<Item = Arc<VolumeSnapshot>> {
         let volume = self.volume_of(claim);
-        let handle = volume.as_deref().and_then(pv::csi).map(|csi| csi.volume_handle.clone());
+        let handle = volume
+            .as_deref()
+            .and_then(pv::csi)
+            .map(|csi| csi.volume_handle.clone());
         let but = but.and_then(|but| but.uid());
         let snapshots = self.unready_of_claim.each(&names::path(claim));
         snapshots
@@ -194,7 +204,10 @@ pub(super) fn needs_claim(
     volume: Option<&str>,
 ) -> bool {
     let may_be_taken = match content {
-        None => snapshot.status.as_ref().is_none_or(|status| status.error.is_none()),
+        None => snapshot
+            .status
+            .as_ref()
+            .is_none_or(|status| status.error.is_none()),
         Some(content) => {
             let taken_of = content.spec.source.volume_handle.as_deref();
             taken_of.is_none_or(|handle| volume.is_none_or(|volume| volume == handle))
@@ -234,12 +247,19 @@ const PROTECTED: &str = "";
 
 fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
     let is_protected = claim.has_finalizer(names::CLAIM_AS_SOURCE);
-    is_protected.then(|| PROTECTED.to_owned()).into_iter().collect()
+    is_protected
+        .then(|| PROTECTED.to_owned())
+        .into_iter()
+        .collect()
 }
 
 /// The snapshots that a claim is being restored from.
 fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let Some(spec) = claim.spec.as_ref().filter(|_| pvc::phase(claim) == Some("Pending")) else {
+    let Some(spec) = claim
+        .spec
+        .as_ref()
+        .filter(|_| pvc::phase(claim) == Some("Pending"))
+    else {
         return Vec::new();
     };
     let own = claim.namespace().unwrap_or_default();
@@ -266,7 +286,10 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
 pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
     let spec = claim.spec.clone().unwrap_or_default();
     let own = claim.namespace().unwrap_or_default();
-    let plain = spec.data_source.into_iter().map(|it| (own.clone(), it.name));
+    let plain = spec
+        .data_source
+        .into_iter()
+        .map(|it| (own.clone(), it.name));
     let other = spec.data_source_ref.into_iter();
     let other = other
         .filter(|it| is_within(it.namespace.as_deref(), &own))
@@ -305,7 +328,10 @@ pub(super) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
 fn group_handle(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     let status = content.status.as_ref();
     let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_ref());
-    handle.iter().map(|handle| at(&content.spec.driver, handle)).collect()
+    handle
+        .iter()
+        .map(|handle| at(&content.spec.driver, handle))
+        .collect()
 }
 
 #[cfg(test)]
@@ -344,10 +370,22 @@ mod tests {
             (json!({"dataSource": plain}), "Pending", &["team/snap"][..]),
             (json!({"dataSource": plain}), "Bound", &[]),
             (json!({"dataSourceRef": plain}), "Pending", &["team/snap"]),
-            (json!({"dataSource": plain, "dataSourceRef": plain}), "Pending", &["team/snap"]),
-            (json!({"dataSourceRef": source(json!("team"))}), "Pending", &["team/snap"]),
+            (
+                json!({"dataSource": plain, "dataSourceRef": plain}),
+                "Pending",
+                &["team/snap"],
+            ),
+            (
+                json!({"dataSourceRef": source(json!("team"))}),
+                "Pending",
+                &["team/snap"],
+            ),
             // Otherwise, any user could block the deletion of snapshots in other namespaces.
-            (json!({"dataSourceRef": source(json!("other"))}), "Pending", &[]),
+            (
+                json!({"dataSourceRef": source(json!("other"))}),
+                "Pending",
+                &[],
+            ),
             (json!({"dataSource": claim}), "Pending", &[]),
         ] {
             let label = spec.to_string();

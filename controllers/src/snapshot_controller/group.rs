@@ -126,7 +126,12 @@ impl Kind for Groups {
     }
 
     fn made_contents(group: &ObjectMeta) -> Vec<String> {
-        group.uid.as_deref().map(names::group_content_name).into_iter().collect()
+        group
+            .uid
+            .as_deref()
+            .map(names::group_content_name)
+            .into_iter()
+            .collect()
     }
 
     fn expected_content(group: &Self::Snapshot) -> Option<String> {
@@ -155,7 +160,9 @@ impl Kind for Groups {
         };
         let owned = all.of_group.get(&names::path(group)).into_iter();
         let owned: Vec<_> = owned.filter(is_owned).collect();
-        let restoring = owned.iter().filter(|one| all.restoring_from(one).next().is_some());
+        let restoring = owned
+            .iter()
+            .filter(|one| all.restoring_from(one).next().is_some());
         GroupFacts {
             restoring: restoring.map(|one| one.name_any()).collect(),
             owned,
@@ -277,7 +284,9 @@ impl Kind for Groups {
     fn deleted(controller: &Controller, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
         for member in members.get(&gather::at(namespace, name)) {
-            controller.queue.add(super::key_of::<super::Snapshots>(&member));
+            controller
+                .queue
+                .add(super::key_of::<super::Snapshots>(&member));
         }
     }
 }
@@ -309,9 +318,10 @@ pub(super) fn awaited_labels(group: &VolumeGroupSnapshot) -> Vec<String> {
     }
     let namespace = group.namespace().unwrap_or_default();
     match claim_labels::required(selector) {
-        Some((key, values)) if values.len() <= MAX_VALUES => {
-            values.into_iter().map(|value| label(&namespace, key, value)).collect()
-        }
+        Some((key, values)) if values.len() <= MAX_VALUES => values
+            .into_iter()
+            .map(|value| label(&namespace, key, value))
+            .collect(),
         _ => vec![any_label(&namespace)],
     }
 }
@@ -333,7 +343,12 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
     let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
         return Vec::new();
     };
-    let label = group.spec.source.selector.as_ref().and_then(claim_labels::required);
+    let label = group
+        .spec
+        .source
+        .selector
+        .as_ref()
+        .and_then(claim_labels::required);
     let claims = all.claim_labels.select(&namespace, label, selector).await;
     let mut selected = Vec::new();
     for (number, claim) in claims.enumerate() {
@@ -354,12 +369,16 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
 fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
     let selector = selector(&facts.snapshot)?;
     let claims = facts.own.claims.iter();
-    let selected: Vec<_> = claims.filter(|(claim, _)| selector.matches(claim.labels())).collect();
+    let selected: Vec<_> = claims
+        .filter(|(claim, _)| selector.matches(claim.labels()))
+        .collect();
     if selected.is_empty() {
         return Err("its selector fits no claim in this namespace".to_owned());
     }
     let volumes = selected.into_iter();
-    volumes.map(|(claim, volume)| decide::volume_of(claim, volume.as_deref())).collect()
+    volumes
+        .map(|(claim, volume)| decide::volume_of(claim, volume.as_deref()))
+        .collect()
 }
 
 /// The node of all volumes, if they have one.
@@ -384,7 +403,9 @@ fn new_content(
     class: &VolumeGroupSnapshotClass,
 ) -> Result<VolumeGroupSnapshotContent, String> {
     let volumes = volumes(facts)?;
-    let handles = volumes.iter().map(|volume| decide::handle_of::<Groups>(class, volume));
+    let handles = volumes
+        .iter()
+        .map(|volume| decide::handle_of::<Groups>(class, volume));
     let handles = handles.collect::<Result<_, _>>()?;
     let node = node(facts, &volumes)?;
     let (mut metadata, reference) = decide::new_content(facts, class, node)?;
@@ -394,9 +415,16 @@ fn new_content(
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),
         volume_group_snapshot_class_name: class.metadata.name.clone(),
-        source: GroupContentSource { volume_handles: Some(handles), group_snapshot_handles: None },
+        source: GroupContentSource {
+            volume_handles: Some(handles),
+            group_snapshot_handles: None,
+        },
     };
-    Ok(VolumeGroupSnapshotContent { metadata, spec, status: None })
+    Ok(VolumeGroupSnapshotContent {
+        metadata,
+        spec,
+        status: None,
+    })
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-const BUCKETS: [f64; 13] =
-    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+const BUCKETS: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+];
 
 /// An operation on a snapshot or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,7 +106,11 @@ impl Metrics {
     ) {
         let mut begun = self.begun.lock();
         let entry = begun.entry((of, operation, uid.to_owned()));
-        let known = entry.or_insert_with(|| Begun { at: Instant::now(), driver: None, beforehand });
+        let known = entry.or_insert_with(|| Begun {
+            at: Instant::now(),
+            driver: None,
+            beforehand,
+        });
         if known.driver.is_none() {
             known.driver = driver.map(str::to_owned);
         }
@@ -145,7 +150,11 @@ impl Metrics {
         let labels = Labels {
             driver_name: done.driver.unwrap_or_else(|| "unknown".to_owned()),
             operation_name: name(of, operation),
-            snapshot_type: if done.beforehand { "pre-provisioned" } else { "dynamic" },
+            snapshot_type: if done.beforehand {
+                "pre-provisioned"
+            } else {
+                "dynamic"
+            },
             operation_status: status,
         };
         let took = done.at.elapsed().as_secs_f64();
@@ -154,7 +163,8 @@ impl Metrics {
     }
 
     fn show(&self, begun: &HashMap<Key, Begun>) {
-        self.in_flight.set(i64::try_from(begun.len()).unwrap_or(i64::MAX));
+        self.in_flight
+            .set(i64::try_from(begun.len()).unwrap_or(i64::MAX));
     }
 }
 
@@ -179,7 +189,13 @@ mod tests {
             format!("snapshot_controller_operation_total_seconds_count{{{labels}}} 1\n")
         };
         metrics.begin(Of::Snapshot, Operation::Create, "u", None, false);
-        metrics.begin(Of::Snapshot, Operation::CreateAndReady, "u", Some("d"), false);
+        metrics.begin(
+            Of::Snapshot,
+            Operation::CreateAndReady,
+            "u",
+            Some("d"),
+            false,
+        );
         tokio::time::advance(std::time::Duration::from_secs(3)).await;
         metrics.begin(Of::Snapshot, Operation::Create, "u", Some("d"), false);
         assert!(text().contains(&in_flight(2)), "{}", text());
@@ -188,7 +204,11 @@ mod tests {
         let created = "driver_name=\"d\",operation_name=\"CreateSnapshot\",\
                        snapshot_type=\"dynamic\",operation_status=\"success\"";
         assert!(text().contains(&count(created)), "{}", text());
-        assert!(text().contains("operation_total_seconds_sum{"), "{}", text());
+        assert!(
+            text().contains("operation_total_seconds_sum{"),
+            "{}",
+            text()
+        );
         metrics.begin(Of::Snapshot, Operation::Delete, "u", None, true);
         metrics.gone(Of::Snapshot, "u");
         for labels in [

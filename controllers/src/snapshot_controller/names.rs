@@ -65,7 +65,11 @@ pub(super) fn owner(group: &VolumeGroupSnapshot) -> OwnerReference {
 
 /// `namespace/name`, for messages and indexes.
 pub(super) fn path<K: ResourceExt>(object: &K) -> String {
-    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+    format!(
+        "{}/{}",
+        object.namespace().unwrap_or_default(),
+        object.name_any()
+    )
 }
 
 /// The relation of a content's reference to an object.
@@ -115,7 +119,10 @@ pub(super) fn with<K: ResourceExt>(object: &K, more: &[&str]) -> Option<Vec<Stri
 
 /// The finalizers minus `less`; `None` if the object has none of them.
 pub(super) fn without<K: ResourceExt>(object: &K, less: &[&str]) -> Option<Vec<String>> {
-    let (gone, kept): (Vec<String>, _) =
-        object.finalizers().iter().cloned().partition(|one| less.contains(&one.as_str()));
+    let (gone, kept): (Vec<String>, _) = object
+        .finalizers()
+        .iter()
+        .cloned()
+        .partition(|one| less.contains(&one.as_str()));
     (!gone.is_empty()).then_some(kept)
 }

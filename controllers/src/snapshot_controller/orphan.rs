@@ -92,7 +92,9 @@ impl Controller {
         };
         let mut lacks = true;
         let take = |snapshot: K::Snapshot| {
-            lacks &= snapshot.uid().is_some_and(|uid| Some(&uid) != user.uid.as_ref());
+            lacks &= snapshot
+                .uid()
+                .is_some_and(|uid| Some(&uid) != user.uid.as_ref());
             lacks
         };
         let field = format!("metadata.name={name}");

@@ -129,7 +129,10 @@ impl Kind for Snapshots {
 
     fn made_contents(snapshot: &ObjectMeta) -> Vec<String> {
         let own = snapshot.uid.as_deref().map(names::content_name);
-        let of_member = snapshot.name.as_deref().and_then(names::member_content_name);
+        let of_member = snapshot
+            .name
+            .as_deref()
+            .and_then(names::member_content_name);
         own.into_iter().chain(of_member).collect()
     }
 
@@ -226,10 +229,16 @@ impl Kind for Snapshots {
         bind_state: BindState,
     ) -> Result<Option<Step<Self>>, Failure> {
         if bind_state == BindState::Free {
-            return Ok(Some(Step::Wait("its content is not bound to it yet".to_owned())));
+            return Ok(Some(Step::Wait(
+                "its content is not bound to it yet".to_owned(),
+            )));
         }
         // The claim was released while this snapshot had an error.
-        let claim = facts.own.claim.as_deref().filter(|claim| !claim.is_deleting());
+        let claim = facts
+            .own
+            .claim
+            .as_deref()
+            .filter(|claim| !claim.is_deleting());
         let volume = facts.own.volume.as_deref().and_then(pv::csi);
         let handle = volume.map(|csi| csi.volume_handle.as_str());
         let claim = claim.filter(|_| {
@@ -255,8 +264,15 @@ impl Kind for Snapshots {
     /// Deletes the content first, then removes the finalizers.
     fn decide_deletion(facts: &Facts) -> Step<Self> {
         let snapshot = &*facts.snapshot;
-        let held = [names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_BOUND, names::SNAPSHOT_IN_GROUP];
-        if !held.iter().any(|finalizer| snapshot.has_finalizer(finalizer)) {
+        let held = [
+            names::SNAPSHOT_AS_SOURCE,
+            names::SNAPSHOT_BOUND,
+            names::SNAPSHOT_IN_GROUP,
+        ];
+        if !held
+            .iter()
+            .any(|finalizer| snapshot.has_finalizer(finalizer))
+        {
             return Step::Done;
         }
         let content = decide::bound_content(facts);
@@ -317,12 +333,16 @@ impl Kind for Snapshots {
                 let mut owners = snapshot.owner_references().to_vec();
                 owners.push(owner);
                 let patch = json!({"metadata": {"ownerReferences": owners}});
-                controller.merge(&watches.snapshots, snapshot, patch).await?;
+                controller
+                    .merge(&watches.snapshots, snapshot, patch)
+                    .await?;
             }
             SnapshotStep::ClaimFinalizers(finalizers) => {
                 if let Some(claim) = &facts.own.claim {
                     let claims = &watches.claims;
-                    controller.set_finalizers(claims, &**claim, finalizers).await?;
+                    controller
+                        .set_finalizers(claims, &**claim, finalizers)
+                        .await?;
                 }
             }
         }
@@ -349,8 +369,12 @@ fn group_of_content(all: &Watches, content: Option<&VolumeSnapshotContent>) -> G
     let Some(handle) = content.view().group else {
         return GroupOfContent::None;
     };
-    let found = all.by_group_handle.get(&gather::at(&content.spec.driver, handle));
-    let name = found.first().and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
+    let found = all
+        .by_group_handle
+        .get(&gather::at(&content.spec.driver, handle));
+    let name = found
+        .first()
+        .and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
     name.map_or(GroupOfContent::Unknown, GroupOfContent::Named)
 }
 
@@ -387,7 +411,10 @@ fn bound_volume(facts: &Facts) -> Result<(&PersistentVolumeClaim, &PersistentVol
     let name = name.unwrap_or_default();
     let claim = facts.own.claim.as_deref();
     let claim = claim.ok_or_else(|| format!("there is no claim {name:?} in this namespace"))?;
-    Ok((claim, decide::volume_of(claim, facts.own.volume.as_deref())?))
+    Ok((
+        claim,
+        decide::volume_of(claim, facts.own.volume.as_deref())?,
+    ))
 }
 
 fn new_content(
@@ -404,10 +431,17 @@ fn new_content(
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),
         volume_snapshot_class_name: class.metadata.name.clone(),
-        source: ContentSource { volume_handle: Some(handle), snapshot_handle: None },
+        source: ContentSource {
+            volume_handle: Some(handle),
+            snapshot_handle: None,
+        },
         source_volume_mode: Some(pv::volume_mode(volume).to_owned()),
     };
-    Ok(VolumeSnapshotContent { metadata, spec, status: None })
+    Ok(VolumeSnapshotContent {
+        metadata,
+        spec,
+        status: None,
+    })
 }
 
 #[cfg(test)]

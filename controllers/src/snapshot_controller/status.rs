@@ -40,5 +40,9 @@ pub(super) fn change<K: Kind>(
         patch["error"] = new_error;
     }
     let ready = ready && !old.is_ready();
-    (patch != json!({})).then_some(StatusChange { patch, taken, ready })
+    (patch != json!({})).then_some(StatusChange {
+        patch,
+        taken,
+        ready,
+    })
 }

@@ -57,7 +57,10 @@ async fn a_claim_stays_protected_for_another_snapshot() {
     let mut other = deleted_snapshot("other");
     other["metadata"]["deletionTimestamp"] = Value::Null;
     world.add(&controller.watches.snapshots, other);
-    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
+    assert_eq!(
+        controller.work(snapshot_of("snap")).await,
+        Outcome::RequeueAfter(CONFLICT)
+    );
     assert_eq!(world.api.writes(), ["snap"]);
     assert_eq!(world.api.get("volumesnapshots/snap"), None);
 }
@@ -70,11 +73,19 @@ async fn a_leftover_protection_is_found() {
     world.add(&controller.watches.claims, protected_claim());
     let options = options::<Options>();
     let resync = controller.resync(&options);
-    assert!(tokio::time::timeout(Duration::from_secs(1), resync).await.is_err(), "it goes on");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), resync)
+            .await
+            .is_err(),
+        "it goes on"
+    );
     assert_eq!(controller.queue.depth(), 1);
     let key = Key::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
+    let claim = world
+        .api
+        .get("persistentvolumeclaims/data")
+        .expect("the claim");
     assert_eq!(claim["metadata"]["finalizers"], json!(["x/other"]));
 }
 
@@ -88,7 +99,10 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     // After a conflict the object is read again soon.
     world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     world.api.refuse("/snap", 409);
-    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
+    assert_eq!(
+        controller.work(snapshot_of("snap")).await,
+        Outcome::RequeueAfter(CONFLICT)
+    );
 }
 
 /// Adds a group with one member, which only lacks the handle of its group.
@@ -161,8 +175,13 @@ async fn a_definition_without_a_field_is_reported() {
     assert_eq!(writes.len(), 3, "{writes:#?}");
     let problem = "update the CustomResourceDefinition";
     assert_eq!(writes[2], "group/status");
-    let group = world.api.get("volumegroupsnapshots/group").expect("the group");
-    let message = group["status"]["error"]["message"].as_str().expect("a message");
+    let group = world
+        .api
+        .get("volumegroupsnapshots/group")
+        .expect("the group");
+    let message = group["status"]["error"]["message"]
+        .as_str()
+        .expect("a message");
     assert!(message.contains(problem), "{message}");
     let events = world.events();
     assert!(events[0].contains(problem), "{events:#?}");
@@ -177,7 +196,10 @@ async fn a_definition_without_a_field_is_reported() {
 async fn missing_classes_are_created_and_existing_ones_stay() {
     let class = include_str!("../../../deploy/components/snapshot-class/class.yaml");
     let group = include_str!("../../../deploy/components/group-snapshot-class/class.yaml");
-    for (kept, text) in [("volumegroupsnapshotclasses", class), ("volumesnapshotclasses", group)] {
+    for (kept, text) in [
+        ("volumegroupsnapshotclasses", class),
+        ("volumesnapshotclasses", group),
+    ] {
         let world = World::new(&[]);
         let mut existing: Value = json!({
             "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClass",
@@ -189,7 +211,9 @@ async fn missing_classes_are_created_and_existing_ones_stay() {
         }
         world.api.put(existing);
         for _ in 0..2 {
-            ensure_classes(&world.context.kube, "fast", "csi.example").await.unwrap();
+            ensure_classes(&world.context.kube, "fast", "csi.example")
+                .await
+                .unwrap();
         }
         assert_eq!(world.api.all(kept)[0]["driver"], "other");
         let mut made: Vec<Value> = ["volumesnapshotclasses", "volumegroupsnapshotclasses"]
@@ -243,7 +267,9 @@ async fn a_deleted_snapshot_waits_only_for_claims_that_came_before() {
         snapshot["metadata"]["uid"] = json!("u");
         snapshot["status"] = status.clone();
         if is_read {
-            let finalizers = snapshot["metadata"]["finalizers"].as_array_mut().expect("a list");
+            let finalizers = snapshot["metadata"]["finalizers"]
+                .as_array_mut()
+                .expect("a list");
             finalizers.push(json!(SNAPSHOT_FINALIZER));
         }
         world.add(&controller.watches.snapshots, snapshot);
@@ -263,7 +289,11 @@ async fn a_deleted_snapshot_waits_only_for_claims_that_came_before() {
         let worked = controller.work(snapshot_of("snap")).await;
         let what = format!("{created} {status} {is_read}: {worked:?}");
         let event = world.events().pop().unwrap_or_default();
-        assert_eq!(event.contains("being restored from this snapshot: copy"), kept, "{what}");
+        assert_eq!(
+            event.contains("being restored from this snapshot: copy"),
+            kept,
+            "{what}"
+        );
         let content = world.api.get("volumesnapshotcontents/snapcontent-u");
         assert_eq!(content.is_some(), kept, "{what}");
     }
@@ -281,13 +311,25 @@ async fn a_broken_snapshot_keeps_no_claim() {
         world.add(&controller.watches.claims, claim);
         let mut other = deleted_snapshot("other");
         other["metadata"]["deletionTimestamp"] = Value::Null;
-        world.add(&controller.watches.snapshots, crate::testing::with(other, change));
+        world.add(
+            &controller.watches.snapshots,
+            crate::testing::with(other, change),
+        );
         let key = Key::Release("team".to_owned(), "data".to_owned());
         assert_eq!(controller.work(key).await, Outcome::Done);
-        let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
-        let finalizers = claim["metadata"]["finalizers"].as_array().expect("a list").len();
+        let claim = world
+            .api
+            .get("persistentvolumeclaims/data")
+            .expect("the claim");
+        let finalizers = claim["metadata"]["finalizers"]
+            .as_array()
+            .expect("a list")
+            .len();
         assert_eq!(finalizers == 2, kept, "{claim}");
-        let reported = world.events().iter().any(|event| event.contains("are taken: other."));
+        let reported = world
+            .events()
+            .iter()
+            .any(|event| event.contains("are taken: other."));
         assert_eq!(reported, kept);
     }
 }

@@ -145,7 +145,13 @@ impl Shared {
             context.caches.volumes_of(&context.driver.name, volume)
         });
         let sources = sources.iter().map(AsRef::as_ref);
-        content_owner::owner(&context.scope, &context.pools, content.labels(), handle, sources)
+        content_owner::owner(
+            &context.scope,
+            &context.pools,
+            content.labels(),
+            handle,
+            sources,
+        )
     }
 }
 
@@ -319,9 +325,15 @@ impl Shared {
         let Some(status) = status::of_failure(content.view().error, &message, now) else {
             return;
         };
-        self.context.events.warning(content.as_ref(), template.reason, message.clone());
+        self.context
+            .events
+            .warning(content.as_ref(), template.reason, message.clone());
         // Another process may have made the content ready.
-        match contents.kube.merge_status_unchanged(content.as_ref(), status).await {
+        match contents
+            .kube
+            .merge_status_unchanged(content.as_ref(), status)
+            .await
+        {
             Ok(written) => contents.watch.apply_write(written),
             Err(error) => tracing::warn!(content = name, %error, "cannot write a content's status"),
         }

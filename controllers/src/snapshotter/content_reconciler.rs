@@ -116,7 +116,13 @@ impl<K: Kind> Reconciler<K> {
         let kube = shared.kube.clone();
         let for_room = Waiters::queued(&shared.context.freed, queue);
         let by_class = watch.index(class_of_unready);
-        Reconciler { contents: ContentClient { kube, watch }, classes, for_room, by_class, shared }
+        Reconciler {
+            contents: ContentClient { kube, watch },
+            classes,
+            for_room,
+            by_class,
+            shared,
+        }
     }
 
     /// The contents that may wait for a class.
@@ -204,7 +210,11 @@ impl<K: Kind> Reconciler<K> {
             Step::Create => self.has_all(volumes).await,
             Step::Rest | Step::Settle | Step::Release => false,
         };
-        Ok(if known { Ownership::Local } else { Ownership::Unknown })
+        Ok(if known {
+            Ownership::Local
+        } else {
+            Ownership::Unknown
+        })
     }
 
     /// The owner of a content, by the caches alone: the handle and the label decide, or else the
@@ -226,7 +236,11 @@ impl<K: Kind> Reconciler<K> {
     /// True if the driver confirms that it has all of these volumes.
     async fn has_all(&self, volumes: &[String]) -> bool {
         for volume in volumes {
-            let has = self.shared.context.driver_has(volume, self.shared.timeout).await;
+            let has = self
+                .shared
+                .context
+                .driver_has(volume, self.shared.timeout)
+                .await;
             if !matches!(has, Ok(Some(true))) {
                 return false;
             }
@@ -274,7 +288,8 @@ impl<K: Kind> Reconciler<K> {
 
     async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
         let report = |message: &str, error| {
-            self.shared.report_deletion(content, K::DELETE.reason, message, &error)
+            self.shared
+                .report_deletion(content, K::DELETE.reason, message, &error)
         };
         let secrets = match self.secrets(content).await {
             Err(WorkError::Secret(error)) => {
@@ -340,7 +355,11 @@ impl<K: Kind> Reconciler<K> {
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
-        let wanted = Wanted { uid, secrets: self.secrets(content).await?, parameters };
+        let wanted = Wanted {
+            uid,
+            secrets: self.secrets(content).await?,
+            parameters,
+        };
         K::making(&self.shared.options, content, wanted).ok_or_else(unbound)
     }
 

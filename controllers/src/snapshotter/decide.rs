@@ -56,7 +56,9 @@ pub(super) fn next_step<K: Content>(content: &K) -> Step {
     }
     let taken = view.given.is_some() || view.group.is_some();
     match view.snapshot().filter(|_| taken) {
-        Some(handle) => Step::Check { handle: handle.to_owned() },
+        Some(handle) => Step::Check {
+            handle: handle.to_owned(),
+        },
         // The snapshot-controller will soon write which snapshot it is.
         None if view.is_member => Step::Rest,
         None => Step::Create,

@@ -25,12 +25,17 @@ impl Kind for Groups {
     type Snapshot = csi::VolumeGroupSnapshot;
     type Deletion = csi::DeleteVolumeGroupSnapshotRequest;
 
-    const QUEUES: (&'static str, &'static str, &'static str) =
-        ("snapshotter-groupcontent", "snapshotter-stray-groupcontent", "snapshotter-groupclass");
+    const QUEUES: (&'static str, &'static str, &'static str) = (
+        "snapshotter-groupcontent",
+        "snapshotter-stray-groupcontent",
+        "snapshotter-groupclass",
+    );
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
-    const CREATE: EventTemplate =
-        EventTemplate { reason: GROUP.failed, message: "Failed to create group snapshot" };
+    const CREATE: EventTemplate = EventTemplate {
+        reason: GROUP.failed,
+        message: "Failed to create group snapshot",
+    };
     const CHECK: EventTemplate = EventTemplate {
         reason: "GroupSnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update group snapshot content",

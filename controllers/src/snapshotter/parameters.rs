@@ -9,7 +9,12 @@ use crate::api::secret_template::key_of;
 use crate::snapshots::content::{ContentKeys, GROUP, SINGLE};
 
 /// The keys of secrets that the snapshotter reads.
-const SECRETS: [&str; 4] = [SINGLE.secret_key, LIST_SECRET, GROUP.secret_key, GROUP_GET_SECRET];
+const SECRETS: [&str; 4] = [
+    SINGLE.secret_key,
+    LIST_SECRET,
+    GROUP.secret_key,
+    GROUP_GET_SECRET,
+];
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
 pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 /// The secret for calls that check one snapshot.
@@ -55,7 +60,10 @@ pub(super) fn secret_by_annotations(
         let what = format!("annotation {}", keys.secret_name);
         return Err(ParameterError::Half { what });
     }
-    Ok(Some(SecretReference { namespace: Some(namespace.clone()), name: Some(name.clone()) }))
+    Ok(Some(SecretReference {
+        namespace: Some(namespace.clone()),
+        name: Some(name.clone()),
+    }))
 }
 
 #[cfg(test)]

@@ -27,18 +27,25 @@ impl Kind for Singles {
     type Snapshot = csi::Snapshot;
     type Deletion = csi::DeleteSnapshotRequest;
 
-    const QUEUES: (&'static str, &'static str, &'static str) =
-        ("snapshotter-content", "snapshotter-stray-content", "snapshotter-class");
+    const QUEUES: (&'static str, &'static str, &'static str) = (
+        "snapshotter-content",
+        "snapshotter-stray-content",
+        "snapshotter-class",
+    );
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
-    const CREATE: EventTemplate =
-        EventTemplate { reason: SINGLE.failed, message: "Failed to create snapshot" };
+    const CREATE: EventTemplate = EventTemplate {
+        reason: SINGLE.failed,
+        message: "Failed to create snapshot",
+    };
     const CHECK: EventTemplate = EventTemplate {
         reason: "SnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update snapshot content",
     };
-    const DELETE: EventTemplate =
-        EventTemplate { reason: "SnapshotDeleteError", message: "Failed to delete snapshot" };
+    const DELETE: EventTemplate = EventTemplate {
+        reason: "SnapshotDeleteError",
+        message: "Failed to delete snapshot",
+    };
 
     fn watches(caches: &Caches) -> (Store<Self::Content>, Store<Self::Class>) {
         (caches.contents(), caches.snapshot_classes())
@@ -67,9 +74,10 @@ impl Kind for Singles {
         let csi = &shared.context.driver.csi;
         let answer = csi.create_snapshot(making, shared.timeout).await?;
         // CreateSnapshot takes a snapshot for one content, so the snapshot is in no group.
-        Ok(answer
-            .snapshot
-            .map(|reported| csi::Snapshot { group_snapshot_id: String::new(), ..reported }))
+        Ok(answer.snapshot.map(|reported| csi::Snapshot {
+            group_snapshot_id: String::new(),
+            ..reported
+        }))
     }
 
     async fn ask(
@@ -88,7 +96,10 @@ impl Kind for Singles {
                 ..csi::ListSnapshotsRequest::default()
             };
             let answer = driver.csi.list_snapshots(request, timeout).await?;
-            let snapshots = answer.entries.into_iter().filter_map(|entry| entry.snapshot);
+            let snapshots = answer
+                .entries
+                .into_iter()
+                .filter_map(|entry| entry.snapshot);
             let mut found = snapshots.filter(|one| one.snapshot_id == handle);
             return Ok(reported(found.next()));
         }
@@ -118,7 +129,10 @@ impl Kind for Singles {
         handle: String,
         secrets: Credentials,
     ) -> Result<Self::Deletion, WorkError> {
-        Ok(csi::DeleteSnapshotRequest { snapshot_id: handle, secrets })
+        Ok(csi::DeleteSnapshotRequest {
+            snapshot_id: handle,
+            secrets,
+        })
     }
 
     async fn delete(shared: &Shared, deletion: Self::Deletion) -> Result<(), Failure> {

@@ -23,7 +23,12 @@ pub(super) fn of_snapshot(
         new["snapshotHandle"] = json!(reported.snapshot_id);
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(reported.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
+        let taken = nanoseconds(
+            reported
+                .creation_time
+                .as_ref()
+                .map(|at| (at.seconds, at.nanos)),
+        );
         new["creationTime"] = json!(taken);
     }
     if old.restore_size.is_none() && reported.size_bytes > 0 {
@@ -33,7 +38,12 @@ pub(super) fn of_snapshot(
     if old.volume_group_snapshot_handle.is_none() && !group.is_empty() {
         new["volumeGroupSnapshotHandle"] = json!(group);
     }
-    readiness(old.ready_to_use, old.error.as_ref(), reported.ready_to_use, &mut new);
+    readiness(
+        old.ready_to_use,
+        old.error.as_ref(),
+        reported.ready_to_use,
+        &mut new,
+    );
     (new != json!({})).then_some(new)
 }
 
@@ -51,7 +61,12 @@ pub(super) fn of_group(
         new["volumeGroupSnapshotHandle"] = json!(reported.group_snapshot_id);
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(reported.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
+        let taken = nanoseconds(
+            reported
+                .creation_time
+                .as_ref()
+                .map(|at| (at.seconds, at.nanos)),
+        );
         let taken = Timestamp::from_nanosecond(i128::from(taken)).unwrap_or_default();
         new["creationTime"] = json!(Time(taken));
     }
@@ -59,7 +74,12 @@ pub(super) fn of_group(
     if known.is_empty() && !members.is_empty() {
         new["volumeSnapshotInfoList"] = members.iter().map(member).collect();
     }
-    readiness(old.ready_to_use, old.error.as_ref(), reported.ready_to_use, &mut new);
+    readiness(
+        old.ready_to_use,
+        old.error.as_ref(),
+        reported.ready_to_use,
+        &mut new,
+    );
     (new != json!({})).then_some(new)
 }
 
@@ -117,7 +137,9 @@ fn member(reported: &csi::Snapshot) -> Value {
 /// Nanoseconds since 1970. Without a time from the driver this is 0, as in other implementations.
 fn nanoseconds(at: Option<(i64, i32)>) -> i64 {
     let (seconds, nanos) = at.unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos))
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(i64::from(nanos))
 }
 
 #[cfg(test)]

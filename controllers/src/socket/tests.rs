@@ -17,7 +17,9 @@ fn bind_here(path: &Path) -> Result<Socket, Error> {
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
-    entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    entries
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[test]
@@ -51,7 +53,10 @@ fn a_served_socket_is_refused_even_when_its_process_hangs() {
     let (dir, path) = place();
     let _serving = bind_here(&path).unwrap();
     let refused = bind_here(&path).unwrap_err();
-    assert!(matches!(&refused, Error::Served(p) if *p == path), "{refused}");
+    assert!(
+        matches!(&refused, Error::Served(p) if *p == path),
+        "{refused}"
+    );
 
     // No process accepts: fill the backlog until the kernel refuses connections.
     let mut waiting = Vec::new();
@@ -101,7 +106,10 @@ fn paths_are_checked() {
     UnixStream::connect(long(MAX_PATH)).unwrap();
     drop(longest);
     let refused = bind_here(&long(MAX_PATH + 1)).unwrap_err().to_string();
-    assert!(refused.contains("108 bytes") && refused.contains("at most 107"), "{refused}");
+    assert!(
+        refused.contains("108 bytes") && refused.contains("at most 107"),
+        "{refused}"
+    );
 
     for (path, why) in [("csi.sock", "not absolute"), ("/", "no file name")] {
         let refused = bind_here(Path::new(path)).unwrap_err().to_string();

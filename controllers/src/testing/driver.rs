@@ -30,7 +30,10 @@ pub(crate) enum Call {
 pub(crate) fn entry(id: &str, nodes: &[&str]) -> Entry {
     let published_node_ids = nodes.iter().map(|node| (*node).to_owned()).collect();
     Entry {
-        volume: Some(Volume { volume_id: id.to_owned(), ..Volume::default() }),
+        volume: Some(Volume {
+            volume_id: id.to_owned(),
+            ..Volume::default()
+        }),
         status: Some(VolumeStatus { published_node_ids }),
     }
 }
@@ -64,18 +67,26 @@ pub(crate) struct Script {
 
 impl Default for Script {
     fn default() -> Self {
-        let script = Script { state: Arc::default(), handlers: Handlers::default() };
+        let script = Script {
+            state: Arc::default(),
+            handlers: Handlers::default(),
+        };
         script.records(Call::Publish, |_| ControllerPublishVolumeResponse {
             publish_context: [("path".to_owned(), "/dev/x".to_owned())].into(),
         });
         script.records(Call::Unpublish, |_| ControllerUnpublishVolumeResponse {});
-        script.records(Call::List, |state| state.pages.pop_front().unwrap_or_default());
+        script.records(Call::List, |state| {
+            state.pages.pop_front().unwrap_or_default()
+        });
         script.records(Call::Expand, |state| state.expanded.unwrap_or_default());
         script.records(Call::Modify, |_| ControllerModifyVolumeResponse {});
         script.records(Call::Delete, |_| DeleteVolumeResponse {});
         script.handlers.on(|_: NodeGetInfoRequest| {
             let node_id = NODE_ID.to_owned();
-            Ok(NodeGetInfoResponse { node_id, ..Default::default() })
+            Ok(NodeGetInfoResponse {
+                node_id,
+                ..Default::default()
+            })
         });
         script
     }
@@ -99,7 +110,10 @@ impl Script {
     /// Sets the next page of ListVolumes.
     pub(crate) fn page(&self, entries: Vec<Entry>, next_token: &str) {
         let next_token = next_token.to_owned();
-        self.state.lock().pages.push_back(ListVolumesResponse { entries, next_token });
+        self.state.lock().pages.push_back(ListVolumesResponse {
+            entries,
+            next_token,
+        });
     }
 
     /// Sets the answer to ControllerExpandVolume.

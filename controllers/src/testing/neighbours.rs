@@ -90,7 +90,9 @@ fn driver() -> Driver {
             accessible_topology: required.requisite.into_iter().take(1).collect(),
             ..csi::Volume::default()
         };
-        Ok(csi::CreateVolumeResponse { volume: Some(volume) })
+        Ok(csi::CreateVolumeResponse {
+            volume: Some(volume),
+        })
     });
     handlers.on(|request: csi::CreateSnapshotRequest| {
         let snapshot = csi::Snapshot {
@@ -100,11 +102,18 @@ fn driver() -> Driver {
             ready_to_use: true,
             ..csi::Snapshot::default()
         };
-        Ok(csi::CreateSnapshotResponse { snapshot: Some(snapshot) })
+        Ok(csi::CreateSnapshotResponse {
+            snapshot: Some(snapshot),
+        })
     });
-    let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
-    let can =
-        [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
+    let services = [
+        Service::ControllerService,
+        Service::VolumeAccessibilityConstraints,
+    ];
+    let can = [
+        ControllerCapability::CreateDeleteVolume,
+        ControllerCapability::CreateDeleteSnapshot,
+    ];
     Driver::with(connect(&handlers), DRIVER, &services, &can, &[])
 }
 
@@ -120,8 +129,16 @@ impl Cluster {
             ..world.context
         };
         let caches = Arc::new(Caches::new(api.client(), node.stop.clone()));
-        let leader = Context { caches, scope: Scope::Leader, ..node.clone() };
-        let cluster = Cluster { api, context: node.clone(), done: Arc::default() };
+        let leader = Context {
+            caches,
+            scope: Scope::Leader,
+            ..node.clone()
+        };
+        let cluster = Cluster {
+            api,
+            context: node.clone(),
+            done: Arc::default(),
+        };
         cluster.fill();
         cluster.api.fault(&[], "", None, Fault::Delay(LATENCY));
         cluster.listen();
@@ -134,9 +151,16 @@ impl Cluster {
         };
         tokio::spawn(placement::run(leader.clone(), place, None));
         let flags = options::<snapshot_controller::Options>();
-        let flags = snapshot_controller::Options { ensure_snapshot_crds: false, ..flags };
+        let flags = snapshot_controller::Options {
+            ensure_snapshot_crds: false,
+            ..flags
+        };
         tokio::spawn(snapshot_controller::run(leader, flags, Default::default()));
-        tokio::spawn(provisioner::run(node.clone(), options(), Default::default()));
+        tokio::spawn(provisioner::run(
+            node.clone(),
+            options(),
+            Default::default(),
+        ));
         tokio::spawn(snapshotter::run(node, options()));
         cluster
     }
@@ -144,19 +168,26 @@ impl Cluster {
     /// Makes the node, the classes, and for each namespace a bound claim to be snapshotted.
     fn fill(&self) {
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
-        self.api.put(json!({"kind": "Node", "metadata": {"name": NODE, "labels": {KEY: NODE}},
-            "status": ready}));
+        self.api.put(
+            json!({"kind": "Node", "metadata": {"name": NODE, "labels": {KEY: NODE}},
+            "status": ready}),
+        );
         self.api.put(csi_node(NODE, DRIVER, KEY));
         for (name, mode) in [("now", "Immediate"), ("late", "WaitForFirstConsumer")] {
-            self.api.put(json!({"kind": "StorageClass", "metadata": {"name": name},
+            self.api
+                .put(json!({"kind": "StorageClass", "metadata": {"name": name},
                 "provisioner": DRIVER, "volumeBindingMode": mode}));
         }
-        self.api.put(json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
+        self.api.put(
+            json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
             "apiVersion": "snapshot.storage.k8s.io/v1", "driver": DRIVER,
-            "deletionPolicy": "Delete"}));
-        self.api.put(json!({"kind": "VolumeGroupSnapshotClass", "metadata": {"name": "fast"},
+            "deletionPolicy": "Delete"}),
+        );
+        self.api.put(
+            json!({"kind": "VolumeGroupSnapshotClass", "metadata": {"name": "fast"},
             "apiVersion": "groupsnapshot.storage.k8s.io/v1", "driver": DRIVER,
-            "deletionPolicy": "Delete"}));
+            "deletionPolicy": "Delete"}),
+        );
         for namespace in ["a", "b"] {
             let pv = format!("pv-{namespace}");
             self.api.put(json!({"kind": "PersistentVolumeClaim",
@@ -166,7 +197,8 @@ impl Cluster {
             let claim = json!({"namespace": namespace, "name": "data", "uid": namespace});
             let of = json!({"metadata": {"labels": {NODE_LABEL: NODE}}, "spec": {
                 "claimRef": claim, "nodeAffinity": affinity(KEY, &[NODE])}});
-            self.api.put(with(volume(&pv, DRIVER, &format!("vol-{namespace}")), of));
+            self.api
+                .put(with(volume(&pv, DRIVER, &format!("vol-{namespace}")), of));
         }
     }
 
@@ -184,7 +216,10 @@ impl Cluster {
             let snapshot = change.object();
             let status = snapshot.status.as_ref();
             if status.is_some_and(|status| status.ready_to_use == Some(true)) {
-                done.add(&snapshot.namespace().unwrap_or_default(), &snapshot.name_any());
+                done.add(
+                    &snapshot.namespace().unwrap_or_default(),
+                    &snapshot.name_any(),
+                );
             }
         });
     }
@@ -194,7 +229,8 @@ impl Cluster {
         let of = json!({"namespace": "a", "name": name, "uid": name});
         let pv = format!("pv-{name}");
         let more = json!({"spec": {"claimRef": of, "nodeAffinity": affinity(KEY, &[NODE])}});
-        self.api.put(with(volume(&pv, DRIVER, &format!("vol-{name}")), more));
+        self.api
+            .put(with(volume(&pv, DRIVER, &format!("vol-{name}")), more));
         self.api.put(json!({"kind": "PersistentVolumeClaim",
             "metadata": {"name": name, "namespace": "a", "uid": name, "labels": {"app": app}},
             "spec": {"volumeName": pv}, "status": {"phase": "Bound"}}));
@@ -202,7 +238,8 @@ impl Cluster {
 
     /// Makes a group of the claims with the label of its name.
     fn add_group(&self, name: &str) {
-        self.api.put(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        self.api
+            .put(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
             "kind": "VolumeGroupSnapshot",
             "metadata": {"name": name, "namespace": "a", "uid": name},
             "spec": {"volumeGroupSnapshotClassName": "fast",
@@ -228,7 +265,8 @@ impl Cluster {
                 json!({"annotations": {SELECTED_NODE: NODE}, "labels": {NODE_LABEL: NODE}}),
             ),
             Made::Snapshot => {
-                self.api.put(json!({"apiVersion": "snapshot.storage.k8s.io/v1",
+                self.api
+                    .put(json!({"apiVersion": "snapshot.storage.k8s.io/v1",
                     "kind": "VolumeSnapshot", "metadata": metadata,
                     "spec": {"volumeSnapshotClassName": "fast",
                         "source": {"persistentVolumeClaimName": "data"}}}));
@@ -292,7 +330,10 @@ async fn one_is_done_before_the_many_of_another_namespace() {
         cluster.one(made, "first").await;
         cluster.many(made, MANY).await;
         let (_, others) = cluster.one(made, "second").await;
-        assert!(others <= UNDER_WAY, "{made:?}: {others} others were done before it");
+        assert!(
+            others <= UNDER_WAY,
+            "{made:?}: {others} others were done before it"
+        );
         let left = MANY.saturating_sub(cluster.done.count());
         assert!(left > UNDER_WAY, "{made:?}: {left} others wait");
     }
@@ -315,7 +356,9 @@ async fn watch_delays(worst: Arc<Mutex<Duration>>) {
 #[ignore = "a benchmark: scripts/bench neighbours"]
 fn bench_groups() {
     for (claims, groups) in [(1_500, 120), (15_000, 1_200)] {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         runtime.expect("a runtime").block_on(async {
             let cluster = Cluster::begin();
             cluster.one(Made::Snapshot, "first").await;
@@ -342,7 +385,12 @@ fn bench_groups() {
             }
             let mut beside = Vec::new();
             for run in 0..RUNS {
-                beside.push(cluster.one(Made::Snapshot, &format!("beside-{run}")).await.0);
+                beside.push(
+                    cluster
+                        .one(Made::Snapshot, &format!("beside-{run}"))
+                        .await
+                        .0,
+                );
             }
             let left = groups - caches.group_contents().all().len();
             while caches.group_contents().all().len() < groups {
@@ -371,11 +419,15 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[test]
 #[ignore = "a benchmark: scripts/bench neighbours"]
 fn bench() {
-    let wanted = std::env::var("HOSTLOOP_NEIGHBOURS").ok().and_then(|text| text.parse().ok());
+    let wanted = std::env::var("HOSTLOOP_NEIGHBOURS")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let many: usize = wanted.unwrap_or(10_000);
     let mut ratios = HashMap::new();
     for made in ALL {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         runtime.expect("a runtime").block_on(async {
             let cluster = Cluster::begin();
             cluster.one(made, "first").await;

@@ -20,7 +20,10 @@ pub(crate) fn read<T: DeserializeOwned>(value: Value) -> T {
 
 /// An object as controllers get it from the API server.
 pub(crate) fn kept<K: Resource>(value: Value) -> K {
-    match KEPT_FIELDS.iter().find(|kind| kind.plural == K::plural(&())) {
+    match KEPT_FIELDS
+        .iter()
+        .find(|kind| kind.plural == K::plural(&()))
+    {
         None => read(value),
         Some(kind) => {
             let json = trimmed_object(kind, value.to_string().as_bytes());
@@ -50,7 +53,10 @@ pub(crate) fn with(mut object: Value, change: impl Borrow<Value>) -> Value {
 
 /// The scope of a node. Its name is also the value of this topology key.
 pub(crate) fn node_scope(name: &str, key: &str) -> Scope {
-    Scope::Node { name: name.to_owned(), segments: [(key.to_owned(), name.to_owned())].into() }
+    Scope::Node {
+        name: name.to_owned(),
+        segments: [(key.to_owned(), name.to_owned())].into(),
+    }
 }
 
 /// A node affinity to these values of a label.

@@ -30,8 +30,12 @@ const PAGES: usize = 20;
 /// Repairs missing labels until `context.stop`. Snapshot contents are included only if `contents`
 /// is set.
 pub(super) async fn run(context: &Context, node: &str, contents: bool) {
-    let search =
-        Search { context, contents, kube: context.kube.managed_by("hostloop-labels"), node };
+    let search = Search {
+        context,
+        contents,
+        kube: context.kube.managed_by("hostloop-labels"),
+        node,
+    };
     let every = context.common.resync_period.unwrap_or(RESYNC);
     let rounds = async {
         loop {
@@ -67,7 +71,10 @@ impl Search<'_> {
             self.log("contents", self.contents(&caches.contents()).await);
         }
         if driver.takes_groups() {
-            self.log("group contents", self.contents(&caches.group_contents()).await);
+            self.log(
+                "group contents",
+                self.contents(&caches.group_contents()).await,
+            );
         }
     }
 
@@ -136,23 +143,33 @@ impl Search<'_> {
         let driver = &self.context.driver.name;
         let mut names = Vec::new();
         let take = |found: PartialObjectMeta<PersistentVolumeClaim>| {
-            let claim = PersistentVolumeClaim { metadata: found.metadata, ..Default::default() };
+            let claim = PersistentVolumeClaim {
+                metadata: found.metadata,
+                ..Default::default()
+            };
             let is_bound = claim.uid().is_some_and(|uid| bound.contains(&uid));
             if is_bound || pvc::is_assigned(&claim, driver, self.node) {
                 names.push((claim.namespace().unwrap_or_default(), claim.name_any()));
             }
         };
-        let all = self.kube.list_metadata(&format!("!{NODE_LABEL}"), PAGES, take).await?;
+        let all = self
+            .kube
+            .list_metadata(&format!("!{NODE_LABEL}"), PAGES, take)
+            .await?;
         note_limit::<PersistentVolumeClaim>(all);
         let mut own = Vec::new();
         for (namespace, name) in names {
-            let claim = self.kube.get::<PersistentVolumeClaim>(&namespace, &name).await?;
+            let claim = self
+                .kube
+                .get::<PersistentVolumeClaim>(&namespace, &name)
+                .await?;
             own.extend(claim.filter(|claim| {
                 let volume = pvc::volume_name(claim).and_then(|name| volumes.get(name));
                 owns_claim(self.context, self.node, claim, volume)
             }));
         }
-        self.label(NODE_LABEL, &self.context.caches.claims(), own).await
+        self.label(NODE_LABEL, &self.context.caches.claims(), own)
+            .await
     }
 
     /// Returns unlabelled objects that `is_own` accepts.

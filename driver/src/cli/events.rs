@@ -18,7 +18,9 @@ pub struct EventsSocket {
 impl EventsSocket {
     /// The socket for the events of a driver with this endpoint. `None` without flag and endpoint.
     pub fn path(&self, endpoint: Option<&Path>) -> Option<PathBuf> {
-        self.events_socket.clone().or_else(|| endpoint.map(events_beside))
+        self.events_socket
+            .clone()
+            .or_else(|| endpoint.map(events_beside))
     }
 }
 

@@ -129,7 +129,9 @@ impl PoolArgs {
 
     /// The state directory: `--statedir`, or the default for the driver's name.
     pub fn state_dir(&self) -> PathBuf {
-        self.state_dir.clone().unwrap_or_else(|| default_state_dir(&self.driver_name))
+        self.state_dir
+            .clone()
+            .unwrap_or_else(|| default_state_dir(&self.driver_name))
     }
 
     /// The options that apply to all pools.

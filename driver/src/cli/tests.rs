@@ -34,7 +34,10 @@ fn every_flag_has_a_help_text_and_an_environment_variable() {
                 "csi-endpoint" => Some("CSI_ENDPOINT".to_owned()),
                 // Manifests set this variable.
                 "node-name" => Some("NODE_NAME".to_owned()),
-                _ => Some(format!("HOSTLOOP_{}", long.to_uppercase().replace('-', "_"))),
+                _ => Some(format!(
+                    "HOSTLOOP_{}",
+                    long.to_uppercase().replace('-', "_")
+                )),
             };
             assert_eq!(env, expected.as_deref(), "--{long}");
         }
@@ -83,7 +86,10 @@ fn pools_and_caps_come_together() {
     let specs = args.pools.specs().unwrap();
     assert_eq!(specs.len(), 2);
     assert_eq!(specs[0].capacity_bytes, Some(5 << 30));
-    assert_eq!((specs[1].image_bytes, specs[1].capacity_bytes), (Some(1 << 30), Some(500_000_000)));
+    assert_eq!(
+        (specs[1].image_bytes, specs[1].capacity_bytes),
+        (Some(1 << 30), Some(500_000_000))
+    );
 }
 
 #[test]
@@ -94,7 +100,10 @@ fn pools_that_contradict_each_other_are_refused() {
         ("--pool b=/p", SamePath("a".into(), "b".into())),
         ("--capacity c=1Gi", CapOfNone("c".into())),
         ("--capacity a=1Gi,a=2Gi", TwoCaps("a".into())),
-        ("--pool b=/q,capacity=1Gi --capacity b=2Gi", TwoCaps("b".into())),
+        (
+            "--pool b=/q,capacity=1Gi --capacity b=2Gi",
+            TwoCaps("b".into()),
+        ),
     ] {
         assert_eq!(serve(flags).unwrap().pools.specs(), Err(error), "{flags}");
     }
@@ -113,7 +122,10 @@ fn invalid_values_are_refused_with_a_reason() {
         ("--topology-key a/b/c", "label key"),
         ("--default-fstype vfat", "none of ext4"),
         ("--http-endpoint 8080", "HOST:PORT"),
-        ("--otlp-endpoint collector:4317", "'--otlp-endpoint <http://HOST:PORT>': has no scheme"),
+        (
+            "--otlp-endpoint collector:4317",
+            "'--otlp-endpoint <http://HOST:PORT>': has no scheme",
+        ),
         ("--attach-limit -1", "unexpected argument"),
         ("--snapshot-metadata-block-type x", "FIXED_LENGTH"),
         ("--log-format xml", "json"),

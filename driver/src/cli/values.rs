@@ -40,10 +40,14 @@ impl std::str::FromStr for Cap {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let (pool, bytes) =
-            word.split_once('=').ok_or_else(|| format!("{word:?} is not NAME=SIZE"))?;
+        let (pool, bytes) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?} is not NAME=SIZE"))?;
         let bytes = crate::storage::config::size(bytes).map_err(|e| e.to_string())?;
-        Ok(Cap { pool: pool.to_owned(), bytes })
+        Ok(Cap {
+            pool: pool.to_owned(),
+            bytes,
+        })
     }
 }
 
@@ -68,7 +72,9 @@ pub(super) fn overcommit(word: &str) -> Result<f64, String> {
 
 /// Parses a Kubernetes label key: an optional DNS prefix and `/`, then a name.
 pub(super) fn label_key(word: &str) -> Result<String, String> {
-    let (prefix, name) = word.split_once('/').map_or((None, word), |(p, n)| (Some(p), n));
+    let (prefix, name) = word
+        .split_once('/')
+        .map_or((None, word), |(p, n)| (Some(p), n));
     let prefix_ok = prefix.is_none_or(|prefix| {
         !prefix.is_empty()
             && prefix.len() <= 253
@@ -77,7 +83,9 @@ pub(super) fn label_key(word: &str) -> Result<String, String> {
     if prefix_ok && is_label(name, &['-', '_', '.']) {
         return Ok(word.to_owned());
     }
-    Err(format!("{word:?} is not a label key such as topology.example.com/node"))
+    Err(format!(
+        "{word:?} is not a label key such as topology.example.com/node"
+    ))
 }
 
 /// `KEY=VALUE`: one topology segment of this node.
@@ -93,15 +101,19 @@ impl std::str::FromStr for Segment {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let (key, value) =
-            word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+        let (key, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
         if !is_label_value(value) {
             return Err(format!(
                 "{value:?} is not the value of a label: at most 63 letters, digits, '-', '_' and \
                  '.', beginning and ending with a letter or digit"
             ));
         }
-        Ok(Segment { key: label_key(key)?, value: value.to_owned() })
+        Ok(Segment {
+            key: label_key(key)?,
+            value: value.to_owned(),
+        })
     }
 }
 

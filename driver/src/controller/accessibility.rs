@@ -7,8 +7,14 @@ use crate::csi::validate::{Invalid, invalid};
 
 /// The `accessible_topology` of objects on this node.
 pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
-    let topology = csi::Topology { segments: ours.clone() };
-    if ours.is_empty() { Vec::new() } else { vec![topology] }
+    let topology = csi::Topology {
+        segments: ours.clone(),
+    };
+    if ours.is_empty() {
+        Vec::new()
+    } else {
+        vec![topology]
+    }
 }
 
 /// True if this node has every segment of a topology. It may have more.
@@ -70,7 +76,10 @@ mod tests {
             (vec![], vec![], Err(())),
         ];
         for (requisite, preferred, expected) in table {
-            let requirement = csi::TopologyRequirement { requisite, preferred };
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred,
+            };
             let got = satisfied(Some(&requirement), &ours).map_err(|_| ());
             assert_eq!(got, expected, "{requirement:?}");
             let off = satisfied(Some(&requirement), &Segments::new());
@@ -115,7 +124,10 @@ mod tests {
         ];
         assert!(!names_us_alone(None, &ours));
         for (requisite, expected) in table {
-            let requirement = csi::TopologyRequirement { requisite, preferred: vec![us()] };
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred: vec![us()],
+            };
             assert_eq!(names_us_alone(Some(&requirement), &ours), expected);
         }
     }

@@ -46,7 +46,9 @@ impl Controller {
             r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
         };
         let capabilities = capabilities(&self.config).into_iter().map(capability);
-        Ok(csi::ControllerGetCapabilitiesResponse { capabilities: capabilities.collect() })
+        Ok(csi::ControllerGetCapabilitiesResponse {
+            capabilities: capabilities.collect(),
+        })
     }
 
     pub fn group_controller_get_capabilities(
@@ -70,7 +72,12 @@ mod tests {
 
     #[test]
     fn what_is_always_offered_can_not_be_switched_off() {
-        let off = Config { attach: false, expansion: false, modify: false, ..config() };
+        let off = Config {
+            attach: false,
+            expansion: false,
+            modify: false,
+            ..config()
+        };
         assert_eq!(capabilities(&off), ALWAYS);
     }
 
@@ -96,7 +103,11 @@ mod tests {
             let mut config = config();
             change(&mut config);
             let offered = capabilities(&config);
-            let gone: Vec<Type> = all.iter().filter(|t| !offered.contains(t)).copied().collect();
+            let gone: Vec<Type> = all
+                .iter()
+                .filter(|t| !offered.contains(t))
+                .copied()
+                .collect();
             assert_eq!(gone, missing);
         }
     }

@@ -38,7 +38,10 @@ impl CapabilitySet {
             // One volume can't be both: a mount writes to the block device.
             return Err(invalid(field, "ask for a block device and a filesystem"));
         }
-        let wanted = CapabilitySet { all, names_fs: named.is_some() };
+        let wanted = CapabilitySet {
+            all,
+            names_fs: named.is_some(),
+        };
         Ok(match named {
             Some(fs) => wanted.on(fs),
             None => wanted,
@@ -71,11 +74,14 @@ impl CapabilitySet {
     /// with others, too: an earlier version accepted them, or an administrator wrote them into the
     /// PersistentVolume.
     pub(super) fn check_mount_options(&self, field: &str) -> Result<(), Invalid> {
-        self.all.iter().enumerate().try_for_each(|(i, capability)| match &capability.access {
-            Access::Mount { fs, flags, .. } => check_mount_options(*fs, flags)
-                .map_err(|why| invalid(format!("{field}[{i}].mount.mount_flags"), why)),
-            Access::Block => Ok(()),
-        })
+        self.all
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, capability)| match &capability.access {
+                Access::Mount { fs, flags, .. } => check_mount_options(*fs, flags)
+                    .map_err(|why| invalid(format!("{field}[{i}].mount.mount_flags"), why)),
+                Access::Block => Ok(()),
+            })
     }
 
     /// True if both sets are equal, in any order and with any duplicates.

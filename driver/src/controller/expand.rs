@@ -40,7 +40,10 @@ impl Controller {
         }
         let requested = capacity_range::requested_after(range, bytes, &record);
         let size = VolumeSize { bytes, requested };
-        let record = self.pools.expand_volume(&record.id, size).map_err(Error::of_expansion)?;
+        let record = self
+            .pools
+            .expand_volume(&record.id, size)
+            .map_err(Error::of_expansion)?;
         Ok(csi::ControllerExpandVolumeResponse {
             capacity_bytes: int64(record.capacity_bytes),
             node_expansion_required: true,

@@ -62,7 +62,9 @@ impl Controller {
                 existing
             }
         };
-        Ok(csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(self.show(&record)?) })
+        Ok(csi::CreateVolumeGroupSnapshotResponse {
+            group_snapshot: Some(self.show(&record)?),
+        })
     }
 
     /// The volumes of a group without duplicates. The volumes of an existing group may be deleted.
@@ -135,7 +137,9 @@ impl Controller {
     ) -> Result<csi::GetVolumeGroupSnapshotResponse> {
         let record = self.group("group_snapshot_id", &req.group_snapshot_id)?;
         matches(&record.snapshots, &req.snapshot_ids)?;
-        Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(self.show(&record)?) })
+        Ok(csi::GetVolumeGroupSnapshotResponse {
+            group_snapshot: Some(self.show(&record)?),
+        })
     }
 
     fn show(&self, record: &GroupRecord) -> Result<csi::VolumeGroupSnapshot> {
@@ -144,6 +148,9 @@ impl Controller {
             let snapshot = self.pools.snapshot(id)?;
             Ok(to_proto::snapshot(&snapshot, &here))
         });
-        Ok(to_proto::group(record, members.collect::<Result<Vec<_>>>()?))
+        Ok(to_proto::group(
+            record,
+            members.collect::<Result<Vec<_>>>()?,
+        ))
     }
 }

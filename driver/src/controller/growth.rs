@@ -26,9 +26,9 @@ impl Controller {
     pub(super) fn source_image(&self, source: &Source) -> Result<File> {
         Ok(match source {
             Source::Snapshot(id) => self.pools.open_snapshot(&*self.pools.snapshot(id)?)?,
-            Source::Volume(id) => {
-                self.pools.open_image(&*self.pools.volume(&VolumeHandle::Id(*id))?, false)?
-            }
+            Source::Volume(id) => self
+                .pools
+                .open_image(&*self.pools.volume(&VolumeHandle::Id(*id))?, false)?,
         })
     }
 }

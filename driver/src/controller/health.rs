@@ -39,7 +39,10 @@ impl Controller {
         let view = View::take(&self.pools);
         let unhealthy = |(id, record): (VolumeId, ReadRecord)| {
             let (known_as, conditions) = match record {
-                Ok(record) => (to_proto::volume_id(&record), view.judge(&self.pools, &record)),
+                Ok(record) => (
+                    to_proto::volume_id(&record),
+                    view.judge(&self.pools, &record),
+                ),
                 Err(condition) => (id.to_string(), vec![condition]),
             };
             (!conditions.is_empty()).then(|| (id, health::message(known_as, conditions)))
@@ -47,7 +50,10 @@ impl Controller {
         let rest = volumes.into_iter();
         let rest = rest.filter(|(id, _)| page.reaches(id.uuid()));
         let (entries, next_token) = page.fill(rest.filter_map(unhealthy));
-        Ok(csi::ControllerListVolumeHealthResponse { entries, next_token })
+        Ok(csi::ControllerListVolumeHealthResponse {
+            entries,
+            next_token,
+        })
     }
 
     /// All volumes, oldest first. ListVolumes omits volumes with unreadable records, but the pools
@@ -63,10 +69,12 @@ impl Controller {
             })
             .collect();
         let unreadable =
-            noted.into_iter().filter_map(|id| match self.pools.volume(&VolumeHandle::Id(id)) {
-                Err(error) => Some((id, Err(health::unreadable_record(&error)?))),
-                Ok(_) => None,
-            });
+            noted
+                .into_iter()
+                .filter_map(|id| match self.pools.volume(&VolumeHandle::Id(id)) {
+                    Err(error) => Some((id, Err(health::unreadable_record(&error)?))),
+                    Ok(_) => None,
+                });
         let mut volumes: Vec<_> = known.chain(unreadable).collect();
         volumes.sort_by_key(|(id, _)| id.uuid());
         Ok(volumes)

@@ -41,7 +41,9 @@ impl Page {
             "" => None,
             token => {
                 let id = token.parse();
-                Some(uuid(&id.map_err(|_| Error::BadToken(lookup::shown(token)))?))
+                Some(uuid(
+                    &id.map_err(|_| Error::BadToken(lookup::shown(token)))?,
+                ))
             }
         };
         Ok(Page {
@@ -89,14 +91,16 @@ impl Controller {
         let here = self.here()?;
         let entry = |v: Arc<VolumeRecord>| Entry {
             volume: Some(to_proto::volume(&v, &here)),
-            status: self
-                .config
-                .attach
-                .then(|| VolumeStatus { published_node_ids: to_proto::nodes(&v) }),
+            status: self.config.attach.then(|| VolumeStatus {
+                published_node_ids: to_proto::nodes(&v),
+            }),
         };
         let rest = volumes.filter(|v| page.reaches(v.id.uuid()));
         let (entries, next_token) = page.fill(rest.map(|v| (v.id, entry(v))));
-        Ok(csi::ListVolumesResponse { entries, next_token })
+        Ok(csi::ListVolumesResponse {
+            entries,
+            next_token,
+        })
     }
 
     /// ListSnapshots, by volume, by ID, or by both. An unknown ID gives an empty list. UNAVAILABLE
@@ -110,11 +114,15 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, SnapshotId::uuid)?;
         let found = self.snapshots_matching(&req.snapshot_id, &req.source_volume_id)?;
         let here = self.here()?;
-        let entry =
-            |s: Arc<SnapshotRecord>| Entry { snapshot: Some(to_proto::snapshot(&s, &here)) };
+        let entry = |s: Arc<SnapshotRecord>| Entry {
+            snapshot: Some(to_proto::snapshot(&s, &here)),
+        };
         let rest = found.into_iter().filter(|s| page.reaches(s.id.uuid()));
         let (entries, next_token) = page.fill(rest.map(|s| (s.id, entry(s))));
-        Ok(csi::ListSnapshotsResponse { entries, next_token })
+        Ok(csi::ListSnapshotsResponse {
+            entries,
+            next_token,
+        })
     }
 
     fn snapshots_matching(&self, id: &str, source: &str) -> Result<Vec<Arc<SnapshotRecord>>> {
@@ -122,7 +130,9 @@ impl Controller {
             "" => self.pools.snapshots(),
             id => match id.parse() {
                 Err(NotAnId) => Vec::new(),
-                Ok(id) => unless_elsewhere(self.pools.snapshot(&id))?.into_iter().collect(),
+                Ok(id) => unless_elsewhere(self.pools.snapshot(&id))?
+                    .into_iter()
+                    .collect(),
             },
         };
         if !source.is_empty() {
@@ -167,7 +177,10 @@ mod tests {
         assert_eq!(read(5, "").unwrap(), page(None, 5));
         assert_eq!(read(5, &id.to_string()).unwrap(), page(Some(id.uuid()), 5));
         for token in ["0", "-1", "invalid-token", "\0", &format!("{id} ")] {
-            assert!(matches!(read(1, token), Err(Error::BadToken(_))), "{token:?}");
+            assert!(
+                matches!(read(1, token), Err(Error::BadToken(_))),
+                "{token:?}"
+            );
         }
         for max in [-1, i32::MIN] {
             assert!(matches!(read(max, ""), Err(Error::Invalid(_))), "{max}");

@@ -31,7 +31,9 @@ pub(super) fn not_found(what: &str, value: &str) -> Error {
 /// The error for a name that belongs to an object of another request; `why` says what differs.
 pub(super) fn name_taken(what: &str, id: impl Display, name: &str, why: impl Display) -> Error {
     let name = shown(name);
-    Error::AlreadyExists(format!("{what} {id} has the name {name} already, and {why}"))
+    Error::AlreadyExists(format!(
+        "{what} {id} has the name {name} already, and {why}"
+    ))
 }
 
 /// Quotes, escapes and shortens a string from a request for a message.

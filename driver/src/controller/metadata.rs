@@ -102,9 +102,17 @@ fn max_results(max: i32) -> Result<usize> {
 
 /// Reads `starting_offset`, which may be the end itself (then no bytes are left).
 fn starting_offset(offset: i64, size: u64) -> Result<u64> {
-    let out = || Error::OutOfRange(format!("starting_offset: {offset} is not within 0 and {size}"));
+    let out = || {
+        Error::OutOfRange(format!(
+            "starting_offset: {offset} is not within 0 and {size}"
+        ))
+    };
     let offset = u64::try_from(offset).map_err(|_| out())?;
-    if offset <= size { Ok(offset) } else { Err(out()) }
+    if offset <= size {
+        Ok(offset)
+    } else {
+        Err(out())
+    }
 }
 
 #[cfg(test)]

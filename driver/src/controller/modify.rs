@@ -104,7 +104,11 @@ impl<'a> InUse<'a> {
         let name = record.id.to_string();
         let attached =
             image.map(|image| Ok::<_, Error>((image, kernel.loops_holding(image, &name)?)));
-        Ok(InUse { controller, record, attached: attached.transpose()? })
+        Ok(InUse {
+            controller,
+            record,
+            attached: attached.transpose()?,
+        })
     }
 
     fn devices(&self, live: &Live) -> Result<()> {
@@ -141,7 +145,11 @@ impl<'a> InUse<'a> {
     /// enough: the option belongs to the filesystem.
     fn discard(&self, on: bool) -> Result<bool> {
         let kernel = self.controller.pools.kernel();
-        let Some((_, loops)) = self.attached.as_ref().filter(|(_, loops)| !loops.is_empty()) else {
+        let Some((_, loops)) = self
+            .attached
+            .as_ref()
+            .filter(|(_, loops)| !loops.is_empty())
+        else {
             return Ok(false);
         };
         let mut mounts = Vec::new();

@@ -115,7 +115,10 @@ impl Changes {
 fn checked(settings: Settings) -> Result<Settings, Invalid> {
     if settings.provisioning == Provisioning::Thick && settings.discard {
         // A discard would give up the reserved blocks.
-        return Err(invalid("discard", "is for thin volumes: a thick one keeps its space"));
+        return Err(invalid(
+            "discard",
+            "is for thin volumes: a thick one keeps its space",
+        ));
     }
     Ok(settings)
 }
@@ -161,7 +164,12 @@ pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, 
         match changes.set(key, value) {
             Some(set) => set.map_err(|why| invalid(field(), why))?,
             None if listed => {}
-            None => return Err(invalid(field(), "is not a mutable parameter of this driver")),
+            None => {
+                return Err(invalid(
+                    field(),
+                    "is not a mutable parameter of this driver",
+                ));
+            }
         }
     }
     Ok(changes)
@@ -169,7 +177,9 @@ pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, 
 
 /// True if these parameters request a thick volume. It checks no other parameter.
 pub fn makes_thick(parameters: &Parameters) -> bool {
-    let requested = parameters.get(PROVISIONING).map(|value| provisioning(value));
+    let requested = parameters
+        .get(PROVISIONING)
+        .map(|value| provisioning(value));
     requested == Some(Ok(Provisioning::Thick))
 }
 

@@ -30,7 +30,11 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
             false => Err(Error::AlreadyExists(format!(
                 "volume {} is published to node {node} already, {} and for another use",
                 record.id,
-                if published.readonly { "read-only" } else { "writable" },
+                if published.readonly {
+                    "read-only"
+                } else {
+                    "writable"
+                },
             ))),
         };
     }
@@ -97,7 +101,10 @@ impl Controller {
             return Err(lookup::not_found("node", &req.node_id));
         }
         let capability = asked.of(&record).map_err(|why| invalid(FIELD, why))?;
-        let publication = Publication { capability, readonly: req.readonly };
+        let publication = Publication {
+            capability,
+            readonly: req.readonly,
+        };
         if decide(&record, node, &publication)? == Publish::Record {
             let limit = self.config.attach_limit;
             let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
@@ -106,13 +113,17 @@ impl Controller {
                 record.fresh = false;
             })?;
         }
-        Ok(csi::ControllerPublishVolumeResponse { publish_context: Default::default() })
+        Ok(csi::ControllerPublishVolumeResponse {
+            publish_context: Default::default(),
+        })
     }
 
     fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<Slot<'_>> {
         self.slots.take(record.id, limit, || {
             let volumes = self.pools.volumes();
-            let here = volumes.iter().filter(|v| v.publications.contains_key(&self.config.node_id));
+            let here = volumes
+                .iter()
+                .filter(|v| v.publications.contains_key(&self.config.node_id));
             Ok(here.map(|v| v.id).collect())
         })
     }

@@ -40,7 +40,9 @@ impl Controller {
         if accessibility::names_us_alone(req.accessibility_requirements.as_ref(), &ours) {
             snapshot.accessible_topology.clear();
         }
-        Ok(csi::CreateSnapshotResponse { snapshot: Some(snapshot) })
+        Ok(csi::CreateSnapshotResponse {
+            snapshot: Some(snapshot),
+        })
     }
 
     fn snapshot_of(

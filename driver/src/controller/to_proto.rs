@@ -11,7 +11,10 @@ use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
 
 /// The ID under which callers know a volume: kubelet's handle for an inline volume.
 pub(super) fn volume_id(record: &VolumeRecord) -> String {
-    record.inline.as_deref().map_or_else(|| record.id.to_string(), str::to_owned)
+    record
+        .inline
+        .as_deref()
+        .map_or_else(|| record.id.to_string(), str::to_owned)
 }
 
 /// Converts a volume. Its context is empty: the record has all data that the node needs.
@@ -27,10 +30,16 @@ pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
 
 fn source(source: &Source) -> csi::VolumeContentSource {
     let r#type = match source {
-        Source::Snapshot(id) => Type::Snapshot(SnapshotSource { snapshot_id: id.to_string() }),
-        Source::Volume(id) => Type::Volume(VolumeSource { volume_id: id.to_string() }),
+        Source::Snapshot(id) => Type::Snapshot(SnapshotSource {
+            snapshot_id: id.to_string(),
+        }),
+        Source::Volume(id) => Type::Volume(VolumeSource {
+            volume_id: id.to_string(),
+        }),
     };
-    csi::VolumeContentSource { r#type: Some(r#type) }
+    csi::VolumeContentSource {
+        r#type: Some(r#type),
+    }
 }
 
 /// The nodes a volume is published to.
@@ -66,7 +75,10 @@ pub(super) fn group(
 
 fn timestamp(ns: u64) -> Timestamp {
     const SECOND: u64 = 1_000_000_000;
-    Timestamp { seconds: int64(ns / SECOND), nanos: (ns % SECOND) as i32 }
+    Timestamp {
+        seconds: int64(ns / SECOND),
+        nanos: (ns % SECOND) as i32,
+    }
 }
 
 #[cfg(test)]

@@ -33,7 +33,9 @@ impl Controller {
             }
             None => self.make(request)?,
         };
-        Ok(csi::CreateVolumeResponse { volume: Some(to_proto::volume(&record, &*self.here()?)) })
+        Ok(csi::CreateVolumeResponse {
+            volume: Some(to_proto::volume(&record, &*self.here()?)),
+        })
     }
 
     fn make(&self, request: CreateRequest) -> Result<Arc<VolumeRecord>> {
@@ -43,9 +45,14 @@ impl Controller {
                     .to_owned(),
             ));
         }
-        let source = request.source.map(|named| self.content_source(named)).transpose()?;
+        let source = request
+            .source
+            .map(|named| self.content_source(named))
+            .transpose()?;
         let pool = self.pools.named(request.class.pool.as_deref())?;
-        let wanted = request.wanted.on_volume_with(source.as_ref().and_then(ContentSource::fs));
+        let wanted = request
+            .wanted
+            .on_volume_with(source.as_ref().and_then(ContentSource::fs));
         let fs = wanted.fs();
         wanted.check_mount_options("volume_capabilities")?;
         // A copy of a filesystem needs no mkfs, whatever the class of its source allowed once.
@@ -91,21 +98,26 @@ impl Controller {
             inline: None,
         };
         let has_options = !new.mkfs_options.is_empty();
-        self.pools.create_volume(&pool, new).map_err(|error| match error {
-            // Only mkfs itself checks the meaning of a value.
-            storage::Error::Kernel(kernel::Error::Tool {
-                tool, code: Some(_), message, ..
-            }) if has_options => {
-                let why = format!("make {tool} fail for {capacity_bytes} bytes: {message}");
-                invalid("parameters[\"mkfsOptions\"]", why).into()
-            }
-            storage::Error::Kernel(kernel::Error::NotMountable { why, .. }) if has_options => {
-                let fs = fs.map_or("filesystem", FsType::as_str);
-                let why = format!("make an {fs} that this node can't mount: {why}");
-                invalid("parameters[\"mkfsOptions\"]", why).into()
-            }
-            error => error.into(),
-        })
+        self.pools
+            .create_volume(&pool, new)
+            .map_err(|error| match error {
+                // Only mkfs itself checks the meaning of a value.
+                storage::Error::Kernel(kernel::Error::Tool {
+                    tool,
+                    code: Some(_),
+                    message,
+                    ..
+                }) if has_options => {
+                    let why = format!("make {tool} fail for {capacity_bytes} bytes: {message}");
+                    invalid("parameters[\"mkfsOptions\"]", why).into()
+                }
+                storage::Error::Kernel(kernel::Error::NotMountable { why, .. }) if has_options => {
+                    let fs = fs.map_or("filesystem", FsType::as_str);
+                    let why = format!("make an {fs} that this node can't mount: {why}");
+                    invalid("parameters[\"mkfsOptions\"]", why).into()
+                }
+                error => error.into(),
+            })
     }
 
     /// Fails if the tools of a filesystem are not installed.
@@ -153,7 +165,9 @@ impl Controller {
         let record = self.volume("volume_id", &req.volume_id)?;
         Ok(csi::ControllerGetVolumeResponse {
             volume: Some(to_proto::volume(&record, &*self.here()?)),
-            status: Some(VolumeStatus { published_node_ids: to_proto::nodes(&record) }),
+            status: Some(VolumeStatus {
+                published_node_ids: to_proto::nodes(&record),
+            }),
         })
     }
 }

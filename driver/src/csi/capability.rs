@@ -27,7 +27,10 @@ impl Asked {
             Some(AccessType::Mount(mount)) => !mount.fs_type.is_empty(),
             _ => false,
         };
-        Ok(Asked { capability, names_fs })
+        Ok(Asked {
+            capability,
+            names_fs,
+        })
     }
 
     /// The capability for a volume that does not exist yet.
@@ -120,7 +123,9 @@ fn labels(access: &Access) -> Vec<String> {
         is_quoted ^= c == '"';
         c == ',' && !is_quoted
     });
-    let labels =
-        words.filter(|word| word.split_once('=').is_some_and(|(name, _)| LABELS.contains(&name)));
+    let labels = words.filter(|word| {
+        word.split_once('=')
+            .is_some_and(|(name, _)| LABELS.contains(&name))
+    });
     labels.map(str::to_owned).collect()
 }

@@ -31,7 +31,10 @@ pub(crate) struct Bounds {
 /// size, it is the source's size, or [`DEFAULT_BYTES`] if the limits allow that.
 pub(crate) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
     let mut floor = bounds.filesystem.max(bounds.source.unwrap_or(0));
-    if bounds.source.is_some_and(|source| range.required.max(floor) > source) {
+    if bounds
+        .source
+        .is_some_and(|source| range.required.max(floor) > source)
+    {
         floor = floor.max(bounds.grown);
     }
     let Some(least) = range.size(floor) else {
@@ -100,8 +103,13 @@ pub(crate) fn expand(
     if range.required <= now {
         return Ok(now);
     }
-    let bounds = Bounds { filesystem: grown, ..Bounds::default() };
-    let size = range.size(now.max(grown)).ok_or_else(|| unsatisfiable(range, bounds))?;
+    let bounds = Bounds {
+        filesystem: grown,
+        ..Bounds::default()
+    };
+    let size = range
+        .size(now.max(grown))
+        .ok_or_else(|| unsatisfiable(range, bounds))?;
     match largest {
         Some(largest) if size > largest => Err(too_large(size, largest)),
         _ => Ok(size),
@@ -129,7 +137,9 @@ pub(crate) fn requested_after(range: Range, bytes: u64, record: &VolumeRecord) -
 /// The smallest request for a volume that is restored from a snapshot, in bytes, at least 1. The
 /// volume gets the snapshot's size if that is more.
 pub(crate) fn restore_bytes(snapshot: &SnapshotRecord) -> u64 {
-    snapshot.requested_bytes.unwrap_or_else(|| shown(snapshot.size_bytes, snapshot.format))
+    snapshot
+        .requested_bytes
+        .unwrap_or_else(|| shown(snapshot.size_bytes, snapshot.format))
 }
 
 /// The request that the size of a volume shows. It is exact for whole MiB and MB. A filesystem's
@@ -162,18 +172,38 @@ mod tests {
     const MAX: u64 = i64::MAX as u64;
 
     fn range(required: u64, limit: u64) -> Range {
-        Range { required, limit: (limit > 0).then_some(limit) }
+        Range {
+            required,
+            limit: (limit > 0).then_some(limit),
+        }
     }
 
     #[test]
     fn sizes_of_new_volumes() {
         let raw = Bounds::default();
-        let xfs = Bounds { filesystem: 300 * MIB, ..raw };
-        let copy = Bounds { filesystem: MIB, source: Some(64 * MIB), ..raw };
-        let tiny_source =
-            Bounds { filesystem: 110 * MIB, grown: 256 * MIB, source: Some(4096), ..raw };
-        let small = Bounds { largest: Some(64 * MIB), ..raw };
-        let capped = Bounds { largest: Some(2 * GIB), ..raw };
+        let xfs = Bounds {
+            filesystem: 300 * MIB,
+            ..raw
+        };
+        let copy = Bounds {
+            filesystem: MIB,
+            source: Some(64 * MIB),
+            ..raw
+        };
+        let tiny_source = Bounds {
+            filesystem: 110 * MIB,
+            grown: 256 * MIB,
+            source: Some(4096),
+            ..raw
+        };
+        let small = Bounds {
+            largest: Some(64 * MIB),
+            ..raw
+        };
+        let capped = Bounds {
+            largest: Some(2 * GIB),
+            ..raw
+        };
         let table = [
             // Requested sizes are rounded up.
             (range(4096, 0), raw, Some(4096)),
@@ -207,7 +237,10 @@ mod tests {
             (range(1, 0), tiny_source, Some(256 * MIB)),
             (
                 range(200 * MIB, 0),
-                Bounds { source: Some(200 * MIB), ..tiny_source },
+                Bounds {
+                    source: Some(200 * MIB),
+                    ..tiny_source
+                },
                 Some(200 * MIB),
             ),
             // The maximum of any volume.
@@ -225,19 +258,29 @@ mod tests {
 
     #[test]
     fn errors_say_which_limit_is_exceeded() {
-        let bounds =
-            Bounds { filesystem: 300 * MIB, grown: 0, source: Some(GIB), largest: Some(2 * GIB) };
+        let bounds = Bounds {
+            filesystem: 300 * MIB,
+            grown: 0,
+            source: Some(GIB),
+            largest: Some(2 * GIB),
+        };
         let table = [
             (range(0, 400 * MIB), "the source"),
             (range(3 * GIB, 0), "a volume may have"),
-            (range(GIB + 1, GIB + 2), "less than 1073745920: a size is a multiple of 4096"),
+            (
+                range(GIB + 1, GIB + 2),
+                "less than 1073745920: a size is a multiple of 4096",
+            ),
             (range(MAX, 0), "too large"),
         ];
         for (range, expected) in table {
             let why = create(range, bounds).unwrap_err();
             assert!(why.contains(expected), "{why}");
         }
-        let empty = Bounds { source: None, ..bounds };
+        let empty = Bounds {
+            source: None,
+            ..bounds
+        };
         let why = create(range(0, 1), empty).unwrap_err();
         assert!(why.contains("filesystem"), "{why}");
     }
@@ -246,7 +289,12 @@ mod tests {
     fn sizes_after_expansion() {
         let table = [
             (range(64 * MIB, 0), 32 * MIB, None, Some(64 * MIB)),
-            (range(63 * MIB + 1, 0), 32 * MIB, None, Some(63 * MIB + 4096)),
+            (
+                range(63 * MIB + 1, 0),
+                32 * MIB,
+                None,
+                Some(63 * MIB + 4096),
+            ),
             // Large enough already.
             (range(32 * MIB, 0), 64 * MIB, None, Some(64 * MIB)),
             (range(64 * MIB, 64 * MIB), 64 * MIB, None, Some(64 * MIB)),
@@ -280,8 +328,20 @@ mod tests {
             (1500 * MIB, done(Xfs), 1500 * MIB, None, 1500 * MIB),
             // 500M, 1G and 1500M, rounded up.
             (500_002_816, done(Ext4), 500_000_000, None, 500_000_000),
-            (1_000_001_536, Format::Raw, 1_000_000_000, None, 1_000_000_000),
-            (1_500_000_256, done(Btrfs), 1_500_000_000, None, 1_500_000_000),
+            (
+                1_000_001_536,
+                Format::Raw,
+                1_000_000_000,
+                None,
+                1_000_000_000,
+            ),
+            (
+                1_500_000_256,
+                done(Btrfs),
+                1_500_000_000,
+                None,
+                1_500_000_000,
+            ),
             // Any other size.
             (GIB + 4096, done(Ext4), GIB + 1, None, GIB + 1),
             (GIB + 4096, done(Ext4), GIB + 2, Some(GIB + 2), GIB + 1),
@@ -301,7 +361,11 @@ mod tests {
         ];
         for (bytes, format, required, recorded, shows) in table {
             let what = format!("{bytes} {format:?} {required}");
-            assert_eq!(requested(range(required, 0), bytes, format), recorded, "{what}");
+            assert_eq!(
+                requested(range(required, 0), bytes, format),
+                recorded,
+                "{what}"
+            );
             assert_eq!(shown(bytes, format), shows, "{what}");
             assert!(shows <= bytes, "{what}");
         }
@@ -319,14 +383,38 @@ mod tests {
         // size, recorded request → size after, request → the record's
         let table = [
             (300 * MIB, Some(100 * MIB), GIB, GIB, None),
-            (300 * MIB, Some(100 * MIB), GIB + 4096, GIB + 9, Some(GIB + 9)),
+            (
+                300 * MIB,
+                Some(100 * MIB),
+                GIB + 4096,
+                GIB + 9,
+                Some(GIB + 9),
+            ),
             (300 * MIB, None, 300 * MIB, 300 * MIB, Some(300 * MIB)),
             // The volume is large enough.
-            (300 * MIB, Some(100 * MIB), 300 * MIB, 50 * MIB, Some(100 * MIB)),
-            (300 * MIB, Some(100 * MIB), 300 * MIB, 200 * MIB, Some(200 * MIB)),
+            (
+                300 * MIB,
+                Some(100 * MIB),
+                300 * MIB,
+                50 * MIB,
+                Some(100 * MIB),
+            ),
+            (
+                300 * MIB,
+                Some(100 * MIB),
+                300 * MIB,
+                200 * MIB,
+                Some(200 * MIB),
+            ),
             (GIB, None, GIB, 500 * MIB, None),
             // An earlier call grew the image and died before it changed the request.
-            (GIB + 4096, Some(100 * MIB), GIB + 4096, GIB + 9, Some(GIB + 9)),
+            (
+                GIB + 4096,
+                Some(100 * MIB),
+                GIB + 4096,
+                GIB + 9,
+                Some(GIB + 9),
+            ),
         ];
         for (bytes, recorded, after, required, expected) in table {
             let request = requested_after(range(required, 0), after, &record(bytes, recorded));
@@ -346,7 +434,11 @@ mod tests {
         ];
         for (range, now, expected) in table {
             assert_eq!(expand(range, now, grown, None).ok(), expected, "{range:?}");
-            let copy = Bounds { grown, source: Some(now), ..Bounds::default() };
+            let copy = Bounds {
+                grown,
+                source: Some(now),
+                ..Bounds::default()
+            };
             assert_eq!(create(range, copy).ok(), expected, "a copy: {range:?}");
         }
     }

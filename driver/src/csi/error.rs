@@ -77,13 +77,21 @@ impl Error {
     /// know that: after RESOURCE_EXHAUSTED they would repeat the call for this size until it
     /// succeeds, and a user could not ask for less.
     pub(crate) fn of_expansion(error: storage::Error) -> Error {
-        if error.is_no_room() { Error::NoRoomToExpand(error) } else { error.into() }
+        if error.is_no_room() {
+            Error::NoRoomToExpand(error)
+        } else {
+            error.into()
+        }
     }
 
     /// The error of a modification, as [`Error::of_expansion`]. Orchestrators take only
     /// INVALID_ARGUMENT for final.
     pub(crate) fn of_modification(error: storage::Error) -> Error {
-        if error.is_no_room() { Error::NoRoomToModify(error) } else { error.into() }
+        if error.is_no_room() {
+            Error::NoRoomToModify(error)
+        } else {
+            error.into()
+        }
     }
 
     /// True if a pool has no room for the request. Nothing has changed then.

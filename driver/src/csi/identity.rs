@@ -13,8 +13,10 @@ use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
 pub const ALLOW_VOLUME_MODE_CHANGE: &str = "allowVolumeModeChange";
 
 /// Plugin services that every configuration has.
-pub const ALWAYS: [service::Type; 2] =
-    [service::Type::ControllerService, service::Type::GroupControllerService];
+pub const ALWAYS: [service::Type; 2] = [
+    service::Type::ControllerService,
+    service::Type::GroupControllerService,
+];
 
 /// The command line's settings for the plugin as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,14 +62,22 @@ impl Identity {
         let services = ALWAYS
             .into_iter()
             .chain(switched.map(|(_, service)| service))
-            .map(|service| Type::Service(Service { r#type: service.into() }));
+            .map(|service| {
+                Type::Service(Service {
+                    r#type: service.into(),
+                })
+            });
         let expansion = self.expansion.then(|| {
             let online = csi::plugin_capability::volume_expansion::Type::Online;
-            Type::VolumeExpansion(VolumeExpansion { r#type: online.into() })
+            Type::VolumeExpansion(VolumeExpansion {
+                r#type: online.into(),
+            })
         });
         let capabilities = services
             .chain(expansion)
-            .map(|capability| csi::PluginCapability { r#type: Some(capability) })
+            .map(|capability| csi::PluginCapability {
+                r#type: Some(capability),
+            })
             .collect();
         csi::GetPluginCapabilitiesResponse { capabilities }
     }
@@ -112,10 +122,16 @@ mod tests {
             (|_| {}, &[]),
             (
                 |i| i.topology = false,
-                &["VOLUME_ACCESSIBILITY_CONSTRAINTS", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"],
+                &[
+                    "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+                    "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
+                ],
             ),
             (|i| i.expansion = false, &["ONLINE"]),
-            (|i| i.snapshot_metadata = false, &["SNAPSHOT_METADATA_SERVICE"]),
+            (
+                |i| i.snapshot_metadata = false,
+                &["SNAPSHOT_METADATA_SERVICE"],
+            ),
         ];
         for (change, missing) in cases {
             let mut identity = identity();

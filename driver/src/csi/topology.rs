@@ -76,7 +76,10 @@ struct State {
 
 impl From<Segments> for Topology {
     fn from(own: Segments) -> Self {
-        Topology(Arc::new(Shared { own, ..Shared::default() }))
+        Topology(Arc::new(Shared {
+            own,
+            ..Shared::default()
+        }))
     }
 }
 
@@ -94,7 +97,10 @@ impl Topology {
         node: &str,
         state_dir: &Path,
     ) -> Self {
-        let memory = Memory { dir: state_dir.to_owned(), node: node.to_owned() };
+        let memory = Memory {
+            dir: state_dir.to_owned(),
+            node: node.to_owned(),
+        };
         let remembered = memory.read();
         let of_label = |key: &String| Some((key.clone(), remembered.get(key)?.clone()));
         let found: Option<Segments> = labels.iter().map(of_label).collect();
@@ -103,7 +109,10 @@ impl Topology {
             own,
             labels,
             memory: Some(memory),
-            state: Mutex::new(State { known, ..State::default() }),
+            state: Mutex::new(State {
+                known,
+                ..State::default()
+            }),
             read: Condvar::new(),
         }))
     }
@@ -134,7 +143,9 @@ impl Topology {
         }
         let Some(known) = state.known.clone() else {
             let keys: Vec<_> = self.0.labels.iter().map(String::as_str).collect();
-            return Err(Unknown { keys: keys.join(", ") });
+            return Err(Unknown {
+                keys: keys.join(", "),
+            });
         };
         state.is_reported = true;
         Ok(known)
@@ -218,7 +229,11 @@ impl Memory {
         let io = |op| move |error| kernel::Error::io(op, &self.dir, error);
         std::fs::create_dir_all(&self.dir).map_err(io("mkdir"))?;
         let dir = File::open(&self.dir).map_err(io("open"))?;
-        let content = Content { schema: SCHEMA, node: self.node.clone(), labels: labels.clone() };
+        let content = Content {
+            schema: SCHEMA,
+            node: self.node.clone(),
+            labels: labels.clone(),
+        };
         let text = serde_json::to_vec_pretty(&content).map_err(|e| io("encode")(e.into()))?;
         file::replace(dir.as_fd(), FILE, &text)
     }

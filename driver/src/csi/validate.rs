@@ -22,7 +22,10 @@ pub struct Invalid {
 }
 
 pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Invalid {
-    Invalid { field: field.into(), why: why.into() }
+    Invalid {
+        field: field.into(),
+        why: why.into(),
+    }
 }
 
 /// The maximum string length in CSI unless a field says otherwise, in bytes. It applies to names
@@ -31,7 +34,11 @@ pub const MAX_STRING: usize = 128;
 
 /// A required string.
 pub fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Invalid> {
-    if value.is_empty() { Err(invalid(field, "is required")) } else { Ok(value) }
+    if value.is_empty() {
+        Err(invalid(field, "is required"))
+    } else {
+        Ok(value)
+    }
 }
 
 /// A required name: at most 128 bytes, and no control characters but TAB, LF and CR (CSI, "Size
@@ -39,11 +46,17 @@ pub fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Invalid> {
 pub fn name<'a>(field: &str, value: &'a str) -> Result<&'a str, Invalid> {
     required(field, value)?;
     if value.len() > MAX_STRING {
-        return Err(invalid(field, format!("has {} bytes, more than 128", value.len())));
+        return Err(invalid(
+            field,
+            format!("has {} bytes, more than 128", value.len()),
+        ));
     }
     let forbidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
     match value.chars().find(|c| forbidden(*c)) {
-        Some(c) => Err(invalid(field, format!("contains the control character {c:?}"))),
+        Some(c) => Err(invalid(
+            field,
+            format!("contains the control character {c:?}"),
+        )),
         None => Ok(value),
     }
 }
@@ -82,7 +95,11 @@ pub struct CapabilityRules {
 impl Default for CapabilityRules {
     /// The rules without any flags.
     fn default() -> CapabilityRules {
-        CapabilityRules { default_fs: FsType::Ext4, reject_multi_node: false, mount_group: false }
+        CapabilityRules {
+            default_fs: FsType::Ext4,
+            reject_multi_node: false,
+            mount_group: false,
+        }
     }
 }
 
@@ -122,24 +139,44 @@ fn mount_access(
         name => filesystem(name).map_err(|why| invalid(format!("{field}.fs_type"), why))?,
     };
     // CSI says that mount flags may be sensitive, so the message does not contain them.
-    if mount.mount_flags.iter().any(|f| f.is_empty() || f.contains(['\0', '\n'])) {
-        return Err(invalid(format!("{field}.mount_flags"), "has an empty or broken flag"));
+    if mount
+        .mount_flags
+        .iter()
+        .any(|f| f.is_empty() || f.contains(['\0', '\n']))
+    {
+        return Err(invalid(
+            format!("{field}.mount_flags"),
+            "has an empty or broken flag",
+        ));
     }
     let words = || mount.mount_flags.iter().flat_map(|f| f.split(','));
-    if let Some(flag) = PANICS.iter().find(|flag| words().any(|word| word == **flag)) {
+    if let Some(flag) = PANICS
+        .iter()
+        .find(|flag| words().any(|word| word == **flag))
+    {
         let why = format!("has {flag}: a damaged volume must not stop the node");
         return Err(invalid(format!("{field}.mount_flags"), why));
     }
     let group = match mount.volume_mount_group.as_str() {
         "" => None,
         _ if !rules.mount_group => {
-            return Err(invalid(format!("{field}.volume_mount_group"), "is not supported"));
+            return Err(invalid(
+                format!("{field}.volume_mount_group"),
+                "is not supported",
+            ));
         }
         gid => Some(gid.parse().map_err(|_| {
-            invalid(format!("{field}.volume_mount_group"), "is not a decimal group ID")
+            invalid(
+                format!("{field}.volume_mount_group"),
+                "is not a decimal group ID",
+            )
         })?),
     };
-    Ok(Access::Mount { fs, flags: mount.mount_flags.clone(), group })
+    Ok(Access::Mount {
+        fs,
+        flags: mount.mount_flags.clone(),
+        group,
+    })
 }
 
 fn access_mode(field: &str, mode: i32, rules: &CapabilityRules) -> Result<AccessMode, Invalid> {
@@ -155,7 +192,10 @@ fn access_mode(field: &str, mode: i32, rules: &CapabilityRules) -> Result<Access
         Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
     };
     if rules.reject_multi_node && mode.is_multi_node() {
-        return Err(invalid(field, "speaks of several nodes, and a volume is on one"));
+        return Err(invalid(
+            field,
+            "speaks of several nodes, and a volume is on one",
+        ));
     }
     Ok(mode)
 }
@@ -174,7 +214,11 @@ impl Range {
     /// that exceeds the limit.
     pub fn size(&self, floor: u64) -> Option<u64> {
         let unit = u64::from(BLOCK_SIZE);
-        let size = self.required.max(floor).max(unit).checked_next_multiple_of(unit)?;
+        let size = self
+            .required
+            .max(floor)
+            .max(unit)
+            .checked_next_multiple_of(unit)?;
         // Sizes must fit into the protocol's int64 and the kernel's off_t.
         (size <= i64::MAX as u64 && self.limit.is_none_or(|limit| size <= limit)).then_some(size)
     }
@@ -196,7 +240,10 @@ pub fn range(field: &str, value: Option<&csi::CapacityRange>) -> Result<Range, I
         .map_err(|_| invalid(format!("{field}.limit_bytes"), "is negative"))?;
     let limit = (limit > 0).then_some(limit);
     if limit.is_some_and(|limit| limit < required) {
-        return Err(invalid(format!("{field}.limit_bytes"), "is less than required_bytes"));
+        return Err(invalid(
+            format!("{field}.limit_bytes"),
+            "is less than required_bytes",
+        ));
     }
     Ok(Range { required, limit })
 }

@@ -98,12 +98,20 @@ mod tests {
 ";
         let device = |minor, rdev| LoopInfo {
             minor,
-            backing: Some(FileId { dev: 1, ino: u64::from(minor) }),
+            backing: Some(FileId {
+                dev: 1,
+                ino: u64::from(minor),
+            }),
             backing_rdev: rdev,
             ..LoopInfo::default()
         };
         KernelState {
-            loops: vec![device(3, 0), device(6, 0), device(7, rustix::fs::makedev(7, 6))].into(),
+            loops: vec![
+                device(3, 0),
+                device(6, 0),
+                device(7, rustix::fs::makedev(7, 6)),
+            ]
+            .into(),
             mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
         }
     }
@@ -133,7 +141,10 @@ mod tests {
 
     #[test]
     fn several_devices_over_an_image_destroy_it_if_one_is_writable() {
-        let device = |read_only| LoopInfo { read_only, ..LoopInfo::default() };
+        let device = |read_only| LoopInfo {
+            read_only,
+            ..LoopInfo::default()
+        };
         for (read_only, expected) in [
             (&[][..], false),
             (&[false], false),

@@ -128,7 +128,10 @@ impl PoolFacts {
             return Some("its filesystem is read-only".to_owned());
         }
         let (below, _) = self.sparse.iter().find(|(file, _)| file.usage.read_only)?;
-        Some(format!("the filesystem of {} is read-only", below.path.display()))
+        Some(format!(
+            "the filesystem of {} is read-only",
+            below.path.display()
+        ))
     }
 }
 

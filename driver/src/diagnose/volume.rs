@@ -44,7 +44,11 @@ impl VolumeIdentity {
             let read_only = stage.read_only_loops.values().copied();
             stage.minor.into_iter().chain(read_only)
         });
-        VolumeIdentity { id, image, recorded: minors.collect() }
+        VolumeIdentity {
+            id,
+            image,
+            recorded: minors.collect(),
+        }
     }
 
     /// Identifies a volume of a pool that can't be read now, or one that is deleted.
@@ -56,7 +60,10 @@ impl VolumeIdentity {
     #[cfg(test)]
     pub(crate) fn over(image: FileId) -> VolumeIdentity {
         let id = VolumeId::generate(crate::record::id::PoolId::generate());
-        VolumeIdentity { image: Some(image), ..VolumeIdentity::unrecorded(id) }
+        VolumeIdentity {
+            image: Some(image),
+            ..VolumeIdentity::unrecorded(id)
+        }
     }
 
     pub(crate) fn id(&self) -> VolumeId {
@@ -79,7 +86,9 @@ impl VolumeIdentity {
         match (self.image, device.backing) {
             (Some(image), Some(backing)) => backing == image,
             _ if device.read_only || device.backing_rdev != 0 => false,
-            _ => device.directory().is_some_and(|name| name == self.id.to_string()),
+            _ => device
+                .directory()
+                .is_some_and(|name| name == self.id.to_string()),
         }
     }
 
@@ -87,7 +96,10 @@ impl VolumeIdentity {
     fn own(&self, kernel: &KernelState) -> Vec<Arc<LoopInfo>> {
         let by_image = self.image.map(LoopKey::Backing);
         let by_path = LoopKey::Directory(self.id.to_string());
-        let found = by_image.into_iter().chain([by_path]).flat_map(|key| kernel.loops.with(key));
+        let found = by_image
+            .into_iter()
+            .chain([by_path])
+            .flat_map(|key| kernel.loops.with(key));
         let mut own: Vec<_> = found.filter(|l| self.owns(l)).cloned().collect();
         own.sort_by_key(|l| l.minor);
         own.dedup_by_key(|l| l.minor);
@@ -157,7 +169,9 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen| seen.is_confirmed(kernel, &[], paths))
+        VolumeState::confirmed(kernel, identity, |seen| {
+            seen.is_confirmed(kernel, &[], paths)
+        })
     }
 
     fn confirmed(
@@ -166,14 +180,20 @@ impl VolumeState {
         is_confirmed: impl Fn(&VolumeState) -> bool,
     ) -> kernel::Result<VolumeState> {
         let directory = identity.id.to_string();
-        let scope = LoopScope::Image { directory: &directory, minors: &identity.recorded };
+        let scope = LoopScope::Image {
+            directory: &directory,
+            minors: &identity.recorded,
+        };
         for _ in 0..kernel::LOOKS {
             let seen = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
             if is_confirmed(&seen) {
                 return Ok(seen);
             }
         }
-        Ok(VolumeState::of(&KernelState::read(kernel)?, identity.clone()))
+        Ok(VolumeState::of(
+            &KernelState::read(kernel)?,
+            identity.clone(),
+        ))
     }
 
     fn is_confirmed(&self, kernel: &dyn Kernel, loops: &[&LoopInfo], paths: &[&Path]) -> bool {
@@ -185,13 +205,26 @@ impl VolumeState {
     /// Selects the volume's part of a kernel state.
     pub(crate) fn of(kernel: &KernelState, identity: VolumeIdentity) -> VolumeState {
         let own = identity.own(kernel);
-        let over = own.iter().flat_map(|l| kernel.loops.with(LoopKey::Below(l.minor)));
+        let over = own
+            .iter()
+            .flat_map(|l| kernel.loops.with(LoopKey::Below(l.minor)));
         let over = over.cloned().collect();
         let entries = &kernel.mounts.entries;
-        let mounts = own.iter().flat_map(|l| entries.numbers_with(MountKey::Loop(l.minor)));
+        let mounts = own
+            .iter()
+            .flat_map(|l| entries.numbers_with(MountKey::Loop(l.minor)));
         let mounts: BTreeSet<u64> = mounts.collect();
-        let mounts = mounts.into_iter().filter_map(|n| entries.get(n).cloned()).collect();
-        VolumeState { identity, kernel: kernel.clone(), own, over, mounts }
+        let mounts = mounts
+            .into_iter()
+            .filter_map(|n| entries.get(n).cloned())
+            .collect();
+        VolumeState {
+            identity,
+            kernel: kernel.clone(),
+            own,
+            over,
+            mounts,
+        }
     }
 
     /// All loop devices and mounts.
@@ -215,7 +248,8 @@ impl VolumeState {
 
     /// The read-only devices among [`VolumeState::over`] that this driver attached.
     pub(crate) fn read_only(&self) -> impl Iterator<Item = &LoopInfo> {
-        self.over().filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
+        self.over()
+            .filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
     }
 
     /// All read-only devices that this driver attached, and that it must detach. They count even if
@@ -224,9 +258,11 @@ impl VolumeState {
         let id = self.identity.id.to_string();
         let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
         let recorded = self.identity.recorded.iter();
-        recorded.filter_map(|minor| self.kernel.device(*minor)).filter(move |l| {
-            l.read_only && (ours(l) || self.over().any(|over| over.minor == l.minor))
-        })
+        recorded
+            .filter_map(|minor| self.kernel.device(*minor))
+            .filter(move |l| {
+                l.read_only && (ours(l) || self.over().any(|over| over.minor == l.minor))
+            })
     }
 
     /// Recorded targets without their read-only device: it is not attached, not read-only, or not
@@ -271,7 +307,10 @@ impl VolumeState {
 
     /// True if the filesystem of a volume that is staged as a mount has shut down. Asks it.
     pub(crate) fn has_shut_down(&self, record: &VolumeRecord) -> bool {
-        let mount = record.stage.as_ref().and_then(|stage| self.staged_mount(stage));
+        let mount = record
+            .stage
+            .as_ref()
+            .and_then(|stage| self.staged_mount(stage));
         mount.is_some_and(|mount| file::has_shut_down(&mount.mount_point))
     }
 
@@ -284,9 +323,10 @@ impl VolumeState {
         };
         let here = self.mount_at(path).filter(writable);
         here.or_else(|| {
-            self.mounts()
-                .filter(writable)
-                .find(|e| self.mount_at(&e.mount_point).is_some_and(|top| top.id == e.id))
+            self.mounts().filter(writable).find(|e| {
+                self.mount_at(&e.mount_point)
+                    .is_some_and(|top| top.id == e.id)
+            })
         })
     }
 
@@ -303,7 +343,10 @@ impl VolumeState {
         let foreign = || Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source));
         let own = entry.loop_minors().find(|minor| self.is_own(*minor));
         match (own, entry.loop_node) {
-            (Some(minor), _) => Found::Filesystem { minor, read_only: entry.read_only() },
+            (Some(minor), _) => Found::Filesystem {
+                minor,
+                read_only: entry.read_only(),
+            },
             (None, Some(minor)) => self.device(minor),
             (None, None) => foreign(),
         }
@@ -311,10 +354,16 @@ impl VolumeState {
 
     fn device(&self, minor: u32) -> Found {
         if self.is_own(minor) {
-            return Found::Device { minor, read_only: false };
+            return Found::Device {
+                minor,
+                read_only: false,
+            };
         }
         if self.over().any(|l| l.minor == minor && l.read_only) {
-            return Found::Device { minor, read_only: true };
+            return Found::Device {
+                minor,
+                read_only: true,
+            };
         }
         match self.kernel.device(minor) {
             Some(device) if !self.identity.recorded.contains(&minor) => {
@@ -328,7 +377,9 @@ impl VolumeState {
     /// bound.
     pub(crate) fn bound(&self) -> Vec<PathBuf> {
         let minors: BTreeSet<u32> = self.own().chain(self.over()).map(|l| l.minor).collect();
-        let bound = minors.iter().flat_map(|m| self.kernel.mounts.of_loop_node(*m));
+        let bound = minors
+            .iter()
+            .flat_map(|m| self.kernel.mounts.of_loop_node(*m));
         bound.map(|e| e.mount_point.to_path_buf()).collect()
     }
 
@@ -350,8 +401,11 @@ impl VolumeState {
     /// Target paths at which the volume is published. A bind mount of one of its directories does
     /// not count: kubelet creates those for `subPath`.
     pub(crate) fn targets(&self, stage: &Stage) -> Vec<PathBuf> {
-        let parts: Vec<&Path> =
-            self.mounts().filter(|e| e.root != Path::new("/")).map(|e| &*e.mount_point).collect();
+        let parts: Vec<&Path> = self
+            .mounts()
+            .filter(|e| e.root != Path::new("/"))
+            .map(|e| &*e.mount_point)
+            .collect();
         let mut all = self.published(stage);
         all.retain(|path| !parts.contains(&path.as_path()));
         all

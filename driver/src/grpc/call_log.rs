@@ -62,7 +62,12 @@ impl Report {
     /// Begins the events of an RPC that changes state. `object` is the name that its subject was
     /// created with, if it is known.
     pub(crate) fn with_events(mut self, object: Option<&str>, request: Fields) -> Report {
-        self.event = Some(Call::begin(self.short_method(), &self.about, object, request));
+        self.event = Some(Call::begin(
+            self.short_method(),
+            &self.about,
+            object,
+            request,
+        ));
         self
     }
 

@@ -95,7 +95,11 @@ fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
     };
     let lane = Lane::of_class(pools, &request.parameters, Some(source.key.text()));
     let shares = lane.shares_blocks(pools) && !lane.is_between_pools();
-    if shares && !thick && !is_thick(source.key.text(), pools) { Work::Change } else { Work::Copy }
+    if shares && !thick && !is_thick(source.key.text(), pools) {
+        Work::Change
+    } else {
+        Work::Copy
+    }
 }
 
 /// The work to take snapshots of these volumes.
@@ -105,15 +109,25 @@ pub(super) fn snapshots<'a>(
 ) -> Work {
     let lane = Lane::of_ids(pools, volumes.clone().into_iter().map(String::as_str));
     let thick = volumes.into_iter().any(|id| is_thick(id, pools));
-    if lane.shares_blocks(pools) && !thick { Work::Change } else { Work::Copy }
+    if lane.shares_blocks(pools) && !thick {
+        Work::Change
+    } else {
+        Work::Copy
+    }
 }
 
 /// True for a thick volume, or a snapshot of one: its restore is thick, too.
 fn is_thick(id: &str, pools: &Pools) -> bool {
     let provisioning = match id.parse::<SnapshotId>() {
-        Ok(id) => pools.snapshot(&id).map(|snapshot| snapshot.provisioning).ok(),
+        Ok(id) => pools
+            .snapshot(&id)
+            .map(|snapshot| snapshot.provisioning)
+            .ok(),
         Err(_) => {
-            let volume = id.parse().ok().and_then(|handle| pools.volume(&handle).ok());
+            let volume = id
+                .parse()
+                .ok()
+                .and_then(|handle| pools.volume(&handle).ok());
             volume.map(|volume| volume.settings.provisioning)
         }
     };

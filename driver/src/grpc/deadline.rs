@@ -11,7 +11,9 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 /// How long a call with these headers waits. The answer must reach the caller before its deadline.
 pub(super) fn patience(headers: &MetadataMap) -> Duration {
-    let timeout = headers.get("grpc-timeout").and_then(|value| timeout(value.to_str().ok()?));
+    let timeout = headers
+        .get("grpc-timeout")
+        .and_then(|value| timeout(value.to_str().ok()?));
     match timeout {
         Some(timeout) => timeout - MARGIN.min(timeout / 10),
         None => WITHOUT_DEADLINE,

@@ -108,8 +108,16 @@ impl Dispatcher {
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
             let method = C::METHOD;
             let long = kind.is_long();
-            let operation =
-                Operation { method, holds, fingerprint, patience, namespace, long, grace, then };
+            let operation = Operation {
+                method,
+                holds,
+                fingerprint,
+                patience,
+                namespace,
+                long,
+                grace,
+                then,
+            };
             let event = report.event();
             let lanes = self.lanes.clone();
             let work = move || {
@@ -133,7 +141,10 @@ fn announcing(pools: &Arc<Pools>, freed: Freed) -> Then {
 /// The name that a volume, snapshot or group was created with.
 fn created_as(pools: &Pools, id: &str) -> Option<String> {
     if let Ok(id) = id.parse::<SnapshotId>() {
-        return pools.snapshot(&id).ok().map(|snapshot| snapshot.name.clone());
+        return pools
+            .snapshot(&id)
+            .ok()
+            .map(|snapshot| snapshot.name.clone());
     }
     if let Ok(id) = id.parse::<GroupId>() {
         return pools.group(&id).ok().map(|group| group.name.clone());

@@ -118,18 +118,31 @@ plain! {
 
 fn range(range: &Option<csi::CapacityRange>) -> impl Iterator<Item = Named> + use<> {
     let range = range.unwrap_or_default();
-    [("required_bytes", range.required_bytes.into()), ("limit_bytes", range.limit_bytes.into())]
-        .into_iter()
+    [
+        ("required_bytes", range.required_bytes.into()),
+        ("limit_bytes", range.limit_bytes.into()),
+    ]
+    .into_iter()
 }
 
 /// How the volume is to be used, without its mount flags.
 fn capability(capability: &csi::VolumeCapability) -> Vec<Named> {
-    let mode = capability.access_mode.as_ref().and_then(|mode| Mode::try_from(mode.mode).ok());
-    let mode = ("access_mode", mode.map_or("", |mode| mode.as_str_name()).into());
+    let mode = capability
+        .access_mode
+        .as_ref()
+        .and_then(|mode| Mode::try_from(mode.mode).ok());
+    let mode = (
+        "access_mode",
+        mode.map_or("", |mode| mode.as_str_name()).into(),
+    );
     match &capability.access_type {
         Some(AccessType::Block(_)) => vec![("access_type", "block".into()), mode],
         Some(AccessType::Mount(mount)) => {
-            vec![("access_type", "mount".into()), ("fs_type", (&mount.fs_type).into()), mode]
+            vec![
+                ("access_type", "mount".into()),
+                ("fs_type", (&mount.fs_type).into()),
+                mode,
+            ]
         }
         None => vec![mode],
     }
@@ -145,7 +158,10 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<Named> {
 }
 
 fn volume(volume: &csi::Volume) -> [Named; 2] {
-    [("volume_id", (&volume.volume_id).into()), ("capacity_bytes", volume.capacity_bytes.into())]
+    [
+        ("volume_id", (&volume.volume_id).into()),
+        ("capacity_bytes", volume.capacity_bytes.into()),
+    ]
 }
 
 fn snapshot(snapshot: &csi::Snapshot) -> [Named; 4] {
@@ -158,7 +174,10 @@ fn snapshot(snapshot: &csi::Snapshot) -> [Named; 4] {
 }
 
 fn group(group: &csi::VolumeGroupSnapshot) -> [Named; 3] {
-    let snapshots = group.snapshots.iter().map(|snapshot| snapshot.snapshot_id.clone());
+    let snapshots = group
+        .snapshots
+        .iter()
+        .map(|snapshot| snapshot.snapshot_id.clone());
     [
         ("group_snapshot_id", (&group.group_snapshot_id).into()),
         ("snapshot_ids", (&snapshots.collect::<Vec<_>>()).into()),

@@ -40,14 +40,24 @@ service! {
 
 /// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.
 fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Hold> {
-    let volumes = request.source_volume_ids.iter().cloned().map(|id| Key::Volume(id).copied());
-    std::iter::once(Key::GroupName(request.name.clone()).changed()).chain(volumes).collect()
+    let volumes = request
+        .source_volume_ids
+        .iter()
+        .cloned()
+        .map(|id| Key::Volume(id).copied());
+    std::iter::once(Key::GroupName(request.name.clone()).changed())
+        .chain(volumes)
+        .collect()
 }
 
 /// The locks of DeleteVolumeGroupSnapshot: the group, and its snapshots, which must not be copied
 /// meanwhile.
 fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Hold> {
-    let snapshots = request.snapshot_ids.iter().cloned().map(|id| Key::Snapshot(id).changed());
+    let snapshots = request
+        .snapshot_ids
+        .iter()
+        .cloned()
+        .map(|id| Key::Snapshot(id).changed());
     std::iter::once(Key::Group(request.group_snapshot_id.clone()).changed())
         .chain(snapshots)
         .collect()

@@ -27,7 +27,11 @@ const MAX_MESSAGE: usize = 4096;
 impl From<Error> for Status {
     fn from(error: Error) -> Status {
         let (code, message) = (of_call(&error), message(&error));
-        if error.is_no_room() { no_room(code, message) } else { Status::new(code, message) }
+        if error.is_no_room() {
+            no_room(code, message)
+        } else {
+            Status::new(code, message)
+        }
     }
 }
 

@@ -46,7 +46,10 @@ pub struct Shown {
 
 /// Serves HTTP until `stop` resolves.
 pub async fn serve(listener: TcpListener, shown: Shown, stop: impl Future<Output = ()>) {
-    let limits = Limits { connections: PUBLIC_CONNECTIONS, answer: ANSWER };
+    let limits = Limits {
+        connections: PUBLIC_CONNECTIONS,
+        answer: ANSWER,
+    };
     http_server::serve(listener, router(shown), limits, stop).await;
 }
 

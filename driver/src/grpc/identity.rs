@@ -28,7 +28,10 @@ impl identity_server::Identity for IdentityService {
         &self,
         _: Request<csi::GetPluginInfoRequest>,
     ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
-        self.done("/csi.v1.Identity/GetPluginInfo", self.identity.plugin_info())
+        self.done(
+            "/csi.v1.Identity/GetPluginInfo",
+            self.identity.plugin_info(),
+        )
     }
 
     async fn get_plugin_capabilities(

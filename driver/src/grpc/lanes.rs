@@ -81,7 +81,10 @@ impl Lane {
     /// True if a snapshot in this lane shares blocks with its volume, as far as its pools decide.
     pub(crate) fn shares_blocks(&self, pools: &Pools) -> bool {
         let slots = pools.slots();
-        let mut states = self.0.iter().filter_map(|slot| slots.get(*slot)?.state.as_ref().ok());
+        let mut states = self
+            .0
+            .iter()
+            .filter_map(|slot| slots.get(*slot)?.state.as_ref().ok());
         states.all(|pool| pool.reflinks())
     }
 
@@ -181,7 +184,9 @@ impl Lanes {
             Work::Question(_) => 1,
         };
         let entry = lanes.entry((lane.clone(), work));
-        entry.or_insert_with(|| Permits::new(threads, work.calls())).clone()
+        entry
+            .or_insert_with(|| Permits::new(threads, work.calls()))
+            .clone()
     }
 
     /// Runs a call that has its thread. Copies give way to calls that change something in their
@@ -190,7 +195,10 @@ impl Lanes {
     pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
         let pools = {
             let mut foregrounds = self.foregrounds.lock();
-            let pools = lane.0.iter().map(|slot| foregrounds.entry(*slot).or_default().clone());
+            let pools = lane
+                .0
+                .iter()
+                .map(|slot| foregrounds.entry(*slot).or_default().clone());
             pools.collect::<Vec<_>>()
         };
         match work {

@@ -20,10 +20,16 @@ use super::operation_locks::{guarded, shutting_down};
 use super::permits::Permit;
 use crate::controller::{self, Controller};
 
-call!(GetMetadataAllocatedRequest, "/csi.v1.SnapshotMetadata/GetMetadataAllocated", |r| &r
-    .snapshot_id);
-call!(GetMetadataDeltaRequest, "/csi.v1.SnapshotMetadata/GetMetadataDelta", |r| &r
-    .target_snapshot_id);
+call!(
+    GetMetadataAllocatedRequest,
+    "/csi.v1.SnapshotMetadata/GetMetadataAllocated",
+    |r| &r.snapshot_id
+);
+call!(
+    GetMetadataDeltaRequest,
+    "/csi.v1.SnapshotMetadata/GetMetadataDelta",
+    |r| &r.target_snapshot_id
+);
 
 /// Messages read ahead of the caller.
 const AHEAD: usize = 4;
@@ -43,7 +49,10 @@ type Produce<C, M> = fn(&Controller, C, &mut dyn FnMut(M) -> bool) -> controller
 
 impl MetadataService {
     pub(crate) fn new(dispatcher: Dispatcher, service: Arc<Controller>) -> Self {
-        MetadataService { dispatcher, service }
+        MetadataService {
+            dispatcher,
+            service,
+        }
     }
 
     async fn stream<C: Call, M: Send + 'static>(
@@ -52,14 +61,25 @@ impl MetadataService {
         work: Produce<C, M>,
     ) -> Result<Response<Answers<M>>, Status> {
         let request = request.into_inner();
-        let report =
-            Report::begin(&self.dispatcher.calls, C::METHOD, request.about(), Interest::Question);
+        let report = Report::begin(
+            &self.dispatcher.calls,
+            C::METHOD,
+            request.about(),
+            Interest::Question,
+        );
         let lane = request.lane(&self.dispatcher.pools);
-        let turn = self.dispatcher.lanes.threads(&lane, Work::Stream).acquire("").await;
+        let turn = self
+            .dispatcher
+            .lanes
+            .threads(&lane, Work::Stream)
+            .acquire("")
+            .await;
         let turn = turn.ok_or_else(shutting_down)?;
         let service = self.service.clone();
         let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);
-        Ok(Response::new(produce_on_thread(produce, report, turn, STALL)))
+        Ok(Response::new(produce_on_thread(
+            produce, report, turn, STALL,
+        )))
     }
 }
 
@@ -142,7 +162,8 @@ impl SnapshotMetadata for MetadataService {
         &self,
         request: Request<csi::GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
-        self.stream(request, Controller::get_metadata_allocated).await
+        self.stream(request, Controller::get_metadata_allocated)
+            .await
     }
 
     async fn get_metadata_delta(

@@ -43,7 +43,11 @@ impl Calls {
             "Container Storage Interface operation duration with gRPC error code status",
             seconds.clone(),
         );
-        Calls { driver_name: Arc::new(driver_name.to_owned()), seconds, registry }
+        Calls {
+            driver_name: Arc::new(driver_name.to_owned()),
+            seconds,
+            registry,
+        }
     }
 
     /// Counts one answered RPC.
@@ -53,7 +57,9 @@ impl Calls {
             method_name: method,
             grpc_status_code: code_name(code),
         };
-        self.seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        self.seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 }
 
@@ -80,17 +86,27 @@ pub struct PoolGauges {
 type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
 const POOL_GAUGES: [PoolGauge; 5] = [
-    ("hostloop_pool_size_bytes", "Size of the filesystem the pool is on", |p| Some(p.size_bytes)),
+    (
+        "hostloop_pool_size_bytes",
+        "Size of the filesystem the pool is on",
+        |p| Some(p.size_bytes),
+    ),
     (
         "hostloop_pool_free_bytes",
         "Free space of the pool, on its filesystem and the disks below",
         |p| Some(p.free_bytes),
     ),
-    ("hostloop_pool_available_bytes", "What the pool can promise to new volumes", |p| {
-        Some(p.available_bytes)
+    (
+        "hostloop_pool_available_bytes",
+        "What the pool can promise to new volumes",
+        |p| Some(p.available_bytes),
+    ),
+    ("hostloop_pool_volumes", "Volumes in the pool", |p| {
+        p.volumes
     }),
-    ("hostloop_pool_volumes", "Volumes in the pool", |p| p.volumes),
-    ("hostloop_pool_snapshots", "Snapshots in the pool", |p| p.snapshots),
+    ("hostloop_pool_snapshots", "Snapshots in the pool", |p| {
+        p.snapshots
+    }),
 ];
 
 type PoolLabels = [(&'static str, String); 1];
@@ -124,7 +140,9 @@ fn pool_registry(pools: &[PoolGauges]) -> Registry {
         }
         registry.register(name, help, gauges);
     };
-    register("hostloop_pool_up", "Whether the pool answers", &|pool| Some(u64::from(pool.up)));
+    register("hostloop_pool_up", "Whether the pool answers", &|pool| {
+        Some(u64::from(pool.up))
+    });
     for (name, help, value) in POOL_GAUGES {
         register(name, help, &|pool| value(pool).filter(|_| pool.up));
     }
@@ -151,7 +169,10 @@ mod tests {
                 volumes: Some(2),
                 snapshots: Some(1),
             },
-            PoolGauges { name: "gone".into(), ..PoolGauges::default() },
+            PoolGauges {
+                name: "gone".into(),
+                ..PoolGauges::default()
+            },
         ];
         let mut text = String::new();
         render(&mut text, &calls, &pools).unwrap();
@@ -163,12 +184,21 @@ mod tests {
         for (name, rest) in [
             ("csi_plugin_operations_seconds_count", format!("{ok} 1")),
             ("csi_plugin_operations_seconds_sum", format!("{ok} 0.2")),
-            ("csi_plugin_operations_seconds_bucket", format!("le=\"10.0\",{late} 0")),
-            ("csi_plugin_operations_seconds_bucket", format!("le=\"15.0\",{late} 1")),
+            (
+                "csi_plugin_operations_seconds_bucket",
+                format!("le=\"10.0\",{late} 0"),
+            ),
+            (
+                "csi_plugin_operations_seconds_bucket",
+                format!("le=\"15.0\",{late} 1"),
+            ),
             ("hostloop_pool_up", "pool=\"fast\"} 1".to_owned()),
             ("hostloop_pool_size_bytes", "pool=\"fast\"} 100".to_owned()),
             ("hostloop_pool_free_bytes", "pool=\"fast\"} 60".to_owned()),
-            ("hostloop_pool_available_bytes", "pool=\"fast\"} 50".to_owned()),
+            (
+                "hostloop_pool_available_bytes",
+                "pool=\"fast\"} 50".to_owned(),
+            ),
             ("hostloop_pool_volumes", "pool=\"fast\"} 2".to_owned()),
             ("hostloop_pool_snapshots", "pool=\"fast\"} 1".to_owned()),
             ("hostloop_pool_up", "pool=\"gone\"} 0".to_owned()),
@@ -176,14 +206,20 @@ mod tests {
             let line = format!("{name}{{{rest}");
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }
-        assert!(!text.contains("hostloop_pool_volumes{pool=\"gone\"}"), "{text}");
+        assert!(
+            !text.contains("hostloop_pool_volumes{pool=\"gone\"}"),
+            "{text}"
+        );
     }
 
     #[test]
     fn dropped_events_are_counted() {
         let mut text = String::new();
         render_dropped(&mut text, 7).unwrap();
-        assert!(text.contains("\nhostloop_otlp_events_dropped_total 7\n"), "{text}");
+        assert!(
+            text.contains("\nhostloop_otlp_events_dropped_total 7\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -116,7 +116,10 @@ impl Job {
     fn join(self: &Arc<Self>) -> Joined {
         self.callers.fetch_add(1, Ordering::Relaxed);
         // The job's end must end its channel, so a caller can't keep the job.
-        Joined { job: Arc::downgrade(self), answer: self.answer.subscribe() }
+        Joined {
+            job: Arc::downgrade(self),
+            answer: self.answer.subscribe(),
+        }
     }
 
     /// Returns once no caller has waited for the answer for the time of grace.
@@ -157,7 +160,9 @@ fn hurry(job: &Job, waits: Usage) {
 /// The place of a new job in a queue: the last one, or before the first job that lets it go ahead. A
 /// job that has not begun is in the way of nothing that has.
 fn place(queue: &Queue, usage: Usage) -> usize {
-    let first = queue.iter().position(|(earlier, job)| job.lets_ahead(*earlier, usage));
+    let first = queue
+        .iter()
+        .position(|(earlier, job)| job.lets_ahead(*earlier, usage));
     first.unwrap_or(queue.len())
 }
 
@@ -207,7 +212,9 @@ impl Table {
     fn obstacle<'a>(&'a self, job: &'a Job) -> Option<(&'a Key, &'a Job)> {
         job.holds.iter().find_map(|hold| {
             let queue = self.queues.get(&hold.key)?;
-            let place = queue.iter().position(|(_, other)| std::ptr::eq(&**other, job))?;
+            let place = queue
+                .iter()
+                .position(|(_, other)| std::ptr::eq(&**other, job))?;
             let mut obstacles = queue[..place].iter().filter(|(usage, _)| {
                 precedence(&hold.key, *usage, hold.usage) != Precedence::Beside
             });
@@ -274,7 +281,10 @@ impl Turn {
                 let Some((_, other)) = table.obstacle(&self.job) else {
                     return true;
                 };
-                self.job.holds.iter().for_each(|hold| hurry(other, hold.usage));
+                self.job
+                    .holds
+                    .iter()
+                    .for_each(|hold| hurry(other, hold.usage));
                 if table.closed {
                     return false;
                 }
@@ -352,15 +362,21 @@ impl OperationLocks {
             Ticket::Entered(turn, joined) => {
                 let blocking = self.blocking.clone();
                 let work = end_to_end(turn, blocking, threads, namespace, work, then);
-                self.work.spawn(self.ended.clone().run_until_cancelled_owned(work));
+                self.work
+                    .spawn(self.ended.clone().run_until_cancelled_owned(work));
                 joined
             }
         };
         let until = Instant::now() + patience;
-        if timeout_at(until, answer.wait_for(Option::is_some)).await.is_err()
+        if timeout_at(until, answer.wait_for(Option::is_some))
+            .await
+            .is_err()
             && let Some(why) = job.upgrade().and_then(|job| self.waits_for(&job))
         {
-            return Err(Status::aborted(format!("{why} within {} s", patience.as_secs_f32())));
+            return Err(Status::aborted(format!(
+                "{why} within {} s",
+                patience.as_secs_f32()
+            )));
         }
         let answer = match answer.wait_for(Option::is_some).await {
             Ok(answer) => answer.clone(),
@@ -399,7 +415,10 @@ impl OperationLocks {
             let _thread = thread;
             guarded(work)
         };
-        self.blocking.run(kind, work).await.unwrap_or_else(|| Err(shutting_down()))
+        self.blocking
+            .run(kind, work)
+            .await
+            .unwrap_or_else(|| Err(shutting_down()))
     }
 
     /// Refuses all further requests, and those that wait for earlier ones. Ends copies under way.
@@ -457,12 +476,21 @@ impl OperationLocks {
         for hold in &job.holds {
             let queue = table.queues.entry(hold.key.clone()).or_default();
             // The request may name a key twice.
-            if !queue.last().is_some_and(|(_, last)| Arc::ptr_eq(last, &job)) {
+            if !queue
+                .last()
+                .is_some_and(|(_, last)| Arc::ptr_eq(last, &job))
+            {
                 queue.insert(place(queue, hold.usage), (hold.usage, job.clone()));
             }
         }
         let joined = job.join();
-        Ok(Ticket::Entered(Turn { table: self.table.clone(), job }, joined))
+        Ok(Ticket::Entered(
+            Turn {
+                table: self.table.clone(),
+                job,
+            },
+            joined,
+        ))
     }
 }
 
@@ -536,7 +564,9 @@ pub(crate) fn guarded<R, E: Into<Status>>(
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(answer) => answer.map_err(Into::into),
         // The panic hook has already logged where and why.
-        Err(_) => Err(Status::internal("the driver met a bug in this call; its log says where")),
+        Err(_) => Err(Status::internal(
+            "the driver met a bug in this call; its log says where",
+        )),
     }
 }
 

@@ -33,8 +33,16 @@ pub struct Permit(Arc<Permits>);
 impl Permits {
     /// `calls` says what kind of calls need the permits.
     pub fn new(total: usize, calls: &'static str) -> Arc<Permits> {
-        let state = Mutex::new(State { free: total, waiting: Turns::default(), next: 0 });
-        Arc::new(Permits { total, calls, state })
+        let state = Mutex::new(State {
+            free: total,
+            waiting: Turns::default(),
+            next: 0,
+        });
+        Arc::new(Permits {
+            total,
+            calls,
+            state,
+        })
     }
 
     /// Waits for a permit. A request that is dropped loses its place.
@@ -49,7 +57,14 @@ impl Permits {
             let number = state.next;
             state.next += 1;
             state.waiting.add(namespace, number, grant);
-            (Waiting { permits: self, namespace, number }, granted)
+            (
+                Waiting {
+                    permits: self,
+                    namespace,
+                    number,
+                },
+                granted,
+            )
         };
         granted.await.ok()
     }
@@ -80,7 +95,11 @@ impl Permit {
 impl fmt::Display for Permits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (running, waiting) = (self.in_use(), self.waiting());
-        write!(f, "the {} in its pool ({running} run, {waiting} wait)", self.calls)
+        write!(
+            f,
+            "the {} in its pool ({running} run, {waiting} wait)",
+            self.calls
+        )
     }
 }
 
@@ -93,7 +112,11 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.permits.state.lock().waiting.remove(self.namespace, self.number);
+        self.permits
+            .state
+            .lock()
+            .waiting
+            .remove(self.namespace, self.number);
     }
 }
 

@@ -22,7 +22,10 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
     let gauges = looks.map(|(slot, look)| {
         let name = slot.spec.name.clone();
         let (Ok(pool), Some(Ok(reading))) = (&slot.state, look) else {
-            return PoolGauges { name, ..PoolGauges::default() };
+            return PoolGauges {
+                name,
+                ..PoolGauges::default()
+            };
         };
         let of = |counts: &HashMap<PoolId, u64>| counts.get(&pool.id()).copied();
         PoolGauges {

@@ -26,7 +26,10 @@ pub(super) fn smaller(pools: &Pools, state: &VolumeState, record: &VolumeRecord)
     let kernel = pools.kernel();
     let path = loop_path(device.minor);
     let now = kernel.fs_size(&mount.mount_point, &path, fs).ok()?;
-    let sizes = Sizes { now, device: device.size_bytes };
+    let sizes = Sizes {
+        now,
+        device: device.size_bytes,
+    };
     if !is_smaller(fs, sizes) {
         return None;
     }
@@ -70,7 +73,9 @@ fn explain(
             "its growth was interrupted: end the pods that use it and start them again".to_owned()
         }
     };
-    Some(format!("its {fs} has {now} of the volume's {device} bytes: {why}"))
+    Some(format!(
+        "its {fs} has {now} of the volume's {device} bytes: {why}"
+    ))
 }
 
 #[cfg(test)]
@@ -88,21 +93,65 @@ mod tests {
         // filesystem, its size, the device's, its growth, its last failure → what it says
         let table = [
             (Ext4, 8 * MI, 8 * MI, Some(Ext4Growth::Done), None, None),
-            (Ext4, 128 * MI, 128 * MI + 4096, Some(Ext4Growth::Done), None, None),
-            (Ext4, 8 * MI, 20 * GI, Some(not), failed(), Some("CAP_SYS_RESOURCE")),
-            (Ext4, 8 * MI, GI, Some(Ext4Growth::Unmounted), None, Some("staged next")),
-            (Ext4, 8 * MI, GI, Some(Ext4Growth::Unmounted), failed(), Some("resize2fs: no")),
-            (Ext4, 8 * MI, GI, Some(Ext4Growth::Mounted), None, Some("interrupted")),
+            (
+                Ext4,
+                128 * MI,
+                128 * MI + 4096,
+                Some(Ext4Growth::Done),
+                None,
+                None,
+            ),
+            (
+                Ext4,
+                8 * MI,
+                20 * GI,
+                Some(not),
+                failed(),
+                Some("CAP_SYS_RESOURCE"),
+            ),
+            (
+                Ext4,
+                8 * MI,
+                GI,
+                Some(Ext4Growth::Unmounted),
+                None,
+                Some("staged next"),
+            ),
+            (
+                Ext4,
+                8 * MI,
+                GI,
+                Some(Ext4Growth::Unmounted),
+                failed(),
+                Some("resize2fs: no"),
+            ),
+            (
+                Ext4,
+                8 * MI,
+                GI,
+                Some(Ext4Growth::Mounted),
+                None,
+                Some("interrupted"),
+            ),
             (Xfs, GI, GI + MI, None, None, None),
             (Xfs, GI, 2 * GI, None, failed(), Some("resize2fs: no")),
             (Xfs, GI, 2 * GI, None, None, Some("interrupted")),
-            (Btrfs, 128 * MI, 192 * MI, None, None, Some("268435456 bytes at least")),
+            (
+                Btrfs,
+                128 * MI,
+                192 * MI,
+                None,
+                None,
+                Some("268435456 bytes at least"),
+            ),
             (Btrfs, 128 * MI, 300 * MI, None, None, Some("interrupted")),
             (Btrfs, 300 * MI, 300 * MI, None, None, None),
         ];
         for (fs, now, device, growth, failure, says) in table {
             let sizes = Sizes { now, device };
-            let said = is_smaller(fs, sizes).then(|| explain(fs, sizes, growth, failure)).flatten();
+            let said = is_smaller(fs, sizes)
+                .then(|| explain(fs, sizes, growth, failure))
+                .flatten();
             let what = format!("{fs} {sizes:?}: {said:?}");
             match (said, says) {
                 (Some(said), Some(says)) => {

@@ -14,7 +14,10 @@ use crate::storage::{
 impl PoolFacts {
     /// Collects the facts from a look at a pool; `look` is `None` if the pool is missing.
     pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
-        let mut facts = PoolFacts { name: slot.spec.name.clone(), ..PoolFacts::default() };
+        let mut facts = PoolFacts {
+            name: slot.spec.name.clone(),
+            ..PoolFacts::default()
+        };
         let pool = match &slot.state {
             Ok(pool) => pool,
             Err(why) => {
@@ -39,9 +42,13 @@ impl PoolFacts {
             Some(Err(why)) => facts.silent = Some(why),
             None => {}
         }
-        let about_itself =
-            pool.findings().into_iter().filter(|f| !matches!(f.about, About::Volume(_)));
-        facts.findings = about_itself.map(|f| format!("{}: {}", f.about, f.what)).collect();
+        let about_itself = pool
+            .findings()
+            .into_iter()
+            .filter(|f| !matches!(f.about, About::Volume(_)));
+        facts.findings = about_itself
+            .map(|f| format!("{}: {}", f.about, f.what))
+            .collect();
         facts
     }
 }
@@ -60,7 +67,10 @@ impl View {
     /// Reads the pools and the kernel's tables.
     pub fn take(pools: &Pools) -> View {
         let kernel = KernelState::read(pools.kernel());
-        View { kernel: kernel.map(Some).map_err(|e| e.to_string()), ..View::of_one(pools) }
+        View {
+            kernel: kernel.map(Some).map_err(|e| e.to_string()),
+            ..View::of_one(pools)
+        }
     }
 
     /// Reads the pools, to judge a single volume.
@@ -68,7 +78,10 @@ impl View {
         let looks = pools.look().into_iter();
         let facts =
             looks.filter_map(|(slot, look)| Some((slot.id?, PoolFacts::of(pools, &slot, look))));
-        View { pools: facts.collect(), kernel: Ok(None) }
+        View {
+            pools: facts.collect(),
+            kernel: Ok(None),
+        }
     }
 
     /// Returns the conditions of a volume. If it was staged or unstaged after the view was taken,
@@ -138,7 +151,10 @@ fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>
     };
     let look = || -> kernel::Result<_> {
         let (bytes, allocated) = (file::length(&file)?, file::allocated_bytes(&file)?);
-        Ok((Image::Present { bytes, allocated }, Some(kernel::file_id(&file)?)))
+        Ok((
+            Image::Present { bytes, allocated },
+            Some(kernel::file_id(&file)?),
+        ))
     };
     look().unwrap_or_else(|e| (Image::Unreadable(e.to_string()), None))
 }
@@ -160,10 +176,15 @@ fn filesystem_errors(
 }
 
 fn refused_options(record: &VolumeRecord) -> Vec<String> {
-    match record.stage.as_deref().map(|stage| &stage.capability.access) {
-        Some(Access::Mount { fs, flags, .. }) => {
-            refused_mount_options(*fs, flags).into_iter().map(|option| option.name).collect()
-        }
+    match record
+        .stage
+        .as_deref()
+        .map(|stage| &stage.capability.access)
+    {
+        Some(Access::Mount { fs, flags, .. }) => refused_mount_options(*fs, flags)
+            .into_iter()
+            .map(|option| option.name)
+            .collect(),
         Some(Access::Block) | None => Vec::new(),
     }
 }

@@ -26,7 +26,11 @@ fn pool() -> PoolFacts {
 
 /// A thin volume with nothing wrong.
 fn sound() -> VolumeFacts {
-    VolumeFacts { pool: pool(), max_freeze: Duration::from_secs(10), ..VolumeFacts::default() }
+    VolumeFacts {
+        pool: pool(),
+        max_freeze: Duration::from_secs(10),
+        ..VolumeFacts::default()
+    }
 }
 
 /// Facts about a thin volume with one change.
@@ -107,13 +111,24 @@ fn with(change: impl FnOnce(&mut PoolFacts)) -> PoolFacts {
 
 /// A sparse image, of which this many bytes lack blocks, on a disk with little free space.
 fn below(available: u64, lacks_bytes: u64) -> PoolFacts {
-    let file = SparseFile { path: "/p".into(), lacks_bytes, usage: usage(available) };
+    let file = SparseFile {
+        path: "/p".into(),
+        lacks_bytes,
+        usage: usage(available),
+    };
     with(|f| f.sparse = vec![(file, 10)])
 }
 
 fn lost(data: bool) -> PoolFacts {
     let text = || "x".to_owned();
-    with(|f| f.lost = Some(Lost { reason: "PoolImageLost", data, what: text(), to_do: text() }))
+    with(|f| {
+        f.lost = Some(Lost {
+            reason: "PoolImageLost",
+            data,
+            what: text(),
+            to_do: text(),
+        })
+    })
 }
 
 fn read_only_below() -> PoolFacts {
@@ -123,7 +138,11 @@ fn read_only_below() -> PoolFacts {
 }
 
 fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
-    PoolFacts { usage: Some(usage(available)), reserve_bytes, ..pool() }
+    PoolFacts {
+        usage: Some(usage(available)),
+        reserve_bytes,
+        ..pool()
+    }
 }
 
 #[rstest]
@@ -166,9 +185,14 @@ fn one_entry_for_each_status_and_reason() {
         problem("b", "PoolNearlyFull"),
         problem("b", "PoolNeedsAttention"),
     ];
-    let merged: Vec<_> = backends(&problems).into_iter().map(|b| (b.reason, b.message)).collect();
-    let expected =
-        [("PoolNearlyFull", "pool a: x; pool b: x"), ("PoolNeedsAttention", "pool b: x")];
+    let merged: Vec<_> = backends(&problems)
+        .into_iter()
+        .map(|b| (b.reason, b.message))
+        .collect();
+    let expected = [
+        ("PoolNearlyFull", "pool a: x; pool b: x"),
+        ("PoolNeedsAttention", "pool b: x"),
+    ];
     assert_eq!(merged, expected.map(|(r, m)| (r.to_owned(), m.to_owned())));
 }
 
@@ -182,7 +206,10 @@ fn conditions_stay_within_the_limits_of_the_api_server() {
     let twice = condition(DataLoss, "A", "again");
     let all = [of(Degraded), of(Inaccessible), of(DataLoss)].concat();
     let entries = message("v", [all, vec![twice]].concat()).health_statuses;
-    let found: Vec<_> = entries.iter().map(|e| (e.status(), e.reason.as_str())).collect();
+    let found: Vec<_> = entries
+        .iter()
+        .map(|e| (e.status(), e.reason.as_str()))
+        .collect();
     let first = REASONS.map(|reason| (DataLoss, reason));
     let then = REASONS[..7].iter().map(|reason| (Inaccessible, *reason));
     assert_eq!(found, first.into_iter().chain(then).collect::<Vec<_>>());
@@ -202,8 +229,14 @@ fn problems_of_the_storage_stay_within_the_limits_of_the_api_server() {
     };
     let problems = [StorageDegraded, StorageUnreachable].map(problem);
     let entries = backends(&[problems.clone(), problems].concat());
-    let lengths: Vec<_> = entries.iter().map(|e| (e.status(), e.message.len())).collect();
-    assert_eq!(lengths, [(StorageUnreachable, 1024), (StorageDegraded, 1024)]);
+    let lengths: Vec<_> = entries
+        .iter()
+        .map(|e| (e.status(), e.message.len()))
+        .collect();
+    assert_eq!(
+        lengths,
+        [(StorageUnreachable, 1024), (StorageDegraded, 1024)]
+    );
     assert!(entries.iter().all(|e| e.message.ends_with('…')));
 }
 

@@ -37,7 +37,9 @@ pub enum Error {
 
 /// Deletes the objects one after another, and stops at the first failure. Blocks.
 pub fn run(args: &DeleteArgs) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(Error::Threads)?;
     runtime.block_on(delete_all(args))?;
     Ok(ExitCode::SUCCESS)
@@ -63,17 +65,34 @@ async fn delete(csi: &Csi, id: &str) -> Result<(), Error> {
 }
 
 async fn volume(csi: &Csi, id: &str) -> Result<(), Error> {
-    let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
+    let request = csi::ControllerGetVolumeRequest {
+        volume_id: id.to_owned(),
+    };
     must_exist(id, csi.controller_get_volume(request, DEADLINE).await)?;
-    let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
-    csi.delete_volume(request, DEADLINE).await.map_err(|why| failed(id, why)).map(drop)
+    let request = csi::DeleteVolumeRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    };
+    csi.delete_volume(request, DEADLINE)
+        .await
+        .map_err(|why| failed(id, why))
+        .map(drop)
 }
 
 async fn snapshot(csi: &Csi, id: &str) -> Result<(), Error> {
-    let request = csi::GetSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
+    let request = csi::GetSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        ..Default::default()
+    };
     must_exist(id, csi.get_snapshot(request, DEADLINE).await)?;
-    let request = csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
-    csi.delete_snapshot(request, DEADLINE).await.map_err(|why| failed(id, why)).map(drop)
+    let request = csi::DeleteSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        ..Default::default()
+    };
+    csi.delete_snapshot(request, DEADLINE)
+        .await
+        .map_err(|why| failed(id, why))
+        .map(drop)
 }
 
 /// Fails for an object that does not exist: its deletion would succeed. One with an unreadable
@@ -87,7 +106,10 @@ fn must_exist<T>(id: &str, found: Result<T, Failure>) -> Result<(), Error> {
 }
 
 fn failed(id: &str, why: Failure) -> Error {
-    Error::Call { id: id.to_owned(), why }
+    Error::Call {
+        id: id.to_owned(),
+        why,
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +149,10 @@ mod tests {
         let connections = UnixListenerStream::new(UnixListener::bind(&endpoint).unwrap());
         let server = server(&site);
         tokio::spawn(async move { server.serve(connections, std::future::pending()).await });
-        let args = DeleteArgs { endpoint, ids: vec![volume.id.to_string()] };
+        let args = DeleteArgs {
+            endpoint,
+            ids: vec![volume.id.to_string()],
+        };
         // On a thread without a runtime, like the program's.
         let (ended, end) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || ended.send(run(&args)));
@@ -150,12 +175,21 @@ mod tests {
             let again = delete(&csi, &id).await;
             assert!(matches!(&again, Err(Error::Missing(_))), "{again:?}");
         }
-        let refused = delete(&csi, &used.id.to_string()).await.unwrap_err().to_string();
+        let refused = delete(&csi, &used.id.to_string())
+            .await
+            .unwrap_err()
+            .to_string();
         let expected = format!("{} is not deleted", used.id);
-        assert!(refused.contains(&expected) && refused.contains("mounted at"), "{refused}");
+        assert!(
+            refused.contains(&expected) && refused.contains("mounted at"),
+            "{refused}"
+        );
         drop(device);
         let other = VolumeId::generate(PoolId::generate()).to_string();
-        assert!(matches!(delete(&csi, &other).await, Err(Error::Call { .. })));
+        assert!(matches!(
+            delete(&csi, &other).await,
+            Err(Error::Call { .. })
+        ));
         assert!(matches!(delete(&csi, "notes").await, Err(Error::Id(_))));
         assert_eq!(site.pools().volumes().len(), 1);
     }

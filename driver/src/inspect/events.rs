@@ -28,7 +28,9 @@ pub enum Error {
 
 /// Prints events until there are none, or until the person ends it. Blocks.
 pub fn run(args: &EventsArgs) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(Error::Threads)?;
     let printed = runtime.block_on(async {
         tokio::select! {
@@ -44,8 +46,15 @@ pub fn run(args: &EventsArgs) -> Result<ExitCode, Error> {
 }
 
 async fn print(args: &EventsArgs) -> Result<(), Error> {
-    let request = Request { from: args.from, boot: args.boot.clone(), follow: args.follow };
-    let socket = args.socket.path(args.endpoint.as_deref()).unwrap_or_default();
+    let request = Request {
+        from: args.from,
+        boot: args.boot.clone(),
+        follow: args.follow,
+    };
+    let socket = args
+        .socket
+        .path(args.endpoint.as_deref())
+        .unwrap_or_default();
     let mut stream = Stream::open(&socket, &request).await?;
     if args.json {
         terminal::print_json_line(&stream.header)?;
@@ -76,11 +85,23 @@ fn sentence(event: &Value) -> String {
     let text = |field: &str| event[field].as_str().unwrap_or_default();
     let micros = event["t"].as_i64().unwrap_or_default();
     let time = Timestamp::from_microsecond(micros).unwrap_or_default();
-    let about = if text("about").is_empty() { text("trace") } else { text("about") };
-    let mut words = vec![format!("{time:.6}"), text("kind").to_owned(), text("name").to_owned()];
+    let about = if text("about").is_empty() {
+        text("trace")
+    } else {
+        text("about")
+    };
+    let mut words = vec![
+        format!("{time:.6}"),
+        text("kind").to_owned(),
+        text("name").to_owned(),
+    ];
     words.push(about.to_owned());
     words.extend([text("state"), text("code")].map(str::to_owned));
-    words.extend(event["us"].as_u64().map(|us| format!("{} ms", us as f64 / 1e3)));
+    words.extend(
+        event["us"]
+            .as_u64()
+            .map(|us| format!("{} ms", us as f64 / 1e3)),
+    );
     let next = event["next"].as_u64();
     words.extend(next.map(|us| format!("next try in {} s", us as f64 / 1e6)));
     words.push(text("error").to_owned());

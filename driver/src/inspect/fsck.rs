@@ -163,7 +163,10 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
     let left = outcome.problems.iter().filter(counting).count();
     lines.push(match (left, outcome.repaired.len()) {
         (0, 0) => "Records, disk and kernel agree.".to_owned(),
-        (0, n) => format!("{} repaired; records, disk and kernel agree.", count(n, "problem")),
+        (0, n) => format!(
+            "{} repaired; records, disk and kernel agree.",
+            count(n, "problem")
+        ),
         (left, 0) => format!("{}.", count(left, "problem")),
         (left, n) => format!("{}, and {n} repaired.", count(left, "problem")),
     });
@@ -212,7 +215,10 @@ mod tests {
     #[test]
     fn repaired_is_what_is_no_longer_there() {
         let (a, b) = (problem(Severity::Error, "a"), problem(Severity::Error, "b"));
-        let changed = Problem { what: "is left still".to_owned(), ..b.clone() };
+        let changed = Problem {
+            what: "is left still".to_owned(),
+            ..b.clone()
+        };
         assert_eq!(gone(&[a.clone(), b], &[changed]), [a]);
     }
 
@@ -223,7 +229,10 @@ mod tests {
             repaired: vec![problem(Severity::Error, "b")],
         };
         let lines_of_all = lines(&outcome, true);
-        let text: Vec<_> = lines_of_all.iter().map(|line| terminal::plain(line)).collect();
+        let text: Vec<_> = lines_of_all
+            .iter()
+            .map(|line| terminal::plain(line))
+            .collect();
         assert_eq!(
             text,
             [

@@ -70,7 +70,10 @@ impl PoolSurvey {
         let KernelState { loops, mounts } = state;
         let image = pool_root::image(spec);
         let root = pool_root::root(spec, state_dir, image.as_ref(), loops, mounts);
-        let mount = root.as_ref().ok().and_then(|r| pool_root::enclosing(mounts, r));
+        let mount = root
+            .as_ref()
+            .ok()
+            .and_then(|r| pool_root::enclosing(mounts, r));
         let lost = pool_root::lost_image(spec, state_dir, loops, mounts);
         let contents = root.as_ref().map_err(String::clone);
         let contents = contents.and_then(|root| contents_of(kernel, root));
@@ -84,8 +87,14 @@ impl PoolSurvey {
                 .zip(root.as_ref().ok())
                 .and_then(|(mount, root)| lock_holder::of_pool(root, mount.device)),
             fs_type: mount.map(|m| m.fs_type.to_string()).unwrap_or_default(),
-            sparse: root.as_ref().map(|root| sparse_files(kernel, root)).unwrap_or_default(),
-            shut_down: contents.as_ref().map(|c| shut_down(c, state)).unwrap_or_default(),
+            sparse: root
+                .as_ref()
+                .map(|root| sparse_files(kernel, root))
+                .unwrap_or_default(),
+            shut_down: contents
+                .as_ref()
+                .map(|c| shut_down(c, state))
+                .unwrap_or_default(),
             state: contents,
             lost,
         }
@@ -129,20 +138,33 @@ impl Survey {
         // Read the kernel first. An image that is created and attached in between then only looks
         // unused, which is harmless. In the other order its device would look foreign.
         let state = KernelState::read(kernel)?;
-        let pools = specs.iter().map(|spec| PoolSurvey::take(spec, state_dir, &state, kernel));
+        let pools = specs
+            .iter()
+            .map(|spec| PoolSurvey::take(spec, state_dir, &state, kernel));
         let pools: Vec<PoolSurvey> = pools.collect();
-        let own = pools.iter().filter_map(|pool| Some(pool.state.as_ref().ok()?.id)).collect();
+        let own = pools
+            .iter()
+            .filter_map(|pool| Some(pool.state.as_ref().ok()?.id))
+            .collect();
         let leftover = leftover_loops(kernel, state.loops.iter(), &own);
-        Ok(Survey { pools, kernel: state, leftover })
+        Ok(Survey {
+            pools,
+            kernel: state,
+            leftover,
+        })
     }
 
     /// The readable pools with their contents.
     pub fn contents(&self) -> impl Iterator<Item = (&PoolSurvey, &Contents)> {
-        self.pools.iter().filter_map(|pool| Some((pool, pool.state.as_ref().ok()?)))
+        self.pools
+            .iter()
+            .filter_map(|pool| Some((pool, pool.state.as_ref().ok()?)))
     }
 }
 
 /// The entries with a readable record, and the record of each.
 pub(crate) fn readable<R>(items: &[Item<R>]) -> impl Iterator<Item = (&R, &Item<R>)> {
-    items.iter().filter_map(|item| Some((item.record.as_ref().ok()?, item)))
+    items
+        .iter()
+        .filter_map(|item| Some((item.record.as_ref().ok()?, item)))
 }

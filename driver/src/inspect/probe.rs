@@ -99,11 +99,17 @@ fn machine(pool_roots: &[PathBuf]) -> MachineReport {
         now_ns: now_ns(),
         missing: kernel.missing(),
         filesystems: filesystems
-            .map(|(fs, offered)| FilesystemReport { name: fs.to_string(), missing: offered.err() })
+            .map(|(fs, offered)| FilesystemReport {
+                name: fs.to_string(),
+                missing: offered.err(),
+            })
             .collect(),
         direct_io: pool_roots
             .iter()
-            .map(|root| DirectIoReport { root: root.clone(), missing: direct_io(root).err() })
+            .map(|root| DirectIoReport {
+                root: root.clone(),
+                missing: direct_io(root).err(),
+            })
             .collect(),
         leftover_loops: leftover(&kernel, pool_roots).unwrap_or_default(),
     }
@@ -111,7 +117,9 @@ fn machine(pool_roots: &[PathBuf]) -> MachineReport {
 
 /// Loop devices of other pools than these. None if a pool can't be read: a device may be its own.
 fn leftover(kernel: &Linux, pool_roots: &[PathBuf]) -> Option<Vec<LeftoverLoop>> {
-    let own = pool_roots.iter().map(|root| Some(Contents::read(kernel, root).ok()?.id));
+    let own = pool_roots
+        .iter()
+        .map(|root| Some(Contents::read(kernel, root).ok()?.id));
     let own = own.collect::<Option<_>>()?;
     Some(leftover_loops(kernel, &kernel.loops().ok()?, &own))
 }
@@ -119,14 +127,22 @@ fn leftover(kernel: &Linux, pool_roots: &[PathBuf]) -> Option<Vec<LeftoverLoop>>
 /// A filesystem without direct I/O refuses to open a file for it. Nothing is written.
 fn direct_io(root: &Path) -> Result<(), String> {
     let mut options = OpenOptions::new();
-    let opened = options.read(true).custom_flags(libc::O_DIRECT).open(root.join(POOL_FILE));
+    let opened = options
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(root.join(POOL_FILE));
     opened.map(drop).map_err(|error| error.to_string())
 }
 
 /// Generates the file's content from a word. Different words give different data everywhere in the
 /// file.
 fn data(word: &str) -> Vec<u8> {
-    let hash = |n: u32| Sha256::new().chain_update(n.to_be_bytes()).chain_update(word).finalize();
+    let hash = |n: u32| {
+        Sha256::new()
+            .chain_update(n.to_be_bytes())
+            .chain_update(word)
+            .finalize()
+    };
     (0..HASHES).flat_map(hash).collect()
 }
 
@@ -134,12 +150,18 @@ fn data(word: &str) -> Vec<u8> {
 fn write(dir: &Path, word: &str) -> Result<(), ProbeError> {
     let path = dir.join(FILE);
     let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
         file.write_all(&data(word))?;
         file.sync_all()?;
         File::open(dir)?.sync_all()
     };
-    write().map_err(|source| ProbeError::File { path: path.clone(), source })
+    write().map_err(|source| ProbeError::File {
+        path: path.clone(),
+        source,
+    })
 }
 
 fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
@@ -152,7 +174,10 @@ fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
         File::open(&path)?.take(longest).read_to_end(&mut found)?;
         Ok(found)
     };
-    let found = read().map_err(|source| ProbeError::File { path: path.clone(), source })?;
+    let found = read().map_err(|source| ProbeError::File {
+        path: path.clone(),
+        source,
+    })?;
     match found == expected {
         true => Ok(()),
         false => Err(ProbeError::Differs(path)),
@@ -169,7 +194,10 @@ mod tests {
         let path = dir.path();
         assert!(matches!(verify(path, "a"), Err(ProbeError::File { .. })));
         write(path, "a").unwrap();
-        assert!(matches!(write(path, "a"), Err(ProbeError::File { .. })), "overwritten");
+        assert!(
+            matches!(write(path, "a"), Err(ProbeError::File { .. })),
+            "overwritten"
+        );
         verify(path, "a").unwrap();
         assert!(matches!(verify(path, "b"), Err(ProbeError::Differs(_))));
     }
@@ -199,7 +227,11 @@ mod tests {
         let text = serde_json::to_string(&report).unwrap();
         let report: MachineReport = serde_json::from_str(&text).unwrap();
         assert_eq!(report.version, env!("CARGO_PKG_VERSION"));
-        let names: Vec<&str> = report.filesystems.iter().map(|fs| fs.name.as_str()).collect();
+        let names: Vec<&str> = report
+            .filesystems
+            .iter()
+            .map(|fs| fs.name.as_str())
+            .collect();
         assert_eq!(names, ["ext4", "xfs", "btrfs"]);
         assert_eq!(report.direct_io[0].root, dir.path());
         assert!(report.direct_io[0].missing.is_some(), "there is no pool");

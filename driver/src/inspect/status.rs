@@ -28,7 +28,11 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
         terminal::print_json_line(&maps)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);
+    let report = Report::of(&Survey::take(
+        &specs,
+        &args.pools.state_dir(),
+        &Linux::new(),
+    )?);
     let text = |report: &Report| render::text(report, terminal::width(), now_ns());
     print(&report, args.json, text)?;
     Ok(ExitCode::SUCCESS)

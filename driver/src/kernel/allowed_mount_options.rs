@@ -128,7 +128,10 @@ pub fn check_mount_options(fs: FsType, flags: &[String]) -> Result<(), String> {
 
 /// The options of a filesystem, without those that all have.
 fn names(fs: FsType) -> Vec<&'static str> {
-    let mut names: Vec<_> = table(fs).iter().flat_map(|(names, _)| names.split(' ')).collect();
+    let mut names: Vec<_> = table(fs)
+        .iter()
+        .flat_map(|(names, _)| names.split(' '))
+        .collect();
     names.sort_unstable();
     names.dedup();
     names
@@ -171,7 +174,10 @@ pub(crate) fn refused_mount_options(fs: FsType, flags: &[String]) -> Vec<Refused
     }
     if let Some(label) = quoted {
         let why = Why::Value("has no closing quote".to_owned());
-        refused.push(RefusedOption { name: label.to_owned(), why });
+        refused.push(RefusedOption {
+            name: label.to_owned(),
+            why,
+        });
     }
     refused
 }
@@ -186,7 +192,9 @@ fn listed(fs: FsType, name: &str, given: Option<&str>) -> Result<(), Why> {
             return Err(Why::Unlisted);
         }
         let needs_none = rows.iter().any(|value| matches!(value, Value::None));
-        return needs_none.then_some(()).ok_or_else(|| Why::Value("has no value".to_owned()));
+        return needs_none
+            .then_some(())
+            .ok_or_else(|| Why::Value("has no value".to_owned()));
     };
     if is_for_others(&format!("{name}=")) {
         return Ok(());
@@ -194,9 +202,9 @@ fn listed(fs: FsType, name: &str, given: Option<&str>) -> Result<(), Why> {
     let rows = rows(fs, name);
     let mut valued = rows.iter().filter(|value| !matches!(value, Value::None));
     match valued.next() {
-        Some(value) => {
-            value.check(given).map_err(|why| Why::Value(format!("has a value that {why}")))
-        }
+        Some(value) => value
+            .check(given)
+            .map_err(|why| Why::Value(format!("has a value that {why}"))),
         None if rows.is_empty() => Err(Why::Unlisted),
         None => Err(Why::Value("takes no value".to_owned())),
     }
@@ -210,7 +218,10 @@ fn rows(fs: FsType, name: &str) -> Vec<&'static Value> {
 
 /// True for the start of a label: user, role, type, and a range up to its first comma.
 fn is_label(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c))
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c))
 }
 
 /// True for categories after a comma in a label's range, such as `c2`, `c2.c5` or `c2-s3:c4`.

@@ -13,7 +13,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A system call failed.
     #[error("{op} {path}: {source}")]
-    Io { op: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        op: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     /// No space left (ENOSPC, EDQUOT).
     #[error("{op} {path}: no space left")]
     NoSpace { op: &'static str, path: PathBuf },
@@ -61,7 +65,10 @@ pub enum Error {
         "{device} is in use, perhaps by the btrfs at {mount_point}, which does not answer now or is \
          mounted over: bring it back, or unmount what hides it"
     )]
-    UnknownMount { device: PathBuf, mount_point: PathBuf },
+    UnknownMount {
+        device: PathBuf,
+        mount_point: PathBuf,
+    },
     /// The mount to unmount is not, or not on top, where it was seen: others changed the mounts.
     #[error("{op} {path}: other mounts came over this one; look again")]
     Covered { op: &'static str, path: PathBuf },
@@ -117,12 +124,20 @@ impl Error {
         code: Option<i32>,
         message: impl Into<String>,
     ) -> Self {
-        Error::Tool { tool: tool.into(), path: path.to_path_buf(), code, message: message.into() }
+        Error::Tool {
+            tool: tool.into(),
+            path: path.to_path_buf(),
+            code,
+            message: message.into(),
+        }
     }
 
     /// The error for a device without a reported backing file.
     pub fn silent(device: &LoopInfo) -> Self {
-        Error::Silent { device: loop_path(device.minor), file: PathBuf::from(&device.backing_path) }
+        Error::Silent {
+            device: loop_path(device.minor),
+            file: PathBuf::from(&device.backing_path),
+        }
     }
 
     /// True if the written filesystem, usually the pool, is full.

@@ -113,16 +113,29 @@ impl Ext4Layout {
         // bigalloc.
         if grows_mounted && self.sparse_super2.is_none() {
             let most = self.most_blocks();
-            let too_large = NoGrowth::TooLarge { most: self.in_bytes(most) };
-            return if reached <= most { Mounted } else { Not(too_large) };
+            let too_large = NoGrowth::TooLarge {
+                most: self.in_bytes(most),
+            };
+            return if reached <= most {
+                Mounted
+            } else {
+                Not(too_large)
+            };
         }
-        let most = if self.cluster_blocks > 1 { self.blocks } else { self.most_unmounted() };
+        let most = if self.cluster_blocks > 1 {
+            self.blocks
+        } else {
+            self.most_unmounted()
+        };
         if reached <= most {
             return Unmounted;
         }
         let most = self.in_bytes(most);
         Not(match self.sparse_super2 {
-            Some(_) => NoGrowth::Feature { name: "sparse_super2", most },
+            Some(_) => NoGrowth::Feature {
+                name: "sparse_super2",
+                most,
+            },
             None => NoGrowth::NotPermitted { most },
         })
     }
@@ -165,7 +178,11 @@ impl Ext4Layout {
     fn most_blocks(&self) -> u64 {
         let groups = u64::from(u32::MAX) / self.inodes_per_group;
         let by_inodes = self.end_of(groups);
-        if self.is_wide { by_inodes } else { by_inodes.min(u32::MAX.into()) }
+        if self.is_wide {
+            by_inodes
+        } else {
+            by_inodes.min(u32::MAX.into())
+        }
     }
 
     /// The number of blocks of the largest filesystem to which this one can be grown while it is
@@ -185,11 +202,15 @@ impl Ext4Layout {
 
     /// The block after the last one of so many groups.
     fn end_of(&self, groups: u64) -> u64 {
-        groups.saturating_mul(self.blocks_per_group).saturating_add(self.first_block)
+        groups
+            .saturating_mul(self.blocks_per_group)
+            .saturating_add(self.first_block)
     }
 
     fn groups(&self, blocks: u64) -> u64 {
-        blocks.saturating_sub(self.first_block).div_ceil(self.blocks_per_group)
+        blocks
+            .saturating_sub(self.first_block)
+            .div_ceil(self.blocks_per_group)
     }
 
     fn descriptors_per_block(&self) -> u64 {

@@ -52,7 +52,11 @@ impl Extent {
 
     /// The address on the filesystem of the byte at `offset`, which the extent must contain.
     fn address_at(&self, offset: u64) -> u64 {
-        if self.addressed { self.physical.wrapping_add(offset - self.logical) } else { 0 }
+        if self.addressed {
+            self.physical.wrapping_add(offset - self.logical)
+        } else {
+            0
+        }
     }
 
     /// True if `next` continues this extent, both in the file and on the filesystem.
@@ -168,7 +172,10 @@ pub fn allocated(file: &File, span: Range, emit: &mut dyn FnMut(Range) -> bool) 
     while at < span.end() {
         let window = window(file, at, span.end())?;
         for extent in &window.extents {
-            let range = Range { offset: extent.logical, length: extent.length };
+            let range = Range {
+                offset: extent.logical,
+                length: extent.length,
+            };
             if !emit(range) {
                 return Ok(());
             }
@@ -252,8 +259,13 @@ fn push(differences: &mut Vec<Difference>, from: u64, until: u64, certain: bool)
         Some(last) if last.range.end() == from && last.certain == certain => {
             last.range.length += until - from;
         }
-        _ => differences
-            .push(Difference { range: Range { offset: from, length: until - from }, certain }),
+        _ => differences.push(Difference {
+            range: Range {
+                offset: from,
+                length: until - from,
+            },
+            certain,
+        }),
     }
 }
 
@@ -281,8 +293,11 @@ impl Pair {
             let between = window(target, from, before.end)?;
             let after = window(base, from, between.end)?;
             let end = after.end;
-            let mut pair =
-                Pair { base: after.extents, target: clip(&between.extents, from, end), end };
+            let mut pair = Pair {
+                base: after.extents,
+                target: clip(&between.extents, from, end),
+                end,
+            };
             let settled = clip(&before.extents, from, end) == pair.base;
             if !settled && attempt < ATTEMPTS {
                 attempt += 1;
@@ -343,17 +358,31 @@ fn written(raw: &fiemap::RawExtent) -> Option<Extent> {
 }
 
 fn cannot_map(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS))
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS)
+    )
 }
 
 /// Like [`window`], but with SEEK_DATA and SEEK_HOLE, for a filesystem without FIEMAP: one extent,
 /// without an address.
 fn seek_window(file: &File, from: u64, until: u64) -> Result<Window> {
     let Some((start, end)) = next_data(file, from, until)? else {
-        return Ok(Window { extents: Vec::new(), end: until });
+        return Ok(Window {
+            extents: Vec::new(),
+            end: until,
+        });
     };
-    let extent = Extent { logical: start, physical: 0, length: end - start, addressed: false };
-    Ok(Window { extents: vec![extent], end })
+    let extent = Extent {
+        logical: start,
+        physical: 0,
+        length: end - start,
+        addressed: false,
+    };
+    Ok(Window {
+        extents: vec![extent],
+        end,
+    })
 }
 
 fn append(extents: &mut Vec<Extent>, next: Extent) {

@@ -18,7 +18,10 @@ pub fn effect(_name: &'static str) -> io::Result<()> {
 
 /// Announces an effect. In a test, returns the error with which the effect must fail.
 #[cfg(feature = "failpoints")]
-#[expect(clippy::print_stderr, reason = "a test reads it, and it has no text of others")]
+#[expect(
+    clippy::print_stderr,
+    reason = "a test reads it, and it has no text of others"
+)]
 pub fn effect(name: &'static str) -> io::Result<()> {
     for point in ["effect", name] {
         if let Some(action) = fail::eval(point, |action| action.unwrap_or_default()) {

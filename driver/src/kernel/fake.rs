@@ -217,8 +217,17 @@ impl Model {
         let locked = self.state.lock();
         match locked.content(image)? {
             Content::Filesystem { fs, uuid, size, .. } => {
-                let FsState { unreplayed, needs_check } = state;
-                let content = Content::Filesystem { fs, uuid, size, unreplayed, needs_check };
+                let FsState {
+                    unreplayed,
+                    needs_check,
+                } = state;
+                let content = Content::Filesystem {
+                    fs,
+                    uuid,
+                    size,
+                    unreplayed,
+                    needs_check,
+                };
                 locked.set_content(image, &content)
             }
             _ => Err(Error::errno("superblock", image, libc::EINVAL)),
@@ -243,7 +252,9 @@ impl Model {
 
     /// Changes the bytes of its file that a device shows, as a process with write access can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
-        self.change_loop(minor, |slot| (slot.offset, slot.size_limit) = (offset, size_limit));
+        self.change_loop(minor, |slot| {
+            (slot.offset, slot.size_limit) = (offset, size_limit)
+        });
     }
 
     /// Changes a device's logical block size, as its user can (LOOP_SET_BLOCK_SIZE).
@@ -257,7 +268,9 @@ impl Model {
         let file = backing.try_clone();
         let file = file.map_err(|e| Error::io("dup", "the backing file", e))?;
         let backing = super::file_id(&file)?;
-        self.change_loop(minor, |slot| (slot.backing, slot.rdev, slot.file) = (backing, 0, file));
+        self.change_loop(minor, |slot| {
+            (slot.backing, slot.rdev, slot.file) = (backing, 0, file)
+        });
         Ok(())
     }
 
@@ -303,7 +316,10 @@ impl Model {
     /// Records an effect or a query. Returns the error with which it must fail after it is done.
     fn enter(&self, op: &'static str, path: &Path, is_effect: bool) -> Result<Option<Error>> {
         if is_effect {
-            self.script.lock().effects.push(Effect { op, path: path.to_path_buf() });
+            self.script.lock().effects.push(Effect {
+                op,
+                path: path.to_path_buf(),
+            });
             effect(op).map_err(|e| Error::io(op, path, e))?;
         }
         let (hook, fault) = {

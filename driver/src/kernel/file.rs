@@ -114,7 +114,9 @@ pub fn has_data(file: &File) -> Result<bool> {
 
 /// Calls fsync. An error names the file `what`.
 pub fn sync(file: &File, what: &Path) -> Result<()> {
-    effect("file.sync").and_then(|()| file.sync_all()).map_err(|e| Error::io("fsync", what, e))
+    effect("file.sync")
+        .and_then(|()| file.sync_all())
+        .map_err(|e| Error::io("fsync", what, e))
 }
 
 /// Calls fsync on a directory.
@@ -129,7 +131,10 @@ fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
 /// True if files in this directory can be cloned. Tries it with two small unlinked files.
 pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
     let (from, to) = (scratch(dir, ".clone-from")?, scratch(dir, ".clone-to")?);
-    match (&from).write_all(&[1; 4096]).map_err(on_file("write", &from)) {
+    match (&from)
+        .write_all(&[1; 4096])
+        .map_err(on_file("write", &from))
+    {
         // The test also works on a full pool: an empty file can be cloned as well.
         Err(e) if !e.is_no_space() => return Err(e),
         _ => {}
@@ -265,7 +270,9 @@ fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Res
 /// fsync of the directory. After a crash, `name` has either the old content or the new one. A
 /// temporary file (`.<name>.new`) may remain, which the next call reuses.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
-    put(dir, name, content, |file| effect("file.sync").and_then(|()| file.sync_all()))?;
+    put(dir, name, content, |file| {
+        effect("file.sync").and_then(|()| file.sync_all())
+    })?;
     sync_dir(dir)
 }
 
@@ -395,14 +402,18 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
 /// Names in a directory, sorted. A name that is not UTF-8 (never the driver's) has replacement
 /// characters.
 pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
-    Ok(list_inodes(dir)?.into_iter().map(|(name, _)| name).collect())
+    Ok(list_inodes(dir)?
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect())
 }
 
 /// Like [`list`], with the inode of each entry.
 pub(crate) fn list_inodes(dir: BorrowedFd<'_>) -> Result<Vec<(String, u64)>> {
     let entries = raw_entries(dir)?.into_iter();
-    let mut entries: Vec<_> =
-        entries.map(|(name, inode)| (name.to_string_lossy().into_owned(), inode)).collect();
+    let mut entries: Vec<_> = entries
+        .map(|(name, inode)| (name.to_string_lossy().into_owned(), inode))
+        .collect();
     entries.sort_unstable();
     Ok(entries)
 }

@@ -49,7 +49,9 @@ impl Foreground {
     fn quiet(&self) -> Quiet {
         match *self.0.lock() {
             State { running: 1.., .. } => Quiet::Not,
-            State { ended: Some(ended), .. } => Quiet::For(ended.elapsed()),
+            State {
+                ended: Some(ended), ..
+            } => Quiet::For(ended.elapsed()),
             State { ended: None, .. } => Quiet::For(Duration::MAX),
         }
     }
@@ -106,7 +108,13 @@ pub(crate) fn is_busy() -> bool {
 
 fn quiet() -> Quiet {
     let longest = Quiet::For(Duration::MAX);
-    POOLS.with_borrow(|pools| pools.iter().map(|pool| pool.quiet()).min().unwrap_or(longest))
+    POOLS.with_borrow(|pools| {
+        pools
+            .iter()
+            .map(|pool| pool.quiet())
+            .min()
+            .unwrap_or(longest)
+    })
 }
 
 /// The steps of long work.
@@ -117,7 +125,9 @@ pub(crate) struct Steps {
 impl Steps {
     /// Begins the first step.
     pub(crate) fn begin() -> Steps {
-        Steps { began: Instant::now() }
+        Steps {
+            began: Instant::now(),
+        }
     }
 
     /// Ends a step and begins the next one, after a pause if calls come first.

@@ -40,7 +40,10 @@ mod tests {
         let mut words = Interned::<str>::default();
         let kept: Vec<Arc<str>> = (0..100).map(|n| words.get(format!("kept {n}"))).collect();
         for (n, word) in kept.iter().enumerate() {
-            assert!(Arc::ptr_eq(word, &words.get(format!("kept {n}").as_str())), "{word}");
+            assert!(
+                Arc::ptr_eq(word, &words.get(format!("kept {n}").as_str())),
+                "{word}"
+            );
         }
         for n in 0..10_000 {
             words.get(format!("used once {n}"));

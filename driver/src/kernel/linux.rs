@@ -71,7 +71,10 @@ impl Linux {
 
     /// Like [`Linux::following`], but looks at mounts as on a kernel that shows no more than this.
     pub fn following_by(queries: MountQueries) -> Linux {
-        Linux { known: Some(known::Known::new(queries)), ..Linux::default() }
+        Linux {
+            known: Some(known::Known::new(queries)),
+            ..Linux::default()
+        }
     }
 
     /// What the driver lacks to serve volumes, each with a remedy; empty if it lacks nothing.
@@ -129,7 +132,9 @@ impl Kernel for Linux {
     }
 
     fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached> {
-        phase("loop detach", || loopdev::detach_silent(self, minor, backing_path))
+        phase("loop detach", || {
+            loopdev::detach_silent(self, minor, backing_path)
+        })
     }
 
     fn loop_size(&self, device: &LoopDevice) -> Result<u64> {
@@ -201,7 +206,9 @@ impl Kernel for Linux {
         mounts: &[&MountEntry],
         at: &[(&Path, Option<&MountEntry>)],
     ) -> bool {
-        self.known.as_ref().is_none_or(|known| known.confirm(self, loops, mounts, at))
+        self.known
+            .as_ref()
+            .is_none_or(|known| known.confirm(self, loops, mounts, at))
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {

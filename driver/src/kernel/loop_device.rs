@@ -63,8 +63,10 @@ pub fn loop_path(minor: u32) -> PathBuf {
 
 /// The nodes of loop devices, for messages.
 pub(crate) fn loop_names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
-    let names: Vec<_> =
-        loops.into_iter().map(|l| loop_path(l.minor).display().to_string()).collect();
+    let names: Vec<_> = loops
+        .into_iter()
+        .map(|l| loop_path(l.minor).display().to_string())
+        .collect();
     names.join(", ")
 }
 
@@ -121,8 +123,12 @@ impl Keyed for LoopInfo {
 
     fn keys(&self) -> impl Iterator<Item = LoopKey> {
         let backing = self.backing.map_or(LoopKey::Silent, LoopKey::Backing);
-        let directory = self.directory().map(|name| LoopKey::Directory(name.to_owned()));
-        std::iter::once(backing).chain(directory).chain(self.below().map(LoopKey::Below))
+        let directory = self
+            .directory()
+            .map(|name| LoopKey::Directory(name.to_owned()));
+        std::iter::once(backing)
+            .chain(directory)
+            .chain(self.below().map(LoopKey::Below))
     }
 }
 
@@ -183,7 +189,9 @@ impl KnownLoops {
     /// Those of these devices that were not queried just now. Before a caller relies on them, the
     /// kernel must confirm them ([`Kernel::confirm`](super::Kernel::confirm)).
     pub(crate) fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
-        devices.filter(|device| !self.asked.contains(&device.minor)).collect()
+        devices
+            .filter(|device| !self.asked.contains(&device.minor))
+            .collect()
     }
 
     /// Changes a copy of the devices.
@@ -205,7 +213,10 @@ impl Deref for KnownLoops {
 
 impl From<Vec<LoopInfo>> for KnownLoops {
     fn from(devices: Vec<LoopInfo>) -> Self {
-        KnownLoops { table: devices.into(), ..KnownLoops::default() }
+        KnownLoops {
+            table: devices.into(),
+            ..KnownLoops::default()
+        }
     }
 }
 
@@ -292,12 +303,14 @@ impl LoopInfo {
         let blocks = self.block_size;
         match (self.offset, self.size_limit) {
             (0, 0) if self.backing_rdev != 0 || matches!(blocks, 0 | BLOCK_SIZE) => None,
-            (0, 0) => Some(format!("its blocks are of {blocks} bytes, not {BLOCK_SIZE}")),
+            (0, 0) => Some(format!(
+                "its blocks are of {blocks} bytes, not {BLOCK_SIZE}"
+            )),
             (offset, 0) => Some(format!("it begins at byte {offset} of its file")),
             (0, limit) => Some(format!("it is limited to {limit} bytes of its file")),
-            (offset, limit) => {
-                Some(format!("it is limited to {limit} bytes of its file, from byte {offset} on"))
-            }
+            (offset, limit) => Some(format!(
+                "it is limited to {limit} bytes of its file, from byte {offset} on"
+            )),
         }
     }
 }
@@ -314,7 +327,10 @@ pub enum Detached {
 /// Device and inode of an open file.
 pub fn file_id(file: impl AsFd) -> Result<FileId> {
     let stat = rustix::fs::fstat(file).map_err(|e| Error::io("fstat", "an open file", e.into()))?;
-    Ok(FileId { dev: stat.st_dev, ino: stat.st_ino })
+    Ok(FileId {
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+    })
 }
 
 #[cfg(test)]
@@ -337,8 +353,13 @@ mod tests {
             (4096, 0, 512, 0x700, Some("begins at byte 4096")),
         ];
         for (offset, size_limit, block_size, backing_rdev, expected) in table {
-            let info =
-                LoopInfo { offset, size_limit, block_size, backing_rdev, ..LoopInfo::default() };
+            let info = LoopInfo {
+                offset,
+                size_limit,
+                block_size,
+                backing_rdev,
+                ..LoopInfo::default()
+            };
             let found = info.tampered();
             let fits = match (&found, expected) {
                 (Some(found), Some(expected)) => found.contains(expected),
@@ -367,13 +388,25 @@ mod tests {
             ("", true),
         ];
         for (path, needed) in table {
-            let scope = LoopScope::Image { directory: "vol-aa-11", minors: &none };
+            let scope = LoopScope::Image {
+                directory: "vol-aa-11",
+                minors: &none,
+            };
             assert_eq!(scope.needs(3, path), needed, "{path}");
             assert!(LoopScope::All.needs(3, path), "{path}");
         }
-        let of_device = LoopScope::Image { directory: "vol-aa-11", minors: &recorded };
-        assert_eq!([3, 4].map(|minor| of_device.needs(minor, OTHER)), [true, false]);
-        let of_pool = LoopScope::Image { directory: "default.img", minors: &none };
+        let of_device = LoopScope::Image {
+            directory: "vol-aa-11",
+            minors: &recorded,
+        };
+        assert_eq!(
+            [3, 4].map(|minor| of_device.needs(minor, OTHER)),
+            [true, false]
+        );
+        let of_pool = LoopScope::Image {
+            directory: "default.img",
+            minors: &none,
+        };
         assert!(of_pool.needs(3, OTHER), "another kind of image");
     }
 

@@ -30,7 +30,10 @@ static EXT4: &[Allowed] = &[
     option(
         &["-E"],
         Pairs(&[
-            ("lazy_itable_init lazy_journal_init packed_meta_blocks", SWITCH),
+            (
+                "lazy_itable_init lazy_journal_init packed_meta_blocks",
+                SWITCH,
+            ),
             ("nodiscard", Value::None),
             ("num_backup_sb", OneOf("0 1 2")),
             ("resize stride stripe_width stripe-width", Size),
@@ -80,10 +83,26 @@ static XFS: &[Allowed] = &[
             ("exchange nrext64 projid32bit sparse", SWITCH),
         ]),
     ),
-    option(&["-l"], Pairs(&[("concurrency size su sunit version", Size), ("lazy-count", SWITCH)])),
+    option(
+        &["-l"],
+        Pairs(&[
+            ("concurrency size su sunit version", Size),
+            ("lazy-count", SWITCH),
+        ]),
+    ),
     option(&["-L"], Label(12)),
-    option(&["-m"], Pairs(&[("bigtime crc finobt inobtcount reflink rmapbt", SWITCH)])),
-    option(&["-n"], Pairs(&[("ftype parent", SWITCH), ("size", Size), ("version", OneOf("2 ci"))])),
+    option(
+        &["-m"],
+        Pairs(&[("bigtime crc finobt inobtcount reflink rmapbt", SWITCH)]),
+    ),
+    option(
+        &["-n"],
+        Pairs(&[
+            ("ftype parent", SWITCH),
+            ("size", Size),
+            ("version", OneOf("2 ci")),
+        ]),
+    ),
     option(&["-s"], Pairs(&[("size", Size)])),
 ];
 
@@ -101,9 +120,15 @@ static BTRFS: &[Allowed] = &[
              squota",
         ),
     ),
-    option(&["-R", "--runtime-features"], Features("block-group-tree free-space-tree quota")),
+    option(
+        &["-R", "--runtime-features"],
+        Features("block-group-tree free-space-tree quota"),
+    ),
     option(&["-s", "--sectorsize"], OneOf("4096")),
-    option(&["--csum", "--checksum"], OneOf("blake2 crc32c sha256 xxhash")),
+    option(
+        &["--csum", "--checksum"],
+        OneOf("blake2 crc32c sha256 xxhash"),
+    ),
 ];
 
 fn table(fs: FsType) -> &'static [Allowed] {
@@ -119,8 +144,11 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let Some((name, attached, value)) = find(fs, word) else {
-            let allowed: Vec<_> =
-                table(fs).iter().flat_map(|option| option.names).copied().collect();
+            let allowed: Vec<_> = table(fs)
+                .iter()
+                .flat_map(|option| option.names)
+                .copied()
+                .collect();
             return Err(format!(
                 "{word:?} is not allowed for {fs}; allowed are {}",
                 allowed.join(", ")
@@ -131,7 +159,9 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
             (_, Some(attached)) => attached,
             (_, None) => words.next().ok_or_else(|| format!("{name} has no value"))?,
         };
-        value.check(given).map_err(|why| format!("{name} {given:?} {why} ({fs})"))?;
+        value
+            .check(given)
+            .map_err(|why| format!("{name} {given:?} {why} ({fs})"))?;
     }
     Ok(())
 }

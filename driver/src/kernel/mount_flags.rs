@@ -111,7 +111,9 @@ pub(super) fn is_for_others(option: &str) -> bool {
             | "group"
             | "_netdev"
             | "nofail"
-    ) || ["x-", "X-", "comment="].iter().any(|prefix| option.starts_with(prefix))
+    ) || ["x-", "X-", "comment="]
+        .iter()
+        .any(|prefix| option.starts_with(prefix))
 }
 
 /// Flags of mount(2) and the remaining words for the filesystem. `read_only` wins over a later
@@ -146,12 +148,27 @@ mod tests {
             (true, "rw", MS_RDONLY, ""),
             (false, "ro noatime", MS_RDONLY | MS_NOATIME, ""),
             (false, "ro rw", 0, ""),
-            (false, "noexec,nosuid nodev", MS_NOEXEC | MS_NOSUID | MS_NODEV, ""),
+            (
+                false,
+                "noexec,nosuid nodev",
+                MS_NOEXEC | MS_NOSUID | MS_NODEV,
+                "",
+            ),
             (false, "noexec exec", 0, ""),
             (false, "lazytime dirsync", MS_LAZYTIME | MS_DIRSYNC, ""),
-            (false, "nouuid discard strictatime", MS_STRICTATIME, "nouuid,discard"),
+            (
+                false,
+                "nouuid discard strictatime",
+                MS_STRICTATIME,
+                "nouuid,discard",
+            ),
             (false, "defaults _netdev x-systemd.automount nofail", 0, ""),
-            (false, "data=ordered errors=panic", 0, "data=ordered,errors=panic"),
+            (
+                false,
+                "data=ordered errors=panic",
+                0,
+                "data=ordered,errors=panic",
+            ),
             // The filesystem rejects these words, not this function.
             (false, "bind remount loop", 0, "bind,remount,loop"),
         ] {
@@ -176,7 +193,12 @@ mod tests {
         ] {
             for read_only in [false, true] {
                 let words: Vec<String> = options.split(' ').map(str::to_owned).collect();
-                let expected = BindFlags { read_only, nosuid, nodev, noexec };
+                let expected = BindFlags {
+                    read_only,
+                    nosuid,
+                    nodev,
+                    noexec,
+                };
                 assert_eq!(BindFlags::of(&words, read_only), expected, "{options}");
             }
         }

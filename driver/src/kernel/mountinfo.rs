@@ -49,7 +49,9 @@ impl MountEntry {
     pub fn loop_minors(&self) -> impl Iterator<Item = u32> {
         let (major, minor) = self.device;
         let numbered = (major == super::LOOP_MAJOR).then_some(minor);
-        numbered.into_iter().chain(self.btrfs_loops.iter().flatten().copied())
+        numbered
+            .into_iter()
+            .chain(self.btrfs_loops.iter().flatten().copied())
     }
 
     /// The first of [`MountEntry::loop_minors`]. Only a btrfs has more than one.
@@ -99,7 +101,9 @@ impl MountEntry {
 
     /// True if the filesystem discards freed space (for btrfs: `discard=async`).
     pub(crate) fn discards(&self) -> bool {
-        self.super_options.iter().any(|option| is_discard(option) && option != "nodiscard")
+        self.super_options
+            .iter()
+            .any(|option| is_discard(option) && option != "nodiscard")
     }
 }
 
@@ -193,9 +197,15 @@ impl MountTable {
             let Some(entry) = self.entries.get(number) else {
                 continue;
             };
-            let loop_node = self.nodes.as_ref().and_then(|nodes| entry.loop_node_in(nodes));
+            let loop_node = self
+                .nodes
+                .as_ref()
+                .and_then(|nodes| entry.loop_node_in(nodes));
             if loop_node != entry.loop_node {
-                let entry = MountEntry { loop_node, ..(**entry).clone() };
+                let entry = MountEntry {
+                    loop_node,
+                    ..(**entry).clone()
+                };
                 self.entries.insert(number, Arc::new(entry));
             }
         }
@@ -205,7 +215,10 @@ impl MountTable {
         let dev = Path::new("/dev");
         let on = self.at(dev).or_else(|| self.at(Path::new("/")))?;
         let below = dev.strip_prefix(&*on.mount_point).unwrap_or(dev);
-        Some(DeviceNodes { device: on.device, dir: on.root.join(below) })
+        Some(DeviceNodes {
+            device: on.device,
+            dir: on.root.join(below),
+        })
     }
 
     /// The topmost mount at exactly this path.
@@ -225,7 +238,9 @@ impl MountTable {
 
     /// Bind mounts of a loop device's node, oldest first.
     pub fn of_loop_node(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
-        self.entries.with(MountKey::LoopNode(minor)).map(|entry| &**entry)
+        self.entries
+            .with(MountKey::LoopNode(minor))
+            .map(|entry| &**entry)
     }
 
     /// Mounts of a btrfs that could not be asked for its devices.
@@ -235,7 +250,9 @@ impl MountTable {
 
     /// Filesystem mounts of a loop device, the oldest first.
     pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
-        self.entries.with(MountKey::Loop(minor)).map(|entry| &**entry)
+        self.entries
+            .with(MountKey::Loop(minor))
+            .map(|entry| &**entry)
     }
 }
 
@@ -301,7 +318,13 @@ fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
     let mut rest = field;
     while let [first, tail @ ..] = rest {
         match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] => {
                 out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
                 rest = after;
             }

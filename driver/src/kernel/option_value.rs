@@ -42,8 +42,13 @@ impl Value {
             Value::None => Err("takes no value".to_owned()),
             Size => is(is_size(given), "is not a size"),
             Percent => {
-                let half = given.parse::<f64>().is_ok_and(|p| (0.0..=50.0).contains(&p));
-                is(half && !given.starts_with(['+', '-']), "is not a percentage up to 50")
+                let half = given
+                    .parse::<f64>()
+                    .is_ok_and(|p| (0.0..=50.0).contains(&p));
+                is(
+                    half && !given.starts_with(['+', '-']),
+                    "is not a percentage up to 50",
+                )
             }
             Owner => {
                 let ids = given.split_once(':');
@@ -71,7 +76,9 @@ impl Value {
             Pairs(known) => given.split(',').try_for_each(|pair| in_pairs(known, pair)),
             Number => is(is_number(given), "is not a number of 32 bits"),
             Subvolume => {
-                let plain = given.chars().all(|c| c.is_ascii_alphanumeric() || "/@._-".contains(c));
+                let plain = given
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "/@._-".contains(c));
                 let inside = !given.split('/').any(|part| part == "..");
                 is(
                     !given.is_empty() && inside && plain,
@@ -83,7 +90,9 @@ impl Value {
 }
 
 fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
-    let (key, given) = pair.split_once('=').map_or((pair, None), |(k, v)| (k, Some(v)));
+    let (key, given) = pair
+        .split_once('=')
+        .map_or((pair, None), |(k, v)| (k, Some(v)));
     let Some((_, value)) = known.iter().find(|(keys, _)| one_of(keys, key).is_ok()) else {
         let keys: Vec<_> = known.iter().map(|(keys, _)| *keys).collect();
         let why = one_of(&keys.join(" "), key);
@@ -92,9 +101,9 @@ fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
     match (value, given) {
         (Value::None, None) => Ok(()),
         (_, None) => Err(format!("has no value for {key}")),
-        (value, Some(given)) => {
-            value.check(given).map_err(|why| format!("has {pair:?}, which {why}"))
-        }
+        (value, Some(given)) => value
+            .check(given)
+            .map_err(|why| format!("has {pair:?}, which {why}")),
     }
 }
 
@@ -109,7 +118,9 @@ fn is(holds: bool, otherwise: &str) -> Result<(), String> {
 
 /// True for digits with an optional one-letter unit.
 fn is_size(word: &str) -> bool {
-    let digits = word.strip_suffix(|c: char| c.is_ascii_alphabetic()).unwrap_or(word);
+    let digits = word
+        .strip_suffix(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(word);
     (1..=15).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
 }
 

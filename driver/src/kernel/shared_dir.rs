@@ -25,13 +25,18 @@ pub struct SharedDir {
 impl SharedDir {
     /// Takes a directory that is open for reading: fsync fails on an O_PATH handle.
     pub fn new(dir: File) -> SharedDir {
-        SharedDir { dir, fsync: Shared::default() }
+        SharedDir {
+            dir,
+            fsync: Shared::default(),
+        }
     }
 
     /// Makes all changes before this call durable: calls fsync, or waits for the fsync of another
     /// thread that starts after this call.
     pub fn sync(&self) -> Result<()> {
-        let synced = self.fsync.run(|| effect("file.sync").and_then(|()| self.dir.sync_all()));
+        let synced = self
+            .fsync
+            .run(|| effect("file.sync").and_then(|()| self.dir.sync_all()));
         synced.map_err(on_file::<io::Error>("fsync", &self.dir))
     }
 }

@@ -47,7 +47,8 @@ impl<T: Keyed> SharedTable<T> {
 
     /// The items with this key, in order.
     pub(crate) fn with(&self, key: T::Key) -> impl DoubleEndedIterator<Item = &Arc<T>> {
-        self.numbers_with(key).filter_map(|number| self.items.get(&number))
+        self.numbers_with(key)
+            .filter_map(|number| self.items.get(&number))
     }
 
     /// Number of items.
@@ -82,7 +83,10 @@ impl<T: Keyed> SharedTable<T> {
 
 impl<T: Keyed> Clone for SharedTable<T> {
     fn clone(&self) -> Self {
-        SharedTable { items: self.items.clone(), index: self.index.clone() }
+        SharedTable {
+            items: self.items.clone(),
+            index: self.index.clone(),
+        }
     }
 }
 
@@ -136,7 +140,10 @@ mod tests {
         table.insert(7, Arc::new(Word("c")));
         table.remove(3);
         table.remove(4);
-        assert_eq!((words(&table), with(&table, 'a')), (vec!["d", "c", "bc"], vec![]));
+        assert_eq!(
+            (words(&table), with(&table, 'a')),
+            (vec!["d", "c", "bc"], vec![])
+        );
         assert_eq!(with(&table, 'b'), ["bc"]);
         assert_eq!(with(&table, 'c'), ["c", "bc"]);
         assert_eq!((table.len(), table.get(5)), (3, Some(&Arc::new(Word("d")))));

@@ -48,7 +48,11 @@ impl<K: Ord + Clone> UnderWay<K> {
     /// Adds an entry. `None` if there is one with this key.
     pub(crate) fn enter(&self, key: K) -> Option<Entry<'_, K>> {
         // An entry that was not added must not be dropped.
-        self.0.lock().insert(key.clone(), ()).is_none().then(|| Entry { table: self, key })
+        self.0
+            .lock()
+            .insert(key.clone(), ())
+            .is_none()
+            .then(|| Entry { table: self, key })
     }
 }
 

@@ -39,7 +39,10 @@ impl Wanted {
     /// Work that calls `step` before each of its steps.
     #[cfg(test)]
     pub(crate) fn with_step(step: impl Fn() + Send + Sync + 'static) -> Wanted {
-        Wanted { step: Some(Box::new(step)), ..Wanted::default() }
+        Wanted {
+            step: Some(Box::new(step)),
+            ..Wanted::default()
+        }
     }
 
     /// From now on, the work is not wanted.
@@ -76,7 +79,9 @@ impl Drop for Restored {
 
 impl fmt::Debug for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wanted").field("ended", &self.ended).finish_non_exhaustive()
+        f.debug_struct("Wanted")
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
     }
 }
 
@@ -98,7 +103,13 @@ pub(crate) fn check(file: &std::fs::File) -> Result<()> {
     if let Some(step) = &current.step {
         step();
     }
-    if current.has_ended() { Err(Error::Unwanted { path: name_of(file) }) } else { Ok(()) }
+    if current.has_ended() {
+        Err(Error::Unwanted {
+            path: name_of(file),
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// Says that the work of this thread needs its sources no more.

@@ -73,7 +73,10 @@ where
         let sent = async {
             let request = Request::new(api.resource_url()).list(&params);
             let request = request.map_err(kube::Error::BuildRequest)?;
-            api.clone().into_client().request::<ObjectList<Readable<K>>>(request).await
+            api.clone()
+                .into_client()
+                .request::<ObjectList<Readable<K>>>(request)
+                .await
         };
         let page = match timely(call.clone(), sent).await {
             // A list of no objects is a list.

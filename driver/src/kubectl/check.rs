@@ -78,9 +78,13 @@ pub enum Error {
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     let mut progress = Progress::new();
-    let facts = gather::gather(cluster, &mut progress).await.map_err(Error::Unreachable)?;
+    let facts = gather::gather(cluster, &mut progress)
+        .await
+        .map_err(Error::Unreachable)?;
     let mut sections = decide::decide(&facts);
-    let printer = Printer { json: args.output == Some(Output::Json) };
+    let printer = Printer {
+        json: args.output == Some(Output::Json),
+    };
     for section in &sections {
         printer.lines(&render::section(section))?;
     }
@@ -99,7 +103,11 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         true => printer.json(&report)?,
         false => printer.lines(&[render::summary(&sections)])?,
     }
-    Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Runs the live check. Its lines are printed as soon as they are known. A failure to print does

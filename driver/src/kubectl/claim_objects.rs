@@ -18,7 +18,10 @@ const EVENTS_OF_CLUSTER: &str = "default";
 /// Reads a claim of the namespace, its volume and its snapshots. Without the claim, the result has
 /// no objects.
 pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
+    let mut objects = Objects {
+        has_all_volumes: true,
+        ..Objects::default()
+    };
     read_claim(cluster, name, &mut objects).await?;
     if objects.claims.is_empty() {
         return Ok(objects);
@@ -36,10 +39,15 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, Api
 /// Reads a snapshot of the namespace, its content, and the claim that it was taken of. Without the
 /// snapshot, the result has no objects.
 pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
+    let mut objects = Objects {
+        has_all_volumes: true,
+        ..Objects::default()
+    };
     let snapshot = api::get(&beside(cluster), name).await;
     objects.snapshots = objects.noted_if_about_one_kind(snapshot.map(Vec::from_iter))?;
-    let Some(snapshot) = objects.snapshots.first() else { return Ok(objects) };
+    let Some(snapshot) = objects.snapshots.first() else {
+        return Ok(objects);
+    };
     if let Some(claim) = snapshot.spec.source.persistent_volume_claim_name.clone() {
         read_claim(cluster, &claim, &mut objects).await?;
     }
@@ -49,7 +57,10 @@ pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Obj
 
 /// Reads a pod of the namespace. Without it, the result has no objects.
 pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
+    let mut objects = Objects {
+        has_all_volumes: true,
+        ..Objects::default()
+    };
     let pod = api::get(&beside(cluster), name).await;
     objects.pods = objects.noted_if_about_one_kind(pod.map(Vec::from_iter))?;
     Ok(objects)
@@ -74,8 +85,12 @@ fn beside<K: Namespaced>(cluster: &Cluster) -> Api<K> {
 
 /// Reads the contents of the snapshots.
 async fn read_contents(cluster: &Cluster, objects: &mut Objects) {
-    let names: Vec<String> =
-        objects.snapshots.iter().filter_map(content_name).map(str::to_owned).collect();
+    let names: Vec<String> = objects
+        .snapshots
+        .iter()
+        .filter_map(content_name)
+        .map(str::to_owned)
+        .collect();
     for name in names {
         let content = api::get(&cluster.all(), &name).await;
         let refused = content.is_err();
@@ -90,8 +105,13 @@ async fn read_contents(cluster: &Cluster, objects: &mut Objects) {
 
 /// Adds the claim's class, pods and attachments, and the events about all of its objects.
 pub(super) async fn complete(cluster: &Cluster, objects: &mut Objects) {
-    let Some(claim) = objects.claims.first().cloned() else { return };
-    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    let Some(claim) = objects.claims.first().cloned() else {
+        return;
+    };
+    let class = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.storage_class_name.as_deref());
     if let Some(class) = class.filter(|class| !class.is_empty()) {
         let class = api::get(&cluster.all(), class).await;
         objects.classes = objects.noted(class.map(Vec::from_iter));
@@ -117,7 +137,9 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
             let events: Api<Event> = cluster.namespaced(Some(EVENTS_OF_CLUSTER));
             match api::list(&events, about).await {
                 Ok(events) => {
-                    let own = events.into_iter().filter(|event| is_about(event, Some(&uid)));
+                    let own = events
+                        .into_iter()
+                        .filter(|event| is_about(event, Some(&uid)));
                     objects.events.extend(own);
                 }
                 Err(error) => {
@@ -135,9 +157,13 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
         .chain(objects.contents.iter().map(ResourceExt::uid))
         .flatten()
         .collect();
-    objects
-        .events
-        .retain(|event| event.involved_object.uid.as_ref().is_some_and(|uid| uids.contains(uid)));
+    objects.events.retain(|event| {
+        event
+            .involved_object
+            .uid
+            .as_ref()
+            .is_some_and(|uid| uids.contains(uid))
+    });
 }
 
 /// Drops the pods and attachments of other claims.
@@ -145,7 +171,9 @@ fn keep_related(objects: &mut Objects, claim: &PersistentVolumeClaim) {
     let pods: Vec<Pod> = objects.pods_of(claim).into_iter().cloned().collect();
     objects.pods = pods;
     let volume = objects.volumes.first();
-    let attachments = volume.map(|volume| objects.attachments_of(volume)).unwrap_or_default();
+    let attachments = volume
+        .map(|volume| objects.attachments_of(volume))
+        .unwrap_or_default();
     let attachments: Vec<VolumeAttachment> = attachments.into_iter().cloned().collect();
     objects.attachments = attachments;
 }
@@ -157,9 +185,14 @@ pub(super) fn snapshot_subject(objects: &Objects) -> Subject {
 
 /// The names under which logs have the inline volumes of the pods, or the one of this name.
 pub(super) fn inline_subject(cluster: &Cluster, name: Option<&str>, objects: &Objects) -> Subject {
-    let volumes = objects.pods.iter().flat_map(|pod| inline_volumes(pod, &cluster.driver_name));
+    let volumes = objects
+        .pods
+        .iter()
+        .flat_map(|pod| inline_volumes(pod, &cluster.driver_name));
     let wanted = volumes.filter(|(volume, _)| name.is_none_or(|name| name == volume));
-    wanted.fold(Subject::default(), |subject, (_, handle)| subject.with_handle(&handle))
+    wanted.fold(Subject::default(), |subject, (_, handle)| {
+        subject.with_handle(&handle)
+    })
 }
 
 /// The names under which logs have the claim.
@@ -177,7 +210,10 @@ pub(super) fn subject(cluster: &Cluster, name: &str, objects: &Objects) -> Subje
 fn with_snapshots(subject: Subject, objects: &Objects) -> Subject {
     objects.snapshots.iter().fold(subject, |subject, snapshot| {
         let name = content_name(snapshot);
-        let content = objects.contents.iter().find(|c| c.metadata.name.as_deref() == name);
+        let content = objects
+            .contents
+            .iter()
+            .find(|c| c.metadata.name.as_deref() == name);
         subject.with_snapshot(snapshot, content.filter(|_| name.is_some()))
     })
 }

@@ -78,11 +78,20 @@ impl Cluster {
             Some(path) => Kubeconfig::read_from(path)?,
             None => Kubeconfig::read()?,
         };
-        let options = KubeConfigOptions { context: args.context.clone(), ..Default::default() };
-        let context = args.context.clone().or_else(|| file.current_context.clone());
+        let options = KubeConfigOptions {
+            context: args.context.clone(),
+            ..Default::default()
+        };
+        let context = args
+            .context
+            .clone()
+            .or_else(|| file.current_context.clone());
         let config = Config::from_custom_kubeconfig(file, &options).await?;
         Ok(Cluster {
-            namespace: args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone()),
+            namespace: args
+                .namespace
+                .clone()
+                .unwrap_or_else(|| config.default_namespace.clone()),
             client: Client::try_from(config)?,
             context,
             system_namespace: args.system_namespace.clone(),

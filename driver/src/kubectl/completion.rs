@@ -42,7 +42,11 @@ fn script(shell: Shell, program: Program) -> String {
     };
     // With a dash in the name, the script for bash would complete nothing after a subcommand.
     let plain = name.replace('-', "_");
-    let written = if shell == Shell::Bash { plain.as_str() } else { name };
+    let written = if shell == Shell::Bash {
+        plain.as_str()
+    } else {
+        name
+    };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, written, &mut script);
     let script = String::from_utf8_lossy(&script);
@@ -60,13 +64,20 @@ fn whole() -> clap::Command {
         .cloned()
         .collect();
     let flags: Vec<_> = client.get_arguments().cloned().collect();
-    own.subcommands(further.into_iter().map(|command| command.args(flags.clone())))
+    own.subcommands(
+        further
+            .into_iter()
+            .map(|command| command.args(flags.clone())),
+    )
 }
 
 /// Prints what may come next, one word a line. The last line is that of kubectl's own completions:
 /// the shell must not add names of files.
 pub(super) fn complete(words: &[OsString]) -> ExitCode {
-    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let words: Vec<&str> = words
+        .iter()
+        .map(|word| word.to_str().unwrap_or_default())
+        .collect();
     let mut lines = words::candidates(command_line(Program::Completer), &words);
     lines.push(":4".to_owned());
     output::end(terminal::print(&lines)).unwrap_or(ExitCode::FAILURE)
@@ -91,7 +102,15 @@ mod tests {
     #[test]
     fn the_whole_program_has_both_command_lines() {
         let whole = whole();
-        for name in ["serve", "run", "fsck", "status", "install", "check", "completion"] {
+        for name in [
+            "serve",
+            "run",
+            "fsck",
+            "status",
+            "install",
+            "check",
+            "completion",
+        ] {
             assert!(whole.find_subcommand(name).is_some(), "{name}");
         }
     }

@@ -148,12 +148,21 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
         Target::Claim(_) | Target::Inline(..) => !known.volumes.is_empty(),
     };
     if let (false, Target::Inline(_, volume)) = (is_ours, target) {
-        let volume = volume.iter().map(|name| format!(" {name}")).collect::<String>();
-        let (what, driver) = (format!("inline volume{volume}"), cluster.driver_name.clone());
+        let volume = volume
+            .iter()
+            .map(|name| format!(" {name}"))
+            .collect::<String>();
+        let (what, driver) = (
+            format!("inline volume{volume}"),
+            cluster.driver_name.clone(),
+        );
         return Err(Error::NoInline(target.to_string(), what, driver));
     }
     if !is_ours && objects.missing.is_empty() {
-        return Err(Error::NotOurs(target.to_string(), cluster.driver_name.clone()));
+        return Err(Error::NotOurs(
+            target.to_string(),
+            cluster.driver_name.clone(),
+        ));
     }
     let wanted = node_of(&known);
 
@@ -169,7 +178,14 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
     if let Target::Snapshot(_) = target {
         keep_snapshot(&mut objects);
     }
-    Ok(Facts { target: target.clone(), objects, report, nodes, calls, now_ns })
+    Ok(Facts {
+        target: target.clone(),
+        objects,
+        report,
+        nodes,
+        calls,
+        now_ns,
+    })
 }
 
 /// The rows about the target.
@@ -181,15 +197,28 @@ fn joined(
     now_ns: u64,
 ) -> ClusterReport {
     let (driver, namespace) = (&cluster.driver_name, Some(&*cluster.namespace));
-    let mut report = join(&Inputs { objects, nodes, driver, namespace, now_ns });
+    let mut report = join(&Inputs {
+        objects,
+        nodes,
+        driver,
+        namespace,
+        now_ns,
+    });
     match target {
-        Target::Claim(name) => report.volumes.retain(|row| row.claim.as_ref() == Some(name)),
+        Target::Claim(name) => report
+            .volumes
+            .retain(|row| row.claim.as_ref() == Some(name)),
         Target::Inline(_, volume) => report.volumes.retain(|row| {
-            row.inline.is_some() && volume.as_ref().is_none_or(|v| row.inline.as_ref() == Some(v))
+            row.inline.is_some()
+                && volume
+                    .as_ref()
+                    .is_none_or(|v| row.inline.as_ref() == Some(v))
         }),
         Target::Snapshot(name) => {
             report.volumes.clear();
-            report.snapshots.retain(|row| row.name.as_ref() == Some(name));
+            report
+                .snapshots
+                .retain(|row| row.name.as_ref() == Some(name));
         }
     }
     report
@@ -232,13 +261,17 @@ async fn calls(
     }
     let lines = pod_logs::read(cluster, &pods, &subject, None).await;
     let unread = lines.unread.iter();
-    objects.missing.extend(unread.map(|(source, error)| format!("log of {source}: {error}")));
+    objects
+        .missing
+        .extend(unread.map(|(source, error)| format!("log of {source}: {error}")));
     newest(lines.entries.iter().map(|entry| entry.text.as_str()))
 }
 
 /// The newest calls among log lines that are in order of time.
 fn newest<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Call> {
-    let mut calls: Vec<Call> = lines.filter_map(|line| LogLine::parse(line)?.call()).collect();
+    let mut calls: Vec<Call> = lines
+        .filter_map(|line| LogLine::parse(line)?.call())
+        .collect();
     calls.drain(..calls.len().saturating_sub(CALLS));
     calls
 }

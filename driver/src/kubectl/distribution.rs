@@ -44,10 +44,18 @@ impl Distribution {
     /// The distribution of one node, by its most specific sign. kind and minikube are made by
     /// kubeadm, so its sign comes last.
     pub(super) fn of(node: &Node) -> Distribution {
-        let provider = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+        let provider = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.provider_id.as_deref());
         let provider = provider.unwrap_or_default();
-        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-        let kubelet = info.map(|info| info.kubelet_version.as_str()).unwrap_or_default();
+        let info = node
+            .status
+            .as_ref()
+            .and_then(|status| status.node_info.as_ref());
+        let kubelet = info
+            .map(|info| info.kubelet_version.as_str())
+            .unwrap_or_default();
         let os = info.map(|info| info.os_image.as_str()).unwrap_or_default();
         let is_kubeadm =
             |annotation: &String| annotation.starts_with("kubeadm.alpha.kubernetes.io/");
@@ -131,14 +139,70 @@ mod tests {
                 SOCKET,
                 Distribution::Kind,
             ),
-            ("", "v1.34.0", "Ubuntu 22.04", "minikube.k8s.io/name", SOCKET, Distribution::Minikube),
-            ("k3s://n", "v1.34.1+k3s1", "K3s v1.34.1+k3s1", "a", "b", Distribution::K3s),
-            ("", "v1.33.1+k3s1", "Ubuntu 24.04", "a", "b", Distribution::K3s),
-            ("", "v1.33.1+rke2r1", "Ubuntu 24.04", "a", "b", Distribution::Rke2),
-            ("", "v1.34.1+k0s", "Alpine Linux v3.22", "a", "b", Distribution::K0s),
-            ("", "v1.34.1", "Ubuntu 24.04", "microk8s.io/cluster", "b", Distribution::MicroK8s),
-            ("", "v1.34.1", "Talos (v1.11.2)", "a", "b", Distribution::Talos),
-            ("", "v1.34.1", "Debian GNU/Linux 13", "a", SOCKET, Distribution::Kubeadm),
+            (
+                "",
+                "v1.34.0",
+                "Ubuntu 22.04",
+                "minikube.k8s.io/name",
+                SOCKET,
+                Distribution::Minikube,
+            ),
+            (
+                "k3s://n",
+                "v1.34.1+k3s1",
+                "K3s v1.34.1+k3s1",
+                "a",
+                "b",
+                Distribution::K3s,
+            ),
+            (
+                "",
+                "v1.33.1+k3s1",
+                "Ubuntu 24.04",
+                "a",
+                "b",
+                Distribution::K3s,
+            ),
+            (
+                "",
+                "v1.33.1+rke2r1",
+                "Ubuntu 24.04",
+                "a",
+                "b",
+                Distribution::Rke2,
+            ),
+            (
+                "",
+                "v1.34.1+k0s",
+                "Alpine Linux v3.22",
+                "a",
+                "b",
+                Distribution::K0s,
+            ),
+            (
+                "",
+                "v1.34.1",
+                "Ubuntu 24.04",
+                "microk8s.io/cluster",
+                "b",
+                Distribution::MicroK8s,
+            ),
+            (
+                "",
+                "v1.34.1",
+                "Talos (v1.11.2)",
+                "a",
+                "b",
+                Distribution::Talos,
+            ),
+            (
+                "",
+                "v1.34.1",
+                "Debian GNU/Linux 13",
+                "a",
+                SOCKET,
+                Distribution::Kubeadm,
+            ),
             (
                 "gce://p/z/n",
                 "v1.34.1-gke.100",

@@ -17,11 +17,20 @@ pub(super) struct Warning {
 /// When an event was last seen, in nanoseconds since the epoch. Which of the times are set depends
 /// on the library that emitted the event.
 pub(super) fn at_ns(event: &Event) -> u64 {
-    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref());
     let exact = [series, event.event_time.as_ref()].into_iter().flatten();
     let exact = exact.map(|time| u64::try_from(time.0.as_nanosecond()).unwrap_or(0));
-    let seconds = [&event.last_timestamp, &event.first_timestamp].into_iter().flatten().map(ns);
-    exact.chain(seconds).max().unwrap_or_else(|| created_ns(event))
+    let seconds = [&event.last_timestamp, &event.first_timestamp]
+        .into_iter()
+        .flatten()
+        .map(ns);
+    exact
+        .chain(seconds)
+        .max()
+        .unwrap_or_else(|| created_ns(event))
 }
 
 /// The reason and the message of an event.
@@ -67,9 +76,16 @@ fn last_of<K: Resource<DynamicType = ()>>(
     counts: impl Fn(&Event) -> bool,
 ) -> Option<Warning> {
     let uid = object.meta().uid.as_deref();
-    let about = events.iter().filter(|event| is_about(event, uid) && is_warning(event));
-    let last = about.filter(|event| counts(event)).max_by_key(|event| at_ns(event))?;
-    Some(Warning { text: text(last), at_ns: at_ns(last) })
+    let about = events
+        .iter()
+        .filter(|event| is_about(event, uid) && is_warning(event));
+    let last = about
+        .filter(|event| counts(event))
+        .max_by_key(|event| at_ns(event))?;
+    Some(Warning {
+        text: text(last),
+        at_ns: at_ns(last),
+    })
 }
 
 #[cfg(test)]
@@ -91,7 +107,10 @@ mod tests {
         for (times, at) in [
             (json!({}), 0),
             (json!({"firstTimestamp": early}), seconds(early)),
-            (json!({"firstTimestamp": early, "lastTimestamp": late}), seconds(late)),
+            (
+                json!({"firstTimestamp": early, "lastTimestamp": late}),
+                seconds(late),
+            ),
             (json!({"eventTime": micro}), seconds(micro)),
             (
                 json!({"eventTime": early, "series": {"count": 2, "lastObservedTime": micro}}),
@@ -144,7 +163,11 @@ mod tests {
             let event: Event = read(json!({
                 "involvedObject": {"uid": "p"}, "type": "Warning", "reason": reason,
             }));
-            assert_eq!(last_warning_about_volumes(&[event], &pod).is_some(), counts, "{reason}");
+            assert_eq!(
+                last_warning_about_volumes(&[event], &pod).is_some(),
+                counts,
+                "{reason}"
+            );
         }
     }
 }

@@ -98,11 +98,17 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 }
 
 fn check_archive(archive: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Archive { archive: archive.to_owned(), source };
+    let failed = |source| Error::Archive {
+        archive: archive.to_owned(),
+        source,
+    };
     let meta = archive.metadata().map_err(failed)?;
     match meta.is_file() {
         true => Ok(()),
-        false => Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"))),
+        false => Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "is not a file",
+        ))),
     }
 }
 
@@ -118,11 +124,20 @@ impl steps::Step {
         let input = match &self.input {
             None => Stdio::null(),
             Some(archive) => std::fs::File::open(archive)
-                .map_err(|source| Error::Archive { archive: archive.clone(), source })?
+                .map_err(|source| Error::Archive {
+                    archive: archive.clone(),
+                    source,
+                })?
                 .into(),
         };
-        let start = |source| Error::Start { program: self.words[0].clone(), source };
-        #[expect(clippy::disallowed_methods, reason = "a person's command on the person's cluster")]
+        let start = |source| Error::Start {
+            program: self.words[0].clone(),
+            source,
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a person's command on the person's cluster"
+        )]
         let status = Command::new(&self.words[0])
             .args(&self.words[1..])
             .stdin(input)
@@ -130,7 +145,10 @@ impl steps::Step {
             .map_err(start)?;
         match status.success() {
             true => Ok(()),
-            false => Err(Error::Failed { command: self.to_string(), status: status.to_string() }),
+            false => Err(Error::Failed {
+                command: self.to_string(),
+                status: status.to_string(),
+            }),
         }
     }
 }
@@ -143,9 +161,15 @@ mod tests {
     fn an_archive_is_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("image.tar");
-        for (path, says) in [(file.as_path(), "No such file"), (folder.path(), "is not a file")] {
+        for (path, says) in [
+            (file.as_path(), "No such file"),
+            (folder.path(), "is not a file"),
+        ] {
             let error = check_archive(path).unwrap_err().to_string();
-            assert!(error.contains(says) && error.contains("scripts/image"), "{error}");
+            assert!(
+                error.contains(says) && error.contains("scripts/image"),
+                "{error}"
+            );
         }
         std::fs::write(&file, "x").unwrap();
         check_archive(&file).unwrap();
@@ -159,7 +183,10 @@ mod tests {
         };
         step(&["true"]).run().unwrap();
         let error = step(&["false", "x"]).run().unwrap_err().to_string();
-        assert!(error.starts_with("`false x` failed (exit status: 1)"), "{error}");
+        assert!(
+            error.starts_with("`false x` failed (exit status: 1)"),
+            "{error}"
+        );
         let error = step(&["/no/such/program"]).run().unwrap_err().to_string();
         assert!(error.starts_with("starting /no/such/program: "), "{error}");
     }
@@ -170,7 +197,12 @@ mod tests {
         let (archive, copy) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::write(&archive, "bytes").unwrap();
         let words = ["tee", copy.to_str().unwrap()].map(str::to_owned).to_vec();
-        steps::Step { words, input: Some(archive) }.run().unwrap();
+        steps::Step {
+            words,
+            input: Some(archive),
+        }
+        .run()
+        .unwrap();
         assert_eq!(std::fs::read(&copy).unwrap(), b"bytes");
     }
 }

@@ -58,8 +58,13 @@ impl LogLine {
             message: take("message").unwrap_or_default(),
             fields: Vec::new(),
         };
-        let fields = values.iter().map(|(name, value)| (name.clone(), word(value)));
-        Some(LogLine { fields: fields.collect(), ..line })
+        let fields = values
+            .iter()
+            .map(|(name, value)| (name.clone(), word(value)));
+        Some(LogLine {
+            fields: fields.collect(),
+            ..line
+        })
     }
 
     fn from_text(text: &str) -> Option<LogLine> {
@@ -68,7 +73,13 @@ impl LogLine {
         let (level, rest) = rest.trim_start().split_once(' ')?;
         let (target, rest) = rest.split_once(": ")?;
         let (message, fields) = fields(rest);
-        Some(LogLine { time, level: level.to_owned(), target: target.to_owned(), message, fields })
+        Some(LogLine {
+            time,
+            level: level.to_owned(),
+            target: target.to_owned(),
+            message,
+            fields,
+        })
     }
 
     /// The value of a field.
@@ -115,7 +126,11 @@ fn fields(text: &str) -> (String, Vec<(String, String)>) {
         starts.push((start, value));
     }
     let message_end = starts.first().map_or(text.len(), |(start, _)| *start);
-    let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([text.len()]);
+    let ends = starts
+        .iter()
+        .skip(1)
+        .map(|(start, _)| *start)
+        .chain([text.len()]);
     let fields = starts.iter().zip(ends).map(|((start, value), end)| {
         let name = &text[*start..*value - 1];
         (name.to_owned(), unquoted(text[*value..end].trim_end()))
@@ -153,8 +168,12 @@ fn quoted_length(text: &str) -> usize {
 
 /// The text of a quoted value, with its escapes resolved; an unquoted value as it is.
 fn unquoted(value: &str) -> String {
-    let inner = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let Some(inner) = inner else { return value.to_owned() };
+    let inner = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    let Some(inner) = inner else {
+        return value.to_owned();
+    };
     let mut out = String::new();
     let mut chars = inner.chars();
     while let Some(c) = chars.next() {

@@ -62,7 +62,9 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     if objects.claims.is_empty() {
         let (namespace, name) = (&cluster.namespace, &args.claim);
-        warn(&format!("claim {namespace}/{name} can't be read; lines are found by its name alone"));
+        warn(&format!(
+            "claim {namespace}/{name} can't be read; lines are found by its name alone"
+        ));
     }
     let subject = claim_objects::subject(cluster, &args.claim, &objects);
     let pods = pod_logs::log_pods(cluster).await?;
@@ -79,7 +81,10 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         return Err(error.into());
     }
     let mut printer = Printer::of(&pods);
-    let printed = lines.entries.iter().try_for_each(|entry| printer.print(entry));
+    let printed = lines
+        .entries
+        .iter()
+        .try_for_each(|entry| printer.print(entry));
     if printed.is_err() || !args.follow {
         return Ok(output::end(printed)?);
     }
@@ -131,7 +136,16 @@ impl Followers {
     ) -> (Followers, mpsc::UnboundedReceiver<Entry>) {
         let (found, entries) = mpsc::unbounded_channel();
         let (cluster, tasks) = (cluster.clone(), BTreeMap::new());
-        (Followers { cluster, subject, last, found, tasks }, entries)
+        (
+            Followers {
+                cluster,
+                subject,
+                last,
+                found,
+                tasks,
+            },
+            entries,
+        )
     }
 
     /// Follows these pods and no others.
@@ -186,12 +200,19 @@ struct Printer {
 }
 
 /// The colors of sources. Red and yellow are for errors and warnings.
-const COLORS: [AnsiColor; 4] =
-    [AnsiColor::Cyan, AnsiColor::Green, AnsiColor::Magenta, AnsiColor::Blue];
+const COLORS: [AnsiColor; 4] = [
+    AnsiColor::Cyan,
+    AnsiColor::Green,
+    AnsiColor::Magenta,
+    AnsiColor::Blue,
+];
 
 impl Printer {
     fn of(pods: &[LogPod]) -> Printer {
-        let mut printer = Printer { width: 0, styles: BTreeMap::new() };
+        let mut printer = Printer {
+            width: 0,
+            styles: BTreeMap::new(),
+        };
         for pod in pods {
             printer.style(&pod.source);
         }
@@ -201,7 +222,10 @@ impl Printer {
     fn style(&mut self, source: &str) -> Style {
         self.width = self.width.max(source.chars().count());
         let next = COLORS[self.styles.len() % COLORS.len()];
-        *self.styles.entry(source.to_owned()).or_insert_with(|| next.on_default())
+        *self
+            .styles
+            .entry(source.to_owned())
+            .or_insert_with(|| next.on_default())
     }
 
     fn print(&mut self, entry: &Entry) -> io::Result<()> {
@@ -214,7 +238,9 @@ impl Printer {
         let width = self.width;
         let source = paint(style, &format!("{:<width$}", entry.source));
         let text = entry.text.clone();
-        let level = LogLine::parse(&entry.text).map(|line| line.level).unwrap_or_default();
+        let level = LogLine::parse(&entry.text)
+            .map(|line| line.level)
+            .unwrap_or_default();
         let text = match level.as_str() {
             "ERROR" => paint(BAD, &text),
             "WARN" => paint(WARNING, &text),
@@ -231,7 +257,10 @@ mod tests {
 
     #[test]
     fn lines_have_their_source_and_the_color_of_their_level() {
-        let pod = |source: &str| LogPod { source: source.to_owned(), ..LogPod::default() };
+        let pod = |source: &str| LogPod {
+            source: source.to_owned(),
+            ..LogPod::default()
+        };
         let mut printer = Printer::of(&[pod("n1"), pod("controller")]);
         for (source, text, line) in [
             (
@@ -254,7 +283,11 @@ mod tests {
         }
         let line = |level: &str| {
             let text = format!("2026-01-02T03:04:05Z {level} h: m");
-            let entry = Entry { at: Timestamp::UNIX_EPOCH, source: "n1".to_owned(), text };
+            let entry = Entry {
+                at: Timestamp::UNIX_EPOCH,
+                source: "n1".to_owned(),
+                text,
+            };
             Printer::of(&[pod("n1")]).line(&entry)
         };
         assert!(line("ERROR").contains(&BAD.to_string()));

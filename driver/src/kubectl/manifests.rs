@@ -130,7 +130,12 @@ mod tests {
     fn every_object_of_the_base_has_the_label() {
         let (key, value) = super::super::NAME_LABEL;
         for object in base() {
-            assert_eq!(object["metadata"]["labels"][key], value, "{}", ObjectKey::of(&object));
+            assert_eq!(
+                object["metadata"]["labels"][key],
+                value,
+                "{}",
+                ObjectKey::of(&object)
+            );
         }
     }
 

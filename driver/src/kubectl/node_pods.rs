@@ -104,7 +104,10 @@ pub(super) async fn node_pods(cluster: &Cluster) -> Result<Vec<NodePod>, ApiErro
 pub(super) async fn reports(cluster: &Cluster, pods: &[NodePod]) -> Vec<NodeReport> {
     // A vector, because a closure in a stream would keep callers from running on another task.
     let reports: Vec<_> = pods.iter().map(|pod| node_report(cluster, pod)).collect();
-    futures::stream::iter(reports).buffered(AT_ONCE).collect().await
+    futures::stream::iter(reports)
+        .buffered(AT_ONCE)
+        .collect()
+        .await
 }
 
 /// Reads the report of one pod, and measures how long it takes.
@@ -112,7 +115,12 @@ pub(super) async fn node_report(cluster: &Cluster, pod: &NodePod) -> NodeReport 
     let started = Instant::now();
     let report = report(cluster, pod).await;
     let took = started.elapsed();
-    NodeReport { node: pod.node.clone(), pod: pod.name.clone(), report, took }
+    NodeReport {
+        node: pod.node.clone(),
+        pod: pod.name.clone(),
+        report,
+        took,
+    }
 }
 
 /// Reads the maps of these images in their pods, several pods at a time. The order stays.
@@ -120,8 +128,14 @@ pub(super) async fn image_maps(
     cluster: &Cluster,
     images: &[(&NodePod, Vec<String>)],
 ) -> Vec<Result<Vec<ImageMap>, NodeError>> {
-    let maps: Vec<_> = images.iter().map(|(pod, ids)| maps_of(cluster, pod, ids)).collect();
-    futures::stream::iter(maps).buffered(AT_ONCE).collect().await
+    let maps: Vec<_> = images
+        .iter()
+        .map(|(pod, ids)| maps_of(cluster, pod, ids))
+        .collect();
+    futures::stream::iter(maps)
+        .buffered(AT_ONCE)
+        .collect()
+        .await
 }
 
 async fn maps_of(
@@ -144,7 +158,9 @@ pub(super) async fn ask<T: DeserializeOwned>(
     command: &[String],
 ) -> Result<T, NodeError> {
     let late = |_| NodeError::Late(pod.name.clone());
-    let printed = timeout(DEADLINE, output(cluster, pod, command)).await.map_err(late)??;
+    let printed = timeout(DEADLINE, output(cluster, pod, command))
+        .await
+        .map_err(late)??;
     serde_json::from_str(&printed).map_err(|error| NodeError::Unreadable(pod.name.clone(), error))
 }
 
@@ -171,8 +187,17 @@ async fn output(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<
                 "" => status.message.unwrap_or_default(),
                 printed => printed.to_owned(),
             };
-            let command = command.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
-            Err(NodeError::Failed { pod: pod.name.clone(), command, message })
+            let command = command
+                .iter()
+                .take(2)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(" ");
+            Err(NodeError::Failed {
+                pod: pod.name.clone(),
+                command,
+                message,
+            })
         }
     }
 }
@@ -189,7 +214,10 @@ impl NodePod {
     /// Reads a pod. `None` without containers.
     fn of(pod: &Pod) -> Option<NodePod> {
         let spec = pod.spec.as_ref()?;
-        let named = spec.containers.iter().find(|container| container.name == PROGRAM);
+        let named = spec
+            .containers
+            .iter()
+            .find(|container| container.name == PROGRAM);
         let container = named.or_else(|| spec.containers.first())?;
         Some(NodePod {
             node: spec.node_name.clone().unwrap_or_default(),
@@ -214,7 +242,10 @@ impl NodePod {
             .container(self.container.clone())
             .stdin(has_input)
             .max_stdout_buf_size(BUFFER);
-        let started = cluster.system::<Pod>().exec(&self.name, command, &params).await;
+        let started = cluster
+            .system::<Pod>()
+            .exec(&self.name, command, &params)
+            .await;
         let namespace = Some(cluster.system_namespace.as_str());
         let call = Call::new("create", "pods/exec", namespace, &self.name);
         Ok(started.map_err(|error| ApiError::new(call, error))?)
@@ -230,27 +261,40 @@ impl NodePod {
     /// The program in the container.
     pub(super) fn program(&self) -> &str {
         let command = self.status.as_ref().ok();
-        command.and_then(|words| words.first()).map_or(PROGRAM, String::as_str)
+        command
+            .and_then(|words| words.first())
+            .map_or(PROGRAM, String::as_str)
     }
 }
 
 /// Why no command can run in a container.
 fn not_running(pod: &Pod, container: &Container) -> Option<String> {
-    let Some(status) = &pod.status else { return Some("it has no status".to_owned()) };
+    let Some(status) = &pod.status else {
+        return Some("it has no status".to_owned());
+    };
     let containers = status.container_statuses.iter().flatten();
-    let state = containers.filter(|c| c.name == container.name).find_map(|c| c.state.as_ref());
+    let state = containers
+        .filter(|c| c.name == container.name)
+        .find_map(|c| c.state.as_ref());
     let Some(state) = state else {
         return Some(status.phase.clone().unwrap_or_else(|| "Unknown".to_owned()));
     };
     if state.running.is_some() {
         return None;
     }
-    let waiting = state.waiting.as_ref().and_then(|waiting| waiting.reason.clone());
+    let waiting = state
+        .waiting
+        .as_ref()
+        .and_then(|waiting| waiting.reason.clone());
     let ended = state.terminated.as_ref().map(|ended| match &ended.reason {
         Some(reason) => reason.clone(),
         None => format!("exit code {}", ended.exit_code),
     });
-    Some(waiting.or(ended).unwrap_or_else(|| "its container waits".to_owned()))
+    Some(
+        waiting
+            .or(ended)
+            .unwrap_or_else(|| "its container waits".to_owned()),
+    )
 }
 
 fn status_command(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {

@@ -32,7 +32,10 @@ pub(super) fn document(
         }
         Some(Format::Yaml) => {
             let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
-            if text.split('\n').all(|line| matches!(escaped(line), Cow::Borrowed(_))) {
+            if text
+                .split('\n')
+                .all(|line| matches!(escaped(line), Cow::Borrowed(_)))
+            {
                 Ok(Some(text.trim_end().to_owned()))
             } else {
                 // JSON is YAML too, and has escapes for everything.

@@ -89,7 +89,9 @@ pub(super) async fn read(
     since: Option<Duration>,
 ) -> Lines {
     let logs = pods.iter().map(|pod| async move {
-        let late = |_| ApiError::Timeout { call: call(cluster, &pod.name) };
+        let late = |_| ApiError::Timeout {
+            call: call(cluster, &pod.name),
+        };
         let read = timeout(DEADLINE, read_pod(cluster, pod, subject, since)).await;
         (pod, read.map_err(late).flatten())
     });
@@ -99,7 +101,9 @@ pub(super) async fn read(
         match log {
             Ok(log) => {
                 lines.entries.extend(log.entries);
-                lines.last.extend(log.last.map(|last| (pod.name.clone(), last)));
+                lines
+                    .last
+                    .extend(log.last.map(|last| (pod.name.clone(), last)));
             }
             Err(error) => lines.unread.push((pod.source.clone(), error)),
         }
@@ -118,14 +122,21 @@ async fn read_pod(
     let params = pod.params(since);
     let mut earlier = PodLog::default();
     if pod.restarted {
-        let params = LogParams { previous: true, ..params.clone() };
+        let params = LogParams {
+            previous: true,
+            ..params.clone()
+        };
         // Kubelet may have removed the earlier log.
         if let Ok(stream) = cluster.system::<Pod>().log_stream(&pod.name, &params).await {
             earlier = collect(stream, pod, subject).await.unwrap_or_default();
         }
     }
     let failed = |error| ApiError::new(call(cluster, &pod.name), error);
-    let stream = cluster.system::<Pod>().log_stream(&pod.name, &params).await.map_err(failed)?;
+    let stream = cluster
+        .system::<Pod>()
+        .log_stream(&pod.name, &params)
+        .await
+        .map_err(failed)?;
     let log = collect(stream, pod, subject).await;
     let mut log = log.map_err(|error| failed(kube::Error::ReadEvents(error)))?;
     log.entries.splice(0..0, earlier.entries);
@@ -143,10 +154,17 @@ async fn collect(
     let mut lines = stream.lines();
     while let Some(line) = lines.try_next().await? {
         if let Some((at, text)) = selector.select(&line) {
-            entries.push(Entry { at, source: pod.source.clone(), text: text.to_owned() });
+            entries.push(Entry {
+                at,
+                source: pod.source.clone(),
+                text: text.to_owned(),
+            });
         }
     }
-    Ok(PodLog { entries, last: selector.last })
+    Ok(PodLog {
+        entries,
+        last: selector.last,
+    })
 }
 
 /// Calls `found` with each line about a claim after a time, until the log ends. Without a time, it
@@ -158,9 +176,17 @@ pub(super) async fn follow(
     from: Option<Timestamp>,
     mut found: impl FnMut(Entry),
 ) -> Result<(), ApiError> {
-    let params = LogParams { follow: true, since_time: from, ..pod.params(None) };
+    let params = LogParams {
+        follow: true,
+        since_time: from,
+        ..pod.params(None)
+    };
     let failed = |error| ApiError::new(call(cluster, &pod.name), error);
-    let stream = cluster.system::<Pod>().log_stream(&pod.name, &params).await.map_err(failed)?;
+    let stream = cluster
+        .system::<Pod>()
+        .log_stream(&pod.name, &params)
+        .await
+        .map_err(failed)?;
     let mut selector = Selector::new(subject);
     let mut lines = stream.lines();
     let broken = |error| failed(kube::Error::ReadEvents(error));
@@ -168,7 +194,11 @@ pub(super) async fn follow(
         match selector.select(&line) {
             // The server counts in whole seconds, so it sends some lines again.
             Some((at, text)) if from.is_none_or(|from| at > from) => {
-                found(Entry { at, source: pod.source.clone(), text: text.to_owned() });
+                found(Entry {
+                    at,
+                    source: pod.source.clone(),
+                    text: text.to_owned(),
+                });
             }
             _ => {}
         }
@@ -186,9 +216,16 @@ impl LogPod {
         let spec = pod.spec.as_ref()?;
         let status = pod.status.as_ref()?;
         let name = pod.labels().get(NAME_LABEL.0)?;
-        let container = spec.containers.iter().find(|container| container.name == *name);
+        let container = spec
+            .containers
+            .iter()
+            .find(|container| container.name == *name);
         let container = &container.or(spec.containers.first())?.name;
-        let started = status.container_statuses.iter().flatten().find(|c| c.name == *container)?;
+        let started = status
+            .container_statuses
+            .iter()
+            .flatten()
+            .find(|c| c.name == *container)?;
         let is_controller = name == CONTROLLER;
         let source = match is_controller {
             true => "controller".to_owned(),
@@ -226,7 +263,11 @@ struct Selector<'a> {
 
 impl<'a> Selector<'a> {
     fn new(subject: &'a Subject) -> Selector<'a> {
-        Selector { subject, selected: false, last: None }
+        Selector {
+            subject,
+            selected: false,
+            last: None,
+        }
     }
 
     /// The time and the text of a line that the server prefixed with its time; `None` if it does

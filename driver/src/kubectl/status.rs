@@ -74,8 +74,10 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 /// Reads the cluster and its nodes.
 async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiError> {
     let namespace = (!args.all_namespaces).then_some(&*cluster.namespace);
-    let (objects, pods) =
-        tokio::join!(Objects::gather(cluster, namespace), node_pods::node_pods(cluster));
+    let (objects, pods) = tokio::join!(
+        Objects::gather(cluster, namespace),
+        node_pods::node_pods(cluster)
+    );
     let mut objects = objects?;
     let pods = objects.noted(pods);
     let nodes = node_pods::reports(cluster, &pods).await;
@@ -107,7 +109,9 @@ impl Args {
             |name: &Option<String>| name.as_ref().is_some_and(|name| self.names.contains(name));
         report.volumes.retain(|row| {
             let inline = row.inline_name();
-            let pod = inline.as_ref().and_then(|name| Some(name.rsplit_once('/')?.0.to_owned()));
+            let pod = inline
+                .as_ref()
+                .and_then(|name| Some(name.rsplit_once('/')?.0.to_owned()));
             wanted(&row.claim) || wanted(&inline) || wanted(&pod)
         });
         report.snapshots.retain(|row| wanted(&row.name));

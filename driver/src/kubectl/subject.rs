@@ -20,7 +20,11 @@ pub(super) struct Subject {
 impl Subject {
     /// A claim of which only the name is known.
     pub(super) fn named(namespace: &str, claim: &str) -> Subject {
-        Subject { namespace: namespace.to_owned(), claim: claim.to_owned(), ids: Vec::new() }
+        Subject {
+            namespace: namespace.to_owned(),
+            claim: claim.to_owned(),
+            ids: Vec::new(),
+        }
     }
 
     /// Adds the names of the claim's objects.
@@ -66,14 +70,18 @@ impl Subject {
     /// driver's format.
     pub(super) fn concerns(&self, text: &str, line: Option<&LogLine>) -> bool {
         let named = (!self.claim.is_empty()).then(|| format!("{}/{}", self.namespace, self.claim));
-        self.ids.iter().chain(&named).any(|name| contains_name(text, name))
+        self.ids
+            .iter()
+            .chain(&named)
+            .any(|name| contains_name(text, name))
             || line.is_some_and(|line| self.has_fields(line))
     }
 
     /// True if the fields of a line name the claim and its namespace.
     fn has_fields(&self, line: &LogLine) -> bool {
         let is_claim = |field: &str| {
-            line.field(field).is_some_and(|name| !name.is_empty() && name == self.claim)
+            line.field(field)
+                .is_some_and(|name| !name.is_empty() && name == self.claim)
         };
         line.field("namespace") == Some(&self.namespace)
             && (is_claim("claim")
@@ -154,7 +162,10 @@ mod tests {
             (r#"assigned claim=data namespace="demo" node="n1""#, true),
             (r#"failed namespace="other" claim="data""#, false),
             (r#"failed namespace="demo" claim="logs""#, false),
-            (r#"labelled kind=PersistentVolumeClaim namespace="demo" name="data""#, true),
+            (
+                r#"labelled kind=PersistentVolumeClaim namespace="demo" name="data""#,
+                true,
+            ),
             (r#"labelled kind=Pod namespace="demo" name="data""#, false),
             ("nothing of it: data, demo", false),
         ] {

@@ -19,7 +19,12 @@ pub(super) fn objects(yaml: &str) -> Vec<Value> {
 
 /// The objects of a kind.
 pub(super) fn of_kind<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
-    objects.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
+    objects
+        .iter()
+        .filter(|object| object["kind"] == kind)
+        .cloned()
+        .map(read)
+        .collect()
 }
 
 /// The API server in memory as the cluster of a command, with the namespace `demo`.
@@ -74,7 +79,10 @@ pub(super) fn node_pod(name: &str, node: &str) -> Value {
 
 /// The lines without their styles.
 pub(super) fn plain(lines: &[String]) -> Vec<String> {
-    lines.iter().map(|line| crate::inspect::render::terminal::plain(line)).collect()
+    lines
+        .iter()
+        .map(|line| crate::inspect::render::terminal::plain(line))
+        .collect()
 }
 
 /// Checks that a text contains all of these parts.

@@ -51,8 +51,10 @@ use server::Served;
 
 /// The page: one HTML file with its scripts and styles; `None` if this build has none.
 #[cfg(feature = "ui")]
-const PAGE: Option<&str> =
-    Some(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/ui/dist/index.html")));
+const PAGE: Option<&str> = Some(include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/ui/dist/index.html"
+)));
 #[cfg(not(feature = "ui"))]
 const PAGE: Option<&str> = None;
 
@@ -68,7 +70,12 @@ const HISTORY: usize = 64 << 20;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The port on 127.0.0.1 [default: any free one]
-    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     port: u16,
 
     /// Print the address, and open no browser
@@ -85,7 +92,11 @@ pub struct Args {
     endpoint: Option<PathBuf>,
 
     /// With --endpoint: a pool of that driver, to show its volumes; repeat the flag for several
-    #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]", requires = "endpoint")]
+    #[arg(
+        long = "pool",
+        value_name = "NAME=PATH[,OPTION...]",
+        requires = "endpoint"
+    )]
     pools: Vec<PoolSpec>,
 
     /// With --pool: the driver's directory for pools that are devices or images
@@ -162,7 +173,13 @@ impl Out {
     fn over(history: Arc<History>) -> Out {
         let problems = Problems::new(history.clone());
         let concerns = Concerns::new(history.clone());
-        Out { problems, concerns, history, node: Arc::default(), viewers: watch::Sender::default() }
+        Out {
+            problems,
+            concerns,
+            history,
+            node: Arc::default(),
+            viewers: watch::Sender::default(),
+        }
     }
 
     /// A page or a recording begins.
@@ -210,7 +227,10 @@ impl Join {
     async fn start(args: &Args, cluster: &ClusterArgs, out: &Out) -> Result<Join, Error> {
         if args.replay.is_some() {
             // The page has all its messages.
-            return Ok(Join { subject: Subject::default(), _tasks: JoinSet::new() });
+            return Ok(Join {
+                subject: Subject::default(),
+                _tasks: JoinSet::new(),
+            });
         }
         if let Some(endpoint) = &args.endpoint {
             return Ok(Join::of_driver(args, endpoint, out));
@@ -228,11 +248,20 @@ impl Join {
             }),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(streams::of_socket(cli::events_beside(endpoint), out.clone()));
+        tasks.spawn(streams::of_socket(
+            cli::events_beside(endpoint),
+            out.clone(),
+        ));
         tasks.spawn(reports::send(nodes, out.clone()));
         let endpoint = Some(format!("unix://{}", endpoint.display()));
-        let subject = Subject { endpoint, ..Subject::default() };
-        Join { subject, _tasks: tasks }
+        let subject = Subject {
+            endpoint,
+            ..Subject::default()
+        };
+        Join {
+            subject,
+            _tasks: tasks,
+        }
     }
 
     fn of_cluster(cluster: &Cluster, out: &Out) -> Join {
@@ -244,14 +273,20 @@ impl Join {
         tasks.spawn(pods::list(cluster.clone(), out.clone(), found));
         tasks.spawn(streams::of_pods(cluster.clone(), pods.clone(), out.clone()));
         tasks.spawn(metrics::send(cluster.clone(), pods.clone(), out.clone()));
-        tasks.spawn(reports::send(Nodes::Cluster(cluster.clone(), pods), out.clone()));
+        tasks.spawn(reports::send(
+            Nodes::Cluster(cluster.clone(), pods),
+            out.clone(),
+        ));
         let subject = Subject {
             cluster: cluster.context.clone(),
             endpoint: None,
             namespace: cluster.namespace.clone(),
             driver: cluster.driver_name.clone(),
         };
-        Join { subject, _tasks: tasks }
+        Join {
+            subject,
+            _tasks: tasks,
+        }
     }
 
     /// The first message of a stream.
@@ -271,14 +306,32 @@ async fn serve(
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| Error::Port(args.port, error))?;
-    let bound = listener.local_addr().map_err(|error| Error::Port(args.port, error))?;
+    let bound = listener
+        .local_addr()
+        .map_err(|error| Error::Port(args.port, error))?;
     let port = bound.port();
     let (keys, mut notices) = Keys::new();
-    browser::open(&Place::of_environment(args.no_open), &Address::new(port, &keys.token()))?;
-    let served = Served { keys, page, recording, hello: Box::new(move || join.hello()), out };
-    let limits = Limits { connections: CONNECTIONS, answer: ANSWER };
-    let serving =
-        http_server::serve(listener, server::router(served), limits, std::future::pending());
+    browser::open(
+        &Place::of_environment(args.no_open),
+        &Address::new(port, &keys.token()),
+    )?;
+    let served = Served {
+        keys,
+        page,
+        recording,
+        hello: Box::new(move || join.hello()),
+        out,
+    };
+    let limits = Limits {
+        connections: CONNECTIONS,
+        answer: ANSWER,
+    };
+    let serving = http_server::serve(
+        listener,
+        server::router(served),
+        limits,
+        std::future::pending(),
+    );
     let noticing = async {
         while let Some(notice) = notices.recv().await {
             browser::say(port, &notice)?;
@@ -315,6 +368,10 @@ async fn record(
     }
     let messages: Vec<Arc<str>> = [hello].into_iter().chain(out.history.all().texts).collect();
     recording::write(file, page, &messages)?;
-    terminal::warn(&format!("{} messages are in {}.", messages.len(), file.display()));
+    terminal::warn(&format!(
+        "{} messages are in {}.",
+        messages.len(),
+        file.display()
+    ));
     Ok(())
 }

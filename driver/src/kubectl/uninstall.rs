@@ -104,7 +104,12 @@ async fn remove_all(
     let kept = remove::remove_rest(&rest, cluster, objects).await?;
     let removed = count(classes.len() + rest.len() - kept.len(), "object");
     terminal::print(&[format!("{} {removed} removed", paint(GOOD, "✓"))])?;
-    terminal::print(&kept.iter().map(|line| paint(QUIET, line)).collect::<Vec<_>>())?;
+    terminal::print(
+        &kept
+            .iter()
+            .map(|line| paint(QUIET, line))
+            .collect::<Vec<_>>(),
+    )?;
     if kept.is_empty() {
         remove::until_gone(cluster, objects).await?;
     }
@@ -113,7 +118,9 @@ async fn remove_all(
 
 /// What the installed DaemonSet says about the nodes.
 fn installed(ours: &[Value]) -> Option<Installed> {
-    let daemon_set = ours.iter().find(|object| ObjectKey::of(object).kind == "DaemonSet")?;
+    let daemon_set = ours
+        .iter()
+        .find(|object| ObjectKey::of(object).kind == "DaemonSet")?;
     Some(Installed::of(daemon_set, None))
 }
 
@@ -135,7 +142,10 @@ fn is_confirmed(objects: usize) -> Result<bool, Error> {
         return Err(Error::NoTerminal);
     }
     let what = count(objects, "object");
-    terminal::begin_line(false, &format!("Remove hostloop ({what}) from the cluster? [y/N] "))?;
+    terminal::begin_line(
+        false,
+        &format!("Remove hostloop ({what}) from the cluster? [y/N] "),
+    )?;
     let mut answer = String::new();
     input.read_line(&mut answer)?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))

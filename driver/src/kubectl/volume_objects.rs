@@ -37,7 +37,10 @@ impl Objects {
         cluster: &Cluster,
         namespace: Option<&str>,
     ) -> Result<Objects, ApiError> {
-        let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
+        let mut objects = Objects {
+            has_all_volumes: true,
+            ..Objects::default()
+        };
         // Without an answer to this request, the others would only wait, too.
         let claims = api::list_all(&cluster.namespaced(namespace)).await;
         objects.claims = objects.noted_if_about_one_kind(claims)?;
@@ -96,12 +99,16 @@ impl Objects {
 
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<&PersistentVolume> {
         let name = bound_volume(claim)?;
-        self.volumes.iter().find(|volume| volume.metadata.name.as_deref() == Some(name))
+        self.volumes
+            .iter()
+            .find(|volume| volume.metadata.name.as_deref() == Some(name))
     }
 
     pub(super) fn class_of(&self, claim: &PersistentVolumeClaim) -> Option<&StorageClass> {
         let name = claim.spec.as_ref()?.storage_class_name.as_deref()?;
-        self.classes.iter().find(|class| class.metadata.name.as_deref() == Some(name))
+        self.classes
+            .iter()
+            .find(|class| class.metadata.name.as_deref() == Some(name))
     }
 
     /// True if the driver serves the claim, or is to.
@@ -111,20 +118,27 @@ impl Objects {
         }
         match provisioner(claim) {
             Some(provisioner) => provisioner == driver,
-            None => self.class_of(claim).is_some_and(|class| class.provisioner == driver),
+            None => self
+                .class_of(claim)
+                .is_some_and(|class| class.provisioner == driver),
         }
     }
 
     /// The pods that use a claim and have not ended.
     pub(super) fn pods_of(&self, claim: &PersistentVolumeClaim) -> Vec<&Pod> {
-        let pods = self.pods.iter().filter(|pod| uses(pod, claim) && !has_ended(pod));
+        let pods = self
+            .pods
+            .iter()
+            .filter(|pod| uses(pod, claim) && !has_ended(pod));
         pods.collect()
     }
 
     pub(super) fn attachments_of(&self, volume: &PersistentVolume) -> Vec<&VolumeAttachment> {
         let name = volume.metadata.name.as_deref();
         let attachments = self.attachments.iter();
-        attachments.filter(|a| a.spec.source.persistent_volume_name.as_deref() == name).collect()
+        attachments
+            .filter(|a| a.spec.source.persistent_volume_name.as_deref() == name)
+            .collect()
     }
 }
 
@@ -140,7 +154,9 @@ pub(super) fn title(meta: &ObjectMeta) -> String {
 /// The driver that the cluster has handed a claim to.
 pub(super) fn provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
     let annotations = claim.annotations();
-    let provisioner = annotations.get(PROVISIONER).or(annotations.get(PROVISIONER_BETA));
+    let provisioner = annotations
+        .get(PROVISIONER)
+        .or(annotations.get(PROVISIONER_BETA));
     provisioner.map(String::as_str)
 }
 
@@ -162,11 +178,18 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         return false;
     }
     let (pod_name, claim_name) = (pod.name_any(), claim.name_any());
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.into_iter().any(|volume| match &volume.persistent_volume_claim {
-        Some(source) => source.claim_name == claim_name,
-        None => volume.ephemeral.is_some() && format!("{pod_name}-{}", volume.name) == claim_name,
-    })
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .into_iter()
+        .any(|volume| match &volume.persistent_volume_claim {
+            Some(source) => source.claim_name == claim_name,
+            None => {
+                volume.ephemeral.is_some() && format!("{pod_name}-{}", volume.name) == claim_name
+            }
+        })
 }
 
 /// True if all containers of a pod have ended: kubelet unmounts its volumes.
@@ -175,7 +198,10 @@ pub(super) fn has_ended(pod: &Pod) -> bool {
 }
 
 pub(super) fn phase(pod: &Pod) -> &str {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     phase.unwrap_or("Unknown")
 }
 
@@ -186,14 +212,19 @@ pub(super) fn condition<'p>(pod: &'p Pod, kind: &str, status: &str) -> Option<&'
 }
 
 pub(super) fn is_of_daemon_set(pod: &Pod) -> bool {
-    pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet")
+    pod.owner_references()
+        .iter()
+        .any(|owner| owner.kind == "DaemonSet")
 }
 
 /// The inline volumes of a pod that the driver serves: the volume's name in the pod, and the handle
 /// that kubelet makes from it.
 pub(super) fn inline_volumes(pod: &Pod, driver: &str) -> Vec<(String, String)> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
     volumes
         .filter(|volume| volume.csi.as_ref().is_some_and(|csi| csi.driver == driver))
         .map(|volume| {
@@ -206,9 +237,17 @@ pub(super) fn inline_volumes(pod: &Pod, driver: &str) -> Vec<(String, String)> {
 
 /// The size that a claim has, or asks for.
 pub(super) fn claim_size(claim: &PersistentVolumeClaim) -> Option<u64> {
-    let has = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
-    let asks = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-    let size = has.and_then(|c| c.get("storage")).or_else(|| asks?.get("storage"))?;
+    let has = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.capacity.as_ref());
+    let asks = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    let size = has
+        .and_then(|c| c.get("storage"))
+        .or_else(|| asks?.get("storage"))?;
     u64::try_from(quantity::bytes(&size.0)?).ok()
 }
 

@@ -32,7 +32,10 @@ pub(crate) struct Published {
 /// True if a publication is read-only: as `readonly` says, by its own mount flags, or because the
 /// filesystem is mounted so.
 pub(crate) fn read_only(staged: &Capability, asked: &Capability, readonly: bool) -> bool {
-    readonly || [staged, asked].into_iter().any(|it| mounts_read_only(it.access.flags()))
+    readonly
+        || [staged, asked]
+            .into_iter()
+            .any(|it| mounts_read_only(it.access.flags()))
 }
 
 /// Decides by volume, capability and `readonly` alone. `volume_context` changes with every token that

@@ -70,7 +70,10 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
     };
     chosen.map(String::as_str).ok_or_else(|| {
         let open = open.join(", ");
-        invalid(field(POOL), format!("is not a pool that allows inline volumes; these do: {open}"))
+        invalid(
+            field(POOL),
+            format!("is not a pool that allows inline volumes; these do: {open}"),
+        )
     })
 }
 
@@ -78,8 +81,10 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
 /// than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the limit if
 /// that is less.
 fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
-    let range =
-        Range { required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)), limit: None };
+    let range = Range {
+        required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
+        limit: None,
+    };
     let size = range.size(fs.minimum_bytes());
     let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
     match size <= limits.size {
@@ -162,7 +167,9 @@ impl Node {
             return Err(invalid("volume_capability", why).into());
         };
         let open = self.pools.inline_pools();
-        let pool = self.pools.named(Some(choose(&open, attributes.pool.as_deref())?))?;
+        let pool = self
+            .pools
+            .named(Some(choose(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;
         let bytes = size(attributes.size, *fs, limits)?;
         let existing = || self.pools.inline_volumes();
@@ -186,12 +193,13 @@ impl Node {
     /// Deletes a volume after its first publication failed: kubelet may never call again for it. A
     /// volume that was published before contains a pod's data and waits for NodeUnpublishVolume.
     fn drop_unused(&self, record: &VolumeRecord) {
-        let deleted = self.pools.volume(&VolumeHandle::Id(record.id)).and_then(|now| {
-            match (now.format, &now.stage) {
+        let deleted = self
+            .pools
+            .volume(&VolumeHandle::Id(record.id))
+            .and_then(|now| match (now.format, &now.stage) {
                 (Format::Done(_), _) | (_, Some(_)) => Ok(()),
                 _ => self.pools.delete_volume(&now.id),
-            }
-        });
+            });
         if let Err(error) = deleted {
             tracing::warn!(volume = %record.id, %error, "a failed inline volume is left behind");
         }
@@ -240,7 +248,9 @@ impl Node {
         if let Some(id) = self.mounted_at(target)?
             && let Err(storage::Error::Unavailable { .. }) = self.pools.with_id(id.pool())
         {
-            return self.clear(&VolumeIdentity::unrecorded(id), target).map(drop);
+            return self
+                .clear(&VolumeIdentity::unrecorded(id), target)
+                .map(drop);
         }
         Err(missing.into())
     }
@@ -248,7 +258,9 @@ impl Node {
     /// The volume with an unusable record that is mounted at a target. Its data stays: without a
     /// record, nothing says that it is an inline volume.
     fn unreadable_at(&self, target: &Path) -> Result<Option<VolumeIdentity>> {
-        let Some(id) = self.mounted_at(target)? else { return Ok(None) };
+        let Some(id) = self.mounted_at(target)? else {
+            return Ok(None);
+        };
         Ok(match self.pools.volume(&VolumeHandle::Id(id)) {
             Err(storage::Error::Corrupt { .. }) => Some(self.pools.identity_without_record(id)),
             _ => None,
@@ -259,7 +271,9 @@ impl Node {
     fn mounted_at(&self, target: &Path) -> Result<Option<VolumeId>> {
         let kernel = self.pools.kernel();
         let entry = kernel::topmost_mount(kernel, target)?;
-        let device = entry.and_then(|e| e.loop_minor()).map(|minor| kernel.loop_info(minor));
+        let device = entry
+            .and_then(|e| e.loop_minor())
+            .map(|minor| kernel.loop_info(minor));
         let image = device.transpose()?.flatten();
         let image = image.map(|device| PathBuf::from(device.backing_path));
         Ok(image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok()))

@@ -58,11 +58,17 @@ impl Node {
             }
             let requested = capacity_range::requested_after(range, bytes, &record);
             let size = VolumeSize { bytes, requested };
-            record = self.pools.expand_volume(&record.id, size).map_err(Error::of_expansion)?;
+            record = self
+                .pools
+                .expand_volume(&record.id, size)
+                .map_err(Error::of_expansion)?;
         }
         let _under_way = self.pools.growths().begin(record.id);
-        self.grow(&record, &path, at).map_err(|error| self.explain_full(&record, error))?;
-        Ok(csi::NodeExpandVolumeResponse { capacity_bytes: int64(record.capacity_bytes) })
+        self.grow(&record, &path, at)
+            .map_err(|error| self.explain_full(&record, error))?;
+        Ok(csi::NodeExpandVolumeResponse {
+            capacity_bytes: int64(record.capacity_bytes),
+        })
     }
 
     /// Checks that a mounted filesystem can grow to this size, before anything changes.
@@ -73,7 +79,9 @@ impl Node {
             return Ok(());
         };
         match grow::obstacle(self.pools.kernel(), &loop_path(own.minor), fs, bytes)? {
-            Some(why) => Err(Error::OutOfRange(format!("capacity_range: {bytes} bytes: {why}"))),
+            Some(why) => Err(Error::OutOfRange(format!(
+                "capacity_range: {bytes} bytes: {why}"
+            ))),
             None => Ok(()),
         }
     }

@@ -29,7 +29,11 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<For
         (Format::Formatting(_), _) => Ok(FormatStep::Make { force: true }),
         (Format::None, Probe::Blank) => Ok(FormatStep::Make { force: false }),
         (Format::Done(fs), Probe::Blank | Probe::Unknown { .. } | Probe::Unfinished { .. }) => {
-            let now = if matches!(found, Probe::Blank) { "is blank" } else { "has none" };
+            let now = if matches!(found, Probe::Blank) {
+                "is blank"
+            } else {
+                "has none"
+            };
             Err(Error::DataLoss(format!(
                 "the volume had a {fs} filesystem, and its device {now} now: data was lost; it is \
                  left as it is"
@@ -43,22 +47,27 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<For
             asked,
             "it was handed out as a block device, carries no filesystem, and is never formatted",
         )),
-        (Format::None, Probe::Unknown { offset }) => {
-            Err(refuse(asked, format!("it was never formatted, but holds data at offset {offset}")))
-        }
-        (_, Probe::Unfinished { fs, .. }) => {
-            Err(refuse(asked, format!("it carries an unfinished {fs}: its mkfs did not end")))
-        }
-        (_, Probe::Ambivalent) => {
-            Err(refuse(asked, "it carries more than one signature, so what it holds is unclear"))
-        }
+        (Format::None, Probe::Unknown { offset }) => Err(refuse(
+            asked,
+            format!("it was never formatted, but holds data at offset {offset}"),
+        )),
+        (_, Probe::Unfinished { fs, .. }) => Err(refuse(
+            asked,
+            format!("it carries an unfinished {fs}: its mkfs did not end"),
+        )),
+        (_, Probe::Ambivalent) => Err(refuse(
+            asked,
+            "it carries more than one signature, so what it holds is unclear",
+        )),
         (_, Probe::Other(name)) => Err(refuse(asked, format!("it carries {name}"))),
-        (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs != *found => {
-            Err(refuse(asked, format!("it was formatted as {fs} and carries {found}")))
-        }
-        (Format::None, Probe::Filesystem { fs, .. }) => {
-            Err(refuse(asked, format!("it carries {fs}, which was not made by this driver")))
-        }
+        (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs != *found => Err(refuse(
+            asked,
+            format!("it was formatted as {fs} and carries {found}"),
+        )),
+        (Format::None, Probe::Filesystem { fs, .. }) => Err(refuse(
+            asked,
+            format!("it carries {fs}, which was not made by this driver"),
+        )),
         (_, Probe::Filesystem { fs, .. }) => Err(refuse(asked, format!("it carries {fs}"))),
     }
 }
@@ -86,7 +95,8 @@ impl Node {
             ))
         })?;
         if record.format != Format::Formatting(fs) {
-            self.pools.update_volume(&record.id, |r| r.format = Format::Formatting(fs))?;
+            self.pools
+                .update_volume(&record.id, |r| r.format = Format::Formatting(fs))?;
         }
         let kernel = self.pools.kernel();
         kernel.mkfs(&MkfsSpec {

@@ -55,7 +55,8 @@ impl Mounting<'_> {
                 if let Some(intent) = record.growth.as_deref() {
                     self.mend(device, intent)?;
                 }
-                self.node.stays_smaller(self.record, &self.requested.path, &error);
+                self.node
+                    .stays_smaller(self.record, &self.requested.path, &error);
                 Ok(())
             }
         }
@@ -66,7 +67,10 @@ impl Mounting<'_> {
     fn grow_recorded(&self, device: &LoopDevice, superblock: Box<[u8]>) -> Result<()> {
         let pools = &self.node.pools;
         let (kernel, path) = (pools.kernel(), device.path());
-        let intent = GrowthIntent { superblock, begun: false };
+        let intent = GrowthIntent {
+            superblock,
+            begun: false,
+        };
         pools.update_volume(&self.record.id, |r| r.growth = Some(Box::new(intent)))?;
         kernel.check_whole(&path)?;
         pools.update_volume(&self.record.id, |r| {
@@ -206,6 +210,8 @@ impl Node {
             volume = %record.id, staging_target_path = %path.display(), %error,
             "cannot grow the filesystem: it stays smaller than its volume"
         );
-        self.pools.growths().ended(record.id, Some(error.to_string()));
+        self.pools
+            .growths()
+            .ended(record.id, Some(error.to_string()));
     }
 }

@@ -25,12 +25,14 @@ fn at_target(found: &Found, target: &Path) -> Option<(&'static str, String)> {
     Some(match found {
         Found::Filesystem { .. } | Found::Device { .. } => return None,
         Found::Nothing => ("NotPublished", format!("nothing is mounted at {path}")),
-        Found::Stale => {
-            ("DeviceLost", format!("{path} is bound to a loop device that lost the volume"))
-        }
-        Found::Foreign(what) => {
-            ("ForeignMount", format!("{what} is mounted at {path}, which is not this volume"))
-        }
+        Found::Stale => (
+            "DeviceLost",
+            format!("{path} is bound to a loop device that lost the volume"),
+        ),
+        Found::Foreign(what) => (
+            "ForeignMount",
+            format!("{what} is mounted at {path}, which is not this volume"),
+        ),
     })
 }
 
@@ -51,9 +53,10 @@ fn at_staging(
             "ForeignStagingMount",
             format!("{what} is mounted at {path}, which is not this volume"),
         ),
-        (Found::Device { .. } | Found::Stale, _) => {
-            ("ForeignStagingMount", format!("a device node is bound at {path}"))
-        }
+        (Found::Device { .. } | Found::Stale, _) => (
+            "ForeignStagingMount",
+            format!("a device node is bound at {path}"),
+        ),
     })
 }
 
@@ -78,7 +81,11 @@ impl Node {
         };
         let mut conditions = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
-            let paths: Vec<&Path> = target.iter().chain(&staging).map(PathBuf::as_path).collect();
+            let paths: Vec<&Path> = target
+                .iter()
+                .chain(&staging)
+                .map(PathBuf::as_path)
+                .collect();
             let view = self.look(&self.owner(&record), &paths)?;
             let wrong_target = target.and_then(|t| at_target(&view.at(&t), &t));
             let wrong_staging = staging.and_then(|s| at_staging(&view.at(&s), &s, &record));

@@ -10,7 +10,9 @@ use crate::csi::int64;
 /// The node ID, the volume limit and the topology of this node.
 pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
     let accessible_topology = match config.report_topology {
-        true => Some(csi::Topology { segments: (*config.topology.settled()?).clone() }),
+        true => Some(csi::Topology {
+            segments: (*config.topology.settled()?).clone(),
+        }),
         false => None,
     };
     Ok(csi::NodeGetInfoResponse {
@@ -35,7 +37,9 @@ pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
         .into_iter()
         .filter(|(_, on)| *on)
         .map(|(kind, _)| csi::NodeServiceCapability {
-            r#type: Some(node_service_capability::Type::Rpc(Rpc { r#type: kind.into() })),
+            r#type: Some(node_service_capability::Type::Rpc(Rpc {
+                r#type: kind.into(),
+            })),
         })
         .collect()
 }
@@ -91,8 +95,13 @@ mod tests {
     fn info_has_node_limit_and_topology() {
         let mut config = config();
         let reported = info(&config).unwrap();
-        assert_eq!((reported.node_id.as_str(), reported.max_volumes_per_node), ("n1", 0));
-        let topology = reported.accessible_topology.expect("is reported by default");
+        assert_eq!(
+            (reported.node_id.as_str(), reported.max_volumes_per_node),
+            ("n1", 0)
+        );
+        let topology = reported
+            .accessible_topology
+            .expect("is reported by default");
         assert_eq!(topology.segments["topology.example/node"], "n1");
         // A node without known labels answers with an error, and kubelet retries.
         let dir = tempfile::tempdir().unwrap();

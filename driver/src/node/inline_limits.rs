@@ -22,15 +22,20 @@ pub struct InlineLimits {
 
 impl Default for InlineLimits {
     fn default() -> Self {
-        InlineLimits { size: 1 << 30, volumes: 64, total: 16 << 30 }
+        InlineLimits {
+            size: 1 << 30,
+            volumes: 64,
+            total: 16 << 30,
+        }
     }
 }
 
 impl InlineLimits {
     /// Checks that one more volume of `bytes` fits, given the sizes of the others.
     fn admit(&self, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
-        let (volumes, total) = others
-            .fold((1, bytes), |(n, sum): (usize, u64), other| (n + 1, sum.saturating_add(other)));
+        let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
+            (n + 1, sum.saturating_add(other))
+        });
         let exhausted = |why: String| Err(Error::ResourceExhausted(why));
         if volumes > self.volumes {
             return exhausted(format!(
@@ -73,7 +78,11 @@ impl Making {
             let sizes: HashMap<&str, u64> = existing
                 .iter()
                 .filter_map(|record| Some((record.inline.as_deref()?, record.capacity_bytes)))
-                .chain(making.iter().map(|(handle, bytes)| (handle.as_str(), *bytes)))
+                .chain(
+                    making
+                        .iter()
+                        .map(|(handle, bytes)| (handle.as_str(), *bytes)),
+                )
                 .filter(|(other, _)| *other != handle)
                 .collect();
             limits.admit(sizes.into_values(), bytes)
@@ -87,7 +96,11 @@ mod tests {
 
     #[test]
     fn number_and_sum_are_limited() {
-        let limits = InlineLimits { size: 100, volumes: 3, total: 200 };
+        let limits = InlineLimits {
+            size: 100,
+            volumes: 3,
+            total: 200,
+        };
         let table: [(&[u64], u64, bool); 8] = [
             (&[], 100, true),
             (&[100], 100, true),
@@ -104,13 +117,20 @@ mod tests {
             let exhausted = matches!(admitted, Err(Error::ResourceExhausted(_)));
             assert_eq!(exhausted, !fits);
         }
-        let none = InlineLimits { volumes: 0, ..limits };
+        let none = InlineLimits {
+            volumes: 0,
+            ..limits
+        };
         assert!(none.admit(std::iter::empty(), 1).is_err());
     }
 
     #[test]
     fn what_is_being_made_counts_until_it_is_made_or_has_failed() {
-        let limits = InlineLimits { size: 100, volumes: 2, total: 100 };
+        let limits = InlineLimits {
+            size: 100,
+            volumes: 2,
+            total: 100,
+        };
         let making = Making::default();
         let admit = |handle, bytes| making.admit(&limits, handle, bytes, Vec::new);
         let one = admit("one", 60).unwrap();

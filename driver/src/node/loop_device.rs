@@ -28,9 +28,10 @@ fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
     let refuse = |why: String| Err(Error::FailedPrecondition(why));
     match loops {
         [] => Ok(None),
-        [one] if one.read_only => {
-            refuse(format!("/dev/loop{} holds the volume's image read-only; detach it", one.minor))
-        }
+        [one] if one.read_only => refuse(format!(
+            "/dev/loop{} holds the volume's image read-only; detach it",
+            one.minor
+        )),
         [one] if one.tampered().is_some() => refuse(format!(
             "/dev/loop{} is not as it was attached: {}; unpublish and unstage the volume, or detach it",
             one.minor,
@@ -124,7 +125,10 @@ pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
 pub(crate) fn still_held(left: &[LoopInfo]) -> Result<()> {
     match left {
         [] => Ok(()),
-        left => Err(Error::FailedPrecondition(format!("{} is still held open", loop_names(left)))),
+        left => Err(Error::FailedPrecondition(format!(
+            "{} is still held open",
+            loop_names(left)
+        ))),
     }
 }
 
@@ -169,7 +173,11 @@ mod tests {
             (vec![sectors], Purpose::Mount, Err("512")),
             (vec![shifted], Purpose::Block, Err("begins at byte 4096")),
             (vec![cut], Purpose::Block, Err("limited to 4096 bytes")),
-            (vec![info(3), info(5)], Purpose::Mount, Err("/dev/loop3, /dev/loop5")),
+            (
+                vec![info(3), info(5)],
+                Purpose::Mount,
+                Err("/dev/loop3, /dev/loop5"),
+            ),
         ];
         for (loops, purpose, expected) in table {
             match (reuse(&loops, purpose), expected) {

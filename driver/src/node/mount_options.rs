@@ -27,7 +27,11 @@ pub(crate) fn options(
 ) -> Options {
     let mut words: Vec<String> = safe_options(fs).iter().map(|o| (*o).to_owned()).collect();
     let given = flags.iter().flat_map(|flag| flag.split(','));
-    words.extend(given.filter(|flag| !["ro", "rw"].contains(flag)).map(str::to_owned));
+    words.extend(
+        given
+            .filter(|flag| !["ro", "rw"].contains(flag))
+            .map(str::to_owned),
+    );
     if settings.provisioning == Provisioning::Thick {
         // A discard would give up the reserved blocks, so users can't set this option.
         words.retain(|word| !is_discard(word));
@@ -46,14 +50,18 @@ pub(crate) fn options(
     if fs == FsType::Xfs && !words.iter().any(|word| word == "nouuid") {
         words.push("nouuid".to_owned());
     }
-    Options { read_only: read_only || mounts_read_only(flags), words }
+    Options {
+        read_only: read_only || mounts_read_only(flags),
+        words,
+    }
 }
 
 /// True if the kernel can mount two btrfs filesystems with one UUID. Linux 6.7 and later give the
 /// second one a temporary UUID; older kernels mix up their devices.
 pub(crate) fn mounts_btrfs_twins(release: &str) -> bool {
-    let mut numbers =
-        release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|n| n.parse::<u32>().ok());
     match (numbers.next(), numbers.next()) {
         (Some(major), Some(minor)) => (major, minor) >= (6, 7),
         _ => false,
@@ -65,7 +73,11 @@ mod tests {
     use super::*;
 
     fn settings(provisioning: Provisioning, discard: bool) -> Settings {
-        Settings { provisioning, discard, ..crate::testkit::new("").settings }
+        Settings {
+            provisioning,
+            discard,
+            ..crate::testkit::new("").settings
+        }
     }
 
     #[test]
@@ -80,7 +92,13 @@ mod tests {
             (Ext4, "nodiscard", Thin, true, "nodiscard"),
             (Ext4, "noatime,nodiscard", Thin, true, "noatime nodiscard"),
             // Later options win: a class can override the safe defaults.
-            (Ext4, "suid errors=continue", Thin, false, "suid errors=continue"),
+            (
+                Ext4,
+                "suid errors=continue",
+                Thin,
+                false,
+                "suid errors=continue",
+            ),
             (Ext4, "discard", Thin, false, "discard"),
             (Ext4, "", Thick, false, "nodiscard"),
             (Ext4, "discard noatime", Thick, true, "noatime nodiscard"),
@@ -91,7 +109,13 @@ mod tests {
             (Btrfs, "", Thin, true, "discard=async"),
             (Btrfs, "discard=async", Thin, false, "discard=async"),
             (Btrfs, "discard=async", Thick, true, "nodiscard"),
-            (Btrfs, "discardless", Thin, true, "discardless discard=async"),
+            (
+                Btrfs,
+                "discardless",
+                Thin,
+                true,
+                "discardless discard=async",
+            ),
         ];
         for (fs, flags, provisioning, discard, expected) in table {
             let words: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();

@@ -44,14 +44,21 @@ impl Mounting<'_> {
         };
         let found = match &made {
             _ if self.blank => Probe::Blank,
-            Some(made) => Probe::Filesystem { fs: self.fs, uuid: made.uuid.clone() },
+            Some(made) => Probe::Filesystem {
+                fs: self.fs,
+                uuid: made.uuid.clone(),
+            },
             None => kernel.probe(&device.path())?,
         };
         let step = format::decide(self.record.format, &found, self.fs)?;
         refuse_twin(self.fs, &found)?;
         let flags = self.requested.capability.access.flags();
-        let options =
-            mount_options::options(self.fs, flags, &self.record.settings, self.requested.read_only);
+        let options = mount_options::options(
+            self.fs,
+            flags,
+            &self.record.settings,
+            self.requested.read_only,
+        );
         let spec = MountSpec {
             device: &device.path(),
             target: path,
@@ -61,7 +68,8 @@ impl Mounting<'_> {
         };
         let state = match step {
             FormatStep::Make { force } => {
-                self.node.format(self.record, &device, self.fs, force, self.blank)?;
+                self.node
+                    .format(self.record, &device, self.fs, force, self.blank)?;
                 FsState::default()
             }
             FormatStep::Keep => self.prepare(&device, &spec)?,
@@ -121,8 +129,12 @@ impl Mounting<'_> {
     fn complete(&self, device: &LoopDevice, read_only: bool) -> Result<()> {
         let path = &self.requested.path;
         if !read_only {
-            self.node.grow_if_possible(self.record, self.image, device, path, self.fs)?;
-            if let Access::Mount { group: Some(gid), .. } = self.requested.capability.access {
+            self.node
+                .grow_if_possible(self.record, self.image, device, path, self.fs)?;
+            if let Access::Mount {
+                group: Some(gid), ..
+            } = self.requested.capability.access
+            {
                 fs_group::chown_root(path, gid)?;
             }
         }

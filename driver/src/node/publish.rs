@@ -111,7 +111,11 @@ impl Node {
             || capability.mode.is_read_only()
             || publication.is_some_and(|p| p.readonly);
         note_new_flags(&record, &stage.capability, &capability);
-        let requested = Requested { path: target, read_only: readonly, capability };
+        let requested = Requested {
+            path: target,
+            read_only: readonly,
+            capability,
+        };
         let done = match &requested.capability.access {
             Access::Block => self.publish_block(&record, stage, &requested),
             Access::Mount { .. } => self.publish_mount(&record, stage, &requested),
@@ -123,7 +127,10 @@ impl Node {
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
         let view = self.look(&self.owner(record), &[target])?;
         let found = view.at(target);
-        Ok(matches!(found, Found::Filesystem { .. } | Found::Device { .. }))
+        Ok(matches!(
+            found,
+            Found::Filesystem { .. } | Found::Device { .. }
+        ))
     }
 
     /// Decides what to do, given what is at the target and elsewhere.
@@ -140,9 +147,16 @@ impl Node {
             Found::Foreign(what) => return Err(foreign(&requested.path, &what)),
         };
         let targets = view.targets(stage);
-        let published =
-            Published { here, elsewhere: targets.iter().any(|path| *path != requested.path) };
-        capability::decide(&stage.capability, &requested.capability, requested.read_only, published)
+        let published = Published {
+            here,
+            elsewhere: targets.iter().any(|path| *path != requested.path),
+        };
+        capability::decide(
+            &stage.capability,
+            &requested.capability,
+            requested.read_only,
+            published,
+        )
     }
 
     fn publish_mount(
@@ -162,8 +176,11 @@ impl Node {
             )));
         }
         let Capability { access, .. } = &requested.capability;
-        let read_only =
-            capability::read_only(&stage.capability, &requested.capability, requested.read_only);
+        let read_only = capability::read_only(
+            &stage.capability,
+            &requested.capability,
+            requested.read_only,
+        );
         if decided == Publish::Bind {
             let made = target_path::make_directory(&requested.path)?;
             let flags = BindFlags::of(access.flags(), read_only);
@@ -172,9 +189,9 @@ impl Node {
                 .inspect_err(|_| self.give_up(record, &requested.path, made))?;
         }
         match access {
-            Access::Mount { group: Some(gid), .. } if !read_only => {
-                fs_group::chown_root(&requested.path, *gid)
-            }
+            Access::Mount {
+                group: Some(gid), ..
+            } if !read_only => fs_group::chown_root(&requested.path, *gid),
             _ => Ok(()),
         }
     }
@@ -211,7 +228,10 @@ impl Node {
             reopen(kernel, record, own)
         };
         let bound = held.and_then(|device| {
-            let flags = BindFlags { read_only: requested.read_only, ..BindFlags::default() };
+            let flags = BindFlags {
+                read_only: requested.read_only,
+                ..BindFlags::default()
+            };
             Ok(kernel.bind(&device.path(), &requested.path, flags)?)
         });
         bound.inspect_err(|_| self.give_up(record, &requested.path, made))
@@ -224,7 +244,11 @@ impl Node {
             // The current record contains the read-only device of this publication.
             let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
             self.drop_read_only(&record, &self.owner(&record), target)?;
-            if made { target_path::remove(target) } else { Ok(()) }
+            if made {
+                target_path::remove(target)
+            } else {
+                Ok(())
+            }
         });
         if let Err(error) = taken_back {
             tracing::warn!(

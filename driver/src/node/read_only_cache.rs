@@ -24,7 +24,10 @@ struct Cache {
 impl Cache {
     /// What this look finds.
     fn after(last: Option<Cache>, writes: u64) -> Cache {
-        Cache { writes, written: last.is_none_or(|last| last.writes != writes) }
+        Cache {
+            writes,
+            written: last.is_none_or(|last| last.writes != writes),
+        }
     }
 
     /// True if this look drops the cache: after a write, and once more at the next look. A read may

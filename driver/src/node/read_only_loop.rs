@@ -23,7 +23,10 @@ impl Node {
         target: &Path,
     ) -> Result<LoopDevice> {
         let kernel = self.pools.kernel();
-        let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
+        let recorded = record
+            .stage
+            .as_ref()
+            .and_then(|s| s.read_only_loops.get(target));
         if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
             if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
                 return reopen(kernel, record, info);
@@ -66,7 +69,10 @@ impl Node {
         owner: &VolumeIdentity,
         target: &Path,
     ) -> Result<()> {
-        let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
+        let recorded = record
+            .stage
+            .as_ref()
+            .and_then(|s| s.read_only_loops.get(target));
         let Some(minor) = recorded else {
             return Ok(());
         };

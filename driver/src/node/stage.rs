@@ -112,20 +112,29 @@ impl Node {
             true => of_volume(asked, &record).map_err(already)?,
         };
         self.check_lifecycle(&record)?;
-        let requested = Requested { path, capability, read_only: false };
+        let requested = Requested {
+            path,
+            capability,
+            read_only: false,
+        };
         self.stage_at(&record, &requested)?;
         Ok(csi::NodeStageVolumeResponse {})
     }
 
     /// Reads the capability of a request.
     pub(super) fn asked(&self, value: Option<&csi::VolumeCapability>) -> Result<Asked> {
-        Ok(Asked::read("volume_capability", value, &self.config.capabilities)?)
+        Ok(Asked::read(
+            "volume_capability",
+            value,
+            &self.config.capabilities,
+        )?)
     }
 
     /// Stages a volume, or finishes an interrupted staging.
     pub(super) fn stage_at(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
         let (image, owner) = self.image(record)?;
-        self.pools.unmount_scratch(record.id, kernel::file_id(&image)?)?;
+        self.pools
+            .unmount_scratch(record.id, kernel::file_id(&image)?)?;
         let view = self.look(&owner, &[&requested.path])?;
         let seen = Seen {
             attached: view.own().next().is_some(),
@@ -261,7 +270,9 @@ impl Node {
         let before = before.filter(|stage| stage.capability.access == Access::Block);
         let undone = self.release(owner, &requested.path).and_then(|left| {
             loop_device::still_held(&left)?;
-            Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = before)?)
+            Ok(self
+                .pools
+                .clear_in_volume(&record.id, |r| r.stage = before)?)
         });
         if let Err(error) = undone {
             tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");

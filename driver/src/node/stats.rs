@@ -27,7 +27,11 @@ impl Node {
 
 /// The usage of a block device: only its size, because only its user knows the rest.
 fn bytes(size: u64) -> csi::VolumeUsage {
-    csi::VolumeUsage { total: int64(size), unit: Unit::Bytes.into(), ..Default::default() }
+    csi::VolumeUsage {
+        total: int64(size),
+        unit: Unit::Bytes.into(),
+        ..Default::default()
+    }
 }
 
 /// The usage of a filesystem: bytes, and inodes unless the filesystem does not count them (btrfs).
@@ -63,7 +67,10 @@ mod tests {
             read_only: false,
         };
         let all = filesystem(&usage);
-        let units: Vec<_> = all.iter().map(|u| (u.unit(), u.total, u.used, u.available)).collect();
+        let units: Vec<_> = all
+            .iter()
+            .map(|u| (u.unit(), u.total, u.used, u.available))
+            .collect();
         let expected = [(Unit::Bytes, 1000, 600, 350), (Unit::Inodes, 64, 4, 60)];
         assert_eq!(units, expected);
         let odd = FsUsage {

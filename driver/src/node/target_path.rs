@@ -38,7 +38,10 @@ pub(crate) fn place(path: &Path) -> Result<PathBuf> {
 }
 
 fn is_missing(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+    )
 }
 
 /// The kind of file at a path.
@@ -52,7 +55,9 @@ pub(crate) fn kind(path: &Path) -> Result<Kind> {
     Ok(if file_type.is_dir() {
         Kind::Directory
     } else if file_type.is_file() {
-        Kind::File { empty: meta.len() == 0 }
+        Kind::File {
+            empty: meta.len() == 0,
+        }
     } else if file_type.is_symlink() {
         Kind::Other("a symbolic link")
     } else if file_type.is_block_device() {
@@ -104,12 +109,14 @@ pub(crate) fn make_file(path: &Path) -> Result<bool> {
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let (op, removed) = match kind(path)? {
         Kind::Missing => return Ok(()),
-        Kind::Directory => {
-            ("rmdir", effect("target.rmdir").and_then(|()| std::fs::remove_dir(path)))
-        }
-        Kind::File { empty: true } => {
-            ("unlink", effect("target.unlink").and_then(|()| std::fs::remove_file(path)))
-        }
+        Kind::Directory => (
+            "rmdir",
+            effect("target.rmdir").and_then(|()| std::fs::remove_dir(path)),
+        ),
+        Kind::File { empty: true } => (
+            "unlink",
+            effect("target.unlink").and_then(|()| std::fs::remove_file(path)),
+        ),
         Kind::File { empty: false } => {
             return Err(wrong(path, "is a file with something in it; left as it is"));
         }
@@ -142,7 +149,10 @@ fn making(op: &'static str, path: &Path, error: std::io::Error) -> Error {
 
 /// An error for an unusable path.
 pub(crate) fn wrong(path: &Path, why: impl std::fmt::Display) -> Error {
-    Error::Path { path: path.to_owned(), why: why.to_string() }
+    Error::Path {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -87,7 +87,11 @@ impl Node {
                 unmounted => unmounted?,
             }
             cleared = true;
-            if let Found::Device { minor, read_only: true } = found {
+            if let Found::Device {
+                minor,
+                read_only: true,
+            } = found
+            {
                 let unrecorded = |l: &&kernel::LoopInfo| {
                     l.minor == minor && !view.read_only().any(|known| known.minor == minor)
                 };

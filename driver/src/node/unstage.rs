@@ -152,7 +152,10 @@ impl Node {
     /// not miss what was written until now. A broken filesystem is unmounted all the same.
     fn write_back(&self, mount: &MountEntry) {
         let kernel = self.pools.kernel();
-        if let Err(error) = kernel.open_mount(mount).and_then(|root| kernel.sync_fs(&root)) {
+        if let Err(error) = kernel
+            .open_mount(mount)
+            .and_then(|root| kernel.sync_fs(&root))
+        {
             let path = mount.mount_point.display();
             tracing::warn!(%path, %error, "cannot write a filesystem back before its unmount");
         }

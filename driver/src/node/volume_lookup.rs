@@ -62,8 +62,15 @@ impl Node {
             _ => None,
         };
         let device = device.ok_or_else(not_there)?;
-        let now = kernel.loop_info(device.minor)?.filter(|now| now.is_same(device));
-        Ok((path, AtPath::Device { bytes: now.ok_or_else(not_there)?.size_bytes }))
+        let now = kernel
+            .loop_info(device.minor)?
+            .filter(|now| now.is_same(device));
+        Ok((
+            path,
+            AtPath::Device {
+                bytes: now.ok_or_else(not_there)?.size_bytes,
+            },
+        ))
     }
 
     /// Finds a volume that must exist. A foreign ID is NOT_FOUND.
@@ -143,7 +150,8 @@ impl Node {
     pub(super) fn thaw(&self, record: &VolumeRecord, owner: &VolumeIdentity) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
             freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
-            self.pools.clear_in_volume(&record.id, |r| r.freeze = None)?;
+            self.pools
+                .clear_in_volume(&record.id, |r| r.freeze = None)?;
         }
         Ok(())
     }

@@ -29,7 +29,9 @@ fn from_hex<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {
     let text = String::deserialize(from)?;
     let digits = text.as_bytes().chunks(2);
     let bytes = digits.map(|pair| {
-        let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2);
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2);
         pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())
     });
     let bytes: Option<Box<[u8]>> = bytes.collect();
@@ -42,7 +44,10 @@ mod tests {
 
     #[test]
     fn an_intent_is_stored_and_read() {
-        let intent = GrowthIntent { superblock: Box::new([0, 1, 0x9a, 0xff]), begun: true };
+        let intent = GrowthIntent {
+            superblock: Box::new([0, 1, 0x9a, 0xff]),
+            begun: true,
+        };
         let json = serde_json::to_string(&intent).unwrap();
         assert_eq!(json, r#"{"superblock":"00019aff","begun":true}"#);
         assert_eq!(serde_json::from_str::<GrowthIntent>(&json).unwrap(), intent);

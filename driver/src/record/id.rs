@@ -83,7 +83,10 @@ macro_rules! id {
         impl $name {
             /// Generates an ID in this pool; later IDs sort after earlier ones.
             pub fn generate(pool: PoolId) -> Self {
-                $name { pool, uuid: Uuid::now_v7() }
+                $name {
+                    pool,
+                    uuid: Uuid::now_v7(),
+                }
             }
 
             /// The pool that holds the object.
@@ -111,7 +114,10 @@ macro_rules! id {
                 let (pool, uuid) = rest.split_once('-').ok_or(NotAnId)?;
                 lower_hex(uuid, 32)?;
                 let uuid = Uuid::try_parse(uuid).map_err(|_| NotAnId)?;
-                Ok($name { pool: pool.parse()?, uuid })
+                Ok($name {
+                    pool: pool.parse()?,
+                    uuid,
+                })
             }
         }
         text_form!($name);
@@ -125,7 +131,8 @@ id!(GroupId, "group");
 /// The pool in the ID of a volume, snapshot or group that is a component of this path. The ID is
 /// unique, so the path may come from any mount namespace.
 pub fn pool_named_in(path: &Path) -> Option<PoolId> {
-    path.components().find_map(|part| pool_of(part.as_os_str().to_str()?))
+    path.components()
+        .find_map(|part| pool_of(part.as_os_str().to_str()?))
 }
 
 /// The pool in the ID of a volume, snapshot or group.

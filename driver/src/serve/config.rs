@@ -93,7 +93,10 @@ impl Settings {
                 snapshot_metadata: on.enable_snapshot_metadata,
             },
             pools: args.pools.specs()?,
-            options: PoolOptions { node_id: Some(node_id.clone()), ..args.pools.options() },
+            options: PoolOptions {
+                node_id: Some(node_id.clone()),
+                ..args.pools.options()
+            },
             topology: topology.clone(),
             controller: controller_config(args, &node_id, &topology),
             node: node::Config {
@@ -146,7 +149,11 @@ fn capability_rules(args: &ServeArgs) -> CapabilityRules {
 /// The volume limit that NodeGetInfo reports: the lower of both flags. 0 means no limit.
 fn max_volumes(args: &ServeArgs) -> u64 {
     let limits = [args.limits.max_volumes_per_node, args.limits.attach_limit];
-    limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
+    limits
+        .into_iter()
+        .filter(|limit| *limit > 0)
+        .min()
+        .unwrap_or(0)
 }
 
 const TOPOLOGY: &str = "--topology";
@@ -154,9 +161,16 @@ const FROM_LABELS: &str = "--topology-from-node-labels";
 
 /// The topology of this node, without labels that are not known yet.
 fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, SettingsError> {
-    let VolumeArgs { topology: given, topology_key: own, .. } = &args.volumes;
+    let VolumeArgs {
+        topology: given,
+        topology_key: own,
+        ..
+    } = &args.volumes;
     if !args.switches.enable_topology {
-        let flags = [(TOPOLOGY, given.is_empty()), (FROM_LABELS, labels.is_empty())];
+        let flags = [
+            (TOPOLOGY, given.is_empty()),
+            (FROM_LABELS, labels.is_empty()),
+        ];
         return match flags.into_iter().find(|(_, absent)| !absent) {
             Some((flag, _)) => Err(SettingsError::NoTopology { flag }),
             None => Ok(Topology::default()),
@@ -202,7 +216,12 @@ fn check_keys<'a>(
 }
 
 fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {
-    let bad = |why: &str| Err(SettingsError::NodeId { id: id.to_owned(), why: why.to_owned() });
+    let bad = |why: &str| {
+        Err(SettingsError::NodeId {
+            id: id.to_owned(),
+            why: why.to_owned(),
+        })
+    };
     if id.is_empty() {
         return bad("is empty");
     }

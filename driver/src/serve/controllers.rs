@@ -47,7 +47,10 @@ impl ApiAccess {
     /// Access by `--kubeconfig` or the pod's service account, as the pod of the environment.
     fn from_environment(args: &Args, view: &Telemetry) -> Self {
         let client = controllers::connect(args.api.kubeconfig.clone(), view);
-        ApiAccess { client: client.boxed(), pod: OwnPod::from_environment() }
+        ApiAccess {
+            client: client.boxed(),
+            pod: OwnPod::from_environment(),
+        }
     }
 }
 
@@ -109,7 +112,10 @@ impl Loops {
     ) -> Self {
         let view = Telemetry::new();
         let access = ApiAccess::from_environment(&args, &view);
-        Loops { setup: setup_with_driver(server, args, endpoint, labels, access), view }
+        Loops {
+            setup: setup_with_driver(server, args, endpoint, labels, access),
+            view,
+        }
     }
 
     pub(super) fn view(&self) -> Telemetry {
@@ -151,11 +157,16 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
     };
     match (&mut loops.task).await {
         Ok(Err(error)) => error.into(),
-        Ok(Ok(())) => {
-            Ended { role: "the controllers", why: "they stopped without a request".to_owned() }
-                .into()
+        Ok(Ok(())) => Ended {
+            role: "the controllers",
+            why: "they stopped without a request".to_owned(),
         }
-        Err(panicked) => Ended { role: "the controllers", why: panicked.to_string() }.into(),
+        .into(),
+        Err(panicked) => Ended {
+            role: "the controllers",
+            why: panicked.to_string(),
+        }
+        .into(),
     }
 }
 
@@ -176,7 +187,10 @@ pub fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<NodeLab
 /// The identities of all known pools, including missing ones that the driver saw before.
 fn identities(pools: &Pools) -> Vec<String> {
     let slots = pools.slots().into_iter();
-    slots.filter_map(|slot| slot.id).map(|id| id.to_string()).collect()
+    slots
+        .filter_map(|slot| slot.id)
+        .map(|id| id.to_string())
+        .collect()
 }
 
 impl From<storage::Freed> for Freed {
@@ -192,7 +206,10 @@ impl From<storage::Freed> for Freed {
 fn inventory(pools: Arc<Pools>) -> Inventory {
     Inventory::reported(move || {
         let volumes = pools.volumes();
-        Ok(volumes.iter().map(|record| inventory_entry(record)).collect())
+        Ok(volumes
+            .iter()
+            .map(|record| inventory_entry(record))
+            .collect())
     })
 }
 
@@ -228,7 +245,10 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut roles = Tasks::default();
     let view = Telemetry::new();
     let access = ApiAccess::from_environment(&args.controllers, &view);
-    let loops = Loops { setup: setup_without_driver(args, access), view };
+    let loops = Loops {
+        setup: setup_without_driver(args, access),
+        view,
+    };
     let process = Process {
         process: "controller".to_owned(),
         node: None,
@@ -236,13 +256,23 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     };
     let exporter = otlp::prepare(&args.watch, &process)?;
     let dropped = exporter.as_ref().map(Exporter::dropped);
-    let shown = Shown { services: None, loops: Some(loops.view()), dropped };
+    let shown = Shown {
+        services: None,
+        loops: Some(loops.view()),
+        dropped,
+    };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;
     otlp::start(exporter, &stop, &mut roles);
     let _events = events::start(&args.watch.events, None, process, &stop, &mut roles)?;
-    let socket = args.driver_name.is_none().then(|| args.csi_address.display());
-    tracing::info!(csi = socket.map(tracing::field::display), "starting the controllers");
+    let socket = args
+        .driver_name
+        .is_none()
+        .then(|| args.csi_address.display());
+    tracing::info!(
+        csi = socket.map(tracing::field::display),
+        "starting the controllers"
+    );
     let mut loops = Some(loops.start());
     let ran = tokio::select! {
         signal = signals.next() => {
@@ -283,14 +313,22 @@ mod tests {
         let snapshot = site.snapshot(&original, "snapshot");
         let sources = [Source::Snapshot(snapshot.id), Source::Volume(original.id)];
         for source in sources {
-            site.create(NewVolume { source: Some(source), ..new(&format!("{source:?}")) });
+            site.create(NewVolume {
+                source: Some(source),
+                ..new(&format!("{source:?}"))
+            });
         }
         let used = site.make("used");
         site.update(used.id, |record| record.fresh = false);
         for _ in 0..2 {
             let volumes = site.pools().volumes();
-            let empty = volumes.iter().filter(|volume| inventory_entry(volume).is_empty);
-            assert_eq!(empty.map(|volume| volume.id).collect::<Vec<_>>(), [original.id]);
+            let empty = volumes
+                .iter()
+                .filter(|volume| inventory_entry(volume).is_empty);
+            assert_eq!(
+                empty.map(|volume| volume.id).collect::<Vec<_>>(),
+                [original.id]
+            );
             site.open();
         }
     }

@@ -13,7 +13,10 @@ const SHARE: u64 = 4;
 pub(super) fn raise() {
     match open_files::raise() {
         Ok(Raised { limit, from }) => {
-            let (limit, from) = (limit.unwrap_or(u64::MAX), from.or(limit).unwrap_or(u64::MAX));
+            let (limit, from) = (
+                limit.unwrap_or(u64::MAX),
+                from.or(limit).unwrap_or(u64::MAX),
+            );
             tracing::info!(
                 limit,
                 from,
@@ -34,7 +37,9 @@ pub(super) fn csi_connections() -> usize {
 }
 
 fn share(limit: Option<u64>) -> usize {
-    let share = limit.map_or(CONNECTIONS, |limit| (limit / SHARE).clamp(LEAST, CONNECTIONS));
+    let share = limit.map_or(CONNECTIONS, |limit| {
+        (limit / SHARE).clamp(LEAST, CONNECTIONS)
+    });
     usize::try_from(share).unwrap_or(usize::MAX)
 }
 

@@ -44,7 +44,11 @@ fn bind(path: &Path) -> Result<(UnixListener, Name), Error> {
     let (listener, name) = socket::bind(path).map_err(Error::Socket)?.into_parts();
     let listener = UnixListener::from_std(listener);
     let listener = listener.map_err(|source| {
-        Error::Socket(socket::Error::Io { op: "watch", path: path.to_owned(), source })
+        Error::Socket(socket::Error::Io {
+            op: "watch",
+            path: path.to_owned(),
+            source,
+        })
     })?;
     Ok((listener, name))
 }

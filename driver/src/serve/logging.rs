@@ -13,7 +13,10 @@ use crate::cli::{LogFormat, WatchArgs};
 
 /// Starts logging. The layer escapes what could control a terminal. Panics are logged in the same
 /// format.
-#[expect(clippy::disallowed_methods, reason = "log lines have a writer of their own")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "log lines have a writer of their own"
+)]
 pub(super) fn start(args: &WatchArgs) -> Result<(), Error> {
     let filter = filter(&args.log_level, args.verbosity).map_err(Error::LogLevel)?;
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -41,12 +44,17 @@ fn filter(level: &str, verbosity: Option<u8>) -> Result<Targets, String> {
             .with_default(level.min(LevelFilter::INFO))
             .with_target("hostloop", level)
             .with_target("hostloop_driver", level)),
-        Err(_) => level.parse::<Targets>().map_err(|error| format!("{level:?}: {error}")),
+        Err(_) => level
+            .parse::<Targets>()
+            .map_err(|error| format!("{level:?}: {error}")),
     }
 }
 
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    let place = panic
+        .location()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let thread = std::thread::current();
     let payload = panic.payload();
     let message = payload.downcast_ref::<&str>().copied();
@@ -71,7 +79,13 @@ mod tests {
     fn levels_and_targets() {
         for (level, verbosity, target, at, logged) in [
             ("info", None, "hostloop_driver::storage", Level::INFO, true),
-            ("info", None, "hostloop_driver::storage", Level::DEBUG, false),
+            (
+                "info",
+                None,
+                "hostloop_driver::storage",
+                Level::DEBUG,
+                false,
+            ),
             ("debug", None, "hostloop_driver", Level::DEBUG, true),
             ("debug", None, "h2::codec", Level::DEBUG, false),
             ("debug", None, "h2::codec", Level::INFO, true),

@@ -20,7 +20,11 @@ pub(super) fn check(
     kernel: &dyn Kernel,
     settings: &Settings,
 ) -> Result<(), Error> {
-    let found = find(missing, kernel.filesystems(), settings.controller.capabilities.default_fs);
+    let found = find(
+        missing,
+        kernel.filesystems(),
+        settings.controller.capabilities.default_fs,
+    );
     for line in &found.warnings {
         tracing::warn!("{line}");
     }
@@ -41,13 +45,18 @@ fn find(
     filesystems: Vec<(FsType, Result<(), String>)>,
     default: FsType,
 ) -> Found {
-    let mut found = Found { fatal: missing, warnings: Vec::new() };
+    let mut found = Found {
+        fatal: missing,
+        warnings: Vec::new(),
+    };
     if !found.fatal.is_empty() {
         // The tools can't be checked, for example without root.
         return found;
     }
     if filesystems.iter().all(|(_, offered)| offered.is_err()) {
-        let whys = filesystems.into_iter().filter_map(|(_, offered)| offered.err());
+        let whys = filesystems
+            .into_iter()
+            .filter_map(|(_, offered)| offered.err());
         found.fatal.push(format!(
             "the tools of every filesystem ({})",
             whys.collect::<Vec<_>>().join(", ")
@@ -62,7 +71,9 @@ fn find(
             true => ", and it is the default (--default-fstype)",
             false => "",
         };
-        found.warnings.push(format!("{fs} is not offered{also}: {why}"));
+        found
+            .warnings
+            .push(format!("{fs} is not offered{also}: {why}"));
     }
     found
 }

@@ -42,7 +42,11 @@ async fn tend(
     blocking: Blocking,
     stop: CancellationToken,
 ) -> Result<(), String> {
-    while stop.run_until_cancelled(tokio::time::sleep(SEARCH)).await.is_some() {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(SEARCH))
+        .await
+        .is_some()
+    {
         let pools = pools.clone();
         let tended = blocking.run("looking after a pool", move || pools.tend(slot));
         if let Some(None) = stop.run_until_cancelled(tended).await {
@@ -59,7 +63,11 @@ async fn refresh_read_only(
     stop: CancellationToken,
 ) -> Result<(), String> {
     let mut caches = ReadOnlyCaches::default();
-    while stop.run_until_cancelled(tokio::time::sleep(REFRESH)).await.is_some() {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(REFRESH))
+        .await
+        .is_some()
+    {
         let node = node.clone();
         let look = blocking.run("refreshing read-only targets", move || {
             node.drop_stale_caches(&mut caches);

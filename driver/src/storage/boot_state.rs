@@ -36,12 +36,19 @@ impl VolumeRecord {
     /// reboot, the path still shows whether the volume's pod exists.
     pub(super) fn durable(&self) -> VolumeRecord {
         let stage = self.inline.is_some().then(|| self.stage.clone()).flatten();
-        VolumeRecord { stage, freeze: None, ..self.clone() }
+        VolumeRecord {
+            stage,
+            freeze: None,
+            ..self.clone()
+        }
     }
 
     /// The part of the record in `state.json`.
     fn of_boot(&self) -> (Option<&Stage>, Option<FreezeIntent>) {
-        (self.stage.as_deref().filter(|_| self.inline.is_none()), self.freeze)
+        (
+            self.stage.as_deref().filter(|_| self.inline.is_none()),
+            self.freeze,
+        )
     }
 
     /// True if both records have the same state.
@@ -75,7 +82,12 @@ pub(super) fn encode_parts(
         return Ok(None);
     }
     let boot = boot.to_owned();
-    let state = BootState { schema: SCHEMA, boot, stage: stage.cloned().map(Box::new), freeze };
+    let state = BootState {
+        schema: SCHEMA,
+        boot,
+        stage: stage.cloned().map(Box::new),
+        freeze,
+    };
     encoding::encode(&state, FILE).map(Some)
 }
 

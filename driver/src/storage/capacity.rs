@@ -69,7 +69,11 @@ impl SpaceRequest {
     /// The request of a new volume: a thick volume allocates its space at once, a thin one later.
     pub(super) fn volume(bytes: u64, provisioning: Provisioning) -> Self {
         let thick = provisioning == Provisioning::Thick;
-        SpaceRequest { promise: bytes, take: if thick { bytes } else { 0 }, thick }
+        SpaceRequest {
+            promise: bytes,
+            take: if thick { bytes } else { 0 },
+            thick,
+        }
     }
 }
 
@@ -130,8 +134,11 @@ fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
     let room = (books.usage.available_bytes.saturating_add(books.ours))
         .saturating_sub(limits.reserve.of(books.usage.total_bytes));
     // Floats are exact only up to 8 PiB, so the default factor of 1 avoids them.
-    let room =
-        if limits.overcommit == 1.0 { room } else { (room as f64 * limits.overcommit) as u64 };
+    let room = if limits.overcommit == 1.0 {
+        room
+    } else {
+        (room as f64 * limits.overcommit) as u64
+    };
     let room = room.saturating_sub(books.others);
     let room = room.min(limits.capacity_bytes.unwrap_or(u64::MAX));
     room.saturating_sub(books.promised)

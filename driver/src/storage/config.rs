@@ -91,7 +91,10 @@ pub struct BadOption {
 }
 
 fn bad(word: &str, why: impl Into<String>) -> BadOption {
-    BadOption { word: word.to_owned(), why: why.into() }
+    BadOption {
+        word: word.to_owned(),
+        why: why.into(),
+    }
 }
 
 /// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti` or
@@ -99,7 +102,10 @@ fn bad(word: &str, why: impl Into<String>) -> BadOption {
 /// suffix or an exponent for fractions of a byte (`500m`, `1e-3`): `m` is a mistake for `M`.
 pub fn size(word: &str) -> Result<u64, BadOption> {
     if word.contains('-') || word.ends_with(['n', 'u', 'm']) {
-        return Err(bad(word, "is not a size: it is negative or counts fractions of a byte"));
+        return Err(bad(
+            word,
+            "is not a size: it is negative or counts fractions of a byte",
+        ));
     }
     let bytes = quantity::bytes(word).and_then(|bytes| u64::try_from(bytes).ok());
     bytes.ok_or_else(|| bad(word, "is not a size below 8Ei, such as 20Gi or 500M"))
@@ -127,8 +133,9 @@ impl FromStr for PoolSpec {
     fn from_str(s: &str) -> Result<Self, BadOption> {
         let mut words = s.split(',');
         let first = words.next().unwrap_or_default();
-        let (name, path) =
-            first.split_once('=').ok_or_else(|| bad(s, "is not NAME=PATH[,option...]"))?;
+        let (name, path) = first
+            .split_once('=')
+            .ok_or_else(|| bad(s, "is not NAME=PATH[,option...]"))?;
         let mut spec = PoolSpec {
             name: pool_name(name)?.to_owned(),
             path: pool_path(path)?,

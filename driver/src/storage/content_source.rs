@@ -97,7 +97,10 @@ impl Origin {
             )));
         }
         let whole = SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning);
-        Ok(SpaceRequest { take: whole.take.max(self.copy_takes(pool)), ..whole })
+        Ok(SpaceRequest {
+            take: whole.take.max(self.copy_takes(pool)),
+            ..whole
+        })
     }
 
     /// Bytes that a copy in this pool allocates at once. A copy without shared blocks allocates all
@@ -156,7 +159,10 @@ impl CopyJob<'_> {
             Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
             Err(e) => return Err(e.into()),
         };
-        let measured = Measured { bytes, took: began.elapsed() };
+        let measured = Measured {
+            bytes,
+            took: began.elapsed(),
+        };
         file::set_len(self.to, 0)?;
         Ok(measured)
     }
@@ -197,7 +203,10 @@ impl Pools {
             self.room_to_freeze(&targets)?;
             self.time_to_freeze(jobs, max_freeze)
         };
-        let limits = Limits { max_freeze, check: &check };
+        let limits = Limits {
+            max_freeze,
+            check: &check,
+        };
         let copy = |still: &freeze::Still| {
             let taken_ns = now_ns();
             let mut series = self.copy_rates.series(still.since());
@@ -209,11 +218,16 @@ impl Pools {
         };
         let (copied, pace, taken_ns) =
             freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), copy)?;
-        let has_bytes = copied.iter().any(|copied| matches!(copied, Copied::Bytes(_)));
+        let has_bytes = copied
+            .iter()
+            .any(|copied| matches!(copied, Copied::Bytes(_)));
         for (job, copied) in jobs.iter().zip(copied) {
             self.finish_copy(job, copied)?;
         }
-        Ok(CopiedImages { taken_ns, is_written_back: !(has_bytes && pace == Pace::Fast) })
+        Ok(CopiedImages {
+            taken_ns,
+            is_written_back: !(has_bytes && pace == Pace::Fast),
+        })
     }
 
     /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.
@@ -246,7 +260,12 @@ impl Pools {
                 None => continue,
             };
             copies.push((bytes, measured));
-            volumes.extend(job.origin.volume.as_ref().map(|v| format!("volume {}", v.id)));
+            volumes.extend(
+                job.origin
+                    .volume
+                    .as_ref()
+                    .map(|v| format!("volume {}", v.id)),
+            );
         }
         copy_rate::check(&volumes.join(", "), &copies, max_freeze)?;
         let sources: Vec<String> = jobs
@@ -308,7 +327,11 @@ mod tests {
     use crate::testkit::{MI, Site, new};
 
     fn freezes(site: &Site) -> usize {
-        site.kernel.effects().iter().filter(|e| e.op == "freeze").count()
+        site.kernel
+            .effects()
+            .iter()
+            .filter(|e| e.op == "freeze")
+            .count()
     }
 
     /// A small image is not sampled, so only the stopped copy shows that the pool is slow.
@@ -321,7 +344,10 @@ mod tests {
         let mut site = Site::fake(&["a", "b"]);
         site.options.max_freeze = Duration::from_secs(5);
         site.open();
-        let volume = site.create(NewVolume { capacity_bytes: 32 * MI, ..new("one") });
+        let volume = site.create(NewVolume {
+            capacity_bytes: 32 * MI,
+            ..new("one")
+        });
         let image = site.pools().open_image(&volume, true).unwrap();
         for piece in 0..PIECES {
             image.write_all_at(&[1; 4096], MI + piece * 8192).unwrap();
@@ -334,10 +360,16 @@ mod tests {
         }
 
         // All steps together take four times as long as the freeze, on any machine.
-        let slow = Arc::new(Wanted::with_step(|| std::thread::sleep(Duration::from_millis(10))));
+        let slow = Arc::new(Wanted::with_step(|| {
+            std::thread::sleep(Duration::from_millis(10))
+        }));
         for says in ["copying takes longer", "copying the "] {
             let source = Some(Source::Volume(volume.id));
-            let copy = NewVolume { source, capacity_bytes: 32 * MI, ..new("copy") };
+            let copy = NewVolume {
+                source,
+                capacity_bytes: 32 * MI,
+                ..new("copy")
+            };
             match slow.run(|| site.pools().create_volume(&site.named("b"), copy)) {
                 Err(Error::CannotFreeze(why)) if why.starts_with(says) => {}
                 other => panic!("{other:?} does not start with {says}"),
@@ -352,7 +384,10 @@ mod tests {
         let mut site = Site::fake(&["a"]);
         site.options.max_freeze = Duration::from_secs(60);
         site.open();
-        let large = |name| NewVolume { capacity_bytes: 32 * MI, ..new(name) };
+        let large = |name| NewVolume {
+            capacity_bytes: 32 * MI,
+            ..new(name)
+        };
         let volume = site.create(large("one"));
         let image = site.pools().open_image(&volume, true).unwrap();
         image.write_all_at(&vec![1; 20 << 20], MI).unwrap();
@@ -372,16 +407,33 @@ mod tests {
                 }
             })
         });
-        let copy = NewVolume { source: Some(source), ..large("copy") };
+        let copy = NewVolume {
+            source: Some(source),
+            ..large("copy")
+        };
         let copied = unwanted.run(|| site.pools().create_volume(&site.pool(), copy));
         refused!(copied, Error::Kernel(kernel::Error::Unwanted { .. }));
-        assert_eq!((site.entries(), site.pool().index.read().promised()), before);
+        assert_eq!(
+            (site.entries(), site.pool().index.read().promised()),
+            before
+        );
         assert_eq!(*site.pool().under_way.lock(), SpaceRequest::default());
         assert!(site.volume(volume.id).freeze.is_none());
-        let thaws = site.kernel.effects().iter().filter(|e| e.op == "thaw").count();
-        assert_eq!((freezes(&site), thaws), if mounted { (1, 1) } else { (0, 0) });
+        let thaws = site
+            .kernel
+            .effects()
+            .iter()
+            .filter(|e| e.op == "thaw")
+            .count();
+        assert_eq!(
+            (freezes(&site), thaws),
+            if mounted { (1, 1) } else { (0, 0) }
+        );
         // A later call is a new one.
-        let copy = NewVolume { source: Some(source), ..large("copy") };
+        let copy = NewVolume {
+            source: Some(source),
+            ..large("copy")
+        };
         site.pools().create_volume(&site.pool(), copy).unwrap();
     }
 
@@ -396,30 +448,47 @@ mod tests {
         let mut site = Site::fake(&["a", "b"]);
         site.options.max_freeze = max_freeze;
         site.open();
-        let large = |name| NewVolume { capacity_bytes: 96 * MI, ..new(name) };
+        let large = |name| NewVolume {
+            capacity_bytes: 96 * MI,
+            ..new(name)
+        };
         let volume = site.create(large("one"));
         let image = site.pools().open_image(&volume, true).unwrap();
         image.write_all_at(&vec![1; 80 << 20], MI).unwrap();
         let _mounted = site.mounted(&volume, "mount");
 
         let source = Some(Source::Volume(volume.id));
-        let copy = NewVolume { source, ..large("copy") };
+        let copy = NewVolume {
+            source,
+            ..large("copy")
+        };
         let copied = site.pools().create_volume(&site.named("b"), copy);
         let freezes = freezes(&site);
         if !refused {
             let copy = site.pools().open_image(&copied.unwrap(), false).unwrap();
-            assert_eq!(file::data_bytes(&copy).unwrap(), file::data_bytes(&image).unwrap());
+            assert_eq!(
+                file::data_bytes(&copy).unwrap(),
+                file::data_bytes(&image).unwrap()
+            );
             assert_eq!(freezes, 1);
             return;
         }
         let bytes = file::data_bytes(&image).unwrap();
-        let says = format!("copying the {bytes} bytes of volume {} takes about", volume.id);
+        let says = format!(
+            "copying the {bytes} bytes of volume {} takes about",
+            volume.id
+        );
         match copied {
             Err(Error::CannotFreeze(why)) if why.starts_with(&says) => {}
             other => panic!("{other:?}"),
         }
         assert_eq!(freezes, 0);
         assert!(site.volume(volume.id).freeze.is_none());
-        assert_eq!(std::fs::read_dir(site.named("b").root().join("incoming")).unwrap().count(), 0);
+        assert_eq!(
+            std::fs::read_dir(site.named("b").root().join("incoming"))
+                .unwrap()
+                .count(),
+            0
+        );
     }
 }

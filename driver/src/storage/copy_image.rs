@@ -75,7 +75,9 @@ pub fn copy(
              with reflinks (XFS, btrfs, or image=)"
         )));
     }
-    Ok(Copied::Bytes(phase("copy", || file::copy_sparse(from, to, pace, stop))?))
+    Ok(Copied::Bytes(phase("copy", || {
+        file::copy_sparse(from, to, pace, stop)
+    })?))
 }
 
 /// True if the new image `to` may share blocks with its source.
@@ -133,7 +135,12 @@ mod tests {
     use Provisioning::{Thick, Thin};
 
     fn want(provisioning: Provisioning, reflinks: bool, thick_source: bool) -> CopyRequest {
-        CopyRequest { len: 0, provisioning, reflinks, thick_source }
+        CopyRequest {
+            len: 0,
+            provisioning,
+            reflinks,
+            thick_source,
+        }
     }
 
     #[rstest]

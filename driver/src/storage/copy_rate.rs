@@ -81,7 +81,11 @@ impl CopyRates {
 
     /// Begins to measure copies one after another, within a freeze that began at `since`.
     pub(super) fn series(&self, since: Instant) -> Series<'_> {
-        Series { rates: self, measured_until: since, sums: BTreeMap::new() }
+        Series {
+            rates: self,
+            measured_until: since,
+            sums: BTreeMap::new(),
+        }
     }
 
     /// Remembers a copy, if it counts more than the known one.
@@ -120,8 +124,14 @@ impl Series<'_> {
             Ok(Copied::Bytes(bytes)) => *bytes,
             Err(Error::Kernel(kernel::Error::Stopped { copied, .. })) => *copied,
             Err(Error::Kernel(kernel::Error::CloneStopped { extents, .. })) => {
-                let measured = Measured { bytes: *extents, took: began.elapsed() };
-                self.rates.clones.lock().insert(route.1, (measured, Instant::now()));
+                let measured = Measured {
+                    bytes: *extents,
+                    took: began.elapsed(),
+                };
+                self.rates
+                    .clones
+                    .lock()
+                    .insert(route.1, (measured, Instant::now()));
                 return copied;
             }
             _ => return copied,
@@ -136,7 +146,14 @@ impl Series<'_> {
                 self.rates.note(*route, *sum, Ended::AtLimit);
             }
         } else if alone && foreground::paused() == paused {
-            self.rates.note(route, Measured { bytes, took: now - began }, Ended::InTime);
+            self.rates.note(
+                route,
+                Measured {
+                    bytes,
+                    took: now - began,
+                },
+                Ended::InTime,
+            );
         }
         copied
     }
@@ -154,8 +171,10 @@ fn replaces(new: Measured, ended: Ended, known: Option<Measured>) -> bool {
 /// has the bytes of each copy, and the measurement of its route.
 pub(super) fn check(volumes: &str, copies: &[(u64, Measured)], max_freeze: Duration) -> Result<()> {
     let bytes: u64 = copies.iter().map(|(bytes, _)| bytes).sum();
-    let seconds: f64 =
-        copies.iter().map(|(bytes, rate)| *bytes as f64 / rate.bytes_per_second()).sum();
+    let seconds: f64 = copies
+        .iter()
+        .map(|(bytes, rate)| *bytes as f64 / rate.bytes_per_second())
+        .sum();
     if seconds <= max_freeze.as_secs_f64() {
         return Ok(());
     }
@@ -174,8 +193,10 @@ pub(super) fn check_clones(
     max_freeze: Duration,
 ) -> Result<()> {
     let extents: u64 = clones.iter().map(|(extents, _)| extents).sum();
-    let seconds: f64 =
-        clones.iter().map(|(extents, rate)| *extents as f64 / rate.bytes_per_second()).sum();
+    let seconds: f64 = clones
+        .iter()
+        .map(|(extents, rate)| *extents as f64 / rate.bytes_per_second())
+        .sum();
     if seconds <= max_freeze.as_secs_f64() {
         return Ok(());
     }
@@ -195,7 +216,10 @@ mod tests {
     const MI: u64 = 1 << 20;
 
     fn measured(mib: u64, seconds: u64) -> Measured {
-        Measured { bytes: mib * MI, took: Duration::from_secs(seconds) }
+        Measured {
+            bytes: mib * MI,
+            took: Duration::from_secs(seconds),
+        }
     }
 
     #[rstest]
@@ -260,11 +284,21 @@ mod tests {
         let rates = CopyRates::default();
         let stopped = || {
             std::thread::sleep(Duration::from_millis(1));
-            Err(kernel::Error::CloneStopped { path: "copy".into(), extents: 512 }.into())
+            Err(kernel::Error::CloneStopped {
+                path: "copy".into(),
+                extents: 512,
+            }
+            .into())
         };
-        rates.series(Instant::now()).measured((a, a), stopped, || true).unwrap_err();
+        rates
+            .series(Instant::now())
+            .measured((a, a), stopped, || true)
+            .unwrap_err();
         let known = rates.known_clone(a).unwrap();
-        assert_eq!((known.bytes, rates.known_clone(b), rates.known((a, a))), (512, None, None));
+        assert_eq!(
+            (known.bytes, rates.known_clone(b), rates.known((a, a))),
+            (512, None, None)
+        );
         assert!(known.took >= Duration::from_millis(1));
 
         let limit = Duration::from_secs(10);
@@ -274,7 +308,10 @@ mod tests {
         let says =
             "cloning the 10485761 extents of volume v takes about 10.0 s, longer than the 10 s";
         let why = refused.unwrap_err().to_string();
-        assert!(why.starts_with(says) && why.contains("--max-freeze"), "{why}");
+        assert!(
+            why.starts_with(says) && why.contains("--max-freeze"),
+            "{why}"
+        );
     }
 
     /// A copy of a frozen filesystem does not pause.
@@ -291,7 +328,10 @@ mod tests {
             foreground::behind(vec![calls.clone()], || steps.give_way());
             bytes(64)
         };
-        rates.series(Instant::now()).measured((pool, pool), copy, || false).unwrap();
+        rates
+            .series(Instant::now())
+            .measured((pool, pool), copy, || false)
+            .unwrap();
         assert_eq!(rates.known((pool, pool)).is_none(), beside);
     }
 
@@ -312,11 +352,19 @@ mod tests {
     }
 
     fn stopped(mib: u64) -> Result<Copied> {
-        Err(kernel::Error::Stopped { path: "copy".into(), copied: mib * MI }.into())
+        Err(kernel::Error::Stopped {
+            path: "copy".into(),
+            copied: mib * MI,
+        }
+        .into())
     }
 
     fn no_space() -> Result<Copied> {
-        Err(kernel::Error::NoSpace { op: "copy", path: "copy".into() }.into())
+        Err(kernel::Error::NoSpace {
+            op: "copy",
+            path: "copy".into(),
+        }
+        .into())
     }
 
     /// The last copy reaches the limit. The second route and the third are one. The freeze itself
@@ -340,9 +388,15 @@ mod tests {
             let _ = series.measured(route, || copy, || i == last);
         }
         let known = [rates.known((a, a)), rates.known((b, b))];
-        assert_eq!(known.map(|known| known.map(|known| known.bytes / MI)), expected);
+        assert_eq!(
+            known.map(|known| known.map(|known| known.bytes / MI)),
+            expected
+        );
         if let [Some(first), Some(second)] = known {
-            assert!(first.took >= FREEZE && second.took < first.took, "{known:?}");
+            assert!(
+                first.took >= FREEZE && second.took < first.took,
+                "{known:?}"
+            );
         }
     }
 }

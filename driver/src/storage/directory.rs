@@ -165,7 +165,10 @@ impl Layout {
         let path = Path::new(entry).join(IMAGE);
         match rustix::fs::statat(self.shelf(shelf), &path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Image {
-                file: FileId { dev: stat.st_dev, ino: stat.st_ino },
+                file: FileId {
+                    dev: stat.st_dev,
+                    ino: stat.st_ino,
+                },
                 bytes: u64::try_from(stat.st_size).unwrap_or_default(),
                 allocated: u64::try_from(stat.st_blocks).unwrap_or_default() * 512,
                 written_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec.cast_signed()),
@@ -182,7 +185,9 @@ impl Layout {
     pub(super) fn replace(&self, record: &VolumeRecord) -> Result<()> {
         let content = encoding::encode(&record.durable(), VolumeRecord::FILE)?;
         let dir = self.volume_dir(record.id)?;
-        Ok(phase("record", || file::replace(dir.as_fd(), VolumeRecord::FILE, &content))?)
+        Ok(phase("record", || {
+            file::replace(dir.as_fd(), VolumeRecord::FILE, &content)
+        })?)
     }
 
     /// Replaces a volume's encoded state in the running kernel, without an fsync.
@@ -199,7 +204,12 @@ impl Layout {
     pub(super) fn begin(&self, entry: String) -> Result<Incoming<'_>> {
         file::make_dir(self.incoming(), &entry)?;
         match file::open_beneath(self.incoming(), Path::new(&entry), OFlags::DIRECTORY) {
-            Ok(dir) => Ok(Incoming { layout: self, entry, dir, at: Some(Left::Incoming) }),
+            Ok(dir) => Ok(Incoming {
+                layout: self,
+                entry,
+                dir,
+                at: Some(Left::Incoming),
+            }),
             Err(e) => {
                 self.try_remove(Left::Incoming, entry);
                 Err(e.into())
@@ -220,13 +230,19 @@ impl Layout {
 
     /// Keeps an entry in place from being deleted while the other one exists.
     pub(super) fn hold(&self, entry: &str, from: Left, name: &str, why: String) {
-        let held = Held { from, name: name.to_owned(), why };
+        let held = Held {
+            from,
+            name: name.to_owned(),
+            why,
+        };
         self.held.lock().insert(entry.to_owned(), held);
     }
 
     fn check_held(&self, entry: &str) -> Result<()> {
         let mut all = self.held.lock();
-        let Some(held) = all.get(entry) else { return Ok(()) };
+        let Some(held) = all.get(entry) else {
+            return Ok(());
+        };
         if file::inode(self.dir(held.from), &held.name)?.is_some() {
             return Err(Error::Refused(held.why.clone()));
         }
@@ -382,7 +398,11 @@ impl Incoming<'_> {
 
     /// The path of the image, for messages.
     pub(super) fn image_path(&self) -> PathBuf {
-        self.layout.path.join(INCOMING).join(&self.entry).join(IMAGE)
+        self.layout
+            .path
+            .join(INCOMING)
+            .join(&self.entry)
+            .join(IMAGE)
     }
 
     /// Writes the record, syncs it and the image, and moves the entry into its final place. `image`

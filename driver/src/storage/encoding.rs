@@ -41,7 +41,11 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
         let is_newer = schema > Some(SCHEMA.into());
         Error::Corrupt {
             path: file::name_of(dir).join(file),
-            why: if is_newer { why } else { format!("{why}; {}", advice()) },
+            why: if is_newer {
+                why
+            } else {
+                format!("{why}; {}", advice())
+            },
         }
     });
     decoded.map(Some)
@@ -100,7 +104,9 @@ fn read_with(
     let file = file::open_beneath(dir, path, flags)?;
     // `File::read_to_end` queries size and position first: two more calls for each record.
     let mut reader = Plain(&file).take(LIMIT);
-    reader.read_to_end(buffer).map_err(|e| kernel::Error::io("read", path, e))?;
+    reader
+        .read_to_end(buffer)
+        .map_err(|e| kernel::Error::io("read", path, e))?;
     Ok(())
 }
 

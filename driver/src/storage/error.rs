@@ -41,20 +41,34 @@ pub enum Error {
     NoGroup(GroupId),
     /// The pool can't promise the requested space.
     #[error("pool {pool} has no room for {wanted} bytes: {available} bytes can be promised")]
-    NoRoom { pool: String, wanted: u64, available: u64 },
+    NoRoom {
+        pool: String,
+        wanted: u64,
+        available: u64,
+    },
     /// The disk below can't hold the whole image of a pool, which a thick volume needs.
     #[error(
         "pool {pool} has no room for a thick volume: its image {} lacks {lacks} bytes on the disk \
          below, which has {free} free. Free space there, or make the volume thin",
         path.display()
     )]
-    NoRoomBelow { pool: String, path: PathBuf, lacks: u64, free: u64 },
+    NoRoomBelow {
+        pool: String,
+        path: PathBuf,
+        lacks: u64,
+        free: u64,
+    },
     /// The snapshots of a namespace would promise more than it may have.
     #[error(
         "the snapshots of namespace {namespace:?} promise {used} bytes on this node, and {wanted} \
          more would exceed its limit of {limit} (--max-snapshot-bytes-per-namespace): delete some"
     )]
-    SnapshotQuota { namespace: String, wanted: u64, used: u64, limit: u64 },
+    SnapshotQuota {
+        namespace: String,
+        wanted: u64,
+        used: u64,
+        limit: u64,
+    },
     /// A loop device still holds the image.
     #[error("volume {volume} is in use: {by}")]
     Attached {
@@ -82,7 +96,10 @@ pub enum Error {
     Corrupt { path: PathBuf, why: String },
     /// The record can't be encoded as JSON. Nothing was written.
     #[error("{file} can't be written: {source}")]
-    Unwritable { file: &'static str, source: serde_json::Error },
+    Unwritable {
+        file: &'static str,
+        source: serde_json::Error,
+    },
     /// A system call or kernel check failed.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
@@ -93,6 +110,9 @@ impl Error {
     /// then.
     pub fn is_no_room(&self) -> bool {
         use Error::*;
-        matches!(self, NoRoom { .. } | NoRoomBelow { .. } | SnapshotQuota { .. })
+        matches!(
+            self,
+            NoRoom { .. } | NoRoomBelow { .. } | SnapshotQuota { .. }
+        )
     }
 }

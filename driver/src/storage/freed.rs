@@ -31,7 +31,9 @@ pub struct Announcements {
 
 impl fmt::Debug for Announcements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Announcements").field("held", &*self.held.lock()).finish_non_exhaustive()
+        f.debug_struct("Announcements")
+            .field("held", &*self.held.lock())
+            .finish_non_exhaustive()
     }
 }
 

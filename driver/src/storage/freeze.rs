@@ -85,12 +85,18 @@ impl Still {
     ) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
         let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
-        copy_image::copy(&*self.kernel, from, to, want, source, self.pace(), &|| self.stop())
+        copy_image::copy(&*self.kernel, from, to, want, source, self.pace(), &|| {
+            self.stop()
+        })
     }
 
     /// How copies treat the disk.
     pub fn pace(&self) -> Pace {
-        if self.frozen { Pace::Fast } else { Pace::Gentle }
+        if self.frozen {
+            Pace::Fast
+        } else {
+            Pace::Gentle
+        }
     }
 }
 
@@ -114,7 +120,13 @@ pub fn quiesced<T>(
     let mut hold = Hold::prepare(kernel, intents, limits, steps)?;
     let until = hold.freeze()?;
     let since = until.map_or_else(Instant::now, |until| until - limits.max_freeze);
-    let still = Still { kernel: kernel.clone(), live, until, frozen: !hold.is_empty(), since };
+    let still = Still {
+        kernel: kernel.clone(),
+        live,
+        until,
+        frozen: !hold.is_empty(),
+        since,
+    };
     let copied = copy(&still).map_err(|e| match e {
         Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
         Error::Kernel(kernel::Error::CloneStopped { extents, .. }) if still.stop() => {
@@ -142,7 +154,10 @@ fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
         let found = freeze_plan::steps(target, targets.len(), &loops, &mounts)?;
         for step in &found {
             // Its filesystem would not be frozen.
-            if let FreezeStep::Flush { minor, raw: false, .. } = *step {
+            if let FreezeStep::Flush {
+                minor, raw: false, ..
+            } = *step
+            {
                 kernel::refuse_unknown_mount(kernel, &mounts, minor)?;
             }
         }
@@ -162,7 +177,10 @@ fn flush(kernel: &dyn Kernel, steps: &[FreezeStep]) -> Result<Vec<(FileId, &'sta
                 Err(kernel::Error::NotFound { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
-            live.push((image, in_use_as(raw, kernel.is_claimed(&kernel::loop_path(minor))?)));
+            live.push((
+                image,
+                in_use_as(raw, kernel.is_claimed(&kernel::loop_path(minor))?),
+            ));
         }
     }
     Ok(live)

@@ -28,8 +28,9 @@ impl Pools {
     ) -> Result<Arc<GroupRecord>> {
         let pools = volumes.iter().map(|v| self.with_id(v.pool()));
         let pools = pools.collect::<Result<Vec<_>>>()?;
-        let home =
-            pools.first().ok_or_else(|| Error::Refused("a group of no volumes".to_owned()))?;
+        let home = pools
+            .first()
+            .ok_or_else(|| Error::Refused("a group of no volumes".to_owned()))?;
         home.index.read().groups.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, volumes, parameters)?;
         let id = GroupId::generate(home.id);

@@ -36,7 +36,10 @@ impl Growths {
     /// True if a call may be growing the volume. If it is false, a device that was seen larger
     /// before has its filesystem grown by now, or its growth has failed.
     pub(crate) fn is_under_way(&self, volume: VolumeId) -> bool {
-        self.0.lock().get(&volume).is_some_and(|state| state.under_way)
+        self.0
+            .lock()
+            .get(&volume)
+            .is_some_and(|state| state.under_way)
     }
 
     /// Why the last growth of a volume failed in this process.
@@ -86,7 +89,11 @@ mod tests {
         assert_eq!(growths.failure(volume).as_deref(), Some("no"));
 
         drop(growths.begin(volume));
-        assert_eq!(growths.failure(volume).as_deref(), Some("no"), "nothing was tried");
+        assert_eq!(
+            growths.failure(volume).as_deref(),
+            Some("no"),
+            "nothing was tried"
+        );
         let call = growths.begin(volume);
         growths.ended(volume, None);
         drop(call);

@@ -24,7 +24,10 @@ impl Image {
     pub fn of(open: &File, what: &Path) -> Result<Option<Image>> {
         let m = open.metadata().map_err(|e| Error::io("fstat", what, e))?;
         Ok(m.is_file().then(|| Image {
-            file: FileId { dev: m.dev(), ino: m.ino() },
+            file: FileId {
+                dev: m.dev(),
+                ino: m.ino(),
+            },
             bytes: m.len(),
             allocated: m.blocks() * 512,
             written_ns: nanoseconds(m.mtime(), m.mtime_nsec()),
@@ -43,5 +46,10 @@ impl Image {
 
 /// A time of `stat` as nanoseconds. A time before the epoch is the epoch.
 pub(super) fn nanoseconds(seconds: i64, nanoseconds: i64) -> u64 {
-    u64::try_from(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)).unwrap_or(0)
+    u64::try_from(
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds),
+    )
+    .unwrap_or(0)
 }

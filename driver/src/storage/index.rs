@@ -176,7 +176,9 @@ impl<R: Named> Table<R> {
 
     /// Counts no more than this of a record's promise, or all of it if `None`.
     pub(super) fn count_at_most(&mut self, id: R::Id, most: Option<u64>) {
-        let Some(record) = self.remove(id) else { return };
+        let Some(record) = self.remove(id) else {
+            return;
+        };
         match most {
             Some(most) => self.most.insert(id, most),
             None => self.most.remove(&id),
@@ -208,7 +210,9 @@ impl<R: Named> Table<R> {
             return Ok(());
         };
         let (kind, id) = (R::KIND, named.id());
-        Err(Error::Refused(format!("{kind} {id} has the name {name:?} already")))
+        Err(Error::Refused(format!(
+            "{kind} {id} has the name {name:?} already"
+        )))
     }
 
     /// All records, oldest first.
@@ -262,7 +266,8 @@ impl Index {
 
     /// Inserts a snapshot, which promises this much beside its base (see [`Lineage::put`]).
     pub(super) fn put_snapshot(&mut self, record: Arc<SnapshotRecord>, own: u64) {
-        self.lineage.put(record.source, record.id, record.promised(), own);
+        self.lineage
+            .put(record.source, record.id, record.promised(), own);
         self.snapshots.put(record);
     }
 
@@ -288,7 +293,8 @@ impl Index {
     /// All inline volumes, which kubelet identifies by a handle.
     pub(super) fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let ids = self.inline.values();
-        ids.filter_map(|id| self.volumes.get(*id).ok().flatten()).collect()
+        ids.filter_map(|id| self.volumes.get(*id).ok().flatten())
+            .collect()
     }
 
     /// Bytes promised to volumes and snapshots.

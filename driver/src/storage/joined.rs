@@ -18,8 +18,15 @@ pub(super) struct Joined<T> {
 
 impl<T> Default for Joined<T> {
     fn default() -> Self {
-        let state = State { began: None, rounds: 0, last: None };
-        Joined { state: Mutex::new(state), done: Condvar::default() }
+        let state = State {
+            began: None,
+            rounds: 0,
+            last: None,
+        };
+        Joined {
+            state: Mutex::new(state),
+            done: Condvar::default(),
+        }
     }
 }
 
@@ -72,7 +79,8 @@ impl<T: Clone + Send + 'static> Joined<T> {
         };
         let round = state.rounds;
         let left = limit.saturating_sub(began.elapsed());
-        self.done.wait_while_for(&mut state, |state| state.rounds == round, left);
+        self.done
+            .wait_while_for(&mut state, |state| state.rounds == round, left);
         match state.rounds == round {
             true => None,
             false => state.last.clone(),

@@ -39,7 +39,11 @@ impl Layer {
             return Ok(None);
         }
         let usage = usage(kernel, &self.file, &self.path)?;
-        Ok(Some(SparseFile { path: self.path.clone(), lacks_bytes, usage }))
+        Ok(Some(SparseFile {
+            path: self.path.clone(),
+            lacks_bytes,
+            usage,
+        }))
     }
 }
 
@@ -68,7 +72,10 @@ pub(crate) fn usage(kernel: &dyn Kernel, on: &File, path: &Path) -> kernel::Resu
         return Ok(usage);
     };
     let mount = kernel::topmost_mount(kernel, point)?;
-    Ok(FsUsage { read_only: mount.as_ref().is_some_and(MountEntry::fs_read_only), ..usage })
+    Ok(FsUsage {
+        read_only: mount.as_ref().is_some_and(MountEntry::fs_read_only),
+        ..usage
+    })
 }
 
 /// The files under the filesystem of an open file or directory, from the top down.
@@ -126,7 +133,9 @@ fn loop_under(kernel: &dyn Kernel, on: &File) -> kernel::Result<Option<u32>> {
             };
             let mounts = kernel.known_mounts()?;
             let mut entries = mounts.entries.iter();
-            Ok(entries.find(|entry| entry.id == id).and_then(MountEntry::loop_minor))
+            Ok(entries
+                .find(|entry| entry.id == id)
+                .and_then(MountEntry::loop_minor))
         }
         _ => Ok(None),
     }

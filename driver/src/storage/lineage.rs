@@ -36,13 +36,17 @@ pub(super) struct Lineage {
 impl Lineage {
     /// What the snapshots of the pool promise, if they would promise `all` without bases.
     pub(super) fn promised(&self, all: u64) -> u64 {
-        all.saturating_sub(self.shared).saturating_add(self.inherited)
+        all.saturating_sub(self.shared)
+            .saturating_add(self.inherited)
     }
 
     /// The newest snapshot of a volume.
     pub(super) fn newest(&self, volume: VolumeId) -> Option<SnapshotId> {
         let parts = self.volumes.get(&volume)?.iter();
-        parts.rev().find(|(_, part)| part.all.is_some()).map(|(id, _)| *id)
+        parts
+            .rev()
+            .find(|(_, part)| part.all.is_some())
+            .map(|(id, _)| *id)
     }
 
     /// What a snapshot promises; `None` if nothing is known of it.
@@ -54,7 +58,10 @@ impl Lineage {
     /// a snapshot.
     pub(super) fn begin(&mut self, volume: VolumeId, id: SnapshotId, base: SnapshotId) {
         let exists = self.part(volume, base).is_some();
-        let part = Part { base: exists.then_some(base), ..Part::default() };
+        let part = Part {
+            base: exists.then_some(base),
+            ..Part::default()
+        };
         self.set(volume, id, part);
     }
 
@@ -62,10 +69,20 @@ impl Lineage {
     /// [`Lineage::begin`] named.
     pub(super) fn put(&mut self, volume: VolumeId, id: SnapshotId, all: u64, own: u64) {
         let part = match self.part(volume, id) {
-            Some(Part { base, all: None, own: inherited }) if base.is_some() || inherited > 0 => {
-                Part { base, all: Some(all), own: all.min(own.saturating_add(inherited)) }
-            }
-            _ => Part { base: None, all: Some(all), own: all },
+            Some(Part {
+                base,
+                all: None,
+                own: inherited,
+            }) if base.is_some() || inherited > 0 => Part {
+                base,
+                all: Some(all),
+                own: all.min(own.saturating_add(inherited)),
+            },
+            _ => Part {
+                base: None,
+                all: Some(all),
+                own: all,
+            },
         };
         self.set(volume, id, part);
     }
@@ -82,7 +99,12 @@ impl Lineage {
         let (Some(part), Some(_)) = (self.part(volume, id), self.part(volume, base)) else {
             return;
         };
-        let Part { base: None, all: Some(all), .. } = part else {
+        let Part {
+            base: None,
+            all: Some(all),
+            ..
+        } = part
+        else {
             return;
         };
         let mut earlier = Some(base);
@@ -92,7 +114,15 @@ impl Lineage {
             }
             earlier = self.part(volume, at).and_then(|part| part.base);
         }
-        self.set(volume, id, Part { base: Some(base), own: part.own.min(own), all: Some(all) });
+        self.set(
+            volume,
+            id,
+            Part {
+                base: Some(base),
+                own: part.own.min(own),
+                all: Some(all),
+            },
+        );
     }
 
     /// Removes a snapshot. Those that count on it promise its part, and count on its base.
@@ -104,8 +134,19 @@ impl Lineage {
         let heirs = parts.filter(|(_, part)| part.base == Some(id));
         let heirs: Vec<(SnapshotId, Part)> = heirs.map(|(id, part)| (*id, *part)).collect();
         for (heir, part) in heirs {
-            let own = part.own.saturating_add(gone.own).min(part.all.unwrap_or(u64::MAX));
-            self.set(volume, heir, Part { base: gone.base, own, ..part });
+            let own = part
+                .own
+                .saturating_add(gone.own)
+                .min(part.all.unwrap_or(u64::MAX));
+            self.set(
+                volume,
+                heir,
+                Part {
+                    base: gone.base,
+                    own,
+                    ..part
+                },
+            );
         }
     }
 

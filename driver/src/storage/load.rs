@@ -26,12 +26,17 @@ pub(super) fn load<R: Record>(
     mut put: impl FnMut(R),
 ) -> Result<Unusable<R>, Error> {
     let shelf = layout.shelf(R::SHELF);
-    let mut unusable = Unusable { broken: Vec::new(), strangers: Vec::new() };
+    let mut unusable = Unusable {
+        broken: Vec::new(),
+        strangers: Vec::new(),
+    };
     let mut buffer = Vec::new();
     for entry in file::list(shelf)? {
         let id = entry.parse::<R::Id>().ok();
         let Some(id) = id.filter(|id| R::pool_of(*id) == pool) else {
-            unusable.strangers.push(layout.path().join(R::SHELF.name()).join(entry));
+            unusable
+                .strangers
+                .push(layout.path().join(R::SHELF.name()).join(entry));
             continue;
         };
         match read(layout, id, &entry, &mut buffer) {
@@ -52,7 +57,11 @@ fn read<R: Record>(
     let shelf = layout.shelf(R::SHELF);
     let mut record = in_entry::<R>(shelf, Path::new(entry), id, buffer)
         .map_err(|why| broken::<R>(layout, entry, why, buffer))?;
-    record.add_state(shelf, &Path::new(entry).join(boot_state::FILE), layout.boot());
+    record.add_state(
+        shelf,
+        &Path::new(entry).join(boot_state::FILE),
+        layout.boot(),
+    );
     Ok(record)
 }
 
@@ -107,6 +116,14 @@ pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, E
 pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
     let path = layout.path_of(R::SHELF, &entry, R::FILE);
-    in_entry(layout.shelf(R::SHELF), Path::new(&entry), id, &mut Vec::new())
-        .map_err(|why| Error::Corrupt { path, why: why.to_string() })
+    in_entry(
+        layout.shelf(R::SHELF),
+        Path::new(&entry),
+        id,
+        &mut Vec::new(),
+    )
+    .map_err(|why| Error::Corrupt {
+        path,
+        why: why.to_string(),
+    })
 }

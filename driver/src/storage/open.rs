@@ -54,7 +54,12 @@ impl Pools {
         recovery::recover(&pool, &*self.kernel, &self.options)?;
         // One write for all fields: a known filesystem without a pool ID is not a valid state.
         known.remember(&spec.name, |entry| {
-            *entry = Entry { id: Some(pool.id), path: spec.path.clone(), fs_uuid, mkfs: None };
+            *entry = Entry {
+                id: Some(pool.id),
+                path: spec.path.clone(),
+                fs_uuid,
+                mkfs: None,
+            };
         })?;
         let pool = Arc::new(pool);
         self.filesystems.settle(&pool, &*self.kernel)?;
@@ -64,7 +69,9 @@ impl Pools {
 
     fn device(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
         let metadata = std::fs::metadata(&spec.path);
-        let rdev = metadata.map_err(|e| kernel::Error::io("stat", &spec.path, e))?.rdev();
+        let rdev = metadata
+            .map_err(|e| kernel::Error::io("stat", &spec.path, e))?
+            .rdev();
         let node = File::open(&spec.path).map_err(|e| kernel::Error::io("open", &spec.path, e))?;
         flock(spec, &node, &spec.path)?;
         let device = Device {
@@ -74,7 +81,9 @@ impl Pools {
         };
         let known = (known, entry);
         let mut ground = pool_device::ground(self, spec, known, PoolKind::Device, &device)?;
-        ground.places.insert(0, PoolPlace::now(PoolKind::Device, &spec.path, None));
+        ground
+            .places
+            .insert(0, PoolPlace::now(PoolKind::Device, &spec.path, None));
         ground.locks.push(node);
         Ok(ground)
     }
@@ -99,7 +108,9 @@ impl Pools {
         }
         let mounted = Some((device.clone(), ground.path.clone()));
         let path = spec.path.join(spec.image_name());
-        ground.places.insert(0, PoolPlace::now(PoolKind::Image, &path, mounted));
+        ground
+            .places
+            .insert(0, PoolPlace::now(PoolKind::Image, &path, mounted));
         drop(image.hold);
         ground.locks.push(image.lock);
         ground.notes.extend(image.notes);
@@ -164,7 +175,11 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
 /// Creates a directory and its missing parents, and syncs them. After a power cut, a registered
 /// pool without its directory would count as missing.
 fn make_dirs(path: &Path) -> Result<()> {
-    let above: Vec<&Path> = path.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
+    let above: Vec<&Path> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|dir| !dir.exists())
+        .collect();
     std::fs::create_dir_all(path).map_err(|e| kernel::Error::io("mkdir", path, e))?;
     for made in std::iter::once(path).chain(above) {
         if let Some(parent) = made.parent() {

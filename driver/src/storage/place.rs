@@ -47,7 +47,13 @@ impl Seen {
         match metadata {
             Ok(m) if m.file_type().is_block_device() && is_removed(m.rdev()) => Seen::Nothing,
             Ok(m) if m.file_type().is_block_device() => Seen::Device(m.rdev()),
-            Ok(m) => Seen::File { id: FileId { dev: m.dev(), ino: m.ino() }, bytes: m.len() },
+            Ok(m) => Seen::File {
+                id: FileId {
+                    dev: m.dev(),
+                    ino: m.ino(),
+                },
+                bytes: m.len(),
+            },
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Seen::Nothing
             }
@@ -66,7 +72,12 @@ fn is_removed(rdev: u64) -> bool {
 impl PoolPlace {
     /// A place as it is now.
     pub fn now(kind: PoolKind, path: &Path, mounted: Option<(PathBuf, PathBuf)>) -> PoolPlace {
-        PoolPlace { kind, path: path.to_owned(), was: Seen::at(path, kind), mounted }
+        PoolPlace {
+            kind,
+            path: path.to_owned(),
+            was: Seen::at(path, kind),
+            mounted,
+        }
     }
 
     /// What is not there any more.
@@ -80,14 +91,30 @@ impl PoolPlace {
 pub(crate) fn lost_image(spec: &PoolSpec, device: &LoopInfo, at: PathBuf) -> Option<Lost> {
     let path = spec.path.join(spec.image_name());
     let now = Seen::at(&path, PoolKind::Image);
-    let was = Seen::File { id: device.backing?, bytes: device.size_bytes };
+    let was = Seen::File {
+        id: device.backing?,
+        bytes: device.size_bytes,
+    };
     let mounted = Some((loop_path(device.minor), at));
-    lost(&PoolPlace { kind: PoolKind::Image, path, was, mounted }, &now)
+    lost(
+        &PoolPlace {
+            kind: PoolKind::Image,
+            path,
+            was,
+            mounted,
+        },
+        &now,
+    )
 }
 
 /// Compares a place with what is there now; `None` if it is the same.
 fn lost(place: &PoolPlace, now: &Seen) -> Option<Lost> {
-    let PoolPlace { kind, path, was, mounted } = place;
+    let PoolPlace {
+        kind,
+        path,
+        was,
+        mounted,
+    } = place;
     let path = path.display();
     let (reason, is_same) = match (kind, was, now) {
         (PoolKind::Image, Seen::File { id, bytes }, Seen::File { id: is, bytes: now }) => {
@@ -116,14 +143,24 @@ fn lost(place: &PoolPlace, now: &Seen) -> Option<Lost> {
     Some(match (kind, now, mounted) {
         (PoolKind::Image, Seen::Nothing | Seen::File { .. } | Seen::Device(_), Some(mounted)) => {
             let to_do = save_image(&place.path, mounted);
-            Lost { reason, data: true, what: format!("its image {what}"), to_do }
+            Lost {
+                reason,
+                data: true,
+                what: format!("its image {what}"),
+                to_do,
+            }
         }
         _ => {
             let to_do = format!(
                 "The driver still uses what was there, but its next start would not find the pool: \
                  bring it back to {path}"
             );
-            Lost { reason, data: false, what, to_do }
+            Lost {
+                reason,
+                data: false,
+                what,
+                to_do,
+            }
         }
     })
 }
@@ -161,7 +198,10 @@ mod tests {
     use PoolKind::{Device, Directory, Image};
 
     fn file(ino: u64, bytes: u64) -> Seen {
-        Seen::File { id: FileId { dev: 1, ino }, bytes }
+        Seen::File {
+            id: FileId { dev: 1, ino },
+            bytes,
+        }
     }
 
     fn unreadable() -> Seen {
@@ -191,13 +231,24 @@ mod tests {
     ) {
         let mounted = Some(("/dev/loop3".into(), "/state/pools/p".into()));
         let path = "/pools/p".into();
-        let lost = lost(&PoolPlace { kind, path, was, mounted }, &now);
+        let lost = lost(
+            &PoolPlace {
+                kind,
+                path,
+                was,
+                mounted,
+            },
+            &now,
+        );
         match (&lost, expected) {
             (None, None) => {}
             (Some(lost), Some((reason, data, says))) => {
                 assert_eq!((lost.reason, lost.data), (reason, data));
                 let message = lost.message();
-                assert!(message.contains(says) && message.contains("/pools/p"), "{message}");
+                assert!(
+                    message.contains(says) && message.contains("/pools/p"),
+                    "{message}"
+                );
             }
             _ => panic!("{lost:?}, not {expected:?}"),
         }

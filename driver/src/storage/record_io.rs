@@ -143,9 +143,10 @@ impl Unreadable {
     fn check_deletable(&self) -> Result<(), String> {
         match self {
             Unreadable::Missing | Unreadable::Damaged(_) => Ok(()),
-            Unreadable::Newer(_) | Unreadable::Misplaced(_) => {
-                Err(format!("its record {self}, so it is not deleted: {}", self.advice()))
-            }
+            Unreadable::Newer(_) | Unreadable::Misplaced(_) => Err(format!(
+                "its record {self}, so it is not deleted: {}",
+                self.advice()
+            )),
         }
     }
 }
@@ -167,7 +168,10 @@ impl Broken {
     /// The error for calls that need this record.
     pub(super) fn error(&self) -> Error {
         let why = format!("{}; {}", self.why, self.why.advice());
-        Error::Corrupt { path: self.path.clone(), why }
+        Error::Corrupt {
+            path: self.path.clone(),
+            why,
+        }
     }
 
     /// Fails if the entry must not be deleted.

@@ -159,7 +159,10 @@ fn read_shelf<R: Record>(
 /// state in `volume.json` counts again at the next start.
 fn split_old_records(pool: &Pool) {
     let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
-    for volume in volumes.iter().filter(|volume| volume.durable() != ***volume) {
+    for volume in volumes
+        .iter()
+        .filter(|volume| volume.durable() != ***volume)
+    {
         let split = || {
             let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
             if stored == volume.durable() {
@@ -210,7 +213,10 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
         Length::Same => return volume,
         Length::Short => {
             // No one can write beyond the image's end, whatever the record promises.
-            pool.index.write().volumes.count_at_most(volume.id, Some(len));
+            pool.index
+                .write()
+                .volumes
+                .count_at_most(volume.id, Some(len));
             let recorded = volume.capacity_bytes;
             format!("its image has {len} bytes, and its record says {recorded}")
         }
@@ -261,7 +267,9 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
 fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
     let ids = pool.index.read().volumes.broken_ids();
     for id in ids {
-        let (stage, Some(_)) = pool.boot_state(id) else { continue };
+        let (stage, Some(_)) = pool.boot_state(id) else {
+            continue;
+        };
         let thawed = pool.stat_image(&id).and_then(|image| {
             if let Some(image) = image {
                 thaw_image(kernel, id, image.file)?;

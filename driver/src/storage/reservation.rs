@@ -30,7 +30,10 @@ impl Reservation<'_> {
     pub(super) fn raise(&mut self, pool: &Arc<Pool>, promise: u64) -> Result<()> {
         let more = promise.saturating_sub(self.need.promise);
         if more > 0 {
-            let added = pool.reserve(SpaceRequest { promise: more, ..SpaceRequest::default() })?;
+            let added = pool.reserve(SpaceRequest {
+                promise: more,
+                ..SpaceRequest::default()
+            })?;
             // Both are released by this one.
             std::mem::forget(added);
             self.need.promise += more;
@@ -79,13 +82,24 @@ impl Pool {
         drop(guard);
         self.admit(&books[..1.min(books.len())], need)?;
         if !capacity::fits_below(&books, &self.limits, lacks) {
-            let free = books.get(1).map_or(0, |on| on.usage.available_bytes - on.unused);
+            let free = books
+                .get(1)
+                .map_or(0, |on| on.usage.available_bytes - on.unused);
             let path = image.path.clone();
-            return Err(Error::NoRoomBelow { pool: self.name().to_owned(), path, lacks, free });
+            return Err(Error::NoRoomBelow {
+                pool: self.name().to_owned(),
+                path,
+                lacks,
+                free,
+            });
         }
         if lacks > 0 {
             let pool = self.name();
-            tracing::info!(pool, lacks, "the pool's image gets all its blocks for a thick volume");
+            tracing::info!(
+                pool,
+                lacks,
+                "the pool's image gets all its blocks for a thick volume"
+            );
         }
         let len = file::length(&image.file)?;
         phase("allocate", || self.kernel.allocate(&image.file, len))?;

@@ -21,8 +21,14 @@ use rustix::fs::OFlags;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Further files that the driver or mkfs creates in a pool's directory.
-const OWN_FILES: [&str; 6] =
-    ["pool.json", ".pool.json.new", OWNER, ".node.json.new", LOCK, "lost+found"];
+const OWN_FILES: [&str; 6] = [
+    "pool.json",
+    ".pool.json.new",
+    OWNER,
+    ".node.json.new",
+    LOCK,
+    "lost+found",
+];
 
 /// The content of a pool's directory.
 #[derive(Clone, Debug)]
@@ -174,7 +180,11 @@ fn item<R: Record>(
         record.add_state(dir.as_fd(), Path::new(boot_state::FILE), boot);
         record
     });
-    let item = Item { record, image: image_in(dir.as_fd())?, name };
+    let item = Item {
+        record,
+        image: image_in(dir.as_fd())?,
+        name,
+    };
     let files = file::list(dir.as_fd())?;
     if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
         return Ok(None);
@@ -202,7 +212,11 @@ fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
                 Err(_) => None,
             };
             let image = entry.map(|e| image_in(e.as_fd())).transpose()?;
-            found.push(Leftover { area, name, image: image.flatten() });
+            found.push(Leftover {
+                area,
+                name,
+                image: image.flatten(),
+            });
         }
     }
     Ok(found)
@@ -243,13 +257,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         let pool = PoolId::generate();
-        let (good, empty, broken) =
-            (GroupId::generate(pool), GroupId::generate(pool), GroupId::generate(pool));
+        let (good, empty, broken) = (
+            GroupId::generate(pool),
+            GroupId::generate(pool),
+            GroupId::generate(pool),
+        );
         for name in ["volumes", "snapshots", "incoming/x", "trash"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }
         for (name, text) in [
-            ("pool.json".to_owned(), format!(r#"{{"schema":1,"id":"{pool}","name":"p"}}"#)),
+            (
+                "pool.json".to_owned(),
+                format!(r#"{{"schema":1,"id":"{pool}","name":"p"}}"#),
+            ),
             ("lock".to_owned(), String::new()),
             (format!("groups/{good}/group.json"), group(good)),
             (format!("groups/{good}/notes"), String::new()),
@@ -266,16 +286,30 @@ mod tests {
         }
         let contents = Contents::read(&Model::new(), root).unwrap();
         assert_eq!(contents.id, pool);
-        let found: Vec<GroupId> = contents.groups.iter().map(|g| g.name.parse().unwrap()).collect();
+        let found: Vec<GroupId> = contents
+            .groups
+            .iter()
+            .map(|g| g.name.parse().unwrap())
+            .collect();
         let mut expected = vec![good, empty, broken];
         expected.sort_by_key(GroupId::to_string);
         assert_eq!(found, expected);
-        let of = |id: GroupId| contents.groups.iter().find(|g| g.name == id.to_string()).unwrap();
+        let of = |id: GroupId| {
+            contents
+                .groups
+                .iter()
+                .find(|g| g.name == id.to_string())
+                .unwrap()
+        };
         assert!(of(good).record.is_ok());
         assert_eq!(of(empty).record, Err(Unreadable::Missing));
         assert_eq!(of(empty).image.unwrap().bytes, 5);
         assert!(matches!(of(broken).record, Err(Unreadable::Damaged(_))));
-        let names: Vec<_> = contents.leftovers.iter().map(|l| (l.area, l.name.as_str())).collect();
+        let names: Vec<_> = contents
+            .leftovers
+            .iter()
+            .map(|l| (l.area, l.name.as_str()))
+            .collect();
         assert_eq!(names, [(Area::Incoming, "x"), (Area::Trash, "file")]);
         assert_eq!(contents.leftovers[0].image.unwrap().bytes, 2);
         let mut strangers = contents.strangers.clone();

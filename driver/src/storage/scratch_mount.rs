@@ -17,8 +17,13 @@ pub(super) fn directory_of(state_dir: &Path, volume: VolumeId) -> PathBuf {
 
 /// The volumes that may have such a mount.
 pub(super) fn volumes(state_dir: &Path) -> Vec<VolumeId> {
-    let entries = std::fs::read_dir(directory(state_dir)).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let entries = std::fs::read_dir(directory(state_dir))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// Unmounts a volume there, if its own loop device is mounted, and removes the directory. Leaves

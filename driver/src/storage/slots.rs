@@ -68,7 +68,11 @@ impl Opening {
         if *claimed.entry(id).or_insert(slot) != slot {
             return None;
         }
-        Some(Claim { opening: self, id, kept: false })
+        Some(Claim {
+            opening: self,
+            id,
+            kept: false,
+        })
     }
 
     /// Takes the lock to open a slot's pool; `None` while another thread holds it.
@@ -107,7 +111,9 @@ impl Pools {
         let whole = specs.iter().filter(|s| s.image_bytes.is_none());
         if let Some(twice) = twice(whole.map(|s| &s.path)) {
             let twice = twice.display();
-            return Err(Error::Refused(format!("{twice} is configured as two pools")));
+            return Err(Error::Refused(format!(
+                "{twice} is configured as two pools"
+            )));
         }
         let known = Known::at(&options.state_dir)?;
         let slot = |spec: &PoolSpec| Slot {
@@ -146,7 +152,9 @@ impl Pools {
                 let _ = ended.send(opened);
             };
             let thread = std::thread::Builder::new().name("hostloop-open".to_owned());
-            thread.spawn(work).map_err(|e| kernel::Error::io("start a thread for", "a pool", e))?;
+            thread
+                .spawn(work)
+                .map_err(|e| kernel::Error::io("start a thread for", "a pool", e))?;
         }
         drop(ended);
         let mut first_error = Ok(());

@@ -18,7 +18,10 @@ const NAMESPACES: [&str; 2] = [
 
 /// The namespace of a snapshot; empty if its parameters do not have it.
 fn namespace_of(parameters: &Parameters) -> &str {
-    NAMESPACES.iter().find_map(|key| parameters.get(*key)).map_or("", String::as_str)
+    NAMESPACES
+        .iter()
+        .find_map(|key| parameters.get(*key))
+        .map_or("", String::as_str)
 }
 
 /// Bytes that namespaces get for snapshots that are being taken.
@@ -72,10 +75,19 @@ impl Pools {
             taking.get(namespace).copied().unwrap_or_default() + self.used_by(namespace);
         if used.saturating_add(bytes) > limit {
             let namespace = namespace.to_owned();
-            return Err(Error::SnapshotQuota { namespace, wanted: bytes, used, limit });
+            return Err(Error::SnapshotQuota {
+                namespace,
+                wanted: bytes,
+                used,
+                limit,
+            });
         }
         *taking.entry(namespace.to_owned()).or_default() += bytes;
-        Ok(Some(Allowance { quota: &self.quota, namespace: namespace.to_owned(), bytes }))
+        Ok(Some(Allowance {
+            quota: &self.quota,
+            namespace: namespace.to_owned(),
+            bytes,
+        }))
     }
 
     /// What the snapshots of a namespace promise.
@@ -83,7 +95,10 @@ impl Pools {
         let pools = self.pools();
         let used = pools.iter().map(|pool| {
             let index = pool.index.read();
-            let its = index.snapshots.all().filter(|s| namespace_of(&s.parameters) == namespace);
+            let its = index
+                .snapshots
+                .all()
+                .filter(|s| namespace_of(&s.parameters) == namespace);
             its.map(|snapshot| index.promised_to(snapshot)).sum::<u64>()
         });
         used.sum()

@@ -37,7 +37,12 @@ impl<'a> Shot<'a> {
     fn job(&self) -> CopyJob<'_> {
         let (origin, pool) = (&self.origin, self.pool);
         let want = origin.copy_request(pool, origin.len, Provisioning::Thin);
-        CopyJob { origin, to: &self.image, pool: pool.id, want }
+        CopyJob {
+            origin,
+            to: &self.image,
+            pool: pool.id,
+            want,
+        }
     }
 
     /// Reserves what the copy turned out to promise more than was expected: the volume was written
@@ -46,7 +51,11 @@ impl<'a> Shot<'a> {
         let all = file::allocated_bytes(&self.image)?.min(self.origin.len);
         self.share.own = all.saturating_sub(self.share.common(&self.image));
         self.room.raise(self.pool, self.share.own)?;
-        if !self.allowance.as_ref().is_some_and(|it| it.covers(self.share.own)) {
+        if !self
+            .allowance
+            .as_ref()
+            .is_some_and(|it| it.covers(self.share.own))
+        {
             self.allowance = None;
             self.allowance = pools.allow_snapshot(self.pool, parameters, self.share.own)?;
         }
@@ -73,7 +82,13 @@ impl<'a> Shot<'a> {
         self.incoming.commit(&record, None)?;
         let (pool, record) = (self.pool, Arc::new(record));
         let (share, allowance) = (self.share, self.allowance);
-        Ok(Committed { pool, record, share, _room: self.room, _allowance: allowance })
+        Ok(Committed {
+            pool,
+            record,
+            share,
+            _room: self.room,
+            _allowance: allowance,
+        })
     }
 }
 
@@ -91,11 +106,19 @@ struct Share<'a> {
 impl<'a> Share<'a> {
     /// Chooses the newest snapshot of the volume as the base of this one.
     fn begin(pool: &'a Pool, volume: VolumeId, id: SnapshotId) -> Share<'a> {
-        let mut share = Share { pool, volume, id, base: None, own: 0 };
+        let mut share = Share {
+            pool,
+            volume,
+            id,
+            base: None,
+            own: 0,
+        };
         let newest = pool.index.read().lineage.newest(volume);
         let base = newest.filter(|_| pool.reflinks).and_then(|newest| {
             // Without an image it shares nothing, and its own calls report that.
-            let image = pool.open_image(EntryKind::Snapshots, &newest.to_string(), false).ok()?;
+            let image = pool
+                .open_image(EntryKind::Snapshots, &newest.to_string(), false)
+                .ok()?;
             Some((newest, image))
         });
         if let Some((newest, image)) = base {
@@ -107,7 +130,10 @@ impl<'a> Share<'a> {
 
     /// Bytes of an image in blocks of the base; none if one of them can't be read.
     fn common(&self, image: &File) -> u64 {
-        let common = self.base.as_ref().and_then(|base| extents::common_bytes(base, image).ok());
+        let common = self
+            .base
+            .as_ref()
+            .and_then(|base| extents::common_bytes(base, image).ok());
         common.unwrap_or_default()
     }
 }
@@ -115,7 +141,11 @@ impl<'a> Share<'a> {
 impl Drop for Share<'_> {
     fn drop(&mut self) {
         let mut index = self.pool.index.write();
-        if index.snapshots.get(self.id).is_ok_and(|found| found.is_none()) {
+        if index
+            .snapshots
+            .get(self.id)
+            .is_ok_and(|found| found.is_none())
+        {
             index.lineage.take(self.volume, self.id);
         }
     }
@@ -133,7 +163,10 @@ pub(super) struct Committed<'a> {
 impl Committed<'_> {
     /// Adds the record to the index.
     pub(super) fn publish(self) -> Arc<SnapshotRecord> {
-        self.pool.index.write().put_snapshot(self.record.clone(), self.share.own);
+        self.pool
+            .index
+            .write()
+            .put_snapshot(self.record.clone(), self.share.own);
         self.record
     }
 }
@@ -157,8 +190,16 @@ impl Pools {
         let pools = [self.with_id(volume.pool())?];
         pools[0].index.read().snapshots.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, &[*volume], parameters)?;
-        let facts = Facts { name: name.to_owned(), parameters, group: None, taken_ns };
-        let shot = shots.into_iter().next().ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))?;
+        let facts = Facts {
+            name: name.to_owned(),
+            parameters,
+            group: None,
+            taken_ns,
+        };
+        let shot = shots
+            .into_iter()
+            .next()
+            .ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))?;
         Ok(shot.commit(&facts)?.publish())
     }
 
@@ -203,13 +244,31 @@ impl Pools {
         let id = SnapshotId::generate(pool.id);
         let share = Share::begin(pool, volume.id, id);
         let take = origin.copy_takes(pool);
-        let common = if take == 0 { share.common(&origin.image) } else { 0 };
+        let common = if take == 0 {
+            share.common(&origin.image)
+        } else {
+            0
+        };
         let promise = origin.allocated.min(origin.len).saturating_sub(common);
         let allowance = self.allow_snapshot(pool, parameters, promise)?;
-        let room = pool.reserve(SpaceRequest { promise, take, thick: false })?;
+        let room = pool.reserve(SpaceRequest {
+            promise,
+            take,
+            thick: false,
+        })?;
         let incoming = pool.layout.begin(id.to_string())?;
         let image = incoming.image()?;
-        Ok(Shot { pool, id, image, incoming, origin, volume, share, room, allowance })
+        Ok(Shot {
+            pool,
+            id,
+            image,
+            incoming,
+            origin,
+            volume,
+            share,
+            room,
+            allowance,
+        })
     }
 
     /// Frees a snapshot. A missing snapshot is [`Error::NoSnapshot`]; a group's is
@@ -217,7 +276,11 @@ impl Pools {
     pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
         let named = match self.snapshot(id) {
             Err(Error::Corrupt { .. }) => {
-                self.with_id(id.pool())?.index.read().snapshots.check_deletable(*id)?;
+                self.with_id(id.pool())?
+                    .index
+                    .read()
+                    .snapshots
+                    .check_deletable(*id)?;
                 // The group's record may be in any pool.
                 self.complete()?;
                 None

@@ -101,8 +101,13 @@ impl Filesystems {
             PoolKind::Image => vec![image_of(pool)?],
             PoolKind::Directory | PoolKind::Device => Vec::new(),
         };
-        let image = layers.first().map(|layer| layer.file.try_clone()).transpose();
-        let image = image.map_err(|e| kernel::Error::io("dup", pool.root(), e))?.map(Arc::new);
+        let image = layers
+            .first()
+            .map(|layer| layer.file.try_clone())
+            .transpose();
+        let image = image
+            .map_err(|e| kernel::Error::io("dup", pool.root(), e))?
+            .map(Arc::new);
         let lowest = image.as_deref().unwrap_or(&own.root);
         layers.extend(layers::below(kernel, lowest));
         let below = layers.iter().map(|layer| {
@@ -115,15 +120,29 @@ impl Filesystems {
             true => used(&pool.usage()?).saturating_sub(allocated(&pool.images()?)),
             false => 0,
         };
-        own.add(Tenant { pool: Arc::downgrade(pool), holds: Holds::Files });
+        own.add(Tenant {
+            pool: Arc::downgrade(pool),
+            holds: Holds::Files,
+        });
         for (i, filesystem) in below.iter().enumerate() {
             let holds = match &image {
                 Some(image) if i == 0 => Holds::Image(image.clone()),
                 _ => Holds::More,
             };
-            filesystem.add(Tenant { pool: Arc::downgrade(pool), holds });
+            filesystem.add(Tenant {
+                pool: Arc::downgrade(pool),
+                holds,
+            });
         }
-        let space = Space { all: self.clone(), own, image, layers, below, alone, overhead };
+        let space = Space {
+            all: self.clone(),
+            own,
+            image,
+            layers,
+            below,
+            alone,
+            overhead,
+        };
         // Set only once, by the thread that opens the pool.
         let _ = pool.space.set(space);
         Ok(())
@@ -134,7 +153,10 @@ impl Filesystems {
         let dev = kernel::file_id(&root)?.dev;
         let mut known = self.known.lock();
         known.retain(|filesystem| filesystem.strong_count() > 0);
-        let found = known.iter().filter_map(Weak::upgrade).find(|f| f.dev == dev);
+        let found = known
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|f| f.dev == dev);
         Ok(found.unwrap_or_else(|| {
             let made = Arc::new(Filesystem {
                 dev,
@@ -159,7 +181,9 @@ impl Filesystem {
 
     fn tenants(&self) -> Vec<(Arc<Pool>, Holds)> {
         let tenants = self.tenants.lock().clone().into_iter();
-        tenants.filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.holds))).collect()
+        tenants
+            .filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.holds)))
+            .collect()
     }
 
     /// Reads the usage, and the part of it that the driver's images certainly hold.
@@ -213,7 +237,10 @@ fn image_of(pool: &Pool) -> Result<Layer> {
     let name = pool.spec.image_name();
     // Kept open: a disk mounted over the directory later would hide the image.
     let file = file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR)?;
-    Ok(Layer { file, path: pool.spec.path.join(name) })
+    Ok(Layer {
+        file,
+        path: pool.spec.path.join(name),
+    })
 }
 
 /// Bytes that a pool's images hold on a filesystem, at most what the pool promised to them.
@@ -232,7 +259,9 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
             match space.alone && nothing_else_in(pool)? {
                 // Used space counts shared blocks once; allocated space counts them several times.
                 // Only used space includes blocks of other owners.
-                true => used(usage).saturating_sub(space.overhead).min(allocated(&images)),
+                true => used(usage)
+                    .saturating_sub(space.overhead)
+                    .min(allocated(&images)),
                 false => capacity::held(&images, pool.reflinks),
             }
         }
@@ -243,7 +272,9 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
 /// Bytes that count twice: as unused in an image's filesystem, and as held for the pool's promises.
 /// They belong to promises that are not written yet, and the image holds their blocks already.
 fn counted_twice(held: u64, promised: u64, unused: u64) -> u64 {
-    (held.min(promised)).saturating_add(unused).saturating_sub(held)
+    (held.min(promised))
+        .saturating_add(unused)
+        .saturating_sub(held)
 }
 
 fn used(usage: &FsUsage) -> u64 {
@@ -278,7 +309,11 @@ impl Pool {
         let below = self.measure_below(space, own)?;
         let guard = space.all.admission.lock();
         let own = space.own.books(self, (own.0, own.1, 0));
-        let below = space.below.iter().zip(below).map(|(on, measured)| on.books(self, measured));
+        let below = space
+            .below
+            .iter()
+            .zip(below)
+            .map(|(on, measured)| on.books(self, measured));
         Ok((std::iter::once(own).chain(below).collect(), Some(guard)))
     }
 
@@ -307,7 +342,14 @@ impl Pool {
             }
             above = usage;
             let available_bytes = usage.available_bytes.saturating_add(unused);
-            measured.push((FsUsage { available_bytes, ..usage }, ours, unused));
+            measured.push((
+                FsUsage {
+                    available_bytes,
+                    ..usage
+                },
+                ours,
+                unused,
+            ));
         }
         Ok(measured)
     }
@@ -351,7 +393,11 @@ impl Pool {
         }
         let held = images.into_iter().map(|(shelf, entry, id, source)| {
             let stat = self.layout.stat_image(shelf, &entry)?;
-            Ok(Image { id, source, allocated: stat.map_or(0, |stat| stat.allocated) })
+            Ok(Image {
+                id,
+                source,
+                allocated: stat.map_or(0, |stat| stat.allocated),
+            })
         });
         held.collect()
     }

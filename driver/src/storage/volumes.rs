@@ -37,7 +37,11 @@ impl Pools {
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
         pool.index.read().volumes.check_unused(&new.name)?;
         pool.limit(new.capacity_bytes)?;
-        let origin = new.source.as_ref().map(|source| self.origin(source)).transpose()?;
+        let origin = new
+            .source
+            .as_ref()
+            .map(|source| self.origin(source))
+            .transpose()?;
         let need = match &origin {
             Some(origin) => origin.need(pool, &new)?,
             None => SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning),
@@ -50,8 +54,12 @@ impl Pools {
             Some(origin) => {
                 let settings = &new.settings;
                 let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
-                let copied =
-                    self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
+                let copied = self.copy_images(&[CopyJob {
+                    origin,
+                    to: &image,
+                    pool: pool.id,
+                    want,
+                }])?;
                 wanted::copied();
                 if !copied.is_written_back {
                     // A copy of a frozen filesystem has not waited for the disk.
@@ -146,7 +154,10 @@ impl Pools {
         image: Option<FileId>,
     ) -> Result<()> {
         if let Some(image) = image
-            && self.kernel.loops_holding(image, &id.to_string())?.is_empty()
+            && self
+                .kernel
+                .loops_holding(image, &id.to_string())?
+                .is_empty()
         {
             return Ok(());
         }
@@ -154,7 +165,10 @@ impl Pools {
         let view = KernelState::read(&*self.kernel)?;
         let seen = VolumeState::of(&view, VolumeIdentity::without_record(id, image, stage));
         let attached: Vec<&LoopInfo> = seen.own().collect();
-        let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
+        let in_use = |by: String| Error::Attached {
+            volume: VolumeHandle::Id(id),
+            by,
+        };
         for device in &attached {
             let mut users = view.users(device.minor);
             if let Some(stage) = stage {
@@ -165,7 +179,11 @@ impl Pools {
             } else {
                 let freed = Freed::Volume(id.to_string());
                 self.announce_at_detach(device, freed);
-                return Err(in_use(format!("/dev/loop{} is {}", device.minor, users.join(", "))));
+                return Err(in_use(format!(
+                    "/dev/loop{} is {}",
+                    device.minor,
+                    users.join(", ")
+                )));
             }
         }
         for device in attached {
@@ -240,7 +258,10 @@ impl Pools {
         let len = file::length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
-            let why = format!("has {len} bytes, and its record says {}", volume.capacity_bytes);
+            let why = format!(
+                "has {len} bytes, and its record says {}",
+                volume.capacity_bytes
+            );
             let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }
@@ -266,7 +287,10 @@ impl Pools {
         id: &VolumeId,
         size: impl Into<VolumeSize>,
     ) -> Result<Arc<VolumeRecord>> {
-        let VolumeSize { bytes: capacity_bytes, requested } = size.into();
+        let VolumeSize {
+            bytes: capacity_bytes,
+            requested,
+        } = size.into();
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;
         if capacity_bytes <= record.capacity_bytes {
@@ -403,7 +427,11 @@ impl Pool {
         };
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);
-        let _room = self.reserve(SpaceRequest { promise: 0, take, thick })?;
+        let _room = self.reserve(SpaceRequest {
+            promise: 0,
+            take,
+            thick,
+        })?;
         phase("allocate", || self.kernel.allocate(image, len))?;
         if shared > 0 {
             copy_image::keep_thick(image, len, Copied::Shared)?;
@@ -420,22 +448,30 @@ impl Pool {
     /// What `state.json` says of a volume.
     pub(super) fn boot_state(&self, id: VolumeId) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
         let file = Path::new(&id.to_string()).join(boot_state::FILE);
-        boot_state::read(id, self.layout.shelf(EntryKind::Volumes), &file, self.layout.boot())
+        boot_state::read(
+            id,
+            self.layout.shelf(EntryKind::Volumes),
+            &file,
+            self.layout.boot(),
+        )
     }
 
     /// The path of a volume's image, for messages.
     pub(super) fn image_path(&self, id: &VolumeId) -> PathBuf {
-        self.layout.path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
+        self.layout
+            .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
     }
 
     /// Opens an image; [`Error::ImageMissing`] if it does not exist.
     pub(super) fn open_image(&self, shelf: EntryKind, entry: &str, write: bool) -> Result<File> {
-        self.layout.open_image(shelf, entry, write).map_err(|e| match e {
-            kernel::Error::NotFound { .. } => {
-                Error::ImageMissing { path: self.layout.path_of(shelf, entry, IMAGE) }
-            }
-            e => e.into(),
-        })
+        self.layout
+            .open_image(shelf, entry, write)
+            .map_err(|e| match e {
+                kernel::Error::NotFound { .. } => Error::ImageMissing {
+                    path: self.layout.path_of(shelf, entry, IMAGE),
+                },
+                e => e.into(),
+            })
     }
 
     /// Fails if the size exceeds the configured maximum of a volume.

@@ -19,7 +19,10 @@ impl<K: TestKernel> Rig<K> {
     }
 
     pub(crate) fn delete(&self, id: &str) -> Result<()> {
-        let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
         self.controller.delete_volume(request).map(drop)
     }
 
@@ -44,8 +47,10 @@ impl<K: TestKernel> Rig<K> {
     }
 
     pub(crate) fn delete_snapshot(&self, id: &str) -> Result<()> {
-        let request =
-            csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
+        let request = csi::DeleteSnapshotRequest {
+            snapshot_id: id.to_owned(),
+            ..Default::default()
+        };
         self.controller.delete_snapshot(request).map(drop)
     }
 
@@ -106,7 +111,10 @@ pub(crate) fn create_request(name: &str) -> csi::CreateVolumeRequest {
 }
 
 pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange { required_bytes, limit_bytes })
+    Some(csi::CapacityRange {
+        required_bytes,
+        limit_bytes,
+    })
 }
 
 /// The map of a text such as "key=value other=value".
@@ -116,13 +124,19 @@ pub(crate) fn pairs(text: &str) -> std::collections::BTreeMap<String, String> {
 }
 
 pub(crate) fn from(r#type: Type) -> Option<csi::VolumeContentSource> {
-    Some(csi::VolumeContentSource { r#type: Some(r#type) })
+    Some(csi::VolumeContentSource {
+        r#type: Some(r#type),
+    })
 }
 
 pub(crate) fn of_volume(id: impl ToString) -> Type {
-    Type::Volume(VolumeSource { volume_id: id.to_string() })
+    Type::Volume(VolumeSource {
+        volume_id: id.to_string(),
+    })
 }
 
 pub(crate) fn of_snapshot(id: impl ToString) -> Type {
-    Type::Snapshot(SnapshotSource { snapshot_id: id.to_string() })
+    Type::Snapshot(SnapshotSource {
+        snapshot_id: id.to_string(),
+    })
 }

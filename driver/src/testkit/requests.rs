@@ -59,7 +59,13 @@ pub(crate) fn stage_at(
     minor: Option<u32>,
 ) -> Box<Stage> {
     let read_only_loops = BTreeMap::new();
-    Stage { path: path.into(), capability, minor, read_only_loops }.into()
+    Stage {
+        path: path.into(),
+        capability,
+        minor,
+        read_only_loops,
+    }
+    .into()
 }
 
 /// A thin ext4 volume of 4 MiB.
@@ -86,19 +92,33 @@ pub(crate) fn new_volume(access: Access, bytes: u64) -> NewVolume {
     };
     NewVolume {
         capacity_bytes: bytes.max(floor),
-        capabilities: vec![Capability { access, mode: AccessMode::SingleNodeMultiWriter }],
-        settings: Settings { discard: true, read_ahead_kib: Some(64), ..THIN },
+        capabilities: vec![Capability {
+            access,
+            mode: AccessMode::SingleNodeMultiWriter,
+        }],
+        settings: Settings {
+            discard: true,
+            read_ahead_kib: Some(64),
+            ..THIN
+        },
         ..new(&format!("pvc-{}", uuid::Uuid::new_v4()))
     }
 }
 
 pub(crate) fn copy_of(source: Source, access: Access, bytes: u64) -> NewVolume {
-    NewVolume { source: Some(source), ..new_volume(access, bytes) }
+    NewVolume {
+        source: Some(source),
+        ..new_volume(access, bytes)
+    }
 }
 
 /// Access through a mount of this filesystem.
 pub(crate) fn on(fs: FsType) -> Access {
-    Access::Mount { fs, flags: Vec::new(), group: None }
+    Access::Mount {
+        fs,
+        flags: Vec::new(),
+        group: None,
+    }
 }
 
 pub(crate) fn ext4() -> Access {
@@ -107,12 +127,18 @@ pub(crate) fn ext4() -> Access {
 
 /// An ext4 mount for a single writer.
 pub(crate) fn mounted() -> Capability {
-    Capability { access: ext4(), mode: AccessMode::SingleNodeWriter }
+    Capability {
+        access: ext4(),
+        mode: AccessMode::SingleNodeWriter,
+    }
 }
 
 /// A raw block device for a single writer.
 pub(crate) fn raw() -> Capability {
-    Capability { access: Access::Block, mode: AccessMode::SingleNodeWriter }
+    Capability {
+        access: Access::Block,
+        mode: AccessMode::SingleNodeWriter,
+    }
 }
 
 /// CSI's mount capability with this filesystem and access mode.
@@ -204,7 +230,9 @@ pub(crate) fn rdev(minor: u32) -> u64 {
 
 /// A pattern of bytes that depends on the seed.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+        .collect()
 }
 
 /// Writes a file with the pattern of this seed, and syncs it.

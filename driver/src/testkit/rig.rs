@@ -38,7 +38,10 @@ impl Default for Configs {
             ..controller::Config::new("n1")
         };
         let node = node::Config {
-            capabilities: CapabilityRules { mount_group: true, ..Default::default() },
+            capabilities: CapabilityRules {
+                mount_group: true,
+                ..Default::default()
+            },
             ..node::Config::new("n1")
         };
         Configs { controller, node }
@@ -140,7 +143,10 @@ impl<K: TestKernel> Rig<K> {
     /// Creates a volume as earlier versions did: NodeStageVolume makes its filesystem.
     pub(crate) fn unformatted(&self, new: NewVolume) -> VolumeId {
         let options = new.mkfs_options.clone();
-        let id = self.create(NewVolume { mkfs_options: Vec::new(), ..new });
+        let id = self.create(NewVolume {
+            mkfs_options: Vec::new(),
+            ..new
+        });
         let image = self.open_image(id);
         let bytes = image.metadata().unwrap().len();
         image.set_len(0).unwrap();
@@ -205,7 +211,10 @@ impl<K: TestKernel> Rig<K> {
     pub(crate) fn publish_to_node(&self, id: VolumeId, readonly: bool) {
         self.update(id, |record| {
             let capability = record.capabilities[0].clone();
-            let publication = Publication { capability, readonly };
+            let publication = Publication {
+                capability,
+                readonly,
+            };
             record.publications.insert("n1".to_owned(), publication);
         });
     }
@@ -267,7 +276,10 @@ impl<K: TestKernel> Rig<K> {
     pub(crate) fn staging(&self, name: impl ToString) -> PathBuf {
         let path = self.root().join("stage").join(name.to_string());
         // It also exists if the filesystem at it has shut down.
-        if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        if path
+            .symlink_metadata()
+            .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+        {
             std::fs::create_dir_all(&path).unwrap();
         }
         path
@@ -389,8 +401,17 @@ impl<K: TestKernel> Rig<K> {
             volume_publish_path: text(target),
             ..Default::default()
         };
-        let health = self.node.node_get_volume_health(request).unwrap().volume_health.unwrap();
-        health.health_statuses.into_iter().map(|entry| entry.reason).collect()
+        let health = self
+            .node
+            .node_get_volume_health(request)
+            .unwrap()
+            .volume_health
+            .unwrap();
+        health
+            .health_statuses
+            .into_iter()
+            .map(|entry| entry.reason)
+            .collect()
     }
 
     /// The problems that the node service knows of a volume: the type and the reason of each.
@@ -398,10 +419,20 @@ impl<K: TestKernel> Rig<K> {
         &self,
         id: &str,
     ) -> Result<Vec<(csi::VolumeHealthErrorType, String)>> {
-        let request =
-            csi::NodeGetVolumeHealthRequest { volume_id: id.to_owned(), ..Default::default() };
-        let health = self.node.node_get_volume_health(request)?.volume_health.unwrap();
-        Ok(health.health_statuses.into_iter().map(|e| (e.status(), e.reason)).collect())
+        let request = csi::NodeGetVolumeHealthRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        let health = self
+            .node
+            .node_get_volume_health(request)?
+            .volume_health
+            .unwrap();
+        Ok(health
+            .health_statuses
+            .into_iter()
+            .map(|e| (e.status(), e.reason))
+            .collect())
     }
 
     /// Mount points beneath the rig except those of pools, in the kernel's order.

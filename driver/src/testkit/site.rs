@@ -210,7 +210,14 @@ impl<K: TestKernel> Site<K> {
     pub(crate) fn close(&mut self) {
         self.opened = None;
         for spec in &self.specs {
-            wait_for_lock(&self.options.state_dir.join("pools").join(&spec.name).join(LOCK));
+            wait_for_lock(
+                &self
+                    .options
+                    .state_dir
+                    .join("pools")
+                    .join(&spec.name)
+                    .join(LOCK),
+            );
         }
     }
 
@@ -285,7 +292,9 @@ impl<K: TestKernel> Site<K> {
 
     /// Takes a snapshot of a volume.
     pub(crate) fn snapshot(&self, volume: &VolumeRecord, name: &str) -> Arc<SnapshotRecord> {
-        let taken = self.pools().create_snapshot(&volume.id, name, &Default::default());
+        let taken = self
+            .pools()
+            .create_snapshot(&volume.id, name, &Default::default());
         taken.unwrap()
     }
 
@@ -367,7 +376,12 @@ pub(crate) fn loop_spec(backing: &File) -> LoopSpec<'_> {
 
 /// Attaches a loop device to a file, with direct I/O.
 pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> LoopDevice {
-    kernel.loop_attach(&LoopSpec { autoclear, ..loop_spec(backing) }).unwrap()
+    kernel
+        .loop_attach(&LoopSpec {
+            autoclear,
+            ..loop_spec(backing)
+        })
+        .unwrap()
 }
 
 /// Collects the ranges that a function emits.
@@ -414,7 +428,15 @@ pub(crate) fn make_fs(kernel: &dyn Kernel, device: &LoopDevice, fs: FsType) {
 
 /// A new thin filesystem without further options.
 pub(crate) fn mkfs_spec(device: &Path, fs: FsType) -> MkfsSpec<'_> {
-    MkfsSpec { device, image: None, fs, options: &[], discard: true, uuid: None, force: false }
+    MkfsSpec {
+        device,
+        image: None,
+        fs,
+        options: &[],
+        discard: true,
+        uuid: None,
+        force: false,
+    }
 }
 
 /// Mounts the filesystem of a loop device.
@@ -425,5 +447,11 @@ pub(crate) fn mount_fs(kernel: &dyn Kernel, device: &LoopDevice, target: &Path, 
 
 /// A mount for writing without further options.
 pub(crate) fn mount_spec<'a>(device: &'a Path, target: &'a Path, fs: FsType) -> MountSpec<'a> {
-    MountSpec { device, target, fs, read_only: false, options: &[] }
+    MountSpec {
+        device,
+        target,
+        fs,
+        read_only: false,
+        options: &[],
+    }
 }

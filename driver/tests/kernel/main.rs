@@ -2,7 +2,10 @@
 //! loop devices and the tools of ext4, XFS and btrfs. Tests of all modules share one process, so
 //! that none may change its working directory or environment.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics fails, helpers included")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that panics fails, helpers included"
+)]
 
 #[macro_use]
 #[path = "../../src"]

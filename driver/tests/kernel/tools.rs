@@ -22,7 +22,9 @@ const INHERITED: [&str; 4] = ["PATH", "TMPDIR", "RUST_BACKTRACE", "TEST_RUN"];
 #[expect(clippy::disallowed_methods, reason = "this makes the environment")]
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let inherited = INHERITED
+        .iter()
+        .filter_map(|name| Some((name, std::env::var_os(name)?)));
     command.env_clear().envs(inherited);
     command
 }
@@ -31,8 +33,10 @@ pub(crate) fn command(program: &str) -> Command {
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     let end = Instant::now() + PATIENCE;
     loop {
-        let output =
-            command(tool).args(args).output().unwrap_or_else(|e| panic!("{tool} is needed: {e}"));
+        let output = command(tool)
+            .args(args)
+            .output()
+            .unwrap_or_else(|e| panic!("{tool} is needed: {e}"));
         let said = String::from_utf8_lossy(&output.stderr);
         // A process that another test is just forking holds our open files until it has become
         // its own program.
@@ -40,7 +44,10 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
-        assert!(output.status.success(), "{tool} {args:?} (as root?): {said}");
+        assert!(
+            output.status.success(),
+            "{tool} {args:?} (as root?): {said}"
+        );
         return String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
 }
@@ -76,7 +83,15 @@ pub(crate) fn own_namespace(kernel: &dyn Kernel, kept: &Path) {
 /// Takes the mount at this path away, and attaches it again after a `look` at the mounts. It keeps
 /// its ID, and many mounts at `over` have later ones. Only for a thread with its own namespace.
 pub(crate) fn attach_late(at: &Path, over: &Path, look: impl FnOnce()) {
-    let tmpfs = || mount(Some("none"), over, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+    let tmpfs = || {
+        mount(
+            Some("none"),
+            over,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+    };
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(CWD, at, flags).unwrap();
     run("umount", &[arg(at)]);
@@ -94,7 +109,10 @@ pub(crate) fn scan_as(minor: u32, path: &Path) {
          && btrfs device scan {path}",
         path = path.display()
     );
-    run("unshare", &["--mount", "--propagation", "private", "sh", "-ec", &script]);
+    run(
+        "unshare",
+        &["--mount", "--propagation", "private", "sh", "-ec", &script],
+    );
 }
 
 /// A path as a tool's argument.
@@ -160,7 +178,9 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Detaches the device if it still has this file. Another process may have its number by now. While
 /// the device is open here, the kernel attaches no other file to it.
 pub(crate) fn detach(device: &str, file: &Path) {
-    let Ok(_open) = File::open(device) else { return };
+    let Ok(_open) = File::open(device) else {
+        return;
+    };
     if loops_of(file).iter().any(|now| now == device) {
         // A device that stays attached shows later.
         let _ = command("losetup").args(["-d", device]).output();
@@ -190,8 +210,17 @@ pub(crate) struct Loop {
 
 impl Loop {
     pub(crate) fn attach(file: &Path) -> Loop {
-        let args = ["--find", "--show", "--direct-io=on", "-b", "4096", arg(file)];
-        Loop { device: run("losetup", &args).into() }
+        let args = [
+            "--find",
+            "--show",
+            "--direct-io=on",
+            "-b",
+            "4096",
+            arg(file),
+        ];
+        Loop {
+            device: run("losetup", &args).into(),
+        }
     }
 
     pub(crate) fn open(&self) -> File {
@@ -216,7 +245,9 @@ impl Mount {
         run("mount", &["-t", fs, "-o", options, arg(device), arg(at)]);
         // Beneath a shared root, what is mounted over it would appear over its binds as well.
         run("mount", &["--make-private", arg(at)]);
-        Mount { at: at.to_path_buf() }
+        Mount {
+            at: at.to_path_buf(),
+        }
     }
 }
 

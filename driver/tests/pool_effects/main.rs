@@ -45,9 +45,16 @@ impl World {
         site.update(mounted.id, |r| r.stage = Some(stage));
         site.snapshot(&idle, "snapshot");
         let volumes = [mounted.id, idle.id];
-        let group = site.pools().create_group("group", &volumes, &BTreeMap::new());
+        let group = site
+            .pools()
+            .create_group("group", &volumes, &BTreeMap::new());
         group.unwrap();
-        World { mounted: mounted.id, minor: device.minor, idle: idle.id, site }
+        World {
+            mounted: mounted.id,
+            minor: device.minor,
+            idle: idle.id,
+            site,
+        }
     }
 
     fn pools(&self) -> &Pools {
@@ -68,7 +75,11 @@ impl World {
     }
 }
 
-type Reported = (Vec<Arc<VolumeRecord>>, Vec<Arc<SnapshotRecord>>, Vec<Arc<GroupRecord>>);
+type Reported = (
+    Vec<Arc<VolumeRecord>>,
+    Vec<Arc<SnapshotRecord>>,
+    Vec<Arc<GroupRecord>>,
+);
 
 /// A pool of node n1 that is not open yet.
 fn site(spec: &str) -> Site {
@@ -78,7 +89,11 @@ fn site(spec: &str) -> Site {
 }
 
 fn new(name: &str, source: Option<Source>) -> NewVolume {
-    NewVolume { capacity_bytes: 2 * MI, source, ..testkit::new(name) }
+    NewVolume {
+        capacity_bytes: 2 * MI,
+        source,
+        ..testkit::new(name)
+    }
 }
 
 /// What an operation that failed may have changed.
@@ -100,7 +115,9 @@ fn create(world: &World, new: NewVolume) -> Result<()> {
 }
 
 const OPERATIONS: [Operation; 12] = [
-    ("create thin", After::AsBefore, |w| create(w, new("new", None))),
+    ("create thin", After::AsBefore, |w| {
+        create(w, new("new", None))
+    }),
     ("create thick", After::AsBefore, |w| {
         let mut new = new("new", None);
         new.settings.provisioning = Provisioning::Thick;
@@ -118,20 +135,26 @@ const OPERATIONS: [Operation; 12] = [
     }),
     ("snapshot", After::Either, |w| {
         let none = BTreeMap::new();
-        w.pools().create_snapshot(&w.mounted, "new", &none).map(drop)
+        w.pools()
+            .create_snapshot(&w.mounted, "new", &none)
+            .map(drop)
     }),
     ("group", After::Either, |w| {
         let volumes = [w.idle, w.mounted];
         let none = BTreeMap::new();
         w.pools().create_group("new", &volumes, &none).map(drop)
     }),
-    ("expand", After::Either, |w| w.pools().expand_volume(&w.idle, 3 * MI).map(drop)),
+    ("expand", After::Either, |w| {
+        w.pools().expand_volume(&w.idle, 3 * MI).map(drop)
+    }),
     ("thicken", After::Either, |w| {
         let mut settings = testkit::new("").settings;
         settings.provisioning = Provisioning::Thick;
         w.pools().modify_volume(&w.idle, settings).map(drop)
     }),
-    ("delete", After::PartlyDeleted, |w| w.pools().delete_volume(&w.idle)),
+    ("delete", After::PartlyDeleted, |w| {
+        w.pools().delete_volume(&w.idle)
+    }),
     ("delete a snapshot", After::PartlyDeleted, |w| {
         let snapshot = w.pools().snapshot_named("snapshot");
         snapshot.map_or(Ok(()), |s| w.pools().delete_snapshot(&s.id))

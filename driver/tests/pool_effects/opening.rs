@@ -11,9 +11,11 @@ use super::*;
 #[test]
 fn an_error_at_every_effect_of_the_first_start() {
     let _scenario = fail::FailScenario::setup();
-    for spec in
-        ["p=DIR/new/pool", "p=DIR/new/pool,image=300Mi", "p=DIR/new/pool,image=300Mi,preallocate"]
-    {
+    for spec in [
+        "p=DIR/new/pool",
+        "p=DIR/new/pool,image=300Mi",
+        "p=DIR/new/pool,image=300Mi,preallocate",
+    ] {
         let effects = effects_of(|| site(spec).try_open()?.named(None).map(drop));
         assert!(effects > 0, "{spec}");
         for n in 0..effects {
@@ -86,7 +88,10 @@ struct Prepared {
 
 impl Prepared {
     fn new(spec: &'static str, opening: Opening) -> Prepared {
-        let mut prepared = Prepared { site: site(spec), volume: None };
+        let mut prepared = Prepared {
+            site: site(spec),
+            volume: None,
+        };
         if matches!(opening, Opening::New) {
             return prepared;
         }

@@ -24,28 +24,45 @@ fn each_call_syncs_what_it_must_and_no_more() {
         let mut request = create_request("one");
         request.volume_capabilities = vec![capability.clone()];
         // The image, the record, the entry's directory, and the directory of all volumes.
-        assert_eq!(syncs(&mut || id = rig.created(request.clone())), 4, "create");
+        assert_eq!(
+            syncs(&mut || id = rig.created(request.clone())),
+            4,
+            "create"
+        );
         let attach = csi::ControllerPublishVolumeRequest {
             volume_id: id.clone(),
             node_id: "n1".to_owned(),
             volume_capability: Some(capability.clone()),
             ..Default::default()
         };
-        let mut attach = || drop(rig.controller.controller_publish_volume(attach.clone()).unwrap());
+        let mut attach = || {
+            drop(
+                rig.controller
+                    .controller_publish_volume(attach.clone())
+                    .unwrap(),
+            )
+        };
         assert_eq!(syncs(&mut attach), 2, "attach: the record and its name");
         let mut stage = || rig.stage(&id, "a", &capability).unwrap();
         assert_eq!(syncs(&mut stage), 0, "the first staging");
         for life in 0..2 {
             assert_eq!(syncs(&mut stage), 0, "a repeated staging, life {life}");
             for (target, readonly) in [("rw", false), ("ro", true)] {
-                let mut publish = || rig.publish(&id, "a", target, &capability, readonly).unwrap();
+                let mut publish = || {
+                    rig.publish(&id, "a", target, &capability, readonly)
+                        .unwrap()
+                };
                 assert_eq!(syncs(&mut publish), 0, "publish {target}, life {life}");
             }
             for target in ["rw", "ro"] {
                 let mut unpublish = || rig.unpublish(&id, target).unwrap();
                 assert_eq!(syncs(&mut unpublish), 0, "unpublish {target}, life {life}");
             }
-            assert_eq!(syncs(&mut || rig.unstage(&id, "a").unwrap()), 0, "unstage, life {life}");
+            assert_eq!(
+                syncs(&mut || rig.unstage(&id, "a").unwrap()),
+                0,
+                "unstage, life {life}"
+            );
             assert_eq!(syncs(&mut stage), 0, "stage again, life {life}");
         }
         rig.unstage(&id, "a").unwrap();
@@ -56,7 +73,9 @@ fn each_call_syncs_what_it_must_and_no_more() {
             ..Default::default()
         };
         let mut detach = || {
-            rig.controller.controller_unpublish_volume(detach.clone()).unwrap();
+            rig.controller
+                .controller_unpublish_volume(detach.clone())
+                .unwrap();
         };
         assert_eq!(syncs(&mut detach), 2, "detach: the record and its name");
         // The directory of all volumes, and `trash/`.
@@ -83,14 +102,21 @@ fn the_first_staging_syncs_what_it_records_for_good() {
         let capability = capability(&access);
         let what = format!("{access:?}, unformatted: {unformatted}, fresh: {fresh}");
         let new = new_volume(access, 16 * MI);
-        let id = if unformatted { rig.unformatted(new) } else { rig.create(new) };
+        let id = if unformatted {
+            rig.unformatted(new)
+        } else {
+            rig.create(new)
+        };
         rig.update(id, |record| record.fresh = fresh);
         let before = rig.record(id).format;
         assert_eq!(before == Format::None, unformatted, "{what}");
         let stage = || rig.stage(id, "a", &capability).unwrap();
         assert_eq!(count("file.sync", stage), 2 * writes, "{what}");
         let record = rig.record(id);
-        assert!(!record.fresh && record.format != Format::None, "{what}: {record:?}");
+        assert!(
+            !record.fresh && record.format != Format::None,
+            "{what}: {record:?}"
+        );
         assert_eq!(count("file.sync", stage), 0, "{what}, staged already");
     }
 }
@@ -111,7 +137,12 @@ fn a_freeze_syncs_nothing() {
             ..create_request(&format!("clone-{state}"))
         };
         let clone = count("file.sync", || drop(rig.created(request)));
-        let froze = rig.kernel.take_effects().iter().filter(|op| **op == "freeze").count();
+        let froze = rig
+            .kernel
+            .take_effects()
+            .iter()
+            .filter(|op| **op == "freeze")
+            .count();
         (snapshot, clone, froze)
     };
     assert_eq!(counts("idle"), (4, 4, 0));
@@ -151,11 +182,17 @@ fn calls_at_once_share_the_syncs_of_directories() {
     let syncs = at_once(&|i| drop(rig.created(create_request(&format!("v{i}")))));
     // Each call syncs its image, its record and its entry's directory.
     let shared = syncs - 3 * CALLS;
-    assert!((1..=CALLS / 2).contains(&shared), "create: {shared} syncs of `volumes/`");
+    assert!(
+        (1..=CALLS / 2).contains(&shared),
+        "create: {shared} syncs of `volumes/`"
+    );
 
     let volumes = rig.node.pools.volumes();
     assert_eq!(volumes.len(), CALLS);
     // A deletion syncs `trash/` and `volumes/`, and nothing of its own.
     let shared = at_once(&|i| rig.delete(&volumes[i].id.to_string()).unwrap());
-    assert!((2..=CALLS).contains(&shared), "delete: {shared} syncs of two directories");
+    assert!(
+        (2..=CALLS).contains(&shared),
+        "delete: {shared} syncs of two directories"
+    );
 }

@@ -77,7 +77,11 @@ impl Collector {
     pub fn start() -> io::Result<Collector> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let mut collector = Collector { shared: Shared::default(), address, runtime: None };
+        let mut collector = Collector {
+            shared: Shared::default(),
+            address,
+            runtime: None,
+        };
         collector.serve(listener)?;
         Ok(collector)
     }
@@ -97,13 +101,17 @@ impl Collector {
 
     fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
         let service = TraceServiceServer::new(Service(self.shared.clone()));
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let connections = TcpListenerStream::new(listener);
-            let served = Server::builder().add_service(service).serve_with_incoming(connections);
+            let served = Server::builder()
+                .add_service(service)
+                .serve_with_incoming(connections);
             served.await.map_err(io::Error::other)
         });
         self.runtime = Some(runtime);
@@ -165,7 +173,10 @@ impl TraceService for Service {
             Answer::Accept => {}
             Answer::Reject(rejected_spans) => {
                 let error_message = "as the test says".to_owned();
-                partial_success = Some(ExportTracePartialSuccess { rejected_spans, error_message });
+                partial_success = Some(ExportTracePartialSuccess {
+                    rejected_spans,
+                    error_message,
+                });
             }
             Answer::Fail(status) => return Err(status),
             Answer::After(time) => sleep(time).await,
@@ -178,7 +189,9 @@ impl TraceService for Service {
             let spans = spans.scope_spans.into_iter().flat_map(|scope| scope.spans);
             state.received.spans.extend(spans);
         }
-        Ok(Response::new(ExportTraceServiceResponse { partial_success }))
+        Ok(Response::new(ExportTraceServiceResponse {
+            partial_success,
+        }))
     }
 }
 

@@ -19,18 +19,27 @@ impl Store {
     ) -> Answer {
         let config = &request.body;
         let manager = request.query.get("fieldManager").expect("a manager");
-        let applied = (target.key(target.name.as_deref().unwrap_or_default()), manager.clone());
+        let applied = (
+            target.key(target.name.as_deref().unwrap_or_default()),
+            manager.clone(),
+        );
         let old = self.objects.get(&applied.0).cloned();
         let last = self.applied.get(&applied).cloned().unwrap_or_default();
         let mut new = old.as_deref().cloned().unwrap_or_default();
         let conflict = merge(&mut new, &last, config, "");
-        let is_forced = request.query.get("force").is_some_and(|force| force == "true");
+        let is_forced = request
+            .query
+            .get("force")
+            .is_some_and(|force| force == "true");
         if let Some(path) = conflict.filter(|_| !is_forced) {
             let why = format!("Apply failed with 1 conflict: conflict with \"other\": {path}");
             return Err(Failure::new(409, "Conflict", why));
         }
         remove_left_out(&mut new, &last, config);
-        let mut managers = new["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        let mut managers = new["metadata"]["managedFields"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         if managers.iter().all(|one| one["manager"] != **manager) {
             managers.push(json!({"manager": manager, "operation": "Apply"}));
         }
@@ -50,7 +59,12 @@ fn merge(object: &mut Value, last: &Value, config: &Value, path: &str) -> Option
     if let (Some(fields), Some(config)) = (object.as_object_mut(), config.as_object()) {
         let conflicts = config.iter().filter_map(|(field, value)| {
             let path = format!("{path}.{field}");
-            merge(fields.entry(field).or_insert(Value::Null), &last[field], value, &path)
+            merge(
+                fields.entry(field).or_insert(Value::Null),
+                &last[field],
+                value,
+                &path,
+            )
         });
         return conflicts.reduce(|first, _| first);
     }
@@ -61,9 +75,13 @@ fn merge(object: &mut Value, last: &Value, config: &Value, path: &str) -> Option
 
 /// Removes fields that the last configuration has set and this one leaves out.
 fn remove_left_out(object: &mut Value, last: &Value, config: &Value) {
-    let (Some(fields), Some(last)) = (object.as_object_mut(), last.as_object()) else { return };
+    let (Some(fields), Some(last)) = (object.as_object_mut(), last.as_object()) else {
+        return;
+    };
     for (field, last) in last {
-        let Some(value) = fields.get_mut(field) else { continue };
+        let Some(value) = fields.get_mut(field) else {
+            continue;
+        };
         remove_left_out(value, last, &config[field]);
         if config[field].is_null() && (value == last || *value == json!({})) {
             fields.remove(field);

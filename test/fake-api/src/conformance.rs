@@ -146,7 +146,8 @@ impl Site {
 
     /// Sends a request; `content` is the content type of its body.
     async fn ask(&self, method: &str, path: &str, content: &str, body: Value) -> Answer {
-        self.send(method, path, ("content-type", content), body).await
+        self.send(method, path, ("content-type", content), body)
+            .await
     }
 
     async fn send(
@@ -156,8 +157,15 @@ impl Site {
         (header, value): (&str, &str),
         body: Value,
     ) -> Answer {
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = Request::builder().method(method).uri(path).header(header, value);
+        let body = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header, value);
         let request = request.body(Body::from(body)).expect("a request");
         let answer = self.client.send(request).await.expect("an answer");
         let code = answer.status().as_u16();
@@ -234,7 +242,11 @@ async fn next(
 ) -> (String, DynamicObject) {
     loop {
         let next = tokio::time::timeout(PATIENCE, events.next());
-        let event = next.await.expect("an event").expect("no end").expect("an event");
+        let event = next
+            .await
+            .expect("an event")
+            .expect("no end")
+            .expect("an event");
         let (kind, object) = match event {
             WatchEvent::Bookmark(_) => continue,
             WatchEvent::Error(status) => panic!("{status:?}"),
@@ -249,14 +261,22 @@ async fn next(
 }
 
 async fn a_name_is_taken_once(site: &Site) {
-    let (path, made) = site.map("x", json!({"uid": "mine", "labels": {"l": "1"}})).await;
+    let (path, made) = site
+        .map("x", json!({"uid": "mine", "labels": {"l": "1"}}))
+        .await;
     let metadata = &made["metadata"];
-    assert!(metadata["uid"].is_string() && metadata["uid"] != "mine", "{made}");
+    assert!(
+        metadata["uid"].is_string() && metadata["uid"] != "mine",
+        "{made}"
+    );
     assert!(metadata["creationTimestamp"].is_string(), "{made}");
     assert_eq!(metadata["namespace"], site.namespace.as_str());
     let again = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": metadata["name"]}});
-    let message = site.post(&site.maps, again).await.failed(409, "AlreadyExists");
+    let message = site
+        .post(&site.maps, again)
+        .await
+        .failed(409, "AlreadyExists");
     let name = metadata["name"].as_str().expect("a name");
     assert_eq!(message, format!("configmaps {name:?} already exists"));
     assert_eq!(version(&site.get(&path).await.code(200)), version(&made));
@@ -269,24 +289,41 @@ async fn a_create_without_a_name_gets_one(site: &Site) {
     for _ in 0..2 {
         let map = map(json!({"generateName": "generated-"}));
         let object = site.post(&site.maps, map).await.code(201);
-        made.push(object["metadata"]["name"].as_str().expect("a name").to_owned());
+        made.push(
+            object["metadata"]["name"]
+                .as_str()
+                .expect("a name")
+                .to_owned(),
+        );
     }
-    assert!(made.iter().all(|name| name.len() == "generated-".len() + 5), "{made:?}");
+    assert!(
+        made.iter().all(|name| name.len() == "generated-".len() + 5),
+        "{made:?}"
+    );
     assert_ne!(made[0], made[1]);
-    site.post(&site.maps, map(json!({}))).await.failed(422, "Invalid");
+    site.post(&site.maps, map(json!({})))
+        .await
+        .failed(422, "Invalid");
 }
 
 async fn what_is_missing_is_not_found(site: &Site) {
     let path = format!("{}/missing", site.maps);
     let patch = json!({"data": {"b": "2"}});
-    for answer in
-        [site.get(&path).await, site.merge(&path, patch).await, site.delete(&path, json!({})).await]
-    {
-        assert_eq!(answer.failed(404, "NotFound"), "configmaps \"missing\" not found");
+    for answer in [
+        site.get(&path).await,
+        site.merge(&path, patch).await,
+        site.delete(&path, json!({})).await,
+    ] {
+        assert_eq!(
+            answer.failed(404, "NotFound"),
+            "configmaps \"missing\" not found"
+        );
     }
     // ConfigMaps have no status.
     let (path, _) = site.map("x", json!({})).await;
-    site.merge(&format!("{path}/status"), json!({})).await.failed(404, "NotFound");
+    site.merge(&format!("{path}/status"), json!({}))
+        .await
+        .failed(404, "NotFound");
 }
 
 async fn a_list_follows_its_selectors(site: &Site) {
@@ -309,7 +346,10 @@ async fn a_list_follows_its_selectors(site: &Site) {
         assert_eq!(names(&list).join(" "), expected, "{selector}");
     }
     let field = format!("fieldSelector=metadata.name={}-b", site.prefix);
-    let list = site.get(&format!("{}?labelSelector=of=select&{field}", site.maps)).await.code(200);
+    let list = site
+        .get(&format!("{}?labelSelector=of=select&{field}", site.maps))
+        .await
+        .code(200);
     assert_eq!(names(&list), ["b"]);
     assert_eq!(list["kind"], "ConfigMapList");
     assert!(list["items"][0]["kind"].is_null(), "{list}");
@@ -317,8 +357,11 @@ async fn a_list_follows_its_selectors(site: &Site) {
 
 async fn events_are_selected_by_their_fields(site: &Site) {
     let events = format!("/api/v1/namespaces/{}/events", site.namespace);
-    for (name, kind, uid) in [("a", "Normal", "u1"), ("b", "Warning", "u1"), ("c", "Warning", "u2")]
-    {
+    for (name, kind, uid) in [
+        ("a", "Normal", "u1"),
+        ("b", "Warning", "u1"),
+        ("c", "Warning", "u2"),
+    ] {
         let about = json!({"kind": "Pod", "namespace": site.namespace, "name": "p", "uid": uid});
         let event = json!({"apiVersion": "v1", "kind": "Event", "type": kind,
             "metadata": {"name": format!("{}-{name}", site.prefix)}, "involvedObject": about});
@@ -329,7 +372,10 @@ async fn events_are_selected_by_their_fields(site: &Site) {
         ("type=Warning,involvedObject.name=p", "b c"),
         ("type=Warning,involvedObject.uid=u1", "b"),
     ] {
-        let list = site.get(&format!("{events}?fieldSelector={selector}")).await.code(200);
+        let list = site
+            .get(&format!("{events}?fieldSelector={selector}"))
+            .await
+            .code(200);
         assert_eq!(names(&list).join(" "), expected, "{selector}");
     }
 }
@@ -338,7 +384,10 @@ async fn a_list_of_metadata_has_nothing_else(site: &Site) {
     let (_, made) = site.map("a", json!({"labels": {"of": "metadata"}})).await;
     let path = format!("{}?labelSelector=of=metadata", site.maps);
     let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-    let list = site.send("GET", &path, ("accept", accept), Value::Null).await.code(200);
+    let list = site
+        .send("GET", &path, ("accept", accept), Value::Null)
+        .await
+        .code(200);
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     let expected = json!([{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
         "metadata": made["metadata"]}]);
@@ -355,30 +404,52 @@ async fn pages_show_one_version(site: &Site) {
     site.map("d", json!({"labels": {"of": "pages"}})).await;
     let token = first["metadata"]["continue"].as_str().expect("more");
     let token = token.replace(' ', "+");
-    let second = site.get(&format!("{path}&continue={token}")).await.code(200);
+    let second = site
+        .get(&format!("{path}&continue={token}"))
+        .await
+        .code(200);
     assert_eq!(names(&second), ["c"]);
     assert_eq!(version(&first), version(&second));
-    assert!(second["metadata"]["continue"].as_str().is_none_or(str::is_empty));
+    assert!(
+        second["metadata"]["continue"]
+            .as_str()
+            .is_none_or(str::is_empty)
+    );
 }
 
 async fn a_watch_follows_changes(site: &Site) {
     let labels = json!({"labels": {"of": "watch"}});
     site.map("a", labels.clone()).await;
-    let list = site.get(&format!("{}?labelSelector=of=watch", site.maps)).await.code(200);
+    let list = site
+        .get(&format!("{}?labelSelector=of=watch", site.maps))
+        .await
+        .code(200);
     let mut events = site.watch("of=watch", &version(&list)).await;
     let (path, _) = site.map("b", labels.clone()).await;
     assert_eq!(next(&mut events).await.0, "Added b");
-    site.merge(&path, json!({"data": {"a": "1"}})).await.code(200);
-    let changed = site.merge(&path, json!({"data": {"a": "2"}})).await.code(200);
+    site.merge(&path, json!({"data": {"a": "1"}}))
+        .await
+        .code(200);
+    let changed = site
+        .merge(&path, json!({"data": {"a": "2"}}))
+        .await
+        .code(200);
     let (event, object) = next(&mut events).await;
-    assert_eq!(event, "Modified b", "a write that changes nothing sends no event");
+    assert_eq!(
+        event, "Modified b",
+        "a write that changes nothing sends no event"
+    );
     let seen = object.metadata.resource_version;
     assert_eq!(seen, Some(version(&changed)));
     site.delete(&path, json!({})).await.code(200);
     let (event, object) = next(&mut events).await;
     assert_eq!(event, "Deleted b");
     let seen = object.metadata.resource_version;
-    assert_ne!(seen, Some(version(&changed)), "a deletion has a version of its own");
+    assert_ne!(
+        seen,
+        Some(version(&changed)),
+        "a deletion has a version of its own"
+    );
     // A watch from the version of a list reports all later changes.
     let mut late = site.watch("of=watch", &version(&list)).await;
     for expected in ["Added b", "Modified b", "Deleted b"] {
@@ -399,5 +470,9 @@ async fn a_watch_sees_what_its_selector_selects(site: &Site) {
     assert_eq!(next(&mut events).await.0, "Deleted a");
     site.delete(&path, json!({})).await.code(200);
     site.map("b", json!({"labels": {"of": "selected"}})).await;
-    assert_eq!(next(&mut events).await.0, "Added b", "the other's end was no event");
+    assert_eq!(
+        next(&mut events).await.0,
+        "Added b",
+        "the other's end was no event"
+    );
 }

@@ -46,7 +46,11 @@ pub(super) type Observer = Box<dyn FnMut(&Write) + Send>;
 impl FakeApi {
     /// Creates a connection with the name of its client.
     pub fn connect(&self, who: &str) -> Connection {
-        Connection { api: self.clone(), who: who.into(), is_cut: Arc::default() }
+        Connection {
+            api: self.clone(),
+            who: who.into(),
+            is_cut: Arc::default(),
+        }
     }
 }
 
@@ -75,8 +79,9 @@ impl Connection {
         let (head, body) = request.into_parts();
         let bytes = body.collect_bytes().await.expect("a body");
         let query = head.uri.query().unwrap_or_default();
-        let query: BTreeMap<String, String> =
-            form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let query: BTreeMap<String, String> = form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
         let is_watch = query.get("watch").is_some_and(|watch| watch == "true");
         let suffix = if is_watch { "?watch" } else { "" };
         let header = |name| {
@@ -171,7 +176,13 @@ impl Connection {
         let is_cut = self.is_cut.clone();
         let stream = body.into_data_stream().then(move |part| {
             let is_cut = is_cut.load(Ordering::SeqCst);
-            async move { if is_cut { std::future::pending().await } else { part } }
+            async move {
+                if is_cut {
+                    std::future::pending().await
+                } else {
+                    part
+                }
+            }
         });
         Body::from_stream(stream)
     }
@@ -183,7 +194,9 @@ fn response(answer: Answer) -> Response<Body> {
 }
 
 fn fixed(code: u16, body: String) -> Response<Body> {
-    let response = Response::builder().status(code).header("content-type", "application/json");
+    let response = Response::builder()
+        .status(code)
+        .header("content-type", "application/json");
     response.body(body.into()).expect("a response")
 }
 

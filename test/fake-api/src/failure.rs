@@ -17,7 +17,12 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Failure {
         let message = message.into();
-        Failure { code, reason, message, details: Value::Null }
+        Failure {
+            code,
+            reason,
+            message,
+            details: Value::Null,
+        }
     }
 
     /// The failure that a test requested.
@@ -41,7 +46,10 @@ impl Failure {
     /// The failure of a request for which a user lacks the right.
     pub(super) fn forbidden(request: &RecordedRequest, user: &str) -> Failure {
         let Some(target) = Target::of(&request.path) else {
-            let message = format!("forbidden: User {user:?} cannot get path {:?}", request.path);
+            let message = format!(
+                "forbidden: User {user:?} cannot get path {:?}",
+                request.path
+            );
             return Failure::new(403, "Forbidden", message);
         };
         let verb = match (request.method.as_str(), target.subresource.as_deref()) {
@@ -55,9 +63,18 @@ impl Failure {
             _ => "get",
         };
         let plural = &target.plural;
-        let subresource = target.subresource.map(|part| format!("/{part}")).unwrap_or_default();
-        let object = target.name.map(|name| format!(" {name:?}")).unwrap_or_default();
-        let group = target.version.split_once('/').map_or("", |(group, _)| group);
+        let subresource = target
+            .subresource
+            .map(|part| format!("/{part}"))
+            .unwrap_or_default();
+        let object = target
+            .name
+            .map(|name| format!(" {name:?}"))
+            .unwrap_or_default();
+        let group = target
+            .version
+            .split_once('/')
+            .map_or("", |(group, _)| group);
         let dot = if group.is_empty() { "" } else { "." };
         let place = match &target.namespace {
             Some(namespace) => format!("in the namespace {namespace:?}"),
@@ -71,11 +88,19 @@ impl Failure {
     }
 
     pub(super) fn no_resource() -> Failure {
-        Failure::new(404, "NotFound", "the server could not find the requested resource")
+        Failure::new(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        )
     }
 
     pub(super) fn not_found(key: &Key) -> Failure {
-        Failure::new(404, "NotFound", format!("{} {:?} not found", key.plural, key.name))
+        Failure::new(
+            404,
+            "NotFound",
+            format!("{} {:?} not found", key.plural, key.name),
+        )
     }
 
     pub(super) fn conflict(key: &Key, why: &str) -> Failure {
@@ -91,7 +116,11 @@ impl Failure {
 
     /// The failure of a request for a version that is no longer known.
     pub(super) fn expired(version: u64, oldest: u64) -> Failure {
-        Failure::new(410, "Expired", format!("too old resource version: {version} ({oldest})"))
+        Failure::new(
+            410,
+            "Expired",
+            format!("too old resource version: {version} ({oldest})"),
+        )
     }
 
     /// The failure of a create in a namespace that is being deleted.
@@ -104,7 +133,10 @@ impl Failure {
         let cause = json!({"reason": "NamespaceTerminating", "field": "metadata.namespace",
             "message": format!("namespace {namespace} is being terminated")});
         let details = json!({"name": &*key.name, "kind": &*key.plural, "causes": [cause]});
-        Failure { details, ..Failure::new(403, "Forbidden", message) }
+        Failure {
+            details,
+            ..Failure::new(403, "Forbidden", message)
+        }
     }
 
     pub(super) fn status(&self) -> Value {

@@ -69,6 +69,10 @@ impl Faults {
             return Some(rule.fault);
         }
         let decide = self.decide.as_mut()?;
-        decide(&RequestInfo { who, method: &request.method, path: &request.path })
+        decide(&RequestInfo {
+            who,
+            method: &request.method,
+            path: &request.path,
+        })
     }
 }

@@ -17,13 +17,21 @@ const KINDS: [(&str, &str, &str); 10] = [
         "ConfigMap Event PersistentVolumeClaim* Pod* Secret ServiceAccount",
         "Namespace* Node* PersistentVolume*",
     ),
-    ("apps/v1", "DaemonSet* Deployment* ReplicaSet* StatefulSet*", ""),
+    (
+        "apps/v1",
+        "DaemonSet* Deployment* ReplicaSet* StatefulSet*",
+        "",
+    ),
     (
         "storage.k8s.io/v1",
         "CSIStorageCapacity",
         "CSIDriver CSINode StorageClass VolumeAttachment* VolumeAttributesClass",
     ),
-    ("rbac.authorization.k8s.io/v1", "Role RoleBinding", "ClusterRole ClusterRoleBinding"),
+    (
+        "rbac.authorization.k8s.io/v1",
+        "Role RoleBinding",
+        "ClusterRole ClusterRoleBinding",
+    ),
     ("authorization.k8s.io/v1", "", "SubjectAccessReview"),
     ("networking.k8s.io/v1", "NetworkPolicy", ""),
     ("flowcontrol.apiserver.k8s.io/v1", "", "FlowSchema*"),
@@ -82,12 +90,20 @@ pub(super) fn snapshot_definitions() -> impl Iterator<Item = Value> {
         ("snapshot.storage.k8s.io", "VolumeSnapshot"),
         ("groupsnapshot.storage.k8s.io", "VolumeGroupSnapshot"),
     ];
-    let ends = [("", "Namespaced"), ("Content", "Cluster"), ("Class", "Cluster")];
+    let ends = [
+        ("", "Namespaced"),
+        ("Content", "Cluster"),
+        ("Class", "Cluster"),
+    ];
     groups.into_iter().flat_map(move |(group, stem)| {
         ends.into_iter().map(move |(end, scope)| {
             let kind = format!("{stem}{end}");
             let plural = plural_of(&kind);
-            let subresources = if end == "Class" { json!({}) } else { json!({"status": {}}) };
+            let subresources = if end == "Class" {
+                json!({})
+            } else {
+                json!({"status": {}})
+            };
             json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
                 "metadata": {"name": format!("{plural}.{group}")},
                 "spec": {"group": group, "scope": scope, "names": {"kind": kind, "plural": plural},
@@ -121,20 +137,25 @@ impl Store {
                 }));
             }
         }
-        let definitions = self.objects.iter().filter(|(key, _)| &*key.plural == DEFINITIONS);
+        let definitions = self
+            .objects
+            .iter()
+            .filter(|(key, _)| &*key.plural == DEFINITIONS);
         for spec in definitions.map(|(_, definition)| &definition["spec"]) {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let versions = spec["versions"].as_array().into_iter().flatten();
-            kinds.extend(versions.filter(|version| version["served"] == true).map(|version| {
-                Kind {
-                    version: format!("{}/{}", text(&spec["group"]), text(&version["name"])),
-                    kind: text(&spec["names"]["kind"]),
-                    plural: text(&spec["names"]["plural"]),
-                    is_namespaced: spec["scope"] == "Namespaced",
-                    has_status: version["subresources"]["status"].is_object(),
-                    is_custom: true,
-                }
-            }));
+            kinds.extend(
+                versions
+                    .filter(|version| version["served"] == true)
+                    .map(|version| Kind {
+                        version: format!("{}/{}", text(&spec["group"]), text(&version["name"])),
+                        kind: text(&spec["names"]["kind"]),
+                        plural: text(&spec["names"]["plural"]),
+                        is_namespaced: spec["scope"] == "Namespaced",
+                        has_status: version["subresources"]["status"].is_object(),
+                        is_custom: true,
+                    }),
+            );
         }
         kinds.retain(|kind| !self.lacking.contains(kind.plural.as_str()));
         kinds
@@ -153,7 +174,9 @@ impl Store {
         if path == "/version" {
             return Ok((200, version(36)));
         }
-        let version = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/api/"));
+        let version = path
+            .strip_prefix("/apis/")
+            .or_else(|| path.strip_prefix("/api/"));
         let kinds = self.kinds();
         let resources: Vec<Value> = kinds
             .iter()

@@ -143,7 +143,11 @@ impl FakeApi {
     pub fn go_away(&self) {
         let mut state = self.0.lock();
         state.faults.is_away = true;
-        state.store.watchers.drain(..).for_each(|watcher| watcher.break_off());
+        state
+            .store
+            .watchers
+            .drain(..)
+            .for_each(|watcher| watcher.break_off());
     }
 
     /// Makes the server reachable again.
@@ -208,7 +212,11 @@ impl FakeApi {
     /// Removes the objects with paths that end with `path`, even with finalizers.
     pub fn take(&self, path: &str) {
         let store = &mut self.0.lock().store;
-        let gone = store.objects.keys().filter(|key| key.path().ends_with(path)).cloned();
+        let gone = store
+            .objects
+            .keys()
+            .filter(|key| key.path().ends_with(path))
+            .cloned();
         for key in gone.collect::<Vec<_>>() {
             store.remove(&key);
         }
@@ -217,7 +225,11 @@ impl FakeApi {
     /// Refuses the next write to a path with this suffix. A suffix that ends with `?watch` applies
     /// to watches.
     pub fn refuse(&self, path: &str, code: u16) {
-        let methods = if path.ends_with("?watch") { &["GET"] } else { WRITES };
+        let methods = if path.ends_with("?watch") {
+            &["GET"]
+        } else {
+            WRITES
+        };
         self.fault(methods, path, Some(1), Fault::Refuse(code));
     }
 
@@ -236,12 +248,20 @@ impl FakeApi {
         fault: Fault,
     ) {
         let path = path.to_owned();
-        self.0.lock().faults.rules.push(Rule { methods, path, left, fault });
+        self.0.lock().faults.rules.push(Rule {
+            methods,
+            path,
+            left,
+            fault,
+        });
     }
 
     /// Fixes the answer to all requests for a path.
     pub fn answer(&self, path: &str, code: u16, body: impl ToString) {
-        self.0.lock().answers.insert(path.to_owned(), (code, body.to_string()));
+        self.0
+            .lock()
+            .answers
+            .insert(path.to_owned(), (code, body.to_string()));
     }
 
     /// Makes it a server of Kubernetes 1.`minor`.
@@ -281,13 +301,18 @@ impl FakeApi {
 
     /// Logs a note between the requests, such as a call to a driver.
     pub fn note(&self, path: String) {
-        self.0.lock().remember(RecordedRequest { path, ..RecordedRequest::default() });
+        self.0.lock().remember(RecordedRequest {
+            path,
+            ..RecordedRequest::default()
+        });
     }
 
     /// All requests since the last look as they were sent: `GET PATH?QUERY`.
     pub fn requests(&self) -> Vec<String> {
         let all = self.0.lock().taken(|_| true);
-        all.iter().map(|request| format!("{} {}", request.method, request.uri)).collect()
+        all.iter()
+            .map(|request| format!("{} {}", request.method, request.uri))
+            .collect()
     }
 
     /// All requests and notes since the last look, except lists and watches.

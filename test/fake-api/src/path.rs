@@ -28,8 +28,17 @@ impl Key {
     }
 
     pub(super) fn path(&self) -> String {
-        let Key { version, plural, name, .. } = self;
-        let root = if version.contains('/') { "/apis" } else { "/api" };
+        let Key {
+            version,
+            plural,
+            name,
+            ..
+        } = self;
+        let root = if version.contains('/') {
+            "/apis"
+        } else {
+            "/api"
+        };
         match &self.namespace {
             None => format!("{root}/{version}/{plural}/{name}"),
             Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{plural}/{name}"),
@@ -38,7 +47,11 @@ impl Key {
 
     /// The place of the object in a list of its kind: `namespace/name`.
     pub(super) fn place(&self) -> String {
-        format!("{}/{}", self.namespace.as_deref().unwrap_or_default(), self.name)
+        format!(
+            "{}/{}",
+            self.namespace.as_deref().unwrap_or_default(),
+            self.name
+        )
     }
 }
 

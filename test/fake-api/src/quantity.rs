@@ -26,7 +26,10 @@ pub fn nanos(text: &str) -> Option<i128> {
         Some(at) => text.split_at(at),
         None => text.split_at(end),
     };
-    let scale = match BINARY.iter().position(|unit| *unit == suffix && !unit.is_empty()) {
+    let scale = match BINARY
+        .iter()
+        .position(|unit| *unit == suffix && !unit.is_empty())
+    {
         Some(power) => Ok(1024_i128.pow(u32::try_from(power).ok()?)),
         None => Err(exponent(suffix)?),
     };
@@ -38,7 +41,10 @@ pub fn nanos(text: &str) -> Option<i128> {
     let all: i128 = format!("{whole}{part}").parse().ok()?;
     let places = i32::try_from(part.len()).ok()?;
     let value = match scale {
-        Ok(scale) => all.checked_mul(scale)?.checked_mul(NANOS).map(|v| divided(v, places))?,
+        Ok(scale) => all
+            .checked_mul(scale)?
+            .checked_mul(NANOS)
+            .map(|v| divided(v, places))?,
         Err(power) => match 9 + power - places {
             up @ 0.. => all.checked_mul(10_i128.checked_pow(up.unsigned_abs())?)?,
             down => divided(all, -down),
@@ -49,7 +55,10 @@ pub fn nanos(text: &str) -> Option<i128> {
 
 /// The power of ten of a decimal unit or of an exponent like `e3`.
 fn exponent(suffix: &str) -> Option<i32> {
-    let unit = DECIMAL.iter().find(|(unit, _)| *unit == suffix).map(|(_, power)| *power);
+    let unit = DECIMAL
+        .iter()
+        .find(|(unit, _)| *unit == suffix)
+        .map(|(_, power)| *power);
     unit.or_else(|| suffix.strip_prefix(['e', 'E'])?.parse().ok())
 }
 
@@ -73,7 +82,9 @@ pub(super) fn canonical(text: &str) -> Option<String> {
         }
         return Some(format!("{value}{}", BINARY[power]));
     }
-    let is_exponential = text.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(['e', 'E'])
+    let is_exponential = text
+        .trim_end_matches(|c: char| c.is_ascii_digit())
+        .ends_with(['e', 'E'])
         && text.ends_with(|c: char| c.is_ascii_digit());
     let mut value = nanos;
     let mut power = -9;

@@ -29,10 +29,19 @@ impl RecordedRequest {
     /// The path without its group and version, as `ns/kind/name`. A create has the name from its
     /// body.
     pub(super) fn short(&self) -> String {
-        let Some(target) = Target::of(&self.path) else { return self.path.clone() };
-        let created = self.body["metadata"]["name"].as_str().filter(|_| self.method == "POST");
+        let Some(target) = Target::of(&self.path) else {
+            return self.path.clone();
+        };
+        let created = self.body["metadata"]["name"]
+            .as_str()
+            .filter(|_| self.method == "POST");
         let name = target.name.or(created.map(str::to_owned));
-        let parts = [target.namespace, Some(target.plural), name, target.subresource];
+        let parts = [
+            target.namespace,
+            Some(target.plural),
+            name,
+            target.subresource,
+        ];
         parts.into_iter().flatten().collect::<Vec<_>>().join("/")
     }
 
@@ -52,7 +61,11 @@ impl RecordedRequest {
             Some(format!(" {selector}={value}"))
         });
         let part = if self.metadata { "metadata of " } else { "" };
-        Some(format!("{part}{}{}", target.plural, given.collect::<String>()))
+        Some(format!(
+            "{part}{}{}",
+            target.plural,
+            given.collect::<String>()
+        ))
     }
 
     /// The request as `GET path` or `PATCH path <body>`, or the note.
@@ -72,7 +85,11 @@ impl RecordedRequest {
         let target = Target::of(&self.path);
         let target = target.expect("the path of an object");
         let name = target.name.unwrap_or_default();
-        let status = if target.subresource.is_some() { "/status" } else { "" };
+        let status = if target.subresource.is_some() {
+            "/status"
+        } else {
+            ""
+        };
         format!("{name}{status}")
     }
 }

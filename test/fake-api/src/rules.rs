@@ -5,16 +5,43 @@ use serde_json::{Value, json};
 use super::kinds::Kind;
 use super::quantity;
 
-const MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
+const MODES: [&str; 4] = [
+    "ReadWriteOnce",
+    "ReadOnlyMany",
+    "ReadWriteMany",
+    "ReadWriteOncePod",
+];
 
 /// Fields that never change, by plural. A path ends at a field of objects, or at the whole of it.
 const IMMUTABLE: [(&str, &[&str]); 8] = [
-    ("storageclasses", &["/parameters", "/provisioner", "/reclaimPolicy", "/volumeBindingMode"]),
+    (
+        "storageclasses",
+        &[
+            "/parameters",
+            "/provisioner",
+            "/reclaimPolicy",
+            "/volumeBindingMode",
+        ],
+    ),
     ("volumeattributesclasses", &["/driverName", "/parameters"]),
-    ("csidrivers", &["/spec/attachRequired", "/spec/volumeLifecycleModes"]),
+    (
+        "csidrivers",
+        &["/spec/attachRequired", "/spec/volumeLifecycleModes"],
+    ),
     ("volumeattachments", &["/spec"]),
-    ("csistoragecapacities", &["/nodeTopology", "/storageClassName"]),
-    ("persistentvolumes", &["/spec/csi", "/spec/hostPath", "/spec/local", "/spec/volumeMode"]),
+    (
+        "csistoragecapacities",
+        &["/nodeTopology", "/storageClassName"],
+    ),
+    (
+        "persistentvolumes",
+        &[
+            "/spec/csi",
+            "/spec/hostPath",
+            "/spec/local",
+            "/spec/volumeMode",
+        ],
+    ),
     ("volumesnapshots", &["/spec/source"]),
     ("volumesnapshotcontents", &["/spec/source"]),
 ];
@@ -34,7 +61,11 @@ pub(super) fn complete(kind: &Kind, object: &mut Value, default_class: Option<&s
         }
         "PersistentVolume" => {
             default(&mut object["spec"], "volumeMode", json!("Filesystem"));
-            default(&mut object["spec"], "persistentVolumeReclaimPolicy", json!("Retain"));
+            default(
+                &mut object["spec"],
+                "persistentVolumeReclaimPolicy",
+                json!("Retain"),
+            );
             add_finalizer(object, "kubernetes.io/pv-protection");
             object["status"] = json!({"phase": "Pending"});
         }
@@ -128,7 +159,9 @@ pub(super) fn write_quantities(kind: &Kind, object: &mut Value) {
     for place in places {
         let quantities = object.pointer_mut(place).and_then(Value::as_object_mut);
         for (_, value) in quantities.into_iter().flatten() {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
             if let Some(canonical) = quantity::canonical(&text) {
                 *value = json!(canonical);
             }
@@ -172,15 +205,21 @@ pub(super) fn validate(kind: &Kind, old: Option<&Value>, new: &Value) -> Result<
 fn one_of(source: &Value, fields: [&str; 2]) -> Result<(), String> {
     let [first, second] = fields;
     if source[first].is_null() == source[second].is_null() {
-        return Err(format!("spec.source: exactly one of {first} and {second} is needed"));
+        return Err(format!(
+            "spec.source: exactly one of {first} and {second} is needed"
+        ));
     }
     Ok(())
 }
 
 /// Checks access modes.
 fn modes(spec: &Value) -> Result<(), String> {
-    let modes: Vec<&str> =
-        spec["accessModes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let modes: Vec<&str> = spec["accessModes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if modes.is_empty() {
         return Err("spec.accessModes: Required value: at least 1 access mode is required".into());
     }
@@ -196,10 +235,14 @@ fn modes(spec: &Value) -> Result<(), String> {
 
 /// Returns a size, which has to be positive.
 fn size(value: &Value, field: &str) -> Result<i128, String> {
-    let text = value.as_str().ok_or_else(|| format!("{field}: Required value"))?;
+    let text = value
+        .as_str()
+        .ok_or_else(|| format!("{field}: Required value"))?;
     match quantity::nanos(text) {
         Some(size) if size > 0 => Ok(size),
-        _ => Err(format!("{field}: Invalid value: {text:?}: must be greater than zero")),
+        _ => Err(format!(
+            "{field}: Invalid value: {text:?}: must be greater than zero"
+        )),
     }
 }
 
@@ -211,7 +254,9 @@ fn claim(old: Option<&Value>, new: &Value) -> Result<(), String> {
     let (source, of_any_kind) = (&spec["dataSource"], &spec["dataSourceRef"]);
     if !source.is_null()
         && !of_any_kind.is_null()
-        && ["apiGroup", "kind", "name"].iter().any(|field| source[*field] != of_any_kind[*field])
+        && ["apiGroup", "kind", "name"]
+            .iter()
+            .any(|field| source[*field] != of_any_kind[*field])
     {
         return Err("spec: Invalid value: dataSource: must match dataSourceRef".to_owned());
     }
@@ -227,23 +272,32 @@ fn claim(old: Option<&Value>, new: &Value) -> Result<(), String> {
     let fields = spec.as_object().into_iter().flatten();
     let old_fields = old["spec"].as_object().into_iter().flatten();
     let changed = fields.chain(old_fields).map(|(field, _)| field.as_str());
-    if changed.filter(|field| spec[*field] != old["spec"][*field]).any(|field| !may_change(field)) {
+    if changed
+        .filter(|field| spec[*field] != old["spec"][*field])
+        .any(|field| !may_change(field))
+    {
         let why = "spec is immutable after creation except resources.requests and \
                    volumeAttributesClassName for bound claims";
         return Err(format!("spec: Forbidden: {why}"));
     }
     let before = size(&old["spec"]["resources"]["requests"]["storage"], field).unwrap_or(0);
-    let capacity = old["status"]["capacity"]["storage"].as_str().and_then(quantity::nanos);
+    let capacity = old["status"]["capacity"]["storage"]
+        .as_str()
+        .and_then(quantity::nanos);
     if requested < before && requested <= capacity.unwrap_or(0) {
         let why = "field can not be less than status.capacity";
         return Err(format!("spec.resources.requests.storage: Forbidden: {why}"));
     }
     if !old["status"]["currentVolumeAttributesClassName"].is_null()
-        && spec["volumeAttributesClassName"].as_str().is_none_or(str::is_empty)
+        && spec["volumeAttributesClassName"]
+            .as_str()
+            .is_none_or(str::is_empty)
         && old["spec"]["volumeAttributesClassName"] != spec["volumeAttributesClassName"]
     {
         let why = "is forbidden when status.currentVolumeAttributesClassName is not nil";
-        return Err(format!("spec.volumeAttributesClassName: Forbidden: update to nil {why}"));
+        return Err(format!(
+            "spec.volumeAttributesClassName: Forbidden: update to nil {why}"
+        ));
     }
     Ok(())
 }
@@ -277,7 +331,10 @@ fn volume(old: Option<&Value>, new: &Value) -> Result<(), String> {
 
 /// A pod's volumes and node never change by an update.
 fn pod(old: &Value, new: &Value) -> Result<(), String> {
-    if ["volumes", "nodeName"].iter().any(|field| old["spec"][*field] != new["spec"][*field]) {
+    if ["volumes", "nodeName"]
+        .iter()
+        .any(|field| old["spec"][*field] != new["spec"][*field])
+    {
         let why = "pod updates may not change fields other than `spec.containers[*].image` and \
                    a few others";
         return Err(format!("spec: Forbidden: {why}"));

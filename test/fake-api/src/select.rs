@@ -6,7 +6,11 @@ use serde_json::Value;
 
 /// True if the selectors of a request match an object.
 pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool {
-    let label = |key: &str| object["metadata"]["labels"][key].as_str().map(str::to_owned);
+    let label = |key: &str| {
+        object["metadata"]["labels"][key]
+            .as_str()
+            .map(str::to_owned)
+    };
     // A missing field counts as empty.
     let field = |path: &str| {
         let pointer = format!("/{}", path.replace('.', "/"));

@@ -104,7 +104,9 @@ impl Store {
     pub(super) fn remove(&mut self, key: &Key) {
         let mut gone = vec![key.clone()];
         while let Some(key) = gone.pop() {
-            let Some(old) = self.objects.remove(&key) else { continue };
+            let Some(old) = self.objects.remove(&key) else {
+                continue;
+            };
             if !self.is_cluster {
                 let uid = &old["metadata"]["uid"];
                 let is_owned = |object: &Value| {
@@ -136,7 +138,12 @@ impl Store {
             self.kinds = None;
         }
         self.version += 1;
-        let change = Change { version: self.version, key, old, new };
+        let change = Change {
+            version: self.version,
+            key,
+            old,
+            new,
+        };
         self.watchers.retain(|watcher| watcher.notify(&change));
         self.changes.push_back(change);
         self.compact(self.kept);
@@ -145,7 +152,10 @@ impl Store {
     /// Drops all but the latest changes.
     pub(super) fn compact(&mut self, kept: usize) {
         while self.changes.len() > kept {
-            self.compacted = self.changes.pop_front().map_or(self.version, |gone| gone.version);
+            self.compacted = self
+                .changes
+                .pop_front()
+                .map_or(self.version, |gone| gone.version);
         }
     }
 
@@ -157,7 +167,9 @@ impl Store {
         if version < self.compacted {
             return Err(Failure::expired(version, self.compacted));
         }
-        let first = self.changes.partition_point(|change| change.version <= version);
+        let first = self
+            .changes
+            .partition_point(|change| change.version <= version);
         Ok(self.changes.range(first..))
     }
 
@@ -175,7 +187,8 @@ impl Store {
                     || key.namespace.as_deref() == target.namespace.as_deref())
         };
         // A list of all namespaces may be preceded by no other object of its kind.
-        all.take_while(move |(key, _)| within(key)).filter(|(key, _)| target.contains(key))
+        all.take_while(move |(key, _)| within(key))
+            .filter(|(key, _)| target.contains(key))
     }
 
     /// Returns a page of a list. All pages show the objects at the version of the first page.
@@ -192,9 +205,15 @@ impl Store {
                 (version.parse().expect("a version"), Some(place.to_owned()))
             }
         };
-        let mut objects: BTreeMap<&Key, &Value> =
-            self.objects_of(target).map(|(key, object)| (key, &**object)).collect();
-        for change in self.changes_since(version)?.rev().filter(|one| target.contains(&one.key)) {
+        let mut objects: BTreeMap<&Key, &Value> = self
+            .objects_of(target)
+            .map(|(key, object)| (key, &**object))
+            .collect();
+        for change in self
+            .changes_since(version)?
+            .rev()
+            .filter(|one| target.contains(&one.key))
+        {
             match &change.old {
                 Some(old) => objects.insert(&change.key, old),
                 None => objects.remove(&change.key),
@@ -209,7 +228,10 @@ impl Store {
         if let (Some((last, _)), Some(_)) = (page.last(), rest.next()) {
             metadata["continue"] = json!(format!("{version} {}", last.place()));
         }
-        let mut items: Vec<Value> = page.into_iter().map(|(_, object)| (*object).clone()).collect();
+        let mut items: Vec<Value> = page
+            .into_iter()
+            .map(|(_, object)| (*object).clone())
+            .collect();
         if !kind.is_custom {
             for item in items.iter_mut().filter_map(Value::as_object_mut) {
                 item.retain(|field, _| !["apiVersion", "kind"].contains(&field.as_str()));
@@ -221,14 +243,27 @@ impl Store {
     }
 
     pub(super) fn backup(&self) -> Backup {
-        let Store { objects, applied, version, .. } = self;
-        Backup { objects: objects.clone(), applied: applied.clone(), version: *version }
+        let Store {
+            objects,
+            applied,
+            version,
+            ..
+        } = self;
+        Backup {
+            objects: objects.clone(),
+            applied: applied.clone(),
+            version: *version,
+        }
     }
 
     /// Goes back to a backup, its version included. Watches end, and the changes since are unknown.
     /// The serial stays, so that no UID is given twice.
     pub(super) fn restore(&mut self, backup: &Backup) {
-        let Backup { objects, applied, version } = backup.clone();
+        let Backup {
+            objects,
+            applied,
+            version,
+        } = backup.clone();
         (self.objects, self.applied, self.version) = (objects, applied, version);
         self.watchers.clear();
         self.changes.clear();

@@ -35,7 +35,9 @@ fn map(name: &str) -> DynamicObject {
 }
 
 async fn create(client: &Client, name: &str) -> kube::Result<DynamicObject> {
-    maps(client.clone()).create(&PostParams::default(), &map(name)).await
+    maps(client.clone())
+        .create(&PostParams::default(), &map(name))
+        .await
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,12 +47,18 @@ async fn a_watch_has_bookmarks_each_minute_and_before_its_end() {
     create(&client, "a").await.expect("a map");
     let watch = WatchParams::default().timeout(150);
     let version = api.version().to_string();
-    let mut events = maps(client).watch(&watch, &version).await.expect("a watch").boxed();
+    let mut events = maps(client)
+        .watch(&watch, &version)
+        .await
+        .expect("a watch")
+        .boxed();
     let start = tokio::time::Instant::now();
     let mut bookmarks = Vec::new();
     while let Some(event) = events.next().await {
         let event = event.expect("an event");
-        let WatchEvent::Bookmark(bookmark) = event else { panic!("{event:?}") };
+        let WatchEvent::Bookmark(bookmark) = event else {
+            panic!("{event:?}")
+        };
         assert_eq!(bookmark.metadata.resource_version, version);
         bookmarks.push(start.elapsed().as_secs());
     }
@@ -62,13 +70,18 @@ async fn a_watch_has_bookmarks_each_minute_and_before_its_end() {
 async fn a_lost_answer_has_an_effect_and_a_broken_connection_has_none() {
     let api = FakeApi::cluster();
     let client = api.client();
-    for (name, fault, is_there) in
-        [("lost", Fault::LoseAnswer, true), ("broken", Fault::Disconnect, false)]
-    {
+    for (name, fault, is_there) in [
+        ("lost", Fault::LoseAnswer, true),
+        ("broken", Fault::Disconnect, false),
+    ] {
         api.fault(&["POST"], "configmaps", Some(1), fault);
         let failed = create(&client, name).await.expect_err("no answer");
         assert!(matches!(failed, kube::Error::Service(_)), "{failed:?}");
-        assert_eq!(api.get(&format!("configmaps/{name}")).is_some(), is_there, "{name}");
+        assert_eq!(
+            api.get(&format!("configmaps/{name}")).is_some(),
+            is_there,
+            "{name}"
+        );
     }
 }
 
@@ -77,9 +90,17 @@ async fn an_outage_breaks_watches_and_refuses_requests() {
     let api = FakeApi::cluster();
     let client = api.client();
     let watch = WatchParams::default();
-    let mut events = maps(client.clone()).watch(&watch, "0").await.expect("a watch").boxed();
+    let mut events = maps(client.clone())
+        .watch(&watch, "0")
+        .await
+        .expect("a watch")
+        .boxed();
     api.go_away();
-    events.next().await.expect("an end").expect_err("a broken connection");
+    events
+        .next()
+        .await
+        .expect("an end")
+        .expect_err("a broken connection");
     create(&client, "a").await.expect_err("no server");
     api.come_back();
     create(&client, "a").await.expect("a server");
@@ -91,12 +112,22 @@ async fn a_client_that_is_cut_off_hears_and_does_nothing_more() {
     let connection = api.connect("a");
     let client = connection.client();
     let watch = WatchParams::default();
-    let mut events = maps(client.clone()).watch(&watch, "0").await.expect("a watch").boxed();
+    let mut events = maps(client.clone())
+        .watch(&watch, "0")
+        .await
+        .expect("a watch")
+        .boxed();
     connection.cut();
-    create(&api.client(), "other").await.expect("a map of another");
+    create(&api.client(), "other")
+        .await
+        .expect("a map of another");
     let soon = Duration::from_secs(1000);
-    tokio::time::timeout(soon, create(&client, "own")).await.expect_err("no answer");
-    tokio::time::timeout(soon, events.next()).await.expect_err("no event");
+    tokio::time::timeout(soon, create(&client, "own"))
+        .await
+        .expect_err("no answer");
+    tokio::time::timeout(soon, events.next())
+        .await
+        .expect_err("no event");
     assert!(api.get("configmaps/own").is_none());
 }
 
@@ -110,22 +141,39 @@ async fn a_restored_server_forgets_what_was_made_since() {
     let since = create(&client, "since").await.expect("a map");
     let seen = api.version().to_string();
     let watch = WatchParams::default().timeout(5).disable_bookmarks();
-    let mut events = maps(client.clone()).watch(&watch, &seen).await.expect("a watch").boxed();
+    let mut events = maps(client.clone())
+        .watch(&watch, &seen)
+        .await
+        .expect("a watch")
+        .boxed();
     api.restore(&backup);
     assert!(events.next().await.is_none(), "watches end");
     assert_eq!(api.version(), version);
-    let list = maps(client.clone()).list(&ListParams::default()).await.expect("a list");
+    let list = maps(client.clone())
+        .list(&ListParams::default())
+        .await
+        .expect("a list");
     let names: Vec<_> = list.items.iter().map(|map| &map.metadata.name).collect();
     assert_eq!(names, [&before.metadata.name]);
     // A watch from a version that is still to come misses what happens until then.
-    let mut blind = maps(client.clone()).watch(&watch, &seen).await.expect("a watch").boxed();
+    let mut blind = maps(client.clone())
+        .watch(&watch, &seen)
+        .await
+        .expect("a watch")
+        .boxed();
     // A new object is another one, even if it has the version of one that is forgotten.
     let again = create(&client, "since").await.expect("a map");
     assert_ne!(again.metadata.uid, since.metadata.uid);
-    assert_eq!(again.metadata.resource_version, since.metadata.resource_version);
+    assert_eq!(
+        again.metadata.resource_version,
+        since.metadata.resource_version
+    );
     assert!(blind.next().await.is_none(), "it ends without an event");
-    let mut events =
-        maps(client).watch(&watch, &version.to_string()).await.expect("a watch").boxed();
+    let mut events = maps(client)
+        .watch(&watch, &version.to_string())
+        .await
+        .expect("a watch")
+        .boxed();
     let event = events.next().await.expect("an event").expect("an event");
     assert!(matches!(event, WatchEvent::Added(_)), "{event:?}");
 }
@@ -138,23 +186,37 @@ async fn pages_and_watches_from_forgotten_versions_expire() {
         create(&client, name).await.expect("a map");
     }
     let maps = maps(client.clone());
-    let page = maps.list(&ListParams::default().limit(1)).await.expect("a page");
+    let page = maps
+        .list(&ListParams::default().limit(1))
+        .await
+        .expect("a page");
     create(&client, "c").await.expect("a map");
     api.compact();
     let token = page.metadata.continue_.expect("more");
-    let next = maps.list(&ListParams::default().limit(1).continue_token(&token)).await;
+    let next = maps
+        .list(&ListParams::default().limit(1).continue_token(&token))
+        .await;
     assert!(matches!(next, Err(kube::Error::Api(status)) if status.code == 410));
     // A watch says so by its first event.
     let watch = WatchParams::default();
     let mut events = maps.watch(&watch, "1").await.expect("a watch").boxed();
     let event = events.next().await.expect("an event").expect("an event");
-    assert!(matches!(&event, WatchEvent::Error(status) if status.code == 410), "{event:?}");
+    assert!(
+        matches!(&event, WatchEvent::Error(status) if status.code == 410),
+        "{event:?}"
+    );
     api.keep(2);
     for name in ["d", "e", "f"] {
         create(&client, name).await.expect("a map");
     }
     let store = &api.0.lock().store;
-    assert_eq!(store.changes_since(store.version - 2).expect("changes").count(), 2);
+    assert_eq!(
+        store
+            .changes_since(store.version - 2)
+            .expect("changes")
+            .count(),
+        2
+    );
     assert!(store.changes_since(store.version - 3).is_err());
 }
 
@@ -171,16 +233,35 @@ async fn requests_and_writes_have_the_name_of_their_client() {
     let writes = seen.clone();
     api.on_write(move |write| {
         let name = |object: Option<&serde_json::Value>| {
-            object.map_or(String::new(), |object| object["metadata"]["name"].to_string())
+            object.map_or(String::new(), |object| {
+                object["metadata"]["name"].to_string()
+            })
         };
-        let line = format!("{} writes {}→{}", write.who, name(write.old), name(write.new));
+        let line = format!(
+            "{} writes {}→{}",
+            write.who,
+            name(write.old),
+            name(write.new)
+        );
         writes.lock().push(line);
     });
-    create(&api.connect("a").client(), "x").await.expect("a map");
-    create(&api.connect("b").client(), "y").await.expect_err("refused");
-    maps(api.connect("a").client()).delete("x", &Default::default()).await.expect("a deletion");
-    let expected =
-        ["a asks POST", "a writes →\"x\"", "b asks POST", "a asks DELETE", "a writes \"x\"→"];
+    create(&api.connect("a").client(), "x")
+        .await
+        .expect("a map");
+    create(&api.connect("b").client(), "y")
+        .await
+        .expect_err("refused");
+    maps(api.connect("a").client())
+        .delete("x", &Default::default())
+        .await
+        .expect("a deletion");
+    let expected = [
+        "a asks POST",
+        "a writes →\"x\"",
+        "b asks POST",
+        "a asks DELETE",
+        "a writes \"x\"→",
+    ];
     assert_eq!(*seen.lock(), expected);
 }
 
@@ -191,5 +272,8 @@ async fn the_latest_requests_are_remembered() {
     for name in ["a", "b", "c"] {
         create(&api.client(), name).await.expect("a map");
     }
-    assert_eq!(api.writes(), ["create default/configmaps/b", "create default/configmaps/c"]);
+    assert_eq!(
+        api.writes(),
+        ["create default/configmaps/b", "create default/configmaps/c"]
+    );
 }

@@ -81,8 +81,16 @@ impl Store {
         query: BTreeMap<String, String>,
     ) -> UnboundedReceiver<io::Result<String>> {
         let (events, stream) = unbounded();
-        let since = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
-        let watcher = Watcher { target, query, since, events };
+        let since = query
+            .get("resourceVersion")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0);
+        let watcher = Watcher {
+            target,
+            query,
+            since,
+            events,
+        };
         if since == 0 {
             for (_, object) in self.objects_of(&watcher.target) {
                 if selects(&watcher.query, object) {
@@ -114,9 +122,13 @@ impl FakeApi {
         target: Target,
         query: BTreeMap<String, String>,
     ) -> Body {
-        let seconds = query.get("timeoutSeconds").and_then(|text| text.parse().ok());
+        let seconds = query
+            .get("timeoutSeconds")
+            .and_then(|text| text.parse().ok());
         let timeout = seconds.map_or(LONGEST, Duration::from_secs);
-        let is_bookmarked = query.get("allowWatchBookmarks").is_some_and(|value| value == "true");
+        let is_bookmarked = query
+            .get("allowWatchBookmarks")
+            .is_some_and(|value| value == "true");
         let bookmark = json!({"kind": kind.kind, "apiVersion": kind.version});
         let events = self.0.lock().store.watch(target, query);
         let now = Instant::now();

@@ -43,7 +43,11 @@ impl Store {
         if request.content == "application/apply-patch+yaml" {
             return self.apply(kind, target, request);
         }
-        let old = self.objects.get(&key).cloned().ok_or_else(|| Failure::not_found(&key))?;
+        let old = self
+            .objects
+            .get(&key)
+            .cloned()
+            .ok_or_else(|| Failure::not_found(&key))?;
         match request.method.as_str() {
             "GET" => Ok((200, Value::clone(&old))),
             "DELETE" => self.delete(kind, key, Value::clone(&old), request),
@@ -87,7 +91,12 @@ impl Store {
             object.remove("status");
         }
         if let Some(metadata) = object["metadata"].as_object_mut() {
-            for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "uid", "generation"] {
+            for field in [
+                "deletionTimestamp",
+                "deletionGracePeriodSeconds",
+                "uid",
+                "generation",
+            ] {
                 metadata.remove(field);
             }
             metadata.insert("name".to_owned(), json!(name));
@@ -114,7 +123,9 @@ impl Store {
 
     /// Refuses new objects in a namespace that ends, or, in a cluster, that is missing.
     fn admit(&self, key: &Key) -> Result<(), Failure> {
-        let Some(namespace) = key.namespace.as_deref() else { return Ok(()) };
+        let Some(namespace) = key.namespace.as_deref() else {
+            return Ok(());
+        };
         match self.objects.get(&namespace_key(namespace)) {
             None if self.is_cluster => Err(Failure::not_found(&namespace_key(namespace))),
             Some(object) if !object["metadata"]["deletionTimestamp"].is_null() => {
@@ -156,9 +167,13 @@ impl Store {
             let key = "storageclass.kubernetes.io/is-default-class";
             class["metadata"]["annotations"][key] == "true"
         };
-        let classes = self.objects_of(&target).filter(|(_, class)| is_default(class));
+        let classes = self
+            .objects_of(&target)
+            .filter(|(_, class)| is_default(class));
         let newest = classes.max_by_key(|(key, class)| {
-            let created = class["metadata"]["creationTimestamp"].as_str().unwrap_or_default();
+            let created = class["metadata"]["creationTimestamp"]
+                .as_str()
+                .unwrap_or_default();
             (created.to_owned(), std::cmp::Reverse(key.name.clone()))
         });
         newest.map(|(key, _)| key.name.to_string())
@@ -195,9 +210,16 @@ impl Store {
             object["metadata"]["finalizers"] = json!(finalizers);
         }
         let grace = options["gracePeriodSeconds"].as_i64().or_else(|| {
-            request.query.get("gracePeriodSeconds").and_then(|seconds| seconds.parse().ok())
+            request
+                .query
+                .get("gracePeriodSeconds")
+                .and_then(|seconds| seconds.parse().ok())
         });
-        let grace = if self.is_cluster { grace_period(kind, &object, grace) } else { 0 };
+        let grace = if self.is_cluster {
+            grace_period(kind, &object, grace)
+        } else {
+            0
+        };
         let had = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
         if grace == 0 && !has_finalizers(&object) && !is_namespace_in_use(kind, &object) {
             self.remove(&key);
@@ -251,10 +273,23 @@ impl Store {
                 let why = format!("metadata.uid: Invalid value: {uid}: field is immutable");
                 return Err(Failure::invalid(&key, &why));
             }
-            return Err(Failure::conflict(&key, "the UID in the precondition differs"));
+            return Err(Failure::conflict(
+                &key,
+                "the UID in the precondition differs",
+            ));
         }
-        let set_by_server = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
-        let of_deletion = ["deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+        let set_by_server = [
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+        ];
+        let of_deletion = [
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+        ];
         for field in set_by_server.into_iter().chain(of_deletion) {
             keep(&mut new["metadata"], field, &old["metadata"][field]);
         }
@@ -283,7 +318,10 @@ impl Store {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
             new["metadata"]["generation"] = json!(generation + 1);
         }
-        let waits = new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0
+        let waits = new["metadata"]["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or(0)
+            > 0
             || is_namespace_in_use(kind, &new);
         if deleting && !has_finalizers(&new) && !waits {
             // The answer has the content of the request and the version that was read.
@@ -296,22 +334,37 @@ impl Store {
 
     /// Assigns a pod to a node, as the scheduler does.
     fn assign(&mut self, key: &Key, binding: &Value) -> Answer {
-        let pod = self.objects.get(key).ok_or_else(|| Failure::not_found(key))?;
+        let pod = self
+            .objects
+            .get(key)
+            .ok_or_else(|| Failure::not_found(key))?;
         let uid = &binding["metadata"]["uid"];
         if !uid.is_null() && *uid != pod["metadata"]["uid"] {
-            return Err(Failure::conflict(key, "the UID in the precondition differs"));
+            return Err(Failure::conflict(
+                key,
+                "the UID in the precondition differs",
+            ));
         }
         if !pod["metadata"]["deletionTimestamp"].is_null() {
-            let why = format!("pod {} is being deleted, cannot be assigned to a host", key.name);
+            let why = format!(
+                "pod {} is being deleted, cannot be assigned to a host",
+                key.name
+            );
             return Err(Failure::conflict(key, &why));
         }
-        if let Some(node) = pod["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+        if let Some(node) = pod["spec"]["nodeName"]
+            .as_str()
+            .filter(|node| !node.is_empty())
+        {
             let why = format!("pod {} is already assigned to node {node:?}", key.name);
             return Err(Failure::conflict(key, &why));
         }
         let mut pod = Value::clone(pod);
         pod["spec"]["nodeName"] = binding["target"]["name"].clone();
-        let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let mut conditions = pod["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         conditions.retain(|one| one["type"] != "PodScheduled");
         conditions.push(json!({"type": "PodScheduled", "status": "True",
             "lastProbeTime": null, "lastTransitionTime": now()}));
@@ -324,7 +377,10 @@ impl Store {
 
     /// Sets a namespace's own finalizers, and removes it when it is deleted and has none.
     fn finalize(&mut self, key: &Key, body: &Value) -> Answer {
-        let old = self.objects.get(key).ok_or_else(|| Failure::not_found(key))?;
+        let old = self
+            .objects
+            .get(key)
+            .ok_or_else(|| Failure::not_found(key))?;
         let given = &body["metadata"]["resourceVersion"];
         if !given.is_null() && *given != old["metadata"]["resourceVersion"] {
             return Err(Failure::conflict(key, "the object has been modified"));
@@ -333,7 +389,9 @@ impl Store {
         keep(&mut new["spec"], "finalizers", &body["spec"]["finalizers"]);
         let is_done = !new["metadata"]["deletionTimestamp"].is_null()
             && !has_finalizers(&new)
-            && new["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+            && new["spec"]["finalizers"]
+                .as_array()
+                .is_none_or(Vec::is_empty);
         if is_done {
             self.remove(key);
         } else if new != **old {
@@ -355,7 +413,9 @@ fn namespace_key(name: &str) -> Key {
 
 /// The seconds that an object is left after a request to delete it.
 fn grace_period(kind: &Kind, object: &Value, given: Option<i64>) -> i64 {
-    let is_over = ["Succeeded", "Failed"].iter().any(|phase| object["status"]["phase"] == *phase);
+    let is_over = ["Succeeded", "Failed"]
+        .iter()
+        .any(|phase| object["status"]["phase"] == *phase);
     let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
     if kind.kind != "Pod" || is_over || node.is_empty() {
         return 0;
@@ -367,7 +427,9 @@ fn grace_period(kind: &Kind, object: &Value, given: Option<i64>) -> i64 {
 /// True for a namespace until its content is known to be gone.
 fn is_namespace_in_use(kind: &Kind, object: &Value) -> bool {
     kind.kind == "Namespace"
-        && object["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
+        && object["spec"]["finalizers"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty())
 }
 
 /// True if more than metadata and status has changed.
@@ -375,13 +437,18 @@ fn has_new_content(old: &Value, new: &Value) -> bool {
     let fields = |object: &Value| {
         let fields = object.as_object().into_iter().flatten();
         let content = fields.filter(|(field, _)| !["metadata", "status"].contains(&field.as_str()));
-        content.map(|(field, value)| (field.clone(), value.clone())).collect::<Vec<_>>()
+        content
+            .map(|(field, value)| (field.clone(), value.clone()))
+            .collect::<Vec<_>>()
     };
     fields(old) != fields(new)
 }
 
 fn finalizers(object: &Value) -> impl Iterator<Item = &Value> {
-    object["metadata"]["finalizers"].as_array().into_iter().flatten()
+    object["metadata"]["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
 }
 
 fn has_finalizers(object: &Value) -> bool {
@@ -391,7 +458,9 @@ fn has_finalizers(object: &Value) -> bool {
 /// Sets a field to a value, or removes it if the value is null.
 fn keep(object: &mut Value, field: &str, value: &Value) {
     match value {
-        Value::Null => object.as_object_mut().and_then(|object| object.remove(field)),
+        Value::Null => object
+            .as_object_mut()
+            .and_then(|object| object.remove(field)),
         value => Some(std::mem::replace(&mut object[field], value.clone())),
     };
 }
@@ -418,7 +487,9 @@ fn patched(kind: &Kind, old: &Value, content: &str, patch: Value) -> Result<Valu
 /// A strategic merge as far as claims need it: conditions are merged by type, or the list is
 /// replaced.
 fn strategic(object: &mut Value, mut patch: Value) {
-    let conditions = patch["status"].as_object_mut().and_then(|status| status.remove("conditions"));
+    let conditions = patch["status"]
+        .as_object_mut()
+        .and_then(|status| status.remove("conditions"));
     json_patch::merge(object, &patch);
     let Some(Value::Array(given)) = conditions else {
         return;

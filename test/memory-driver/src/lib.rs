@@ -108,7 +108,9 @@ impl MemoryDriver {
     }
 
     fn sockets(&self) -> impl Iterator<Item = &Path> {
-        std::iter::once(&self.socket).chain(&self.others).map(PathBuf::as_path)
+        std::iter::once(&self.socket)
+            .chain(&self.others)
+            .map(PathBuf::as_path)
     }
 
     fn open(&self, runtime: &Runtime, number: usize) {
@@ -123,7 +125,9 @@ impl MemoryDriver {
         let services = rpc::add_all(door).handlers().services();
         runtime.spawn(async move {
             let connections = UnixListenerStream::new(listener);
-            let served = Server::builder().add_routes(services).serve_with_incoming(connections);
+            let served = Server::builder()
+                .add_routes(services)
+                .serve_with_incoming(connections);
             if let Err(e) = served.await {
                 eprintln!("memory driver: {e}");
             }
@@ -219,7 +223,10 @@ impl MemoryDriver {
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         let left = self.left();
-        assert!(left == Left::default(), "left in the memory driver: {left:?}");
+        assert!(
+            left == Left::default(),
+            "left in the memory driver: {left:?}"
+        );
     }
 
     /// Adds a volume without a call over the socket, as if it had always existed.

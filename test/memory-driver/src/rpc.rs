@@ -48,7 +48,9 @@ impl Handlers {
         handler: impl Fn(Q) -> BoxFuture<'static, Result<Q::Response, Status>> + Send + Sync + 'static,
     ) {
         let handler = move |request: Box<dyn Any>| -> BoxFuture<'static, AnyAnswer> {
-            let request = request.downcast().expect("handlers are found by request type");
+            let request = request
+                .downcast()
+                .expect("handlers are found by request type");
             let answer = handler(*request);
             async move { Ok(Box::new(answer.await?) as Box<dyn Any + Send>) }.boxed()
         };
@@ -74,7 +76,9 @@ impl Handlers {
         Routes::default()
             .add_service(identity_server::IdentityServer::new(self.clone()))
             .add_service(controller_server::ControllerServer::new(self.clone()))
-            .add_service(group_controller_server::GroupControllerServer::new(self.clone()))
+            .add_service(group_controller_server::GroupControllerServer::new(
+                self.clone(),
+            ))
             .add_service(node_server::NodeServer::new(self.clone()))
     }
 
@@ -92,7 +96,9 @@ impl Handlers {
         };
         let answer = handler(Box::new(request.into_inner()));
         let answer = answer.await?.downcast();
-        Ok(Response::new(*answer.expect("a handler returns its RPC's response")))
+        Ok(Response::new(
+            *answer.expect("a handler returns its RPC's response"),
+        ))
     }
 }
 

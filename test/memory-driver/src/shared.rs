@@ -45,7 +45,11 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        Door { shared, number, handlers: Handlers::default() }
+        Door {
+            shared,
+            number,
+            handlers: Handlers::default(),
+        }
     }
 
     /// Adds the handler of an RPC.
@@ -65,7 +69,10 @@ impl Door {
 
 impl Shared {
     pub(crate) fn new(options: Options) -> Shared {
-        Shared(Mutex::new(Inner { options, ..Inner::default() }))
+        Shared(Mutex::new(Inner {
+            options,
+            ..Inner::default()
+        }))
     }
 
     /// Records a call and answers it as the script says.
@@ -84,7 +91,9 @@ impl Shared {
         let shared = self.clone();
         // A task of its own takes effect even if the caller disconnects.
         let done = tokio::spawn(async move { shared.act(step, request, work).await });
-        let answer = done.await.unwrap_or_else(|e| Err(Status::internal(e.to_string())));
+        let answer = done
+            .await
+            .unwrap_or_else(|e| Err(Status::internal(e.to_string())));
         if silent {
             return std::future::pending().await;
         }

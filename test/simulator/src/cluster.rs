@@ -68,7 +68,11 @@ impl Cluster {
         for name in ["pool", "state", "kubelet"] {
             std::fs::create_dir(dir.join(name)).expect("a directory");
         }
-        let overcommit = if Dice::of(seed, "overcommit", 0).percent(50) { "2" } else { "1" };
+        let overcommit = if Dice::of(seed, "overcommit", 0).percent(50) {
+            "2"
+        } else {
+            "1"
+        };
         let server = serve(seed, dir, kernel.clone(), overcommit, &mut tasks);
         let pools = server.pools().clone();
         let args = node_args(dir, overcommit);
@@ -86,7 +90,14 @@ impl Cluster {
         let kubelet = Kubelet::new(api.clone(), client, server.routes(), dir);
         tasks.spawn(kubelet.clone().run(doors.writes()));
         model::start(&doors, &mut tasks);
-        Cluster { api, doors, kernel, pools, kubelet, tasks }
+        Cluster {
+            api,
+            doors,
+            kernel,
+            pools,
+            kubelet,
+            tasks,
+        }
     }
 
     /// Reports parts of the cluster that have ended. All run until the end.
@@ -118,7 +129,9 @@ fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> Ap
 
 fn parse(args: &[&str]) -> Command {
     let args = std::iter::once("hostloop").chain(args.iter().copied());
-    Cli::try_parse_from(args).unwrap_or_else(|error| panic!("{error}")).command
+    Cli::try_parse_from(args)
+        .unwrap_or_else(|error| panic!("{error}"))
+        .command
 }
 
 /// The arguments of the manifest, but for registration and liveness, which need sockets.
@@ -171,7 +184,10 @@ fn serve(
 ) -> Server {
     let args = node_args(dir, overcommit).serve;
     let specs = args.pools.specs().expect("pools");
-    let options = PoolOptions { node_id: Some(NODE.to_owned()), ..args.pools.options() };
+    let options = PoolOptions {
+        node_id: Some(NODE.to_owned()),
+        ..args.pools.options()
+    };
     let pools = Pools::open(&specs, options, kernel).expect("pools that open");
     let topology = [(TOPOLOGY.to_owned(), NODE.to_owned())];
     let capabilities = CapabilityRules {
@@ -186,8 +202,11 @@ fn serve(
         capabilities: capabilities.clone(),
         ..controller::Config::new(NODE)
     };
-    let node_config =
-        node::Config { topology: topology.into(), capabilities, ..node::Config::new(NODE) };
+    let node_config = node::Config {
+        topology: topology.into(),
+        capabilities,
+        ..node::Config::new(NODE)
+    };
     let identity = Identity {
         name: DRIVER.to_owned(),
         vendor_version: args.vendor_version,
@@ -197,10 +216,19 @@ fn serve(
     };
     let controller = Arc::new(Controller::new(pools.clone(), controller));
     let node = Arc::new(Node::new(pools.clone(), node_config));
-    let blocking = Blocking::on(Inline { seed, pace: Arc::default() });
+    let blocking = Blocking::on(Inline {
+        seed,
+        pace: Arc::default(),
+    });
     let server = Server::running_on(blocking.clone(), identity, controller, node.clone());
     let mut upkeep = Tasks::default();
-    upkeep::start(&pools, node, &blocking, &CancellationToken::new(), &mut upkeep);
+    upkeep::start(
+        &pools,
+        node,
+        &blocking,
+        &CancellationToken::new(),
+        &mut upkeep,
+    );
     tasks.spawn(async move {
         let ended = upkeep.next().await;
         trace::violation(format!("the driver's upkeep ended: {ended:?}"));
@@ -236,7 +264,11 @@ impl Executor for Inline {
 }
 
 fn class(name: &str, parameters: Value, immediate: bool, policy: &str) -> Value {
-    let mode = if immediate { "Immediate" } else { "WaitForFirstConsumer" };
+    let mode = if immediate {
+        "Immediate"
+    } else {
+        "WaitForFirstConsumer"
+    };
     json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": name}, "provisioner": DRIVER, "volumeBindingMode": mode,
         "reclaimPolicy": policy, "allowVolumeExpansion": true, "parameters": parameters})
@@ -277,8 +309,14 @@ fn objects() -> impl Iterator<Item = Value> {
         class("kept", fs("ext4"), false, "Retain"),
         class("wrong-now", json!({"unknown": "parameter"}), true, "Delete"),
         attributes("direct", json!({"directIO": "true", "readAheadKiB": "128"})),
-        attributes("buffered", json!({"directIO": "false", "readAheadKiB": "128"})),
-        attributes("streaming", json!({"directIO": "true", "readAheadKiB": "4096"})),
+        attributes(
+            "buffered",
+            json!({"directIO": "false", "readAheadKiB": "128"}),
+        ),
+        attributes(
+            "streaming",
+            json!({"directIO": "true", "readAheadKiB": "4096"}),
+        ),
         attributes("thick", json!({"provisioning": "thick"})),
         attributes("wrong", json!({"unknown": "parameter"})),
         snapshots("deleted", "Delete"),

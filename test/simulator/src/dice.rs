@@ -16,9 +16,11 @@ pub(crate) struct Dice(u64);
 impl Dice {
     /// The draws of `actor` at `step` in the history of `seed`.
     pub(crate) fn of(seed: u64, actor: &str, step: u64) -> Dice {
-        let bytes = actor.bytes().fold(mix(seed ^ 0x51_7c_c1_b7), |state, byte| {
-            mix(state ^ u64::from(byte)).wrapping_add(0x9e37_79b9_7f4a_7c15)
-        });
+        let bytes = actor
+            .bytes()
+            .fold(mix(seed ^ 0x51_7c_c1_b7), |state, byte| {
+                mix(state ^ u64::from(byte)).wrapping_add(0x9e37_79b9_7f4a_7c15)
+            });
         Dice(mix(bytes ^ step.wrapping_mul(0xd6e8_feb8_6659_fd93)))
     }
 

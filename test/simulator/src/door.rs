@@ -63,7 +63,12 @@ pub(crate) struct Doors {
 
 impl Doors {
     pub(crate) fn of(api: FakeApi, seed: u64) -> Doors {
-        Doors { api, seed, paces: Arc::default(), writes: Arc::new(watch::Sender::new(0)) }
+        Doors {
+            api,
+            seed,
+            paces: Arc::default(),
+            writes: Arc::new(watch::Sender::new(0)),
+        }
     }
 
     /// Changes with each write, but for those of leases and events.
@@ -102,7 +107,11 @@ impl Doors {
         let number = {
             let mut paces = self.paces.lock();
             let pace = paces.entry(actor.to_owned()).or_default();
-            pace.count(&format!("{actor} {} {}", request.method(), request.uri().path()));
+            pace.count(&format!(
+                "{actor} {} {}",
+                request.method(),
+                request.uri().path()
+            ));
             pace.total
         };
         let mut dice = Dice::of(self.seed, actor, number);
@@ -136,9 +145,20 @@ fn shown(bytes: &[u8]) -> String {
     };
     if body["kind"] == "Event" {
         let about = &body["involvedObject"];
-        let about = if about.is_null() { &body["regarding"] } else { about };
-        let note = if body["message"].is_null() { &body["note"] } else { &body["message"] };
-        return format!("{} {}: {} {note}", about["kind"], about["name"], body["reason"]);
+        let about = if about.is_null() {
+            &body["regarding"]
+        } else {
+            about
+        };
+        let note = if body["message"].is_null() {
+            &body["note"]
+        } else {
+            &body["message"]
+        };
+        return format!(
+            "{} {}: {} {note}",
+            about["kind"], about["name"], body["reason"]
+        );
     }
     if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");

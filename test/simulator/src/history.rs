@@ -54,14 +54,26 @@ pub(crate) enum Action {
     /// Creates a pod with an inline volume.
     InlinePod { name: String, size: String },
     /// Creates a pod with a claim that belongs to it.
-    EphemeralPod { name: String, class: String, size: String },
+    EphemeralPod {
+        name: String,
+        class: String,
+        size: String,
+    },
     /// Deletes a pod.
     DeletePod { name: String },
     /// Takes a snapshot of a claim.
-    Snapshot { name: String, claim: String, class: String },
+    Snapshot {
+        name: String,
+        claim: String,
+        class: String,
+    },
     /// Creates a snapshot and a content for data that may not exist.
     #[serde(rename_all = "camelCase")]
-    Preprovisioned { name: String, handle: String, policy: String },
+    Preprovisioned {
+        name: String,
+        handle: String,
+        policy: String,
+    },
     /// Deletes a snapshot.
     DeleteSnapshot { name: String },
     /// Deletes the content of a snapshot.
@@ -108,7 +120,15 @@ const SIZES: [&str; 14] = [
 ];
 /// Thick volumes take memory.
 const SMALL: [&str; 4] = ["1", "4Mi", "5000001", "16Mi"];
-const GROWTH: [u64; 7] = [1, 1 << 20, 5_000_001, 64 << 20, 512 << 20, 512 << 20, 1 << 40];
+const GROWTH: [u64; 7] = [
+    1,
+    1 << 20,
+    5_000_001,
+    64 << 20,
+    512 << 20,
+    512 << 20,
+    1 << 40,
+];
 const CLASSES: [&str; 10] = [
     "ext4",
     "ext4",
@@ -158,15 +178,25 @@ impl History {
                 75..96 => 20_000 + dice.below(300_000),
                 _ => 300_000 + dice.below(1_800_000),
             };
-            Step { wait, action: expected.next(&mut dice) }
+            Step {
+                wait,
+                action: expected.next(&mut dice),
+            }
         });
-        History { seed, about: String::new(), steps: steps.collect() }
+        History {
+            seed,
+            about: String::new(),
+            steps: steps.collect(),
+        }
     }
 
     /// Returns this history with the chosen steps alone.
     pub(crate) fn only(&self, chosen: &[bool]) -> History {
         let steps = self.steps.iter().zip(chosen).filter(|(_, chosen)| **chosen);
-        History { steps: steps.map(|(step, _)| step.clone()).collect(), ..self.clone() }
+        History {
+            steps: steps.map(|(step, _)| step.clone()).collect(),
+            ..self.clone()
+        }
     }
 }
 
@@ -202,8 +232,10 @@ impl Expected {
                 69..70 => {
                     key_of(&self.snapshots, dice).map(|snapshot| Action::DeleteContent { snapshot })
                 }
-                70..78 => key_of(&self.claims, dice)
-                    .map(|name| Action::Grow { name, by: *dice.pick(&GROWTH) }),
+                70..78 => key_of(&self.claims, dice).map(|name| Action::Grow {
+                    name,
+                    by: *dice.pick(&GROWTH),
+                }),
                 78..84 => key_of(&self.claims, dice).map(|name| Action::TakeBack { name }),
                 84..89 => key_of(&self.claims, dice).map(|name| Action::Attributes {
                     name,
@@ -237,7 +269,11 @@ impl Expected {
             None => None,
         };
         let mut class = (*dice.pick(&CLASSES)).to_owned();
-        let sizes: &[&str] = if class.starts_with("thick") { &SMALL } else { &SIZES };
+        let sizes: &[&str] = if class.starts_with("thick") {
+            &SMALL
+        } else {
+            &SIZES
+        };
         let mut size = (*dice.pick(sizes)).to_owned();
         let mut block = dice.percent(15);
         if let Some(of) = of {
@@ -252,11 +288,25 @@ impl Expected {
                 block = of.block;
             }
         }
-        let attributes = dice.percent(10).then(|| (*dice.pick(&ATTRIBUTES)).to_owned());
-        let claimed = Claimed { class: class.clone(), size: size.clone(), block };
+        let attributes = dice
+            .percent(10)
+            .then(|| (*dice.pick(&ATTRIBUTES)).to_owned());
+        let claimed = Claimed {
+            class: class.clone(),
+            size: size.clone(),
+            block,
+        };
         self.claims.insert(name.clone(), claimed);
         let mode = (*dice.pick(&MODES)).to_owned();
-        Action::Claim { name, class, size, block, mode, source, attributes }
+        Action::Claim {
+            name,
+            class,
+            size,
+            block,
+            mode,
+            source,
+            attributes,
+        }
     }
 
     fn pod(&mut self, dice: &mut Dice) -> Option<Action> {
@@ -277,7 +327,11 @@ impl Expected {
         let size = (*dice.pick(&["10Mi", "1", "64Mi", "2Gi"])).to_owned();
         match dice.percent(60) {
             true => Action::InlinePod { name, size },
-            false => Action::EphemeralPod { name, class: "ext4".to_owned(), size },
+            false => Action::EphemeralPod {
+                name,
+                class: "ext4".to_owned(),
+                size,
+            },
         }
     }
 
@@ -299,7 +353,8 @@ impl Expected {
             false => "none".to_owned(),
         };
         let name = name_for(&self.snapshots, "s", dice);
-        self.snapshots.insert(name.clone(), self.claims.get(&claim).cloned());
+        self.snapshots
+            .insert(name.clone(), self.claims.get(&claim).cloned());
         let class = (*dice.pick(&["deleted", "deleted", "kept", "none"])).to_owned();
         Some(Action::Snapshot { name, claim, class })
     }
@@ -310,7 +365,11 @@ impl Expected {
         let handles = ["nonsense", "", "snap-pool-0", "missing"];
         let handle = (*dice.pick(&handles)).to_owned();
         let policy = (*dice.pick(&["Delete", "Retain"])).to_owned();
-        Action::Preprovisioned { name, handle, policy }
+        Action::Preprovisioned {
+            name,
+            handle,
+            policy,
+        }
     }
 
     fn delete_snapshot(&mut self, dice: &mut Dice) -> Option<Action> {
@@ -323,7 +382,15 @@ impl Expected {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Claim { name, class, size, block, mode, source, attributes } => {
+            Action::Claim {
+                name,
+                class,
+                size,
+                block,
+                mode,
+                source,
+                attributes,
+            } => {
                 write!(f, "claim {name}: {size} of class {class}, {mode}")?;
                 if *block {
                     write!(f, ", as a block device")?;
@@ -333,7 +400,9 @@ impl fmt::Display for Action {
                     Some(Source::Claim(source)) => write!(f, ", from claim {source}")?,
                     None => {}
                 }
-                attributes.iter().try_for_each(|class| write!(f, ", attributes {class}"))
+                attributes
+                    .iter()
+                    .try_for_each(|class| write!(f, ", attributes {class}"))
             }
             Action::DeleteClaim { name } => write!(f, "delete claim {name}"),
             Action::Pod { name, claims } => write!(f, "pod {name} with {}", claims.join(" and ")),
@@ -341,14 +410,24 @@ impl fmt::Display for Action {
                 write!(f, "pod {name} with an inline volume of {size}")
             }
             Action::EphemeralPod { name, class, size } => {
-                write!(f, "pod {name} with a claim of its own: {size} of class {class}")
+                write!(
+                    f,
+                    "pod {name} with a claim of its own: {size} of class {class}"
+                )
             }
             Action::DeletePod { name } => write!(f, "delete pod {name}"),
             Action::Snapshot { name, claim, class } => {
                 write!(f, "snapshot {name} of claim {claim}, class {class}")
             }
-            Action::Preprovisioned { name, handle, policy } => {
-                write!(f, "snapshot {name} of the existing data {handle:?}, {policy}")
+            Action::Preprovisioned {
+                name,
+                handle,
+                policy,
+            } => {
+                write!(
+                    f,
+                    "snapshot {name} of the existing data {handle:?}, {policy}"
+                )
             }
             Action::DeleteSnapshot { name } => write!(f, "delete snapshot {name}"),
             Action::DeleteContent { snapshot } => {
@@ -379,7 +458,11 @@ mod tests {
         let text = serde_json::to_string(&history).expect("JSON");
         let saved: History = serde_json::from_str(&text).expect("a history");
         let actions = |history: &History| -> Vec<(u64, Action)> {
-            history.steps.iter().map(|step| (step.wait, step.action.clone())).collect()
+            history
+                .steps
+                .iter()
+                .map(|step| (step.wait, step.action.clone()))
+                .collect()
         };
         assert_eq!(actions(&saved), actions(&History::of(7, 300)));
         assert_ne!(actions(&saved), actions(&History::of(8, 300)));

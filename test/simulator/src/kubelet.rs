@@ -96,7 +96,13 @@ pub(crate) struct Kubelet {
 impl Kubelet {
     pub(crate) fn new(api: FakeApi, client: Client, routes: Routes, dir: &Path) -> Kubelet {
         let node = NodeClient::new(routes.prepare());
-        Kubelet { api, client, node, dir: dir.join("kubelet"), state: Arc::default() }
+        Kubelet {
+            api,
+            client,
+            node,
+            dir: dir.join("kubelet"),
+            state: Arc::default(),
+        }
     }
 
     /// Runs until it is dropped. `writes` changes with each write to the API server.
@@ -129,7 +135,10 @@ impl Kubelet {
     pub(crate) fn uses(&self, handle: &str) -> bool {
         let state = self.state.lock();
         state.staged.contains_key(handle)
-            || state.published.keys().any(|(_, published)| published == handle)
+            || state
+                .published
+                .keys()
+                .any(|(_, published)| published == handle)
     }
 
     /// Begins what is due. Returns when something else is due, if that is known.
@@ -142,12 +151,20 @@ impl Kubelet {
             let of = |field: &Value| field.as_str().unwrap_or_default().to_owned();
             let uid = of(&pod["metadata"]["uid"]);
             if !pod["metadata"]["deletionTimestamp"].is_null() {
-                let left = self.state.lock().published.keys().any(|(user, _)| *user == uid);
+                let left = self
+                    .state
+                    .lock()
+                    .published
+                    .keys()
+                    .any(|(user, _)| *user == uid);
                 if !left {
                     let at = path("pods", &of(&pod["metadata"]["name"]));
                     let options = json!({"gracePeriodSeconds": 0,
                         "preconditions": {"uid": uid}});
-                    if send(&self.client, Method::DELETE, &at, &options).await.is_err() {
+                    if send(&self.client, Method::DELETE, &at, &options)
+                        .await
+                        .is_err()
+                    {
                         next = Some(Instant::now() + FIRST_DELAY);
                     }
                 }
@@ -175,7 +192,11 @@ impl Kubelet {
             }
         }
         for (handle, staged) in &state.staged {
-            let used = state.published.keys().chain(wanted.keys()).any(|(_, one)| one == handle);
+            let used = state
+                .published
+                .keys()
+                .chain(wanted.keys())
+                .any(|(_, one)| one == handle);
             if !used {
                 due.push(Work::Unstage(handle.clone(), staged.clone()));
             }
@@ -186,7 +207,11 @@ impl Kubelet {
             }
         }
         for one in due {
-            let retry = state.retries.get(&one.key()).map(|(at, _)| *at).filter(|at| *at > now);
+            let retry = state
+                .retries
+                .get(&one.key())
+                .map(|(at, _)| *at)
+                .filter(|at| *at > now);
             if let Some(at) = retry {
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             } else if state.busy.insert(one.handle().to_owned()) {
@@ -198,9 +223,11 @@ impl Kubelet {
 
     fn are_published(&self, pod: &str, volumes: &[Wanted]) -> bool {
         let state = self.state.lock();
-        volumes
-            .iter()
-            .all(|one| state.published.contains_key(&(pod.to_owned(), one.handle.clone())))
+        volumes.iter().all(|one| {
+            state
+                .published
+                .contains_key(&(pod.to_owned(), one.handle.clone()))
+        })
     }
 
     /// The volumes of a pod that can be mounted, and whether these are all of them.
@@ -247,13 +274,21 @@ impl Kubelet {
             return None;
         }
         let modes = spec["accessModes"].as_array();
-        let mode = modes.and_then(|modes| modes.first()).and_then(Value::as_str);
-        let attributes = spec["csi"]["volumeAttributes"].as_object().into_iter().flatten();
-        let mut attributes: BTreeMap<String, String> =
-            attributes.map(|(key, value)| (key.clone(), of(value))).collect();
+        let mode = modes
+            .and_then(|modes| modes.first())
+            .and_then(Value::as_str);
+        let attributes = spec["csi"]["volumeAttributes"]
+            .as_object()
+            .into_iter()
+            .flatten();
+        let mut attributes: BTreeMap<String, String> = attributes
+            .map(|(key, value)| (key.clone(), of(value)))
+            .collect();
         attributes.extend(pod.info("false"));
-        let (has, of_claim) =
-            (bytes(&spec["capacity"]["storage"]), bytes(&object["status"]["capacity"]["storage"]));
+        let (has, of_claim) = (
+            bytes(&spec["capacity"]["storage"]),
+            bytes(&object["status"]["capacity"]["storage"]),
+        );
         let infeasible =
             object["status"]["allocatedResourceStatuses"]["storage"] == "NodeResizeInfeasible";
         let flags = spec["mountOptions"].as_array().into_iter().flatten();
@@ -296,14 +331,21 @@ impl Kubelet {
                 trace::line("kubelet", format!("{work} failed: {status}"));
                 let before = state.retries.get(&work.key()).map(|(_, delay)| *delay * 2);
                 let delay = before.unwrap_or(FIRST_DELAY).min(LAST_DELAY);
-                state.retries.insert(work.key(), (Instant::now() + delay, delay));
+                state
+                    .retries
+                    .insert(work.key(), (Instant::now() + delay, delay));
             }
         }
     }
 
     async fn mount(&self, wanted: &Wanted) -> Result<(), Status> {
         let staging = self.staging(wanted);
-        let is_staged = self.state.lock().staged.get(&wanted.handle).is_some_and(|one| one.certain);
+        let is_staged = self
+            .state
+            .lock()
+            .staged
+            .get(&wanted.handle)
+            .is_some_and(|one| one.certain);
         if !wanted.inline && !is_staged {
             make(&staging)?;
             let request = csi::NodeStageVolumeRequest {
@@ -321,8 +363,14 @@ impl Kubelet {
                 Err(_) => None,
             };
             if let Some(certain) = staged {
-                let staged = Staged { path: staging.clone(), certain };
-                self.state.lock().staged.insert(wanted.handle.clone(), staged);
+                let staged = Staged {
+                    path: staging.clone(),
+                    certain,
+                };
+                self.state
+                    .lock()
+                    .staged
+                    .insert(wanted.handle.clone(), staged);
             }
             answer?;
         }
@@ -330,7 +378,11 @@ impl Kubelet {
         make(target.parent().unwrap_or(&target))?;
         let request = csi::NodePublishVolumeRequest {
             volume_id: wanted.handle.clone(),
-            staging_target_path: if wanted.inline { String::new() } else { text(&staging) },
+            staging_target_path: if wanted.inline {
+                String::new()
+            } else {
+                text(&staging)
+            },
             target_path: text(&target),
             volume_capability: Some(wanted.capability()),
             readonly: wanted.read_only,
@@ -339,7 +391,10 @@ impl Kubelet {
         };
         timely(self.node.clone().node_publish_volume(request)).await?;
         let key = (wanted.pod.uid.clone(), wanted.handle.clone());
-        let published = Published { handle: wanted.handle.clone(), target };
+        let published = Published {
+            handle: wanted.handle.clone(),
+            target,
+        };
         self.state.lock().published.insert(key, published);
         Ok(())
     }
@@ -364,7 +419,9 @@ impl Kubelet {
         }});
         let at = format!("{}/status", path("persistentvolumeclaims", &wanted.claim));
         let saved = send(&self.client, Method::PATCH, &at, &status).await;
-        saved.map(drop).map_err(|refused| Status::unavailable(refused.message))
+        saved
+            .map(drop)
+            .map_err(|refused| Status::unavailable(refused.message))
     }
 
     async fn unpublish(&self, key: &(String, String), published: &Published) -> Result<(), Status> {
@@ -398,17 +455,26 @@ impl Kubelet {
         let plugins = self.dir.join("plugins/kubernetes.io/csi");
         match wanted.block {
             true => plugins.join("volumeDevices/staging").join(&wanted.name),
-            false => plugins.join(DRIVER).join(&wanted.handle).join("globalmount"),
+            false => plugins
+                .join(DRIVER)
+                .join(&wanted.handle)
+                .join("globalmount"),
         }
     }
 
     fn target(&self, wanted: &Wanted) -> PathBuf {
         let uid = &wanted.pod.uid;
         if wanted.block {
-            let plugins = self.dir.join("plugins/kubernetes.io/csi/volumeDevices/publish");
+            let plugins = self
+                .dir
+                .join("plugins/kubernetes.io/csi/volumeDevices/publish");
             return plugins.join(&wanted.name).join(uid);
         }
-        let volumes = self.dir.join("pods").join(uid).join("volumes/kubernetes.io~csi");
+        let volumes = self
+            .dir
+            .join("pods")
+            .join(uid)
+            .join("volumes/kubernetes.io~csi");
         volumes.join(&wanted.name).join("mount")
     }
 }
@@ -470,7 +536,9 @@ impl Wanted {
             }),
         };
         csi::VolumeCapability {
-            access_mode: Some(AccessMode { mode: self.mode.into() }),
+            access_mode: Some(AccessMode {
+                mode: self.mode.into(),
+            }),
             access_type: Some(access_type),
         }
     }
@@ -487,7 +555,10 @@ fn inline(pod: &Pod, volume: &Value) -> Wanted {
         });
         digits.push_str(&format!("{hash:016x}"));
     }
-    let given = volume["csi"]["volumeAttributes"].as_object().into_iter().flatten();
+    let given = volume["csi"]["volumeAttributes"]
+        .as_object()
+        .into_iter()
+        .flatten();
     let given = given.map(|(key, value)| (key.clone(), value.as_str().unwrap_or("").to_owned()));
     let mut attributes: BTreeMap<String, String> = given.collect();
     attributes.extend(pod.info("true"));
@@ -519,7 +590,10 @@ async fn timely<T>(
 /// True if the call may still have an effect.
 fn is_uncertain(status: &Status) -> bool {
     use tonic::Code::{Aborted, Cancelled, DeadlineExceeded, Unavailable};
-    matches!(status.code(), Aborted | Cancelled | DeadlineExceeded | Unavailable)
+    matches!(
+        status.code(),
+        Aborted | Cancelled | DeadlineExceeded | Unavailable
+    )
 }
 
 fn make(dir: &Path) -> Result<(), Status> {

@@ -240,12 +240,18 @@ fn report(
     if let Some(saved) = saved {
         if Some(saved.as_path()) != file {
             let about = outcome.violations.first().cloned().unwrap_or_default();
-            let history = History { about, ..history.clone() };
+            let history = History {
+                about,
+                ..history.clone()
+            };
             let mut text = serde_json::to_string_pretty(&history)?;
             text.push('\n');
             std::fs::write(&saved, text)?;
         }
-        println!("To run it again: simulator --replay {} --trace", saved.display());
+        println!(
+            "To run it again: simulator --replay {} --trace",
+            saved.display()
+        );
     }
     println!(
         "The whole history: simulator --seed {} --steps {} --whole --trace",

@@ -20,12 +20,24 @@ pub(crate) mod view;
 /// Starts all models.
 pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {
     tasks.spawn(view::run(doors.client("binder"), binder::Binder));
-    tasks.spawn(view::run(doors.client("protection"), protection::Protection));
-    tasks.spawn(view::run(doors.client("scheduler"), scheduler::Scheduler::default()));
+    tasks.spawn(view::run(
+        doors.client("protection"),
+        protection::Protection,
+    ));
+    tasks.spawn(view::run(
+        doors.client("scheduler"),
+        scheduler::Scheduler::default(),
+    ));
     tasks.spawn(view::run(doors.client("ephemeral"), ephemeral::Ephemeral));
     tasks.spawn(view::run(doors.client("garbage"), garbage::Garbage));
-    tasks.spawn(view::run(doors.client("namespaces"), namespaces::Namespaces));
-    tasks.spawn(view::run(doors.client("attach"), attach_detach::AttachDetach::default()));
+    tasks.spawn(view::run(
+        doors.client("namespaces"),
+        namespaces::Namespaces,
+    ));
+    tasks.spawn(view::run(
+        doors.client("attach"),
+        attach_detach::AttachDetach::default(),
+    ));
 }
 
 /// True if a pod uses a claim.

@@ -43,7 +43,11 @@ fn events(cluster: &Cluster, object: &Value) -> Vec<String> {
     });
     about
         .map(|event| {
-            let note = if event["message"].is_null() { &event["note"] } else { &event["message"] };
+            let note = if event["message"].is_null() {
+                &event["note"]
+            } else {
+                &event["message"]
+            };
             format!("{}: {}", text(&event["reason"]), text(note))
         })
         .collect()
@@ -67,22 +71,31 @@ impl Oracle {
                     name_of(object)
                 ));
             }
-            let known = self.volumes.entry(handle.clone()).or_insert_with(|| Volume {
-                name: name_of(object).to_owned(),
-                retained: false,
-                valuable: false,
-                gone: false,
-            });
+            let known = self
+                .volumes
+                .entry(handle.clone())
+                .or_insert_with(|| Volume {
+                    name: name_of(object).to_owned(),
+                    retained: false,
+                    valuable: false,
+                    gone: false,
+                });
             known.retained = spec["persistentVolumeReclaimPolicy"] == "Retain";
             let is_copy = of_claims.iter().any(|one| {
                 one["metadata"]["uid"] == *claim && !one["spec"]["dataSource"].is_null()
             });
             known.valuable |= is_copy || cluster.kubelet.uses(&handle);
         }
-        let pool: BTreeSet<String> =
-            cluster.pools.volumes().iter().map(|volume| volume.id.to_string()).collect();
+        let pool: BTreeSet<String> = cluster
+            .pools
+            .volumes()
+            .iter()
+            .map(|volume| volume.id.to_string())
+            .collect();
         for (handle, known) in &mut self.volumes {
-            let object = objects.iter().find(|one| one["spec"]["csi"]["volumeHandle"] == **handle);
+            let object = objects
+                .iter()
+                .find(|one| one["spec"]["csi"]["volumeHandle"] == **handle);
             match object {
                 _ if pool.contains(handle) => {}
                 // The object goes after the volume.
@@ -107,8 +120,12 @@ impl Oracle {
 
     /// Checks that no snapshot is lost that was to be kept.
     fn kept_snapshots_stay(&mut self, cluster: &Cluster) {
-        let snapshots: Vec<String> =
-            cluster.pools.snapshots().iter().map(|one| one.id.to_string()).collect();
+        let snapshots: Vec<String> = cluster
+            .pools
+            .snapshots()
+            .iter()
+            .map(|one| one.id.to_string())
+            .collect();
         for content in cluster.api.all("volumesnapshotcontents") {
             let handle = text(&content["status"]["snapshotHandle"]);
             if snapshots.iter().any(|one| one == handle) {
@@ -202,9 +219,14 @@ impl Oracle {
             }
         }
         let loops = cluster.kernel.loops().map_or(1, |loops| loops.len());
-        let mounts = cluster.kernel.mounts().map_or(0, |mounts| mounts.entries.len());
+        let mounts = cluster
+            .kernel
+            .mounts()
+            .map_or(0, |mounts| mounts.entries.len());
         if loops > 0 || mounts > 2 {
-            trace::violation(format!("left in the kernel: {loops} loop devices, {mounts} mounts"));
+            trace::violation(format!(
+                "left in the kernel: {loops} loop devices, {mounts} mounts"
+            ));
         }
     }
 }
@@ -213,8 +235,12 @@ fn bound(cluster: &Cluster, claim: &Value, strict: bool) {
     let (name, status) = (name_of(claim), &claim["status"]);
     let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
     let has = bytes(&status["capacity"]["storage"]);
-    let volume = cluster.api.get(&volume_path(text(&claim["spec"]["volumeName"])));
-    let handle = volume.as_ref().map(|volume| text(&volume["spec"]["csi"]["volumeHandle"]));
+    let volume = cluster
+        .api
+        .get(&volume_path(text(&claim["spec"]["volumeName"])));
+    let handle = volume
+        .as_ref()
+        .map(|volume| text(&volume["spec"]["csi"]["volumeHandle"]));
     if requested > has {
         let says = events(cluster, claim);
         let resize = text(&status["allocatedResourceStatuses"]["storage"]);
@@ -223,7 +249,11 @@ fn bound(cluster: &Cluster, claim: &Value, strict: bool) {
         let by_node = resize.starts_with("NodeResize")
             || conditions.is_some_and(|all| all.iter().any(is_pending));
         let at_mount = by_node && !handle.is_some_and(|handle| cluster.kubelet.uses(handle));
-        let explained = if strict { is_full(cluster) } else { !says.is_empty() };
+        let explained = if strict {
+            is_full(cluster)
+        } else {
+            !says.is_empty()
+        };
         if !at_mount && !explained {
             trace::violation(format!(
                 "not expanded: claim {name} requests {requested} and has {has} ({resize}); {}",
@@ -244,7 +274,9 @@ fn bound(cluster: &Cluster, claim: &Value, strict: bool) {
         }
     }
     if volume.is_none() {
-        trace::violation(format!("claim {name} is bound to a volume that does not exist"));
+        trace::violation(format!(
+            "claim {name} is bound to a volume that does not exist"
+        ));
     }
 }
 
@@ -252,7 +284,9 @@ fn bound(cluster: &Cluster, claim: &Value, strict: bool) {
 fn is_full(cluster: &Cluster) -> bool {
     const LITTLE: u64 = 32 << 20;
     let capacities = cluster.api.all("csistoragecapacities");
-    let mut ext4 = capacities.iter().filter(|one| one["storageClassName"] == "ext4");
+    let mut ext4 = capacities
+        .iter()
+        .filter(|one| one["storageClassName"] == "ext4");
     ext4.all(|one| bytes(&one["capacity"]) < LITTLE)
 }
 
@@ -276,8 +310,9 @@ fn pending(cluster: &Cluster, claim: &Value, used: bool) {
     }
     let enough = claim["metadata"]["annotations"][ENOUGH].as_str();
     let requested = &claim["spec"]["resources"]["requests"]["storage"];
-    let small =
-        says.iter().find(|text| text.contains("needs at least") || text.contains("smaller"));
+    let small = says
+        .iter()
+        .find(|text| text.contains("needs at least") || text.contains("smaller"));
     if let (Some(enough), Some(small)) = (enough, small)
         && bytes(requested) >= bytes(&Value::from(enough))
     {
@@ -301,7 +336,10 @@ fn state(object: &Value) -> String {
 pub(crate) fn advice(cluster: &Cluster) -> Vec<(String, Value)> {
     let mut advice = Vec::new();
     for claim in cluster.api.all("persistentvolumeclaims") {
-        let (status, at) = (&claim["status"], path("persistentvolumeclaims", name_of(&claim)));
+        let (status, at) = (
+            &claim["status"],
+            path("persistentvolumeclaims", name_of(&claim)),
+        );
         if is_deleting(&claim) || status["phase"] != "Bound" {
             continue;
         }
@@ -315,9 +353,15 @@ pub(crate) fn advice(cluster: &Cluster) -> Vec<(String, Value)> {
             &status["currentVolumeAttributesClassName"],
         );
         if !text(wanted).is_empty() && wanted != current {
-            let class =
-                if text(current).is_empty() { Value::from("direct") } else { current.clone() };
-            advice.push((at, serde_json::json!({"spec": {"volumeAttributesClassName": class}})));
+            let class = if text(current).is_empty() {
+                Value::from("direct")
+            } else {
+                current.clone()
+            };
+            advice.push((
+                at,
+                serde_json::json!({"spec": {"volumeAttributesClassName": class}}),
+            ));
         }
     }
     advice

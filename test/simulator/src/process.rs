@@ -24,7 +24,11 @@ pub(crate) fn in_process(
     if shown {
         command.arg("--trace");
     }
-    let mut child = command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut child = command
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
     if let Some(mut input) = child.stdin.take() {
         input.write_all(serde_json::to_string(history)?.as_bytes())?;
     }

@@ -44,7 +44,13 @@ impl Outcome {
     fn of(seconds: u64, requests: u64) -> Outcome {
         let violations = trace::violations();
         let (digest, last) = trace::end();
-        Outcome { digest: format!("{digest:016x}"), violations, last, seconds, requests }
+        Outcome {
+            digest: format!("{digest:016x}"),
+            violations,
+            last,
+            seconds,
+            requests,
+        }
     }
 
     /// Prints it for the process that started this one.
@@ -80,7 +86,11 @@ impl Scratch {
     fn of(seed: u64) -> std::io::Result<Scratch> {
         let path = scratch(seed);
         let lock = path.with_extension("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(lock)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(lock)?;
         lock.lock()?;
         // What a killed run left.
         let _ = std::fs::remove_dir_all(&path);
@@ -103,15 +113,19 @@ pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::
     std::thread::spawn(move || watch(seed));
     shim::arm(history.seed);
     trace::begin(shown, &scratch.path.display().to_string());
-    std::panic::set_hook(Box::new(|panic| trace::violation(format!("a panic: {panic}"))));
+    std::panic::set_hook(Box::new(|panic| {
+        trace::violation(format!("a panic: {panic}"))
+    }));
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(log)
         .without_time()
         .with_ansi(false)
         .with_writer(|| trace::Log);
     subscriber.init();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()?;
     let requests = runtime.block_on(live(history, &scratch.path));
     let seconds = shim::now().as_secs();
     drop(runtime);
@@ -149,7 +163,10 @@ async fn live(history: &History, dir: &Path) -> u64 {
         tokio::time::sleep(step.wait()).await;
         trace::line("user", step.action.to_string());
         if let Err(refused) = users::act(&client, &step.action).await {
-            trace::line("user", format!("refused: {} {}", refused.code, refused.message));
+            trace::line(
+                "user",
+                format!("refused: {} {}", refused.code, refused.message),
+            );
         }
         oracle.safety(&cluster);
         cluster.check_running();
@@ -160,7 +177,10 @@ async fn live(history: &History, dir: &Path) -> u64 {
     for (path, patch) in oracle::advice(&cluster) {
         trace::line("user", format!("follows advice: {path} {patch}"));
         if let Err(refused) = send(&client, Method::PATCH, &path, &patch).await {
-            trace::line("user", format!("refused: {} {}", refused.code, refused.message));
+            trace::line(
+                "user",
+                format!("refused: {} {}", refused.code, refused.message),
+            );
         }
     }
     quiet(&mut cluster, &mut oracle).await;
@@ -175,7 +195,10 @@ async fn live(history: &History, dir: &Path) -> u64 {
             let path = paths.swap_remove(at);
             trace::line("user", format!("deletes {path}"));
             if let Err(refused) = send(&client, Method::DELETE, &path, &json!({})).await {
-                trace::line("user", format!("refused: {} {}", refused.code, refused.message));
+                trace::line(
+                    "user",
+                    format!("refused: {} {}", refused.code, refused.message),
+                );
             }
             tokio::time::sleep(dice.millis(0, 3000)).await;
             oracle.safety(&cluster);

@@ -55,11 +55,17 @@ pub(crate) fn now() -> Duration {
 
 /// Sleeps in real time.
 pub(crate) fn sleep_really(time: Duration) {
-    let time =
-        timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+    let time = timespec {
+        tv_sec: time.as_secs().cast_signed(),
+        tv_nsec: time.subsec_nanos().into(),
+    };
     // SAFETY: the pointer is valid during the call, and the remaining time is not asked for.
     unsafe {
-        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<timespec>());
+        libc::syscall(
+            libc::SYS_nanosleep,
+            &raw const time,
+            std::ptr::null_mut::<timespec>(),
+        );
     }
 }
 
@@ -70,7 +76,10 @@ fn virtual_nanos() -> u64 {
     {
         if tokio::runtime::Handle::try_current().is_ok() {
             let passed = Instant::now().saturating_duration_since(start);
-            NOW.store(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+            NOW.store(
+                u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX),
+                Relaxed,
+            );
         }
         LOOKING.set(false);
     }
@@ -125,8 +134,10 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) ->
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) } as c_int;
     };
     let nanos = base + virtual_nanos() + SLEPT.load(Relaxed);
-    let now =
-        timespec { tv_sec: (nanos / NANOS).cast_signed(), tv_nsec: (nanos % NANOS).cast_signed() };
+    let now = timespec {
+        tv_sec: (nanos / NANOS).cast_signed(),
+        tv_nsec: (nanos % NANOS).cast_signed(),
+    };
     // SAFETY: the caller gives a valid place for the time.
     unsafe { time.write(now) };
     0
@@ -145,12 +156,20 @@ pub unsafe extern "C" fn clock_nanosleep(
         // SAFETY: the caller's arguments, passed on.
         let slept = unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) };
         // SAFETY: errno of this thread.
-        return if slept == 0 { 0 } else { unsafe { *libc::__errno_location() } };
+        return if slept == 0 {
+            0
+        } else {
+            unsafe { *libc::__errno_location() }
+        };
     }
     // SAFETY: the caller gives a valid time.
     let mut nanos = nanos_of(unsafe { &*time });
     if flags & libc::TIMER_ABSTIME != 0 {
-        let base = if clock == libc::CLOCK_REALTIME { DATE } else { UPTIME };
+        let base = if clock == libc::CLOCK_REALTIME {
+            DATE
+        } else {
+            UPTIME
+        };
         nanos = nanos.saturating_sub(base + virtual_nanos() + SLEPT.load(Relaxed));
     }
     SLEPT.fetch_add(nanos, Relaxed);

@@ -29,11 +29,16 @@ pub(crate) fn shrink(history: &History, outcome: Outcome) -> std::io::Result<(Hi
         let mut from = 0;
         let mut left_out = false;
         while from < best.steps.len() && started.elapsed() < LIMIT {
-            let chosen: Vec<bool> =
-                (0..best.steps.len()).map(|n| n < from || n >= from + part).collect();
+            let chosen: Vec<bool> = (0..best.steps.len())
+                .map(|n| n < from || n >= from + part)
+                .collect();
             let shorter = best.only(&chosen);
             let tried = in_process(&shorter, false, LevelFilter::INFO)?;
-            if tried.violations.iter().any(|text| text.starts_with(&failure)) {
+            if tried
+                .violations
+                .iter()
+                .any(|text| text.starts_with(&failure))
+            {
                 (best, outcome, left_out) = (shorter, tried, true);
             } else {
                 from += part;

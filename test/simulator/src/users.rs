@@ -35,12 +35,25 @@ pub(crate) async fn send(
     } else if method != Method::GET {
         request = request.header("content-type", "application/json");
     }
-    let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let bytes = if body.is_null() {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
     let request = request.body(bytes).expect("a request");
-    client.request::<Value>(request).await.map_err(|error| match error {
-        kube::Error::Api(status) => Refused { code: status.code, message: status.message },
-        other => Refused { code: 0, message: other.to_string() },
-    })
+    client
+        .request::<Value>(request)
+        .await
+        .map_err(|error| match error {
+            kube::Error::Api(status) => Refused {
+                code: status.code,
+                message: status.message,
+            },
+            other => Refused {
+                code: 0,
+                message: other.to_string(),
+            },
+        })
 }
 
 /// The path of claims, pods or snapshots in the users' namespace.
@@ -49,7 +62,11 @@ pub(crate) fn path(plural: &str, name: &str) -> String {
         "volumesnapshots" => SNAPSHOTS,
         _ => "/api/v1",
     };
-    let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+    let name = if name.is_empty() {
+        String::new()
+    } else {
+        format!("/{name}")
+    };
     format!("{group}/namespaces/{NAMESPACE}/{plural}{name}")
 }
 
@@ -68,17 +85,36 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
     let get = async |path: &str| send(client, Method::GET, path, &Value::Null).await;
     let delete = async |path: &str| send(client, Method::DELETE, path, &json!({})).await;
     match action {
-        Action::Claim { name, class, size, block, mode, source, attributes } => {
-            let mut object =
-                claim(name, class, size, *block, mode, source.as_ref(), attributes.as_ref());
+        Action::Claim {
+            name,
+            class,
+            size,
+            block,
+            mode,
+            source,
+            attributes,
+        } => {
+            let mut object = claim(
+                name,
+                class,
+                size,
+                *block,
+                mode,
+                source.as_ref(),
+                attributes.as_ref(),
+            );
             let mut annotations = json!({REQUESTED: size});
             let enough = match source {
                 Some(Source::Snapshot(source)) => {
-                    let snapshot = get(&path("volumesnapshots", source)).await.unwrap_or_default();
+                    let snapshot = get(&path("volumesnapshots", source))
+                        .await
+                        .unwrap_or_default();
                     snapshot["metadata"]["annotations"][ENOUGH].clone()
                 }
                 Some(Source::Claim(source)) => enough_of(
-                    &get(&path("persistentvolumeclaims", source)).await.unwrap_or_default(),
+                    &get(&path("persistentvolumeclaims", source))
+                        .await
+                        .unwrap_or_default(),
                 ),
                 None => Value::Null,
             };
@@ -99,7 +135,10 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
                 volumes.push((format!("v{number}"), json!({"claimName": claim}), block));
             }
             let named = volumes.into_iter().map(|(volume, claim, block)| {
-                (json!({"name": volume, "persistentVolumeClaim": claim}), block)
+                (
+                    json!({"name": volume, "persistentVolumeClaim": claim}),
+                    block,
+                )
             });
             post(&path("pods", ""), pod(name, named.collect())).await?;
         }
@@ -121,14 +160,21 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
             let spec = json!({"volumeSnapshotClassName": class,
                 "source": {"persistentVolumeClaimName": claim}});
             let mut object = snapshot(name, &spec);
-            let enough =
-                enough_of(&get(&path("persistentvolumeclaims", claim)).await.unwrap_or_default());
+            let enough = enough_of(
+                &get(&path("persistentvolumeclaims", claim))
+                    .await
+                    .unwrap_or_default(),
+            );
             if enough.is_string() {
                 object["metadata"]["annotations"] = json!({ENOUGH: enough});
             }
             post(&path("volumesnapshots", ""), object).await?;
         }
-        Action::Preprovisioned { name, handle, policy } => {
+        Action::Preprovisioned {
+            name,
+            handle,
+            policy,
+        } => {
             let content = format!("existing-{name}");
             let object = json!({"apiVersion": "snapshot.storage.k8s.io/v1",
                 "kind": "VolumeSnapshotContent", "metadata": {"name": content},
@@ -201,7 +247,11 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
 fn enough_of(claim: &Value) -> Value {
     let bound = claim["status"]["phase"] == "Bound";
     let requested = &claim["metadata"]["annotations"][REQUESTED];
-    if bound { requested.clone() } else { Value::Null }
+    if bound {
+        requested.clone()
+    } else {
+        Value::Null
+    }
 }
 
 pub(crate) fn request_of(bytes: u64) -> Value {

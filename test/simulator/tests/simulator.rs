@@ -5,7 +5,11 @@ use std::process::Command;
 #[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
 fn simulate(args: &[&str]) {
     let mut simulator = Command::new(env!("CARGO_BIN_EXE_simulator"));
-    let ended = simulator.env_clear().args(args).status().expect("the simulator runs");
+    let ended = simulator
+        .env_clear()
+        .args(args)
+        .status()
+        .expect("the simulator runs");
     assert!(ended.success(), "simulator {}: {ended}", args.join(" "));
 }
 

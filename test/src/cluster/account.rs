@@ -33,9 +33,15 @@ impl Cluster {
         let user = format!("{namespace}:{name}");
         self.kubectl(&["create", "serviceaccount", "-n", namespace, name]);
         let role = format!("--clusterrole={role}");
-        let (binding, to) = (format!("{namespace}-{name}"), format!("--serviceaccount={user}"));
+        let (binding, to) = (
+            format!("{namespace}-{name}"),
+            format!("--serviceaccount={user}"),
+        );
         self.kubectl(&["create", "clusterrolebinding", &binding, &role, &to]);
-        (format!("system:serviceaccount:{user}"), self.kubeconfig_of(namespace, name, dir))
+        (
+            format!("system:serviceaccount:{user}"),
+            self.kubeconfig_of(namespace, name, dir),
+        )
     }
 
     /// Creates a service account with the rights of these ClusterRoles in its own namespace alone.
@@ -86,7 +92,10 @@ impl Cluster {
             })
         };
         let mut rights = Vec::new();
-        for binding in list(&bindings["items"]).filter(is_of_account).filter(|b| by(b)) {
+        for binding in list(&bindings["items"])
+            .filter(is_of_account)
+            .filter(|b| by(b))
+        {
             let of = &binding["roleRef"];
             let role = list(&roles["items"]).find(|role| {
                 let here = role["metadata"]["namespace"] == binding["metadata"]["namespace"];
@@ -140,16 +149,23 @@ pub async fn token(client: &Client, account: &str, pod: Option<&str>) -> String 
     });
     let request: TokenRequest = serde_json::from_value(request).expect("it is a request");
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
+    let made = accounts
+        .create_token_request(account, &PostParams::default(), &request)
+        .await;
     let made = made.unwrap_or_else(|e| panic!("a token of {account}: {e}"));
-    made.status.and_then(|status| status.token).expect("the API server issues one")
+    made.status
+        .and_then(|status| status.token)
+        .expect("the API server issues one")
 }
 
 /// Writes the administrator's kubeconfig with this token instead of the administrator's
 /// credentials.
 pub fn write_kubeconfig(admin: &Path, token: &str, file: &Path) {
     let mut config = Kubeconfig::read_from(admin).expect("the administrator has a kubeconfig");
-    let user = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+    let user = AuthInfo {
+        token: Some(token.to_owned().into()),
+        ..AuthInfo::default()
+    };
     config.auth_infos[0].auth_info = Some(user);
     let config = serde_json::to_string(&config).expect("it is plain data");
     std::fs::write(file, config).expect("a kubeconfig can be written");

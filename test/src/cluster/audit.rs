@@ -45,10 +45,15 @@ fn parse(line: &str) -> Option<(String, Request)> {
         let text = line.pointer(pointer).and_then(Value::as_str);
         text.unwrap_or_default().to_owned()
     };
-    let resource = match (field("/objectRef/resource"), field("/objectRef/subresource")) {
-        (resource, _) if resource.is_empty() => {
-            field("/requestURI").split('?').next().unwrap_or_default().to_owned()
-        }
+    let resource = match (
+        field("/objectRef/resource"),
+        field("/objectRef/subresource"),
+    ) {
+        (resource, _) if resource.is_empty() => field("/requestURI")
+            .split('?')
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
         (resource, sub) if sub.is_empty() => resource,
         (resource, sub) => format!("{resource}/{sub}"),
     };
@@ -59,7 +64,9 @@ fn parse(line: &str) -> Option<(String, Request)> {
         resource,
         namespace: field("/objectRef/namespace"),
         name: field("/objectRef/name"),
-        code: code.and_then(|code| u16::try_from(code).ok()).unwrap_or_default(),
+        code: code
+            .and_then(|code| u16::try_from(code).ok())
+            .unwrap_or_default(),
         message: field("/responseStatus/message"),
     };
     Some((field("/auditID"), request))
@@ -76,14 +83,21 @@ impl Audit {
         let mut seen = BTreeSet::new();
         // The last line may be half written.
         let requests = log.lines().filter_map(parse);
-        Audit { requests: requests.filter(|(id, _)| seen.insert(id.clone())).collect() }
+        Audit {
+            requests: requests.filter(|(id, _)| seen.insert(id.clone())).collect(),
+        }
     }
 
     /// The requests that came after an earlier look.
     pub fn since(&self, earlier: &Audit) -> Audit {
         let old: BTreeSet<&str> = earlier.requests.iter().map(|(id, _)| id.as_str()).collect();
-        let new = self.requests.iter().filter(|(id, _)| !old.contains(id.as_str()));
-        Audit { requests: new.cloned().collect() }
+        let new = self
+            .requests
+            .iter()
+            .filter(|(id, _)| !old.contains(id.as_str()));
+        Audit {
+            requests: new.cloned().collect(),
+        }
     }
 
     /// The requests of a user. A name that ends with a colon (`system:serviceaccount:hostloop:`)
@@ -119,7 +133,9 @@ impl Audit {
     pub fn counts(&self, user: &str) -> BTreeMap<(&str, &str), usize> {
         let mut counts = BTreeMap::new();
         for request in self.of(user) {
-            *counts.entry((request.verb.as_str(), request.resource.as_str())).or_default() += 1;
+            *counts
+                .entry((request.verb.as_str(), request.resource.as_str()))
+                .or_default() += 1;
         }
         counts
     }
@@ -158,7 +174,11 @@ mod tests {
             )
             .replace('\n', "")
         };
-        let refused = line(1, 403, r#"pods is forbidden: User \"a\" cannot watch resource"#);
+        let refused = line(
+            1,
+            403,
+            r#"pods is forbidden: User \"a\" cannot watch resource"#,
+        );
         let denied = line(2, 403, "pods is forbidden: a policy denied the request");
         let count = |lines: &[&str]| Audit::parse(&lines.join("\n")).forbidden("a").len();
         assert_eq!(count(&[&refused, &denied]), 2);

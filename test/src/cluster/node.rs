@@ -25,10 +25,17 @@ pub struct Node {
 impl Cluster {
     /// Returns a node, counted from 1.
     pub fn on(&self, count: u32) -> Node {
-        assert!((1..=self.nodes).contains(&count), "there is no node {count}");
+        assert!(
+            (1..=self.nodes).contains(&count),
+            "there is no node {count}"
+        );
         let process =
             (count > 1 || self.first_is_apart).then(|| self.process(&format!("namespace-{count}")));
-        Node { name: self.node(count), kubelet_dir: self.kubelet_dir.clone(), process }
+        Node {
+            name: self.node(count),
+            kubelet_dir: self.kubelet_dir.clone(),
+            process,
+        }
     }
 
     /// All nodes, in order.

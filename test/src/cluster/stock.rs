@@ -9,7 +9,11 @@ use crate::leaks::files_in;
 use crate::loops;
 
 /// The kinds of objects that volumes leave and every cluster has.
-const OBJECTS: [&str; 3] = ["persistentvolumeclaims", "persistentvolumes", "volumeattachments"];
+const OBJECTS: [&str; 3] = [
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "volumeattachments",
+];
 
 /// API groups of kinds that exist once their CRDs are applied.
 const SNAPSHOT_GROUPS: [&str; 2] = ["snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"];
@@ -87,5 +91,13 @@ fn mounts(node: &Node) -> Vec<String> {
     let ours = node.mounts().into_iter().filter(|mount| {
         mount.at.starts_with(&node.kubelet_dir) && (mount.on_loop() || of_volume(&mount.at))
     });
-    ours.map(|m| format!("mount of {} at {} on {}", m.source, m.at.display(), node.name)).collect()
+    ours.map(|m| {
+        format!(
+            "mount of {} at {} on {}",
+            m.source,
+            m.at.display(),
+            node.name
+        )
+    })
+    .collect()
 }

@@ -17,14 +17,18 @@ impl Fleet {
     pub async fn all_claims(&self) -> Vec<PersistentVolumeClaim> {
         let list = async || self.claims.list(&ListParams::default()).await;
         let listed = patiently("listing claims", list).await;
-        listed.unwrap_or_else(|e| panic!("listing claims: {e}")).items
+        listed
+            .unwrap_or_else(|e| panic!("listing claims: {e}"))
+            .items
     }
 
     /// All PersistentVolumes of the fleet's drivers.
     pub async fn all_volumes(&self) -> Vec<PersistentVolume> {
         let list = async || self.volumes.list(&ListParams::default()).await;
         let listed = patiently("listing volumes", list).await;
-        let mut all = listed.unwrap_or_else(|e| panic!("listing volumes: {e}")).items;
+        let mut all = listed
+            .unwrap_or_else(|e| panic!("listing volumes: {e}"))
+            .items;
         all.retain(|volume| csi(volume).is_some_and(|(driver, _)| driver == self.driver_name));
         all
     }
@@ -91,7 +95,10 @@ impl Fleet {
         }
         let mut wanted = BTreeSet::new();
         for claim in claims {
-            let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+            let name = claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.volume_name.clone());
             let volume = name.and_then(|name| by_name.get(&name));
             let volume = volume.ok_or_else(|| format!("{} has no volume", claim.name_any()))?;
             let owner = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
@@ -101,7 +108,10 @@ impl Fleet {
             let node = self.node_of(volume);
             let chosen = claim.annotations().get(SELECTED_NODE);
             if chosen.is_some_and(|chosen| node.as_ref() != Some(chosen)) {
-                return Err(format!("{} is at {node:?}, not {chosen:?}", claim.name_any()));
+                return Err(format!(
+                    "{} is at {node:?}, not {chosen:?}",
+                    claim.name_any()
+                ));
             }
             let (_, handle) = csi(volume).expect("they were chosen by their driver");
             if !wanted.insert((node.unwrap_or_default(), handle, volume.name_any())) {
@@ -113,7 +123,10 @@ impl Fleet {
             volumes.map(|volume| (member.node.clone(), volume.id, volume.name))
         });
         let there: BTreeSet<_> = there.collect();
-        match (there.difference(&wanted).next(), wanted.difference(&there).next()) {
+        match (
+            there.difference(&wanted).next(),
+            wanted.difference(&there).next(),
+        ) {
             (None, None) => Ok(()),
             (Some(more), _) => Err(format!("no object has {more:?}, which a driver made")),
             (None, Some(less)) => Err(format!("no driver has {less:?}")),
@@ -136,12 +149,16 @@ impl Fleet {
         let asked = patiently("deleting claims", async || {
             self.claims.delete_collection(&delete, &all).await
         });
-        asked.await.unwrap_or_else(|e| panic!("deleting claims: {e}"));
+        asked
+            .await
+            .unwrap_or_else(|e| panic!("deleting claims: {e}"));
         let what = format!("{}: nothing", self.name);
         let mut before = usize::MAX;
         in_time(&what, limit, async || {
-            let (claims, volumes) =
-                (count(&self.claims).await, self.volumes_left(&mut before).await);
+            let (claims, volumes) = (
+                count(&self.claims).await,
+                self.volumes_left(&mut before).await,
+            );
             let left = self.members.iter().map(|member| member.driver.left());
             let left = left.filter(|left| *left != Default::default()).count();
             match (claims, volumes, left) {

@@ -24,7 +24,10 @@ pub(super) async fn beat(client: Client, names: Vec<String>) {
     loop {
         join_all(names.iter().map(|name| renew(&leases, name))).await;
         if let Ok(listed) = nodes.list(&ListParams::default().labels(LABEL)).await {
-            let of_fleet = listed.items.iter().filter(|n| names.contains(&n.name_any()));
+            let of_fleet = listed
+                .items
+                .iter()
+                .filter(|n| names.contains(&n.name_any()));
             for node in of_fleet.filter(|node| !is_ready(node)) {
                 ready(&client, &node.name_any()).await;
             }
@@ -63,5 +66,7 @@ pub(super) async fn ready(client: &Client, name: &str) {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams::default();
     // The next beat repeats a failed update.
-    let _ = nodes.patch_status(name, &params, &Patch::Strategic(&status)).await;
+    let _ = nodes
+        .patch_status(name, &params, &Patch::Strategic(&status))
+        .await;
 }

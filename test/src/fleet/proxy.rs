@@ -43,8 +43,13 @@ pub enum Mishap {
     Cut,
 }
 
-const CALLS: [Mishap; 5] =
-    [Mishap::Failed, Mishap::TooMany, Mishap::Broken, Mishap::Unanswered, Mishap::Slow];
+const CALLS: [Mishap; 5] = [
+    Mishap::Failed,
+    Mishap::TooMany,
+    Mishap::Broken,
+    Mishap::Unanswered,
+    Mishap::Slow,
+];
 
 /// The proxy, which runs until it is dropped. It speaks plain HTTP on this machine only.
 pub struct Proxy {
@@ -82,7 +87,11 @@ impl Proxy {
                 eprintln!("the proxy: {error}");
             }
         });
-        Proxy { address: format!("http://{address}"), shared, serving }
+        Proxy {
+            address: format!("http://{address}"),
+            shared,
+            serving,
+        }
     }
 
     /// Writes a kubeconfig like this one to this directory, with the proxy as its server.
@@ -130,7 +139,9 @@ impl Shared {
 
 async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or_default();
-    let watch = query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1");
+    let watch = query
+        .split('&')
+        .any(|pair| pair == "watch=true" || pair == "watch=1");
     let mishap = shared.next(watch);
     match mishap {
         Some(Mishap::Failed) => return refused(StatusCode::INTERNAL_SERVER_ERROR),

@@ -50,7 +50,10 @@ pub async fn make(claims: &Api<PersistentVolumeClaim>, wishes: &[Wish]) -> Made 
     });
     let conflicts = each.buffer_unordered(AT_ONCE);
     let scheduler_conflicts = conflicts.fold(0, async |sum, more| sum + more).await;
-    Made { last: Instant::now(), scheduler_conflicts }
+    Made {
+        last: Instant::now(),
+        scheduler_conflicts,
+    }
 }
 
 async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolumeClaim {
@@ -64,7 +67,8 @@ async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolu
             answer => answer,
         }
     });
-    made.await.unwrap_or_else(|e| panic!("making {}: {e}", wish.name))
+    made.await
+        .unwrap_or_else(|e| panic!("making {}: {e}", wish.name))
 }
 
 /// Selects a claim's node as the scheduler does; returns the number of repeated reads.

@@ -163,8 +163,11 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 }
 
 /// Kinds of namespaced objects, in the order of their deletion.
-pub(super) const USERS_KINDS: [&str; 3] =
-    ["VolumeGroupSnapshot", "VolumeSnapshot", "PersistentVolumeClaim"];
+pub(super) const USERS_KINDS: [&str; 3] = [
+    "VolumeGroupSnapshot",
+    "VolumeSnapshot",
+    "PersistentVolumeClaim",
+];
 
 /// Cluster-wide kinds of a driver, with the path of the field with the driver's name.
 pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
@@ -175,8 +178,12 @@ pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
 ];
 
 /// Kinds of classes.
-pub(super) const CLASS_KINDS: [&str; 4] =
-    ["StorageClass", "VolumeAttributesClass", "VolumeSnapshotClass", "VolumeGroupSnapshotClass"];
+pub(super) const CLASS_KINDS: [&str; 4] = [
+    "StorageClass",
+    "VolumeAttributesClass",
+    "VolumeSnapshotClass",
+    "VolumeGroupSnapshotClass",
+];
 
 /// A reference to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,7 +200,11 @@ impl Place {
         let (kind, group, namespaced) =
             known.unwrap_or_else(|| panic!("{kind} is missing in the table of kinds"));
         let namespace = (*namespaced && !namespace.is_empty()).then(|| namespace.to_owned());
-        Place { resource: of_kind(kind, group), namespace, name: name.to_owned() }
+        Place {
+            resource: of_kind(kind, group),
+            namespace,
+            name: name.to_owned(),
+        }
     }
 
     /// The reference of an object, from its own fields.
@@ -229,8 +240,9 @@ impl std::fmt::Display for Place {
 
 /// Looks up a resource by its plural; the flag is true for namespaced kinds.
 pub fn resource(plural: &str) -> (ApiResource, bool) {
-    let mut known =
-        KINDS.iter().map(|(kind, group, namespaced)| (of_kind(kind, group), *namespaced));
+    let mut known = KINDS
+        .iter()
+        .map(|(kind, group, namespaced)| (of_kind(kind, group), *namespaced));
     let found = known.find(|(resource, _)| resource.plural == plural);
     found.unwrap_or_else(|| panic!("{plural} is missing in the table of kinds"))
 }
@@ -261,7 +273,9 @@ pub struct Objects {
 impl Objects {
     /// Connects to the cluster in this kubeconfig.
     pub async fn connect(kubeconfig: &Path) -> Objects {
-        Objects { client: client(kubeconfig).await }
+        Objects {
+            client: client(kubeconfig).await,
+        }
     }
 
     fn api(&self, at: &Place) -> Api<DynamicObject> {
@@ -273,21 +287,29 @@ impl Objects {
 
     pub async fn create(&self, object: Value) -> Value {
         let at = Place::of_object(&object);
-        self.try_create(object).await.unwrap_or_else(|e| panic!("making {at}: {e}"))
+        self.try_create(object)
+            .await
+            .unwrap_or_else(|e| panic!("making {at}: {e}"))
     }
 
     /// [`Objects::create`], but returns the error.
     pub async fn try_create(&self, object: Value) -> kube::Result<Value> {
         let at = Place::of_object(&object);
         let object = serde_json::from_value(object).expect("it is an object");
-        self.api(&at).create(&PostParams::default(), &object).await.map(plain)
+        self.api(&at)
+            .create(&PostParams::default(), &object)
+            .await
+            .map(plain)
     }
 
     /// Asks whether an object could be created.
     pub async fn dry_create(&self, object: Value) -> kube::Result<Value> {
         let at = Place::of_object(&object);
         let object = serde_json::from_value(object).expect("it is an object");
-        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
         self.api(&at).create(&params, &object).await.map(plain)
     }
 
@@ -316,7 +338,8 @@ impl Objects {
     /// Reads an object, if it exists.
     pub async fn get(&self, at: &Place) -> Option<Value> {
         let got = self.api(at).get_opt(&at.name).await;
-        got.unwrap_or_else(|e| panic!("getting {at}: {e}")).map(plain)
+        got.unwrap_or_else(|e| panic!("getting {at}: {e}"))
+            .map(plain)
     }
 
     /// All objects of a kind in a namespace, or in all namespaces if `namespace` is empty. A kind
@@ -346,13 +369,18 @@ impl Objects {
 
     /// Merges `change` into an object.
     pub async fn merge(&self, at: &Place, change: Value) -> Value {
-        self.try_merge(at, change).await.unwrap_or_else(|e| panic!("changing {at}: {e}"))
+        self.try_merge(at, change)
+            .await
+            .unwrap_or_else(|e| panic!("changing {at}: {e}"))
     }
 
     /// [`Objects::merge`], but returns the error.
     pub async fn try_merge(&self, at: &Place, change: Value) -> kube::Result<Value> {
         let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
-        self.api(at).patch(&at.name, &params, &patch).await.map(plain)
+        self.api(at)
+            .patch(&at.name, &params, &patch)
+            .await
+            .map(plain)
     }
 
     /// Merges `change` into the status of an object.

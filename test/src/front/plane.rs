@@ -69,6 +69,9 @@ impl Plane {
             format!("--kubeconfig={}", text(&self.kubeconfig())),
             "--controllers=snapshot-controller".to_owned(),
         ];
-        *there = Some((Controllers::start(scratch.path(), "kube-system", &args), scratch));
+        *there = Some((
+            Controllers::start(scratch.path(), "kube-system", &args),
+            scratch,
+        ));
     }
 }

@@ -64,7 +64,9 @@ impl Controllers {
         if let Some(pod) = pod {
             command.env("POD_NAME", pod);
         }
-        Controllers { program: Program::new(spawn(command).expect("the program starts")) }
+        Controllers {
+            program: Program::new(spawn(command).expect("the program starts")),
+        }
     }
 
     /// The exit status, if the process has ended.
@@ -113,7 +115,10 @@ impl Controllers {
 
     /// Waits for the end after [`terminate`](Self::terminate), which must be a success.
     pub fn wait(mut self) {
-        let status = self.program.wait(PATIENCE).expect("the controllers obey SIGTERM");
+        let status = self
+            .program
+            .wait(PATIENCE)
+            .expect("the controllers obey SIGTERM");
         assert!(status.success(), "the controllers ended with {status}");
     }
 }
@@ -131,12 +136,22 @@ pub struct Pod {
 impl Pod {
     pub(crate) fn new(name: &str, dir: PathBuf, namespace: &str, args: Vec<String>) -> Pod {
         let (name, namespace) = (name.to_owned(), namespace.to_owned());
-        Pod { name, named: true, dir, namespace, args, controllers: Mutex::new(None) }
+        Pod {
+            name,
+            named: true,
+            dir,
+            namespace,
+            args,
+            controllers: Mutex::new(None),
+        }
     }
 
     /// The controllers do not know the name of their pod.
     pub(crate) fn without_name(self) -> Pod {
-        Pod { named: false, ..self }
+        Pod {
+            named: false,
+            ..self
+        }
     }
 
     /// The pod's name, used as its lease identity.
@@ -187,7 +202,10 @@ impl Pod {
 
     /// The metrics of the controllers.
     pub fn metrics(&self) -> String {
-        let address = self.args.iter().find_map(|arg| arg.strip_prefix("--http-endpoint="));
+        let address = self
+            .args
+            .iter()
+            .find_map(|arg| arg.strip_prefix("--http-endpoint="));
         http(address.expect("they have an address"), "/metrics")
     }
 
@@ -201,7 +219,11 @@ impl Pod {
     }
 
     pub(crate) fn assert_running(&self) {
-        let ended = self.controllers.lock().as_mut().and_then(Controllers::ended);
+        let ended = self
+            .controllers
+            .lock()
+            .as_mut()
+            .and_then(Controllers::ended);
         if let Some(status) = ended {
             panic!("{} ended with {status}:\n{}", self.name, self.tail());
         }
@@ -243,8 +265,12 @@ pub fn tail(dir: &Path) -> String {
 pub fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("a request can be sent");
+    stream
+        .write_all(request.as_bytes())
+        .expect("a request can be sent");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer is text");
+    stream
+        .read_to_string(&mut answer)
+        .expect("an answer is text");
     answer
 }

@@ -33,7 +33,10 @@ impl Objects {
         limit: Duration,
         is: impl Fn(&Value) -> bool,
     ) -> Option<Value> {
-        until(limit, || async { self.get(at).await.filter(|object| is(object)) }).await
+        until(limit, || async {
+            self.get(at).await.filter(|object| is(object))
+        })
+        .await
     }
 
     /// Waits until an object is gone. Returns false if it is still there.
@@ -101,7 +104,10 @@ impl Front {
         if until(PATIENCE, ask).await.is_none() {
             let counts = self.driver.counts();
             let tail = self.pod.tail();
-            panic!("{}: {method} was not called {times} times: {counts:?}\n{tail}", self.name);
+            panic!(
+                "{}: {method} was not called {times} times: {counts:?}\n{tail}",
+                self.name
+            );
         }
     }
 

@@ -27,12 +27,18 @@ async fn made(csi: &Csi, name: &str) -> String {
 }
 
 fn from(source: Option<csi::VolumeContentSource>) -> csi::CreateVolumeRequest {
-    csi::CreateVolumeRequest { volume_content_source: source, ..new_volume("a", MIB) }
+    csi::CreateVolumeRequest {
+        volume_content_source: source,
+        ..new_volume("a", MIB)
+    }
 }
 
 fn publish(volume: &str, node: &str) -> csi::ControllerPublishVolumeRequest {
     let node_id = node.to_owned();
-    csi::ControllerPublishVolumeRequest { node_id, ..crate::requests::attach(volume) }
+    csi::ControllerPublishVolumeRequest {
+        node_id,
+        ..crate::requests::attach(volume)
+    }
 }
 
 async fn refused<C: Request>(csi: &Csi, request: C, code: Code) {
@@ -44,10 +50,17 @@ async fn refused<C: Request>(csi: &Csi, request: C, code: Code) {
 #[tokio::test]
 async fn what_contradicts_the_state_is_refused() {
     let other_nodes = ["n2".to_owned()].into();
-    let (_dir, driver, csi) = driver(Options { other_nodes, ..Options::default() }).await;
+    let (_dir, driver, csi) = driver(Options {
+        other_nodes,
+        ..Options::default()
+    })
+    .await;
     let (a, b) = (made(&csi, "a").await, made(&csi, "b").await);
     let parameters = map(&[("k", "v")]);
-    let other = csi::CreateVolumeRequest { parameters, ..new_volume("a", MIB) };
+    let other = csi::CreateVolumeRequest {
+        parameters,
+        ..new_volume("a", MIB)
+    };
     refused(&csi, other, Code::AlreadyExists).await;
     refused(&csi, from(of_volume(&b)), Code::AlreadyExists).await;
     csi.ok(publish(&a, "n2")).await;
@@ -135,7 +148,11 @@ async fn an_answer_can_be_lost() {
 
 #[tokio::test]
 async fn a_snapshot_is_ready_after_its_polls() {
-    let (_dir, driver, csi) = driver(Options { ready_after_polls: 2, ..Options::default() }).await;
+    let (_dir, driver, csi) = driver(Options {
+        ready_after_polls: 2,
+        ..Options::default()
+    })
+    .await;
     let volume = made(&csi, "source").await;
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -158,9 +175,14 @@ async fn each_topology_has_its_capacity() {
         ..Options::default()
     })
     .await;
-    let at = |name: &str| csi::Topology { segments: place(name) };
+    let at = |name: &str| csi::Topology {
+        segments: place(name),
+    };
     let on = |name: &str, requisite, preferred| csi::CreateVolumeRequest {
-        accessibility_requirements: Some(csi::TopologyRequirement { requisite, preferred }),
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            requisite,
+            preferred,
+        }),
         ..new_volume(name, 8 * MIB)
     };
     let request = on("v", vec![at("a"), at("b")], vec![at("b"), at("a")]);
@@ -168,11 +190,19 @@ async fn each_topology_has_its_capacity() {
     assert_eq!(volume.accessible_topology, [at("b")]);
     for (name, left) in [("a", 10), ("b", 2), ("c", 0)] {
         let accessible_topology = Some(at(name));
-        let asked = csi::GetCapacityRequest { accessible_topology, ..Default::default() };
+        let asked = csi::GetCapacityRequest {
+            accessible_topology,
+            ..Default::default()
+        };
         let there = csi.ok(asked).await.available_capacity;
         assert_eq!(there, left * MIB as i64, "{name}");
     }
     for only in ["b", "c"] {
-        refused(&csi, on(only, vec![at(only)], Vec::new()), Code::ResourceExhausted).await;
+        refused(
+            &csi,
+            on(only, vec![at(only)], Vec::new()),
+            Code::ResourceExhausted,
+        )
+        .await;
     }
 }

@@ -41,7 +41,10 @@ impl World {
         let made = answer.volume.expect("CreateVolume answers a volume");
         let size = u64::try_from(made.capacity_bytes).expect("a size");
         assert!(size >= bytes, "{name} has {size} bytes");
-        let volume = Volume { data, ..Volume::new(made.volume_id, spec) };
+        let volume = Volume {
+            data,
+            ..Volume::new(made.volume_id, spec)
+        };
         self.volumes.entry(name).or_insert(volume);
         Ok(())
     }
@@ -123,7 +126,11 @@ impl World {
         };
         csi.call(request).await?;
         let targets = BTreeMap::from([(target, false)]);
-        let volume = Volume { inline: true, targets, ..Volume::new(id, spec) };
+        let volume = Volume {
+            inline: true,
+            targets,
+            ..Volume::new(id, spec)
+        };
         self.volumes.entry(name).or_insert(volume);
         Ok(())
     }
@@ -213,8 +220,15 @@ impl World {
         let request = requests::snapshot(&format!("snapshot-{name}"), &id);
         let answer = csi.call(request).await?;
         let made = answer.snapshot.expect("CreateSnapshot answers a snapshot");
-        assert!(made.ready_to_use, "a snapshot is answered when it is complete");
-        self.snapshots.entry(name).or_insert(Snapshot { id: made.snapshot_id, spec, data });
+        assert!(
+            made.ready_to_use,
+            "a snapshot is answered when it is complete"
+        );
+        self.snapshots.entry(name).or_insert(Snapshot {
+            id: made.snapshot_id,
+            spec,
+            data,
+        });
         Ok(())
     }
 
@@ -233,24 +247,34 @@ impl World {
         let answer = csi.call(request).await?;
         let made = answer.group_snapshot.expect("a group is answered");
         assert!(made.ready_to_use, "a group is answered when it is complete");
-        assert_eq!(made.snapshots.len(), volumes.len(), "one snapshot of each volume");
+        assert_eq!(
+            made.snapshots.len(),
+            volumes.len(),
+            "one snapshot of each volume"
+        );
         let member = |volume: &Name| {
             let Volume { id, spec, data, .. } = self.volume(volume).clone();
             let member = made.snapshots.iter().find(|s| s.source_volume_id == id);
             Snapshot {
-                id: member.expect("a snapshot of each volume").snapshot_id.clone(),
+                id: member
+                    .expect("a snapshot of each volume")
+                    .snapshot_id
+                    .clone(),
                 spec,
                 data,
             }
         };
-        let group =
-            Group { snapshots: volumes.iter().map(member).collect(), id: made.group_snapshot_id };
+        let group = Group {
+            snapshots: volumes.iter().map(member).collect(),
+            id: made.group_snapshot_id,
+        };
         self.groups.entry(name).or_insert(group);
         Ok(())
     }
 
     pub(super) async fn delete_snapshot(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        csi.call(requests::delete_snapshot(self.snapshot_id(name))).await?;
+        csi.call(requests::delete_snapshot(self.snapshot_id(name)))
+            .await?;
         self.snapshots.remove(name);
         Ok(())
     }
@@ -297,7 +321,10 @@ fn must_be_unmounted(status: &Status) -> bool {
     if !refused || machine::has_capability(CAP_SYS_RESOURCE) {
         return false;
     }
-    machine::not_run("growing a mounted ext4", "this machine withholds CAP_SYS_RESOURCE");
+    machine::not_run(
+        "growing a mounted ext4",
+        "this machine withholds CAP_SYS_RESOURCE",
+    );
     true
 }
 

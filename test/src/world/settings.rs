@@ -17,7 +17,10 @@ pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)],
     let attribute = |name: &str| {
         let path = format!("/sys/block/{device}/{name}");
         let value = std::fs::read_to_string(&path);
-        value.unwrap_or_else(|e| panic!("{path}: {e}")).trim_end().to_owned()
+        value
+            .unwrap_or_else(|e| panic!("{path}: {e}"))
+            .trim_end()
+            .to_owned()
     };
     for (key, value) in parameters {
         match *key {
@@ -39,7 +42,10 @@ pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)],
                 let metadata = std::fs::metadata(&image);
                 let metadata = metadata.unwrap_or_else(|e| panic!("{}: {e}", image.display()));
                 let allocated = metadata.blocks() * 512;
-                assert!(allocated >= mib * MIB, "{allocated} bytes of {mib} MiB are taken");
+                assert!(
+                    allocated >= mib * MIB,
+                    "{allocated} bytes of {mib} MiB are taken"
+                );
             }
             _ => {}
         }
@@ -49,7 +55,11 @@ pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)],
 /// True if the filesystem mounted at this path discards deleted blocks.
 fn discards(mountinfo: &str, target: &Path) -> bool {
     let at = target.to_str().expect("a plain path");
-    let line = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some(at));
-    let options = line.and_then(|line| line.rsplit(' ').next()).unwrap_or_default();
+    let line = mountinfo
+        .lines()
+        .rfind(|line| line.split(' ').nth(4) == Some(at));
+    let options = line
+        .and_then(|line| line.rsplit(' ').next())
+        .unwrap_or_default();
     options.split(',').any(|option| option == "discard")
 }

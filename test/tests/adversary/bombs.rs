@@ -78,7 +78,12 @@ pub(crate) async fn inline_pods(tenant: &Tenant<'_>, count: usize) -> Result<(),
 }
 
 pub(crate) async fn snapshots(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    let snapshot = |n| with(tenant.snapshot(&format!("annotated-{n}"), "none"), annotated());
+    let snapshot = |n| {
+        with(
+            tenant.snapshot(&format!("annotated-{n}"), "none"),
+            annotated(),
+        )
+    };
     tenant.bomb((0..count).map(snapshot)).await
 }
 
@@ -89,7 +94,14 @@ pub(crate) async fn groups(tenant: &Tenant<'_>, count: usize) -> Result<(), Stri
     let group = |n: usize| {
         let name = format!("annotated-{n}");
         let group = group_snapshot(&tenant.namespace, &name, "hostloop", ("adversary", "none"));
-        with(group, if n.is_multiple_of(2) { annotated() } else { selector.clone() })
+        with(
+            group,
+            if n.is_multiple_of(2) {
+                annotated()
+            } else {
+                selector.clone()
+            },
+        )
     };
     tenant.bomb((0..count).map(group)).await
 }

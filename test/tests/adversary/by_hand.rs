@@ -16,7 +16,11 @@ pub(crate) const ENOUGH: Duration = Duration::from_secs(10);
 
 /// The claims of a namespace, as the administrator sees them.
 async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
-    let mut all = tenant.site.objects.list("PersistentVolumeClaim", &tenant.namespace).await;
+    let mut all = tenant
+        .site
+        .objects
+        .list("PersistentVolumeClaim", &tenant.namespace)
+        .await;
     all.retain(|claim| name(claim).starts_with(prefix));
     all
 }
@@ -24,7 +28,14 @@ async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
 /// Nodes that the scheduler would not select. No volume of the namespace is on the tainted one.
 pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     let tainted = tenant.site.control_plane();
-    let nodes = [tainted.as_str(), "nowhere", "", "../..", "Node 1", &"n".repeat(253)];
+    let nodes = [
+        tainted.as_str(),
+        "nowhere",
+        "",
+        "../..",
+        "Node 1",
+        &"n".repeat(253),
+    ];
     let claim = |n: usize| {
         let node = json!({"volume.kubernetes.io/selected-node": nodes[n % nodes.len()]});
         let change = json!({"metadata": {"annotations": node}});
@@ -116,7 +127,11 @@ pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
                 json!({
                 "apiGroup": group, "kind": "VolumeSnapshotContent", "name": content}),
             ),
-            4 => claim(&own, "dataSource", json!({"kind": "PersistentVolumeClaim", "name": own})),
+            4 => claim(
+                &own,
+                "dataSource",
+                json!({"kind": "PersistentVolumeClaim", "name": own}),
+            ),
             5 => claim(
                 &own,
                 "dataSource",
@@ -131,12 +146,20 @@ pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
     let mut all = claims(tenant, "source-").await;
     // Another kind is dropped from `dataSource`, and the claim asks for an empty volume.
     all.retain(|claim| is_bound(claim) && !claim["spec"]["dataSourceRef"].is_null());
-    let snapshots = tenant.site.objects.list("VolumeSnapshot", &tenant.namespace).await;
+    let snapshots = tenant
+        .site
+        .objects
+        .list("VolumeSnapshot", &tenant.namespace)
+        .await;
     let taken = |s: &&Value| name(s).starts_with("source-") && is_ready_to_use(s);
     let mut wrong = all.iter().chain(snapshots.iter().filter(taken));
     match wrong.next() {
         None => Ok(()),
-        Some(one) => Err(format!("{} has a source it must not have: {}", name(one), one["spec"])),
+        Some(one) => Err(format!(
+            "{} has a source it must not have: {}",
+            name(one),
+            one["spec"]
+        )),
     }
 }
 

@@ -22,13 +22,18 @@ pub(crate) async fn of_everything(tenant: &Tenant<'_>, count: usize) -> Result<(
         group["spec"]["source"] = source;
         group
     };
-    tenant.create_all((0..count.div_ceil(4)).map(group)).await.map(drop)
+    tenant
+        .create_all((0..count.div_ceil(4)).map(group))
+        .await
+        .map(drop)
 }
 
 /// Raw block volumes are snapshotted as a group, and their claims deleted. Without the claims, the
 /// snapshots still may not be restored as filesystems.
 pub(crate) async fn of_blocks(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    tenant.each(count, |n| blocks(tenant, format!("blocks-{n}"))).await
+    tenant
+        .each(count, |n| blocks(tenant, format!("blocks-{n}")))
+        .await
 }
 
 async fn blocks(tenant: &Tenant<'_>, group: String) -> Result<(), String> {
@@ -39,20 +44,39 @@ async fn blocks(tenant: &Tenant<'_>, group: String) -> Result<(), String> {
         tenant.bound(claim, block).await?;
     }
     let selected = ("blocks", group.as_str());
-    tenant.create(group_snapshot(&tenant.namespace, &group, "hostloop", selected)).await?;
+    tenant
+        .create(group_snapshot(
+            &tenant.namespace,
+            &group,
+            "hostloop",
+            selected,
+        ))
+        .await?;
     for claim in &claims {
         tenant.delete("PersistentVolumeClaim", claim).await;
     }
     let ended = |group: &Value| is_ready_to_use(group) || !group["status"]["error"].is_null();
-    tenant.until("VolumeGroupSnapshot", &group, "ready", ended).await?;
-    let members = tenant.site.objects.list("VolumeSnapshot", &tenant.namespace).await;
+    tenant
+        .until("VolumeGroupSnapshot", &group, "ready", ended)
+        .await?;
+    let members = tenant
+        .site
+        .objects
+        .list("VolumeSnapshot", &tenant.namespace)
+        .await;
     let of_group = |s: &&Value| s["status"]["volumeGroupSnapshotName"] == *group;
     for member in members.iter().filter(of_group) {
         let claim = format!("restored-{}", name(member));
-        let as_files = with(restored(name(member)), json!({"spec": {"volumeMode": "Filesystem"}}));
+        let as_files = with(
+            restored(name(member)),
+            json!({"spec": {"volumeMode": "Filesystem"}}),
+        );
         tenant.create(tenant.now(&claim, as_files)).await?;
         tokio::time::sleep(ENOUGH).await;
-        let claim = tenant.get("PersistentVolumeClaim", &claim).await.unwrap_or_default();
+        let claim = tenant
+            .get("PersistentVolumeClaim", &claim)
+            .await
+            .unwrap_or_default();
         if is_bound(&claim) {
             return Err(format!("{} became a filesystem", name(member)));
         }

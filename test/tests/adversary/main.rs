@@ -45,7 +45,10 @@ async fn a_hostile_neighbour_harms_nothing() {
     let only = std::env::var("ADVERSARY_ONLY").unwrap_or_default();
     let is_chosen = |attack: &&Attack| only.split(',').any(|word| attack.name.contains(word));
     let attacks: Vec<&Attack> = ATTACKS.iter().filter(is_chosen).collect();
-    assert!(!attacks.is_empty(), "no attack has one of {only:?} in its name");
+    assert!(
+        !attacks.is_empty(),
+        "no attack has one of {only:?} in its name"
+    );
     let at_once = if thorough { 1 } else { attacks.len() };
 
     let site = Site::up().await;
@@ -58,7 +61,12 @@ async fn a_hostile_neighbour_harms_nothing() {
     }
     victim.leave().await;
     empty.assert_nothing_left(&site.cluster).await;
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     tokio::task::block_in_place(|| site.down());
 }
 

@@ -27,7 +27,9 @@ pub(crate) async fn slow_headers(tenant: &Tenant<'_>, count: usize) -> Result<()
     let mut connections = connect(&tenant.addresses, count).await?;
     let dripping = async {
         for connection in &mut connections {
-            let _ = connection.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ").await;
+            let _ = connection
+                .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
+                .await;
         }
         loop {
             sleep(Duration::from_secs(1)).await;
@@ -65,14 +67,21 @@ async fn connect(addresses: &[SocketAddr], count: usize) -> Result<Vec<TcpStream
         let some = join_all((first..count.min(first + 100)).map(one)).await;
         opened.extend(some.into_iter().flatten().flatten());
     }
-    if opened.is_empty() { Err("no connection was accepted".to_owned()) } else { Ok(opened) }
+    if opened.is_empty() {
+        Err("no connection was accepted".to_owned())
+    } else {
+        Ok(opened)
+    }
 }
 
 /// Probes each pod like kubelet while connections are held. As many failures in a row as make
 /// kubelet restart a container are wrong.
 async fn probed(tenant: &Tenant<'_>) -> Result<(), String> {
     let end = Instant::now() + tenant.hold;
-    let health = tenant.addresses.iter().filter(|address| address.port() == 9808);
+    let health = tenant
+        .addresses
+        .iter()
+        .filter(|address| address.port() == 9808);
     let probes = join_all(health.map(|address| async move {
         let mut failures = 0;
         loop {

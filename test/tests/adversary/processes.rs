@@ -77,14 +77,20 @@ impl Processes {
         let mut wrong = Vec::new();
         for (process, began) in self.all.iter().zip(began) {
             let Process { pod, limit, .. } = process;
-            let now = pods.iter().find(|now| text(&now["metadata"]["uid"]) == process.uid);
+            let now = pods
+                .iter()
+                .find(|now| text(&now["metadata"]["uid"]) == process.uid);
             let container = now.map(|now| &now["status"]["containerStatuses"][0]);
             if container.is_none_or(|now| now["restartCount"] != 0 || now["ready"] != true) {
-                wrong.push(format!("{pod} has restarted or is not ready: {container:?}"));
+                wrong.push(format!(
+                    "{pod} has restarted or is not ready: {container:?}"
+                ));
             }
             let kills = process.kills();
             if kills != 0 {
-                wrong.push(format!("{pod}: {kills} processes were killed for want of memory"));
+                wrong.push(format!(
+                    "{pod}: {kills} processes were killed for want of memory"
+                ));
             }
             let most = process.status("VmHWM").unwrap_or(u64::MAX);
             if most >= *limit {
@@ -136,24 +142,32 @@ impl Process {
     /// A figure of the kernel about the process, in bytes. None if the process is gone.
     fn status(&self, key: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
         Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
     }
 
     /// How many processes the kernel has killed in the container for want of memory.
     fn kills(&self) -> u64 {
-        let read = self.kills.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        let read = self
+            .kills
+            .as_ref()
+            .and_then(|file| std::fs::read_to_string(file).ok());
         let read = read.unwrap_or_default();
         let count = read.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        count.and_then(|count| count.parse().ok()).unwrap_or_default()
+        count
+            .and_then(|count| count.parse().ok())
+            .unwrap_or_default()
     }
 }
 
 /// The bytes of a limit such as `256Mi`.
 fn bytes(limit: &str) -> Option<u64> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
-    let (number, shift) =
-        units.iter().find_map(|(unit, shift)| Some((limit.strip_suffix(unit)?, shift)))?;
+    let (number, shift) = units
+        .iter()
+        .find_map(|(unit, shift)| Some((limit.strip_suffix(unit)?, shift)))?;
     Some(number.parse::<u64>().ok()? << shift)
 }
 

@@ -40,14 +40,23 @@ impl Site {
     pub(crate) async fn up() -> Site {
         let cluster = Cluster::up(&Options::two_nodes().apart("adversary"));
         let objects = Objects::connect(&cluster.kubeconfig()).await;
-        let pool_dir =
-            tempfile::Builder::new().prefix("hostloop-adversary-").tempdir_in("/var/tmp");
+        let pool_dir = tempfile::Builder::new()
+            .prefix("hostloop-adversary-")
+            .tempdir_in("/var/tmp");
         let pool_dir = pool_dir.expect("a directory can be made in /var/tmp");
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let site = Site { cluster, objects, pool_dir, dir };
+        let site = Site {
+            cluster,
+            objects,
+            pool_dir,
+            dir,
+        };
         for count in 1..=2 {
             // The containers inherit it.
-            let process = site.cluster.process(&format!("containerd-{count}")).to_string();
+            let process = site
+                .cluster
+                .process(&format!("containerd-{count}"))
+                .to_string();
             machine::run("prlimit", &["--pid", &process, DESCRIPTORS]);
         }
         site.deploy().await;
@@ -66,14 +75,18 @@ impl Site {
 
     async fn deploy(&self) {
         let role = "node-role.kubernetes.io/control-plane";
-        self.cluster.kubectl(&["label", "node", &self.control_plane(), &format!("{role}=")]);
+        self.cluster
+            .kubectl(&["label", "node", &self.control_plane(), &format!("{role}=")]);
         let taint = format!("{role}=:NoSchedule");
-        self.cluster.kubectl(&["taint", "node", &self.control_plane(), &taint]);
+        self.cluster
+            .kubectl(&["taint", "node", &self.control_plane(), &taint]);
         let image = deployed::tested_image(self.dir.path().join("hostloop.tar"));
         self.cluster.load(&image);
         self.cluster.create_crds();
         self.cluster.apply(&self.manifest());
-        self.objects.create(objects::class(NOW, DRIVER, json!({}))).await;
+        self.objects
+            .create(objects::class(NOW, DRIVER, json!({})))
+            .await;
         let rules = ["snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"];
         let resources = ["volumesnapshots", "volumegroupsnapshots"];
         let role = json!({
@@ -83,19 +96,23 @@ impl Site {
         self.cluster.apply(&role.to_string());
         let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
         let lease = Place::of("Lease", NAMESPACE, &lease);
-        wait_for("the driver on both nodes and its controller", PATIENCE, async || {
-            let pods = self.objects.list("Pod", NAMESPACE).await;
-            let ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
-            let leads = self.objects.get(&lease).await.is_some();
-            let mut registered = true;
-            for node in [self.users_node(), self.control_plane()] {
-                let node = self.objects.get(&Place::of("CSINode", "", &node)).await;
-                let node = node.unwrap_or_default();
-                registered &= list(&node["spec"]["drivers"]).any(|d| d["name"] == DRIVER);
-            }
-            let done = pods.len() == 3 && pods.iter().all(ready) && leads && registered;
-            if done { Ok(()) } else { Err(states(&pods)) }
-        })
+        wait_for(
+            "the driver on both nodes and its controller",
+            PATIENCE,
+            async || {
+                let pods = self.objects.list("Pod", NAMESPACE).await;
+                let ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+                let leads = self.objects.get(&lease).await.is_some();
+                let mut registered = true;
+                for node in [self.users_node(), self.control_plane()] {
+                    let node = self.objects.get(&Place::of("CSINode", "", &node)).await;
+                    let node = node.unwrap_or_default();
+                    registered &= list(&node["spec"]["drivers"]).any(|d| d["name"] == DRIVER);
+                }
+                let done = pods.len() == 3 && pods.iter().all(ready) && leads && registered;
+                if done { Ok(()) } else { Err(states(&pods)) }
+            },
+        )
         .await;
     }
 
@@ -108,19 +125,29 @@ impl Site {
     /// The roots of both nodes' pools, as this machine sees them.
     fn pools(&self) -> Vec<PathBuf> {
         let nodes = self.cluster.all_nodes();
-        nodes.iter().map(|node| node.path(self.pool_dir.path())).collect()
+        nodes
+            .iter()
+            .map(|node| node.path(self.pool_dir.path()))
+            .collect()
     }
 
     /// What is there now: objects, files, devices and mounts.
     pub(crate) fn stock(&self) -> Stock {
         let pools = self.pools();
-        Stock::take(&self.cluster, &pools.iter().map(PathBuf::as_path).collect::<Vec<&Path>>())
+        Stock::take(
+            &self.cluster,
+            &pools.iter().map(PathBuf::as_path).collect::<Vec<&Path>>(),
+        )
     }
 
     /// The addresses of the driver's ports, of all its pods.
     pub(crate) async fn addresses(&self) -> Vec<SocketAddr> {
         let pods = self.objects.list("Pod", NAMESPACE).await;
-        let address = |pod: &Value| text(&pod["status"]["podIP"]).parse().expect("pods have IPs");
+        let address = |pod: &Value| {
+            text(&pod["status"]["podIP"])
+                .parse()
+                .expect("pods have IPs")
+        };
         let ports = |pod: &Value| PORTS.map(|port| SocketAddr::new(address(pod), port));
         pods.iter().flat_map(ports).collect()
     }

@@ -49,11 +49,15 @@ impl<'s> Tenant<'s> {
         let made = objects::with(objects::named("Namespace", &namespace), labels);
         site.objects.create(made).await;
         let roles = ["edit", SNAPSHOTS];
-        let file = site.cluster.tenant(&namespace, "adversary", &roles, site.dir.path());
+        let file = site
+            .cluster
+            .tenant(&namespace, "adversary", &roles, site.dir.path());
         let objects = Objects::connect(&file).await;
         let default = ["get", "serviceaccount", "-n", &namespace, "default"];
-        wait_for("the default account", PATIENCE, async || site.cluster.try_kubectl(&default))
-            .await;
+        wait_for("the default account", PATIENCE, async || {
+            site.cluster.try_kubectl(&default)
+        })
+        .await;
         Tenant {
             site,
             namespace,
@@ -76,7 +80,10 @@ impl<'s> Tenant<'s> {
     /// Creates an object in the namespace.
     pub(crate) async fn create(&self, mut object: Value) -> Result<Value, String> {
         object["metadata"]["namespace"] = json!(self.namespace);
-        self.objects.try_create(object).await.map_err(|e| e.to_string())
+        self.objects
+            .try_create(object)
+            .await
+            .map_err(|e| e.to_string())
     }
 
     /// Creates objects, several at a time, and returns those that the API server took. It must take
@@ -88,9 +95,15 @@ impl<'s> Tenant<'s> {
         let made = futures::stream::iter(objects.map(|object| self.create(object)));
         let made: Vec<_> = made.buffer_unordered(AT_ONCE).collect().await;
         let mut refused = String::new();
-        let taken: Vec<_> =
-            made.into_iter().filter_map(|one| one.map_err(|why| refused = why).ok()).collect();
-        if taken.is_empty() { Err(format!("nothing was created: {refused}")) } else { Ok(taken) }
+        let taken: Vec<_> = made
+            .into_iter()
+            .filter_map(|one| one.map_err(|why| refused = why).ok())
+            .collect();
+        if taken.is_empty() {
+            Err(format!("nothing was created: {refused}"))
+        } else {
+            Ok(taken)
+        }
     }
 
     /// Runs the same steps with numbers from 0, several at a time. Returns the first error.
@@ -131,13 +144,15 @@ impl<'s> Tenant<'s> {
     /// Creates a small claim with this change, and waits until it is bound.
     pub(crate) async fn bound(&self, name: &str, change: Value) -> Result<Value, String> {
         self.create(self.now(name, change)).await?;
-        self.until("PersistentVolumeClaim", name, "bound", is_bound).await
+        self.until("PersistentVolumeClaim", name, "bound", is_bound)
+            .await
     }
 
     /// Creates a snapshot of a claim, and waits until it is ready.
     pub(crate) async fn ready(&self, name: &str, claim: &str) -> Result<Value, String> {
         self.create(self.snapshot(name, claim)).await?;
-        self.until("VolumeSnapshot", name, "ready", is_ready_to_use).await
+        self.until("VolumeSnapshot", name, "ready", is_ready_to_use)
+            .await
     }
 
     /// Waits until an object meets a condition, and returns it.
@@ -151,7 +166,10 @@ impl<'s> Tenant<'s> {
         let at = self.place(kind, name);
         match self.objects.until(&at, PATIENCE, is).await {
             Some(object) => Ok(object),
-            None => Err(format!("{at} is not {what}: {}", self.objects.describe(&at).await)),
+            None => Err(format!(
+                "{at} is not {what}: {}",
+                self.objects.describe(&at).await
+            )),
         }
     }
 
@@ -165,15 +183,25 @@ impl<'s> Tenant<'s> {
 
     /// Merges a change into an object, unless it is refused.
     pub(crate) async fn change(&self, kind: &str, name: &str, change: Value) {
-        let _ = self.objects.try_merge(&self.place(kind, name), change).await;
+        let _ = self
+            .objects
+            .try_merge(&self.place(kind, name), change)
+            .await;
     }
 
     /// Deletes the namespace, and takes the adversary's finalizers away: with them, nothing could
     /// ever be deleted.
     pub(crate) async fn leave(&self) {
         let admin = &self.site.objects;
-        admin.delete(&Place::of("Namespace", "", &self.namespace)).await;
-        for kind in ["Pod", "PersistentVolumeClaim", "VolumeSnapshot", "VolumeGroupSnapshot"] {
+        admin
+            .delete(&Place::of("Namespace", "", &self.namespace))
+            .await;
+        for kind in [
+            "Pod",
+            "PersistentVolumeClaim",
+            "VolumeSnapshot",
+            "VolumeGroupSnapshot",
+        ] {
             for object in admin.list(kind, &self.namespace).await {
                 let at = Place::of(kind, &self.namespace, name(&object));
                 let finalizers: Vec<_> = list(&object["metadata"]["finalizers"]).collect();
@@ -192,5 +220,7 @@ impl<'s> Tenant<'s> {
 }
 
 fn is_ours(finalizer: &Value) -> bool {
-    finalizer.as_str().is_some_and(|name| name.contains("adversary."))
+    finalizer
+        .as_str()
+        .is_some_and(|name| name.contains("adversary."))
 }

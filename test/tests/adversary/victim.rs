@@ -48,23 +48,39 @@ impl<'s> Victim<'s> {
             "csi.storage.k8s.io/node-stage-secret-name": "stage",
             "csi.storage.k8s.io/node-stage-secret-namespace": VICTIM},
             "volumeBindingMode": "WaitForFirstConsumer"});
-        objects.create(objects::class(CLASS, DRIVER, parameters)).await;
+        objects
+            .create(objects::class(CLASS, DRIVER, parameters))
+            .await;
         site.cluster.may_use_secrets(VICTIM, &["stage"]);
         let secret = json!({"apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "stage", "namespace": VICTIM}, "stringData": {"token": SECRET}});
         objects.create(secret).await;
-        let mut victim = Victim { site, count, usual: Duration::ZERO, kept: BTreeMap::default() };
+        let mut victim = Victim {
+            site,
+            count,
+            usual: Duration::ZERO,
+            kept: BTreeMap::default(),
+        };
         victim.default_account().await;
-        objects.create(objects::claim(VICTIM, KEPT, CLASS, "64Mi", json!({}))).await;
+        objects
+            .create(objects::claim(VICTIM, KEPT, CLASS, "64Mi", json!({})))
+            .await;
         let script = format!("echo {STAMP:?} > /{KEPT}/stamp && sync && sleep 1000000");
         let script = ["sh", "-c", &script];
-        objects.create(pod(VICTIM, KEPT, &script, (&[KEPT], &[]), json!({}))).await;
-        victim.until("Pod", KEPT, |pod| pod["status"]["phase"] == "Running").await;
+        objects
+            .create(pod(VICTIM, KEPT, &script, (&[KEPT], &[]), json!({})))
+            .await;
+        victim
+            .until("Pod", KEPT, |pod| pod["status"]["phase"] == "Running")
+            .await;
         victim.snapshot(KEPT).await;
         // The first round finds nothing in any cache.
         victim.round().await;
         victim.usual = median(victim.rounds(ROUNDS).await);
-        println!("the victim's work takes {:.1?} without an adversary", victim.usual);
+        println!(
+            "the victim's work takes {:.1?} without an adversary",
+            victim.usual
+        );
         victim.kept = victim.what_is_kept().await;
         victim
     }
@@ -72,20 +88,28 @@ impl<'s> Victim<'s> {
     /// Pods need the account, which the cluster makes soon after the namespace.
     async fn default_account(&self) {
         let get = ["get", "serviceaccount", "-n", VICTIM, "default"];
-        wait_for("the default account", PATIENCE, async || self.site.cluster.try_kubectl(&get))
-            .await;
+        wait_for("the default account", PATIENCE, async || {
+            self.site.cluster.try_kubectl(&get)
+        })
+        .await;
     }
 
     async fn until(&self, kind: &str, name: &str, is: impl Fn(&Value) -> bool) -> Value {
         let at = Place::of(kind, VICTIM, name);
         match self.site.objects.until(&at, PATIENCE, is).await {
             Some(object) => object,
-            None => panic!("the victim's {at}: {}", self.site.objects.describe(&at).await),
+            None => panic!(
+                "the victim's {at}: {}",
+                self.site.objects.describe(&at).await
+            ),
         }
     }
 
     async fn snapshot(&self, name: &str) {
-        self.site.objects.create(objects::snapshot(VICTIM, name, "hostloop", KEPT)).await;
+        self.site
+            .objects
+            .create(objects::snapshot(VICTIM, name, "hostloop", KEPT))
+            .await;
         self.until("VolumeSnapshot", name, is_ready_to_use).await;
     }
 
@@ -105,11 +129,15 @@ impl<'s> Victim<'s> {
         let name = name.as_str();
         let objects = &self.site.objects;
         let began = Instant::now();
-        objects.create(objects::claim(VICTIM, name, LATER, "64Mi", json!({}))).await;
+        objects
+            .create(objects::claim(VICTIM, name, LATER, "64Mi", json!({})))
+            .await;
         let script = format!("echo x > /{name}/file && sync");
         let once = json!({"restartPolicy": "Never"});
         let script = ["sh", "-c", &script];
-        objects.create(pod(VICTIM, name, &script, (&[name], &[]), once)).await;
+        objects
+            .create(pod(VICTIM, name, &script, (&[name], &[]), once))
+            .await;
         let snapshot = self.snapshot(name);
         let ended = self.until("Pod", name, |pod| pod["status"]["phase"] == "Succeeded");
         tokio::join!(snapshot, ended);
@@ -121,9 +149,15 @@ impl<'s> Victim<'s> {
         }
         let snapshot = Place::of("VolumeSnapshot", VICTIM, name);
         for at in [snapshot, volume] {
-            assert!(objects.until_gone(&at, PATIENCE).await, "the victim's {at} is left");
+            assert!(
+                objects.until_gone(&at, PATIENCE).await,
+                "the victim's {at} is left"
+            );
         }
-        println!("the victim waited {took:.1?}, and {:.1?} until all was gone", began.elapsed());
+        println!(
+            "the victim waited {took:.1?}, and {:.1?} until all was gone",
+            began.elapsed()
+        );
         took
     }
 
@@ -162,7 +196,10 @@ impl<'s> Victim<'s> {
                 &object["spec"]["volumeName"],
                 &object["status"]["boundVolumeSnapshotContentName"],
             ];
-            for (kind, name) in [("PersistentVolume", volume), ("VolumeSnapshotContent", content)] {
+            for (kind, name) in [
+                ("PersistentVolume", volume),
+                ("VolumeSnapshotContent", content),
+            ] {
                 let at = Place::of(kind, "", text(name));
                 if !text(name).is_empty()
                     && let Some(object) = self.site.objects.get(&at).await
@@ -180,7 +217,12 @@ impl<'s> Victim<'s> {
     /// Where the victim's secret appears.
     pub(crate) async fn secrets_shown(&self, tenant: &str) -> Vec<String> {
         let mut texts = vec![("the log".to_owned(), self.site.log())];
-        for kind in ["Event", "PersistentVolume", "VolumeSnapshotContent", "CSIStorageCapacity"] {
+        for kind in [
+            "Event",
+            "PersistentVolume",
+            "VolumeSnapshotContent",
+            "CSIStorageCapacity",
+        ] {
             let all = self.site.objects.list(kind, "").await;
             texts.push((format!("a {kind}"), json!(all).to_string()));
         }
@@ -189,7 +231,10 @@ impl<'s> Victim<'s> {
             texts.push((format!("a {kind}"), json!(all).to_string()));
         }
         texts.retain(|(_, text)| text.contains(SECRET) || text.contains(ENCODED));
-        texts.iter().map(|(place, _)| format!("the victim's secret is in {place}")).collect()
+        texts
+            .iter()
+            .map(|(place, _)| format!("the victim's secret is in {place}"))
+            .collect()
     }
 
     /// Deletes what the victim kept, and waits until it is gone.
@@ -197,12 +242,17 @@ impl<'s> Victim<'s> {
         let objects = &self.site.objects;
         let volumes = objects.list("PersistentVolume", "").await;
         objects.delete(&Place::of("Namespace", "", VICTIM)).await;
-        let gone = objects.until_gone(&Place::of("Namespace", "", VICTIM), PATIENCE).await;
+        let gone = objects
+            .until_gone(&Place::of("Namespace", "", VICTIM), PATIENCE)
+            .await;
         assert!(gone, "the victim's namespace is left");
         let of_victim = |v: &&Value| v["spec"]["claimRef"]["namespace"] == VICTIM;
         for volume in volumes.iter().filter(of_victim) {
             let at = Place::of("PersistentVolume", "", name(volume));
-            assert!(objects.until_gone(&at, PATIENCE).await, "the victim's {at} is left");
+            assert!(
+                objects.until_gone(&at, PATIENCE).await,
+                "the victim's {at} is left"
+            );
         }
         let classes = Place::of("StorageClass", "", CLASS);
         objects.delete(&classes).await;
@@ -212,9 +262,14 @@ impl<'s> Victim<'s> {
     pub(crate) async fn volume_and_content(&self) -> [String; 2] {
         let claim = self.until("PersistentVolumeClaim", KEPT, is_bound).await;
         let snapshot = self.until("VolumeSnapshot", KEPT, is_ready_to_use).await;
-        let names =
-            [&claim["spec"]["volumeName"], &snapshot["status"]["boundVolumeSnapshotContentName"]];
-        assert!(list(&json!(names)).all(|name| !text(name).is_empty()), "{names:?}");
+        let names = [
+            &claim["spec"]["volumeName"],
+            &snapshot["status"]["boundVolumeSnapshotContentName"],
+        ];
+        assert!(
+            list(&json!(names)).all(|name| !text(name).is_empty()),
+            "{names:?}"
+        );
         names.map(|name| text(name).to_owned())
     }
 }

@@ -31,7 +31,9 @@ pub(crate) async fn run(
     let memory = processes.begin();
     let over = AtomicBool::new(false);
     let attacking = async {
-        let all = attacks.iter().map(|attack| attempt(attack, &tenant, thorough));
+        let all = attacks
+            .iter()
+            .map(|attack| attempt(attack, &tenant, thorough));
         let problems = join_all(all).await;
         over.store(true, Ordering::Relaxed);
         problems.into_iter().flatten().collect::<Vec<_>>()
@@ -46,7 +48,11 @@ pub(crate) async fn run(
     let (mut wrong, slow) = tokio::join!(attacking, held("the victim's work", working));
     wrong.extend(slow);
     println!("attacked for {:.1?}", began.elapsed());
-    wrong.extend(processes.problems(&site.objects, &memory, tenant.sent()).await);
+    wrong.extend(
+        processes
+            .problems(&site.objects, &memory, tenant.sent())
+            .await,
+    );
     wrong.extend(victim.secrets_shown(&tenant.namespace).await);
     let leaving = async {
         tenant.leave().await;
@@ -54,12 +60,21 @@ pub(crate) async fn run(
     };
     wrong.extend(held("the end of the namespace", leaving).await);
     // Deleting a namespace is an attack, too.
-    wrong.extend(processes.problems(&site.objects, &memory, tenant.sent()).await);
+    wrong.extend(
+        processes
+            .problems(&site.objects, &memory, tenant.sent())
+            .await,
+    );
     wrong.extend(held("what the victim keeps", victim.changes()).await);
     wrong.sort();
     wrong.dedup();
     let names: Vec<_> = attacks.iter().map(|attack| attack.name).collect();
-    println!("{} after {:.1?}: {} wrong", names.join(", "), began.elapsed(), wrong.len());
+    println!(
+        "{} after {:.1?}: {} wrong",
+        names.join(", "),
+        began.elapsed(),
+        wrong.len()
+    );
     for what in &wrong {
         println!("  wrong: {what}");
     }
@@ -73,16 +88,26 @@ async fn attempt(attack: &Attack, tenant: &Tenant<'_>, thorough: bool) -> Vec<St
     let began = Instant::now();
     let found = (attack.run)(tenant, size).map(|found| found.err().into_iter().collect());
     let problems = held(attack.name, found).await;
-    println!("{} with {size}: {:.1?}, {problems:?}", attack.name, began.elapsed());
-    problems.into_iter().map(|what| format!("{}: {what}", attack.name)).collect()
+    println!(
+        "{} with {size}: {:.1?}, {problems:?}",
+        attack.name,
+        began.elapsed()
+    );
+    problems
+        .into_iter()
+        .map(|what| format!("{}: {what}", attack.name))
+        .collect()
 }
 
 /// What a check returns. If it panics, its words.
 async fn held(what: &str, check: impl Future<Output = Vec<String>>) -> Vec<String> {
-    AssertUnwindSafe(check).catch_unwind().await.unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<String>().cloned();
-        vec![format!("{what}: {}", words.unwrap_or_default())]
-    })
+    AssertUnwindSafe(check)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|panic| {
+            let words = panic.downcast_ref::<String>().cloned();
+            vec![format!("{what}: {}", words.unwrap_or_default())]
+        })
 }
 
 /// Waits until the namespace and everything of it is gone, and returns what is left.
@@ -101,8 +126,16 @@ async fn gone(site: &Site, stock: &Stock, tenant: &Tenant<'_>, thorough: bool) -
         }
         if began.elapsed() > patience {
             let left = left.unwrap_or_else(|why| vec![why]);
-            let some = left.iter().take(10).cloned().collect::<Vec<_>>().join("\n  ");
-            return vec![format!("{} things are left after {patience:?}:\n  {some}", left.len())];
+            let some = left
+                .iter()
+                .take(10)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("\n  ");
+            return vec![format!(
+                "{} things are left after {patience:?}:\n  {some}",
+                left.len()
+            )];
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

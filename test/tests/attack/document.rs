@@ -13,7 +13,12 @@ const END: &str = "<!-- End of the table. -->\n";
 /// Fails if the table in the document differs. With HOSTLOOP_WRITE_DOCS, writes the table instead.
 pub(crate) fn check(attacks: &[Attack], reads: &[Read]) {
     let table = format!("\n{}\n{}\n", written(attacks), read(reads));
-    check_table("docs/security.md", [BEGIN, END], &table, "test/tests/attack/table.rs");
+    check_table(
+        "docs/security.md",
+        [BEGIN, END],
+        &table,
+        "test/tests/attack/table.rs",
+    );
 }
 
 fn written(attacks: &[Attack]) -> String {
@@ -22,13 +27,23 @@ fn written(attacks: &[Attack]) -> String {
          |---|---|---|---|---|---|---|\n",
     );
     for attack in attacks {
-        let Attack { verb, resource, what, outcomes, .. } = attack;
+        let Attack {
+            verb,
+            resource,
+            what,
+            outcomes,
+            ..
+        } = attack;
         let cells = outcomes.each_ref().map(|outcome| match outcome {
             Outcome::Yes => "**yes**",
             Outcome::No(_) => "no",
             Outcome::Nothing => "",
         });
-        let line = writeln!(table, "| {verb} | {resource} | {what} | {} |", cells.join(" | "));
+        let line = writeln!(
+            table,
+            "| {verb} | {resource} | {what} | {} |",
+            cells.join(" | ")
+        );
         line.expect("a string takes all");
     }
     table

@@ -33,7 +33,12 @@ async fn grant_everything(site: &Site) -> String {
         objects::named("Namespace", &name),
         role(&name, "*", json!(["*"]), "*"),
         binding("RoleBinding", Some(&name), &name),
-        role(&classes, "storage.k8s.io", json!(["storageclasses"]), "create"),
+        role(
+            &classes,
+            "storage.k8s.io",
+            json!(["storageclasses"]),
+            "create",
+        ),
         binding("ClusterRoleBinding", None, &classes),
     ] {
         site.cluster.apply(&object.to_string());

@@ -33,7 +33,12 @@ async fn a_node_may_do_what_the_table_says_and_nothing_else() {
             }
             let found = site.try_attack(attack, target).await;
             if let Some(why) = expected.differs_from(&found) {
-                let Attack { verb, resource, what, .. } = attack;
+                let Attack {
+                    verb,
+                    resource,
+                    what,
+                    ..
+                } = attack;
                 wrong.push(format!("{verb} {resource}, {what}, {target:?}: {why}"));
             }
         }
@@ -52,8 +57,13 @@ async fn every_verb_of_the_node_account_is_in_the_table() {
         let metadata = &binding["metadata"];
         !of_run(&metadata["namespace"]) && !of_run(&metadata["name"])
     };
-    let granted = site.cluster.rights("hostloop:hostloop", deployed).into_iter();
-    let granted: BTreeSet<_> = granted.map(|[_, verb, resource]| (verb, resource)).collect();
+    let granted = site
+        .cluster
+        .rights("hostloop:hostloop", deployed)
+        .into_iter();
+    let granted: BTreeSet<_> = granted
+        .map(|[_, verb, resource]| (verb, resource))
+        .collect();
     let (reads, attacks) = (table::reads(), table::attacks());
     let tried: BTreeSet<(&str, &str)> = attacks
         .iter()
@@ -71,7 +81,10 @@ async fn every_verb_of_the_node_account_is_in_the_table() {
         let forbidden =
             |outcome: &Outcome| matches!(outcome, Outcome::No(why) if why == &table::ROLE);
         if !is_granted(attack.verb, attack.resource) {
-            let all = attack.outcomes.iter().all(|o| forbidden(o) || *o == Outcome::Nothing);
+            let all = attack
+                .outcomes
+                .iter()
+                .all(|o| forbidden(o) || *o == Outcome::Nothing);
             assert!(all, "not granted: {} {}", attack.verb, attack.resource);
         }
     }
@@ -93,7 +106,11 @@ async fn a_node_reads_no_secret() {
     for read in table::hidden() {
         for verb in read.verbs {
             let found = site.try_read(verb, &read).await.expect_err(read.resource);
-            assert!(found.contains(table::ROLE), "{verb} {}: {found}", read.resource);
+            assert!(
+                found.contains(table::ROLE),
+                "{verb} {}: {found}",
+                read.resource
+            );
         }
     }
 }
@@ -104,7 +121,9 @@ async fn a_token_without_a_node_writes_nothing() {
     let site = Site::up().await;
     for attack in &table::attacks() {
         if attack.outcomes[0] == Outcome::Yes {
-            let found = site.try_attack_with(&site.unbound, attack, Target::Own).await;
+            let found = site
+                .try_attack_with(&site.unbound, attack, Target::Own)
+                .await;
             let why = found.expect_err(attack.what);
             assert!(why.contains("not bound to a pod"), "{}: {why}", attack.what);
         }
@@ -122,12 +141,20 @@ async fn a_volume_names_a_secret_that_its_node_may_use() {
         Attack::of_own("create", "persistentvolumes", change)
     };
     let (granted, other) = (named("staging"), named("other"));
-    let why = site.try_attack(&granted, Target::Own).await.expect_err("not granted yet");
+    let why = site
+        .try_attack(&granted, Target::Own)
+        .await
+        .expect_err("not granted yet");
     assert!(why.contains("may name only secrets"), "{why}");
     site.cluster.may_use_secrets(namespace, &["staging"]);
     let allowed = || async { site.try_attack(&granted, Target::Own).await.ok() };
-    until(PATIENCE, allowed).await.expect("a secret that is granted may be named");
-    let why = site.try_attack(&other, Target::Own).await.expect_err("not granted");
+    until(PATIENCE, allowed)
+        .await
+        .expect("a secret that is granted may be named");
+    let why = site
+        .try_attack(&other, Target::Own)
+        .await
+        .expect_err("not granted");
     assert!(why.contains("may name only secrets"), "{why}");
 }
 

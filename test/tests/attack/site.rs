@@ -58,7 +58,11 @@ impl Ground {
     /// Creates the cluster and the attacked objects.
     async fn lay() -> Ground {
         let run = format!("attack-{}", std::process::id());
-        let names = Names { own: format!("{run}-n1"), other: format!("{run}-n2"), run };
+        let names = Names {
+            own: format!("{run}-n1"),
+            other: format!("{run}-n2"),
+            run,
+        };
         let cluster = tokio::task::block_in_place(|| installed(&names));
         let client = cluster.client().await;
         account::node_pod(&client, &names.run, &names.own).await;
@@ -70,7 +74,12 @@ impl Ground {
         };
         let bound = kubeconfig("bound", Some(&names.run)).await;
         let unbound = kubeconfig("unbound", None).await;
-        let ground = Ground { bound, unbound, names, cluster };
+        let ground = Ground {
+            bound,
+            unbound,
+            names,
+            cluster,
+        };
         let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
         admin.create(ground.names.foreign_class()).await;
         for resource in ATTACKED {
@@ -105,7 +114,9 @@ async fn in_force(node: &Client, names: &Names) {
     }
     // This one looks at classes, too, and may take longer.
     let rooms = names.api(node, "csistoragecapacities");
-    let mut room = names.new_object("csistoragecapacities", Target::Own).expect("a node makes it");
+    let mut room = names
+        .new_object("csistoragecapacities", Target::Own)
+        .expect("a node makes it");
     room["storageClassName"] = names.foreign_class()["metadata"]["name"].clone();
     let room = serde_json::from_value(room).expect("it is an object");
     let denied = || async {
@@ -169,7 +180,9 @@ impl Site {
     /// Creates a class of this driver.
     pub(crate) async fn class(&self, name: &str, driver: &str, binding: &str) {
         let binding = json!({"volumeBindingMode": binding});
-        self.admin.create(objects::class(name, driver, binding)).await;
+        self.admin
+            .create(objects::class(name, driver, binding))
+            .await;
     }
 
     /// Creates a claim of 1 GiB in this class, changed like this.
@@ -201,7 +214,8 @@ impl Site {
             ("patch", None) => api.patch(&name, &dry_patch(), &Patch::Merge(change)).await,
             ("patch", Some(part)) => {
                 let patch = Patch::Merge(change);
-                api.patch_subresource(part, &name, &dry_patch(), &patch).await
+                api.patch_subresource(part, &name, &dry_patch(), &patch)
+                    .await
             }
             ("create", None) => {
                 let Some(object) = self.names.new_object(resource, target) else {
@@ -243,7 +257,10 @@ impl Site {
             // A missing object does not matter: authorization comes first.
             "get" => api.get_opt(read.name).await.map(drop),
             "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
-            "watch" => api.watch(&WatchParams::default().timeout(1), "0").await.map(drop),
+            "watch" => api
+                .watch(&WatchParams::default().timeout(1), "0")
+                .await
+                .map(drop),
             verb => panic!("{verb} does not read"),
         };
         done.map_err(|error| message(&error))
@@ -251,11 +268,17 @@ impl Site {
 }
 
 pub(crate) fn dry_patch() -> PatchParams {
-    PatchParams { dry_run: true, ..PatchParams::default() }
+    PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    }
 }
 
 pub(crate) fn dry_post() -> PostParams {
-    PostParams { dry_run: true, ..PostParams::default() }
+    PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    }
 }
 
 /// The API server's reason for refusing; any other error fails the test.
@@ -271,7 +294,11 @@ fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
     cluster.create_crds();
     cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
-    for (kind, name) in [("Node", &names.own), ("Node", &names.other), ("Namespace", &names.run)] {
+    for (kind, name) in [
+        ("Node", &names.own),
+        ("Node", &names.other),
+        ("Namespace", &names.run),
+    ] {
         cluster.apply(&objects::named(kind, name).to_string());
     }
     cluster

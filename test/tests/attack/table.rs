@@ -77,7 +77,12 @@ pub(crate) const ROLE: &str = "cannot";
 const ALL: &[&str] = &["get", "list", "watch"];
 
 const fn read(resource: &'static str, verbs: &'static [&'static str]) -> Read {
-    Read { resource, verbs, namespace: "", name: "none" }
+    Read {
+        resource,
+        verbs,
+        namespace: "",
+        name: "none",
+    }
 }
 
 const fn read_in_own_namespace(
@@ -85,7 +90,12 @@ const fn read_in_own_namespace(
     verbs: &'static [&'static str],
     name: &'static str,
 ) -> Read {
-    Read { resource, verbs, namespace: "hostloop", name }
+    Read {
+        resource,
+        verbs,
+        namespace: "hostloop",
+        name,
+    }
 }
 
 /// The account's readable resources.
@@ -127,7 +137,13 @@ fn rows(
     verb: &'static str,
     resource: &'static str,
 ) -> impl Fn(&'static str, Value, [Outcome; 4]) -> Attack {
-    move |what, change, outcomes| Attack { verb, resource, what, change, outcomes }
+    move |what, change, outcomes| Attack {
+        verb,
+        resource,
+        what,
+        change,
+        outcomes,
+    }
 }
 
 /// All rows of the table.

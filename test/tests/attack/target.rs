@@ -19,8 +19,12 @@ pub(crate) enum Target {
 
 impl Target {
     /// In the order of the table's columns.
-    pub(crate) const ALL: [Target; 4] =
-        [Target::Own, Target::Other, Target::Unplaced, Target::Foreign];
+    pub(crate) const ALL: [Target; 4] = [
+        Target::Own,
+        Target::Other,
+        Target::Unplaced,
+        Target::Foreign,
+    ];
 
     fn driver(self) -> &'static str {
         match self {
@@ -72,9 +76,11 @@ impl Names {
             "csistoragecapacities" => self.capacity(target)?,
             "events" => self.event(target)?,
             "volumesnapshots" => self.snapshot(),
-            "volumesnapshotcontents" => {
-                self.content(target, ["snapshot", "Snapshot"], json!({"volumeHandle": "none"}))
-            }
+            "volumesnapshotcontents" => self.content(
+                target,
+                ["snapshot", "Snapshot"],
+                json!({"volumeHandle": "none"}),
+            ),
             "volumegroupsnapshotcontents" => self.content(
                 target,
                 ["groupsnapshot", "GroupSnapshot"],
@@ -158,7 +164,13 @@ impl Names {
     fn capacity(&self, target: Target) -> Option<Value> {
         let node = self.placed(target)?;
         let key = "topology.hostloop.csi.dev/node";
-        Some(objects::capacity(NAMESPACE, target.driver(), "attack", key, node))
+        Some(objects::capacity(
+            NAMESPACE,
+            target.driver(),
+            "attack",
+            key,
+            node,
+        ))
     }
 
     fn event(&self, target: Target) -> Option<Value> {

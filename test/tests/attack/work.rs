@@ -104,7 +104,9 @@ impl Work {
         let admin = &self.site.admin;
         let node = Place::of("Node", "", &self.site.names.own);
         let taint = json!({"key": "team", "value": "gpu", "effect": "NoSchedule"});
-        admin.merge(&node, json!({"spec": {"taints": [taint]}})).await;
+        admin
+            .merge(&node, json!({"spec": {"taints": [taint]}}))
+            .await;
         // The node was fit for earlier claims, and counts as such for ten seconds.
         tokio::time::sleep(Duration::from_secs(11)).await;
         let at = self.site.claim(name, &self.class, self.selected()).await;
@@ -134,7 +136,8 @@ impl Work {
     async fn recover(&self, claim: &str) {
         let at = self.place("PersistentVolumeClaim", claim);
         let code = Code::OutOfRange;
-        self.driver.always("ControllerExpandVolume", Step::Fail(code));
+        self.driver
+            .always("ControllerExpandVolume", Step::Fail(code));
         self.site.admin.merge(&at, sized("9Gi")).await;
         let refused = |claim: &Value| {
             let status = &claim["status"];
@@ -159,7 +162,10 @@ impl Work {
             let class = format!("{}-{name}", self.site.names.run);
             let made = objects::attributes_class(&class, DRIVER, json!({parameter: "9"}));
             self.site.admin.create(made).await;
-            self.site.admin.merge(&at, objects::with_attributes(&class)).await;
+            self.site
+                .admin
+                .merge(&at, objects::with_attributes(&class))
+                .await;
             let ended = |claim: &Value| {
                 let status = &claim["status"];
                 let tried = &status["modifyVolumeStatus"];
@@ -180,7 +186,10 @@ async fn what_a_node_has_to_do_is_let_through() {
     work.recover("made").await;
     work.modify("made").await;
     work.tolerate("tolerated").await;
-    work.site.admin.delete(&work.place("PersistentVolumeClaim", "made")).await;
+    work.site
+        .admin
+        .delete(&work.place("PersistentVolumeClaim", "made"))
+        .await;
     let at = Place::of_object(&volume);
     let gone = work.site.admin.until_gone(&at, PATIENCE).await;
     let log = log(work.scratch.path());

@@ -25,7 +25,12 @@ struct Cluster {
     is_ours: bool,
 }
 
-const EMPTY: Cluster = Cluster { minor: "37", snapshots: "", groups: "", is_ours: false };
+const EMPTY: Cluster = Cluster {
+    minor: "37",
+    snapshots: "",
+    groups: "",
+    is_ours: false,
+};
 
 const IMAGE: &str = "r.example.com/h:1";
 
@@ -38,14 +43,26 @@ impl Install {
     fn new() -> Self {
         let scratch = Scratch::new();
         let pinned = format!("{IMAGE}@sha256:{}", "0".repeat(64));
-        scratch.file("install.yaml", &deployed::render(&["--release", "--image", &pinned]));
+        scratch.file(
+            "install.yaml",
+            &deployed::render(&["--release", "--image", &pinned]),
+        );
         Install { scratch }
     }
 
     /// The objects for a cluster, or the script's error.
     fn try_on(&self, cluster: Cluster, args: &[&str]) -> Result<Objects, String> {
-        let Cluster { minor, snapshots, groups, is_ours } = cluster;
-        let role = if is_ours { "clusterrole.rbac.authorization.k8s.io/hostloop" } else { "" };
+        let Cluster {
+            minor,
+            snapshots,
+            groups,
+            is_ours,
+        } = cluster;
+        let role = if is_ours {
+            "clusterrole.rbac.authorization.k8s.io/hostloop"
+        } else {
+            ""
+        };
         let kubectl = format!(
             "#!/bin/sh
 case \"$*\" in
@@ -64,14 +81,23 @@ esac
         let path = format!("PATH={}:{path}", text(&folder));
         let script = root().join("deploy/action/install");
         let manifest = self.scratch.path().join("install.yaml");
-        let print = [&path, text(&script), "--manifest", text(&manifest), "--print"];
+        let print = [
+            &path,
+            text(&script),
+            "--manifest",
+            text(&manifest),
+            "--print",
+        ];
         let mut objects = read(&try_run("env", &[&print[..], args].concat())?);
-        objects.remove("Namespace /hostloop").expect("it has a namespace");
+        objects
+            .remove("Namespace /hostloop")
+            .expect("it has a namespace");
         Ok(objects)
     }
 
     fn on(&self, cluster: Cluster, args: &[&str]) -> Objects {
-        self.try_on(cluster, args).unwrap_or_else(|why| panic!("{cluster:?} {args:?}: {why}"))
+        self.try_on(cluster, args)
+            .unwrap_or_else(|why| panic!("{cluster:?} {args:?}: {why}"))
     }
 }
 
@@ -81,10 +107,23 @@ fn render(args: &[&str]) -> Objects {
 
 #[test]
 fn snapshots_by_choice_and_cluster() {
-    let other = Cluster { snapshots: "v1 ", groups: "v1beta2 v1 ", ..EMPTY };
-    let without_groups = Cluster { groups: "", ..other };
-    let old_groups = Cluster { groups: "v1beta1 v1beta2 ", ..other };
-    let ours = Cluster { is_ours: true, ..other };
+    let other = Cluster {
+        snapshots: "v1 ",
+        groups: "v1beta2 v1 ",
+        ..EMPTY
+    };
+    let without_groups = Cluster {
+        groups: "",
+        ..other
+    };
+    let old_groups = Cluster {
+        groups: "v1beta1 v1beta2 ",
+        ..other
+    };
+    let ours = Cluster {
+        is_ours: true,
+        ..other
+    };
     let controller = ["--crds", "--component", "snapshot-controller"];
     let class = ["--component", "snapshot-class"];
     let classes = [&class[..], &["--component", "group-snapshot-class"]].concat();
@@ -131,9 +170,17 @@ fn the_action_fits_older_servers() {
 #[test]
 fn the_action_installs_what_kustomize_renders() {
     let install = Install::new();
-    let pool = ["--pool", "default=/srv/p,image=1Gi,inline", "--default-class", "true"];
+    let pool = [
+        "--pool",
+        "default=/srv/p,image=1Gi,inline",
+        "--default-class",
+        "true",
+    ];
     assert_eq!(
-        install.on(EMPTY, &[&pool[..], &["--snapshot-controller", "false"]].concat()),
+        install.on(
+            EMPTY,
+            &[&pool[..], &["--snapshot-controller", "false"]].concat()
+        ),
         render(&[
             "--pool-dir",
             "/srv/p",
@@ -144,23 +191,40 @@ fn the_action_installs_what_kustomize_renders() {
         ])
     );
 
-    let pools =
-        ["--pool", "a=/dev/vdb,wipe", "--pool", "b=/srv/b,image=1Gi", "--pool", "c=/dev/vdc"];
+    let pools = [
+        "--pool",
+        "a=/dev/vdb,wipe",
+        "--pool",
+        "b=/srv/b,image=1Gi",
+        "--pool",
+        "c=/dev/vdc",
+    ];
     let objects = install.on(EMPTY, &pools);
     let (container, pod) = pod(&objects, "DaemonSet hostloop/hostloop");
     let args = container["args"].to_string();
-    for arg in
-        ["--pool=a=$(POOL_DIR)$(POOL_OPTIONS)", "--pool=b=/srv/b,image=1Gi", "--pool=c=/dev/vdc"]
-    {
+    for arg in [
+        "--pool=a=$(POOL_DIR)$(POOL_OPTIONS)",
+        "--pool=b=/srv/b,image=1Gi",
+        "--pool=c=/dev/vdc",
+    ] {
         assert!(args.contains(&format!("{arg:?}")), "no {arg} in {args}");
     }
-    let mounts = container["volumeMounts"].as_array().expect("there are mounts").iter();
+    let mounts = container["volumeMounts"]
+        .as_array()
+        .expect("there are mounts")
+        .iter();
     let mounts: Vec<_> = mounts.map(|mount| mount["mountPath"].as_str()).collect();
-    assert_eq!(mounts, [Some("/dev"), Some("/var/lib/kubelet"), Some("/srv/b")]);
+    assert_eq!(
+        mounts,
+        [Some("/dev"), Some("/var/lib/kubelet"), Some("/srv/b")]
+    );
     assert_eq!(pod["volumes"].as_array().map(Vec::len), Some(3));
 
     for (args, word) in [
-        (["--pool", "a=relative"], "--pool a=relative: write NAME=PATH"),
+        (
+            ["--pool", "a=relative"],
+            "--pool a=relative: write NAME=PATH",
+        ),
         (["--snapshot-controller", "maybe"], "auto, true or false"),
         (["--default-class", "yes"], "true or false"),
         (["--what", "is"], "unknown argument --what"),
@@ -174,7 +238,11 @@ fn the_action_installs_what_kustomize_renders() {
 fn a_release_is_fetched_whole_or_not_at_all() {
     let scratch = Scratch::new();
     let release = scratch.dir("release");
-    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
     let image = format!("hostloop-9.8.7-image-{arch}.tar.gz");
     std::fs::write(release.join("install.yaml"), "kind: List\n").expect("it can be written");
     std::fs::write(release.join("image"), "the image\n").expect("it can be written");
@@ -182,15 +250,23 @@ fn a_release_is_fetched_whole_or_not_at_all() {
         let cd = format!("cd {} && {script}", text(&release));
         machine::run("sh", &["-c", &cd])
     };
-    sh(&format!("gzip <image >{image} && rm image && sha256sum install.yaml {image} >SHA256SUMS"));
+    sh(&format!(
+        "gzip <image >{image} && rm image && sha256sum install.yaml {image} >SHA256SUMS"
+    ));
     let fetch = |to: &Path| {
         let from = format!("file://{}", text(&release));
-        action("fetch", &["--from", &from, "--version", "9.8.7", "--to", text(to)])
+        action(
+            "fetch",
+            &["--from", &from, "--version", "9.8.7", "--to", text(to)],
+        )
     };
     let to = scratch.path().join("fetched");
     fetch(&to).unwrap_or_else(|why| panic!("{why}"));
     let of = |file: &str| std::fs::read_to_string(to.join(file)).expect("it was fetched");
-    assert_eq!([of("install.yaml"), of("image.tar")], ["kind: List\n", "the image\n"]);
+    assert_eq!(
+        [of("install.yaml"), of("image.tar")],
+        ["kind: List\n", "the image\n"]
+    );
 
     std::fs::write(release.join("install.yaml"), "kind: Pod\n").expect("it can be written");
     let error = fetch(&scratch.path().join("damaged")).expect_err("the sums differ");

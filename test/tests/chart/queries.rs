@@ -17,7 +17,10 @@ fn queries_name_metrics_of_the_program() {
     }
     let named = queries::named();
     for (metric, place) in &named {
-        assert!(is_registered(&sources, metric), "{place}: the program has no metric {metric}");
+        assert!(
+            is_registered(&sources, metric),
+            "{place}: the program has no metric {metric}"
+        );
     }
     assert!(!is_registered(&sources, "hostloop_pool_upright"));
     assert!(!is_registered(&sources, "workqueue_depth_total_total"));
@@ -27,7 +30,9 @@ fn queries_name_metrics_of_the_program() {
 /// True if the name, with or without a suffix, is a literal of the sources, or if a test expects a
 /// sample of it.
 fn is_registered(sources: &str, metric: &str) -> bool {
-    let base = SUFFIXES.iter().find_map(|suffix| metric.strip_suffix(suffix));
+    let base = SUFFIXES
+        .iter()
+        .find_map(|suffix| metric.strip_suffix(suffix));
     let mut names = [Some(metric), base].into_iter().flatten();
     names.any(|name| sources.contains(&format!("\"{name}\"")))
         || sources.contains(&format!("{metric}{{"))

@@ -12,25 +12,67 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let of_kind = pool("/var/lib/hostloop", &["image=20Gi"]);
     let kind = json!({"snapshotController": true, "pools": of_kind});
     let inline = json!({"pools": pool("/srv/p", &["image=1Gi", "inline"])});
-    let of_pool = vec!["--pool-dir", "/srv/p", "--pool-options", ",image=1Gi,inline"];
+    let of_pool = vec![
+        "--pool-dir",
+        "/srv/p",
+        "--pool-options",
+        ",image=1Gi,inline",
+    ];
     let image = json!({"image": {"repository": "registry.example.com/hostloop", "tag": "9"}});
-    let of_image = vec!["--image", "registry.example.com/hostloop:9", "--component", "registry"];
+    let of_image = vec![
+        "--image",
+        "registry.example.com/hostloop:9",
+        "--component",
+        "registry",
+    ];
     let class = json!({"classes": {"hostloop-ext4": {"default": true}}});
     let monitoring = json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}});
     let controllers = "*,-health";
     let snapshots = json!({"snapshotController": true});
     vec![
         ("the defaults", json!({}), vec![]),
-        ("attach", json!({"attach": true}), vec!["--overlay", "attach"]),
-        ("snapshotController", snapshots, vec!["--overlay", "snapshot-controller"]),
-        ("kubeletDir", json!({"kubeletDir": kubelet}), vec!["--kubelet-dir", kubelet]),
-        ("the values of the overlay k0s", k0s, vec!["--overlay", "k0s"]),
-        ("the values of the overlay kind", kind, vec!["--overlay", "kind"]),
+        (
+            "attach",
+            json!({"attach": true}),
+            vec!["--overlay", "attach"],
+        ),
+        (
+            "snapshotController",
+            snapshots,
+            vec!["--overlay", "snapshot-controller"],
+        ),
+        (
+            "kubeletDir",
+            json!({"kubeletDir": kubelet}),
+            vec!["--kubelet-dir", kubelet],
+        ),
+        (
+            "the values of the overlay k0s",
+            k0s,
+            vec!["--overlay", "k0s"],
+        ),
+        (
+            "the values of the overlay kind",
+            kind,
+            vec!["--overlay", "kind"],
+        ),
         ("a pool", inline, of_pool),
-        ("controllers", json!({"controllers": controllers}), vec!["--controllers", controllers]),
+        (
+            "controllers",
+            json!({"controllers": controllers}),
+            vec!["--controllers", controllers],
+        ),
         ("an image of a registry", image, of_image),
-        ("a default class", class, vec!["--component", "default-class"]),
-        ("monitoring", monitoring, vec!["--component", "pod-monitor", "--component", "alerts"]),
+        (
+            "a default class",
+            class,
+            vec!["--component", "default-class"],
+        ),
+        (
+            "monitoring",
+            monitoring,
+            vec!["--component", "pod-monitor", "--component", "alerts"],
+        ),
     ]
 }
 
@@ -44,7 +86,10 @@ fn the_chart_fits_older_servers() {
     };
     for version in ["1.30.0", "1.33.9-rc.1"] {
         let objects = render(version);
-        assert_eq!(objects.keys().collect::<Vec<_>>(), older.keys().collect::<Vec<_>>());
+        assert_eq!(
+            objects.keys().collect::<Vec<_>>(),
+            older.keys().collect::<Vec<_>>()
+        );
         let driver = "CSIDriver /hostloop.csi.dev";
         assert_eq!(objects[driver]["spec"], older[driver]["spec"]);
     }
@@ -60,14 +105,22 @@ fn the_chart_renders_what_kustomize_renders() {
         let (mut ours, theirs) = (of_helm(values), of_kustomize(args));
         // The chart's own objects have these labels; those of a kustomize component have none.
         for (key, object) in &mut ours {
-            let Some(other) = theirs.get(key) else { panic!("{what}: only Helm renders {key}") };
+            let Some(other) = theirs.get(key) else {
+                panic!("{what}: only Helm renders {key}")
+            };
             for label in ["app.kubernetes.io/part-of", "app.kubernetes.io/version"] {
-                let labels = object["metadata"]["labels"].as_object_mut().expect("it has labels");
+                let labels = object["metadata"]["labels"]
+                    .as_object_mut()
+                    .expect("it has labels");
                 if other["metadata"]["labels"].get(label).is_none() {
                     labels.remove(label);
                 }
             }
-            assert!(object == other, "{what}: {key} differs:\n{}", difference(object, other));
+            assert!(
+                object == other,
+                "{what}: {key} differs:\n{}",
+                difference(object, other)
+            );
             compared += 1;
         }
         for key in theirs.keys() {
@@ -82,8 +135,11 @@ fn difference(helm: &Value, kustomize: &Value) -> String {
     let lines = |object: &Value| serde_json::to_string_pretty(object).expect("it is JSON");
     let (helm, kustomize) = (lines(helm), lines(kustomize));
     let only = |mark: char, of: &str, than: &str| {
-        let new = of.lines().filter(|line| !than.lines().any(|other| other == *line));
-        new.map(|line| format!("{mark} {}\n", line.trim())).collect::<String>()
+        let new = of
+            .lines()
+            .filter(|line| !than.lines().any(|other| other == *line));
+        new.map(|line| format!("{mark} {}\n", line.trim()))
+            .collect::<String>()
     };
     only('+', &helm, &kustomize) + &only('-', &kustomize, &helm)
 }
@@ -122,7 +178,10 @@ fn the_snapshot_api_comes_with_the_snapshot_controller() {
     assert!(definitions(false).is_empty());
     let files = hostloop_test::machine::root().join("deploy/crds");
     let mut shipped = String::new();
-    for file in std::fs::read_dir(files).expect("the folder is there").flatten() {
+    for file in std::fs::read_dir(files)
+        .expect("the folder is there")
+        .flatten()
+    {
         if file.file_name() != "kustomization.yaml" {
             let text = std::fs::read_to_string(file.path()).expect("it can be read");
             shipped.push_str(&format!("---\n{text}\n"));

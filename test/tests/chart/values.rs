@@ -19,15 +19,30 @@ fn a_mistake_is_an_error_that_names_the_value() {
         (json!({"image": {"digest": "0123"}}), "digest"),
         (json!({"pools": []}), "pools"),
         (pool(json!({"name": "default"})), "path"),
-        (pool(json!({"name": "default", "path": "/p", "size": "1Gi"})), "size"),
-        (pool(json!({"name": "default", "path": "/p", "options": ["imgae=1Gi"]})), "options"),
-        (pool(json!({"name": "default", "path": "/p", "options": "image=1Gi"})), "options"),
+        (
+            pool(json!({"name": "default", "path": "/p", "size": "1Gi"})),
+            "size",
+        ),
+        (
+            pool(json!({"name": "default", "path": "/p", "options": ["imgae=1Gi"]})),
+            "options",
+        ),
+        (
+            pool(json!({"name": "default", "path": "/p", "options": "image=1Gi"})),
+            "options",
+        ),
         (
             json!({"pools": [{"name": "a", "path": "/p"}, {"name": "a", "path": "/q"}]}),
             "each needs a name of its own",
         ),
-        (json!({"classes": {"hostloop-ext4": {"reclaim": "Retain"}}}), "reclaim"),
-        (json!({"classes": {"hostloop-ext4": {"parameters": {"thick": true}}}}), "thick"),
+        (
+            json!({"classes": {"hostloop-ext4": {"reclaim": "Retain"}}}),
+            "reclaim",
+        ),
+        (
+            json!({"classes": {"hostloop-ext4": {"parameters": {"thick": true}}}}),
+            "thick",
+        ),
         (
             json!({"classes": {"hostloop-ext4": {"default": true},
                 "hostloop-xfs": {"default": true}}}),
@@ -65,7 +80,9 @@ fn further_pools_are_arguments_and_volumes() {
     // A device is in /dev, which the container has.
     let paths = |list: &Value, at: &str| {
         let paths = list.as_array().expect("a list").iter();
-        paths.map(|item| item.pointer(at).cloned().unwrap_or_default()).collect::<Vec<_>>()
+        paths
+            .map(|item| item.pointer(at).cloned().unwrap_or_default())
+            .collect::<Vec<_>>()
     };
     let expected = ["/dev", "/var/lib/kubelet", "/srv/slow", "/srv/fast"].map(Value::from);
     assert_eq!(paths(&pod["volumes"], "/hostPath/path"), expected);
@@ -90,7 +107,10 @@ fn values_reach_their_objects() {
         "dashboard": {"enabled": true},
     }));
     let image = format!("r.example.com/h:{}@{digest}", env!("CARGO_PKG_VERSION"));
-    for key in ["DaemonSet hostloop/hostloop", "Deployment hostloop/hostloop-controller"] {
+    for key in [
+        "DaemonSet hostloop/hostloop",
+        "Deployment hostloop/hostloop-controller",
+    ] {
         let (container, pod) = pod(&objects, key);
         assert_eq!(container["image"], image);
         assert_eq!(container["imagePullPolicy"], "Always");
@@ -124,11 +144,20 @@ fn values_reach_their_objects() {
 fn the_notes_say_what_to_type_next() {
     let chart = root().join("deploy/chart/hostloop");
     let notes = |sets: &[&str]| {
-        let install = ["install", "mine", text(&chart), "--namespace=store", "--dry-run=client"];
+        let install = [
+            "install",
+            "mine",
+            text(&chart),
+            "--namespace=store",
+            "--dry-run=client",
+        ];
         let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let said = tools::run_helm(&[&install[..], &sets].concat());
         let said = said.unwrap_or_else(|why| panic!("{why}"));
-        said.split_once("\nNOTES:\n").expect("there are notes").1.to_owned()
+        said.split_once("\nNOTES:\n")
+            .expect("there are notes")
+            .1
+            .to_owned()
     };
     let plain = notes(&[]);
     for line in [
@@ -138,14 +167,20 @@ fn the_notes_say_what_to_type_next() {
         "    kind load image-archive hostloop.tar",
         "    kubectl label namespace store pod-security.kubernetes.io/enforce=privileged",
     ] {
-        assert!(plain.lines().any(|known| known == line), "no {line:?} in\n{plain}");
+        assert!(
+            plain.lines().any(|known| known == line),
+            "no {line:?} in\n{plain}"
+        );
     }
     let complete = notes(&[
         "snapshotController=true",
         "classes.hostloop-ext4.default=true",
         "image.repository=r.example.com/h",
     ]);
-    assert!(complete.contains("Claims without a class get hostloop-ext4."), "{complete}");
+    assert!(
+        complete.contains("Claims without a class get hostloop-ext4."),
+        "{complete}"
+    );
     for word in ["snapshotController=true", "kind load"] {
         assert!(!complete.contains(word), "{word} in\n{complete}");
     }

@@ -48,7 +48,12 @@ impl Site {
         }
         let driver = spec.start();
         let leaks = Leaks::before(&scratch, &[&pool], &driver);
-        Site { driver, leaks, pool, scratch }
+        Site {
+            driver,
+            leaks,
+            pool,
+            scratch,
+        }
     }
 
     fn staging(&self, name: &str) -> PathBuf {
@@ -176,8 +181,10 @@ async fn the_same_volume_is_staged_and_published_once() {
         assert_eq!(mount_points(&table, &path).len(), 1, "mounts at {path:?}");
     }
     let answers = all_at_once(&clients, requests::snapshot("snapshot-one", &id)).await;
-    let ids: BTreeSet<_> =
-        answers.into_iter().filter_map(|a| Some(a.snapshot?.snapshot_id)).collect();
+    let ids: BTreeSet<_> = answers
+        .into_iter()
+        .filter_map(|a| Some(a.snapshot?.snapshot_id))
+        .collect();
     assert_eq!(ids.len(), 1, "one name, one snapshot");
     for id in ids {
         all_at_once(&clients, requests::delete_snapshot(&id)).await;
@@ -194,7 +201,10 @@ async fn the_same_volume_is_staged_and_published_once() {
 async fn different_volumes_never_wait_for_abort() {
     let site = Site::new(PoolKind::Xfs);
     let clients = site.clients(16).await;
-    let lives = clients.iter().enumerate().map(|(n, csi)| life(&site, csi, format!("v{n}")));
+    let lives = clients
+        .iter()
+        .enumerate()
+        .map(|(n, csi)| life(&site, csi, format!("v{n}")));
     for outcome in join_all(lives).await {
         outcome.expect("a call for one volume never aborts that of another");
     }
@@ -226,7 +236,10 @@ async fn disorder_ends_in_order() {
     let site = Site::new(PoolKind::Btrfs);
     let clients = site.clients(8).await;
     let names = ["a", "b", "c"];
-    let workers = clients.iter().enumerate().map(|(seed, csi)| disorder(&site, csi, seed, &names));
+    let workers = clients
+        .iter()
+        .enumerate()
+        .map(|(seed, csi)| disorder(&site, csi, seed, &names));
     let internal: usize = join_all(workers).await.into_iter().sum();
     assert_eq!(internal, 0, "calls that end in an internal error");
     let csi = &clients[0];
@@ -277,7 +290,10 @@ async fn random_call(site: &Site, csi: &Csi, name: &str, number: u64) -> Result<
 
 fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
     let volume_content_source = requests::of_volume(id);
-    csi::CreateVolumeRequest { volume_content_source, ..new_volume(name, bytes) }
+    csi::CreateVolumeRequest {
+        volume_content_source,
+        ..new_volume(name, bytes)
+    }
 }
 
 /// Stops a copy just before its first byte, for longer than a client waits for any answer.
@@ -297,13 +313,17 @@ async fn nothing_waits_for_a_copy_elsewhere() {
     // The copy's image gets its length just before the first byte.
     let begun = || async { (images(&site.pool, 64 * MIB) == 2).then_some(()) };
     until(PATIENCE, begun).await.expect("the copy begins");
-    life(&site, &csi, "other".to_owned()).await.expect("another volume goes its way");
+    life(&site, &csi, "other".to_owned())
+        .await
+        .expect("another volume goes its way");
     drop(csi);
     assert!(!copy.is_finished(), "the copy hangs");
 
     // The copy ends only with the driver.
     site.driver.kill();
-    copy.await.expect("the call returns").expect_err("the copy was not finished");
+    copy.await
+        .expect("the call returns")
+        .expect_err("the copy was not finished");
     site.driver = DriverSpec::new(&site.scratch, &[&site.pool]).start();
     let csi = site.driver.csi().await;
     let copied = id_of(csi.ok(request).await);
@@ -315,6 +335,10 @@ async fn nothing_waits_for_a_copy_elsewhere() {
 
 /// The number of images in a pool that have this length.
 fn images(pool: &PoolFixture, bytes: u64) -> usize {
-    let images = files_in(pool.root()).into_iter().map(|entry| entry.join("image"));
-    images.filter(|image| image.metadata().is_ok_and(|found| found.len() == bytes)).count()
+    let images = files_in(pool.root())
+        .into_iter()
+        .map(|entry| entry.join("image"));
+    images
+        .filter(|image| image.metadata().is_ok_and(|found| found.len() == bytes))
+        .count()
 }

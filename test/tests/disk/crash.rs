@@ -35,8 +35,11 @@ const OPENED: [(PoolKind, usize); 5] = [
 ];
 
 /// The pools that are adopted, each with the number of effects of its opening.
-const ADOPTED: [(PoolKind, usize); 3] =
-    [(PoolKind::Ext4, 16), (PoolKind::Image, 32), (PoolKind::Device, 28)];
+const ADOPTED: [(PoolKind, usize); 3] = [
+    (PoolKind::Ext4, 16),
+    (PoolKind::Image, 32),
+    (PoolKind::Device, 28),
+];
 
 /// The number of effects of a start with a known pool.
 fn start_effects(pool: PoolKind) -> usize {
@@ -60,10 +63,18 @@ async fn what_was_answered_survives_every_kill() {
     let only = std::env::var("HOSTLOOP_CRASH_ONLY").unwrap_or_default();
     let mut tasks: Vec<(String, usize, BoxFuture<'static, Walk>)> = Vec::new();
     for (pool, effects) in OPENED {
-        tasks.push((format!("open {}", pool.name()), effects, walk_opening(pool).boxed()));
+        tasks.push((
+            format!("open {}", pool.name()),
+            effects,
+            walk_opening(pool).boxed(),
+        ));
     }
     for (pool, effects) in ADOPTED {
-        tasks.push((format!("adopt {}", pool.name()), effects, walk_adopting(pool).boxed()));
+        tasks.push((
+            format!("adopt {}", pool.name()),
+            effects,
+            walk_adopting(pool).boxed(),
+        ));
     }
     for scenario in LONG {
         let name = format!("{scenario}, at any moment");
@@ -71,7 +82,11 @@ async fn what_was_answered_survives_every_kill() {
     }
     for scenario in SCENARIOS {
         let effects = start_effects(scenario.pool) + scenario.effects;
-        tasks.push((scenario.to_string(), effects, walk_effects(*scenario).boxed()));
+        tasks.push((
+            scenario.to_string(),
+            effects,
+            walk_effects(*scenario).boxed(),
+        ));
     }
     tasks.retain(|(name, ..)| name.contains(&only));
     assert!(!tasks.is_empty(), "no scenario has {only:?} in its name");
@@ -138,7 +153,10 @@ async fn walk_moments(scenario: Scenario) -> Walk {
     let mut arena = Arena::new(scenario).await;
     arena.prepare().await;
     let begin = Instant::now();
-    assert!(matches!(arena.act().await, Ended::Done), "the act fails undisturbed");
+    assert!(
+        matches!(arena.act().await, Ended::Done),
+        "the act fails undisturbed"
+    );
     let takes = begin.elapsed();
     arena.finish(scenario.act.len()).await;
     for moment in 0..MOMENTS {
@@ -197,10 +215,16 @@ fn dies_opening(mut driver: Driver, effect: usize) -> Option<Dead> {
     let until = Instant::now() + PATIENCE;
     while !driver.log().contains("pool open") {
         let log = driver.tail();
-        assert!(Instant::now() < until, "before effect {effect}, the pool is not opened:\n{log}");
+        assert!(
+            Instant::now() < until,
+            "before effect {effect}, the pool is not opened:\n{log}"
+        );
         if let Some(status) = driver.wait_ended(Duration::from_millis(100)) {
             println!("before effect {effect}, the driver served without its pool:\n{log}");
-            return Some(Dead { status, log: driver.tail() });
+            return Some(Dead {
+                status,
+                log: driver.tail(),
+            });
         }
     }
     None

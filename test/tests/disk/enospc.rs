@@ -53,9 +53,18 @@ async fn every_effect_may_meet_a_full_pool() {
     machine::require();
     let chosen = |s: &&Scenario| INJECTED.contains(&(s.name, s.pool));
     let scenarios: Vec<_> = SCENARIOS.iter().filter(chosen).copied().collect();
-    assert_eq!(scenarios.len(), INJECTED.len(), "every name above is a scenario's");
-    let walks = scenarios.into_iter().map(|one| (one.to_string(), one.effects, walk(one)));
-    println!("ENOSPC injected at {} effects", walk_all(walks).await.count());
+    assert_eq!(
+        scenarios.len(),
+        INJECTED.len(),
+        "every name above is a scenario's"
+    );
+    let walks = scenarios
+        .into_iter()
+        .map(|one| (one.to_string(), one.effects, walk(one)));
+    println!(
+        "ENOSPC injected at {} effects",
+        walk_all(walks).await.count()
+    );
 }
 
 async fn walk(scenario: Scenario) -> Walk {
@@ -116,7 +125,10 @@ fn assert_clear(what: &str, status: &Status) {
     assert!(codes.contains(&status.code()), "{what}: {status:?}");
     let clear = ["no room", "no space", "full"];
     let said = status.message().to_lowercase();
-    assert!(clear.iter().any(|words| said.contains(words)), "{what}: {said:?} is not clear");
+    assert!(
+        clear.iter().any(|words| said.contains(words)),
+        "{what}: {said:?} is not clear"
+    );
 }
 
 /// Fills a filesystem with this file, until nothing can be written any more.
@@ -126,7 +138,11 @@ fn fill(ballast: &Path) {
     // Large pieces first, then small ones into what is left.
     for piece in [8 << 20, 1 << 20, 64 << 10, 4 << 10] {
         let bytes = vec![0xa5; piece];
-        while file.write_all(&bytes).and_then(|()| file.sync_data()).is_ok() {}
+        while file
+            .write_all(&bytes)
+            .and_then(|()| file.sync_data())
+            .is_ok()
+        {}
     }
 }
 
@@ -159,8 +175,14 @@ const BEFORE: &[Step] = &[
     Step::Attach("fresh"),
     create("idle", EXT4),
     create("doomed", EXT4),
-    Step::Snapshot { snapshot: "old", volume: "used" },
-    Step::Snapshot { snapshot: "doomed", volume: "doomed" },
+    Step::Snapshot {
+        snapshot: "old",
+        volume: "used",
+    },
+    Step::Snapshot {
+        snapshot: "doomed",
+        volume: "doomed",
+    },
 ];
 
 const THICK: Step = create("thick", EXT4.with(&[("provisioning", "thick")]));
@@ -169,18 +191,33 @@ const THICK: Step = create("thick", EXT4.with(&[("provisioning", "thick")]));
 const ASKED: &[Step] = &[
     create("thin", EXT4),
     THICK,
-    Step::Snapshot { snapshot: "new", volume: "idle" },
-    Step::Group { group: "g", volumes: &["idle"] },
-    Step::Expand { volume: "idle", mib: 64 },
+    Step::Snapshot {
+        snapshot: "new",
+        volume: "idle",
+    },
+    Step::Group {
+        group: "g",
+        volumes: &["idle"],
+    },
+    Step::Expand {
+        volume: "idle",
+        mib: 64,
+    },
     // A copy of `idle` shares blocks with it, which no btrfs can unshare.
-    Step::Modify { volume: "fresh", parameters: &[("provisioning", "thick")] },
+    Step::Modify {
+        volume: "fresh",
+        parameters: &[("provisioning", "thick")],
+    },
     Step::Attach("idle"),
     Step::Stage("fresh"),
 ];
 
 /// Steps that must succeed on a full pool, because they free its space.
 const WAYS_OUT: &[Step] = &[
-    Step::Unpublish { volume: "used", target: "pod" },
+    Step::Unpublish {
+        volume: "used",
+        target: "pod",
+    },
     Step::Unstage("used"),
     Step::DeleteSnapshot("doomed"),
     Step::Delete("doomed"),
@@ -191,8 +228,9 @@ async fn full_pool(kind: PoolKind) {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, 512 * MIB);
     // The filesystem is to refuse requests, not the driver's limits on what it promises.
-    let driver =
-        DriverSpec::new(&scratch, &[&pool]).args(["--overcommit", "100", "--reserve", "0"]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool])
+        .args(["--overcommit", "100", "--reserve", "0"])
+        .start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
     let csi = driver.csi().await;
     let mut world = World::new(scratch.dir("kubelet"));
@@ -208,7 +246,12 @@ async fn full_pool(kind: PoolKind) {
             refused.push(*step);
         }
     }
-    println!("{}: {} of {} refused", kind.name(), refused.len(), ASKED.len());
+    println!(
+        "{}: {} of {} refused",
+        kind.name(),
+        refused.len(),
+        ASKED.len()
+    );
     assert!(refused.contains(&THICK), "a thick volume on a full pool");
     world.verify_lists(&csi).await;
     for step in WAYS_OUT {
@@ -263,7 +306,14 @@ async fn promise_all(csi: &Csi, thick: bool) {
     refuse("more than there is", beyond).await;
     let all = id_of(csi.ok(ask("pvc-all", available)).await);
     refuse("one more volume", ask("pvc-one-more", 64 * MIB)).await;
-    assert!(csi.ok(capacity).await.available_capacity < 64 << 20, "capacity after all is taken");
-    assert_eq!(csi.volume_ids().await, std::slice::from_ref(&all), "what was refused is not there");
+    assert!(
+        csi.ok(capacity).await.available_capacity < 64 << 20,
+        "capacity after all is taken"
+    );
+    assert_eq!(
+        csi.volume_ids().await,
+        std::slice::from_ref(&all),
+        "what was refused is not there"
+    );
     csi.ok(delete(&all)).await;
 }

@@ -74,7 +74,10 @@ async fn hostile_requests_change_nothing() {
     let lost =
         |(rpc, all): &&(&str, usize)| sent.get(rpc).copied().unwrap_or_default() * 10 < all * 9;
     let lost: Vec<_> = SENT.iter().filter(lost).collect();
-    assert!(lost.is_empty(), "more than a tenth of these requests was not sent: {lost:?}");
+    assert!(
+        lost.is_empty(),
+        "more than a tenth of these requests was not sent: {lost:?}"
+    );
 }
 
 /// The driver accepts odd, legal requests: long paths, large contexts and secrets, a symlink in

@@ -45,9 +45,16 @@ async fn every_kind_of_leak_is_found() {
     let only = |begin: &str, end: &str| {
         let found = found();
         let is_it = |leak: &String| leak.starts_with(begin) && leak.ends_with(end);
-        assert!(matches!(&found[..], [leak] if is_it(leak)), "{begin}…{end}: {found:?}");
+        assert!(
+            matches!(&found[..], [leak] if is_it(leak)),
+            "{begin}…{end}: {found:?}"
+        );
     };
-    assert!(found().is_empty(), "nothing has happened yet: {:?}", found());
+    assert!(
+        found().is_empty(),
+        "nothing has happened yet: {:?}",
+        found()
+    );
 
     let csi = driver.csi().await;
     let id = id_of(csi.ok(new_volume("pvc-left", 32 * MIB)).await);
@@ -66,7 +73,10 @@ async fn every_kind_of_leak_is_found() {
     assert_eq!(found()[0], format!("mount at {}", mount.display()));
     machine::run("umount", &[text(&mount)]);
 
-    let sleep = child::command("sleep").arg("60").arg0(scratch.path()).spawn();
+    let sleep = child::command("sleep")
+        .arg("60")
+        .arg0(scratch.path())
+        .spawn();
     let sleep = Program::new(sleep.expect("sleep starts"));
     only(&format!("process {}: ", sleep.pid()), "");
     drop(sleep);
@@ -97,7 +107,10 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
     let inside = scratch.dir("inside");
     let namespace = Namespace::new(&scratch);
     let handle = format!("--mount={}", text(&namespace.handle()));
-    machine::run("nsenter", &[&handle, "--", "mount", "-t", "tmpfs", "t", text(&inside)]);
+    machine::run(
+        "nsenter",
+        &[&handle, "--", "mount", "-t", "tmpfs", "t", text(&inside)],
+    );
     let view = namespace.view(&inside.join("file"));
     let sum = data::write(&view, 7);
     assert_eq!(data::read(&view), sum);
@@ -111,12 +124,22 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
 #[test]
 fn a_device_that_another_file_has_taken_stays_attached() {
     fn by_scripts(devices: &[Loop]) {
-        for Loop { minor, backing_device, backing_inode, .. } in devices {
+        for Loop {
+            minor,
+            backing_device,
+            backing_inode,
+            ..
+        } in devices
+        {
             let script = ". scripts/lib.sh; . scripts/cluster-lib/clean.sh; detach \"$@\"";
-            let row =
-                [format!("/dev/loop{minor}"), backing_device.clone(), backing_inode.to_string()];
+            let row = [
+                format!("/dev/loop{minor}"),
+                backing_device.clone(),
+                backing_inode.to_string(),
+            ];
             let mut bash = child::command("bash");
-            bash.current_dir(machine::root()).args(["-euo", "pipefail", "-c", script, "bash"]);
+            bash.current_dir(machine::root())
+                .args(["-euo", "pipefail", "-c", script, "bash"]);
             assert!(bash.args(row).status().is_ok_and(|status| status.success()));
         }
     }
@@ -128,7 +151,10 @@ fn a_device_that_another_file_has_taken_stays_attached() {
         let attached = || loops::beneath(scratch.path());
         let listed = attached();
         assert_eq!(listed.len(), 1);
-        let other = Loop { backing_inode: listed[0].backing_inode + 1, ..listed[0].clone() };
+        let other = Loop {
+            backing_inode: listed[0].backing_inode + 1,
+            ..listed[0].clone()
+        };
         detach(&[other]);
         assert_eq!(attached(), listed);
         detach(&listed);

@@ -48,7 +48,10 @@ fn run(what: &str, scratch: &Scratch, endpoint: &str, more: &[String], expected:
         .output()
         .expect("csi-sanity starts");
     let said = String::from_utf8_lossy(&output.stdout);
-    let closing = said.lines().rev().find_map(|line| Some(line.split_once(" -- ")?.1));
+    let closing = said
+        .lines()
+        .rev()
+        .find_map(|line| Some(line.split_once(" -- ")?.1));
     println!("csi-sanity on {what}: {closing:?}");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(closing, Some(expected), "{said}{errors}");
@@ -71,7 +74,10 @@ fn sanity(kind: PoolKind, driver_args: &[&str], sanity_args: &[&str], expected: 
         .args(driver_args.iter().copied())
         .start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
-    let secrets: String = SECRETS.iter().map(|s| format!("{s}:\n  password: {SECRET}\n")).collect();
+    let secrets: String = SECRETS
+        .iter()
+        .map(|s| format!("{s}:\n  password: {SECRET}\n"))
+        .collect();
     let secrets = scratch.file("secrets.yaml", &secrets);
     let mut args = vec![
         format!("--csi.testvolumesize={GIB}"),
@@ -136,6 +142,12 @@ fn every_spec_but_one_on_the_memory_driver() {
     let args = [mutable(&scratch, "speed: \"9\"\n")];
     // Snapshots with a topology: csi-sanity compares those by more than their content.
     let expected = "101 Passed | 0 Failed | 1 Pending | 1 Skipped";
-    run("the memory driver", &scratch, &driver.endpoint(), &args, expected);
+    run(
+        "the memory driver",
+        &scratch,
+        &driver.endpoint(),
+        &args,
+        expected,
+    );
     driver.assert_nothing_left();
 }

@@ -62,7 +62,10 @@ pub(crate) async fn walk_all<F: Future<Output = Walk> + Send + 'static>(
     while let Some((name, effects, result)) = walks.next().await {
         match result {
             Ok(walk) if walk.count() * 10 < effects * 9 => {
-                failures.push(format!("{name}: only {} of {effects} effects", walk.count()));
+                failures.push(format!(
+                    "{name}: only {} of {effects} effects",
+                    walk.count()
+                ));
             }
             Ok(walk) => {
                 for (at, number) in walk.effects {

@@ -87,7 +87,11 @@ pub(crate) fn controllers_that_are_left_out_do_nothing(world: &World) {
     std::thread::sleep(Duration::from_secs(5));
     let unplaced = space.claim_now("unplaced");
     assert_text(&unplaced, "/status/phase", "Pending");
-    assert_text(&unplaced, "/metadata/annotations/volume.kubernetes.io~1selected-node", "");
+    assert_text(
+        &unplaced,
+        "/metadata/annotations/volume.kubernetes.io~1selected-node",
+        "",
+    );
     let small = space.claim_now("data");
     assert_text(&small, "/status/capacity/storage", "512Mi");
     assert_eq!(small["status"]["allocatedResourceStatuses"], Value::Null);

@@ -23,12 +23,22 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
     space.claim("data", "hostloop-ext4", objects::with_attributes(&keeps));
     space.run("pod", &["data"]);
     let volume = space.volume("data");
-    let seen = || (read_ahead(&space), discards(&space), allocated(&space, &volume));
+    let seen = || {
+        (
+            read_ahead(&space),
+            discards(&space),
+            allocated(&space, &volume),
+        )
+    };
     let sparse = |bytes: u64| bytes < 256 << 20;
     let current = "/status/currentVolumeAttributesClassName";
     assert_text(&space.claim_now("data"), current, &keeps);
     let (kib, discards, bytes) = seen();
-    assert_eq!((kib.as_str(), discards, sparse(bytes)), ("256", false, true), "{bytes} bytes");
+    assert_eq!(
+        (kib.as_str(), discards, sparse(bytes)),
+        ("256", false, true),
+        "{bytes} bytes"
+    );
 
     for (class, expected) in [
         ("hostloop-streaming", ("4096", false, true)),
@@ -37,8 +47,16 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
     ] {
         space.modify("data", class);
         let (kib, discards, bytes) = seen();
-        assert_eq!((kib.as_str(), discards, sparse(bytes)), expected, "{class}: {bytes} bytes");
-        assert_text(&space.volume("data"), "/spec/volumeAttributesClassName", class);
+        assert_eq!(
+            (kib.as_str(), discards, sparse(bytes)),
+            expected,
+            "{class}: {bytes} bytes"
+        );
+        assert_text(
+            &space.volume("data"),
+            "/spec/volumeAttributesClassName",
+            class,
+        );
     }
     space.end();
 }
@@ -53,7 +71,10 @@ fn class(space: &Space<'_>, suffix: &str, parameters: Value) -> String {
 /// The read-ahead of the volume's device, in KiB.
 fn read_ahead(space: &Space<'_>) -> String {
     let device = "$(awk '$5 == \"/data\" { print $3 }' /proc/self/mountinfo)";
-    space.sh("pod", &format!("cat /sys/dev/block/{device}/queue/read_ahead_kb"))
+    space.sh(
+        "pod",
+        &format!("cat /sys/dev/block/{device}/queue/read_ahead_kb"),
+    )
 }
 
 /// True if the volume is mounted with the option `discard`.
@@ -64,7 +85,12 @@ fn discards(space: &Space<'_>) -> bool {
 
 /// The bytes that the volume's files take in the pool.
 fn allocated(space: &Space<'_>, volume: &Value) -> u64 {
-    let folder = space.world.home(volume).pool().join("volumes").join(handle_of(volume));
+    let folder = space
+        .world
+        .home(volume)
+        .pool()
+        .join("volumes")
+        .join(handle_of(volume));
     let files = std::fs::read_dir(&folder).expect("the volume has a folder");
     let bytes = files.map(|file| {
         let file = file.and_then(|file| file.metadata());

@@ -51,7 +51,13 @@ impl Space<'_> {
     fn apply(&self, file: &str) {
         assert!(FILES.contains(&file), "{file} is not in the list of files");
         let path = folder().join(format!("{file}.yaml"));
-        let arguments = ["apply", "--namespace", &self.name, "-f", machine::text(&path)];
+        let arguments = [
+            "apply",
+            "--namespace",
+            &self.name,
+            "-f",
+            machine::text(&path),
+        ];
         self.world.cluster().kubectl(&arguments);
     }
 
@@ -61,28 +67,35 @@ impl Space<'_> {
 
     /// Waits until the pod's log has this text.
     fn logged(&self, pod: &str, expected: &str) {
-        self.world.until(&format!("{expected:?} in the log of {pod}"), || {
-            let log = self.log(pod);
-            check(log.contains(expected), || log)
-        });
+        self.world
+            .until(&format!("{expected:?} in the log of {pod}"), || {
+                let log = self.log(pod);
+                check(log.contains(expected), || log)
+            });
     }
 
     /// The pods with this label `app`, once this number of them is ready.
     fn ready_pods(&self, app: &str, count: usize) -> Vec<Value> {
         let of = |pod: &Value| pod["metadata"]["labels"]["app"] == app;
-        self.world.until(&format!("{count} ready pods of {app}"), || {
-            let mut pods = self.world.list("Pod", &self.name);
-            pods.retain(|pod| of(pod) && is_ready(pod));
-            check(pods.len() == count, || self.events())?;
-            Ok(pods)
-        })
+        self.world
+            .until(&format!("{count} ready pods of {app}"), || {
+                let mut pods = self.world.list("Pod", &self.name);
+                pods.retain(|pod| of(pod) && is_ready(pod));
+                check(pods.len() == count, || self.events())?;
+                Ok(pods)
+            })
     }
 }
 
 pub(crate) fn every_file_has_a_test(_: &World) {
     let files = std::fs::read_dir(folder()).expect("the examples are there");
     let files: BTreeSet<String> = files
-        .map(|file| file.expect("its name").file_name().to_string_lossy().into_owned())
+        .map(|file| {
+            file.expect("its name")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect();
     let expected = FILES.iter().map(|file| format!("{file}.yaml"));
     assert_eq!(files, expected.collect());
@@ -146,8 +159,10 @@ pub(crate) fn group_snapshot(world: &World) {
     space.ready("group");
     snapshots::ready(&space, "VolumeGroupSnapshot", "group");
     let members = world.list("VolumeSnapshot", &space.name);
-    let mut claims: Vec<_> =
-        members.iter().map(|one| text(one, "/spec/source/persistentVolumeClaimName")).collect();
+    let mut claims: Vec<_> = members
+        .iter()
+        .map(|one| text(one, "/spec/source/persistentVolumeClaimName"))
+        .collect();
     claims.sort_unstable();
     assert_eq!(claims, ["group-data", "group-log"]);
     for claim in claims {
@@ -168,17 +183,23 @@ pub(crate) fn inline(world: &World) {
 
 pub(crate) fn rwop(world: &World) {
     let space = applied(world, "rwop");
-    space.world.until("one pod that runs and one that waits", || {
-        let pods = world.list("Pod", &space.name);
-        let ready: Vec<_> = pods.iter().filter(|pod| is_ready(pod)).collect();
-        check(ready.len() == 1 && pods.len() == 2, || space.events())
-    });
+    space
+        .world
+        .until("one pod that runs and one that waits", || {
+            let pods = world.list("Pod", &space.name);
+            let ready: Vec<_> = pods.iter().filter(|pod| is_ready(pod)).collect();
+            check(ready.len() == 1 && pods.len() == 2, || space.events())
+        });
     // The scheduler may have taken the second one first.
     let runs = |pod: &&Value| is_ready(pod);
     let pods = world.list("Pod", &space.name);
     let first = pods.iter().find(runs).map(|pod| name(pod).to_owned());
     let first = first.expect("one runs");
-    let second = pods.iter().map(name).find(|pod| *pod != first).expect("one waits");
+    let second = pods
+        .iter()
+        .map(name)
+        .find(|pod| *pod != first)
+        .expect("one waits");
     assert_eq!(text(&space.pod_now(second), "/status/phase"), "Pending");
     space.delete_pod(&first);
     space.ready(second);
@@ -191,11 +212,15 @@ pub(crate) fn rwx(world: &World) {
     let pods = space.ready_pods("rwx", 2);
     let nodes: BTreeSet<_> = pods.iter().map(|pod| text(pod, "/spec/nodeName")).collect();
     let node: Vec<_> = nodes.into_iter().collect();
-    let [node] = node[..] else { panic!("the pods run on {node:?}") };
+    let [node] = node[..] else {
+        panic!("the pods run on {node:?}")
+    };
     space.event("rwx", "AllPodsOnOneNode", &format!("run on node {node},"));
     for pod in &pods {
         let writer = format!("grep -q '^{} at' /data/log", name(pod));
-        space.world.until("lines of both pods", || space.try_sh(name(&pods[0]), &writer));
+        space.world.until("lines of both pods", || {
+            space.try_sh(name(&pods[0]), &writer)
+        });
     }
     let events = world.list("Event", &space.name).into_iter();
     let of_node = events.filter(|event| text(event, "/reason") == "AllPodsOnOneNode");
@@ -228,7 +253,13 @@ pub(crate) fn statefulset(world: &World) {
     space.successor("statefulset-0", &first);
     space.ready("statefulset-0");
     assert_eq!(space.sh("statefulset-0", "grep -c begun /data/log"), "2");
-    let arguments = ["delete", "--namespace", &space.name, "statefulset", "statefulset"];
+    let arguments = [
+        "delete",
+        "--namespace",
+        &space.name,
+        "statefulset",
+        "statefulset",
+    ];
     world.cluster().kubectl(&arguments);
     world.until("the end of the claims", || {
         let left = world.list("PersistentVolumeClaim", &space.name);

@@ -31,14 +31,21 @@ fn online(world: &World, fs: &str) {
 }
 
 /// Conditions of a change of size, and of its errors.
-const RESIZING: [&str; 4] =
-    ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
+const RESIZING: [&str; 4] = [
+    "Resizing",
+    "FileSystemResizePending",
+    "ControllerResizeError",
+    "NodeResizeError",
+];
 
 /// A claim with its requested size has no resize status or condition left. It may have others:
 /// since Kubernetes 1.37, `Unused` tells whether a pod uses it.
 fn assert_settled(space: &Space<'_>) {
     space.until_claim("not resizing", "data", |claim| {
-        let mut conditions = claim["status"]["conditions"].as_array().into_iter().flatten();
+        let mut conditions = claim["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
         let is_left = conditions.any(|c| RESIZING.iter().any(|kind| c["type"] == *kind));
         !is_left && claim["status"]["allocatedResourceStatuses"]["storage"].is_null()
     });
@@ -56,7 +63,9 @@ pub(crate) fn ext4_grows_before_its_next_pod(world: &World) {
 
     space.grow("data", "1Gi");
     space.until_claim("waiting for a pod", "data", |claim| {
-        claim["status"]["conditions"].to_string().contains("FileSystemResizePending")
+        claim["status"]["conditions"]
+            .to_string()
+            .contains("FileSystemResizePending")
     });
     let at = ("PersistentVolume", "", name(&volume));
     world.until_is("larger", at, |v| text(v, "/spec/capacity/storage") == "1Gi");

@@ -28,7 +28,11 @@ pub(crate) fn inline_volumes_come_and_go_with_their_pod(world: &World) {
     let uid = text(&pod, "/metadata/uid").to_owned();
     let site = world.site_of(text(&pod, "/spec/nodeName"));
     let folder = site.kubelet_dir().join("pods").join(&uid);
-    assert_eq!(site.mounts_with(&uid).len(), VOLUMES.len(), "each has a loop device");
+    assert_eq!(
+        site.mounts_with(&uid).len(),
+        VOLUMES.len(),
+        "each has a loop device"
+    );
     space.delete_pod("pod");
     world.until("the end of the pod's folder", || {
         check(!folder.exists(), || folder.display().to_string())

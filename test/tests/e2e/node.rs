@@ -68,7 +68,9 @@ fn mounts(site: &Site<'_>, pod: &Value) -> Vec<String> {
     let pools = site.world.plugin_dir();
     let mut all = site.mounts();
     all.retain(|m| m.on_loop() && (m.source == *device || m.at.starts_with(&pools)));
-    all.iter().map(|m| format!("{} at {}", m.source, m.at.display())).collect()
+    all.iter()
+        .map(|m| format!("{} at {}", m.source, m.at.display()))
+        .collect()
 }
 
 /// The driver's pod is deleted and replaced while a pod writes. No volume is mounted again, the pod
@@ -141,7 +143,9 @@ pub(crate) fn a_new_driver_finishes_what_the_last_one_began(world: &World) {
     assert_eq!(taken.len() + 1, volumes.len());
     let there = std::fs::read_dir(site.pool().join("snapshots")).expect("the pool is mounted");
     let there = there.map(|entry| entry.expect("its name").file_name());
-    let there: BTreeSet<_> = there.map(|name| name.to_string_lossy().into_owned()).collect();
+    let there: BTreeSet<_> = there
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
     assert_eq!(there, taken, "the pool has no other snapshot");
     for named in world.list("VolumeSnapshot", &space.name) {
         world.delete("VolumeSnapshot", &space.name, name(&named));
@@ -154,10 +158,15 @@ fn unfinished(space: &Space<'_>, prefix: &str) -> usize {
     let ours = |object: &&Value| name(object).starts_with(prefix);
     let claims = space.world.list("PersistentVolumeClaim", &space.name);
     let claims = claims.iter().filter(ours);
-    let pending = claims.filter(|claim| text(claim, "/status/phase") != "Bound").count();
+    let pending = claims
+        .filter(|claim| text(claim, "/status/phase") != "Bound")
+        .count();
     let snapshots = space.world.list("VolumeSnapshot", &space.name);
     let snapshots = snapshots.iter().filter(ours);
-    pending + snapshots.filter(|one| one["status"]["readyToUse"] != true).count()
+    pending
+        + snapshots
+            .filter(|one| one["status"]["readyToUse"] != true)
+            .count()
 }
 
 /// Kubelet stops and starts, also amid a call: the driver registers again, the call is repeated,
@@ -227,8 +236,15 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     }
     space.sh("kept-0", "echo kept > /data/file && sync");
 
-    let drain = ["drain", site.name(), "--ignore-daemonsets", "--delete-emptydir-data"];
-    world.cluster().kubectl(&[&drain[..], &["--timeout=120s"]].concat());
+    let drain = [
+        "drain",
+        site.name(),
+        "--ignore-daemonsets",
+        "--delete-emptydir-data",
+    ];
+    world
+        .cluster()
+        .kubectl(&[&drain[..], &["--timeout=120s"]].concat());
     space.off_node(&volume);
     let uids = [&kept, &moved].map(|pod| text(pod, "/metadata/uid"));
     let handle = handle_of(&volume);
@@ -236,7 +252,9 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     world.until("nothing left on the node", || {
         let mut left = site.mounts();
         left.retain(|m| {
-            uids.iter().chain([&&*staged]).any(|word| m.at.to_string_lossy().contains(*word))
+            uids.iter()
+                .chain([&&*staged])
+                .any(|word| m.at.to_string_lossy().contains(*word))
         });
         let is_left = !left.is_empty() || site.staging(handle).exists();
         check(!is_left, || format!("{left:?}"))
@@ -246,7 +264,11 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     assert_text(&moved, "/spec/nodeName", world.site(1).name());
     let kept = space.successor("kept-0", &kept);
     assert_text(&kept, "/status/phase", "Pending");
-    space.event("kept-0", "FailedScheduling", "didn't match PersistentVolume's node affinity");
+    space.event(
+        "kept-0",
+        "FailedScheduling",
+        "didn't match PersistentVolume's node affinity",
+    );
 
     world.cluster().kubectl(&["uncordon", site.name()]);
     let kept = space.ready("kept-0");

@@ -70,7 +70,10 @@ pub(crate) fn claims_go_where_their_class_allows(world: &World) {
         }
         space.run(claim, &[claim]);
         assert_eq!(space.node_of(claim), site.name());
-        assert_eq!(space.sh(claim, &format!("echo x > /{claim}/x && cat /{claim}/x")), "x");
+        assert_eq!(
+            space.sh(claim, &format!("echo x > /{claim}/x && cat /{claim}/x")),
+            "x"
+        );
         volume_there();
         space.until_claim("labelled", claim, |claim| text(claim, LABEL) == site.name());
     }
@@ -123,7 +126,10 @@ pub(crate) fn the_api_server_places_claims(world: &World) {
         for at in [LABEL, SELECTED] {
             assert_text(&claim, at, world.home(&volume).name());
         }
-        let fields = claim["metadata"]["managedFields"].as_array().into_iter().flatten();
+        let fields = claim["metadata"]["managedFields"]
+            .as_array()
+            .into_iter()
+            .flatten();
         let mut by = fields.filter(|by| by["fieldsV1"].to_string().contains(FIELD));
         by.next().map(|by| text(by, "/manager").to_owned())
     };
@@ -155,7 +161,9 @@ pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: 
         let made = site.volumes();
         let made = made.iter().filter(|(_, named)| names.contains(&**named));
         let here: BTreeSet<&str> = made.map(|(handle, _)| &**handle).collect();
-        let expected = volumes.iter().filter(|v| world.home(v).name() == site.name());
+        let expected = volumes
+            .iter()
+            .filter(|v| world.home(v).name() == site.name());
         let expected: BTreeSet<&str> = expected.map(handle_of).collect();
         assert_eq!(here, expected, "on {}", site.name());
     }
@@ -174,9 +182,11 @@ pub(crate) fn copies_go_where_their_source_is(world: &World) {
     let immediate = space.class("now", xfs);
     let mut pods = Vec::new();
     for (binding, class) in [("late", "hostloop-xfs"), ("now", immediate.as_str())] {
-        for (what, source) in
-            [("restored", restored("snap")), ("larger", larger("snap")), ("cloned", cloned("data"))]
-        {
+        for (what, source) in [
+            ("restored", restored("snap")),
+            ("larger", larger("snap")),
+            ("cloned", cloned("data")),
+        ] {
             let claim = format!("{what}-{binding}");
             space.claim(&claim, class, source);
             space.pod(&claim, &[&claim]);
@@ -233,10 +243,14 @@ pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
         space.volume(&claim);
     }
     group_snapshot(&space, "torn", "torn");
-    world.until_is("an error", ("VolumeGroupSnapshot", &space.name, "torn"), |group| {
-        let said = text(group, "/status/error/message");
-        world.sites().iter().all(|site| said.contains(site.name()))
-    });
+    world.until_is(
+        "an error",
+        ("VolumeGroupSnapshot", &space.name, "torn"),
+        |group| {
+            let said = text(group, "/status/error/message");
+            world.sites().iter().all(|site| said.contains(site.name()))
+        },
+    );
     world.remove("VolumeGroupSnapshot", &space.name, "torn");
     space.end();
 }

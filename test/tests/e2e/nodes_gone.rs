@@ -128,7 +128,9 @@ pub(crate) fn an_out_of_service_node_gives_up_its_pods(world: &World) {
     signal(&site, Signal::SIGKILL);
     report_down(&site);
     let taint = |change: &str| {
-        world.cluster().kubectl(&["taint", "nodes", site.name(), &format!("{TAINT}{change}")]);
+        world
+            .cluster()
+            .kubectl(&["taint", "nodes", site.name(), &format!("{TAINT}{change}")]);
     };
     taint("=nodeshutdown:NoExecute");
     let next = space.successor("pod-0", &lost);
@@ -191,7 +193,9 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     signal(&site, Signal::SIGKILL);
     space.claim("waiting", "hostloop-xfs", json!({}));
     space.pod_with("waiting", &["waiting"], there(site.name()));
-    space.until_claim("for the node", "waiting", |claim| text(claim, SELECTED) == site.name());
+    space.until_claim("for the node", "waiting", |claim| {
+        text(claim, SELECTED) == site.name()
+    });
     world.delete("PersistentVolumeClaim", &space.name, "released");
     world.delete("Node", "", site.name());
     space.force_away("kept");
@@ -220,9 +224,10 @@ fn shorten_graces(world: &World) {
     }
     let nodes = ["HOSTLOOP_ORPHAN_GRACE=5s", "HOSTLOOP_ORPHAN_INTERVAL=5s"];
     let controller = ["HOSTLOOP_GONE_NODE_GRACE=5s"];
-    for (workload, settings) in
-        [("deployment/hostloop-controller", &controller[..]), ("daemonset/hostloop", &nodes)]
-    {
+    for (workload, settings) in [
+        ("deployment/hostloop-controller", &controller[..]),
+        ("daemonset/hostloop", &nodes),
+    ] {
         world.set_env(workload, settings);
     }
     world.drivers_ready();
@@ -235,14 +240,19 @@ fn prepare(space: &Space<'_>, site: &Site<'_>) -> Doomed {
     }
     space.run_with("kept", &["kept"], there(site.name()));
     space.sh("kept", "echo kept > /kept/file && sync");
-    Doomed { kept: space.volume("kept"), released: space.volume("released") }
+    Doomed {
+        kept: space.volume("kept"),
+        released: space.volume("released"),
+    }
 }
 
 fn assert_tidied_up(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     let world = space.world;
     world.gone("PersistentVolumeClaim", &space.name, "released");
     world.gone("PersistentVolume", "", name(&doomed.released));
-    space.until_claim("for no node", "waiting", |claim| text(claim, SELECTED).is_empty());
+    space.until_claim("for no node", "waiting", |claim| {
+        text(claim, SELECTED).is_empty()
+    });
     world.until("the end of the node's capacity", || {
         let mut all = world.list("CSIStorageCapacity", NAMESPACE);
         all.retain(|c| c["nodeTopology"].to_string().contains(site.name()));

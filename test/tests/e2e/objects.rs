@@ -60,7 +60,10 @@ impl World {
     /// [`World::delete`] of a pod without a grace period: its object disappears at once.
     pub(crate) fn force_delete(&self, namespace: &str, pod: &str) {
         let now = DeleteParams::default().grace_period(0);
-        self.wait(self.objects.delete_with(&Place::of("Pod", namespace, pod), &now));
+        self.wait(
+            self.objects
+                .delete_with(&Place::of("Pod", namespace, pod), &now),
+        );
     }
 
     /// Waits until an object meets a condition, and returns it.
@@ -76,7 +79,9 @@ impl World {
                 "" => String::new(),
                 _ => self.events(namespace),
             };
-            check(is(&object), || format!("{}; {}", object["status"], events()))?;
+            check(is(&object), || {
+                format!("{}; {}", object["status"], events())
+            })?;
             Ok(object)
         })
     }

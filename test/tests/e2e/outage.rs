@@ -81,12 +81,19 @@ async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
     let id = handle_of(volume);
     // The driver uses the node's path, this process uses its own.
-    let (at, staging) = (staging(site.world.cluster().kubelet_dir(), id), site.staging(id));
+    let (at, staging) = (
+        staging(site.world.cluster().kubelet_dir(), id),
+        site.staging(id),
+    );
     std::fs::create_dir_all(&staging).expect("the folder can be made");
     let attributes = &volume["spec"]["csi"]["volumeAttributes"];
     let volume_context: BTreeMap<String, String> =
         serde_json::from_value(attributes.clone()).unwrap_or_default();
-    csi.ok(csi::NodeStageVolumeRequest { volume_context, ..requests::stage(id, &at) }).await;
+    csi.ok(csi::NodeStageVolumeRequest {
+        volume_context,
+        ..requests::stage(id, &at)
+    })
+    .await;
     csi.ok(requests::unstage(id, at)).await;
     std::fs::remove_dir(&staging).expect("it is empty");
     std::fs::remove_dir(staging.parent().expect("it has one")).expect("it is empty");

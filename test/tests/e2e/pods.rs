@@ -79,7 +79,10 @@ pub(crate) fn volume_stats_are_in_kubelets_metrics(world: &World) {
     space.sh("pod", write);
     let site = world.home(&space.volume("data"));
     let path = format!("/api/v1/nodes/{}/proxy/metrics", site.name());
-    let labels = format!("namespace=\"{}\",persistentvolumeclaim=\"data\"", space.name);
+    let labels = format!(
+        "namespace=\"{}\",persistentvolumeclaim=\"data\"",
+        space.name
+    );
     let of = |metrics: &str, metric: &str| {
         let labels = format!("kubelet_volume_stats_{metric}_bytes{{{labels}}} ");
         let value = metrics.lines().find_map(|l| l.strip_prefix(&labels))?;

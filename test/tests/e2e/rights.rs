@@ -53,8 +53,11 @@ pub(crate) fn nothing_was_forbidden(world: &World) {
     let audit = world.audit();
     for account in ACCOUNTS {
         assert!(!audit.of(account).is_empty(), "{account} asked for nothing");
-        let refused: BTreeSet<String> =
-            audit.forbidden(account).iter().map(|r| format!("{r:?}")).collect();
+        let refused: BTreeSet<String> = audit
+            .forbidden(account)
+            .iter()
+            .map(|r| format!("{r:?}"))
+            .collect();
         assert!(refused.is_empty(), "{account} was forbidden: {refused:#?}");
     }
 }
@@ -65,7 +68,9 @@ pub(crate) fn no_right_is_idle(world: &World) {
     for account in ACCOUNTS {
         let used: BTreeSet<(&str, &str)> = audit.counts(account).into_keys().collect();
         let ours = |binding: &Value| text(binding, APP) == "hostloop";
-        let rights = world.cluster().rights(&account["system:serviceaccount:".len()..], ours);
+        let rights = world
+            .cluster()
+            .rights(&account["system:serviceaccount:".len()..], ours);
         let seldom = || SELDOM.iter().filter(|(of, ..)| *of == account);
         let (mut idle, mut granted) = (BTreeSet::new(), BTreeSet::new());
         for [role, verb, resource] in &rights {

@@ -29,12 +29,20 @@ pub(crate) struct Phase {
 impl Phase {
     /// Tests that affect only their own objects.
     pub(crate) fn beside_each_other(prefix: &'static str, tests: &'static [Test]) -> Phase {
-        Phase { prefix, tests, together: true, prepare: |_| () }
+        Phase {
+            prefix,
+            tests,
+            together: true,
+            prepare: |_| (),
+        }
     }
 
     /// Tests that take away shared parts.
     pub(crate) fn in_sequence(prefix: &'static str, tests: &'static [Test]) -> Phase {
-        Phase { together: false, ..Phase::beside_each_other(prefix, tests) }
+        Phase {
+            together: false,
+            ..Phase::beside_each_other(prefix, tests)
+        }
     }
 
     /// Sets a step that runs before the first test of the phase.

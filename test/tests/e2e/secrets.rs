@@ -27,7 +27,9 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
         "csi.storage.k8s.io/node-publish-secret-name": "publish",
         "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}"});
     let class = space.class("secret", json!({"parameters": parameters}));
-    world.cluster().may_use_secrets(&space.name, &["stage-data", "publish"]);
+    world
+        .cluster()
+        .may_use_secrets(&space.name, &["stage-data", "publish"]);
     space.claim("data", &class, json!({}));
     let volume = space.volume("data");
     assert_text(&volume, "/spec/csi/nodeStageSecretRef/name", "stage-data");

@@ -38,7 +38,11 @@ pub(crate) fn two_volumes_share_one_handle(world: &World) {
     });
     space.delete_claim("again");
     let released = |volume: &Value| text(volume, "/status/phase") == "Released";
-    world.until_is("released", ("PersistentVolume", "", name(&second)), released);
+    world.until_is(
+        "released",
+        ("PersistentVolume", "", name(&second)),
+        released,
+    );
     world.remove("PersistentVolume", "", name(&second));
     space.sh("one", "echo still > /data/file && sync && cat /data/file");
     assert_eq!(mounts(&staged), 1);

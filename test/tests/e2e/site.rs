@@ -25,7 +25,11 @@ impl World {
     /// Returns a node, counted from 1.
     pub(crate) fn site(&self, count: u32) -> Site<'_> {
         let node = self.cluster().on(count);
-        Site { world: self, count, node }
+        Site {
+            world: self,
+            count,
+            node,
+        }
     }
 
     /// All nodes.

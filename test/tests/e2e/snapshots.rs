@@ -18,9 +18,11 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
     assert_content(&space, "snap");
     space.sh("writer", "echo after > /data/file && sync");
 
-    for (claim, from) in
-        [("same", restored("snap")), ("larger", larger("snap")), ("copy", cloned("data"))]
-    {
+    for (claim, from) in [
+        ("same", restored("snap")),
+        ("larger", larger("snap")),
+        ("copy", cloned("data")),
+    ] {
         space.claim(claim, "hostloop-xfs", from);
     }
     let claims = ["same", "larger", "copy"];
@@ -60,7 +62,12 @@ pub(crate) fn label(space: &Space<'_>, claim: &str, app: &str) {
 
 /// Creates a group snapshot of the claims with a label.
 pub(crate) fn group_snapshot(space: &Space<'_>, named: &str, app: &str) {
-    space.create(objects::group_snapshot(&space.name, named, "hostloop", ("app", app)));
+    space.create(objects::group_snapshot(
+        &space.name,
+        named,
+        "hostloop",
+        ("app", app),
+    ));
 }
 
 /// The change of a claim of 1 GiB that is restored from a smaller snapshot.
@@ -70,7 +77,9 @@ pub(crate) fn larger(snapshot: &str) -> Value {
 
 /// Waits until a snapshot or group of snapshots is ready, and returns it.
 pub(crate) fn ready(space: &Space<'_>, kind: &str, named: &str) -> Value {
-    space.world.until_is("ready", (kind, &space.name, named), is_ready_to_use)
+    space
+        .world
+        .until_is("ready", (kind, &space.name, named), is_ready_to_use)
 }
 
 /// The content of a snapshot. [`Space::end`] looks for leaks of it.

@@ -35,7 +35,12 @@ impl<'w> Space<'w> {
         // The namespace may remain from an earlier run on the same cluster.
         world.remove("Namespace", "", &name);
         world.wait(world.objects.namespace(&name));
-        Space { world, name, handles: RefCell::default(), made: RefCell::default() }
+        Space {
+            world,
+            name,
+            handles: RefCell::default(),
+            made: RefCell::default(),
+        }
     }
 
     /// Creates an object in this namespace.
@@ -82,13 +87,16 @@ impl<'w> Space<'w> {
         claim: &str,
         is: impl Fn(&Value) -> bool,
     ) -> Value {
-        self.world.until_is(what, ("PersistentVolumeClaim", &self.name, claim), is)
+        self.world
+            .until_is(what, ("PersistentVolumeClaim", &self.name, claim), is)
     }
 
     /// Waits until a claim is bound, and returns its volume.
     pub(crate) fn volume(&self, claim: &str) -> Value {
         let bound = self.until_claim("bound", claim, |c| text(c, "/status/phase") == "Bound");
-        let volume = self.world.get("PersistentVolume", "", text(&bound, "/spec/volumeName"));
+        let volume = self
+            .world
+            .get("PersistentVolume", "", text(&bound, "/spec/volumeName"));
         self.remember(handle_of(&volume));
         volume
     }
@@ -107,7 +115,13 @@ impl<'w> Space<'w> {
     pub(crate) fn selected(&self, named: &str, node: &str, size: &str) {
         let selected =
             json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
-        self.create(objects::claim(&self.name, named, "hostloop-xfs", size, selected));
+        self.create(objects::claim(
+            &self.name,
+            named,
+            "hostloop-xfs",
+            size,
+            selected,
+        ));
     }
 
     /// Changes the requested size of a claim.
@@ -137,13 +151,16 @@ impl<'w> Space<'w> {
             let claim = self.claim_now(claim);
             let has_grown = text(&claim, "/status/capacity/storage") == to
                 && ["", to].contains(&text(&claim, "/status/allocatedResources/storage"));
-            check(has_grown, || format!("{}; {}", claim["status"], self.events()))
+            check(has_grown, || {
+                format!("{}; {}", claim["status"], self.events())
+            })
         });
     }
 
     /// Changes a claim by a merge patch.
     pub(crate) fn patch_claim(&self, claim: &str, patch: Value) {
-        self.world.patch("PersistentVolumeClaim", &self.name, claim, patch);
+        self.world
+            .patch("PersistentVolumeClaim", &self.name, claim, patch);
     }
 
     /// Creates an idle pod that mounts claims at `/NAME` or has them as the device `/dev/NAME`.
@@ -157,7 +174,13 @@ impl<'w> Space<'w> {
         let (devices, files): (Vec<&str>, Vec<&str>) =
             claims.iter().copied().partition(|c| block(c));
         let idle = ["sleep", "1000000"];
-        self.create(cluster::pod(&self.name, named, &idle, (&files, &devices), spec))
+        self.create(cluster::pod(
+            &self.name,
+            named,
+            &idle,
+            (&files, &devices),
+            spec,
+        ))
     }
 
     /// [`Space::pod`], ready.
@@ -180,7 +203,13 @@ impl<'w> Space<'w> {
     /// Runs a pod with one container that runs a script.
     pub(crate) fn run_script(&self, named: &str, claims: &[&str], script: &str) {
         let script = ["sh", "-c", script];
-        self.create(cluster::pod(&self.name, named, &script, (claims, &[]), json!({})));
+        self.create(cluster::pod(
+            &self.name,
+            named,
+            &script,
+            (claims, &[]),
+            json!({}),
+        ));
         self.ready(named);
     }
 
@@ -205,7 +234,8 @@ impl<'w> Space<'w> {
         let uid = |pod: &Value| text(pod, "/metadata/uid").to_owned();
         self.world.until(&format!("another pod {pod}"), || {
             let now = self.world.find("Pod", &self.name, pod);
-            now.filter(|now| uid(now) != uid(old)).ok_or_else(|| self.events())
+            now.filter(|now| uid(now) != uid(old))
+                .ok_or_else(|| self.events())
         })
     }
 
@@ -232,12 +262,14 @@ impl<'w> Space<'w> {
 
     /// Waits until a pod is ready.
     pub(crate) fn ready(&self, named: &str) -> Value {
-        self.world.until_is("ready", ("Pod", &self.name, named), is_ready)
+        self.world
+            .until_is("ready", ("Pod", &self.name, named), is_ready)
     }
 
     /// Runs a script in a pod and returns its output, without the last newline.
     pub(crate) fn sh(&self, pod: &str, script: &str) -> String {
-        self.try_sh(pod, script).unwrap_or_else(|why| panic!("{pod}: {script}: {why}"))
+        self.try_sh(pod, script)
+            .unwrap_or_else(|why| panic!("{pod}: {script}: {why}"))
     }
 
     /// [`Space::sh`], but returns the error.
@@ -261,15 +293,17 @@ impl<'w> Space<'w> {
     /// Waits until kubelet has unmounted a volume: a pod's object may be gone earlier.
     pub(crate) fn off_node(&self, volume: &Value) {
         let handle = handle_of(volume);
-        self.world.until("the volume off its node", || match attached(handle) {
-            0 => Ok(()),
-            n => Err(format!("{n} loop devices")),
-        });
+        self.world
+            .until("the volume off its node", || match attached(handle) {
+                0 => Ok(()),
+                n => Err(format!("{n} loop devices")),
+            });
     }
 
     /// Deletes a claim and waits for its end.
     pub(crate) fn delete_claim(&self, named: &str) {
-        self.world.remove("PersistentVolumeClaim", &self.name, named);
+        self.world
+            .remove("PersistentVolumeClaim", &self.name, named);
     }
 
     /// The events in this namespace.
@@ -279,15 +313,16 @@ impl<'w> Space<'w> {
 
     /// Waits for an event about an object with this reason and message.
     pub(crate) fn event(&self, object: &str, reason: &str, message: &str) {
-        self.world.until(&format!("{reason} of {object}: {message}"), || {
-            let events = self.world.list("Event", &self.name);
-            let found = events.iter().any(|e| {
-                text(e, "/involvedObject/name") == object
-                    && text(e, "/reason") == reason
-                    && text(e, "/message").contains(message)
+        self.world
+            .until(&format!("{reason} of {object}: {message}"), || {
+                let events = self.world.list("Event", &self.name);
+                let found = events.iter().any(|e| {
+                    text(e, "/involvedObject/name") == object
+                        && text(e, "/reason") == reason
+                        && text(e, "/message").contains(message)
+                });
+                check(found, || self.events())
             });
-            check(found, || self.events())
-        });
     }
 
     /// Deletes the namespace and everything in it, and waits until nothing is left anywhere.
@@ -317,7 +352,10 @@ impl<'w> Space<'w> {
         for (kind, reference) in [
             ("PersistentVolume", "/spec/claimRef/namespace"),
             ("VolumeSnapshotContent", "/spec/volumeSnapshotRef/namespace"),
-            ("VolumeGroupSnapshotContent", "/spec/volumeGroupSnapshotRef/namespace"),
+            (
+                "VolumeGroupSnapshotContent",
+                "/spec/volumeGroupSnapshotRef/namespace",
+            ),
         ] {
             let all = self.world.list(kind, "");
             let ours = all.iter().filter(|o| text(o, reference) == self.name);

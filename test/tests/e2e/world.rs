@@ -72,9 +72,9 @@ impl World {
             asked,
             turns,
         };
-        world
-            .cluster
-            .load(&deployed::tested_image(machine::root().join("target/e2e/hostloop.tar")));
+        world.cluster.load(&deployed::tested_image(
+            machine::root().join("target/e2e/hostloop.tar"),
+        ));
         world.cluster.create_crds();
         // A cluster that was already running keeps its pools, and settings of `deploy_limited` that
         // the manifest does not have.
@@ -138,7 +138,8 @@ impl World {
     /// The pool's directory on each node.
     fn pool_at(&self) -> PathBuf {
         let bounded = self.is_bounded();
-        self.pool_dir.join(if bounded { "bounded" } else { "plain" })
+        self.pool_dir
+            .join(if bounded { "bounded" } else { "plain" })
     }
 
     /// The root of the pool's records, as the driver names it. The driver mounts a pool's image
@@ -202,7 +203,12 @@ impl World {
 
     fn manifest(&self, components: &[&str]) -> String {
         let pool = self.pool_at();
-        let mut args = vec!["--overlay", "snapshot-controller", "--pool-dir", path_text(&pool)];
+        let mut args = vec![
+            "--overlay",
+            "snapshot-controller",
+            "--pool-dir",
+            path_text(&pool),
+        ];
         if self.is_bounded() {
             args.extend(["--pool-options", BOUNDED]);
         }
@@ -215,7 +221,10 @@ impl World {
             return manifest;
         }
         let options = "- name: POOL_OPTIONS";
-        assert!(manifest.contains(options), "the DaemonSet has options of its pool");
+        assert!(
+            manifest.contains(options),
+            "the DaemonSet has options of its pool"
+        );
         let reserve = "- name: HOSTLOOP_RESERVE\n          value: 64Mi";
         manifest.replacen(options, &format!("{reserve}\n        {options}"), 1)
     }

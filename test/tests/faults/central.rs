@@ -56,10 +56,20 @@ impl Central {
         let driver = &mut fleet.members[0].driver;
         let second = driver.also_at(dir.path().join("second.sock"));
         let addresses = vec![driver.endpoint(), second];
-        let mut central = Central { fleet, replicas: Vec::new(), addresses, files, dir: Logs(dir) };
+        let mut central = Central {
+            fleet,
+            replicas: Vec::new(),
+            addresses,
+            files,
+            dir: Logs(dir),
+        };
         for (number, user) in users.into_iter().enumerate() {
             let controllers = central.start(number);
-            central.replicas.push(Replica { name: NAMES[number], user, controllers });
+            central.replicas.push(Replica {
+                name: NAMES[number],
+                user,
+                controllers,
+            });
         }
         central
     }
@@ -74,7 +84,12 @@ impl Central {
             format!("--worker-threads={WORKERS}"),
         ];
         // A leader that loses its lease ends, and this test does not restart it.
-        args.extend([QUICK, LASTING_LEASE].concat().into_iter().map(str::to_owned));
+        args.extend(
+            [QUICK, LASTING_LEASE]
+                .concat()
+                .into_iter()
+                .map(str::to_owned),
+        );
         let dir = self.dir.0.path().join(NAMES[number]);
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)
@@ -102,9 +117,11 @@ impl Central {
         let driver = &self.fleet.members[0].driver;
         let steps = repeat_n(Step::Pass, volumes).chain(repeat_n(Step::DropAnswer, WORKERS));
         driver.script(CREATE, steps);
-        in_time("its workers wait", patience(), async || match driver.steps_left(CREATE) {
-            0 => Ok(()),
-            left => Err(format!("after {left} more calls")),
+        in_time("its workers wait", patience(), async || {
+            match driver.steps_left(CREATE) {
+                0 => Ok(()),
+                left => Err(format!("after {left} more calls")),
+            }
         })
         .await;
         self.replicas[old].controllers.pause();

@@ -75,11 +75,12 @@ async fn what_was_missed_is_found() {
     away.iter().for_each(|member| member.resume());
     fleet.bound(2 * count - gone + 10, crate::patience()).await;
     for member in away.iter().chain(there) {
-        in_time("deleted volumes", crate::patience(), async || {
-            match member.driver.count("DeleteVolume") {
-                0 => Err(format!("{} deleted nothing", member.node)),
-                _ => Ok(()),
-            }
+        in_time("deleted volumes", crate::patience(), async || match member
+            .driver
+            .count("DeleteVolume")
+        {
+            0 => Err(format!("{} deleted nothing", member.node)),
+            _ => Ok(()),
         })
         .await;
     }

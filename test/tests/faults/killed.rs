@@ -22,9 +22,11 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     // A call that times out is repeated: if that were answered, its volume would be written down.
     victim.driver.always("CreateVolume", Step::DropAnswer);
     fleet.storm(Binding::Wait, 0..3 * EACH).await;
-    in_time("volumes made", patience(), async || match victim.driver.left().volumes {
-        EACH => Ok(()),
-        made => Err(format!("{made} volumes")),
+    in_time("volumes made", patience(), async || {
+        match victim.driver.left().volumes {
+            EACH => Ok(()),
+            made => Err(format!("{made} volumes")),
+        }
     })
     .await;
     victim.kill();

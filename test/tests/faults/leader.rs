@@ -17,14 +17,18 @@ use crate::{accounts, beside_others, claims, cluster, ends, patience, spec, stea
 /// The number of claims with a node.
 async fn assigned(fleet: &Fleet) -> usize {
     let claims = fleet.all_claims().await;
-    let with_node = claims.iter().filter(|claim| claim.annotations().contains_key(SELECTED_NODE));
+    let with_node = claims
+        .iter()
+        .filter(|claim| claim.annotations().contains_key(SELECTED_NODE));
     with_node.count()
 }
 
 async fn until_assigned(fleet: &Fleet, count: usize) {
-    in_time("claims with nodes", patience(), async || match assigned(fleet).await {
-        some if some >= count => Ok(()),
-        some => Err(format!("{some} of {count}")),
+    in_time("claims with nodes", patience(), async || {
+        match assigned(fleet).await {
+            some if some >= count => Ok(()),
+            some => Err(format!("{some} of {count}")),
+        }
     })
     .await;
 }
@@ -141,7 +145,10 @@ async fn paused_past_its_lease() {
         .filter(|r| writes(r) && matches!(r.resource.as_str(), "persistentvolumeclaims" | "leases"))
         .map(|r| format!("{} {} {}", r.verb, r.resource, r.name))
         .collect();
-    assert!(wrote.is_empty(), "a node that does not lead wrote {wrote:?}");
+    assert!(
+        wrote.is_empty(),
+        "a node that does not lead wrote {wrote:?}"
+    );
     assert_ne!(leader(&fleet).await.node, old.node);
     ends(fleet, count + 20).await;
 }

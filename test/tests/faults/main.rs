@@ -31,8 +31,11 @@ fn patience() -> Duration {
 }
 
 /// Short timeouts, so that a test sees several retries and lease terms.
-const QUICK: [&str; 3] =
-    ["--timeout=5s", "--retry-interval-start=200ms", "--retry-interval-max=2s"];
+const QUICK: [&str; 3] = [
+    "--timeout=5s",
+    "--retry-interval-start=200ms",
+    "--retry-interval-max=2s",
+];
 /// Short terms of the lease.
 const SHORT_LEASE: [&str; 3] = [
     "--leader-election-lease-duration=3s",
@@ -135,7 +138,8 @@ async fn accounts(names: &[&str]) -> (Vec<String>, Vec<PathBuf>, tempfile::TempD
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let made = tokio::task::block_in_place(|| {
         let made = names.iter();
-        made.map(|name| cluster.account("default", name, dir.path())).unzip()
+        made.map(|name| cluster.account("default", name, dir.path()))
+            .unzip()
     });
     let (users, files): (Vec<String>, Vec<PathBuf>) = made;
     (users, files, dir)

@@ -60,8 +60,11 @@ impl<'a> Entropy<'a> {
                 2 if !bytes.is_empty() => drop(bytes.remove(at)),
                 3 => bytes.truncate(at),
                 _ => {
-                    let again: Vec<u8> =
-                        bytes[at.min(bytes.len())..].iter().take(16).copied().collect();
+                    let again: Vec<u8> = bytes[at.min(bytes.len())..]
+                        .iter()
+                        .take(16)
+                        .copied()
+                        .collect();
                     bytes.extend(again);
                 }
             }

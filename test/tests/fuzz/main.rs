@@ -33,7 +33,11 @@ struct Target<F> {
 
 impl<F: Fn(&[u8])> Target<F> {
     fn new(name: &'static str, check: F) -> Target<F> {
-        Target { name, taken: AtomicU64::new(0), check: AssertUnwindSafe(check) }
+        Target {
+            name,
+            taken: AtomicU64::new(0),
+            check: AssertUnwindSafe(check),
+        }
     }
 
     fn take(&self, bytes: &[u8]) {

@@ -161,7 +161,11 @@ impl Words<'_> {
             Value::Map(entries.collect())
         } else if field.is_list() {
             let count = entropy.below(3);
-            Value::List((0..count).map(|_| self.single(entropy, field, depth)).collect())
+            Value::List(
+                (0..count)
+                    .map(|_| self.single(entropy, field, depth))
+                    .collect(),
+            )
         } else {
             self.single(entropy, field, depth)
         }
@@ -169,8 +173,20 @@ impl Words<'_> {
 
     fn single(&self, entropy: &mut Entropy<'_>, field: &FieldDescriptor, depth: u8) -> Value {
         const MI: i64 = 1 << 20;
-        const SIZES: [i64; 12] =
-            [0, -1, 1, 4096, MI, 8 * MI, 8 * MI, 16 * MI, 320 * MI, 1 << 40, i64::MAX, i64::MIN];
+        const SIZES: [i64; 12] = [
+            0,
+            -1,
+            1,
+            4096,
+            MI,
+            8 * MI,
+            8 * MI,
+            16 * MI,
+            320 * MI,
+            1 << 40,
+            i64::MAX,
+            i64::MIN,
+        ];
         match field.kind() {
             Kind::Message(message) => Value::Message(self.message(entropy, &message, depth + 1)),
             Kind::Enum(kind) => {

@@ -38,15 +38,30 @@ impl World {
         }
         let kernel = Arc::new(Model::new());
         let (controller, node) = start(dir.path(), kernel.clone()).expect("pools that open");
-        World { dir, kernel, controller, node }
+        World {
+            dir,
+            kernel,
+            controller,
+            node,
+        }
     }
 
     /// Simulates a restart. The old process must release the pools first.
     pub(crate) fn restart(self) -> World {
-        let World { dir, kernel, controller, node } = self;
+        let World {
+            dir,
+            kernel,
+            controller,
+            node,
+        } = self;
         drop((controller, node));
         let (controller, node) = start(dir.path(), kernel.clone()).expect("pools that open again");
-        World { dir, kernel, controller, node }
+        World {
+            dir,
+            kernel,
+            controller,
+            node,
+        }
     }
 
     /// Creates three volumes, a snapshot of the first and a group of the others; returns their IDs.
@@ -56,7 +71,9 @@ impl World {
             requests::id_of(made.expect("a volume"))
         };
         let volumes: Vec<String> = ["a", "b", "c"].map(create).into();
-        let snapshot = self.controller.create_snapshot(requests::snapshot("s", &volumes[0]));
+        let snapshot = self
+            .controller
+            .create_snapshot(requests::snapshot("s", &volumes[0]));
         let snapshot = snapshot.expect("a snapshot").snapshot.expect("a snapshot");
         let group = csi::CreateVolumeGroupSnapshotRequest {
             name: "g".to_owned(),
@@ -73,7 +90,9 @@ impl World {
 
     /// Paths for staging and targets, as kubelet may send them.
     pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
-        let paths = ["stage/a", "stage/b", "stage/c", "pods/a", "pods/b", "pods/c"];
+        let paths = [
+            "stage/a", "stage/b", "stage/c", "pods/a", "pods/b", "pods/c",
+        ];
         paths.map(|path| dir.join(path)).into()
     }
 
@@ -82,7 +101,9 @@ impl World {
     pub(crate) fn check(&self, request: &str, error: Option<Status>) {
         let Some(error) = error else { return };
         let fine = match error.code() {
-            Code::Internal => error.message().starts_with(&self.dir.path().display().to_string()),
+            Code::Internal => error
+                .message()
+                .starts_with(&self.dir.path().display().to_string()),
             code => !matches!(code, Code::Unknown | Code::DataLoss),
         };
         assert!(fine, "{request}\nanswers {error}");
@@ -97,7 +118,9 @@ impl World {
             ids.flat_map(|id| paths.iter().map(move |path| (id, path)))
         };
         for (id, path) in at("vol-").chain(at("csi-")) {
-            let unpublish = self.node.node_unpublish_volume(requests::unpublish(id, path));
+            let unpublish = self
+                .node
+                .node_unpublish_volume(requests::unpublish(id, path));
             self.check(
                 &format!("unpublishing {id} at {path:?}"),
                 unpublish.err().map(Status::from),
@@ -105,7 +128,10 @@ impl World {
         }
         for (id, path) in at("vol-") {
             let unstage = self.node.node_unstage_volume(requests::unstage(id, path));
-            self.check(&format!("unstaging {id} at {path:?}"), unstage.err().map(Status::from));
+            self.check(
+                &format!("unstaging {id} at {path:?}"),
+                unstage.err().map(Status::from),
+            );
         }
         for volume in c.list_volumes(Default::default()).expect("a list").entries {
             let volume_id = volume.volume.expect("a volume").volume_id;
@@ -139,7 +165,10 @@ impl World {
     fn check_empty(&self) {
         assert_eq!(self.kernel.loops().expect("the loop table"), vec![]);
         let mounts = self.kernel.mounts().expect("the mount table");
-        let ours = mounts.entries.iter().filter(|m| m.mount_point.starts_with(self.dir.path()));
+        let ours = mounts
+            .entries
+            .iter()
+            .filter(|m| m.mount_point.starts_with(self.dir.path()));
         assert_eq!(ours.map(|m| &m.mount_point).next(), None, "a mount is left");
         for pool in ["default", "other"] {
             for area in ["volumes", "snapshots", "groups", "incoming", "trash"] {
@@ -173,7 +202,10 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         max_snapshot_bytes_per_namespace: None,
     };
     let pools = Pools::open(&specs, options, kernel)?;
-    let capabilities = CapabilityRules { mount_group: true, ..Default::default() };
+    let capabilities = CapabilityRules {
+        mount_group: true,
+        ..Default::default()
+    };
     let controller = controller::Config {
         topology: [("t/node".to_owned(), "n1".to_owned())].into(),
         capabilities: capabilities.clone(),
@@ -184,5 +216,8 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         capabilities,
         ..node::Config::new("n1")
     };
-    Ok((Controller::new(pools.clone(), controller), Node::new(pools, node)))
+    Ok((
+        Controller::new(pools.clone(), controller),
+        Node::new(pools, node),
+    ))
 }

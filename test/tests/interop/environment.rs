@@ -57,7 +57,11 @@ impl Listener {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Listener { kubeconfig, port, connections }
+        Listener {
+            kubeconfig,
+            port,
+            connections,
+        }
     }
 
     fn count(&self) -> usize {
@@ -67,21 +71,31 @@ impl Listener {
     fn wait_for(&self, process: &Process) {
         let deadline = Instant::now() + PATIENCE;
         while self.count() == 0 {
-            assert!(Instant::now() < deadline, "nothing connects: {}", process.tail());
+            assert!(
+                Instant::now() < deadline,
+                "nothing connects: {}",
+                process.tail()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 /// A command in the environment of a person with a cluster, who works in a pod of another.
-#[expect(clippy::disallowed_methods, reason = "only what it starts must make its environment")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "only what it starts must make its environment"
+)]
 fn of_person(program: &Path, home: &Path, theirs: &Listener) -> Command {
     let mut command = Command::new(program);
     command
         .env("HOSTLOOP_CACHE", tool_cache())
         .env("HOME", home)
         .env("KUBECONFIG", &theirs.kubeconfig)
-        .env("HELM_KUBEAPISERVER", format!("http://127.0.0.1:{}", theirs.port))
+        .env(
+            "HELM_KUBEAPISERVER",
+            format!("http://127.0.0.1:{}", theirs.port),
+        )
         .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         .env("KUBERNETES_SERVICE_PORT", theirs.port.to_string());
     command
@@ -98,7 +112,10 @@ fn no_program_looks_for_the_persons_cluster() {
     let run = |mut command: Command| {
         let output = command.output().expect("it can be run");
         let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
     };
     let mut inherits = of_person(&binary(), &home, &theirs);
     inherits.arg("check");
@@ -108,14 +125,23 @@ fn no_program_looks_for_the_persons_cluster() {
 
     let bash = machine::which("bash").expect("scripts need it");
     let mut script = of_person(&bash, &home, &theirs);
-    script.args(["-c", SCRIPT, "script", text(&root()), text(&binary()), &ALONE.join(" ")]);
+    script.args([
+        "-c",
+        SCRIPT,
+        "script",
+        text(&root()),
+        text(&binary()),
+        &ALONE.join(" "),
+    ]);
     let (success, said) = run(script);
     assert!(success, "{said}");
     assert_eq!(theirs.count(), count, "a script: {said}");
 
     let tests = std::env::current_exe().expect("it has a path");
     let mut tests = of_person(&tests, &home, &theirs);
-    tests.args(["--exact", NAME, "--nocapture"]).env(PLAYS_TESTS, "yes");
+    tests
+        .args(["--exact", NAME, "--nocapture"])
+        .env(PLAYS_TESTS, "yes");
     let (success, said) = run(tests);
     assert!(success, "{said}");
     assert_eq!(theirs.count(), count, "a test: {said}");
@@ -129,10 +155,16 @@ fn start_programs() {
     given.wait_for(&Process::sidecar(scratch.path(), "csi-provisioner", &args));
     let given = Listener::at(scratch.path().join("ours"));
     let alone = ALONE.map(str::to_owned);
-    let args = [&alone[..], &[format!("--kubeconfig={}", text(&given.kubeconfig))]].concat();
+    let args = [
+        &alone[..],
+        &[format!("--kubeconfig={}", text(&given.kubeconfig))],
+    ]
+    .concat();
     given.wait_for(&Process::controllers(scratch.path(), &args));
     let mut without = Controllers::start(scratch.path(), "none", &alone);
-    let ended = without.wait_ended(PATIENCE).expect("there is no cluster for it");
+    let ended = without
+        .wait_ended(PATIENCE)
+        .expect("there is no cluster for it");
     assert!(!ended.success(), "{ended}");
     assert!(machine::try_run(text(&binary()), &["check"]).is_err());
 }

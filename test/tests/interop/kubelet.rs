@@ -104,8 +104,12 @@ impl Mounted {
 
     /// Takes the mounts down; the volume stays attached.
     pub(crate) async fn unmount(&self, site: &Site) {
-        site.csi.ok(requests::unpublish(&self.handle, &self.target)).await;
-        site.csi.ok(requests::unstage(&self.handle, &self.staging)).await;
+        site.csi
+            .ok(requests::unpublish(&self.handle, &self.target))
+            .await;
+        site.csi
+            .ok(requests::unstage(&self.handle, &self.staging))
+            .await;
     }
 
     /// Deletes the attachment, and waits until the volume is detached.
@@ -125,7 +129,9 @@ impl Mounted {
 /// Creates the VolumeAttachment with the cluster's name for it, and waits for the attacher.
 async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
     let name = objects::attachment_name(handle, DRIVER, NODE);
-    site.objects.create(objects::attachment(&name, DRIVER, NODE, volume)).await;
+    site.objects
+        .create(objects::attachment(&name, DRIVER, NODE, volume))
+        .await;
     let attached = |a: &Value| a["status"]["attached"] == true;
     let place = at("VolumeAttachment", &name);
     let attachment = site.until(&place, "attached", attached).await;
@@ -148,14 +154,17 @@ fn capability(volume: &Value) -> csi::VolumeCapability {
         ..Default::default()
     };
     csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeMultiWriter.into() }),
+        access_mode: Some(AccessMode {
+            mode: Mode::SingleNodeMultiWriter.into(),
+        }),
         access_type: Some(AccessType::Mount(mount)),
     }
 }
 
 fn strings(map: &Value) -> BTreeMap<String, String> {
     let map = map.as_object().into_iter().flatten();
-    map.map(|(key, value)| (key.clone(), text(value).to_owned())).collect()
+    map.map(|(key, value)| (key.clone(), text(value).to_owned()))
+        .collect()
 }
 
 /// The number in a quantity like `320Mi`, the only form in these tests.

@@ -32,7 +32,9 @@ pub(crate) async fn lifecycle(site: &Site) {
 
     let snapshot = snapshot(site, "cut", "data").await;
     let second = data::write(&pod.data(), 2);
-    let restored = site.claim("restored", grown(objects::restored("cut"))).await;
+    let restored = site
+        .claim("restored", grown(objects::restored("cut")))
+        .await;
     let clone = grown(objects::cloned("data"));
     let cloned = site.claim("cloned", objects::with(clone, labelled())).await;
     let of_snapshot = Mounted::new(site, &restored).await;
@@ -46,7 +48,8 @@ pub(crate) async fn lifecycle(site: &Site) {
     let volume = Place::of_object(&site.bound(&restored).await);
     of_snapshot.unmount(site).await;
     site.delete(&restored).await;
-    site.until(&volume, "released", |v| v["status"]["phase"] == "Released").await;
+    site.until(&volume, "released", |v| v["status"]["phase"] == "Released")
+        .await;
     site.until_event(&volume, "VolumeDelete").await;
     let volumes = site.csi.volume_ids().await;
     let there = volumes.contains(&of_snapshot.handle);
@@ -94,7 +97,10 @@ async fn expanded(site: &Site, claim: &Place, pod: &Mounted) {
     site.until(claim, "waiting for its node", pending).await;
     pod.grow(site).await;
     let after = pod.bytes();
-    assert!(after >= before + (100 << 20), "{before} bytes, then {after}");
+    assert!(
+        after >= before + (100 << 20),
+        "{before} bytes, then {after}"
+    );
     // The resizer removes the annotation that it keeps in between.
     let volume = Place::of_object(&site.bound(claim).await);
     site.until(&volume, "settled", |v| {
@@ -111,7 +117,9 @@ async fn modified(site: &Site, claim: &Place) {
         found.expect("the volume has a loop device").direct_io
     };
     assert!(direct(), "the class asks for direct I/O");
-    site.objects.merge(claim, objects::with_attributes("buffered")).await;
+    site.objects
+        .merge(claim, objects::with_attributes("buffered"))
+        .await;
     site.until(claim, "modified", |c| {
         c["status"]["currentVolumeAttributesClassName"] == "buffered"
             && c["status"]["modifyVolumeStatus"].is_null()
@@ -124,7 +132,9 @@ async fn modified(site: &Site, claim: &Place) {
 
 /// Takes a snapshot of a claim.
 async fn snapshot(site: &Site, name: &str, claim: &str) -> Place {
-    site.objects.create(objects::snapshot(NAMESPACE, name, CLASS, claim)).await;
+    site.objects
+        .create(objects::snapshot(NAMESPACE, name, CLASS, claim))
+        .await;
     let place = at("VolumeSnapshot", name);
     let handle = ready(site, &place).await;
     assert!(site.csi.snapshot_ids().await.contains(&handle), "{handle}");
@@ -145,7 +155,9 @@ async fn ready(site: &Site, snapshot: &Place) -> String {
 /// All claims with the label are taken at one moment, and each of the snapshots can be restored.
 async fn grouped(site: &Site, pods: &[&Mounted]) {
     let written = (10..).zip(pods);
-    let written: Vec<_> = written.map(|(seed, pod)| data::write(&pod.data(), seed)).collect();
+    let written: Vec<_> = written
+        .map(|(seed, pod)| data::write(&pod.data(), seed))
+        .collect();
     let group = objects::group_snapshot(NAMESPACE, "both", CLASS, (GROUPED, "yes"));
     let group = site.objects.create(group).await;
     let place = Place::of_object(&group);
@@ -155,7 +167,9 @@ async fn grouped(site: &Site, pods: &[&Mounted]) {
     let mut found = Vec::new();
     for (n, member) in members.iter().enumerate() {
         ready(site, &at("VolumeSnapshot", member)).await;
-        let claim = site.claim(&format!("member-{n}"), grown(objects::restored(member))).await;
+        let claim = site
+            .claim(&format!("member-{n}"), grown(objects::restored(member)))
+            .await;
         let pod = Mounted::new(site, &claim).await;
         found.push(data::read(&pod.data()));
         pod.end(site).await;

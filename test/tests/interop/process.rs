@@ -21,7 +21,11 @@ pub(crate) struct Process {
 impl Process {
     /// A program of upstream.
     pub(crate) fn sidecar(dir: &Path, name: &str, args: &[String]) -> Process {
-        Process::start(dir, name, child::command(tools::sidecars().join(name)).args(args))
+        Process::start(
+            dir,
+            name,
+            child::command(tools::sidecars().join(name)).args(args),
+        )
     }
 
     /// Hostloop's controllers.
@@ -33,8 +37,14 @@ impl Process {
     fn start(dir: &Path, name: &str, command: &mut Command) -> Process {
         let log = dir.join(format!("{name}.log"));
         child::log_to(command, File::create(&log).expect("a log can be made"));
-        let child = command.spawn().unwrap_or_else(|e| panic!("{name} does not start: {e}"));
-        Process { name: name.to_owned(), log, program: Program::new(child) }
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("{name} does not start: {e}"));
+        Process {
+            name: name.to_owned(),
+            log,
+            program: Program::new(child),
+        }
     }
 
     /// The program's log.
@@ -44,7 +54,11 @@ impl Process {
 
     /// The end of the program's log, under the program's name.
     pub(crate) fn tail(&self) -> String {
-        format!("--- the end of {}'s log:\n{}", self.name, child::tail(&self.log()))
+        format!(
+            "--- the end of {}'s log:\n{}",
+            self.name,
+            child::tail(&self.log())
+        )
     }
 
     /// Sends SIGTERM and waits for the end. The program must still run, and must not have panicked.
@@ -57,11 +71,17 @@ impl Process {
             assert!(!log.contains(bad), "{bad:?} is in {name}'s log:\n{log}");
         }
         self.program.signal(Signal::SIGTERM);
-        assert!(self.program.wait(PATIENCE).is_some(), "{name} ignores SIGTERM");
+        assert!(
+            self.program.wait(PATIENCE).is_some(),
+            "{name} ignores SIGTERM"
+        );
     }
 }
 
 /// Arguments that all sidecars take: the addresses of the driver and of the cluster.
 pub(crate) fn common(endpoint: &str, kubeconfig: &Path) -> Vec<String> {
-    vec![format!("--csi-address={endpoint}"), format!("--kubeconfig={}", text(kubeconfig))]
+    vec![
+        format!("--csi-address={endpoint}"),
+        format!("--kubeconfig={}", text(kubeconfig)),
+    ]
 }

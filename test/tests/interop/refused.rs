@@ -24,10 +24,17 @@ struct Ballast {
 impl Ballast {
     /// Leaves no room in the pool, not even what a thin volume was promised.
     async fn new(site: &Site) -> Ballast {
-        let capacity = site.csi.ok(csi::GetCapacityRequest::default()).await.available_capacity;
+        let capacity = site
+            .csi
+            .ok(csi::GetCapacityRequest::default())
+            .await
+            .available_capacity;
         let capacity = u64::try_from(capacity).expect("capacity is not negative");
         let path = site.pool_mount().join("ballast");
-        let ballast = Ballast { path, bytes: capacity + (320 << 20) };
+        let ballast = Ballast {
+            path,
+            bytes: capacity + (320 << 20),
+        };
         ballast.fill(0);
         ballast
     }
@@ -36,12 +43,18 @@ impl Ballast {
     fn fill(&self, from: u64) {
         let (offset, length) = (from.to_string(), (self.bytes - from).to_string());
         let path = machine::text(&self.path);
-        machine::run("fallocate", &["--offset", &offset, "--length", &length, path]);
+        machine::run(
+            "fallocate",
+            &["--offset", &offset, "--length", &length, path],
+        );
     }
 
     /// Gives some of the room back until the ballast is filled from this offset again.
     fn shrink(&self) -> u64 {
-        let file = File::options().write(true).open(&self.path).expect("the ballast");
+        let file = File::options()
+            .write(true)
+            .open(&self.path)
+            .expect("the ballast");
         let left = self.bytes - (1 << 30);
         file.set_len(left).expect("the ballast can be made shorter");
         left
@@ -60,7 +73,9 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     let at = |kind: &str, name: &str| Place::of(kind, SPACE, name);
     site.objects.namespace(SPACE).await;
     let plain = objects::with_attributes("direct");
-    site.objects.create(objects::claim(SPACE, "data", CLASS, "320Mi", plain)).await;
+    site.objects
+        .create(objects::claim(SPACE, "data", CLASS, "320Mi", plain))
+        .await;
     let claim = at("PersistentVolumeClaim", "data");
     let bound = site.until(&claim, "bound", is_bound).await;
     let volume = at("PersistentVolume", text(&bound["spec"]["volumeName"]));
@@ -69,12 +84,16 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     site.objects.merge(&claim, objects::sized("500Gi")).await;
     let resize = |c: &Value| text(&c["status"]["allocatedResourceStatuses"]["storage"]).to_owned();
     let infeasible = |c: &Value| resize(c) == "ControllerResizeInfeasible";
-    site.until(&claim, "too large for the pool", infeasible).await;
+    site.until(&claim, "too large for the pool", infeasible)
+        .await;
 
-    site.objects.merge(&claim, objects::with_attributes("thick")).await;
+    site.objects
+        .merge(&claim, objects::with_attributes("thick"))
+        .await;
     let modification = |c: &Value| text(&c["status"]["modifyVolumeStatus"]["status"]).to_owned();
     let infeasible = |c: &Value| modification(c) == "Infeasible";
-    site.until(&claim, "too thick for the pool", infeasible).await;
+    site.until(&claim, "too thick for the pool", infeasible)
+        .await;
 
     // Upstream's snapshotter knows no final error of a full pool.
     let takes_snapshot = snapshotter == Who::Ours;
@@ -86,7 +105,9 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
         site.restart().await;
     }
 
-    site.objects.merge(&claim, objects::with_attributes("direct")).await;
+    site.objects
+        .merge(&claim, objects::with_attributes("direct"))
+        .await;
     let settled = |c: &Value| {
         c["status"]["currentVolumeAttributesClassName"] == "direct"
             && c["status"]["modifyVolumeStatus"].is_null()
@@ -118,7 +139,9 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
 
 /// Takes a snapshot of the claim, and waits until it is refused.
 async fn take_without_room(site: &Site, snapshot: &Place) {
-    site.objects.create(objects::snapshot(SPACE, &snapshot.name, CLASS, "data")).await;
+    site.objects
+        .create(objects::snapshot(SPACE, &snapshot.name, CLASS, "data"))
+        .await;
     let full = |s: &Value| text(&s["status"]["error"]["message"]).contains("no room");
     site.until(snapshot, "without room", full).await;
 }

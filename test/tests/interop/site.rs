@@ -36,8 +36,13 @@ pub(crate) enum Who {
 }
 
 /// The roles: upstream's programs. Hostloop's controllers have the same names without the prefix.
-pub(crate) const ROLES: [&str; 5] =
-    ["csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller"];
+pub(crate) const ROLES: [&str; 5] = [
+    "csi-provisioner",
+    "csi-attacher",
+    "csi-resizer",
+    "csi-snapshotter",
+    "snapshot-controller",
+];
 
 /// A control plane with the driver. The fields are dropped in order: each needs later ones.
 pub(crate) struct Site {
@@ -184,7 +189,10 @@ impl Site {
     async fn fail(&self, at: &Place, what: &str) -> ! {
         let object = self.objects.describe(at).await;
         let tails: Vec<_> = self.processes.iter().map(Process::tail).collect();
-        panic!("{at} is not {what} after {PATIENCE:?}:\n{object}\n{}", tails.join("\n"));
+        panic!(
+            "{at} is not {what} after {PATIENCE:?}:\n{object}\n{}",
+            tails.join("\n")
+        );
     }
 
     /// Stops everything. The test has deleted its objects, so nothing may be left in the cluster,

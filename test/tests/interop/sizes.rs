@@ -43,14 +43,17 @@ pub(crate) async fn odd_sizes(site: &Site) {
     site.objects.merge(&made[0], objects::sized(GROWN)).await;
     let grown = |v: &Value| v["spec"]["capacity"]["storage"] == "759552Ki";
     site.until(&volume, "larger", grown).await;
-    site.objects.create(objects::snapshot(NAMESPACE, "grown", CLASS, "odd-0")).await;
+    site.objects
+        .create(objects::snapshot(NAMESPACE, "grown", CLASS, "odd-0"))
+        .await;
     ready(site, "grown", GROWN).await;
     let of_grown = claim(site, "of-grown", (class, mode, GROWN), restored("grown")).await;
     until_bound(site, std::slice::from_ref(&of_grown)).await;
     made.push(of_grown);
 
     for n in 0..ODD.len() {
-        site.delete(&at("VolumeSnapshot", &format!("odd-{n}"))).await;
+        site.delete(&at("VolumeSnapshot", &format!("odd-{n}")))
+            .await;
     }
     site.delete(&at("VolumeSnapshot", "grown")).await;
     for claim in made {
@@ -62,7 +65,9 @@ pub(crate) async fn odd_sizes(site: &Site) {
 
 async fn claim(site: &Site, name: &str, (class, mode, size): Odd, change: Value) -> Place {
     let change = with(change, json!({"spec": {"volumeMode": mode}}));
-    site.objects.create(objects::claim(NAMESPACE, name, class, size, change)).await;
+    site.objects
+        .create(objects::claim(NAMESPACE, name, class, size, change))
+        .await;
     at("PersistentVolumeClaim", name)
 }
 
@@ -74,11 +79,15 @@ async fn until_bound(site: &Site, claims: &[Place]) {
 
 /// Takes a snapshot of a claim, with its name.
 async fn snapshot(site: &Site, claim: &str) {
-    site.objects.create(objects::snapshot(NAMESPACE, claim, CLASS, claim)).await;
+    site.objects
+        .create(objects::snapshot(NAMESPACE, claim, CLASS, claim))
+        .await;
 }
 
 /// Waits until a snapshot can be restored by a claim of this size.
 async fn ready(site: &Site, snapshot: &str, size: &str) {
-    let snapshot = site.until(&at("VolumeSnapshot", snapshot), "ready", is_ready_to_use).await;
+    let snapshot = site
+        .until(&at("VolumeSnapshot", snapshot), "ready", is_ready_to_use)
+        .await;
     assert_eq!(text(&snapshot["status"]["restoreSize"]), size);
 }

@@ -34,7 +34,10 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     fleet.storm(Binding::Immediate, 0..COUNT).await;
     let (gone, left) = (&fleet.members[2], &fleet.members[..2]);
     gone.kill();
-    fleet.objects.delete(&Place::of("Node", "", &gone.node)).await;
+    fleet
+        .objects
+        .delete(&Place::of("Node", "", &gone.node))
+        .await;
     tokio::time::sleep(Duration::from_secs(8)).await;
     assert!(fleet.objects.get(&fleet.lease()).await.is_none());
     for claim in fleet.all_claims().await {
@@ -51,14 +54,21 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
         // The label is added after the object is created.
         let at = Place::of("PersistentVolume", "", &volume.name_any());
         let labelled = |volume: &Value| volume["metadata"]["labels"][LABEL] == *node;
-        fleet.objects.until(&at, PATIENCE, labelled).await.expect("it has its label");
+        fleet
+            .objects
+            .until(&at, PATIENCE, labelled)
+            .await
+            .expect("it has its label");
     }
     let tidied = || async { rooms_of(&fleet, &gone.node).await.is_empty().then_some(()) };
     until(PATIENCE, tidied).await.expect("its room is gone");
     let lease = fleet.objects.get(&fleet.lease()).await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"], controller.name());
     let metrics = controller.metrics();
-    assert!(!metrics.contains("csi_sidecar_operations_seconds_count{"), "{metrics}");
+    assert!(
+        !metrics.contains("csi_sidecar_operations_seconds_count{"),
+        "{metrics}"
+    );
 
     // Nodes do not take the lease after the leader has stopped either.
     controller.stop();
@@ -66,7 +76,10 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     assert_eq!(held["spec"]["holderIdentity"], "", "given up");
     tokio::time::sleep(Duration::from_secs(8)).await;
     let now = fleet.objects.get(&fleet.lease()).await.expect("a lease");
-    assert_eq!(now["metadata"]["resourceVersion"], held["metadata"]["resourceVersion"]);
+    assert_eq!(
+        now["metadata"]["resourceVersion"],
+        held["metadata"]["resourceVersion"]
+    );
     controller.start();
     fleet.each_once(PATIENCE).await;
     fleet.clear(PATIENCE).await;
@@ -104,7 +117,10 @@ async fn a_leader_of_its_own_places_what_is_restored() {
     }
     // No claim waits for the snapshot any more, so the leader removes its finalizer.
     fleet.objects.delete(&snapshot).await;
-    assert!(fleet.objects.until_gone(&snapshot, PATIENCE).await, "{snapshot} is left");
+    assert!(
+        fleet.objects.until_gone(&snapshot, PATIENCE).await,
+        "{snapshot} is left"
+    );
     fleet.clear(PATIENCE).await;
     fleet.objects.delete(&class).await;
     fleet.down().await;

@@ -25,7 +25,8 @@ const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 async fn attach(rig: &Rig, volume: &Value, node: &str) -> Place {
     let attacher = &rig.driver_name;
     let attachment = attachment_name(handle(volume), attacher, node);
-    rig.attachment(&attachment, attacher, node, name(volume)).await
+    rig.attachment(&attachment, attacher, node, name(volume))
+        .await
 }
 
 fn attached(attachment: &Value) -> bool {
@@ -105,7 +106,10 @@ async fn errors_are_on_the_attachment() {
     rig.objects.delete(&at).await;
     let failed = |a: &Value| text(&a["status"]["detachError"]["message"]).contains("scripted");
     let attachment = rig.until(&at, "with an error", failed).await;
-    assert!(attachment["status"]["detachError"]["errorCode"].is_null(), "{attachment:#}");
+    assert!(
+        attachment["status"]["detachError"]["errorCode"].is_null(),
+        "{attachment:#}"
+    );
     assert_eq!(attachment["status"]["attached"], true, "{attachment:#}");
     rig.driver.unscript("ControllerUnpublishVolume");
     rig.until_gone(&at).await;
@@ -164,8 +168,11 @@ async fn what_was_lost_is_published_again() {
 /// With a driver without ControllerPublishVolume, attachments succeed at once without a finalizer.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_publishing_everything_is_attached() {
-    let rig =
-        Rig::up(without(spec("attach-trivial"), &[ControllerRpc::PublishUnpublishVolume])).await;
+    let rig = Rig::up(without(
+        spec("attach-trivial"),
+        &[ControllerRpc::PublishUnpublishVolume],
+    ))
+    .await;
     let volume = rig.volume("data").await;
     let at = attach(&rig, &volume, &rig.nodes[0]).await;
     let attachment = rig.until(&at, "attached", attached).await;
@@ -183,7 +190,9 @@ async fn another_drivers_attachment_is_left_alone() {
     let volume = rig.volume("data").await;
     let other = format!("other-{}", rig.name);
     let (node, volume_name) = (&rig.nodes[0], name(&volume));
-    let other = rig.attachment(&other, "other.csi.dev", node, volume_name).await;
+    let other = rig
+        .attachment(&other, "other.csi.dev", node, volume_name)
+        .await;
     let ours = attach(&rig, &volume, &rig.nodes[0]).await;
     rig.until(&ours, "attached", attached).await;
     let seen = rig.get(&other).await;
@@ -256,7 +265,9 @@ fn watched(member: &Member) -> usize {
 async fn nodes_watch_only_their_own_attachments() {
     let plane = crate::plane(false).await;
     let fleet = fleet(&plane, "attach-own", 3, 9).await;
-    let [first, second, third] = &fleet.members[..] else { panic!("three nodes") };
+    let [first, second, third] = &fleet.members[..] else {
+        panic!("three nodes")
+    };
     let mut attachments = attach_all(&fleet, &first.node, Value::Null).await;
     attachments.extend(attach_all(&fleet, &second.node, Value::Null).await);
     assert_eq!(attachments.len(), 6);
@@ -267,7 +278,10 @@ async fn nodes_watch_only_their_own_attachments() {
     reported.unwrap_or_else(|| panic!("{:?} changes were reported", counts()));
 
     let of = |node: &str| json!({"metadata": {"labels": {LABEL: node}}});
-    for label in [of(&third.node), json!({"metadata": {"labels": {LABEL: null}}})] {
+    for label in [
+        of(&third.node),
+        json!({"metadata": {"labels": {LABEL: null}}}),
+    ] {
         fleet.objects.merge(&attachments[0], label).await;
         let right = |one: &Value| one["metadata"]["labels"][LABEL] == *first.node;
         until_all(&fleet, &attachments[..1], PATIENCE, right).await;

@@ -27,11 +27,23 @@ async fn every_bad_claim_ends_in_an_event() {
     let half = json!({key("provisioner-secret-name"): "nowhere"});
     let parameters: [Case; 6] = [
         ("unknown-parameter", json!({"flavour": "salt"}), "flavour"),
-        ("unknown-reserved", json!({key("flavour"): "salt"}), "csi.storage.k8s.io/flavour"),
+        (
+            "unknown-reserved",
+            json!({key("flavour"): "salt"}),
+            "csi.storage.k8s.io/flavour",
+        ),
         ("filesystem-twice", twice, "fstype"),
-        ("missing-secret", secret("provisioner", "nowhere"), "secret nowhere"),
+        (
+            "missing-secret",
+            secret("provisioner", "nowhere"),
+            "secret nowhere",
+        ),
         ("half-a-secret", half, "provisioner-secret"),
-        ("secret-template", secret("node-stage", "${pvc.colour}"), "pvc.colour"),
+        (
+            "secret-template",
+            secret("node-stage", "${pvc.colour}"),
+            "pvc.colour",
+        ),
     ];
     let moon = json!([{"matchLabelExpressions": [{"key": rig.key, "values": ["the-moon"]}]}]);
     let mut classes: Vec<Case> = vec![("no-such-place", json!({"allowedTopologies": moon}), "")];

@@ -12,5 +12,7 @@ async fn the_api_server_in_memory_is_like_this_one() {
     let client = client(&plane.kubeconfig()).await;
     conforms(&client, &namespace).await;
     conforms_in_cluster(&client, &namespace).await;
-    objects.delete(&Place::of("Namespace", "", &namespace)).await;
+    objects
+        .delete(&Place::of("Namespace", "", &namespace))
+        .await;
 }

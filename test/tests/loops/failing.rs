@@ -34,7 +34,8 @@ async fn a_call_with_an_unknown_result_is_repeated() {
     ];
     join_all(cases.map(async |(name, code)| {
         let rig = Rig::up(spec(name)).await;
-        rig.driver.script("CreateVolume", [Step::DoneBut(code), Step::Fail(code)]);
+        rig.driver
+            .script("CreateVolume", [Step::DoneBut(code), Step::Fail(code)]);
         rig.volume("data").await;
         let at = rig.claim_at("data");
         rig.warned(&at, "ProvisioningFailed", &[]).await;
@@ -58,7 +59,8 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
     join_all(cases.map(async |(name, step)| {
         let rig = Rig::up(within("--timeout=1s", name, "provisioner")).await;
         let busy = Step::Fail(Code::Aborted);
-        rig.driver.script("CreateVolume", [step, busy.clone(), busy.clone(), busy]);
+        rig.driver
+            .script("CreateVolume", [step, busy.clone(), busy.clone(), busy]);
         rig.claim("data", json!({})).await;
         rig.until_volumes(1).await;
         rig.delete(rig.claim_at("data")).await;
@@ -75,7 +77,8 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_final_error_a_deleted_claim_is_forgotten() {
     let rig = Rig::up(spec("final")).await;
-    rig.driver.always("CreateVolume", Step::Fail(Code::Internal));
+    rig.driver
+        .always("CreateVolume", Step::Fail(Code::Internal));
     rig.claim("data", json!({})).await;
     rig.until_called("CreateVolume", 2).await;
     rig.delete(rig.claim_at("data")).await;
@@ -114,14 +117,19 @@ async fn nonsense_is_not_repeated_at_once() {
 async fn a_wrong_volume_is_given_back() {
     let rig = Rig::up(spec("short")).await;
     rig.driver.change(|o| o.claims_capacity = Some(1 << 20));
-    rig.driver.script("DeleteVolume", [Step::Fail(Code::Aborted)]);
+    rig.driver
+        .script("DeleteVolume", [Step::Fail(Code::Aborted)]);
     rig.claim("small", json!({})).await;
     rig.until_called("DeleteVolume", 2).await;
     let calls = rig.driver.calls().into_iter().map(|call| call.method);
-    let calls: Vec<_> = calls.filter(|method| method.ends_with("eVolume")).take(3).collect();
+    let calls: Vec<_> = calls
+        .filter(|method| method.ends_with("eVolume"))
+        .take(3)
+        .collect();
     assert_eq!(calls, ["CreateVolume", "DeleteVolume", "DeleteVolume"]);
     let at = rig.claim_at("small");
-    rig.warned(&at, "ProvisioningFailed", &["the volume was deleted"]).await;
+    rig.warned(&at, "ProvisioningFailed", &["the volume was deleted"])
+        .await;
     rig.driver.change(|o| o.claims_capacity = None);
     rig.bound("small").await;
     rig.driver.change(|o| o.forgets_source = true);
@@ -149,8 +157,10 @@ async fn a_volume_without_a_size_has_the_requested_one() {
 async fn a_volume_that_cannot_be_saved_waits() {
     let rig = Rig::up(spec("unsaved")).await;
     let policy = format!("no-volumes-{}", rig.name);
-    let is_ours =
-        format!("!has(object.spec.csi) || object.spec.csi.driver != '{}'", rig.driver_name);
+    let is_ours = format!(
+        "!has(object.spec.csi) || object.spec.csi.driver != '{}'",
+        rig.driver_name
+    );
     rig.create(json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": policy},
@@ -176,7 +186,9 @@ async fn a_volume_that_cannot_be_saved_waits() {
         let why = rig.objects.dry_create(volume.clone()).await.err()?;
         why.to_string().contains("no volumes today").then_some(())
     };
-    until(PATIENCE, denied).await.expect("the policy is in force");
+    until(PATIENCE, denied)
+        .await
+        .expect("the policy is in force");
     rig.claim("data", json!({})).await;
     rig.until_called("CreateVolume", 1).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -185,7 +197,10 @@ async fn a_volume_that_cannot_be_saved_waits() {
     // A bound claim would mean that the policy was not in force.
     let claim = rig.get(&rig.claim_at("data")).await;
     assert_eq!(claim["status"]["phase"], "Pending");
-    for kind in ["ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"] {
+    for kind in [
+        "ValidatingAdmissionPolicyBinding",
+        "ValidatingAdmissionPolicy",
+    ] {
         rig.objects.delete(&rig.at(kind, &policy)).await;
     }
     rig.bound("data").await;

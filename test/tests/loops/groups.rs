@@ -120,7 +120,8 @@ async fn failures_are_reported_and_tried_again() {
     let seen = rig.until(&at, "ready", is_ready_to_use).await;
     assert_eq!(rig.driver.left().groups, 1);
     let content = content_of(&rig, &seen);
-    rig.warned(&content, "GroupSnapshotCreationFailed", &["scripted"]).await;
+    rig.warned(&content, "GroupSnapshotCreationFailed", &["scripted"])
+        .await;
     let internal = Step::Fail(Code::Internal);
     rig.driver.script("DeleteVolumeGroupSnapshot", [internal]);
     rig.delete(at).await;
@@ -157,7 +158,8 @@ async fn members_keep_the_volume_mode_of_claims_that_are_deleted_at_once() {
     let unanswered = Step::DoneBut(Code::DeadlineExceeded);
     rig.driver.always("CreateVolumeGroupSnapshot", unanswered);
     group_of(&rig, API, "shop").await;
-    rig.until_so("a group", || rig.driver.left().groups == 1).await;
+    rig.until_so("a group", || rig.driver.left().groups == 1)
+        .await;
     for name in ["raw", "other", "files"] {
         rig.delete(rig.claim_at(name)).await;
     }
@@ -182,12 +184,19 @@ async fn members_keep_the_volume_mode_of_claims_that_are_deleted_at_once() {
             continue;
         }
         let copy = format!("copy-{of}");
-        rig.bound_claim(&format!("{copy}-raw"), with(restored(&at.name), block())).await;
+        rig.bound_claim(&format!("{copy}-raw"), with(restored(&at.name), block()))
+            .await;
         rig.claim(&copy, restored(&at.name)).await;
-        rig.warned(&rig.claim_at(&copy), "ProvisioningFailed", &["has Block"]).await;
+        rig.warned(&rig.claim_at(&copy), "ProvisioningFailed", &["has Block"])
+            .await;
         // An administrator trusts the data.
         let allow = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
-        rig.objects.merge(&content_at, json!({"metadata": {"annotations": {allow: "true"}}})).await;
+        rig.objects
+            .merge(
+                &content_at,
+                json!({"metadata": {"annotations": {allow: "true"}}}),
+            )
+            .await;
         rig.bound(&copy).await;
     }
     rig.delete(at).await;

@@ -20,8 +20,9 @@ const AT_A_TIME: usize = 24;
 fn noise(seed: usize, length: usize) -> String {
     let mut state = seed as u64 + 1;
     let mut letter = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         char::from(b'a' + u8::try_from((state >> 33) % 26).expect("a letter"))
     };
     (0..length).map(|_| letter()).collect()
@@ -77,7 +78,9 @@ fn limit_kib() -> u64 {
     let manifest = machine::root().join("deploy/base/controller.yaml");
     let manifest = std::fs::read_to_string(manifest).expect("the manifest");
     let (_, limits) = manifest.split_once("limits:\n").expect("limits");
-    let (_, memory) = limits.split_once("memory: ").expect("a limit of the memory");
+    let (_, memory) = limits
+        .split_once("memory: ")
+        .expect("a limit of the memory");
     let (mib, _) = memory.split_once("Mi\n").expect("a limit in MiB");
     1024 * mib.parse::<u64>().expect("a number")
 }
@@ -93,7 +96,9 @@ async fn a_user_cannot_take_the_controllers_memory() {
     let flood = flood(&namespace, &rig.nodes[0]);
     let places: Vec<Place> = flood.iter().map(Place::of_object).collect();
     let writes = futures::stream::iter(flood);
-    writes.for_each_concurrent(AT_A_TIME, |object| async { drop(rig.create(object).await) }).await;
+    writes
+        .for_each_concurrent(AT_A_TIME, |object| async { drop(rig.create(object).await) })
+        .await;
 
     rig.start_controllers();
     rig.bound_claim("data", json!({})).await;
@@ -112,7 +117,11 @@ async fn a_user_cannot_take_the_controllers_memory() {
     assert!(rig.log().contains("too large to be kept"), "{}", rig.log());
 
     let deletions = futures::stream::iter(&places);
-    deletions.for_each_concurrent(AT_A_TIME, |at| rig.objects.delete(at)).await;
-    rig.objects.delete(&Place::of("Namespace", "", &namespace)).await;
+    deletions
+        .for_each_concurrent(AT_A_TIME, |at| rig.objects.delete(at))
+        .await;
+    rig.objects
+        .delete(&Place::of("Namespace", "", &namespace))
+        .await;
     rig.down().await;
 }

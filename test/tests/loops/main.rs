@@ -52,7 +52,9 @@ fn quick(name: &str, controllers: &str) -> FrontSpec {
 /// [`quick`] with this timeout of calls.
 fn within(timeout: &str, name: &str, controllers: &str) -> FrontSpec {
     let retries = ["--retry-interval-start=200ms", "--retry-interval-max=1s"];
-    FrontSpec::new(name, controllers).args(&[timeout]).args(&retries)
+    FrontSpec::new(name, controllers)
+        .args(&[timeout])
+        .args(&retries)
 }
 
 /// With a driver that does not have these capabilities.
@@ -72,13 +74,19 @@ struct Rig {
 impl Rig {
     async fn up(spec: FrontSpec) -> Rig {
         let plane = plane(false).await;
-        Rig { front: spec.up(plane.kubeconfig()).await, plane }
+        Rig {
+            front: spec.up(plane.kubeconfig()).await,
+            plane,
+        }
     }
 
     /// Starts the rig with the snapshot controller.
     async fn with_snapshots(spec: FrontSpec) -> Rig {
         let plane = plane(true).await;
-        Rig { front: spec.up(plane.kubeconfig()).await, plane }
+        Rig {
+            front: spec.up(plane.kubeconfig()).await,
+            plane,
+        }
     }
 
     async fn down(self) {
@@ -154,7 +162,8 @@ impl Rig {
     /// Waits until the driver has this number of volumes.
     async fn until_volumes(&self, number: usize) {
         let what = format!("{number} volumes");
-        self.until_so(&what, || self.driver.left().volumes == number).await;
+        self.until_so(&what, || self.driver.left().volumes == number)
+            .await;
     }
 
     /// Kills the controllers and starts them again.

@@ -31,7 +31,9 @@ async fn attributes_of(rig: &Rig, name: &str, driver: &str, parameters: Value) -
 }
 
 async fn ask(rig: &Rig, claim: &str, class: &str) {
-    rig.objects.merge(&rig.claim_at(claim), objects::with_attributes(class)).await;
+    rig.objects
+        .merge(&rig.claim_at(claim), objects::with_attributes(class))
+        .await;
 }
 
 fn current(claim: &Value) -> &str {
@@ -52,7 +54,9 @@ async fn attributes_come_with_the_volume_and_change() {
     let rig = Rig::up(spec("modify")).await;
     let slow = attributes(&rig, "slow", json!({"speed": "1"})).await;
     let fast = attributes(&rig, "fast", json!({"speed": "9"})).await;
-    let (claim, volume) = rig.bound_claim("data", objects::with_attributes(&slow)).await;
+    let (claim, volume) = rig
+        .bound_claim("data", objects::with_attributes(&slow))
+        .await;
     let request = rig.request::<csi::CreateVolumeRequest>();
     assert_eq!(request.mutable_parameters, map(&[("speed", "1")]));
     assert_eq!(volume["spec"]["volumeAttributesClassName"], slow.as_str());
@@ -130,7 +134,8 @@ async fn an_uncertain_change_is_finished_first() {
     ask(&rig, "data", &first).await;
     rig.until_called(MODIFY, 1).await;
     let at = rig.claim_at("data");
-    rig.until(&at, "in progress", |c| state(c) == "InProgress").await;
+    rig.until(&at, "in progress", |c| state(c) == "InProgress")
+        .await;
     ask(&rig, "data", &second).await;
     let before = rig.driver.count(MODIFY);
     rig.until_called(MODIFY, before + 2).await;

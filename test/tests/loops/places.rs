@@ -84,7 +84,9 @@ async fn a_node_reads_its_topology_from_its_labels() {
     objects.namespace(&site.namespace).await;
     let made = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
     objects.create(made).await;
-    objects.create(objects::class(&site.namespace, NAME, json!({}))).await;
+    objects
+        .create(objects::class(&site.namespace, NAME, json!({})))
+        .await;
     let label = |zone: &'static str| {
         let labels = json!({"metadata": {"labels": {ZONE: zone}}});
         let (objects, node) = (&objects, &node);
@@ -111,7 +113,10 @@ async fn a_node_reads_its_topology_from_its_labels() {
     let csi = driver.csi().await;
     let volume = csi.ok(new_volume("v", 8 << 20)).await.volume;
     let id = volume.expect("a volume").volume_id;
-    assert!(id.contains(pool.expect("a pool")), "{id} is not of {pool:?}");
+    assert!(
+        id.contains(pool.expect("a pool")),
+        "{id} is not of {pool:?}"
+    );
     driver.stop();
 
     // Without the API server, the remembered labels are sufficient.

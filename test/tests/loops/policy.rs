@@ -72,7 +72,9 @@ impl Policed {
 
     /// A claim after the cluster has handed it to the driver of its class.
     async fn handed(&self, name: &str, class: &str, change: Value) -> Value {
-        self.rig.claim(name, objects::with(in_class(&self.class(class)), change)).await;
+        self.rig
+            .claim(name, objects::with(in_class(&self.class(class)), change))
+            .await;
         self.until_handed(name).await
     }
 
@@ -149,17 +151,45 @@ async fn the_api_server_labels_attachments() {
     let tries = AtomicUsize::new(0);
     let ask = || async {
         let name = format!("first-{}", tries.fetch_add(1, Ordering::Relaxed));
-        let made = rig.create(attachment(&name, driver, "n1", Value::Null)).await;
+        let made = rig
+            .create(attachment(&name, driver, "n1", Value::Null))
+            .await;
         rig.objects.delete(&objects::Place::of_object(&made)).await;
         made["metadata"]["labels"][LABEL].is_string().then_some(())
     };
-    until(PATIENCE, ask).await.expect("attachments are labelled before long");
+    until(PATIENCE, ask)
+        .await
+        .expect("attachments are labelled before long");
     for (name, attacher, node, before, after) in [
-        ("bare", driver, "n2", json!({"app": "x"}), json!({"app": "x", LABEL: "n2"})),
-        ("wrong", driver, "n2", json!({LABEL: "n3"}), json!({LABEL: "n2"})),
-        ("at-most", driver, &long[1..], Value::Null, json!({LABEL: &long[1..]})),
+        (
+            "bare",
+            driver,
+            "n2",
+            json!({"app": "x"}),
+            json!({"app": "x", LABEL: "n2"}),
+        ),
+        (
+            "wrong",
+            driver,
+            "n2",
+            json!({LABEL: "n3"}),
+            json!({LABEL: "n2"}),
+        ),
+        (
+            "at-most",
+            driver,
+            &long[1..],
+            Value::Null,
+            json!({LABEL: &long[1..]}),
+        ),
         ("too-long", driver, &long, Value::Null, Value::Null),
-        ("another-drivers", "other.csi.dev", "n2", Value::Null, Value::Null),
+        (
+            "another-drivers",
+            "other.csi.dev",
+            "n2",
+            Value::Null,
+            Value::Null,
+        ),
     ] {
         let made = rig.create(attachment(name, attacher, node, before)).await;
         assert_eq!(made["metadata"]["labels"], after, "{name}");
@@ -211,7 +241,11 @@ async fn the_api_server_places_claims_by_the_table() {
 /// The number of claims that a fleet's leader has placed itself.
 fn placed_by_leader(fleet: &Fleet) -> usize {
     let placed = r#"hostloop_assignments_total{outcome="assigned"}"#;
-    fleet.members.iter().map(|member| member.counter(placed)).sum()
+    fleet
+        .members
+        .iter()
+        .map(|member| member.counter(placed))
+        .sum()
 }
 
 /// The leader maintains the table, the API server places claims from it, and nodes make their

@@ -33,7 +33,11 @@ async fn a_volume_has_every_field() {
     rig.secret("fixed").await;
     let mut parameters = json!({"colour": "blue", "csi.storage.k8s.io/fstype": "xfs"});
     for (secret, name, namespace) in [
-        ("provisioner", "by-${pvc.annotations['example.org/which']}", "${pvc.namespace}"),
+        (
+            "provisioner",
+            "by-${pvc.annotations['example.org/which']}",
+            "${pvc.namespace}",
+        ),
         ("controller-publish", "fixed", &ns[..]),
         ("node-stage", "stage-${pvc.name}", &ns[..]),
         ("node-publish", "publish-${pv.name}", &ns[..]),
@@ -104,7 +108,10 @@ async fn a_volume_has_every_field() {
         (&csi["volumeAttributes"]["kept"], json!("in-memory")),
         (&csi["controllerPublishSecretRef"], secret("fixed")),
         (&csi["nodeStageSecretRef"], secret("stage-data")),
-        (&csi["nodePublishSecretRef"], secret(&format!("publish-{pv}"))),
+        (
+            &csi["nodePublishSecretRef"],
+            secret(&format!("publish-{pv}")),
+        ),
         (&csi["controllerExpandSecretRef"], secret("fixed")),
         (&csi["nodeExpandSecretRef"], secret("fixed")),
         (
@@ -227,8 +234,10 @@ async fn a_static_volume_is_deleted_too() {
     let of_claim = json!({"spec": {
         "storageClassName": rig.name, "claimRef": {"namespace": rig.namespace, "name": "data"},
     }});
-    rig.create(objects::volume(&name, &rig.driver_name, &made.id, of_claim)).await;
-    rig.bound_claim("data", json!({"spec": {"volumeName": name}})).await;
+    rig.create(objects::volume(&name, &rig.driver_name, &made.id, of_claim))
+        .await;
+    rig.bound_claim("data", json!({"spec": {"volumeName": name}}))
+        .await;
     rig.delete(rig.claim_at("data")).await;
     rig.until_gone(&rig.at("PersistentVolume", &name)).await;
     assert_eq!(rig.driver.count("CreateVolume"), 0);
@@ -242,8 +251,10 @@ async fn a_clone_protects_its_source() {
     let source = rig.volume("source").await;
     let slow = Step::Delay(Duration::from_secs(2));
     // The first call has no final answer: the source stays protected.
-    rig.driver.script("CreateVolume", [Step::Fail(Code::Aborted), slow]);
-    rig.claim("copy", with(cloned("source"), sized("2Gi"))).await;
+    rig.driver
+        .script("CreateVolume", [Step::Fail(Code::Aborted), slow]);
+    rig.claim("copy", with(cloned("source"), sized("2Gi")))
+        .await;
     let at = rig.claim_at("source");
     let protection = "provisioner.storage.kubernetes.io/cloning-protection";
     let protected = |claim: &Value| has_finalizer(claim, protection);

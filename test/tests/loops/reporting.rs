@@ -25,8 +25,9 @@ async fn room(rig: &Rig) -> BTreeSet<[String; 3]> {
 /// Waits until the class has these capacities on the nodes, in their order.
 async fn until_room(rig: &Rig, class: &str, capacities: &[&str]) {
     let nodes = rig.nodes.iter().zip(capacities);
-    let expected: BTreeSet<_> =
-        nodes.map(|(node, capacity)| [class, node, capacity].map(str::to_owned)).collect();
+    let expected: BTreeSet<_> = nodes
+        .map(|(node, capacity)| [class, node, capacity].map(str::to_owned))
+        .collect();
     let ask = || async { (room(rig).await == expected).then_some(()) };
     if until(PATIENCE, ask).await.is_none() {
         let found = room(rig).await;

@@ -18,7 +18,9 @@ fn spec(name: &str) -> FrontSpec {
 }
 
 async fn ask(rig: &Rig, claim: &str, size: &str) {
-    rig.objects.merge(&rig.claim_at(claim), objects::sized(size)).await;
+    rig.objects
+        .merge(&rig.claim_at(claim), objects::sized(size))
+        .await;
 }
 
 fn capacity(claim: &Value, size: &str) -> bool {
@@ -146,8 +148,12 @@ async fn a_volume_in_use_grows_later() {
     let volume = rig.volume("data").await;
     let handle = handle(&volume);
     let capability = rig.made(handle).capabilities.remove(0);
-    let publication = Publication { readonly: false, capability };
-    rig.driver.set_published(handle, "somewhere", Some(publication));
+    let publication = Publication {
+        readonly: false,
+        capability,
+    };
+    rig.driver
+        .set_published(handle, "somewhere", Some(publication));
     ask(&rig, "data", "2Gi").await;
     let at = rig.claim_at("data");
     rig.warned(&at, "VolumeResizeFailed", &["in use"]).await;

@@ -27,7 +27,8 @@ impl Rig {
         // `attachRequired` is immutable, and no controller of this test attaches.
         rig.delete(driver).await;
         let spec = json!({"attachRequired": false, "storageCapacity": true});
-        rig.create(objects::csi_driver(&rig.driver_name, spec)).await;
+        rig.create(objects::csi_driver(&rig.driver_name, spec))
+            .await;
         let room = json!({"cpu": "4", "memory": "4Gi", "pods": "20"});
         let status = json!({"status": {"capacity": room, "allocatable": room}});
         for node in &rig.nodes {

@@ -33,7 +33,12 @@ pub(crate) async fn class(rig: &Rig, kind: &str, change: Value) {
 
 /// The class, and a claim to take snapshots of.
 async fn with_claim(rig: &Rig, parameters: Value) -> Value {
-    class(rig, "VolumeSnapshotClass", json!({"parameters": parameters})).await;
+    class(
+        rig,
+        "VolumeSnapshotClass",
+        json!({"parameters": parameters}),
+    )
+    .await;
     rig.volume("data").await
 }
 
@@ -54,7 +59,8 @@ pub(crate) fn content_of(rig: &Rig, snapshot: &Value) -> Place {
 }
 
 async fn snapshot(rig: &Rig, name: &str, claim: &str) -> Value {
-    rig.create(objects::snapshot(&rig.namespace, name, &rig.name, claim)).await
+    rig.create(objects::snapshot(&rig.namespace, name, &rig.name, claim))
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +90,10 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     assert_eq!(*annotation(&content, deletion), "taking");
     // It goes after the status is there.
     let creating = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
-    rig.until(&content_at, "created", |content| annotation(content, creating).is_null()).await;
+    rig.until(&content_at, "created", |content| {
+        annotation(content, creating).is_null()
+    })
+    .await;
     let request = rig.request::<csi::CreateSnapshotRequest>();
     assert_eq!(request.name, format!("snapshot-{uid}"));
     assert_eq!(request.source_volume_id, handle(&volume));
@@ -102,7 +111,10 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     let (_, volume) = rig.bound_claim("larger", of_size("3Gi")).await;
     let source = rig.made(handle(&volume)).source.and_then(|s| s.r#type);
     let snapshot_id = there.id.clone();
-    assert_eq!(source, Some(Source::Snapshot(SnapshotSource { snapshot_id })));
+    assert_eq!(
+        source,
+        Some(Source::Snapshot(SnapshotSource { snapshot_id }))
+    );
     // A claim smaller than the snapshot is rejected with the reason.
     rig.claim("smaller", of_size("512Mi")).await;
     let smaller = rig.claim_at("smaller");
@@ -138,7 +150,12 @@ async fn an_unready_snapshot_is_asked_for_again() {
 async fn failures_are_reported_and_tried_again() {
     let rig = Rig::with_snapshots(spec("snap-errors")).await;
     with_claim(&rig, json!({})).await;
-    let cases = [Code::Internal, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted];
+    let cases = [
+        Code::Internal,
+        Code::DeadlineExceeded,
+        Code::ResourceExhausted,
+        Code::Aborted,
+    ];
     for (i, code) in cases.into_iter().enumerate() {
         let name = format!("{code:?}").to_lowercase();
         let steps = [Step::DoneBut(code), Step::Fail(code)];
@@ -148,7 +165,8 @@ async fn failures_are_reported_and_tried_again() {
         let seen = rig.until(&at, "ready", is_ready_to_use).await;
         assert!(seen["status"]["error"].is_null(), "{seen:#}");
         let content = content_of(&rig, &seen);
-        rig.warned(&content, "SnapshotCreationFailed", &["scripted"]).await;
+        rig.warned(&content, "SnapshotCreationFailed", &["scripted"])
+            .await;
         assert_eq!(rig.driver.snapshots().len(), i + 1, "{code:?}");
     }
     // The snapshot is deleted while CreateSnapshot may be running: it is found and deleted.
@@ -197,7 +215,8 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
             "persistentVolumeClaimName": null, "volumeSnapshotContentName": content,
         });
         let by_hand = objects::snapshot(&rig.namespace, "by-hand", &rig.name, "none");
-        rig.create(with(by_hand, json!({"spec": {"source": source}}))).await;
+        rig.create(with(by_hand, json!({"spec": {"source": source}})))
+            .await;
         let at = rig.at("VolumeSnapshot", "by-hand");
         rig.until(&at, "ready", is_ready_to_use).await;
         rig.bound_claim("copy", restored("by-hand")).await;
@@ -215,7 +234,10 @@ async fn a_bad_snapshot_ends_in_an_event() {
     let rig = Rig::with_snapshots(spec("snap-bad")).await;
     with_claim(&rig, secret(&rig, "nowhere")).await;
     // Neither the claim of the first nor the secret of the class exists.
-    for (name, claim, words) in [("no-claim", "never", "never"), ("no-secret", "data", "nowhere")] {
+    for (name, claim, words) in [
+        ("no-claim", "never", "never"),
+        ("no-secret", "data", "nowhere"),
+    ] {
         snapshot(&rig, name, claim).await;
         let failed = |snapshot: &Value| error(snapshot).contains(words);
         let at = rig.at("VolumeSnapshot", name);
@@ -238,13 +260,19 @@ async fn a_deleted_snapshot_and_its_claims_do_not_wait_for_each_other() {
     let at = rig.at("VolumeSnapshot", "snap");
     let content = content_of(&rig, &rig.until(&at, "ready", is_ready_to_use).await);
     let class = rig.late_class().await;
-    rig.claim("before", with(restored("snap"), in_class(&class))).await;
+    rig.claim("before", with(restored("snap"), in_class(&class)))
+        .await;
     rig.objects.delete(&at).await;
     rig.warned(&at, "SnapshotDeletePending", &["before"]).await;
     // The API server's times have whole seconds.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     rig.claim("after", restored("snap")).await;
-    rig.warned(&rig.claim_at("after"), "ProvisioningFailed", &["it is being deleted"]).await;
+    rig.warned(
+        &rig.claim_at("after"),
+        "ProvisioningFailed",
+        &["it is being deleted"],
+    )
+    .await;
     // Its first pod comes.
     rig.select("before", &rig.nodes[0]).await;
     rig.bound("before").await;
@@ -264,7 +292,8 @@ async fn a_snapshot_without_a_class_keeps_no_claim() {
     let is_broken = |snapshot: &Value| error(snapshot).contains("no-such-class");
     rig.until(&at, "broken", is_broken).await;
     snapshot(&rig, "snap", "data").await;
-    rig.until(&rig.at("VolumeSnapshot", "snap"), "ready", is_ready_to_use).await;
+    rig.until(&rig.at("VolumeSnapshot", "snap"), "ready", is_ready_to_use)
+        .await;
     rig.delete(rig.claim_at("data")).await;
     rig.down().await;
 }

@@ -82,7 +82,10 @@ pub(crate) fn all_pass(cluster: &Cluster, plugin: &Plugin<'_>) {
 fn assert_ticked(said: &str, expected: &[String]) {
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("  ")).collect();
     for (line, expected) in lines.iter().zip(expected) {
-        assert!(line.starts_with(&format!("  ✓ {expected}")), "{line:?}, not {expected:?}: {said}");
+        assert!(
+            line.starts_with(&format!("  ✓ {expected}")),
+            "{line:?}, not {expected:?}: {said}"
+        );
     }
     assert_eq!(lines.len(), expected.len(), "{said}");
     let summary = format!("{} passed", expected.len());

@@ -23,15 +23,25 @@ printf '%s\n' "${COMPREPLY[@]}"
 const CASES: [(&[&str], &[&str]); 4] = [
     (&["unin"], &["uninstall"]),
     (&["chec"], &["check"]),
-    (&["install", "--snapshot-controller", ""], &["auto", "yes", "no"]),
+    (
+        &["install", "--snapshot-controller", ""],
+        &["auto", "yes", "no"],
+    ),
     (&["install", "--def"], &["--default-class"]),
 ];
 
 /// Writes the script for a shell, of the program under this name.
 fn script(scratch: &Scratch, shell: &str, name: &str) -> String {
-    let output = child::command(binary()).arg0(name).args(["completion", shell]).output();
+    let output = child::command(binary())
+        .arg0(name)
+        .args(["completion", shell])
+        .output();
     let output = output.expect("the program can be run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let script = String::from_utf8(output.stdout).expect("UTF-8");
     text(&scratch.file(&format!("{name}.{shell}"), &script)).to_owned()
 }
@@ -41,14 +51,19 @@ fn shells_read_the_scripts_and_complete() {
     let scratch = Scratch::new();
     for shell in ["bash", "zsh", "fish"] {
         if which(shell).is_none() {
-            not_run(&format!("completion in {shell}"), &format!("{shell} is not installed"));
+            not_run(
+                &format!("completion in {shell}"),
+                &format!("{shell} is not installed"),
+            );
             continue;
         }
         for name in ["hostloop", "kubectl-hostloop"] {
             let script = script(&scratch, shell, name);
             run(shell, &["-n", &script]);
             for (words, expected) in CASES {
-                let Some(candidates) = candidates(shell, &script, name, words) else { continue };
+                let Some(candidates) = candidates(shell, &script, name, words) else {
+                    continue;
+                };
                 for word in expected {
                     let found = candidates.iter().any(|candidate| candidate == word);
                     assert!(found, "{shell} {name} {words:?}: {candidates:?}");
@@ -63,10 +78,16 @@ fn shells_read_the_scripts_and_complete() {
 /// The candidates for the last word. zsh completes at a terminal alone.
 fn candidates(shell: &str, script: &str, name: &str, words: &[&str]) -> Option<Vec<String>> {
     let printed = match shell {
-        "bash" => run("bash", &[&["-c", BASH, "bash", script, name][..], words].concat()),
+        "bash" => run(
+            "bash",
+            &[&["-c", BASH, "bash", script, name][..], words].concat(),
+        ),
         "fish" => {
             let complete = "source $argv[1]; complete --do-complete \"$argv[2..]\"";
-            run("fish", &[&["--no-config", "-c", complete, script, name][..], words].concat())
+            run(
+                "fish",
+                &[&["--no-config", "-c", complete, script, name][..], words].concat(),
+            )
         }
         _ => return None,
     };

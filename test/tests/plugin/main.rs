@@ -24,16 +24,32 @@ fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
     let socket = format!("unix://{kubelet_dir}/plugins/hostloop.csi.dev/csi.sock");
     let command = ["hostloop", "events", "--json", "--endpoint", &socket];
     let events = cluster.exec("hostloop", "daemonset/hostloop", &command);
-    let events: Vec<Value> =
-        events.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let events: Vec<&Value> = events.iter().filter(|event| event["trace"] == *uid).collect();
-    let calls = events.iter().filter(|event| event["kind"] == "call" && event["us"].is_u64());
+    let events: Vec<Value> = events
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let events: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["trace"] == *uid)
+        .collect();
+    let calls = events
+        .iter()
+        .filter(|event| event["kind"] == "call" && event["us"].is_u64());
     let calls: Vec<&&Value> = calls.collect();
-    let names: Vec<&str> = calls.iter().map(|call| call["name"].as_str().expect("text")).collect();
-    assert_eq!(names, ["CreateVolume", "NodeStageVolume", "NodePublishVolume"], "{events:#?}");
+    let names: Vec<&str> = calls
+        .iter()
+        .map(|call| call["name"].as_str().expect("text"))
+        .collect();
+    assert_eq!(
+        names,
+        ["CreateVolume", "NodeStageVolume", "NodePublishVolume"],
+        "{events:#?}"
+    );
     let logs = cluster.logs("hostloop", "daemonset/hostloop");
     for (call, step) in calls.iter().zip(["mkfs", "loop attach", "bind mount"]) {
-        let inside = events.iter().any(|e| e["parent"] == call["id"] && e["name"] == step);
+        let inside = events
+            .iter()
+            .any(|e| e["parent"] == call["id"] && e["name"] == step);
         assert!(inside, "{step} is not a step of {call}");
         let ms = call["us"].as_f64().expect("a number") / 1e3;
         let (name, about) = (&call["name"], &call["about"]);
@@ -42,11 +58,19 @@ fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
             line.contains("hostloop::call") && has(name) && has(about)
         });
         let line = line.unwrap_or_else(|| panic!("no line about {call}"));
-        let logged = line.split(" ms=").nth(1).and_then(|rest| rest.split(' ').next());
+        let logged = line
+            .split(" ms=")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
         let logged: f64 = logged.and_then(|ms| ms.parse().ok()).expect("a duration");
-        assert!((ms - logged).abs() < 5.0, "{name}: {ms} ms, and in the log {line}");
+        assert!(
+            (ms - logged).abs() < 5.0,
+            "{name}: {ms} ms, and in the log {line}"
+        );
     }
-    let work = events.iter().any(|e| e["kind"] == "work" && e["name"] == "provisioner");
+    let work = events
+        .iter()
+        .any(|e| e["kind"] == "work" && e["name"] == "provisioner");
     assert!(work, "the provisioner's work is missing: {events:#?}");
 }
 
@@ -54,7 +78,10 @@ fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
 /// which ends with the volume's pod.
 fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     let definitions = cluster.kubectl(&["get", "crd", "-o", "name"]);
-    assert!(!definitions.contains("snapshot.storage.k8s.io"), "{definitions}");
+    assert!(
+        !definitions.contains("snapshot.storage.k8s.io"),
+        "{definitions}"
+    );
     let lines = [
         "  ✓ Volumes are attached, by CSIDriver and driver",
         "  - Snapshots are left out: the server does not serve snapshot.storage.k8s.io/v1",
@@ -66,7 +93,9 @@ fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     let said = plugin.succeeds(&["check", "--live"], &lines);
     assert!(!said.contains("  × "), "{said}");
     let audit = cluster.audit();
-    let mut requests = audit.of("system:serviceaccount:hostloop:hostloop").into_iter();
+    let mut requests = audit
+        .of("system:serviceaccount:hostloop:hostloop")
+        .into_iter();
     let attached = requests.any(|request| {
         request.resource == "volumeattachments/status" && (200..300).contains(&request.code)
     });
@@ -81,13 +110,23 @@ fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
 /// print.
 fn paste(cluster: &Cluster, words: &str) -> String {
     let readme = std::fs::read_to_string(machine::root().join("README.md")).expect("it is there");
-    let (_, below) = readme.split_once(words).unwrap_or_else(|| panic!("no {words}"));
-    let block = below.split("```").nth(1).expect("a block").strip_prefix("console");
-    let commands =
-        block.expect("commands").lines().filter_map(|line| line.strip_prefix("kubectl "));
+    let (_, below) = readme
+        .split_once(words)
+        .unwrap_or_else(|| panic!("no {words}"));
+    let block = below
+        .split("```")
+        .nth(1)
+        .expect("a block")
+        .strip_prefix("console");
+    let commands = block
+        .expect("commands")
+        .lines()
+        .filter_map(|line| line.strip_prefix("kubectl "));
     let mut printed = String::new();
     for command in commands {
-        let words = command.split_whitespace().take_while(|word| !word.starts_with('#'));
+        let words = command
+            .split_whitespace()
+            .take_while(|word| !word.starts_with('#'));
         let words: Vec<String> = words
             .map(|word| match word.starts_with("deploy/") {
                 true => text(&machine::root().join(word)).to_owned(),
@@ -110,26 +149,43 @@ async fn a_life_by_the_plugin() {
     let plugin = Plugin::of(&cluster);
     // Images share blocks, and the container gets the pool as a mount that passes mounts on.
     let fixture = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
-    machine::run("mount", &["--make-shared", text(fixture.mount().expect("it is mounted"))]);
+    machine::run(
+        "mount",
+        &[
+            "--make-shared",
+            text(fixture.mount().expect("it is mounted")),
+        ],
+    );
     let pool = fixture.argument();
     let install = ["install", "--pool", &pool, "--kubelet-dir", kubelet_dir];
 
     // What will be applied, without any change.
-    let applied = ["kind: DaemonSet", "kind: CustomResourceDefinition", kubelet_dir];
+    let applied = [
+        "kind: DaemonSet",
+        "kind: CustomResourceDefinition",
+        kubelet_dir,
+    ];
     plugin.succeeds(&[&install[..], &["--dry-run"]].concat(), &applied);
 
     // Without the image, the reason and the remedy are said.
     let attach = [&install[..], &["--attach", "--snapshot-controller", "no"]].concat();
     let remedy = ["ErrImageNeverPull", "ctr --namespace k8s.io images import"];
     plugin.fails(&[&attach[..], &["--timeout", "15s"]].concat(), &remedy);
-    plugin.fails(&["load", text(&binary())], &["unknown distribution, not kind or minikube"]);
+    plugin.fails(
+        &["load", text(&binary())],
+        &["unknown distribution, not kind or minikube"],
+    );
 
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     plugin.succeeds(&attach, &["no snapshot controller", "ready after"]);
     attaches_without_snapshots(&cluster, &plugin);
 
     let node = format!("{}: ready after", cluster.node(1));
-    let words = [&*node, "hostloop is the cluster's snapshot controller", "Next: "];
+    let words = [
+        &*node,
+        "hostloop is the cluster's snapshot controller",
+        "Next: ",
+    ];
     plugin.succeeds(&[&install[..], &["--default-class"]].concat(), &words);
     let said = plugin.succeeds(&["install"], &["0 created, 0 changed"]);
     assert!(said.contains(&pool), "the pool stays: {said}");
@@ -150,25 +206,67 @@ async fn a_life_by_the_plugin() {
     assert_life(&cluster, kubelet_dir);
 
     // As the first minutes of README.md go on.
-    let said = paste(&cluster, "**A volume, its snapshot, and a larger volume restored from it**");
-    assert_has(&said, &["pod/claim condition met", "pod/snapshot condition met", "begun on "]);
-    plugin.fails(&["uninstall", "--yes"], &["of claim default/claim", "Delete the pods, claims"]);
+    let said = paste(
+        &cluster,
+        "**A volume, its snapshot, and a larger volume restored from it**",
+    );
+    assert_has(
+        &said,
+        &[
+            "pod/claim condition met",
+            "pod/snapshot condition met",
+            "begun on ",
+        ],
+    );
+    plugin.fails(
+        &["uninstall", "--yes"],
+        &["of claim default/claim", "Delete the pods, claims"],
+    );
 
     let restored = machine::root().join("deploy/examples/snapshot.yaml");
-    cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&restored), "-f", text(&example)]);
+    cluster.kubectl(&[
+        "delete",
+        "--timeout=120s",
+        "-f",
+        text(&restored),
+        "-f",
+        text(&example),
+    ]);
     walk::until_no_volume(&cluster).await;
-    plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", kubelet_dir]);
-    let removed = ["is not installed", "volumesnapshots.snapshot.storage.k8s.io removed"];
+    plugin.succeeds(
+        &["uninstall", "--yes", "--data"],
+        &["removed", "--crds", kubelet_dir],
+    );
+    let removed = [
+        "is not installed",
+        "volumesnapshots.snapshot.storage.k8s.io removed",
+    ];
     plugin.succeeds(&["uninstall", "--yes", "--crds"], &removed);
     wait_for("the end of the namespace", PATIENCE, async || {
-        let get = ["get", "namespace", "hostloop", "--ignore-not-found", "-o", "name"];
+        let get = [
+            "get",
+            "namespace",
+            "hostloop",
+            "--ignore-not-found",
+            "-o",
+            "name",
+        ];
         let there = cluster.try_kubectl(&get)?;
         if there.is_empty() { Ok(()) } else { Err(there) }
     })
     .await;
     let label = "app.kubernetes.io/name=hostloop";
-    for kind in ["storageclass", "csidriver", "clusterrole", "validatingadmissionpolicy"] {
-        assert_eq!(cluster.kubectl(&["get", kind, "-l", label, "-o", "name"]), "", "{kind}");
+    for kind in [
+        "storageclass",
+        "csidriver",
+        "clusterrole",
+        "validatingadmissionpolicy",
+    ] {
+        assert_eq!(
+            cluster.kubectl(&["get", kind, "-l", label, "-o", "name"]),
+            "",
+            "{kind}"
+        );
     }
     stock.assert_nothing_left(&cluster).await;
 }

@@ -23,16 +23,25 @@ fn missing() -> Option<String> {
         Err(why) => return Some(format!("Node.js {NODE} is needed: {why}")),
     };
     if major(&version).is_none_or(|major| major < NODE) {
-        return Some(format!("Node.js {version} is too old: install version {NODE} or newer"));
+        return Some(format!(
+            "Node.js {version} is too old: install version {NODE} or newer"
+        ));
     }
     let tools = ["npm", "chromium"];
-    let tool = tools.into_iter().find(|tool| machine::which(tool).is_none())?;
+    let tool = tools
+        .into_iter()
+        .find(|tool| machine::which(tool).is_none())?;
     Some(format!("{tool} is not installed"))
 }
 
 /// The first number of a version such as `v20.1.0`.
 fn major(version: &str) -> Option<u32> {
-    version.trim_start_matches('v').split('.').next()?.parse().ok()
+    version
+        .trim_start_matches('v')
+        .split('.')
+        .next()?
+        .parse()
+        .ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,20 +55,33 @@ async fn the_page_in_a_browser() {
     // Images share blocks, as in most pools.
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
     // The container gets the pool as a mount that passes further mounts on.
-    machine::run("mount", &["--make-shared", text(pool.mount().expect("it is mounted"))]);
+    machine::run(
+        "mount",
+        &["--make-shared", text(pool.mount().expect("it is mounted"))],
+    );
     let cluster = Cluster::up(&Options::one_node().apart("page"));
     let stock = Stock::take(&cluster, &[]);
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let plugin = Plugin::of(&cluster);
     let kubelet_dir = text(cluster.kubelet_dir());
-    let install = ["install", "--pool", &pool.argument(), "--kubelet-dir", kubelet_dir];
+    let install = [
+        "install",
+        "--pool",
+        &pool.argument(),
+        "--kubelet-dir",
+        kubelet_dir,
+    ];
     plugin.succeeds(&install, &["ready after"]);
     cluster.kubectl(&["create", "namespace", NAMESPACE]);
     let (_, viewer) = cluster.account_with("view", NAMESPACE, "viewer", scratch.path());
 
     run_tests(&cluster, &plugin, &viewer);
 
-    cluster.kubectl(&["delete", "clusterrolebinding", &format!("{NAMESPACE}-viewer")]);
+    cluster.kubectl(&[
+        "delete",
+        "clusterrolebinding",
+        &format!("{NAMESPACE}-viewer"),
+    ]);
     cluster.kubectl(&["delete", "namespace", NAMESPACE, "--timeout=120s"]);
     walk::until_no_volume(&cluster).await;
     plugin.uninstalls_all();
@@ -71,21 +93,33 @@ fn run_tests(cluster: &Cluster, plugin: &Plugin, viewer: &Path) {
     let script = root().join("scripts/cluster");
     let kubectl = format!("{} kubectl --name {} --", text(&script), cluster.name());
     let status = child::command(root().join("scripts/ui"))
-        .args(["--no-unit", "--live", "--screenshots", text(&root().join("target/screenshots"))])
+        .args([
+            "--no-unit",
+            "--live",
+            "--screenshots",
+            text(&root().join("target/screenshots")),
+        ])
         .env("HOSTLOOP_LIVE_KUBECTL", kubectl)
         .env("HOSTLOOP_LIVE_ADMIN", cluster.kubeconfig())
         .env("HOSTLOOP_LIVE_VIEWER", viewer)
         .env("HOSTLOOP_LIVE_PLUGIN", plugin.program())
         .status()
         .expect("scripts/ui can be run");
-    assert!(status.success(), "the tests in the browser failed: {status}");
+    assert!(
+        status.success(),
+        "the tests in the browser failed: {status}"
+    );
 }
 
 #[test]
 fn versions_of_node() {
-    for (version, expected) in
-        [("v20.1.0", Some(20)), ("v8.0.0\n", Some(8)), ("22", Some(22)), ("", None), ("vx.1", None)]
-    {
+    for (version, expected) in [
+        ("v20.1.0", Some(20)),
+        ("v8.0.0\n", Some(8)),
+        ("22", Some(22)),
+        ("", None),
+        ("vx.1", None),
+    ] {
         assert_eq!(major(version), expected, "{version:?}");
     }
 }

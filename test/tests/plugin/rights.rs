@@ -83,17 +83,39 @@ const CLAIMS: [Case; 8] = [
         false,
         &["  × The live check can't begin: you may not list pods in namespace hostloop"],
     ),
-    (&["install"], false, &["you may not list nodes in the whole cluster"]),
-    (&["load", "Cargo.toml"], false, &["you may not list nodes in the whole cluster"]),
-    (&["uninstall", "--yes"], false, &["you may not list ", " in the whole cluster"]),
+    (
+        &["install"],
+        false,
+        &["you may not list nodes in the whole cluster"],
+    ),
+    (
+        &["load", "Cargo.toml"],
+        false,
+        &["you may not list nodes in the whole cluster"],
+    ),
+    (
+        &["uninstall", "--yes"],
+        false,
+        &["you may not list ", " in the whole cluster"],
+    ),
 ];
 
 const READER: [Case; 6] = [
-    (&["status"], true, &["  claim  ", "you may not create pods/exec in namespace hostloop"]),
+    (
+        &["status"],
+        true,
+        &[
+            "  claim  ",
+            "you may not create pods/exec in namespace hostloop",
+        ],
+    ),
     (
         &["describe", "claim"],
         true,
-        &["NodeStageVolume", "you may not create pods/exec in namespace hostloop"],
+        &[
+            "NodeStageVolume",
+            "you may not create pods/exec in namespace hostloop",
+        ],
     ),
     (
         &["check"],
@@ -131,7 +153,11 @@ pub(crate) fn each_missing_right_is_named(cluster: &Cluster, plugin: &Plugin<'_>
             assert_eq!(succeeded, *succeeds, "{name} {command:?}: {said}");
             assert_has(&said, words);
             // What a person may not see has not failed.
-            assert_eq!(said.contains("  × "), command.ends_with(&["--live"]), "{said}");
+            assert_eq!(
+                said.contains("  × "),
+                command.ends_with(&["--live"]),
+                "{said}"
+            );
         }
         let binding = format!("clusterrolebinding/default-{name}");
         let account = format!("serviceaccount/{name}");

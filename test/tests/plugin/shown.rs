@@ -22,9 +22,18 @@ use serde_json::{Value, json};
 use crate::tables::{Row, assert_row, bytes, cells, pairs, table};
 
 /// The columns of a volume in `status`, then those that `-A` and `-o wide` add.
-const COLUMNS: [&str; 9] =
-    ["CLAIM", "NODE", "SIZE", "ON DISK", "FS", "LOOP", "POD", "STATE", "AGE"];
-const MORE_COLUMNS: [&str; 7] = ["NAMESPACE", "POOL", "CLASS", "I/O", "SOURCE", "VOLUME", "ID"];
+const COLUMNS: [&str; 9] = [
+    "CLAIM", "NODE", "SIZE", "ON DISK", "FS", "LOOP", "POD", "STATE", "AGE",
+];
+const MORE_COLUMNS: [&str; 7] = [
+    "NAMESPACE",
+    "POOL",
+    "CLASS",
+    "I/O",
+    "SOURCE",
+    "VOLUME",
+    "ID",
+];
 
 /// The calls of the claim's life so far, in order.
 const CALLS: [&str; 3] = ["CreateVolume", "NodeStageVolume", "NodePublishVolume"];
@@ -55,7 +64,9 @@ impl<'c> InUse<'c> {
         let volume = get("pv", field(&claim, "/spec/volumeName"));
         let handle = field(&volume, "/spec/csi/volumeHandle").to_owned();
         let end = format!("/volumes/{handle}/image");
-        let device = loops::all().into_iter().find(|device| device.backing.ends_with(&end));
+        let device = loops::all()
+            .into_iter()
+            .find(|device| device.backing.ends_with(&end));
         InUse {
             node: cluster.node(1),
             pod: get("pod", "claim"),
@@ -78,7 +89,11 @@ impl<'c> InUse<'c> {
     }
 
     fn io(&self) -> &'static str {
-        if self.device.direct_io { "direct" } else { "buffered" }
+        if self.device.direct_io {
+            "direct"
+        } else {
+            "buffered"
+        }
     }
 
     /// Runs the plugin, and returns the bytes on disk before and after: the pod writes meanwhile.
@@ -104,7 +119,9 @@ impl<'c> InUse<'c> {
     }
 
     fn is_in_report(&self, report: &Value, used: &RangeInclusive<u64>) {
-        let [volume] = list(&report["volumes"]) else { panic!("not one volume: {report:#}") };
+        let [volume] = list(&report["volumes"]) else {
+            panic!("not one volume: {report:#}")
+        };
         has(
             volume,
             &json!({
@@ -118,12 +135,15 @@ impl<'c> InUse<'c> {
         );
         let on_disk = volume["used_bytes"].as_u64().expect("a number");
         assert!(used.contains(&on_disk), "{on_disk} is not in {used:?}");
-        let created: Timestamp =
-            field(&self.claim, "/metadata/creationTimestamp").parse().expect("a time");
+        let created: Timestamp = field(&self.claim, "/metadata/creationTimestamp")
+            .parse()
+            .expect("a time");
         let created_ns = volume["created_ns"].as_i64().map(i128::from);
         assert_eq!(created_ns, Some(created.as_nanosecond()), "{volume:#}");
 
-        let [pool] = list(&report["pools"]) else { panic!("not one pool: {report:#}") };
+        let [pool] = list(&report["pools"]) else {
+            panic!("not one pool: {report:#}")
+        };
         has(
             pool,
             &json!({
@@ -132,7 +152,9 @@ impl<'c> InUse<'c> {
                 "snapshots": 0,
             }),
         );
-        let [node] = list(&report["nodes"]) else { panic!("not one node: {report:#}") };
+        let [node] = list(&report["nodes"]) else {
+            panic!("not one node: {report:#}")
+        };
         has(node, &json!({"node": self.node, "problem": null}));
         assert_eq!(report["missing"], json!([]));
         assert_eq!(report["snapshots"], json!([]));
@@ -140,7 +162,9 @@ impl<'c> InUse<'c> {
 
     fn is_in_tables(&self, said: &str, used: &RangeInclusive<u64>, columns: &[&str]) {
         let rows = table(said, "Volumes");
-        let [row] = &rows[..] else { panic!("not one volume: {said}") };
+        let [row] = &rows[..] else {
+            panic!("not one volume: {said}")
+        };
         let found: BTreeSet<&str> = row.keys().map(String::as_str).collect();
         assert_eq!(found, columns.iter().copied().collect(), "{said}");
         let device = format!("loop{}", self.device.minor);
@@ -160,14 +184,18 @@ impl<'c> InUse<'c> {
             ("VOLUME", self.volume_name()),
             ("ID", &self.handle),
         ];
-        let shown: Vec<(&str, &str)> =
-            expected.into_iter().filter(|(column, _)| columns.contains(column)).collect();
+        let shown: Vec<(&str, &str)> = expected
+            .into_iter()
+            .filter(|(column, _)| columns.contains(column))
+            .collect();
         assert_row(row, &shown);
         assert_is_about(&row["ON DISK"], used);
         assert!(row["AGE"].ends_with(['s', 'm']), "{row:?}");
 
         let pools = table(said, "Pools");
-        let [pool] = &pools[..] else { panic!("not one pool: {said}") };
+        let [pool] = &pools[..] else {
+            panic!("not one pool: {said}")
+        };
         assert_row(
             pool,
             &[
@@ -181,7 +209,12 @@ impl<'c> InUse<'c> {
             ],
         );
         let others = ["Stuck", "Not known", "Without an owner"];
-        assert!(!said.lines().any(|line| others.iter().any(|o| line.starts_with(o))), "{said}");
+        assert!(
+            !said
+                .lines()
+                .any(|line| others.iter().any(|o| line.starts_with(o))),
+            "{said}"
+        );
     }
 
     /// `describe`: objects, record, image, loop device, mounts, calls and history.
@@ -219,8 +252,19 @@ impl<'c> InUse<'c> {
         ];
         assert_eq!(objects.len(), expected.len(), "{said}");
         for (row, (kind, object, state)) in objects.iter().zip(expected) {
-            let (name, uid) = (field(object, "/metadata/name"), field(object, "/metadata/uid"));
-            assert_row(row, &[("KIND", kind), ("NAME", name), ("STATE", state), ("UID", uid)]);
+            let (name, uid) = (
+                field(object, "/metadata/name"),
+                field(object, "/metadata/uid"),
+            );
+            assert_row(
+                row,
+                &[
+                    ("KIND", kind),
+                    ("NAME", name),
+                    ("STATE", state),
+                    ("UID", uid),
+                ],
+            );
         }
     }
 
@@ -229,8 +273,12 @@ impl<'c> InUse<'c> {
         let mounts = self.cluster.on(1).mounts().into_iter();
         let mounts = mounts.filter(|mount| mount.source == device);
         let mounts: Vec<String> = mounts.map(|mount| text(&mount.at).to_owned()).collect();
-        let staged = mounts.iter().find(|at| at.contains("/plugins/kubernetes.io/csi/"));
-        let published = mounts.iter().filter(|at| at.contains("/volumes/kubernetes.io~csi/"));
+        let staged = mounts
+            .iter()
+            .find(|at| at.contains("/plugins/kubernetes.io/csi/"));
+        let published = mounts
+            .iter()
+            .filter(|at| at.contains("/volumes/kubernetes.io~csi/"));
         assert_eq!(published.count(), 1, "{mounts:?}");
 
         let record = pairs(said, &format!("Record on node {}", self.node));
@@ -253,7 +301,9 @@ impl<'c> InUse<'c> {
         assert_is_about(&record["on disk"], used);
 
         let loops = table(said, "Loop devices");
-        let [row] = &loops[..] else { panic!("not one loop device: {said}") };
+        let [row] = &loops[..] else {
+            panic!("not one loop device: {said}")
+        };
         assert_row(
             row,
             &[
@@ -272,7 +322,10 @@ impl<'c> InUse<'c> {
         assert_eq!(paths, mounts.iter().map(String::as_str).collect(), "{said}");
         for row in &rows {
             let object = ("OBJECT", &*self.handle);
-            assert_row(row, &[("DEVICE", &device), ("FS", "ext4"), ("MODE", "rw"), object]);
+            assert_row(
+                row,
+                &[("DEVICE", &device), ("FS", "ext4"), ("MODE", "rw"), object],
+            );
         }
     }
 
@@ -280,8 +333,10 @@ impl<'c> InUse<'c> {
         let rows = table(said, "Last calls");
         assert_in_order_of_time(&rows);
         // Kubelet asks for the volume's statistics, too.
-        let life: Vec<&Row> =
-            rows.iter().filter(|row| CALLS.contains(&row["CALL"].as_str())).collect();
+        let life: Vec<&Row> = rows
+            .iter()
+            .filter(|row| CALLS.contains(&row["CALL"].as_str()))
+            .collect();
         let calls: Vec<&str> = life.iter().map(|row| row["CALL"].as_str()).collect();
         assert_eq!(calls, CALLS, "{said}");
         for row in life {
@@ -305,7 +360,11 @@ impl<'c> InUse<'c> {
             ("pod claim", "Started: "),
         ] {
             let is_it = |row: &&Row| row["OBJECT"] == object && row["WHAT"].starts_with(what);
-            assert_eq!(rows.iter().filter(is_it).count(), 1, "{object} {what}: {said}");
+            assert_eq!(
+                rows.iter().filter(is_it).count(),
+                1,
+                "{object} {what}: {said}"
+            );
         }
         assert_row(&rows[0], &[("OBJECT", "claim"), ("WHAT", "created")]);
     }
@@ -317,18 +376,25 @@ impl<'c> InUse<'c> {
         let calls: Vec<&str> = calls
             .filter_map(|line| {
                 let (node, text) = line.split_once("  ").expect("a source");
-                let call = CALLS.into_iter().find(|call| text.contains(&format!("{call:?}")))?;
+                let call = CALLS
+                    .into_iter()
+                    .find(|call| text.contains(&format!("{call:?}")))?;
                 assert_eq!(node.trim_end(), self.node, "{line}");
                 assert!(text.contains("code=OK") && text.contains(" ms="), "{line}");
                 Some(call)
             })
             .collect();
         assert_eq!(calls, CALLS, "{said}");
-        let sources: BTreeSet<&str> =
-            said.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        let sources: BTreeSet<&str> = said
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
         let known = |source: &&str| *source == self.node || *source == "controller";
         assert!(sources.iter().all(known), "{sources:?}");
-        assert!(!said.contains("hostloop-check-"), "lines of another claim: {said}");
+        assert!(
+            !said.contains("hostloop-check-"),
+            "lines of another claim: {said}"
+        );
     }
 }
 
@@ -356,13 +422,18 @@ impl Watch {
             let cells = cells(line);
             cells.first().is_some_and(|cell| cell == first) && cells.iter().any(|c| c == other)
         };
-        self.until(&format!("a row of {first} with {other}"), is_it).await;
+        self.until(&format!("a row of {first} with {other}"), is_it)
+            .await;
     }
 
     async fn until(&self, what: &str, is_it: impl Fn(&str) -> bool) {
         wait_for(what, PATIENCE, async || {
             let said = std::fs::read_to_string(&self.output).expect("the output can be read");
-            if said.lines().any(&is_it) { Ok(()) } else { Err(said) }
+            if said.lines().any(&is_it) {
+                Ok(())
+            } else {
+                Err(said)
+            }
         })
         .await;
     }
@@ -386,7 +457,10 @@ fn assert_in_order_of_time(rows: &[Row]) {
 #[track_caller]
 fn assert_is_about(size: &str, range: &RangeInclusive<u64>) {
     let (least, most) = (*range.start() as f64 * 0.99, *range.end() as f64 * 1.01);
-    assert!((least..=most).contains(&bytes(size)), "{size} is not in {range:?}");
+    assert!(
+        (least..=most).contains(&bytes(size)),
+        "{size} is not in {range:?}"
+    );
     assert!(*range.start() > 0, "the image has no blocks");
 }
 

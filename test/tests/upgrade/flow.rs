@@ -56,14 +56,22 @@ impl Flow {
         self.stop.store(true, Ordering::Relaxed);
         let made = self.task.await.expect("claims and pods can be made");
         for claim in &made.claims {
-            site.until_phase("PersistentVolumeClaim", claim, "Bound").await;
+            site.until_phase("PersistentVolumeClaim", claim, "Bound")
+                .await;
         }
         for pod in &made.pods {
             site.until_phase("Pod", pod, "Succeeded").await;
         }
         let (bound, ran) = (made.claims.len(), made.pods.len());
-        assert!(bound > 0 && ran > 0 && made.deleted > 0, "the change was too quick");
-        Counts { bound, ran, deleted: made.deleted }
+        assert!(
+            bound > 0 && ran > 0 && made.deleted > 0,
+            "the change was too quick"
+        );
+        Counts {
+            bound,
+            ran,
+            deleted: made.deleted,
+        }
     }
 }
 
@@ -74,8 +82,14 @@ async fn make(objects: Objects, word: String, stop: Arc<AtomicBool>) -> Made {
             break;
         }
         let name = format!("{word}-{n}");
-        let (class, size) = if n % 8 == 1 { ("hostloop-xfs", "512Mi") } else { (NOW, "64Mi") };
-        objects.create(objects::claim(SPACE, &name, class, size, json!({}))).await;
+        let (class, size) = if n % 8 == 1 {
+            ("hostloop-xfs", "512Mi")
+        } else {
+            (NOW, "64Mi")
+        };
+        objects
+            .create(objects::claim(SPACE, &name, class, size, json!({})))
+            .await;
         if n % 8 == 1 {
             let write = format!("echo {n} > /{name}/file && sync /{name}/file");
             let once = json!({"restartPolicy": "Never"});
@@ -87,7 +101,9 @@ async fn make(objects: Objects, word: String, stop: Arc<AtomicBool>) -> Made {
         tokio::time::sleep(PACE).await;
         // Some of these are bound by then, some are not.
         if n % 8 == 5 {
-            objects.delete(&Place::of("PersistentVolumeClaim", SPACE, &name)).await;
+            objects
+                .delete(&Place::of("PersistentVolumeClaim", SPACE, &name))
+                .await;
             made.deleted += 1;
         } else {
             made.claims.push(name);

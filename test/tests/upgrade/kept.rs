@@ -37,7 +37,8 @@ impl Kept {
             false => json!({}),
         };
         let volumes = site.volumes(by, label).await;
-        site.run(by, node, &IDLE, &volumes.iter().collect::<Vec<_>>()).await;
+        site.run(by, node, &IDLE, &volumes.iter().collect::<Vec<_>>())
+            .await;
         let identity = site.identity(by).await;
         let then = write(site, by, &volumes);
         let mut snapshots = BTreeMap::new();
@@ -49,8 +50,18 @@ impl Kept {
             snapshots.insert(volume.kind.name, (snapshot, then[volume.kind.name].clone()));
         }
         let sums = write(site, by, &volumes);
-        assert!(sums.iter().all(|(kind, sum)| then[kind] != *sum), "{then:?} and {sums:?}");
-        Kept { by, node, volumes, identity, snapshots, sums }
+        assert!(
+            sums.iter().all(|(kind, sum)| then[kind] != *sum),
+            "{then:?} and {sums:?}"
+        );
+        Kept {
+            by,
+            node,
+            volumes,
+            identity,
+            snapshots,
+            sums,
+        }
     }
 
     /// The pod's container is the first one, and it reads what it wrote.
@@ -72,7 +83,11 @@ impl Kept {
         let both: Vec<_> = self.volumes.iter().chain(&restored).collect();
         site.run(&pod, self.node, &IDLE, &both).await;
         assert_eq!(read(site, &pod, &self.volumes), self.sums, "{pod}");
-        let then = self.snapshots.iter().map(|(kind, (_, sum))| (*kind, sum.clone())).collect();
+        let then = self
+            .snapshots
+            .iter()
+            .map(|(kind, (_, sum))| (*kind, sum.clone()))
+            .collect();
         assert_eq!(read(site, &pod, &restored), then, "{pod}: restored");
         site.remove_pod(&pod);
         for volume in &restored {
@@ -87,7 +102,10 @@ impl Kept {
 fn write(site: &Site, pod: &str, volumes: &[Volume]) -> BTreeMap<&'static str, String> {
     for volume in volumes {
         let path = volume.path("data");
-        site.sh(pod, &format!("dd if=/dev/urandom of={path} bs=1M count=4 conv=fsync 2>/dev/null"));
+        site.sh(
+            pod,
+            &format!("dd if=/dev/urandom of={path} bs=1M count=4 conv=fsync 2>/dev/null"),
+        );
     }
     read(site, pod, volumes)
 }
@@ -107,7 +125,9 @@ fn snapshots_of(by: &str, volumes: &[Volume]) -> Vec<Value> {
     let group = objects::group_snapshot(SPACE, by, "hostloop", ("group", by));
     let single =
         |volume: &Volume| objects::snapshot(SPACE, &volume.claim, "hostloop", &volume.claim);
-    let others = volumes.iter().filter(|volume| !GROUPED.contains(&volume.kind.name));
+    let others = volumes
+        .iter()
+        .filter(|volume| !GROUPED.contains(&volume.kind.name));
     std::iter::once(group).chain(others.map(single)).collect()
 }
 

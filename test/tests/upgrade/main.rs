@@ -36,7 +36,10 @@ async fn from_the_last_release_to_this_version_and_back() {
     site.install(&last).await;
     site.create_classes().await;
     let pools = site.pools();
-    let stock = Stock::take(&site.cluster, &pools.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    let stock = Stock::take(
+        &site.cluster,
+        &pools.iter().map(PathBuf::as_path).collect::<Vec<_>>(),
+    );
     let mut writers = [Writer::start(&site, 1).await, Writer::start(&site, 2).await];
     let by_last = Kept::make(&site, last.name, 1).await;
 

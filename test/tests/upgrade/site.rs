@@ -33,13 +33,21 @@ pub(crate) struct Release {
 impl Release {
     pub(crate) fn last() -> Release {
         let image = format!("{DRIVER}/hostloop:last-release");
-        Release { name: "last", image, tree: tools::last_release().join("tree") }
+        Release {
+            name: "last",
+            image,
+            tree: tools::last_release().join("tree"),
+        }
     }
 
     /// The version under test.
     pub(crate) fn this() -> Release {
         let image = format!("{DRIVER}/hostloop:{}", env!("CARGO_PKG_VERSION"));
-        Release { name: "this", image, tree: root() }
+        Release {
+            name: "this",
+            image,
+            tree: root(),
+        }
     }
 }
 
@@ -56,10 +64,16 @@ impl Site {
     pub(crate) async fn up() -> Site {
         let cluster = Cluster::up(&Options::two_nodes().apart("upgrade"));
         // Each node has a /var of its own.
-        let pool_dir = tempfile::Builder::new().prefix("hostloop-upgrade-").tempdir_in("/var/tmp");
+        let pool_dir = tempfile::Builder::new()
+            .prefix("hostloop-upgrade-")
+            .tempdir_in("/var/tmp");
         let pool_dir = pool_dir.expect("a directory can be made in /var/tmp");
         let objects = Objects::connect(&cluster.kubeconfig()).await;
-        let site = Site { cluster, objects, pool_dir };
+        let site = Site {
+            cluster,
+            objects,
+            pool_dir,
+        };
         for node in site.cluster.all_nodes() {
             for pool in ["plain", "bounded"] {
                 let dir = node.path(&site.pool_dir.path().join(pool));
@@ -67,7 +81,9 @@ impl Site {
             }
         }
         site.cluster.load(&tools::last_release().join("image.tar"));
-        site.cluster.load(&deployed::tested_image(site.pool_dir.path().join("hostloop.tar")));
+        site.cluster.load(&deployed::tested_image(
+            site.pool_dir.path().join("hostloop.tar"),
+        ));
         site.objects.namespace(SPACE).await;
         site
     }
@@ -89,9 +105,15 @@ impl Site {
 
     /// The roots of the pools of all nodes, as this machine sees them.
     pub(crate) fn pools(&self) -> Vec<PathBuf> {
-        let roots = [self.pool_dir.path().join("plain"), self.state_dir().join("pools/bounded")];
+        let roots = [
+            self.pool_dir.path().join("plain"),
+            self.state_dir().join("pools/bounded"),
+        ];
         let nodes = self.cluster.all_nodes();
-        nodes.iter().flat_map(|node| roots.iter().map(|root| node.path(root))).collect()
+        nodes
+            .iter()
+            .flat_map(|node| roots.iter().map(|root| node.path(root)))
+            .collect()
     }
 
     fn manifest(&self, release: &Release) -> String {
@@ -109,8 +131,14 @@ impl Site {
                 &release.image,
             ],
         );
-        assert!(manifest.contains(POOL), "{}: the DaemonSet has a pool", release.name);
-        let flags = self.pool_flags("$(POOL_DIR)").map(|flag| format!("- {flag}"));
+        assert!(
+            manifest.contains(POOL),
+            "{}: the DaemonSet has a pool",
+            release.name
+        );
+        let flags = self
+            .pool_flags("$(POOL_DIR)")
+            .map(|flag| format!("- {flag}"));
         manifest.replacen(POOL, &flags.join("\n        "), 1)
     }
 
@@ -118,34 +146,45 @@ impl Site {
     /// ready. None of them may restart meanwhile.
     pub(crate) async fn install(&self, release: &Release) {
         let apply = |flag: &str, path: &Path| {
-            self.cluster.kubectl(&["apply", "--server-side", flag, text(path)]);
+            self.cluster
+                .kubectl(&["apply", "--server-side", flag, text(path)]);
         };
         apply("-k", &release.tree.join("deploy/crds"));
-        let defined = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
+        let defined = [
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            "crd",
+            "--all",
+        ];
         self.cluster.kubectl(&defined);
         let file = self.pool_dir.path().join("hostloop.yaml");
         std::fs::write(&file, self.manifest(release)).expect("the manifest can be written");
         apply("-f", &file);
         let wanted = self.cluster.nodes() as usize + 1;
-        wait_for(&format!("{wanted} ready pods of {}", release.image), PATIENCE, async || {
-            let pods = self.objects.list("Pod", NAMESPACE).await;
-            let container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
-            let serves = |pod: &Value| {
-                let container = container(pod);
-                pod["spec"]["containers"][0]["image"] == release.image
-                    && container["ready"] == true
-                    && container["restartCount"] == 0
-            };
-            if pods.len() == wanted && pods.iter().all(serves) {
-                return Ok(());
-            }
-            let seen = pods.iter().map(|pod| {
-                let container = container(pod);
-                let [state, last] = ["state", "lastState"].map(|field| &container[field]);
-                format!("{}: {state}, before: {last}", pod["metadata"]["name"])
-            });
-            Err(seen.collect::<Vec<_>>().join("\n"))
-        })
+        wait_for(
+            &format!("{wanted} ready pods of {}", release.image),
+            PATIENCE,
+            async || {
+                let pods = self.objects.list("Pod", NAMESPACE).await;
+                let container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+                let serves = |pod: &Value| {
+                    let container = container(pod);
+                    pod["spec"]["containers"][0]["image"] == release.image
+                        && container["ready"] == true
+                        && container["restartCount"] == 0
+                };
+                if pods.len() == wanted && pods.iter().all(serves) {
+                    return Ok(());
+                }
+                let seen = pods.iter().map(|pod| {
+                    let container = container(pod);
+                    let [state, last] = ["state", "lastState"].map(|field| &container[field]);
+                    format!("{}: {state}, before: {last}", pod["metadata"]["name"])
+                });
+                Err(seen.collect::<Vec<_>>().join("\n"))
+            },
+        )
         .await;
     }
 
@@ -154,8 +193,12 @@ impl Site {
         let bounded = json!({
             "volumeBindingMode": "WaitForFirstConsumer",
             "parameters": {"pool": "bounded", "csi.storage.k8s.io/fstype": "xfs"}});
-        self.objects.create(objects::class(BOUNDED, DRIVER, bounded)).await;
-        self.objects.create(objects::class(NOW, DRIVER, json!({}))).await;
+        self.objects
+            .create(objects::class(BOUNDED, DRIVER, bounded))
+            .await;
+        self.objects
+            .create(objects::class(NOW, DRIVER, json!({})))
+            .await;
     }
 
     /// `hostloop fsck` finds nothing on any node.
@@ -194,18 +237,23 @@ impl Site {
 
     /// Runs a script in a pod and returns its output, without the last newline.
     pub(crate) fn sh(&self, pod: &str, script: &str) -> String {
-        self.cluster.exec(SPACE, pod, &["sh", "-c", script]).trim_end().to_owned()
+        self.cluster
+            .exec(SPACE, pod, &["sh", "-c", script])
+            .trim_end()
+            .to_owned()
     }
 
     /// Deletes a pod, and waits until it is gone.
     pub(crate) fn remove_pod(&self, pod: &str) {
-        self.cluster.kubectl(&["delete", "pod", "-n", SPACE, pod, "--timeout=120s"]);
+        self.cluster
+            .kubectl(&["delete", "pod", "-n", SPACE, pod, "--timeout=120s"]);
     }
 
     /// Deletes the pods, their volumes and snapshots.
     pub(crate) fn delete_everything(&self) {
         let all = |kind: &str| {
-            self.cluster.kubectl(&["delete", kind, "-n", SPACE, "--all", "--timeout=120s"]);
+            self.cluster
+                .kubectl(&["delete", kind, "-n", SPACE, "--all", "--timeout=120s"]);
         };
         for kind in ["pod", "volumegroupsnapshot", "volumesnapshot", "pvc"] {
             all(kind);

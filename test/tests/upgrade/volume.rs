@@ -23,10 +23,26 @@ pub(crate) struct Kind {
 
 /// The kinds. A device in use can only be snapshotted in a pool with reflinks.
 pub(crate) const KINDS: [Kind; 4] = [
-    Kind { name: "ext4", class: "hostloop-ext4", is_block: false },
-    Kind { name: "xfs", class: "hostloop-xfs", is_block: false },
-    Kind { name: "block", class: BOUNDED, is_block: true },
-    Kind { name: "bounded", class: BOUNDED, is_block: false },
+    Kind {
+        name: "ext4",
+        class: "hostloop-ext4",
+        is_block: false,
+    },
+    Kind {
+        name: "xfs",
+        class: "hostloop-xfs",
+        is_block: false,
+    },
+    Kind {
+        name: "block",
+        class: BOUNDED,
+        is_block: true,
+    },
+    Kind {
+        name: "bounded",
+        class: BOUNDED,
+        is_block: false,
+    },
 ];
 
 /// A claim of a kind.
@@ -55,7 +71,9 @@ impl Site {
             let claim = format!("{pod}-{}", kind.name);
             let mode = if kind.is_block { "Block" } else { "Filesystem" };
             let change = objects::with(json!({"spec": {"volumeMode": mode}}), change(kind));
-            self.objects.create(objects::claim(SPACE, &claim, kind.class, SIZE, change)).await;
+            self.objects
+                .create(objects::claim(SPACE, &claim, kind.class, SIZE, change))
+                .await;
             volumes.push(Volume { claim, kind });
         }
         volumes
@@ -69,7 +87,9 @@ impl Site {
         };
         let (files, devices) = (claims(false), claims(true));
         let there = json!({"nodeSelector": {"kubernetes.io/hostname": self.cluster.node(node)}});
-        self.objects.create(cluster::pod(SPACE, pod, command, (&files, &devices), there)).await;
+        self.objects
+            .create(cluster::pod(SPACE, pod, command, (&files, &devices), there))
+            .await;
         self.cluster.pod_ready(SPACE, pod);
     }
 }

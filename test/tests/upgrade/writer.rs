@@ -37,12 +37,22 @@ impl Writer {
         let pod = format!("writer-{node}");
         let volumes = site.volumes(&pod, |_| json!({})).await;
         let each: Vec<_> = volumes.iter().collect();
-        site.run(&pod, node, &["sh", "-c", &script(&volumes)], &each).await;
+        site.run(&pod, node, &["sh", "-c", &script(&volumes)], &each)
+            .await;
         let identity = site.identity(&pod).await;
-        let mut writer = Writer { pod, volumes, identity, seen: BTreeMap::new() };
+        let mut writer = Writer {
+            pod,
+            volumes,
+            identity,
+            seen: BTreeMap::new(),
+        };
         wait_for("lines on each volume", PATIENCE, async || {
             let logs = writer.logs(site);
-            if logs.values().all(|log| log.lines > 0) { Ok(()) } else { Err(format!("{logs:?}")) }
+            if logs.values().all(|log| log.lines > 0) {
+                Ok(())
+            } else {
+                Err(format!("{logs:?}"))
+            }
         })
         .await;
         writer.assert_undisturbed(site).await;
@@ -52,7 +62,12 @@ impl Writer {
     /// The container is the first one, no line is missing, and there are new ones. Returns the
     /// lines of all volumes together.
     pub(crate) async fn assert_undisturbed(&mut self, site: &Site) -> Log {
-        assert_eq!(site.identity(&self.pod).await, self.identity, "{}", self.pod);
+        assert_eq!(
+            site.identity(&self.pod).await,
+            self.identity,
+            "{}",
+            self.pod
+        );
         let mut all = Log::default();
         for (claim, log) in self.logs(site) {
             let before = self.seen.insert(claim.clone(), log.lines).unwrap_or(0);
@@ -125,13 +140,28 @@ fn read(text: &str) -> Result<Log, String> {
 #[test]
 fn a_missing_or_broken_line_is_noticed() {
     for (text, expected) in [
-        ("", Ok(Log { lines: 0, longest_pause: 0.0 })),
-        ("1 10.50\n2 10.75 \n3 13.25\n", Ok(Log { lines: 3, longest_pause: 2.5 })),
+        (
+            "",
+            Ok(Log {
+                lines: 0,
+                longest_pause: 0.0,
+            }),
+        ),
+        (
+            "1 10.50\n2 10.75 \n3 13.25\n",
+            Ok(Log {
+                lines: 3,
+                longest_pause: 2.5,
+            }),
+        ),
         ("1 1.0\n3 1.5\n", Err("line 3 is after line 1")),
         ("1 1.0\n1 1.5\n", Err("line 1 is after line 1")),
         ("2 1.0\n", Err("line 2 is after line 0")),
         ("1 1.0\n2\n", Err("after line 1: \"2\"")),
-        ("1 1.0\n\u{fffd}\u{fffd}\n", Err("after line 1: \"\u{fffd}\u{fffd}\"")),
+        (
+            "1 1.0\n\u{fffd}\u{fffd}\n",
+            Err("after line 1: \"\u{fffd}\u{fffd}\""),
+        ),
     ] {
         assert_eq!(read(text), expected.map_err(str::to_owned), "{text:?}");
     }

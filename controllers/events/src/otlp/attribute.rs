@@ -29,14 +29,24 @@ impl Attribute for Field {
             Field::Number(number) => number.value(),
             Field::Flag(flag) => Value::BoolValue(*flag),
             Field::List(list) => {
-                let values = list.iter().map(|text| AnyValue { value: Some(text.value()) });
-                Value::ArrayValue(ArrayValue { values: values.collect() })
+                let values = list.iter().map(|text| AnyValue {
+                    value: Some(text.value()),
+                });
+                Value::ArrayValue(ArrayValue {
+                    values: values.collect(),
+                })
             }
         }
     }
 }
 
 pub(super) fn attribute(key: impl Into<String>, value: &(impl Attribute + ?Sized)) -> KeyValue {
-    let value = Some(AnyValue { value: Some(value.value()) });
-    KeyValue { key: key.into(), value, ..KeyValue::default() }
+    let value = Some(AnyValue {
+        value: Some(value.value()),
+    });
+    KeyValue {
+        key: key.into(),
+        value,
+        ..KeyValue::default()
+    }
 }

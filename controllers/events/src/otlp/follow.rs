@@ -75,7 +75,15 @@ struct Trouble {
 impl<'r> Follower<'r> {
     pub(super) fn new(exporter: Exporter, ring: &'r Ring, pace: Pace) -> Follower<'r> {
         let (client, retry) = (exporter.client(), pace.first_retry);
-        Follower { exporter, ring, pace, client, next: 0, retry, trouble: Trouble::default() }
+        Follower {
+            exporter,
+            ring,
+            pace,
+            client,
+            next: 0,
+            retry,
+            trouble: Trouble::default(),
+        }
     }
 
     /// Sends events until `stop` resolves, and then those that are left.
@@ -158,10 +166,16 @@ impl<'r> Follower<'r> {
         let scope = Some(self.exporter.scope.clone());
         let spans = ResourceSpans {
             resource: Some(self.exporter.resource.clone()),
-            scope_spans: vec![ScopeSpans { scope, spans, ..ScopeSpans::default() }],
+            scope_spans: vec![ScopeSpans {
+                scope,
+                spans,
+                ..ScopeSpans::default()
+            }],
             ..ResourceSpans::default()
         };
-        let mut request = Request::new(ExportTraceServiceRequest { resource_spans: vec![spans] });
+        let mut request = Request::new(ExportTraceServiceRequest {
+            resource_spans: vec![spans],
+        });
         *request.metadata_mut() = self.exporter.headers.clone();
         let answer = timeout(self.pace.request, self.client.export(request)).await;
         let answer = answer.map_err(|_| Status::deadline_exceeded("no answer in time"))??;
@@ -191,7 +205,10 @@ impl<'r> Follower<'r> {
 
     /// Logs the first failure of several.
     fn warn(&mut self, reason: &str) {
-        let is_recent = self.trouble.warned.is_some_and(|at| at.elapsed() < self.pace.warning);
+        let is_recent = self
+            .trouble
+            .warned
+            .is_some_and(|at| at.elapsed() < self.pace.warning);
         if self.trouble.since.is_some() || is_recent {
             return;
         }
@@ -223,9 +240,14 @@ fn may_pass(status: &Status) -> bool {
 /// The code, the message and the last cause, such as the error of the connection.
 fn reason(status: &Status) -> String {
     let cause = successors(status.source(), |&error| error.source()).last();
-    let parts = [Some(status.message().to_owned()), cause.map(ToString::to_string)];
+    let parts = [
+        Some(status.message().to_owned()),
+        cause.map(ToString::to_string),
+    ];
     let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
-    parts.fold(format!("{:?}", status.code()), |text, part| format!("{text}: {part}"))
+    parts.fold(format!("{:?}", status.code()), |text, part| {
+        format!("{text}: {part}")
+    })
 }
 
 #[cfg(test)]

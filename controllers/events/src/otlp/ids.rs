@@ -78,8 +78,14 @@ mod tests {
         let mut ids = BTreeSet::new();
         for boot in ["a", "b"] {
             for number in 0..1000 {
-                assert!(ids.insert(span_id(boot, Number::Id(number))), "{boot} {number}");
-                assert!(ids.insert(span_id(boot, Number::Seq(number))), "{boot} {number}");
+                assert!(
+                    ids.insert(span_id(boot, Number::Id(number))),
+                    "{boot} {number}"
+                );
+                assert!(
+                    ids.insert(span_id(boot, Number::Seq(number))),
+                    "{boot} {number}"
+                );
             }
         }
         assert_eq!(span_id("a", Number::Id(1)), span_id("a", Number::Id(1)));

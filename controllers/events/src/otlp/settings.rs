@@ -35,7 +35,9 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Address, String> {
-        let uri: Uri = word.parse().map_err(|_| "is not a URL such as http://collector:4317")?;
+        let uri: Uri = word
+            .parse()
+            .map_err(|_| "is not a URL such as http://collector:4317")?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             return Err(format!("has no scheme: write http://{word}"));
         };
@@ -51,13 +53,18 @@ impl FromStr for Address {
         if authority.port_u16().is_none() || authority.host().is_empty() {
             return Err("is not HOST:PORT: most collectors take OTLP by gRPC at port 4317".into());
         }
-        if !matches!(uri.path_and_query().map(|path| path.as_str()), None | Some("/")) {
+        if !matches!(
+            uri.path_and_query().map(|path| path.as_str()),
+            None | Some("/")
+        ) {
             return Err(format!(
                 "has a path, which only OTLP over HTTP has: gRPC needs http://{authority}, and \
                  most collectors take it at port 4317"
             ));
         }
-        Ok(Address { authority: authority.to_string() })
+        Ok(Address {
+            authority: authority.to_string(),
+        })
     }
 }
 
@@ -72,14 +79,20 @@ impl Environment {
     /// Takes the values of variables from this function.
     pub fn read(value: impl Fn(&str) -> Option<String>) -> Environment {
         let text = |name| value(name).unwrap_or_default();
-        Environment { headers: text(HEADERS), attributes: text(ATTRIBUTES) }
+        Environment {
+            headers: text(HEADERS),
+            attributes: text(ATTRIBUTES),
+        }
     }
 
     /// The headers of each request.
     pub(super) fn headers(&self) -> Result<MetadataMap, Error> {
         let mut headers = MetadataMap::new();
         for (entry, (name, value)) in (1..).zip(pairs(HEADERS, &self.headers)?) {
-            let wrong = || Error::Header { variable: HEADERS, entry };
+            let wrong = || Error::Header {
+                variable: HEADERS,
+                entry,
+            };
             let name: AsciiMetadataKey = name.to_lowercase().parse().map_err(|_| wrong())?;
             let mut value: AsciiMetadataValue = value.parse().map_err(|_| wrong())?;
             value.set_sensitive(true);
@@ -96,7 +109,11 @@ impl Environment {
 
 /// The entries of a list such as `a=1,b=2`. Names and values are percent-encoded.
 fn pairs(variable: &'static str, text: &str) -> Result<Vec<(String, String)>, Error> {
-    let plain = |text: &str| percent_decode_str(text.trim()).decode_utf8().map(String::from);
+    let plain = |text: &str| {
+        percent_decode_str(text.trim())
+            .decode_utf8()
+            .map(String::from)
+    };
     let mut pairs = Vec::new();
     for (entry, pair) in (1..).zip(text.split(',')) {
         if pair.trim().is_empty() {
@@ -135,7 +152,10 @@ pub(super) fn resource(boot: &str, process: &Process, more: Vec<(String, String)
             attributes.push(attribute(key, value));
         }
     }
-    Resource { attributes, ..Resource::default() }
+    Resource {
+        attributes,
+        ..Resource::default()
+    }
 }
 
 #[cfg(test)]

@@ -76,7 +76,11 @@ fn failed(event: &Event) -> bool {
 fn attributes(event: &Event) -> Vec<KeyValue> {
     let mut attributes = vec![attribute("hostloop.kind", event.kind.name())];
     let mut add = |key: &str, value: Option<&str>| {
-        attributes.extend(value.filter(|value| !value.is_empty()).map(|v| attribute(key, v)));
+        attributes.extend(
+            value
+                .filter(|value| !value.is_empty())
+                .map(|v| attribute(key, v)),
+        );
     };
     add("hostloop.trace", Some(&event.trace));
     add("hostloop.about", Some(&event.about));

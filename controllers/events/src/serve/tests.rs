@@ -25,11 +25,16 @@ impl Served {
             version: "1".to_owned(),
         };
         tokio::spawn(accept(listener, ring, process, readers));
-        Served { ring, socket, _dir: dir }
+        Served {
+            ring,
+            socket,
+            _dir: dir,
+        }
     }
 
     fn push(&self, about: &str) {
-        self.ring.push(Event::new(Kind::Call, "Probe", "".into(), about.into()));
+        self.ring
+            .push(Event::new(Kind::Call, "Probe", "".into(), about.into()));
     }
 
     async fn read(&self, request: Request) -> read::Stream {
@@ -38,7 +43,11 @@ impl Served {
 }
 
 fn from(from: u64, follow: bool) -> Request {
-    Request { from, follow, ..Request::default() }
+    Request {
+        from,
+        follow,
+        ..Request::default()
+    }
 }
 
 /// The next event: its number and its subject.
@@ -60,7 +69,10 @@ async fn a_reader_gets_what_is_there_and_then_what_comes() {
     served.push("b");
     let mut once = served.read(from(0, false)).await;
     assert_eq!(once.header.events, FORMAT);
-    assert_eq!((once.header.from, once.header.process.node.as_deref()), (0, Some("n1")));
+    assert_eq!(
+        (once.header.from, once.header.process.node.as_deref()),
+        (0, Some("n1"))
+    );
     assert_eq!(event(&mut once).await, (0, "a".to_owned()));
     assert_eq!(event(&mut once).await, (1, "b".to_owned()));
     assert_eq!(once.next().await.unwrap(), None);
@@ -80,7 +92,11 @@ async fn numbers_of_an_earlier_process_are_not_used() {
     let served = Served::new(1 << 20, 4);
     served.push("a");
     for (boot, first) in [(served.ring.boot(), 1), ("", 1), ("another", 0)] {
-        let request = Request { from: 1, boot: boot.to_owned(), follow: false };
+        let request = Request {
+            from: 1,
+            boot: boot.to_owned(),
+            follow: false,
+        };
         assert_eq!(served.read(request).await.header.from, first, "{boot:?}");
     }
 }
@@ -115,11 +131,19 @@ async fn a_slow_reader_misses_events_and_blocks_no_one() {
 async fn readers_are_limited_and_give_their_place_back() {
     let served = Served::new(1 << 20, 1);
     let first = served.read(from(0, true)).await;
-    let refused = read::Stream::open(&served.socket, &from(0, true)).await.unwrap_err();
-    assert!(refused.to_string().contains("1 readers follow"), "{refused}");
+    let refused = read::Stream::open(&served.socket, &from(0, true))
+        .await
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("1 readers follow"),
+        "{refused}"
+    );
     drop(first);
     let end = Instant::now() + Duration::from_secs(300);
-    while read::Stream::open(&served.socket, &from(0, true)).await.is_err() {
+    while read::Stream::open(&served.socket, &from(0, true))
+        .await
+        .is_err()
+    {
         assert!(Instant::now() < end, "the place was not given back");
         sleep(Duration::from_millis(10)).await;
     }
@@ -129,12 +153,20 @@ async fn readers_are_limited_and_give_their_place_back() {
 async fn what_is_no_request_gets_no_event() {
     let served = Served::new(1 << 20, 4);
     served.push("a");
-    for request in ["\n".to_owned(), "GET / HTTP/1.1\r\n".to_owned(), "x".repeat(10_000)] {
+    for request in [
+        "\n".to_owned(),
+        "GET / HTTP/1.1\r\n".to_owned(),
+        "x".repeat(10_000),
+    ] {
         let mut stream = UnixStream::connect(&served.socket).await.unwrap();
         // The server may close while this writes.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
-        assert!(answer.is_empty(), "{request:.20}: {}", String::from_utf8_lossy(&answer));
+        assert!(
+            answer.is_empty(),
+            "{request:.20}: {}",
+            String::from_utf8_lossy(&answer)
+        );
     }
 }

@@ -57,10 +57,20 @@ fn what_a_node_says_of_itself(#[case] change: Value, #[case] expected: Option<Un
 
 /// Taints where the class or a source has chosen the node, and elsewhere.
 #[rstest]
-#[case(CONTROL_PLANE, "", "NoSchedule", Some("node-role.kubernetes.io/control-plane:NoSchedule"))]
+#[case(
+    CONTROL_PLANE,
+    "",
+    "NoSchedule",
+    Some("node-role.kubernetes.io/control-plane:NoSchedule")
+)]
 #[case("team", "gpu", "NoExecute", Some("team=gpu:NoExecute"))]
 #[case("team", "gpu", "PreferNoSchedule", None)]
-#[case("node.kubernetes.io/x", "", "NoSchedule", Some("node.kubernetes.io/x:NoSchedule"))]
+#[case(
+    "node.kubernetes.io/x",
+    "",
+    "NoSchedule",
+    Some("node.kubernetes.io/x:NoSchedule")
+)]
 // The condition Ready counts.
 #[case("node.kubernetes.io/not-ready", "", "NoExecute", None)]
 #[case("node.kubernetes.io/unreachable", "", "NoSchedule", None)]
@@ -75,9 +85,15 @@ fn taints_count_unless_the_node_was_chosen(
     assert_eq!(unfit(&node, &class(Value::Null)), expected);
     assert_eq!(unfit(&node, &class(json!([]))), expected);
     assert_eq!(unfit(&node, &class(allowed("a"))), None);
-    assert_eq!(unfit(&node, &class(allowed("b"))), Some(UnfitNode::NotAllowed));
+    assert_eq!(
+        unfit(&node, &class(allowed("b"))),
+        Some(UnfitNode::NotAllowed)
+    );
     assert_eq!(unfit_for_copy(&node, &class(Value::Null)), None);
-    assert_eq!(unfit_for_copy(&node, &class(allowed("b"))), Some(UnfitNode::NotAllowed));
+    assert_eq!(
+        unfit_for_copy(&node, &class(allowed("b"))),
+        Some(UnfitNode::NotAllowed)
+    );
 }
 
 #[rstest]
@@ -113,7 +129,10 @@ fn pod(spec: Value) -> Pod {
 fn pods_tolerate_taints(#[case] tolerations: Value, #[case] expected: bool) {
     let pod = pod(json!({"tolerations": tolerations}));
     let gpu = taint("team", "gpu", "NoSchedule");
-    assert_eq!(can_run(&pod, &tainted_node(std::slice::from_ref(&gpu))), expected);
+    assert_eq!(
+        can_run(&pod, &tainted_node(std::slice::from_ref(&gpu))),
+        expected
+    );
     // Each taint needs a toleration.
     let two = [gpu, taint("disk", "", "NoSchedule")];
     let tolerates_all = tolerations == json!([{"operator": "Exists"}]);

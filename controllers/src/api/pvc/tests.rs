@@ -15,7 +15,10 @@ fn class(mode: &str) -> StorageClass {
 }
 
 fn node(name: &str) -> Scope {
-    Scope::Node { name: name.to_owned(), segments: BTreeMap::new() }
+    Scope::Node {
+        name: name.to_owned(),
+        segments: BTreeMap::new(),
+    }
 }
 
 const LATE: &str = "WaitForFirstConsumer";
@@ -53,7 +56,11 @@ fn due_claims() {
             })
             .collect();
         let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
-        let standing = ClaimContext { driver: "d", scope, leads };
+        let standing = ClaimContext {
+            driver: "d",
+            scope,
+            leads,
+        };
         assert_eq!(is_due(&claim, &class(mode), standing), due, "{what}");
     }
 }
@@ -123,7 +130,10 @@ fn fields_of_a_claim() {
             "spec": {"resources": {"requests": {"storage": bad}}}}));
         assert_eq!(requested(&claim), Err(bad.to_owned()));
     }
-    assert_eq!(requested(&claim(json!({"metadata": {}}))), Err(String::new()));
+    assert_eq!(
+        requested(&claim(json!({"metadata": {}}))),
+        Err(String::new())
+    );
 }
 
 #[test]
@@ -131,7 +141,9 @@ fn data_sources() {
     let snapshot = || Ok(DataSource::Snapshot("a".to_owned()));
     let of_claim = || Ok(DataSource::Claim("a".to_owned()));
     let other = |kind: &str| Ok(DataSource::Other(kind.to_owned()));
-    let far = Err(DataSourceError::OtherNamespace { namespace: "far".to_owned() });
+    let far = Err(DataSourceError::OtherNamespace {
+        namespace: "far".to_owned(),
+    });
     let source = |group: &str, kind: &str, name: &str| {
         let group = (group != "none").then_some(group);
         json!({"apiGroup": group, "kind": kind, "name": name})

@@ -45,7 +45,10 @@ fn volumes_by_affinity() {
         (here_or_zone, Some(true)),
         (there_in_zone, Some(false)),
         (json!({"required": {"nodeSelectorTerms": []}}), Some(false)),
-        (json!({"required": {"nodeSelectorTerms": [{}]}}), Some(false)),
+        (
+            json!({"required": {"nodeSelectorTerms": [{}]}}),
+            Some(false),
+        ),
     ] {
         let volume = volume(affinity.clone());
         assert_eq!(here().holds(&volume), holds, "{affinity}");

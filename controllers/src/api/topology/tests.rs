@@ -8,12 +8,20 @@ mod cross;
 fn place(node: &str, labels: &str) -> NodeTopology {
     let labels = segment(labels);
     let keys = labels.keys().cloned().collect();
-    NodeTopology { node: node.to_owned(), labels, is_registered: true, keys }
+    NodeTopology {
+        node: node.to_owned(),
+        labels,
+        is_registered: true,
+        keys,
+    }
 }
 
 /// A node with these labels. The driver registered only these keys.
 fn place_with(node: &str, labels: &str, keys: &[&str]) -> NodeTopology {
-    NodeTopology { keys: keys.iter().map(|key| (*key).to_owned()).collect(), ..place(node, labels) }
+    NodeTopology {
+        keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        ..place(node, labels)
+    }
 }
 
 fn segment(text: &str) -> Segment {
@@ -32,7 +40,9 @@ fn term(text: &str) -> TopologySelectorTerm {
             values: values.split('|').map(str::to_owned).collect(),
         })
     });
-    TopologySelectorTerm { match_label_expressions: Some(expressions.collect()) }
+    TopologySelectorTerm {
+        match_label_expressions: Some(expressions.collect()),
+    }
 }
 
 fn list(topologies: &[Topology]) -> Vec<String> {
@@ -50,7 +60,10 @@ fn requirements() {
         place("other", "site=x"),
         place("bare", ""),
         place_with("unlabelled", "", &["zone"]),
-        NodeTopology { is_registered: false, ..place("fresh", "") },
+        NodeTopology {
+            is_registered: false,
+            ..place("fresh", "")
+        },
     ];
     let n3 = "rack=1 zone=b";
     let no_place = "(rack=1, zone=b) is not in allowedTopologies";
@@ -84,14 +97,22 @@ fn requirements() {
         (&["zone=c"], Some("n3"), "i", Err(not_allowed)),
         (&[], Some("n9"), "i", Err("n9 does not exist")),
         (&[], Some("fresh"), "i", Err("fresh has no CSINode")),
-        (&[], Some("bare"), "si", Err("no topology keys on node bare")),
+        (
+            &[],
+            Some("bare"),
+            "si",
+            Err("no topology keys on node bare"),
+        ),
         (&[], Some("unlabelled"), "si", Err("registered: zone")),
         // Immediate: the segment of every node, by each registered set of keys.
         (
             &[],
             None,
             "i",
-            Ok(["site=x; zone=a; zone=b; rack=1 zone=a; rack=1 zone=b; rack=2 zone=a", "any"]),
+            Ok([
+                "site=x; zone=a; zone=b; rack=1 zone=a; rack=1 zone=b; rack=2 zone=a",
+                "any",
+            ]),
         ),
         (&[], None, "", Ok(["", ""])),
         (&["zone=b"], None, "s", Ok(["zone=b", "zone=b"])),
@@ -137,12 +158,25 @@ fn without_registered_nodes_there_is_no_requirement() {
     let no_term = TopologySelectorTerm::default();
     for (what, nodes, allowed, expected) in [
         ("no nodes", vec![], vec![], Err("on no node yet")),
-        ("no driver", vec![place("n1", "")], vec![], Err("on no node yet")),
-        ("no label", vec![unlabelled], vec![], Err("registered: rack, zone")),
+        (
+            "no driver",
+            vec![place("n1", "")],
+            vec![],
+            Err("on no node yet"),
+        ),
+        (
+            "no label",
+            vec![unlabelled],
+            vec![],
+            Err("registered: rack, zone"),
+        ),
         // An empty term restricts nothing, so there is no requirement.
         ("an empty term", vec![], vec![no_term], Ok(None)),
     ] {
-        let ask = TopologyRequest { allowed: &allowed, ..anywhere(&nodes) };
+        let ask = TopologyRequest {
+            allowed: &allowed,
+            ..anywhere(&nodes)
+        };
         check_result(requirement(ask, None).map(|(made, _)| made), expected, what);
     }
 }
@@ -161,7 +195,10 @@ fn segments_have_only_keys_registered_on_their_node() {
         (Some("fine"), "rack=1 zone=a"),
         (Some("coarse"), "zone=a; zone=b; zone=d"),
     ] {
-        let ask = TopologyRequest { selected, ..anywhere(&nodes) };
+        let ask = TopologyRequest {
+            selected,
+            ..anywhere(&nodes)
+        };
         let (made, _) = requirement(ask, None).expect("nodes");
         let requisite = list(&made.expect("a requirement").requisite);
         assert_eq!(requisite.join("; "), expected, "{selected:?}");
@@ -170,20 +207,35 @@ fn segments_have_only_keys_registered_on_their_node() {
 
 #[test]
 fn a_repeated_call_has_the_same_requirement() {
-    let then = [place("n1", "zone=a"), place("n2", "zone=b"), place("n3", "zone=c")];
+    let then = [
+        place("n1", "zone=a"),
+        place("n2", "zone=b"),
+        place("n3", "zone=c"),
+    ];
     let moved = [place("n1", "zone=x"), place("n2", "zone=b")];
     let other_keys = [place("n1", "rack=1"), place("n4", "zone=d")];
     let stale = [place_with("n1", "", &["zone"])];
     for selected in [None, Some("n1")] {
         for strict in [false, true] {
-            let ask = |nodes| TopologyRequest { selected, strict, ..anywhere(nodes) };
+            let ask = |nodes| TopologyRequest {
+                selected,
+                strict,
+                ..anywhere(nodes)
+            };
             let (made, seen) = requirement(ask(&then), None).expect("nodes");
             for now in [&moved[..], &other_keys, &stale, &[]] {
                 let again = requirement(ask(now), Some(&seen));
-                assert_eq!(again, Ok((made.clone(), seen.clone())), "{selected:?} {strict}");
+                assert_eq!(
+                    again,
+                    Ok((made.clone(), seen.clone())),
+                    "{selected:?} {strict}"
+                );
             }
             // The state does not apply to another selected node.
-            let other = TopologyRequest { selected: Some("n2"), ..ask(&moved) };
+            let other = TopologyRequest {
+                selected: Some("n2"),
+                ..ask(&moved)
+            };
             let fresh = requirement(other, None);
             assert_eq!(requirement(other, Some(&seen)), fresh);
         }
@@ -193,7 +245,10 @@ fn a_repeated_call_has_the_same_requirement() {
 #[test]
 fn a_changed_class_counts() {
     let nodes = [place("n1", "zone=a"), place("n2", "zone=b")];
-    let ask = TopologyRequest { selected: Some("n1"), ..anywhere(&nodes) };
+    let ask = TopologyRequest {
+        selected: Some("n1"),
+        ..anywhere(&nodes)
+    };
     let (a, b) = ([term("zone=a")], [term("zone=b")]);
     let (made, seen) = requirement(TopologyRequest { allowed: &a, ..ask }, None).expect("allowed");
     assert_eq!(list(&made.expect("a requirement").requisite), ["zone=a"]);
@@ -201,7 +256,10 @@ fn a_changed_class_counts() {
     assert!(matches!(refused, Err(TopologyError::NotAllowed { .. })));
     // Without `allowedTopologies`, the nodes count. The selected one is gone by now.
     let gone = [place("n2", "zone=b")];
-    let again = TopologyRequest { nodes: &gone, ..ask };
+    let again = TopologyRequest {
+        nodes: &gone,
+        ..ask
+    };
     let (made, _) = requirement(again, Some(&seen)).expect("nodes");
     let made = made.expect("a requirement");
     assert_eq!(list(&made.requisite), ["zone=a", "zone=b"]);
@@ -210,7 +268,11 @@ fn a_changed_class_counts() {
 
 #[test]
 fn hashes_as_published() {
-    for (text, hash) in [("", 0x811c_9dc5), ("a", 0x050c_5d7e), ("foobar", 0x31f0_b262)] {
+    for (text, hash) in [
+        ("", 0x811c_9dc5),
+        ("a", 0x050c_5d7e),
+        ("foobar", 0x31f0_b262),
+    ] {
         assert_eq!(fnv(text), hash, "{text:?}");
     }
 }
@@ -238,8 +300,13 @@ fn replicas_are_spread() {
 fn affinities() {
     assert_eq!(affinity(&[]), None);
     assert_eq!(affinity(&[Topology::default()]), None);
-    let two = [topology(segment("zone=a rack=1")), topology(segment("zone=b"))];
-    let made = affinity(&two).and_then(|made| made.required).expect("terms");
+    let two = [
+        topology(segment("zone=a rack=1")),
+        topology(segment("zone=b")),
+    ];
+    let made = affinity(&two)
+        .and_then(|made| made.required)
+        .expect("terms");
     let shown: Vec<_> = made
         .node_selector_terms
         .iter()
@@ -247,8 +314,11 @@ fn affinities() {
         .map(|one| (one.key.as_str(), one.operator.as_str(), one.values.clone()))
         .collect();
     let value = |value: &str| Some(vec![value.to_owned()]);
-    let expected =
-        [("rack", "In", value("1")), ("zone", "In", value("a")), ("zone", "In", value("b"))];
+    let expected = [
+        ("rack", "In", value("1")),
+        ("zone", "In", value("a")),
+        ("zone", "In", value("b")),
+    ];
     assert_eq!(shown, expected);
     assert_eq!(made.node_selector_terms.len(), 2);
 }

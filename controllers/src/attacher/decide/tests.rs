@@ -124,8 +124,15 @@ fn actions_for_attachments() {
         let found = decided(&rules(), attachment, Some(new), node, forced);
         assert_eq!(found, expected, "{attachment} {node:?} {forced}");
     }
-    let rules = Rules { attaches: false, ..rules() };
-    for (attachment, expected) in [(new, "mark"), (attached, "nothing"), (&deleted(&[]), "mark")] {
+    let rules = Rules {
+        attaches: false,
+        ..rules()
+    };
+    for (attachment, expected) in [
+        (new, "mark"),
+        (attached, "nothing"),
+        (&deleted(&[]), "mark"),
+    ] {
         let found = decided(&rules, attachment, None, None, false);
         assert_eq!(found, expected, "{attachment}");
     }
@@ -139,16 +146,31 @@ fn volumes_of_attachments() {
     let excludes = ": access mode ReadWriteOncePod excludes all others";
     // What attaching says of the PV. Detaching works (`None`) or says the same.
     for (volume, attaching, fails) in [
-        (Some(deleted(&[FINALIZER])), " is marked for deletion", false),
-        (Some(spec(json!({"csi": null}))), " is not a CSI volume", true),
+        (
+            Some(deleted(&[FINALIZER])),
+            " is marked for deletion",
+            false,
+        ),
+        (
+            Some(spec(json!({"csi": null}))),
+            " is not a CSI volume",
+            true,
+        ),
         (Some(spec(json!({"csi": {"driver": "other"}}))), other, true),
-        (Some(spec(json!({"accessModes": once_pod}))), excludes, false),
+        (
+            Some(spec(json!({"accessModes": once_pod}))),
+            excludes,
+            false,
+        ),
         (None, "there is no PersistentVolume pv", true),
     ] {
         let found =
             |attachment: &Value| decided(&rules(), attachment, volume.as_ref(), NODE, false);
         let text = found(&json!({}));
-        assert!(text.contains("PersistentVolume pv") && text.ends_with(attaching), "{text}");
+        assert!(
+            text.contains("PersistentVolume pv") && text.ends_with(attaching),
+            "{text}"
+        );
         let detached = found(&deleted(&[FINALIZER]));
         let expected = if fails { &*text } else { "detach id-1" };
         assert_eq!(detached, expected, "{volume:?}");
@@ -157,7 +179,10 @@ fn volumes_of_attachments() {
 
 #[test]
 fn how_it_is_attached() {
-    let plain = Rules { read_only: false, ..rules() };
+    let plain = Rules {
+        read_only: false,
+        ..rules()
+    };
     for (rules, read_only) in [(rules(), true), (plain, false)] {
         let seen = Seen {
             attachment: &attachment(json!({})),
@@ -241,6 +266,10 @@ fn a_node_wakes_its_attachments_when_the_driver_registers() {
         (applied(&ours, &other), None),
         (Change::Deleted(ours.clone()), None),
     ] {
-        assert_eq!(rules().newly_registered(&change).as_deref(), expected, "{change:?}");
+        assert_eq!(
+            rules().newly_registered(&change).as_deref(),
+            expected,
+            "{change:?}"
+        );
     }
 }

@@ -47,8 +47,12 @@ fn of_world(world: World) -> Setup {
 
 impl Setup {
     fn add(&self, patch: serde_json::Value) {
-        let attachment = with(attachment("va", "pv", "n1"), json!({"status": {"attached": false}}));
-        self.world.add(&self.attacher.attachments, with(attachment, patch));
+        let attachment = with(
+            attachment("va", "pv", "n1"),
+            json!({"status": {"attached": false}}),
+        );
+        self.world
+            .add(&self.attacher.attachments, with(attachment, patch));
     }
 
     fn stored(&self) -> Option<serde_json::Value> {
@@ -96,7 +100,10 @@ async fn attaching_writes_in_order() {
     let finalizers = json!(["kubernetes.io/pv-protection", FINALIZER]);
     assert_eq!(setup.volume()["metadata"]["finalizers"], finalizers);
     let metadata = &setup.stored().expect("the attachment")["metadata"];
-    assert_eq!(metadata["annotations"], json!({"csi.alpha.kubernetes.io/node-id": "n1"}));
+    assert_eq!(
+        metadata["annotations"],
+        json!({"csi.alpha.kubernetes.io/node-id": "n1"})
+    );
     assert_eq!(metadata["finalizers"], json!([FINALIZER]));
     let status = json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}});
     assert_eq!(setup.status(), status);
@@ -123,7 +130,10 @@ async fn objects_missing_from_the_cache_are_read() {
     assert_eq!(error["message"], "there is no PersistentVolume late");
     assert!(error["errorCode"].is_null());
     let modes = json!({"spec": {"accessModes": ["ReadWriteOnce"]}});
-    setup.world.api.put(with(volume("late", DRIVER, "l"), modes));
+    setup
+        .world
+        .api
+        .put(with(volume("late", DRIVER, "l"), modes));
     setup.world.api.put(csi_node("n2", DRIVER, "t/node"));
     assert_eq!(setup.work().await, Outcome::Done);
     let (volume, node, _) = setup.published();
@@ -152,7 +162,10 @@ async fn an_attachment_with_another_finalizer_is_marked_as_detached() {
     setup.add(attachment);
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), ["va", "va/status"]);
-    assert_eq!(setup.stored().expect("the attachment")["metadata"]["finalizers"], json!(["x"]));
+    assert_eq!(
+        setup.stored().expect("the attachment")["metadata"]["finalizers"],
+        json!(["x"])
+    );
     assert_eq!(setup.status(), json!({"attached": false}));
     // Without our finalizer, the attachment needs no further work.
     assert_eq!(setup.work().await, Outcome::Done);
@@ -163,9 +176,15 @@ async fn an_attachment_with_another_finalizer_is_marked_as_detached() {
 #[tokio::test]
 async fn the_finalizer_of_a_volume_outlives_an_attachment_outside_the_watch() {
     let mut world = World::new(&[PublishUnpublishVolume]);
-    world.context.scope = Scope::Node { name: "n1".to_owned(), segments: Default::default() };
+    world.context.scope = Scope::Node {
+        name: "n1".to_owned(),
+        segments: Default::default(),
+    };
     let setup = of_world(world);
-    setup.attacher.attachments.note_selected(Selector::label(NODE_LABEL, "n1".to_owned()));
+    setup
+        .attacher
+        .attachments
+        .note_selected(Selector::label(NODE_LABEL, "n1".to_owned()));
     let mut volume = setup.volume();
     volume["metadata"]["finalizers"] = json!(["x", FINALIZER]);
     volume["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
@@ -284,10 +303,20 @@ async fn an_attachment_ends_without_its_volume() {
         let change = json!({"metadata": {"name": own_name()},
             "spec": {"source": {"persistentVolumeName": "gone"}}});
         setup.add(with(deleting(), change));
-        setup.world.script.page(listed.iter().map(|id| entry(id, &[])).collect(), "");
-        assert_eq!(setup.attacher.attachment(&own_name()).await, Outcome::Done, "{what}");
+        setup
+            .world
+            .script
+            .page(listed.iter().map(|id| entry(id, &[])).collect(), "");
+        assert_eq!(
+            setup.attacher.attachment(&own_name()).await,
+            Outcome::Done,
+            "{what}"
+        );
         let path = format!("volumeattachments/{}", own_name());
-        assert!(setup.world.api.get(&path).is_none(), "{what}: it keeps its finalizer");
+        assert!(
+            setup.world.api.get(&path).is_none(),
+            "{what}: it keeps its finalizer"
+        );
         let calls = setup.world.script.calls().into_iter();
         let calls: Vec<_> = calls
             .filter_map(|call| match call {
@@ -308,15 +337,24 @@ async fn an_attachment_of_an_earlier_volume_attaches_no_other() {
     setup.add(json!({"metadata": {"name": name}}));
     assert_eq!(setup.attacher.attachment(&name).await, Outcome::Failed);
     assert_eq!(setup.world.script.calls(), []);
-    let stored = setup.world.api.get(&format!("volumeattachments/{name}")).expect("it stays");
-    let message = stored["status"]["attachError"]["message"].as_str().unwrap_or_default();
+    let stored = setup
+        .world
+        .api
+        .get(&format!("volumeattachments/{name}"))
+        .expect("it stays");
+    let message = stored["status"]["attachError"]["message"]
+        .as_str()
+        .unwrap_or_default();
     assert!(message.contains("made for another one"), "{stored}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attachment_without_a_slot_is_tried_again_after_another_ends() {
     let setup = attaching();
-    setup.world.script.fail(tonic::Status::resource_exhausted("no more than 1 may be"));
+    setup
+        .world
+        .script
+        .fail(tonic::Status::resource_exhausted("no more than 1 may be"));
     assert_eq!(setup.work().await, Outcome::Failed);
     assert_eq!(setup.attacher.queue.depth(), 0);
     let more = with(deleting(), json!({"metadata": {"name": "other"}}));
@@ -339,9 +377,15 @@ async fn detaching_needs_no_secret() {
 #[tokio::test]
 async fn a_long_error_is_cut() {
     let setup = attaching();
-    setup.world.script.fail(tonic::Status::internal("x".repeat(5000)));
+    setup
+        .world
+        .script
+        .fail(tonic::Status::internal("x".repeat(5000)));
     assert_eq!(setup.work().await, Outcome::Failed);
     let error = &setup.status()["attachError"];
     let message = error["message"].as_str().expect("a message");
-    assert!(message.len() <= message::MAX_EVENT && message.ends_with("x…"), "{message}");
+    assert!(
+        message.len() <= message::MAX_EVENT && message.ends_with("x…"),
+        "{message}"
+    );
 }

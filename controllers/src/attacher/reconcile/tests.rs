@@ -6,7 +6,11 @@ use crate::csi::driver::ControllerCapability::*;
 use crate::testing::{Call, DRIVER, World, attachment, csi_node, entry, node_scope, volume, with};
 
 fn world() -> (World, Attacher) {
-    let world = World::new(&[PublishUnpublishVolume, ListVolumes, ListVolumesPublishedNodes]);
+    let world = World::new(&[
+        PublishUnpublishVolume,
+        ListVolumes,
+        ListVolumesPublishedNodes,
+    ]);
     let attacher = Attacher::new(world.context.clone());
     world.add(&attacher.csi_nodes, csi_node("n1", DRIVER, "t/node"));
     for (handle, attached) in [("a", true), ("b", false), ("c", true), ("d", false)] {
@@ -26,8 +30,12 @@ fn world() -> (World, Attacher) {
 async fn attachments_that_differ_are_queued() {
     let (world, attacher) = world();
     // The driver agrees on a and d. It contradicts b (attached) and c (on another node).
-    world.script.page(vec![entry("a", &["n0", "n1"]), entry("b", &["n1"])], "2");
-    world.script.page(vec![entry("c", &["n2"]), entry("d", &[])], "");
+    world
+        .script
+        .page(vec![entry("a", &["n0", "n1"]), entry("b", &["n1"])], "2");
+    world
+        .script
+        .page(vec![entry("c", &["n2"]), entry("d", &[])], "");
     attacher.compare(2).await;
     let forced: Vec<String> = attacher.forced.lock().iter().cloned().collect();
     assert_eq!(forced, ["va-b", "va-c"]);

@@ -117,7 +117,10 @@ async fn watches_become_wider_and_narrower() {
     let pods = caches.pods();
     pods.synced().await;
     claims.synced().await;
-    assert_eq!((names(&claims), claims.is_whole()), (vec!["ours".to_owned()], false));
+    assert_eq!(
+        (names(&claims), claims.is_whole()),
+        (vec!["ours".to_owned()], false)
+    );
     api.lists();
     caches.set_watch_scope(WatchScope::Whole);
     until(|| claims.is_whole()).await;
@@ -192,7 +195,10 @@ async fn parts_that_see_everything_share_what_they_see() {
     let mut second = claim("second", None);
     second["metadata"]["resourceVersion"] = json!("999999");
     claims.apply_write(serde_json::from_value(second).expect("a claim"));
-    assert_eq!((taken(&of_one), taken(&of_other)), (vec![], vec!["second".to_owned()]));
+    assert_eq!(
+        (taken(&of_one), taken(&of_other)),
+        (vec![], vec!["second".to_owned()])
+    );
     assert_eq!(by_name.get("second").len(), 1);
     assert_eq!(Arc::strong_count(&of_one), 1, "its handler is gone");
     // A new subscriber gets all known objects.

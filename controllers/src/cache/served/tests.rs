@@ -15,9 +15,16 @@ fn served(kinds: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn kinds_that_are_missing() {
-    let all = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
+    let all = [
+        "volumesnapshots",
+        "volumesnapshotcontents",
+        "volumesnapshotclasses",
+    ];
     for (listed, missing) in [
-        (&[][..], "volumesnapshotclasses volumesnapshotcontents volumesnapshots"),
+        (
+            &[][..],
+            "volumesnapshotclasses volumesnapshotcontents volumesnapshots",
+        ),
         (&all[..1], "volumesnapshotclasses volumesnapshotcontents"),
         (
             &["volumesnapshots/status", "others"],
@@ -33,7 +40,10 @@ fn kinds_that_are_missing() {
 /// What is known of modifying and of snapshots.
 fn known(modifying: Option<&[&'static str]>, snapshots: Option<&[&'static str]>) -> Known {
     let missing = |kinds: &[&'static str]| kinds.iter().copied().collect::<Missing>();
-    Known(vec![(&MODIFYING, modifying.map(missing)), (&SNAPSHOTS, snapshots.map(missing))])
+    Known(vec![
+        (&MODIFYING, modifying.map(missing)),
+        (&SNAPSHOTS, snapshots.map(missing)),
+    ])
 }
 
 #[test]
@@ -52,7 +62,11 @@ fn what_a_process_may_watch() {
         (Some(&[]), snapshots, "volumesnapshots", None),
     ] {
         let known = known(modifying, None);
-        assert_eq!(known.serves(api, plural), expected, "{modifying:?} {api} {plural}");
+        assert_eq!(
+            known.serves(api, plural),
+            expected,
+            "{modifying:?} {api} {plural}"
+        );
     }
 }
 
@@ -70,15 +84,27 @@ fn one_line_says_what_is_off() {
     for (before, now, expected) in [
         ((None, None), (None, None), vec![]),
         ((None, None), (Some(none), Some(none)), vec![]),
-        ((None, None), (Some(classes), Some(none)), vec![format!("{off}{no_classes}")]),
+        (
+            (None, None),
+            (Some(classes), Some(none)),
+            vec![format!("{off}{no_classes}")],
+        ),
         (
             (None, None),
             (Some(classes), Some(contents)),
             vec![format!("{off}{no_classes}; {no_contents}")],
         ),
-        ((None, None), (None, Some(contents)), vec![format!("{off}{no_contents}")]),
+        (
+            (None, None),
+            (None, Some(contents)),
+            vec![format!("{off}{no_contents}")],
+        ),
         // Nothing new.
-        ((Some(classes), Some(none)), (Some(classes), Some(none)), vec![]),
+        (
+            (Some(classes), Some(none)),
+            (Some(classes), Some(none)),
+            vec![],
+        ),
         ((Some(classes), None), (Some(classes), Some(none)), vec![]),
         (
             (Some(classes), Some(contents)),
@@ -121,7 +147,12 @@ async fn holds<K: Resource>(store: &Store<K>, name: &str) {
 #[tokio::test(start_paused = true)]
 async fn a_server_may_lack_kinds() {
     let api = FakeApi::with_snapshots();
-    for kind in MODIFYING.kinds.iter().chain(SNAPSHOTS.kinds).chain(GROUPS.kinds) {
+    for kind in MODIFYING
+        .kinds
+        .iter()
+        .chain(SNAPSHOTS.kinds)
+        .chain(GROUPS.kinds)
+    {
         api.lack(kind);
     }
     let stop = CancellationToken::new();
@@ -130,27 +161,51 @@ async fn a_server_may_lack_kinds() {
     let (classes, contents) = (caches.attributes_classes(), caches.contents());
     let (groups, storage) = (caches.group_contents(), caches.classes());
     let all = async {
-        tokio::join!(classes.synced(), contents.synced(), groups.synced(), storage.synced())
+        tokio::join!(
+            classes.synced(),
+            contents.synced(),
+            groups.synced(),
+            storage.synced()
+        )
     };
     soon("a list", all).await;
     assert!(classes.is_whole());
     tokio::time::sleep(Duration::from_secs(600)).await;
     let lists = api.lists();
-    assert!(lists.iter().all(|list| list == "storageclasses"), "{lists:?}");
+    assert!(
+        lists.iter().all(|list| list == "storageclasses"),
+        "{lists:?}"
+    );
 
     // An upgrade of the API server adds one kind, an installation the others.
     api.serve("volumeattributesclasses");
-    api.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-                   "metadata": {"name": "fast"}, "driverName": "d"}));
+    api.put(
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+                   "metadata": {"name": "fast"}, "driverName": "d"}),
+    );
     soon("the class", holds(&classes, "fast")).await;
     assert!(contents.all().is_empty() && contents.trouble().is_none());
     for kind in SNAPSHOTS.kinds {
         api.serve(kind);
     }
-    soon("the kind", caches.served().wait::<VolumeSnapshotContent>(|| {})).await;
-    soon("the kind", caches.served().wait::<VolumeSnapshot>(|| panic!("it is served"))).await;
+    soon(
+        "the kind",
+        caches.served().wait::<VolumeSnapshotContent>(|| {}),
+    )
+    .await;
+    soon(
+        "the kind",
+        caches
+            .served()
+            .wait::<VolumeSnapshot>(|| panic!("it is served")),
+    )
+    .await;
     let group = caches.served().wait::<VolumeGroupSnapshotContent>(|| {});
-    assert!(tokio::time::timeout(Duration::from_secs(600), group).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_secs(600), group)
+            .await
+            .is_err()
+    );
 }
 
 /// Cluster-wide caches follow the same answers.
@@ -199,14 +254,30 @@ async fn asking_again_at_once() {
     GROUPS.kinds.iter().for_each(|kind| api.serve(kind));
     let begun = tokio::time::Instant::now();
     caches.served().ask_again();
-    soon("the kind", caches.served().wait::<VolumeGroupSnapshotContent>(|| {})).await;
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    soon(
+        "the kind",
+        caches.served().wait::<VolumeGroupSnapshotContent>(|| {}),
+    )
+    .await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 #[tokio::test]
 async fn other_kinds_are_always_served() {
     let nothing_known = Served::of(&ALL);
-    soon("the kind", nothing_known.wait::<StorageClass>(|| panic!("it is served"))).await;
+    soon(
+        "the kind",
+        nothing_known.wait::<StorageClass>(|| panic!("it is served")),
+    )
+    .await;
     let everything = Served::default();
-    soon("the kind", everything.wait::<VolumeAttributesClass>(|| panic!("it is served"))).await;
+    soon(
+        "the kind",
+        everything.wait::<VolumeAttributesClass>(|| panic!("it is served")),
+    )
+    .await;
 }

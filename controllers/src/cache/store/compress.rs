@@ -50,7 +50,11 @@ impl<K> Clone for StoredObject<K> {
     fn clone(&self) -> Self {
         match self {
             StoredObject::Open(object) => StoredObject::Open(object.clone()),
-            StoredObject::Packed { version, rest, pattern } => StoredObject::Packed {
+            StoredObject::Packed {
+                version,
+                rest,
+                pattern,
+            } => StoredObject::Packed {
                 version: *version,
                 rest: rest.clone(),
                 pattern: pattern.clone(),
@@ -112,7 +116,10 @@ impl<K> Packing<K> {
                 };
             }
         }
-        let pattern = Arc::new(Dictionary { json: json.into(), make: self.make });
+        let pattern = Arc::new(Dictionary {
+            json: json.into(),
+            make: self.make,
+        });
         self.pattern = Some(pattern.clone());
         StoredObject::Packed {
             version,

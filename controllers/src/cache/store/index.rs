@@ -27,7 +27,10 @@ pub struct Index<K> {
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
-        Index { watch: self.watch.clone(), used: self.used.clone() }
+        Index {
+            watch: self.watch.clone(),
+            used: self.used.clone(),
+        }
     }
 }
 
@@ -46,7 +49,10 @@ impl<K: Resource> Store<K> {
         }
         state.indexes.retain(|index| index.used.strong_count() > 0);
         state.indexes.push(index);
-        Index { watch: self.clone(), used }
+        Index {
+            watch: self.clone(),
+            used,
+        }
     }
 }
 
@@ -68,7 +74,10 @@ impl<K: Resource> Index<K> {
             let entries = index.entries(&state).range((start, Bound::Unbounded));
             let of_key = entries.take_while(|(entry, _)| *entry == key);
             let objects = of_key.filter_map(|(_, key)| state.objects.get_key_value(key));
-            objects.take(STEP).map(|(key, object)| (key.clone(), object.clone())).collect()
+            objects
+                .take(STEP)
+                .map(|(key, object)| (key.clone(), object.clone()))
+                .collect()
         })
     }
 
@@ -76,7 +85,11 @@ impl<K: Resource> Index<K> {
     pub fn first(&self, key: &str) -> Option<Arc<K>> {
         let state = self.watch.lock();
         let (entry, named) = self.entries(&state).range(from(key)).next()?;
-        let kept = state.objects.get(named).cloned().filter(|_| **entry == *key);
+        let kept = state
+            .objects
+            .get(named)
+            .cloned()
+            .filter(|_| **entry == *key);
         drop(state);
         kept.map(|kept| kept.get())
     }

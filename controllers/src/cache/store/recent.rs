@@ -17,7 +17,11 @@ impl Recent {
     pub(super) fn put(&mut self, key: Key) -> Option<Key> {
         self.remove(&key);
         self.0.push_back(key);
-        if self.0.len() > COUNT { self.0.pop_front() } else { None }
+        if self.0.len() > COUNT {
+            self.0.pop_front()
+        } else {
+            None
+        }
     }
 
     pub(super) fn remove(&mut self, key: &Key) {

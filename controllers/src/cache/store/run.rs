@@ -43,7 +43,10 @@ pub struct Range {
 
 impl Default for Range {
     fn default() -> Self {
-        Range { selectors: Selectors::default(), watch_scope: watch::channel(WatchScope::Whole).1 }
+        Range {
+            selectors: Selectors::default(),
+            watch_scope: watch::channel(WatchScope::Whole).1,
+        }
     }
 }
 
@@ -208,7 +211,11 @@ fn is_unknown_kind(error: &watcher::Error) -> bool {
 
 /// Half of the wait is random, so that watches that failed together do not retry together.
 fn backoff(failures: u32) -> Duration {
-    let whole = Backoff { start: RETRY, max: RETRY_MAX }.delay(failures.max(1));
+    let whole = Backoff {
+        start: RETRY,
+        max: RETRY_MAX,
+    }
+    .delay(failures.max(1));
     whole / 2 + (whole / 2).mul_f64(fraction())
 }
 

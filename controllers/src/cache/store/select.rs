@@ -29,12 +29,18 @@ impl Selector {
 
     /// Selects the objects with this label value.
     pub fn label(key: &'static str, value: String) -> Self {
-        Selector { label: Some((key, value)), field: None }
+        Selector {
+            label: Some((key, value)),
+            field: None,
+        }
     }
 
     /// Selects the objects with this value in a field that the API server supports as selector.
     pub fn field(path: &'static str, value: String) -> Self {
-        Selector { label: None, field: Some((path, value)) }
+        Selector {
+            label: None,
+            field: Some((path, value)),
+        }
     }
 
     /// True if all objects are selected.
@@ -74,13 +80,19 @@ pub struct Selectors {
 impl Selectors {
     /// Selects by label at [`WatchScope::Narrow`], and everything at [`WatchScope::Whole`].
     pub fn by_label(key: &'static str, value: String) -> Self {
-        Selectors { whole: Selector::all(), narrow: Selector::label(key, value) }
+        Selectors {
+            whole: Selector::all(),
+            narrow: Selector::label(key, value),
+        }
     }
 
     /// Selects by field at every watch scope: unlike a label, a field is always set.
     pub fn by_field(path: &'static str, value: String) -> Self {
         let selector = Selector::field(path, value);
-        Selectors { whole: selector.clone(), narrow: selector }
+        Selectors {
+            whole: selector.clone(),
+            narrow: selector,
+        }
     }
 
     /// Returns the selector for a watch scope.

@@ -79,7 +79,11 @@ fn an_index_follows() {
     watch.take(Event::Apply(class("b", 2, "q")));
     let names = |key| {
         let found = index.get(key);
-        found.iter().map(|class| class.name_any()).collect::<Vec<_>>().join(" ")
+        found
+            .iter()
+            .map(|class| class.name_any())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!((names("p"), names("q")), ("a".to_owned(), "b".to_owned()));
     watch.take(Event::Apply(class("a", 3, "q")));
@@ -96,14 +100,18 @@ fn an_index_follows() {
 fn an_iterator_goes_through_all_steps(#[case] count: usize) {
     let watch = Store::new();
     let index = watch.index(|claim: &PersistentVolumeClaim| vec![claim.namespace().unwrap()]);
-    for (namespace, number) in
-        ["a", "b", "c"].iter().flat_map(|of| (0..count).map(move |n| (of, n)))
+    for (namespace, number) in ["a", "b", "c"]
+        .iter()
+        .flat_map(|of| (0..count).map(move |n| (of, n)))
     {
         let metadata = json!({"namespace": namespace, "name": format!("claim-{number:04}")});
         watch.apply_write(crate::testing::read(json!({"metadata": metadata})));
     }
     assert_eq!(watch.each().count(), 3 * count);
-    for within in [&mut watch.each_in("b") as &mut dyn Iterator<Item = _>, &mut index.each("b")] {
+    for within in [
+        &mut watch.each_in("b") as &mut dyn Iterator<Item = _>,
+        &mut index.each("b"),
+    ] {
         let names: Vec<String> = within.map(|claim| claim.name_any()).collect();
         let expected: Vec<String> = (0..count).map(|n| format!("claim-{n:04}")).collect();
         assert_eq!(names, expected);
@@ -125,7 +133,13 @@ fn an_iterator_goes_on_although_its_last_object_is_gone() {
 #[test]
 fn all_in_lists_one_namespace() {
     let watch = Store::new();
-    for (namespace, name) in [("a", "x"), ("a-b", "y"), ("b", "x"), ("a", "w"), ("ab", "z")] {
+    for (namespace, name) in [
+        ("a", "x"),
+        ("a-b", "y"),
+        ("b", "x"),
+        ("a", "w"),
+        ("ab", "z"),
+    ] {
         let claim = json!({"metadata": {"namespace": namespace, "name": name}});
         watch.apply_write(serde_json::from_value::<PersistentVolumeClaim>(claim).expect("a claim"));
     }
@@ -196,8 +210,11 @@ fn what_is_packed_is_as_it_was() {
     };
     let open = phases(Encoding::Open);
     let said = |text: &str| Some(text.to_owned());
-    let reported =
-        [(None, said("Pending")), (said("Pending"), said("Bound")), (None, said("Bound"))];
+    let reported = [
+        (None, said("Pending")),
+        (said("Pending"), said("Bound")),
+        (None, said("Bound")),
+    ];
     assert_eq!(open.1, reported);
     assert_eq!(open.0.metadata.managed_fields, None);
     assert_eq!(open, phases(Encoding::packed()));
@@ -217,7 +234,11 @@ fn all_but_the_last_changed_objects_are_packed() {
         let kept = &state.objects[&named("", &format!("v{number}"))];
         kept.rest().is_some()
     };
-    let get = |number: u64| watch.get(&format!("v{number}")).map(|volume| (*volume).clone());
+    let get = |number: u64| {
+        watch
+            .get(&format!("v{number}"))
+            .map(|volume| (*volume).clone())
+    };
     for number in 0..100 {
         watch.take(Event::Apply(volume(number, number + 1)));
     }
@@ -290,7 +311,12 @@ fn running(api: &crate::testing::FakeApi) -> (Store<PersistentVolume>, impl Futu
     let watch = Store::<PersistentVolume>::new();
     let stop = CancellationToken::new();
     let run = watch.clone();
-    let run = run.run_within(api.client(), Range::default(), Reports::default(), stop.clone());
+    let run = run.run_within(
+        api.client(),
+        Range::default(),
+        Reports::default(),
+        stop.clone(),
+    );
     let run = tokio::spawn(run);
     let ended = async move {
         stop.cancel();
@@ -329,11 +355,19 @@ async fn users_learn_of_an_object_that_is_too_large() {
         api.put(volume("large", 100_000));
         let metrics = Arc::new(Metrics::default());
         let (events, mut emitted) = Events::collected(metrics.clone());
-        let reports = Reports { metrics: Some(metrics.clone()), events: Some(events) };
+        let reports = Reports {
+            metrics: Some(metrics.clone()),
+            events: Some(events),
+        };
         let (watch, stop) = (Store::<PersistentVolume>::new(), CancellationToken::new());
-        let range = Range { selectors, ..Range::default() };
+        let range = Range {
+            selectors,
+            ..Range::default()
+        };
         let client = crate::testing::client(&api);
-        let run = watch.clone().run_within(client, range, reports, stop.clone());
+        let run = watch
+            .clone()
+            .run_within(client, range, reports, stop.clone());
         let run = tokio::spawn(run);
         watch.synced().await;
         api.put(volume("large", 100_001));
@@ -344,7 +378,11 @@ async fn users_learn_of_an_object_that_is_too_large() {
         stop.cancel();
         run.await.expect("it ends");
         assert_eq!(metrics.too_large("PersistentVolume").get(), 1);
-        let about: Vec<_> = emitted.drain().into_iter().map(|e| (e.about.name, e.reason)).collect();
+        let about: Vec<_> = emitted
+            .drain()
+            .into_iter()
+            .map(|e| (e.about.name, e.reason))
+            .collect();
         let expected = (Some("large".to_owned()), "TooLarge".to_owned());
         assert_eq!(about, vec![expected; events_of_it]);
     }
@@ -359,7 +397,9 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
         let watch = Store::<PersistentVolume>::new();
         let stop = CancellationToken::new();
         let config = watcher::Config::default();
-        let running = watch.clone().run(api.client(), kube::Api::all, config, stop.clone());
+        let running = watch
+            .clone()
+            .run(api.client(), kube::Api::all, config, stop.clone());
         let running = tokio::spawn(running);
         tokio::time::sleep(Duration::from_secs(120)).await;
         let tries = api.lists().len();
@@ -410,7 +450,13 @@ fn objects_of_one_name_differ_by_uid() {
     watch.take(Event::Apply(of("second", 10)));
     watch.take(Event::Delete(of("second", 11)));
     assert_eq!(provisioner(&watch, "a"), None);
-    let expected = ["new first", "gone first", "new second", "changed second", "gone second"];
+    let expected = [
+        "new first",
+        "gone first",
+        "new second",
+        "changed second",
+        "gone second",
+    ];
     assert_eq!(*reported.lock(), expected);
 }
 
@@ -435,9 +481,15 @@ fn an_object_that_is_too_large_is_not_taken_for_a_missing_one() {
     watch.take(Event::InitDone);
     assert!(watch.is_synced() && !watch.is_whole() && watch.get("a").is_none());
     watch.take(Event::Apply(small(2)));
-    assert!(watch.is_whole() && watch.get("a").is_some(), "it is small by now");
+    assert!(
+        watch.is_whole() && watch.get("a").is_some(),
+        "it is small by now"
+    );
     watch.take(Event::Apply(left_out("a", 3)));
-    assert!(!watch.is_whole() && watch.get("a").is_none(), "it is too large again");
+    assert!(
+        !watch.is_whole() && watch.get("a").is_none(),
+        "it is too large again"
+    );
     assert_eq!(*deleted.lock(), [false, true]);
     watch.take(Event::Delete(left_out("a", 4)));
     assert!(watch.is_whole(), "it is deleted");

@@ -2,11 +2,17 @@ use super::*;
 
 fn item(class: &str, node: &str) -> Item {
     let segment = BTreeMap::from([("t/node".to_owned(), node.to_owned())]);
-    Item { class: class.to_owned(), segment }
+    Item {
+        class: class.to_owned(),
+        segment,
+    }
 }
 
 fn room(available: i64) -> Room {
-    Room { available, largest: Some(available / 2) }
+    Room {
+        available,
+        largest: Some(available / 2),
+    }
 }
 
 fn object_with(item: &Item, room: Room, marks: &Marks) -> Arc<CSIStorageCapacity> {
@@ -29,7 +35,10 @@ fn owner(uid: &str) -> OwnerReference {
 }
 
 fn marks(uid: &str, pools: &str) -> Marks {
-    Marks { owner: Some(owner(uid)), pools: Some(pools.to_owned()) }
+    Marks {
+        owner: Some(owner(uid)),
+        pools: Some(pools.to_owned()),
+    }
 }
 
 #[test]
@@ -42,11 +51,19 @@ fn only_differences_are_written() {
     let obsolete = || object(&item("a", "n2"), room(1));
     let create_a = || Action::Create(a.clone(), room(100));
     let create_b = || Action::Create(b.clone(), room(50));
-    let (update, delete) = (|object, size| Action::Update(object, room(size)), Action::Delete);
+    let (update, delete) = (
+        |object, size| Action::Update(object, room(size)),
+        Action::Delete,
+    );
     for (what, wanted, there, actions) in [
         ("all there", &wanted, vec![object_a(), object_b()], vec![]),
         ("none", &wanted, vec![], vec![create_a(), create_b()]),
-        ("one stale", &wanted, vec![object_a(), stale()], vec![update(stale(), 50)]),
+        (
+            "one stale",
+            &wanted,
+            vec![object_a(), stale()],
+            vec![update(stale(), 50)],
+        ),
         (
             "one twice, one obsolete",
             &wanted,
@@ -59,7 +76,12 @@ fn only_differences_are_written() {
             vec![obsolete(), object_a()],
             vec![create_b(), delete(obsolete())],
         ),
-        ("of unknown room", &unknown, vec![object_a(), object_a()], vec![delete(object_a())]),
+        (
+            "of unknown room",
+            &unknown,
+            vec![object_a(), object_a()],
+            vec![delete(object_a())],
+        ),
     ] {
         let planned = plan(wanted, &there, &Marks::default(), Precision::Exact);
         assert_eq!(planned, actions, "{what}");
@@ -73,7 +95,10 @@ fn a_successor_updates_the_marks() {
     let unknown = BTreeMap::from([(a.clone(), None)]);
     let ours = marks("u1", "p1,p2");
     let unmarked = Marks::default();
-    let owner_alone = Marks { pools: None, ..ours.clone() };
+    let owner_alone = Marks {
+        pools: None,
+        ..ours.clone()
+    };
     for (what, had, now, updated) in [
         ("the same set of pods", &ours, &ours, false),
         ("another set of pods", &ours, &marks("u2", "p1,p2"), true),
@@ -133,11 +158,17 @@ fn a_small_change_may_wait_for_an_exact_pass() {
 #[test]
 fn patches() {
     let mut there = (*object_with(&item("a", "n1"), room(100), &marks("u1", "p1"))).clone();
-    let bystander = OwnerReference { controller: None, ..owner("u9") };
+    let bystander = OwnerReference {
+        controller: None,
+        ..owner("u9")
+    };
     let owners = there.metadata.owner_references.get_or_insert_default();
     owners.push(bystander.clone());
     there.metadata.resource_version = Some("7".to_owned());
-    let gib = Room { available: 3 << 30, largest: None };
+    let gib = Room {
+        available: 3 << 30,
+        largest: None,
+    };
     let expected = json!({
         "metadata": {"resourceVersion": "7"}, "capacity": "3Gi", "maximumVolumeSize": null,
     });

@@ -31,8 +31,14 @@ pub(crate) struct EventReceiver {
 pub(super) fn queue(limit: usize) -> (EventSender, EventReceiver) {
     let (events, (sender, receiver)) = (Shared::default(), mpsc::channel(limit));
     (
-        EventSender { events: events.clone(), places: sender },
-        EventReceiver { events, places: receiver },
+        EventSender {
+            events: events.clone(),
+            places: sender,
+        },
+        EventReceiver {
+            events,
+            places: receiver,
+        },
     )
 }
 
@@ -125,7 +131,10 @@ mod tests {
             ("abcde", 1, "abcd"),
         ] {
             let (sender, mut receiver) = queue(4);
-            let kept = put.chars().filter(|of| sender.put(event(&of.to_string()))).count();
+            let kept = put
+                .chars()
+                .filter(|of| sender.put(event(&of.to_string())))
+                .count();
             assert_eq!(put.len() - kept, lost, "{put}");
             assert_eq!(receiver.len(), expected.len());
             assert_eq!(taken(&mut receiver), expected, "{put}");

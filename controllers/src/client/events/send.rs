@@ -31,8 +31,11 @@ const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The pauses before an event without an answer is sent again.
-const PAUSES: [Duration; 3] =
-    [Duration::from_secs(2), Duration::from_secs(15), Duration::from_secs(60)];
+const PAUSES: [Duration; 3] = [
+    Duration::from_secs(2),
+    Duration::from_secs(15),
+    Duration::from_secs(60),
+];
 /// The maximum number of such events.
 const ASIDE: usize = 256;
 /// How long a repeated event only increases the count of the first.
@@ -67,7 +70,13 @@ impl Backlog {
         normal: EventReceiver,
         last: watch::Receiver<Instant>,
     ) -> Self {
-        Backlog { urgent, normal, first: None, last, free: Instant::now() }
+        Backlog {
+            urgent,
+            normal,
+            first: None,
+            last,
+            free: Instant::now(),
+        }
     }
 
     /// Returns the next event once it is due; `None` after the last one.
@@ -160,7 +169,13 @@ impl Unanswered {
         };
         self.count += 1;
         let key = (Instant::now() + *pause, self.count);
-        self.events.insert(key, Tried { event, times: times + 1 });
+        self.events.insert(
+            key,
+            Tried {
+                event,
+                times: times + 1,
+            },
+        );
         true
     }
 
@@ -193,7 +208,9 @@ impl Sender {
     /// Sends events until the queue ends or `stop`, then sends those that still wait.
     pub(super) async fn run(mut self, mut backlog: Backlog, stop: CancellationToken) {
         let mut unanswered = Unanswered::default();
-        while let Some(Some(tried)) = stop.run_until_cancelled(unanswered.next(&mut backlog)).await
+        while let Some(Some(tried)) = stop
+            .run_until_cancelled(unanswered.next(&mut backlog))
+            .await
         {
             if !self.try_send(&tried.event).await && !unanswered.put_aside(tried) {
                 self.metrics.event_lost();
@@ -316,13 +333,23 @@ fn emitted_at(event: &Event) -> Timestamp {
 
 /// Events about objects of the whole cluster are in the default namespace.
 fn namespace(about: &ObjectReference) -> &str {
-    about.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default")
+    about
+        .namespace
+        .as_deref()
+        .filter(|namespace| !namespace.is_empty())
+        .unwrap_or("default")
 }
 
 fn sameness(event: &Event) -> Sameness {
     let about = &event.about;
     let name = about.name.clone().unwrap_or_default();
-    (about.uid.clone(), name, event.kind, event.reason.clone(), event.message.clone())
+    (
+        about.uid.clone(),
+        name,
+        event.kind,
+        event.reason.clone(),
+        event.message.clone(),
+    )
 }
 
 #[cfg(test)]

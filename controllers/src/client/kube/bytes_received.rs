@@ -20,7 +20,10 @@ impl<S> Layer<S> for Received {
     type Service = Counting<S>;
 
     fn layer(&self, inner: S) -> Counting<S> {
-        Counting { inner, metrics: self.0.clone() }
+        Counting {
+            inner,
+            metrics: self.0.clone(),
+        }
     }
 }
 
@@ -131,8 +134,18 @@ mod tests {
     fn resources_and_verbs_of_requests() {
         for (method, path, query, expected) in [
             ("GET", "/api/v1/pods", None, ("pods", "list")),
-            ("GET", "/api/v1/pods", Some("limit=5&watch=true"), ("pods", "watch")),
-            ("GET", "/apis/storage.k8s.io/v1/csinodes/n", None, ("csinodes", "get")),
+            (
+                "GET",
+                "/api/v1/pods",
+                Some("limit=5&watch=true"),
+                ("pods", "watch"),
+            ),
+            (
+                "GET",
+                "/apis/storage.k8s.io/v1/csinodes/n",
+                None,
+                ("csinodes", "get"),
+            ),
             (
                 "GET",
                 "/api/v1/namespaces/ns/persistentvolumeclaims/c",
@@ -146,10 +159,19 @@ mod tests {
                 ("persistentvolumeclaims", "write"),
             ),
             ("GET", "/api/v1/namespaces/ns", None, ("namespaces", "get")),
-            ("POST", "/api/v1/persistentvolumes", None, ("persistentvolumes", "write")),
+            (
+                "POST",
+                "/api/v1/persistentvolumes",
+                None,
+                ("persistentvolumes", "write"),
+            ),
             ("GET", "/version", None, ("", "get")),
         ] {
-            assert_eq!(resource_and_verb(method, path, query), expected, "{method} {path}");
+            assert_eq!(
+                resource_and_verb(method, path, query),
+                expected,
+                "{method} {path}"
+            );
         }
     }
 }

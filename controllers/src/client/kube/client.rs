@@ -67,7 +67,10 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    connections.with_layer(&Received(metrics)).with_layer(&Trim(kept)).build()
+    connections
+        .with_layer(&Received(metrics))
+        .with_layer(&Trim(kept))
+        .build()
 }
 
 /// Leaves proxies and credential plugins to kube's own client.
@@ -82,7 +85,11 @@ fn client(
     let service = config.extra_headers_layer()?.layer(connections(&config)?);
     let service = option_layer(config.auth_layer()?).layer(service);
     let service = config.base_uri_layer().layer(service);
-    Ok(over(ClientBuilder::new(service, config.default_namespace), metrics, kept))
+    Ok(over(
+        ClientBuilder::new(service, config.default_namespace),
+        metrics,
+        kept,
+    ))
 }
 
 /// Builds the connections as kube does, with two differences. They limit the buffer size, which
@@ -108,15 +115,23 @@ fn connections(
     Ok(connections.map_err(BoxError::from))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the pod's service account, or a person's choice")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the pod's service account, or a person's choice"
+)]
 async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
     let mut config = match kubeconfig {
         None => Config::infer().await?,
         Some(path) => {
-            let failed = |source| ClientError::Kubeconfig { path: path.to_owned(), source };
+            let failed = |source| ClientError::Kubeconfig {
+                path: path.to_owned(),
+                source,
+            };
             let file = Kubeconfig::read_from(path).map_err(failed)?;
             let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(failed)?
         }
     };
     config.default_retry = false;

@@ -9,9 +9,17 @@ impl Kube {
     /// API server does not serve this version.
     pub async fn served(&self, api: &str) -> Result<BTreeSet<String>, ApiError> {
         let kind = "APIResourceList".to_owned();
-        let call = Call { verb: "list", kind, name: api.to_owned() };
-        let listed = self.timely(call, self.client.list_api_group_resources(api)).await;
-        let resources = unless_gone(listed)?.into_iter().flat_map(|list| list.resources);
+        let call = Call {
+            verb: "list",
+            kind,
+            name: api.to_owned(),
+        };
+        let listed = self
+            .timely(call, self.client.list_api_group_resources(api))
+            .await;
+        let resources = unless_gone(listed)?
+            .into_iter()
+            .flat_map(|list| list.resources);
         Ok(resources.map(|one| one.name).collect())
     }
 }

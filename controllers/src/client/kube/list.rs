@@ -14,7 +14,8 @@ impl Kube {
     /// Passes every object of a kind to `take`. Fails if one of them is too large to be known.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| all_known(api.list(params).await?);
-        self.pages(ListParams::default(), usize::MAX, page, take).await?;
+        self.pages(ListParams::default(), usize::MAX, page, take)
+            .await?;
         Ok(())
     }
 
@@ -47,7 +48,8 @@ impl Kube {
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages(ListParams::default(), usize::MAX, page, take).await?;
+        self.pages(ListParams::default(), usize::MAX, page, take)
+            .await?;
         Ok(())
     }
 
@@ -64,7 +66,8 @@ impl Kube {
             object.managed_fields_mut().clear();
             take(object);
         };
-        self.pages(ListParams::default().labels(labels), pages, page, take).await
+        self.pages(ListParams::default().labels(labels), pages, page, take)
+            .await
     }
 
     /// Gives the objects with this value of a field (`name=value`) to `take`, of all namespaces. Of
@@ -75,7 +78,8 @@ impl Kube {
         take: impl FnMut(K),
     ) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
-        self.pages(ListParams::default().fields(field), usize::MAX, page, take).await?;
+        self.pages(ListParams::default().fields(field), usize::MAX, page, take)
+            .await?;
         Ok(())
     }
 
@@ -107,7 +111,8 @@ impl Kube {
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<bool, ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages(ListParams::default().labels(labels), pages, page, take).await
+        self.pages(ListParams::default().labels(labels), pages, page, take)
+            .await
     }
 
     async fn pages<K: Resource, O: Clone>(
@@ -120,7 +125,12 @@ impl Kube {
         let api = K::everywhere(self.client.clone());
         let mut params = params.limit(PAGE);
         let selector = [&params.label_selector, &params.field_selector];
-        let selector = selector.into_iter().flatten().next().cloned().unwrap_or_default();
+        let selector = selector
+            .into_iter()
+            .flatten()
+            .next()
+            .cloned()
+            .unwrap_or_default();
         for _ in 0..pages {
             let call = Call::new::<K>("list", "", &selector);
             let page = self.timely(call, page(&api, &params)).await?;
@@ -136,7 +146,11 @@ impl Kube {
 
 /// Fails if an object of a page is too large to be known.
 fn all_known<K: Resource>(page: ObjectList<K>) -> kube::Result<ObjectList<K>> {
-    let items = page.items.into_iter().map(known).collect::<kube::Result<_>>()?;
+    let items = page
+        .items
+        .into_iter()
+        .map(known)
+        .collect::<kube::Result<_>>()?;
     Ok(ObjectList { items, ..page })
 }
 

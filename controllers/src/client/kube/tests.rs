@@ -15,11 +15,22 @@ async fn an_object_that_is_too_large_is_refused() {
     world.api.put(with(volume("large", DRIVER, "h"), large));
     let refused = |error: ApiError| {
         let text = error.to_string();
-        assert!(matches!(error, ApiError::Rejected { code: 413, .. }), "{text}");
+        assert!(
+            matches!(error, ApiError::Rejected { code: 413, .. }),
+            "{text}"
+        );
         assert!(text.contains("too large"), "{text}");
     };
-    refused(kube.get::<PersistentVolume>("", "large").await.expect_err("a refusal"));
-    refused(kube.each::<PersistentVolume>(drop).await.expect_err("a refusal"));
+    refused(
+        kube.get::<PersistentVolume>("", "large")
+            .await
+            .expect_err("a refusal"),
+    );
+    refused(
+        kube.each::<PersistentVolume>(drop)
+            .await
+            .expect_err("a refusal"),
+    );
     let mut names = Vec::new();
     let take = |volume: PartialObjectMeta<PersistentVolume>| names.push(volume.name_any());
     kube.each_metadata(take).await.expect("names");
@@ -40,7 +51,11 @@ async fn a_write_that_waited_past_the_end_of_the_lead_is_not_sent() {
     assert!(leader.leads());
     let refused = create("late").await.expect_err("the lead ended");
     assert!(matches!(refused, ApiError::NotLeading { .. }), "{refused}");
-    let read = async |name| kube.get::<PersistentVolume>("", name).await.expect("reads work");
+    let read = async |name| {
+        kube.get::<PersistentVolume>("", name)
+            .await
+            .expect("reads work")
+    };
     assert!(read("in-time").await.is_some() && read("late").await.is_none());
 }
 
@@ -71,6 +86,10 @@ fn errors_by_status() {
             ..kube::core::Status::default()
         };
         let error = ApiError::new(String::new(), kube::Error::Api(Box::new(status)));
-        assert_eq!((error.word(), error.is_outage()), (word, is_outage), "{code} {message}");
+        assert_eq!(
+            (error.word(), error.is_outage()),
+            (word, is_outage),
+            "{code} {message}"
+        );
     }
 }

@@ -147,7 +147,11 @@ impl Trimmer {
                     if now.is_kept {
                         self.put(value, out);
                     }
-                    self.mode = if ends { Mode::Between } else { Mode::Passing(now) };
+                    self.mode = if ends {
+                        Mode::Between
+                    } else {
+                        Mode::Passing(now)
+                    };
                     if ends && let Some(object) = &mut self.object {
                         object.identity_ends();
                     }
@@ -172,7 +176,9 @@ impl Trimmer {
 
     /// Takes the next byte between values, and returns what is left.
     fn step<'p>(&mut self, rest: &'p [u8], out: &mut Vec<u8>) -> &'p [u8] {
-        let [first, after @ ..] = rest else { return rest };
+        let [first, after @ ..] = rest else {
+            return rest;
+        };
         match (self.stack.last_mut(), first) {
             // A watch has an event on each line.
             (None, b'\n') => out.push(b'\n'),
@@ -208,13 +214,19 @@ impl Trimmer {
             {
                 object.identity_begins(&self.key);
             }
-            self.mode = Mode::Passing(Passing { is_kept, ..Passing::default() });
+            self.mode = Mode::Passing(Passing {
+                is_kept,
+                ..Passing::default()
+            });
             return rest;
         };
         match node {
             Node::Dropped | Node::Kept(Keep::Whole) => {
                 let is_kept = !matches!(node, Node::Dropped);
-                self.mode = Mode::Passing(Passing { is_kept, ..Passing::default() });
+                self.mode = Mode::Passing(Passing {
+                    is_kept,
+                    ..Passing::default()
+                });
                 return rest;
             }
             Node::Object if *first == b'{' && self.object.is_none() => {
@@ -270,10 +282,18 @@ impl Trimmer {
 
     /// Writes what comes before a value that is kept: a comma, and the key.
     fn separate(&mut self, node: Node, out: &mut Vec<u8>) {
-        let Some(frame) = self.stack.last_mut().filter(|_| !matches!(node, Node::Dropped)) else {
+        let Some(frame) = self
+            .stack
+            .last_mut()
+            .filter(|_| !matches!(node, Node::Dropped))
+        else {
             return;
         };
-        let comma: &[u8] = if std::mem::replace(&mut frame.has_any, true) { b"," } else { b"" };
+        let comma: &[u8] = if std::mem::replace(&mut frame.has_any, true) {
+            b","
+        } else {
+            b""
+        };
         let is_list = frame.is_list;
         self.put(comma, out);
         if !is_list {
@@ -294,7 +314,10 @@ impl Trimmer {
 
     /// Passes the object on, if the bracket just taken was its last.
     fn object_ends(&mut self, out: &mut Vec<u8>) {
-        if let Some(object) = self.object.take_if(|object| object.depth() == self.stack.len()) {
+        if let Some(object) = self
+            .object
+            .take_if(|object| object.depth() == self.stack.len())
+        {
             object.finish(out);
         }
     }
@@ -320,8 +343,12 @@ impl Passing {
                     at += 1;
                     continue;
                 }
-                let ends = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'));
-                let Some(end) = ends else { return (bytes.len(), false) };
+                let ends = bytes[at..]
+                    .iter()
+                    .position(|byte| matches!(byte, b'"' | b'\\'));
+                let Some(end) = ends else {
+                    return (bytes.len(), false);
+                };
                 at += end + 1;
                 match bytes[at - 1] {
                     b'\\' => self.is_escaped = true,

@@ -67,7 +67,11 @@ impl Holder {
                 }
                 Err(_) => tracing::warn!(lease = %self.terms.name, "a lease got no answer in time"),
             }
-            if self.until.borrow().is_some_and(|until| until <= Instant::now()) {
+            if self
+                .until
+                .borrow()
+                .is_some_and(|until| until <= Instant::now())
+            {
                 self.publish(None);
             }
             let wait = tokio::time::sleep(self.terms.retry_period);
@@ -101,8 +105,13 @@ impl Holder {
     /// True if this process now holds the lease. An error leaves that open.
     async fn attempt(&mut self, now: Instant) -> Result<bool, kube::Error> {
         let lease = self.api.get_opt(&self.terms.name).await?;
-        let (step, seen) =
-            step(lease.as_ref(), self.seen.take(), &self.terms.identity, self.terms.duration, now);
+        let (step, seen) = step(
+            lease.as_ref(),
+            self.seen.take(),
+            &self.terms.identity,
+            self.terms.duration,
+            now,
+        );
         self.seen = seen;
         let params = PostParams::default();
         let written = match (step, lease) {
@@ -127,7 +136,13 @@ impl Holder {
             namespace: Some(self.terms.namespace.clone()),
             ..ObjectMeta::default()
         };
-        self.ours(Lease { metadata, spec: None }, true)
+        self.ours(
+            Lease {
+                metadata,
+                spec: None,
+            },
+            true,
+        )
     }
 
     /// The lease object as its holder writes it. It keeps its `resourceVersion`.
@@ -159,7 +174,10 @@ impl Holder {
         spec.lease_duration_seconds = Some(1);
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let params = PostParams::default();
-        self.api.replace(&self.terms.name, &params, &lease).await.map(drop)
+        self.api
+            .replace(&self.terms.name, &params, &lease)
+            .await
+            .map(drop)
     }
 }
 

@@ -40,13 +40,18 @@ pub fn step(
         return (Step::Create, None);
     };
     let spec = lease.spec.clone().unwrap_or_default();
-    let holder = spec.holder_identity.clone().filter(|holder| !holder.is_empty());
+    let holder = spec
+        .holder_identity
+        .clone()
+        .filter(|holder| !holder.is_empty());
     let mark = (
         holder.clone(),
         spec.renew_time.as_ref().map(|time| time.0.to_string()),
         lease.metadata.resource_version.clone(),
     );
-    let held = seen.filter(|seen| seen.mark == mark).unwrap_or(ObservedLease { mark, since: now });
+    let held = seen
+        .filter(|seen| seen.mark == mark)
+        .unwrap_or(ObservedLease { mark, since: now });
     let duration = spec
         .lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())

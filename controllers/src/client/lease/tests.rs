@@ -48,10 +48,20 @@ async fn what_to_do_about_a_lease() {
             later - Duration::from_millis(1),
             Step::Wait,
         ),
-        ("long enough", Some(other.clone()), seen.clone(), later, Step::Take),
+        (
+            "long enough",
+            Some(other.clone()),
+            seen.clone(),
+            later,
+            Step::Take,
+        ),
         ("renewed meanwhile", Some(renewed), seen, later, Step::Wait),
     ] {
-        assert_eq!(step(lease.as_ref(), seen, "us", wait, now).0, expected, "{what}");
+        assert_eq!(
+            step(lease.as_ref(), seen, "us", wait, now).0,
+            expected,
+            "{what}"
+        );
     }
 }
 
@@ -113,7 +123,11 @@ async fn one_leads_and_the_next_follows_at_once() {
     first.lost().await;
     let given_up = Instant::now();
     second.gained().await;
-    assert!(given_up.elapsed() <= Duration::from_secs(6), "{:?}", given_up.elapsed());
+    assert!(
+        given_up.elapsed() <= Duration::from_secs(6),
+        "{:?}",
+        given_up.elapsed()
+    );
     assert_eq!(holder(&server), "second");
 }
 
@@ -125,7 +139,11 @@ async fn who_cannot_renew_stops_before_anybody_else_begins() {
     hang(&server);
     let hung = Instant::now();
     first.lost().await;
-    assert!(hung.elapsed() <= Duration::from_secs(10), "{:?}", hung.elapsed());
+    assert!(
+        hung.elapsed() <= Duration::from_secs(10),
+        "{:?}",
+        hung.elapsed()
+    );
     assert!(!first.leads());
 }
 

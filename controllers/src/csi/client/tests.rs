@@ -33,7 +33,10 @@ fn driver() -> Handlers {
 }
 
 async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Failure> {
-    let request = csi::CreateVolumeRequest { name: name.to_owned(), ..Default::default() };
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        ..Default::default()
+    };
     csi.create_volume(request, SOON).await
 }
 
@@ -45,8 +48,14 @@ async fn answers_come_through_memory() {
     assert_eq!(full.code(), Code::ResourceExhausted);
     assert!(full.to_string().starts_with("CreateVolume: "), "{full}");
     // An UNKNOWN from the driver itself is an answer.
-    assert_eq!(create(&csi, "unknown").await.unwrap_err().code(), Code::Unknown);
-    let off = csi.get_capacity(Default::default(), SOON).await.unwrap_err();
+    assert_eq!(
+        create(&csi, "unknown").await.unwrap_err().code(),
+        Code::Unknown
+    );
+    let off = csi
+        .get_capacity(Default::default(), SOON)
+        .await
+        .unwrap_err();
     assert_eq!(off.code(), Code::Unimplemented);
 }
 
@@ -54,7 +63,10 @@ async fn answers_come_through_memory() {
 async fn a_panic_of_a_service_fails_the_call() {
     let csi = connect(&driver());
     let lost = create(&csi, "panic").await.unwrap_err();
-    assert_eq!((lost.code(), lost.status.message()), (Code::Unavailable, PANICKED));
+    assert_eq!(
+        (lost.code(), lost.status.message()),
+        (Code::Unavailable, PANICKED)
+    );
     create(&csi, "fine").await.unwrap();
 }
 
@@ -63,7 +75,10 @@ async fn a_call_ends_at_its_deadline() {
     let csi = connect(&driver());
     let begun = tokio::time::Instant::now();
     let late = create(&csi, "hang").await.unwrap_err();
-    assert_eq!(class(Call::CreateVolume { movable: true }, &late), Class::InBackground);
+    assert_eq!(
+        class(Call::CreateVolume { movable: true }, &late),
+        Class::InBackground
+    );
     assert!(begun.elapsed() >= SOON && begun.elapsed() < 2 * SOON);
 }
 
@@ -97,7 +112,10 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
     });
     let serving = std::thread::spawn(move || {
         let listener = listener.into_std().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async move {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
             let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
@@ -132,7 +150,9 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
 
 #[tokio::test]
 async fn a_socket_that_is_not_there_is_unavailable() {
-    let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x").await.unwrap_err();
+    let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x")
+        .await
+        .unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
 }
 
@@ -155,7 +175,11 @@ fn gated(leader: &Leadership) -> Gated {
     let open = move || {
         let (entry, handlers) = (entry.clone(), handlers.clone());
         async move {
-            entry.acquire_owned().await.map_err(io::Error::other)?.forget();
+            entry
+                .acquire_owned()
+                .await
+                .map_err(io::Error::other)?
+                .forget();
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let one = tokio_stream::once(Ok::<_, io::Error>(theirs));
             let server = Server::builder().add_service(ControllerServer::new(handlers));
@@ -163,7 +187,11 @@ fn gated(leader: &Leadership) -> Gated {
             Ok(ours)
         }
     };
-    Gated { gate, calls, csi: Csi::fenced_over(open, leader) }
+    Gated {
+        gate,
+        calls,
+        csi: Csi::fenced_over(open, leader),
+    }
 }
 
 /// A process may be paused after it checked its lead, while the request waits in this process.

@@ -28,7 +28,11 @@ fn fixture_of(signal: FreedSignal) -> Fixture {
     let to = woken.clone();
     let waiters = Waiters::new(&signal, move |key| to.lock().push(*key));
     tokio::spawn(signal.clone().pace(CancellationToken::new()));
-    Fixture { signal, waiters, woken }
+    Fixture {
+        signal,
+        waiters,
+        woken,
+    }
 }
 
 impl Fixture {
@@ -84,14 +88,18 @@ async fn room_wakes_one_after_another_in_order() {
     // The announcements during that round are one more round.
     fixture.signal.announce(&Freed::Room);
     assert_eq!(fixture.after(PACE).await, [3]);
-    assert!(fixture.after(100 * PACE).await.is_empty(), "one announcement is one round");
+    assert!(
+        fixture.after(100 * PACE).await.is_empty(),
+        "one announcement is one round"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_announced_once() {
-    for (signal, woken) in
-        [(FreedSignal::default(), &[1][..]), (FreedSignal::with_driver(), &[][..])]
-    {
+    for (signal, woken) in [
+        (FreedSignal::default(), &[1][..]),
+        (FreedSignal::with_driver(), &[][..]),
+    ] {
         let fixture = fixture_of(signal);
         fixture.waiters.enter(&1, Freed::Room);
         fixture.signal.announce_by_call(&Freed::Room);

@@ -7,7 +7,11 @@ fn findings(text: &str) -> Vec<Finding> {
     let texts = text.split("; ").filter(|text| !text.is_empty());
     let finding = |text: &str| {
         let (reason, message) = text.split_once(' ').unwrap_or((text, ""));
-        Finding { status: "Degraded", reason: reason.to_owned(), message: message.to_owned() }
+        Finding {
+            status: "Degraded",
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
     };
     texts.map(finding).collect()
 }
@@ -46,9 +50,16 @@ fn a_condition_is_reported_when_it_changes() {
 }
 
 fn volume(uid: &str, handle: &str) -> Volume {
-    let claim =
-        ObjectReference { name: Some(format!("claim-{uid}")), ..ObjectReference::default() };
-    Volume { uid: uid.to_owned(), name: format!("pv-{uid}"), handle: handle.to_owned(), claim }
+    let claim = ObjectReference {
+        name: Some(format!("claim-{uid}")),
+        ..ObjectReference::default()
+    };
+    Volume {
+        uid: uid.to_owned(),
+        name: format!("pv-{uid}"),
+        handle: handle.to_owned(),
+        claim,
+    }
 }
 
 #[test]
@@ -67,7 +78,9 @@ fn claims_get_the_events_of_their_volumes() {
     ] {
         let pairs =
             |text: &'static str| text.split_whitespace().filter_map(|it| it.split_once('='));
-        let volumes: Vec<_> = pairs(volumes).map(|(uid, handle)| volume(uid, handle)).collect();
+        let volumes: Vec<_> = pairs(volumes)
+            .map(|(uid, handle)| volume(uid, handle))
+            .collect();
         let found = pairs(found).map(|(handle, text)| (handle.to_owned(), findings(text)));
         let changes = judge(&mut known, &volumes, &found.collect(), Instant::now());
         let names = changes.iter().map(|(claim, change)| {
@@ -108,17 +121,25 @@ fn volumes_of_interest_are_bound_and_the_drivers() {
         uid: Some("cu".to_owned()),
         ..ObjectReference::default()
     };
-    let expected =
-        Volume { uid: "u".to_owned(), name: "pv".to_owned(), handle: "h".to_owned(), claim };
+    let expected = Volume {
+        uid: "u".to_owned(),
+        name: "pv".to_owned(),
+        handle: "h".to_owned(),
+        claim,
+    };
     assert_eq!(pv(|_| {}), Some(expected));
     type Change = fn(&mut Value);
     let others: [(&str, Change); 6] = [
-        ("another driver's", |pv| pv["spec"]["csi"]["driver"] = json!("e")),
+        ("another driver's", |pv| {
+            pv["spec"]["csi"]["driver"] = json!("e")
+        }),
         ("no CSI volume", |pv| pv["spec"]["csi"] = Value::Null),
         ("released", |pv| pv["status"]["phase"] = json!("Released")),
         ("no status", |pv| pv["status"] = Value::Null),
         ("no claim", |pv| pv["spec"]["claimRef"] = Value::Null),
-        ("deleting", |pv| pv["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+        ("deleting", |pv| {
+            pv["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+        }),
     ];
     for (what, change) in others {
         assert_eq!(pv(change), None, "{what}");
@@ -127,14 +148,31 @@ fn volumes_of_interest_are_bound_and_the_drivers() {
 
 #[test]
 fn statuses_have_words() {
-    let volume =
-        [(0, "Unknown"), (1, "Degraded"), (2, "Inaccessible"), (3, "DataLoss"), (9, "Unknown")];
+    let volume = [
+        (0, "Unknown"),
+        (1, "Degraded"),
+        (2, "Inaccessible"),
+        (3, "DataLoss"),
+        (9, "Unknown"),
+    ];
     for (status, word) in volume {
-        let entry = VolumeHealthEntry { status, reason: "R".to_owned(), message: String::new() };
+        let entry = VolumeHealthEntry {
+            status,
+            reason: "R".to_owned(),
+            message: String::new(),
+        };
         assert_eq!(Finding::from(entry).status, word, "{status}");
     }
-    for (status, word) in [(0, "Unknown"), (1, "Degraded"), (2, "Unreachable"), (9, "Unknown")] {
-        let entry = StorageBackendHealth { status, ..StorageBackendHealth::default() };
+    for (status, word) in [
+        (0, "Unknown"),
+        (1, "Degraded"),
+        (2, "Unreachable"),
+        (9, "Unknown"),
+    ] {
+        let entry = StorageBackendHealth {
+            status,
+            ..StorageBackendHealth::default()
+        };
         assert_eq!(Finding::from(entry).status, word, "{status}");
     }
 }

@@ -48,7 +48,10 @@ impl Fake {
         let handlers = Handlers::default();
         handlers.on(|_: csi::GetPluginInfoRequest| {
             let name = "d".to_owned();
-            Ok(csi::GetPluginInfoResponse { name, ..Default::default() })
+            Ok(csi::GetPluginInfoResponse {
+                name,
+                ..Default::default()
+            })
         });
         handlers.on(|_: csi::ProbeRequest| Ok(csi::ProbeResponse::default()));
         handlers.on(|_: csi::GetPluginCapabilitiesRequest| Ok(plugin_capabilities()));
@@ -81,12 +84,17 @@ fn health(id: &str, answer: &Answer) -> csi::VolumeHealth {
         }],
         Answer::Healthy | Answer::Error => Vec::new(),
     };
-    csi::VolumeHealth { volume_id: id.to_owned(), health_statuses }
+    csi::VolumeHealth {
+        volume_id: id.to_owned(),
+        health_statuses,
+    }
 }
 
 fn plugin_capabilities() -> csi::GetPluginCapabilitiesResponse {
     use csi::plugin_capability::{Service as Has, Type};
-    let r#type = Some(Type::Service(Has { r#type: Service::ControllerService as i32 }));
+    let r#type = Some(Type::Service(Has {
+        r#type: Service::ControllerService as i32,
+    }));
     let capabilities = vec![csi::PluginCapability { r#type }];
     csi::GetPluginCapabilitiesResponse { capabilities }
 }
@@ -129,7 +137,10 @@ impl State {
         });
         let entries = ill.next().into_iter().collect();
         let next_token = ill.next().map(|next| next.volume_id).unwrap_or_default();
-        Ok(csi::ControllerListVolumeHealthResponse { entries, next_token })
+        Ok(csi::ControllerListVolumeHealthResponse {
+            entries,
+            next_token,
+        })
     }
 
     fn get(&mut self, id: &str) -> Result<csi::ControllerGetVolumeHealthResponse, Status> {

@@ -107,7 +107,11 @@ fn volumes() {
             "spec": {"persistentVolumeReclaimPolicy": text(policy)},
             "status": {"phase": text(phase)},
         });
-        let change = if is_going { with(change, going()) } else { change };
+        let change = if is_going {
+            with(change, going())
+        } else {
+            change
+        };
         let expected = format!("n2 {action}");
         let what = format!("{phase} {policy} {is_going}");
         check(put, || volume("v", "n2"), vec![(&what, change, &expected)]);
@@ -126,7 +130,11 @@ fn volumes() {
             ("without a driver", csi(Value::Null), ""),
         ],
     );
-    check(put, || released("v", "n1"), vec![("present node", json!({}), "")]);
+    check(
+        put,
+        || released("v", "n1"),
+        vec![("present node", json!({}), "")],
+    );
 }
 
 #[test]
@@ -136,7 +144,11 @@ fn a_volume_that_an_attachment_names_stays() {
         ("same node", attachment("a", "v", "n2"), "n2 nothing"),
         ("going", deleted(attachment("a", "v", "n2")), "n2 nothing"),
         ("other node", attachment("a", "v", "n1"), "n2 nothing"),
-        ("other driver", with(attachment("a", "v", "n2"), other), "n2 nothing"),
+        (
+            "other driver",
+            with(attachment("a", "v", "n2"), other),
+            "n2 nothing",
+        ),
         ("of another", attachment("a", "w", "n2"), "n2 delete volume"),
     ] {
         let seen = Seen {
@@ -192,14 +204,26 @@ fn contents() {
         let present = json!({"metadata": {"deletionTimestamp": null}});
         vec![
             ("being deleted", json!({}), release),
-            ("and created", annotation(keys.being_created, json!("yes")), release),
+            (
+                "and created",
+                annotation(keys.being_created, json!("yes")),
+                release,
+            ),
             ("not deleted", present, "n2 nothing"),
-            ("in use", annotation(keys.being_deleted, Value::Null), "n2 nothing"),
+            (
+                "in use",
+                annotation(keys.being_deleted, Value::Null),
+                "n2 nothing",
+            ),
             ("retained", retained, "n2 nothing"),
             ("without us", finalizers(&["x/y"]), "n2 nothing"),
             ("unbound, pre-provisioned", given, release),
             ("unbound, of a volume", unbound, "n2 nothing"),
-            ("of another driver", json!({"spec": {"driver": "other"}}), ""),
+            (
+                "of another driver",
+                json!({"spec": {"driver": "other"}}),
+                "",
+            ),
             ("of a present node", label("n1"), ""),
             ("of no node", json!({"metadata": {"labels": null}}), ""),
         ]
@@ -215,7 +239,12 @@ fn contents() {
     check(
         |seen, value| seen.groups.push(value),
         || group_content("c", "n2"),
-        cases(&GROUP, handles, "volumeGroupSnapshotRef", "n2 release group"),
+        cases(
+            &GROUP,
+            handles,
+            "volumeGroupSnapshotRef",
+            "n2 release group",
+        ),
     );
 }
 
@@ -245,8 +274,20 @@ fn nodes_out_of_service() {
         ("ready again", key, "True", deleted(attached()), false),
         ("other taint", "x/y", "False", deleted(attached()), false),
         ("not being deleted", key, "False", attached(), false),
-        ("of another node", key, "False", deleted(attachment("a", "v", "n2")), false),
-        ("of another driver", key, "False", deleted(with(attached(), other)), false),
+        (
+            "of another node",
+            key,
+            "False",
+            deleted(attachment("a", "v", "n2")),
+            false,
+        ),
+        (
+            "of another driver",
+            key,
+            "False",
+            deleted(with(attached(), other)),
+            false,
+        ),
     ] {
         let taints = json!([{"key": taint, "value": "x", "effect": "NoExecute"}]);
         let conditions = json!([{"type": "Ready", "status": ready}]);
@@ -261,7 +302,11 @@ fn nodes_out_of_service() {
             ..Seen::default()
         };
         let found: Vec<String> = rules().out_of_service(&seen).iter().map(word).collect();
-        let expected: &[&str] = if is_released { &["n1 release attachment"] } else { &[] };
+        let expected: &[&str] = if is_released {
+            &["n1 release attachment"]
+        } else {
+            &[]
+        };
         assert_eq!(found, expected, "{what}");
     }
 }

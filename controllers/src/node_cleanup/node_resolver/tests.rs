@@ -68,7 +68,11 @@ fn volumes_are_of_one_absent_node_or_of_none() {
 fn a_node_that_lost_its_labels_is_still_there() {
     let mut places = places();
     let bare = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}});
-    places.note(&[object(node("n1")), object(bare)], &[object(csi_node("n1"))], DRIVER);
+    places.note(
+        &[object(node("n1")), object(bare)],
+        &[object(csi_node("n1"))],
+        DRIVER,
+    );
     assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
 }
 
@@ -77,16 +81,29 @@ fn a_node_that_lost_its_labels_is_still_there() {
 fn values_that_are_no_names_prove_nothing() {
     let id = |name: &str, id: &str| with(node(name), json!({"metadata": {"labels": {KEY: id}}}));
     let mut places = Places::default();
-    let all = [object(id("n1", "n1")), object(id("n2", "id-2")), object(id("n3", "id-3"))];
+    let all = [
+        object(id("n1", "n1")),
+        object(id("n2", "id-2")),
+        object(id("n3", "id-3")),
+    ];
     let registered = ["n1", "n2", "n3"].map(|name| object(csi_node(name)));
     places.note(&all, &registered, DRIVER);
     places.note(&all[..2], &registered[..2], DRIVER);
-    for (value, expected) in [("id-2", None), ("id-3", Some("n3")), ("id-4", None), ("n4", None)] {
+    for (value, expected) in [
+        ("id-2", None),
+        ("id-3", Some("n3")),
+        ("id-4", None),
+        ("n4", None),
+    ] {
         let found = places.of_volume(&object(volume("v", value)));
         assert_eq!(found.as_deref(), expected, "{value}");
     }
     // A label value that two nodes share does not identify a node.
-    let all = [object(id("n1", "n1")), object(id("n2", "id-2")), object(id("n4", "id-3"))];
+    let all = [
+        object(id("n1", "n1")),
+        object(id("n2", "id-2")),
+        object(id("n4", "id-3")),
+    ];
     let registered = ["n1", "n2", "n4"].map(|name| object(csi_node(name)));
     places.note(&all, &registered, DRIVER);
     places.note(&all[..2], &registered[..2], DRIVER);
@@ -145,10 +162,18 @@ fn names() {
 fn labels_that_were_cut() {
     let long = |end: &str| format!("{}{end}", "n".repeat(70));
     let mut places = Places::default();
-    let all = [object(node("n1")), object(node(&long("a"))), object(node(&long("b")))];
+    let all = [
+        object(node("n1")),
+        object(node(&long("a"))),
+        object(node(&long("b"))),
+    ];
     let registered = [object(csi_node("n1")), object(csi_node(&long("a")))];
     places.note(&all, &registered, DRIVER);
-    for (label, expected) in [("n1", None), ("n2", Some("n2")), (&node_label(&long("a")), None)] {
+    for (label, expected) in [
+        ("n1", None),
+        ("n2", Some("n2")),
+        (&node_label(&long("a")), None),
+    ] {
         let found = places.absent_by_label(label);
         assert_eq!(found.as_deref(), expected, "{label}");
     }
@@ -170,17 +195,33 @@ fn capacities_are_who_keeps_them() {
         ("never seen", "external-provisioner-n3", "n3", Some("n3")),
         ("one for all", "external-provisioner", "n2", None),
         ("another's", "other-n2", "n2", None),
-        ("there, of a place that is gone", "external-provisioner-n1", "n2", None),
-        ("cut, and named by its place", &cut, &long, Some(long.as_str())),
+        (
+            "there, of a place that is gone",
+            "external-provisioner-n1",
+            "n2",
+            None,
+        ),
+        (
+            "cut, and named by its place",
+            &cut,
+            &long,
+            Some(long.as_str()),
+        ),
         ("cut, and named by nothing", &cut, "n2", None),
     ] {
         let one = object(super::super::sample::capacity("c", managed_by, segment));
         assert_eq!(places().of_capacity(&one).as_deref(), expected, "{what}");
     }
-    let bare = with(capacity("c", "", "n2"), json!({"metadata": {"labels": null}}));
+    let bare = with(
+        capacity("c", "", "n2"),
+        json!({"metadata": {"labels": null}}),
+    );
     assert_eq!(places().of_capacity(&object(bare)), None);
     // The label matches an existing node.
     let mut places = places();
     places.note(&[object(node(&long))], &[], DRIVER);
-    assert_eq!(places.of_capacity(&object(capacity("c", &cut, &long))), None);
+    assert_eq!(
+        places.of_capacity(&object(capacity("c", &cut, &long))),
+        None
+    );
 }

@@ -3,7 +3,10 @@ use super::*;
 const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
 
 fn naming(uuid_length: i64) -> Naming {
-    Naming { uuid_length, ..crate::testing::options() }
+    Naming {
+        uuid_length,
+        ..crate::testing::options()
+    }
 }
 
 fn entry(id: &str) -> InventoryEntry {
@@ -24,8 +27,14 @@ fn all(volumes: &[InventoryEntry]) -> BTreeMap<String, InventoryEntry> {
 fn suspicion() {
     let inline = format!("csi-{}", "0a".repeat(32));
     let ids = ["a", "b", "pod", inline.as_str(), "new"];
-    let listed: Published = ids.iter().map(|id| ((*id).to_owned(), Vec::new())).collect();
-    let of_pod = InventoryEntry { inline: true, ..entry("pod") };
+    let listed: Published = ids
+        .iter()
+        .map(|id| ((*id).to_owned(), Vec::new()))
+        .collect();
+    let of_pod = InventoryEntry {
+        inline: true,
+        ..entry("pod")
+    };
     let inventory = all(&[entry("a"), entry("b"), of_pod, entry(&inline)]);
     for (what, inventory, expected) in [
         ("with the inventory", Some(&inventory), vec!["b"]),
@@ -48,13 +57,24 @@ fn publications() {
         ("unknown", vec!["n1"]),
     ]
     .into_iter()
-    .map(|(id, nodes)| (id.to_owned(), nodes.into_iter().map(str::to_owned).collect()))
+    .map(|(id, nodes)| {
+        (
+            id.to_owned(),
+            nodes.into_iter().map(str::to_owned).collect(),
+        )
+    })
     .collect();
-    let staged = InventoryEntry { staged: true, ..entry("staged") };
+    let staged = InventoryEntry {
+        staged: true,
+        ..entry("staged")
+    };
     let others = ["forgotten", "several", "attached", "elsewhere", "nowhere"].map(entry);
     let inventory = all(&[&others[..], &[staged]].concat());
     let found = stale_publications(&listed, &inventory, "n1", |id| id == "attached");
-    assert_eq!(found.into_iter().collect::<Vec<_>>(), ["forgotten", "several"]);
+    assert_eq!(
+        found.into_iter().collect::<Vec<_>>(),
+        ["forgotten", "several"]
+    );
 }
 
 fn set(name: &str) -> BTreeSet<String> {
@@ -69,11 +89,27 @@ fn deletion() {
         ("with data", |entry, _| entry.is_empty = false, false),
         ("staged", |entry, _| entry.staged = true, false),
         ("inline", |entry, _| entry.inline = true, false),
-        ("created by hand", |entry, _| entry.name = "data".to_owned(), false),
-        ("its claim waits", |_, all| all.claims = Some(set(UID)), false),
+        (
+            "created by hand",
+            |entry, _| entry.name = "data".to_owned(),
+            false,
+        ),
+        (
+            "its claim waits",
+            |_, all| all.claims = Some(set(UID)),
+            false,
+        ),
         ("claims were not listed", |_, all| all.claims = None, false),
-        ("its PersistentVolume exists", |_, all| all.volumes = set(&format!("pvc-{UID}")), false),
-        ("a PersistentVolume of another name", |_, all| all.handles = set("a"), false),
+        (
+            "its PersistentVolume exists",
+            |_, all| all.volumes = set(&format!("pvc-{UID}")),
+            false,
+        ),
+        (
+            "a PersistentVolume of another name",
+            |_, all| all.handles = set("a"),
+            false,
+        ),
     ];
     for (what, change, expected) in cases {
         let mut cluster = Cluster {

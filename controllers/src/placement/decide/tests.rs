@@ -20,7 +20,11 @@ fn volume(driver: &str) -> PersistentVolume {
 }
 
 fn terms() -> Terms<'static> {
-    Terms { driver: "d", restores: true, clones: true }
+    Terms {
+        driver: "d",
+        restores: true,
+        clones: true,
+    }
 }
 
 /// A claim with these patches.
@@ -87,7 +91,12 @@ fn claims_without_a_volume() {
         (LATE, &[stuff, on], label()),
     ] {
         let (claim, class) = (claim(patches), class("d", mode));
-        let facts = Facts { claim: &claim, class: Some(&class), volume: None, volume_node: None };
+        let facts = Facts {
+            claim: &claim,
+            class: Some(&class),
+            volume: None,
+            volume_node: None,
+        };
         assert_eq!(decide(facts, terms()), todo, "{mode} {patches:?}");
     }
 }
@@ -120,7 +129,12 @@ fn claims_with_a_volume_and_of_other_drivers() {
         // The claim is not bound to its volume yet.
         (&[on], Some(ours), some, n1, label("n1")),
     ] {
-        let facts = Facts { claim: &claim(patches), class, volume, volume_node: node };
+        let facts = Facts {
+            claim: &claim(patches),
+            class,
+            volume,
+            volume_node: node,
+        };
         assert_eq!(decide(facts, terms()), todo, "{patches:?} {node:?}");
     }
 }
@@ -129,16 +143,21 @@ fn claims_with_a_volume_and_of_other_drivers() {
 #[test]
 fn without_the_capability_a_source_counts_as_none() {
     let class = class("d", NOW);
-    for (kind, restores, clones) in
-        [("VolumeSnapshot", false, true), ("PersistentVolumeClaim", true, false)]
-    {
+    for (kind, restores, clones) in [
+        ("VolumeSnapshot", false, true),
+        ("PersistentVolumeClaim", true, false),
+    ] {
         let facts = Facts {
             claim: &claim(&[&source(kind)]),
             class: Some(&class),
             volume: None,
             volume_node: None,
         };
-        let terms = Terms { restores, clones, ..terms() };
+        let terms = Terms {
+            restores,
+            clones,
+            ..terms()
+        };
         assert_eq!(decide(facts, terms), Todo::Choose, "{kind}");
     }
 }

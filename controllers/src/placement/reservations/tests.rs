@@ -1,7 +1,11 @@
 use super::*;
 
 fn room(version: u64) -> Room {
-    Room { available: 100, largest: None, version }
+    Room {
+        available: 100,
+        largest: None,
+        version,
+    }
 }
 
 fn sum(bytes: i64, claims: usize) -> Sum {
@@ -59,7 +63,10 @@ fn a_claim_that_no_node_could_take_keeps_no_room() {
     assert_eq!(reservations.sum("n1", Some(&room(7)), now), sum(10, 1));
     // Its volume was made after all, so it is in no older object.
     reservations.made("huge", 9, now);
-    assert_eq!(reservations.sum("n1", Some(&room(7)), now), sum(i64::MAX, 2));
+    assert_eq!(
+        reservations.sum("n1", Some(&room(7)), now),
+        sum(i64::MAX, 2)
+    );
 }
 
 #[test]

@@ -12,24 +12,42 @@ fn room(available: i64, largest: Option<i64>) -> Option<Room> {
 }
 
 fn node(name: &str, available: i64) -> Candidate {
-    Candidate { node: name.to_owned(), unfit: None, room: room(available, None) }
+    Candidate {
+        node: name.to_owned(),
+        unfit: None,
+        room: room(available, None),
+    }
 }
 
 fn without_room(name: &str) -> Candidate {
-    Candidate { room: None, ..node(name, 0) }
+    Candidate {
+        room: None,
+        ..node(name, 0)
+    }
 }
 
 /// A node that makes volumes up to a size.
 fn small(name: &str, available: i64, largest: i64) -> Candidate {
-    Candidate { room: room(available, Some(largest)), ..node(name, 0) }
+    Candidate {
+        room: room(available, Some(largest)),
+        ..node(name, 0)
+    }
 }
 
 fn cordoned(candidate: Candidate) -> Candidate {
-    Candidate { unfit: Some(UnfitNode::Cordoned.into()), ..candidate }
+    Candidate {
+        unfit: Some(UnfitNode::Cordoned.into()),
+        ..candidate
+    }
 }
 
 fn ask(bytes: i64) -> Request<'static> {
-    Request { uid: "u", bytes: bytes * GI, among: None, is_published: true }
+    Request {
+        uid: "u",
+        bytes: bytes * GI,
+        among: None,
+        is_published: true,
+    }
 }
 
 fn books(assigned: &[(&str, &str, i64)]) -> Reservations {
@@ -58,7 +76,12 @@ fn the_node_with_the_most_room() {
     for (what, assigned, bytes, node) in [
         ("most room, then by name", &[][..], 5, "b"),
         ("less the reservations", &[("x", "b", 1)], 5, "c"),
-        ("the same room, fewer claims", &[("x", "b", 1), ("y", "b", 1), ("z", "c", 2)], 5, "c"),
+        (
+            "the same room, fewer claims",
+            &[("x", "b", 1), ("y", "b", 1), ("z", "c", 2)],
+            5,
+            "c",
+        ),
         ("both reserved", &[("x", "b", 12), ("y", "c", 12)], 5, "a"),
         ("a small volume fits on f", &[], 2, "f"),
         ("but not when f is full", &[("x", "f", 50)], 2, "b"),
@@ -66,7 +89,10 @@ fn the_node_with_the_most_room() {
         assert_eq!(chosen(ask(bytes), &all, &books(assigned)), node, "{what}");
     }
     let among = BTreeSet::from(["c".to_owned()]);
-    let ask = Request { among: Some(&among), ..ask(5) };
+    let ask = Request {
+        among: Some(&among),
+        ..ask(5)
+    };
     assert_eq!(chosen(ask, &all, &Reservations::default()), "c");
 }
 
@@ -76,8 +102,16 @@ fn no_node_has_room() {
     // The reservations belong to other classes: node a has no room at all for this class.
     let without = [node("a", 0), node("b", -1)];
     for (nodes, bytes, message) in [
-        (&full[..], 30, "30Gi: c makes volumes up to 21Gi, b has 20Gi left, a has 6Gi left"),
-        (&without, 1, "1Gi: a has none for volumes of this class, b has 0 left"),
+        (
+            &full[..],
+            30,
+            "30Gi: c makes volumes up to 21Gi, b has 20Gi left, a has 6Gi left",
+        ),
+        (
+            &without,
+            1,
+            "1Gi: a has none for volumes of this class, b has 0 left",
+        ),
         (&[], 30, "30Gi: there are no nodes"),
     ] {
         let found = chosen(ask(bytes), nodes, &books(&[("x", "a", 4)]));
@@ -107,7 +141,10 @@ fn without_published_capacity_nodes_take_turns() {
     let [a, c, d] = ["a", "c", "d"].map(without_room);
     let all = [c, cordoned, a, d];
     let mut reservations = Reservations::default();
-    let ask = Request { is_published: false, ..ask(5) };
+    let ask = Request {
+        is_published: false,
+        ..ask(5)
+    };
     for expected in ["a", "c", "d", "a"] {
         let node = chosen(ask, &all, &reservations);
         reservations.set_last(&node);

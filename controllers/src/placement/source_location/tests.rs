@@ -153,7 +153,10 @@ fn snapshots_by_their_contents() {
             "status": {"boundVolumeSnapshotContentName": bound},
         }))
     };
-    assert_eq!(content_of("s", Some(&snapshot(Some("c")))), Ok("c".to_owned()));
+    assert_eq!(
+        content_of("s", Some(&snapshot(Some("c")))),
+        Ok("c".to_owned())
+    );
     for absent in [None, Some(snapshot(None)), Some(snapshot(Some("")))] {
         let found = content_of("s", absent.as_ref()).expect_err("no content");
         assert!(alike(&found, &unknown()), "{found:?}");

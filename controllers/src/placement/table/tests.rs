@@ -4,11 +4,23 @@ use super::*;
 use crate::api::node_fitness::UnfitNode;
 
 fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
-    Left { node, bytes, largest }
+    Left {
+        node,
+        bytes,
+        largest,
+    }
 }
 
 fn node(name: &str, available: i64, largest: Option<i64>, unfit: Option<Unfit>) -> Candidate {
-    Candidate { node: name.to_owned(), unfit, room: Some(Room { available, largest, version: 1 }) }
+    Candidate {
+        node: name.to_owned(),
+        unfit,
+        room: Some(Room {
+            available,
+            largest,
+            version: 1,
+        }),
+    }
 }
 
 /// Number of turns of each node.
@@ -23,7 +35,10 @@ fn turns(table: &Table) -> BTreeMap<&str, usize> {
 #[test]
 fn what_is_left() {
     let (long, longest) = ("l".repeat(63), "l".repeat(64));
-    let unpublished = Candidate { room: None, ..node("unpublished", 0, None, None) };
+    let unpublished = Candidate {
+        room: None,
+        ..node("unpublished", 0, None, None)
+    };
     let candidates = [
         node("booked", 100, None, None),
         node("overbooked", 5, None, None),
@@ -36,14 +51,21 @@ fn what_is_left() {
     ];
     let mut reservations = Reservations::default();
     let now = Instant::now();
-    for (uid, node, bytes) in
-        [("a", "booked", 30), ("b", "booked", 10), ("c", "overbooked", 4), ("d", "overbooked", 5)]
-    {
+    for (uid, node, bytes) in [
+        ("a", "booked", 30),
+        ("b", "booked", 10),
+        ("c", "overbooked", 4),
+        ("d", "overbooked", 5),
+    ] {
         reservations.assign(uid, node, bytes, now);
     }
     assert_eq!(
         super::left(&candidates, &reservations, now),
-        [left("booked", 60, 60), left("small", 100, 7), left(&long, 9, 9)]
+        [
+            left("booked", 60, 60),
+            left("small", 100, 7),
+            left(&long, 9, 9)
+        ]
     );
 }
 
@@ -58,9 +80,24 @@ fn turns_go_where_the_room_is() {
         ("no nodes", vec![], None, vec![]),
         ("too little", vec![left("a", 511, 511)], None, vec![]),
         ("one", vec![left("a", 512, 512)], Some(1), vec![("a", 256)]),
-        ("equal", same(5120, 5120), Some(20), vec![("a", 128), ("b", 128)]),
-        ("three times: levelled", same(7680, 2560), Some(20), vec![("a", 256)]),
-        ("a bit more", same(5520, 4720), Some(20), vec![("a", 148), ("b", 108)]),
+        (
+            "equal",
+            same(5120, 5120),
+            Some(20),
+            vec![("a", 128), ("b", 128)],
+        ),
+        (
+            "three times: levelled",
+            same(7680, 2560),
+            Some(20),
+            vec![("a", 256)],
+        ),
+        (
+            "a bit more",
+            same(5520, 4720),
+            Some(20),
+            vec![("a", 148), ("b", 108)],
+        ),
         ("small volumes only", small(), Some(3), vec![("a", 256)]),
         ("more nodes than turns", all_many(), Some(4), some_many()),
     ] {
@@ -83,13 +120,20 @@ fn no_room_is_too_much() {
 
 #[test]
 fn a_table_holds_while_the_nodes_have_room() {
-    let table = Table { size: 10, nodes: ["a", "b", "a"].map(str::to_owned).into() };
+    let table = Table {
+        size: 10,
+        nodes: ["a", "b", "a"].map(str::to_owned).into(),
+    };
     let (a, b) = (left("a", 20, 10), left("b", 10, 10));
     for (what, nodes, holds) in [
         ("exactly enough", vec![a, b], true),
         ("a new node, as large", vec![a, b, left("c", 20, 20)], true),
         ("a larger one", vec![a, b, left("c", 21, 21)], false),
-        ("for smaller volumes only", vec![a, b, left("c", 21, 9)], true),
+        (
+            "for smaller volumes only",
+            vec![a, b, left("c", 21, 9)],
+            true,
+        ),
         ("less room", vec![left("a", 19, 10), b], false),
         ("smaller volumes only", vec![left("a", 20, 9), b], false),
         ("a node is gone", vec![left("a", 20, 20)], false),

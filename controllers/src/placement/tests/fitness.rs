@@ -78,7 +78,11 @@ async fn a_node_that_can_t_be_is_taken_from_the_claim() {
             );
             assert_eq!(rig.world.events(), [event], "{class} {node}");
             assert_eq!(rig.work("a").await, Outcome::Done);
-            let again = if class == "now" { on("n1") } else { (None, None) };
+            let again = if class == "now" {
+                on("n1")
+            } else {
+                (None, None)
+            };
             assert_eq!(rig.placed("a"), again, "{class} {node}");
         }
     }
@@ -89,7 +93,8 @@ async fn a_node_without_the_driver_for_a_moment_keeps_its_claims() {
     let rig = Rig::with_room(&[("n1", 100), ("n2", 100)]);
     // The driver restarts: kubelet has removed it from the CSINode, and the room is published.
     let without = json!({"kind": "CSINode", "metadata": {"name": "n2"}, "spec": {"drivers": []}});
-    rig.world.add(&rig.world.context.caches.csi_nodes(), without);
+    rig.world
+        .add(&rig.world.context.caches.csi_nodes(), without);
     // A node that does not exist is node cleanup's, after a grace period.
     for (claim, node) in [("a", "n2"), ("b", "gone")] {
         rig.claim_on(claim, "now", node);

@@ -37,7 +37,15 @@ async fn attachments_get_their_node_s_label() {
             "spec": {"attacher": attacher, "nodeName": node, "source": {}}});
         rig.world.add(&attachments, attachment);
     }
-    for name in ["new", "new", "wrong", "long", "right", "another-driver-s", "never"] {
+    for name in [
+        "new",
+        "new",
+        "wrong",
+        "long",
+        "right",
+        "another-driver-s",
+        "never",
+    ] {
         assert_eq!(rig.at_work.attachment_label(name).await, Outcome::Done);
     }
     assert_eq!(rig.world.api.writes(), ["new", "wrong", "long"]);
@@ -74,7 +82,10 @@ async fn a_group_on_several_nodes_gets_an_error() {
         }
     }
     assert_eq!(rig.world.api.writes(), ["one", "two/status"]);
-    assert_eq!(rig.labels("volumegroupsnapshotcontents/one"), json!({MANAGED_BY: "n1"}));
+    assert_eq!(
+        rig.labels("volumegroupsnapshotcontents/one"),
+        json!({MANAGED_BY: "n1"})
+    );
     let content = rig.world.api.get("volumegroupsnapshotcontents/two");
     let status = content.expect("the content")["status"].clone();
     let message = status["error"]["message"].as_str().expect("a message");
@@ -94,15 +105,48 @@ async fn contents_without_a_known_node_say_so() {
     let deleted = json!({"metadata": {"deletionTimestamp": "2020-01-02T00:00:00Z",
         "finalizers": ["a/b"]}});
     let foreign = json!({"spec": {"driver": "other.csi.dev"}});
-    let (no_pool, no_node) = (Some("is known to have the pool"), Some("node n9 does not exist"));
+    let (no_pool, no_node) = (
+        Some("is known to have the pool"),
+        Some("node n9 does not exist"),
+    );
     for (what, handle, more, expected, status) in [
         ("unknown pool", "snap-poolx-1", vec![], no_pool, no_pool),
-        ("known pool", "snap-pooln1-1", vec![managed_by("n1")], None, None),
-        ("node gone", "snap-pooln1-1", vec![managed_by("n9")], no_node, no_node),
-        ("failed", "snap-poolx-1", vec![failed], no_pool, Some("from the node")),
+        (
+            "known pool",
+            "snap-pooln1-1",
+            vec![managed_by("n1")],
+            None,
+            None,
+        ),
+        (
+            "node gone",
+            "snap-pooln1-1",
+            vec![managed_by("n9")],
+            no_node,
+            no_node,
+        ),
+        (
+            "failed",
+            "snap-poolx-1",
+            vec![failed],
+            no_pool,
+            Some("from the node"),
+        ),
         ("ready", "snap-poolx-1", vec![ready.clone()], None, None),
-        ("deleted", "snap-pooln1-1", vec![managed_by("n9"), ready, deleted], no_node, None),
-        ("another driver's", "snap-poolx-1", vec![foreign], None, None),
+        (
+            "deleted",
+            "snap-pooln1-1",
+            vec![managed_by("n9"), ready, deleted],
+            no_node,
+            None,
+        ),
+        (
+            "another driver's",
+            "snap-poolx-1",
+            vec![foreign],
+            None,
+            None,
+        ),
     ] {
         let mut rig = Rig::new(&["n1", "n2"]);
         rig.room("n1", "now", 5);
@@ -119,23 +163,50 @@ async fn contents_without_a_known_node_say_so() {
         rig.world.add(&caches.contents(), single);
         let members = json!({"groupSnapshotHandles":
             {"volumeGroupSnapshotHandle": handle, "volumeSnapshotHandles": [handle]}});
-        rig.world.add(&caches.group_contents(), of("VolumeGroupSnapshotContent", members));
+        rig.world.add(
+            &caches.group_contents(),
+            of("VolumeGroupSnapshotContent", members),
+        );
         for round in 0..3 {
-            let outcomes =
-                [rig.at_work.content_label("c").await, rig.at_work.group_label("c").await];
+            let outcomes = [
+                rig.at_work.content_label("c").await,
+                rig.at_work.group_label("c").await,
+            ];
             let waits = outcomes.map(|outcome| matches!(outcome, Outcome::RequeueAfter(_)));
-            assert_eq!(waits, [round == 0 && expected.is_some(); 2], "{what}, round {round}");
+            assert_eq!(
+                waits,
+                [round == 0 && expected.is_some(); 2],
+                "{what}, round {round}"
+            );
             tokio::time::advance(Duration::from_secs(61)).await;
         }
         for kind in ["volumesnapshotcontents", "volumegroupsnapshotcontents"] {
-            let content = rig.world.api.get(&format!("{kind}/c")).expect("the content");
+            let content = rig
+                .world
+                .api
+                .get(&format!("{kind}/c"))
+                .expect("the content");
             let message = content["status"]["error"]["message"].as_str();
             assert_eq!(message.is_some(), status.is_some(), "{what}: {message:?}");
-            assert!(message.unwrap_or_default().contains(status.unwrap_or_default()), "{what}");
+            assert!(
+                message
+                    .unwrap_or_default()
+                    .contains(status.unwrap_or_default()),
+                "{what}"
+            );
         }
         let events = rig.world.events();
-        assert_eq!(events.len(), if expected.is_some() { 2 } else { 0 }, "{what}: {events:?}");
-        assert!(events.iter().all(|event| event.contains(expected.unwrap_or_default())), "{what}");
+        assert_eq!(
+            events.len(),
+            if expected.is_some() { 2 } else { 0 },
+            "{what}: {events:?}"
+        );
+        assert!(
+            events
+                .iter()
+                .all(|event| event.contains(expected.unwrap_or_default())),
+            "{what}"
+        );
     }
 }
 
@@ -146,7 +217,14 @@ async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
         ("new", other, "pvc-u", "", true, false),
         ("bound", other, "pvc-u", "Bound", true, false),
         ("claim not cached", other, "pvc-u", "Bound", false, false),
-        ("given to the claim", other, "pvc-t", "Available", true, true),
+        (
+            "given to the claim",
+            other,
+            "pvc-t",
+            "Available",
+            true,
+            true,
+        ),
         ("this driver's claim", DRIVER, "pvc-u", "", true, true),
     ] {
         let rig = Rig::new(&["n1", "n2"]);

@@ -25,7 +25,8 @@ impl Rig {
         let snapshot = json!({"kind": "VolumeSnapshot",
             "metadata": {"name": name, "namespace": "shop"}, "spec": {"source": {}},
             "status": {"boundVolumeSnapshotContentName": content, "readyToUse": true}});
-        self.world.add(&self.world.context.caches.snapshots(), snapshot);
+        self.world
+            .add(&self.world.context.caches.snapshots(), snapshot);
     }
 
     pub(super) fn content(&self, name: &str, source: Value, labels: Value) {
@@ -33,7 +34,8 @@ impl Rig {
             "metadata": {"name": name, "labels": labels},
             "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "source": source,
                 "volumeSnapshotRef": {"name": "s", "namespace": "shop"}}});
-        self.world.add(&self.world.context.caches.contents(), content);
+        self.world
+            .add(&self.world.context.caches.contents(), content);
     }
 }
 
@@ -75,7 +77,10 @@ async fn the_node_of_the_source_replaces_the_scheduler_s_choice() {
     assert_eq!(rig.placed("a"), on("n2"));
     assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (0, 10));
     let events = rig.world.events();
-    assert!(events[0].starts_with("Normal NodeReselected: node n2 has the source"), "{events:?}");
+    assert!(
+        events[0].starts_with("Normal NodeReselected: node n2 has the source"),
+        "{events:?}"
+    );
 }
 
 #[tokio::test]
@@ -101,7 +106,11 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
     }
     // No volume with this handle is bound in the namespace: it may belong to another user.
     rig.snapshot("stolen", Some("content-stolen"));
-    rig.content("content-stolen", json!({"volumeHandle": "vol-pooln3-1"}), json!({}));
+    rig.content(
+        "content-stolen",
+        json!({"volumeHandle": "vol-pooln3-1"}),
+        json!({}),
+    );
     rig.claim("thief", "now", of("VolumeSnapshot", "stolen"));
     assert_eq!(rig.work("thief").await, Outcome::Failed);
     assert_eq!(rig.node_of("thief"), None);
@@ -123,8 +132,10 @@ async fn a_source_on_an_unfit_node_gets_one_event_and_waits() {
     }
     assert_eq!(
         rig.world.events(),
-        ["Warning ProvisioningFailed: the source of the claim is on node n2 alone, and that node \
-          is cordoned: uncordon it, or name another source"]
+        [
+            "Warning ProvisioningFailed: the source of the claim is on node n2 alone, and that node \
+          is cordoned: uncordon it, or name another source"
+        ]
     );
     rig.node("n2", json!({}));
     assert_eq!(rig.work("a").await, Outcome::Done);
@@ -133,7 +144,10 @@ async fn a_source_on_an_unfit_node_gets_one_event_and_waits() {
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
     assert!(matches!(rig.work("a").await, Outcome::RetryAfter(_)));
     let events = rig.world.events();
-    assert!(events[0].contains("that node had no room for it a moment ago"), "{events:?}");
+    assert!(
+        events[0].contains("that node had no room for it a moment ago"),
+        "{events:?}"
+    );
     tokio::time::advance(Duration::from_secs(61)).await;
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.placed("a"), on("n2"));
@@ -147,6 +161,9 @@ async fn a_source_on_a_deleted_node() {
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
     assert_eq!(rig.work("a").await, Outcome::Failed);
     let events = rig.world.events();
-    assert!(events[0].contains("no node fits the affinity of PersistentVolume v"), "{events:?}");
+    assert!(
+        events[0].contains("no node fits the affinity of PersistentVolume v"),
+        "{events:?}"
+    );
     assert!(rig.world.api.writes().is_empty());
 }

@@ -6,7 +6,10 @@ use super::*;
 const PATH: &str = "configmaps/places";
 
 fn place() -> Place {
-    Place { namespace: "ns".to_owned(), name: "places".to_owned() }
+    Place {
+        namespace: "ns".to_owned(),
+        name: "places".to_owned(),
+    }
 }
 
 /// A rig with a ConfigMap that has this data.
@@ -129,7 +132,10 @@ async fn a_rejected_write_is_repeated() {
     failed.expect_err("the server refuses");
     rig.keep(&mut kept).await;
     assert_eq!(rig.tables(), of_now("10", [256, 0]));
-    let nowhere = Place { name: "elsewhere".to_owned(), ..place() };
+    let nowhere = Place {
+        name: "elsewhere".to_owned(),
+        ..place()
+    };
     let failed = rig.at_work.keep(&nowhere, &mut Kept::default()).await;
     let error = failed.expect_err("no ConfigMap").to_string();
     assert_eq!(error, "get ConfigMap ns/elsewhere: not found");

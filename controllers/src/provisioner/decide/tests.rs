@@ -54,8 +54,16 @@ fn driver(services: &[Service], can: &[ControllerCapability]) -> Driver {
 pub(crate) fn able_driver() -> Driver {
     use ControllerCapability::*;
     driver(
-        &[Service::ControllerService, Service::VolumeAccessibilityConstraints],
-        &[CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume, ModifyVolume],
+        &[
+            Service::ControllerService,
+            Service::VolumeAccessibilityConstraints,
+        ],
+        &[
+            CreateDeleteVolume,
+            CreateDeleteSnapshot,
+            CloneVolume,
+            ModifyVolume,
+        ],
     )
 }
 
@@ -66,15 +74,25 @@ pub(crate) fn planned(
     settings: &Settings,
 ) -> Result<Plan, Error> {
     let driver = able_driver();
-    let draft = draft(&claim(claim_changes), &class(class_changes), &driver, settings)?;
+    let draft = draft(
+        &claim(claim_changes),
+        &class(class_changes),
+        &driver,
+        settings,
+    )?;
     finish(draft, found, &driver, settings)
 }
 
 #[tokio::test]
 async fn the_request() {
-    let topology =
-        TopologyRequirement { requisite: vec![Topology::default()], preferred: Vec::new() };
-    let found = Found { topology: Some(topology.clone()), ..Found::default() };
+    let topology = TopologyRequirement {
+        requisite: vec![Topology::default()],
+        preferred: Vec::new(),
+    };
+    let found = Found {
+        topology: Some(topology.clone()),
+        ..Found::default()
+    };
     let class = [
         ("/mountOptions", json!(["noatime"])),
         (
@@ -87,14 +105,21 @@ async fn the_request() {
             }),
         ),
     ];
-    let modes = ("/spec/accessModes", json!(["ReadWriteOnce", "ReadOnlyMany"]));
+    let modes = (
+        "/spec/accessModes",
+        json!(["ReadWriteOnce", "ReadOnlyMany"]),
+    );
     let plan = planned(&[modes], &class, found, &settings()).expect("a plan");
     let request = plan.request;
     assert_eq!(request.name, "pvc-u-1");
     let range = request.capacity_range.expect("a range");
     assert_eq!((range.required_bytes, range.limit_bytes), (1 << 30, 0));
     let parameters: Vec<_> = request.parameters.keys().map(String::as_str).collect();
-    let passed = ["csiProvisionerSecretName", "csiProvisionerSecretNamespace", "pool"];
+    let passed = [
+        "csiProvisionerSecretName",
+        "csiProvisionerSecretNamespace",
+        "pool",
+    ];
     assert_eq!(parameters, passed);
     assert_eq!(request.accessibility_requirements, Some(topology));
     assert!(request.secrets.is_empty() && request.mutable_parameters.is_empty());
@@ -103,7 +128,10 @@ async fn the_request() {
         let Some(AccessType::Mount(mount)) = capability.access_type else {
             panic!("{capability:?}");
         };
-        assert_eq!((mount.fs_type.as_str(), mount.mount_flags.len()), ("xfs", 1));
+        assert_eq!(
+            (mount.fs_type.as_str(), mount.mount_flags.len()),
+            ("xfs", 1)
+        );
     }
     let name = |secret: Option<SecretReference>| secret.and_then(|one| one.name);
     assert_eq!(name(plan.secrets.provisioner).as_deref(), Some("s"));
@@ -126,11 +154,26 @@ async fn the_word_that_a_mode_may_change() {
         driver.mode_change_parameter = parameter.map(str::to_owned);
         let claim = claim(&[("/spec/volumeMode", json!(mode))]);
         let draft = draft(&claim, &class(&[]), &driver, &settings).expect("a draft");
-        let source = Source { may_change_mode, ..Source::default() };
-        let plan = finish(draft, Found { source, ..Found::default() }, &driver, &settings);
+        let source = Source {
+            may_change_mode,
+            ..Source::default()
+        };
+        let plan = finish(
+            draft,
+            Found {
+                source,
+                ..Found::default()
+            },
+            &driver,
+            &settings,
+        );
         let parameters = plan.expect("a plan").request.parameters;
         let allow = parameters.get("allow").map(String::as_str);
-        assert_eq!(allow, is_passed.then_some("true"), "{may_change_mode} {mode} {parameter:?}");
+        assert_eq!(
+            allow,
+            is_passed.then_some("true"),
+            "{may_change_mode} {mode} {parameter:?}"
+        );
     }
 }
 
@@ -146,7 +189,10 @@ async fn filesystems() {
         (old("fsType"), "Filesystem", "ext4", Some("btrfs")),
         (new, "Block", "ext4", None),
     ] {
-        let settings = Settings { fs_type: default.to_owned(), ..settings() };
+        let settings = Settings {
+            fs_type: default.to_owned(),
+            ..settings()
+        };
         let mode = [("/spec/volumeMode", json!(mode))];
         let plan = planned(&mode, &class, Found::default(), &settings).expect("a plan");
         match (plan.draft.volume_mode, expected) {
@@ -191,8 +237,10 @@ async fn bad_objects() {
         (ATTRIBUTES, json!("gold"), NoChange, no_class),
         (ATTRIBUTES, json!("silver"), Finished, "for the driver e"),
     ] {
-        let found =
-            Found { attributes: attributes("e").filter(|_| value == "silver"), ..Found::default() };
+        let found = Found {
+            attributes: attributes("e").filter(|_| value == "silver"),
+            ..Found::default()
+        };
         let change = [(path, value)];
         let planned = match path {
             CLASS => planned(&[], &change, found, &settings()),
@@ -208,7 +256,12 @@ async fn bad_objects() {
 #[tokio::test]
 async fn missing_capabilities() {
     use ControllerCapability::*;
-    let all = [CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume, ModifyVolume];
+    let all = [
+        CreateDeleteVolume,
+        CreateDeleteSnapshot,
+        CloneVolume,
+        ModifyVolume,
+    ];
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
                           "name": "s"});
     let clone = json!({"kind": "PersistentVolumeClaim", "name": "s"});
@@ -217,7 +270,11 @@ async fn missing_capabilities() {
     for (lacks, change, word) in [
         (None, vec![], "CONTROLLER_SERVICE"),
         (Some(CreateDeleteVolume), vec![], "CREATE_DELETE_VOLUME"),
-        (Some(CreateDeleteSnapshot), from(snapshot), "DELETE_SNAPSHOT"),
+        (
+            Some(CreateDeleteSnapshot),
+            from(snapshot),
+            "DELETE_SNAPSHOT",
+        ),
         (Some(CloneVolume), from(clone), "CLONE_VOLUME"),
         (Some(ModifyVolume), named, "MODIFY_VOLUME"),
     ] {
@@ -242,7 +299,14 @@ fn claims_that_can_move() {
         ("without topology", "n1", &all, false, &none, false),
         ("with a source", "n1", &all, true, &snapshot, true),
         ("on a node", "n1", &n1, false, &none, true),
-        ("on a node, with a source", "n1", &n1, true, &snapshot, false),
+        (
+            "on a node, with a source",
+            "n1",
+            &n1,
+            true,
+            &snapshot,
+            false,
+        ),
     ] {
         let annotations = json!({SELECTED_NODE: selected});
         let claim = claim(&[("/metadata/annotations", annotations)]);

@@ -63,7 +63,10 @@ fn work() {
 #[test]
 fn secrets_in_annotations() {
     let (name, namespace) = (DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE);
-    let some = SecretReference { name: Some("s".to_owned()), namespace: Some("n".to_owned()) };
+    let some = SecretReference {
+        name: Some("s".to_owned()),
+        namespace: Some("n".to_owned()),
+    };
     for (annotations, expected) in [
         (json!({}), None),
         (json!({name: "s"}), None),

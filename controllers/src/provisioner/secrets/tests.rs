@@ -2,7 +2,12 @@ use super::*;
 use crate::testing::check_result;
 
 fn about(annotations: &BTreeMap<String, String>) -> TemplateVars<'_> {
-    TemplateVars { volume: "pvc-1", claim: "data", namespace: "shop", annotations }
+    TemplateVars {
+        volume: "pvc-1",
+        claim: "data",
+        namespace: "shop",
+        annotations,
+    }
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -18,7 +23,10 @@ fn every_form() {
     const ALL_NS: &str = "csi.storage.k8s.io/secret-namespace";
     const OLD: &str = "csiNodeStageSecretName";
     const OLD_NS: &str = "csiNodeStageSecretNamespace";
-    type Case<'a> = (&'a [(&'a str, &'a str)], Result<Option<(&'a str, &'a str)>, &'a str>);
+    type Case<'a> = (
+        &'a [(&'a str, &'a str)],
+        Result<Option<(&'a str, &'a str)>, &'a str>,
+    );
     let found = Ok(Some(("n", "s")));
     let both = [(N, "own"), (NS, "n"), (ALL, "all"), (ALL_NS, "m")];
     let twice = [(N, "s"), (NS, "n"), (OLD, "s"), (OLD_NS, "n")];
@@ -33,10 +41,19 @@ fn every_form() {
         (&both, Ok(Some(("n", "own")))),
         // The node-stage parameters are complete, so an incomplete common pair is ignored.
         (&[(N, "s"), (NS, "n"), (ALL, "s")], found),
-        (&[(ALL, "s")], Err("not csi.storage.k8s.io/secret-namespace")),
+        (
+            &[(ALL, "s")],
+            Err("not csi.storage.k8s.io/secret-namespace"),
+        ),
         (&twice, Err("remove csiNodeStageSecretName")),
-        (&[(N, all_tokens), (NS, "${pvc.namespace}")], Ok(Some(("shop", "data-pvc-1-shop")))),
-        (&[(N, of_annotation), (NS, "${pv.name}")], Ok(Some(("pvc-1", "x-key")))),
+        (
+            &[(N, all_tokens), (NS, "${pvc.namespace}")],
+            Ok(Some(("shop", "data-pvc-1-shop"))),
+        ),
+        (
+            &[(N, of_annotation), (NS, "${pv.name}")],
+            Ok(Some(("pvc-1", "x-key"))),
+        ),
         (&[(N, no_annotation), (NS, "n")], Err(no_annotation)),
         (&[(N, "s"), (NS, "${pvc.name}")], Err("only ${pv.name} and")),
         (&[(N, "Upper"), (NS, "n")], Err("\"Upper\", which is not a")),
@@ -44,7 +61,11 @@ fn every_form() {
     ];
     let annotations = map(&[("a.b/c", "key")]);
     for (parameters, expected) in cases {
-        let found = reference(SecretPurpose::NodeStage, &map(parameters), about(&annotations));
+        let found = reference(
+            SecretPurpose::NodeStage,
+            &map(parameters),
+            about(&annotations),
+        );
         let found = found.map(|found| found.and_then(|found| found.namespace.zip(found.name)));
         let owned = |(namespace, name): (&str, &str)| (namespace.to_owned(), name.to_owned());
         check_result(found, expected.map(|found| found.map(owned)), parameters);

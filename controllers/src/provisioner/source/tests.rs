@@ -16,7 +16,14 @@ fn copy() -> PersistentVolumeClaim {
 }
 
 fn target<'a>(claim: &'a PersistentVolumeClaim, scope: &'a Scope, pools: &'a Pools) -> Target<'a> {
-    Target { claim, prevent_mode_change: true, size: 2 << 30, driver: "d", scope, pools }
+    Target {
+        claim,
+        prevent_mode_change: true,
+        size: 2 << 30,
+        driver: "d",
+        scope,
+        pools,
+    }
 }
 
 /// Checks that a source is made from this handle, or that the error contains a text.
@@ -52,8 +59,12 @@ fn content() -> Value {
 
 #[test]
 fn snapshots() {
-    let deleted =
-        |day: u8| ("/metadata/deletionTimestamp", json!(format!("2026-01-0{day}T00:00:00Z")));
+    let deleted = |day: u8| {
+        (
+            "/metadata/deletionTimestamp",
+            json!(format!("2026-01-0{day}T00:00:00Z")),
+        )
+    };
     let restore_size = |size: Value| vec![("/status/restoreSize", size)];
     let in_use = ("/metadata/finalizers", json!([SNAPSHOT_FINALIZER]));
     let mode = |mode: &str| vec![("/spec/sourceVolumeMode", json!(mode))];
@@ -65,19 +76,31 @@ fn snapshots() {
     let no_status = || vec![("/status", json!(null))];
     let (claim, pools) = (copy(), Pools::default());
     let target = target(&claim, &Scope::Cluster, &pools);
-    let handle = || Type::Snapshot(SnapshotSource { snapshot_id: "handle".to_owned() });
+    let handle = || {
+        Type::Snapshot(SnapshotSource {
+            snapshot_id: "handle".to_owned(),
+        })
+    };
     let other_driver = vec![("/spec/driver", json!("e"))];
     let not_ready = vec![("/status/readyToUse", json!(false))];
     for (of_snapshot, of_content, error) in [
         (vec![], vec![], None),
         (restore_size(json!("2Gi")), vec![], None),
-        (restore_size(json!("3Gi")), vec![], Some("storage is 2Gi, but")),
+        (
+            restore_size(json!("3Gi")),
+            vec![],
+            Some("storage is 2Gi, but"),
+        ),
         (restore_size(json!(null)), vec![], None),
         (not_ready, vec![], Some("not ready to use")),
         (no_status(), vec![], Some("not bound to a VolumeSnapshot")),
         // Whatever keeps a snapshot for claims keeps it for the earlier ones only.
         (vec![deleted(1)], vec![], Some("being deleted")),
-        (vec![deleted(1), in_use.clone()], vec![], Some("being deleted")),
+        (
+            vec![deleted(1), in_use.clone()],
+            vec![],
+            Some("being deleted"),
+        ),
         (vec![deleted(3)], vec![], None),
         (vec![deleted(3), in_use], vec![], None),
         (vec![], other_driver, Some("taken by the driver e")),
@@ -94,13 +117,17 @@ fn snapshots() {
         check(made, handle(), error, &what);
     }
     let (one, two) = (read(snapshot()), read(changed(content(), &mode("Block"))));
-    let lenient = Target { prevent_mode_change: false, ..target };
+    let lenient = Target {
+        prevent_mode_change: false,
+        ..target
+    };
     let made = from_snapshot(lenient, "snap", Some(&one), Some(&two));
     check(made, handle(), None, "lenient");
     let content_missing = "VolumeSnapshotContent content of";
-    for (one, error) in
-        [(None, "VolumeSnapshot ns/snap, does not exist"), (Some(&one), content_missing)]
-    {
+    for (one, error) in [
+        (None, "VolumeSnapshot ns/snap, does not exist"),
+        (Some(&one), content_missing),
+    ] {
         let made = from_snapshot(target, "snap", one, None);
         check(made, handle(), Some(error), "missing");
     }
@@ -166,7 +193,10 @@ fn volume_modes() {
             check_result(with(target, no_word), error.map_or(Ok(false), Err), &what);
         }
         check_result(with(target, Some("true")), Ok(true), &what);
-        let lenient = Target { prevent_mode_change: false, ..target };
+        let lenient = Target {
+            prevent_mode_change: false,
+            ..target
+        };
         check_result(with(lenient, None), Ok(true), &what);
     }
 }
@@ -204,8 +234,12 @@ fn source_volume() -> Value {
 fn claims() {
     let phase = |phase: &str| vec![("/status/phase", json!(phase))];
     let class = |name: Value| vec![("/spec/storageClassName", name)];
-    let deleted =
-        |day: u8| ("/metadata/deletionTimestamp", json!(format!("2026-01-0{day}T00:00:00Z")));
+    let deleted = |day: u8| {
+        (
+            "/metadata/deletionTimestamp",
+            json!(format!("2026-01-0{day}T00:00:00Z")),
+        )
+    };
     let kept = ("/metadata/finalizers", json!([CLONE_FINALIZER]));
     let large = vec![("/spec/resources/requests/storage", json!("3Gi"))];
     let other_driver = vec![("/spec/csi/driver", json!("e"))];
@@ -215,13 +249,21 @@ fn claims() {
     let block = vec![("/spec/volumeMode", json!("Block"))];
     let (claim, pools) = (copy(), Pools::default());
     let target = target(&claim, &Scope::Cluster, &pools);
-    let handle = || Type::Volume(VolumeSource { volume_id: "handle".to_owned() });
+    let handle = || {
+        Type::Volume(VolumeSource {
+            volume_id: "handle".to_owned(),
+        })
+    };
     for (of_claim, of_volume, error) in [
         (vec![], vec![], None),
         (phase("Pending"), vec![], Some("not bound to a volume yet")),
         (phase("Lost"), vec![], Some("not bound to a volume yet")),
         (vec![deleted(1)], vec![], Some("being deleted")),
-        (vec![deleted(1), kept.clone()], vec![], Some("being deleted")),
+        (
+            vec![deleted(1), kept.clone()],
+            vec![],
+            Some("being deleted"),
+        ),
         (vec![deleted(3)], vec![], Some("being deleted")),
         (vec![deleted(3), kept], vec![], None),
         (class(json!(null)), vec![], Some("must name a StorageClass")),
@@ -242,9 +284,10 @@ fn claims() {
         check(made, handle(), error, &what);
     }
     let claim_missing = "PersistentVolumeClaim ns/origin, does not exist";
-    for (one, error) in
-        [(Some(read(source_claim())), "PersistentVolume pv of"), (None, claim_missing)]
-    {
+    for (one, error) in [
+        (Some(read(source_claim())), "PersistentVolume pv of"),
+        (None, claim_missing),
+    ] {
         let made = from_claim(target, "origin", one.as_ref(), None);
         check(made, handle(), Some(error), "missing");
     }
@@ -274,14 +317,19 @@ fn on_a_node_affinity_label_and_handle_must_agree() {
         let target = target(&claim, &scope, &pools);
         let what = format!("{pools:?} {node:?} {handle}");
         let affinity = node.map_or(Value::Null, at);
-        let of_volume =
-            [("/spec/csi/volumeHandle", json!(handle)), ("/spec/nodeAffinity", affinity)];
+        let of_volume = [
+            ("/spec/csi/volumeHandle", json!(handle)),
+            ("/spec/nodeAffinity", affinity),
+        ];
         let volume = changed(source_volume(), &of_volume);
         let (one, volume) = (read(source_claim()), read(volume));
         let made = from_claim(target, "origin", Some(&one), Some(&volume));
         assert_eq!(made.is_ok(), is_source, "{what}: {made:?}");
         let labels = node.map_or(Value::Null, managed);
-        let existing = [("/status/snapshotHandle", json!(handle)), ("/metadata/labels", labels)];
+        let existing = [
+            ("/status/snapshotHandle", json!(handle)),
+            ("/metadata/labels", labels),
+        ];
         let existing = changed(content(), &existing);
         let from_volume = [
             ("/spec/source", json!({"volumeHandle": "v"})),

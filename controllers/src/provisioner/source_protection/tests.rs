@@ -99,7 +99,10 @@ async fn a_deleted_source_waits_only_for_claims_that_came_before() {
         assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
         for path in ["volumesnapshots/source", "persistentvolumeclaims/source"] {
             let source = world.api.get(path).expect("it has another finalizer");
-            let finalizers = source["metadata"]["finalizers"].as_array().expect("a list").len();
+            let finalizers = source["metadata"]["finalizers"]
+                .as_array()
+                .expect("a list")
+                .len();
             assert_eq!(finalizers == 2, kept, "{path} {created}");
         }
     }
@@ -115,9 +118,11 @@ async fn a_source_that_is_too_large_is_let_go() {
         let protection = Protection::new(context.clone(), crate::testing::options());
         let large = |kind: &str, version: &str, finalizer: &str| {
             let labels = json!({"a": "x".repeat(1 << 15)});
-            world.api.put(json!({"apiVersion": version, "kind": kind, "spec": {"source": {}},
+            world.api.put(
+                json!({"apiVersion": version, "kind": kind, "spec": {"source": {}},
                 "metadata": {"name": "source", "namespace": "ns", "labels": labels,
-                    "deletionTimestamp": deleted, "finalizers": ["x/y", finalizer]}}));
+                    "deletionTimestamp": deleted, "finalizers": ["x/y", finalizer]}}),
+            );
         };
         large(SNAPSHOT, "snapshot.storage.k8s.io/v1", SNAPSHOT_FINALIZER);
         large(CLAIM, "v1", CLONE_FINALIZER);
@@ -125,12 +130,18 @@ async fn a_source_that_is_too_large_is_let_go() {
         context.caches.claims().note_left_out("ns", "source");
         protection.add_left_over().await;
         let source = ("ns".to_owned(), "source".to_owned());
-        assert_eq!(protection.snapshots.ready_keys(), std::slice::from_ref(&source));
+        assert_eq!(
+            protection.snapshots.ready_keys(),
+            std::slice::from_ref(&source)
+        );
         assert_eq!(protection.restored(&source).await, Outcome::Done);
         assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
         for path in ["volumesnapshots/source", "persistentvolumeclaims/source"] {
             let source = world.api.get(path).expect("it has another finalizer");
-            let finalizers = source["metadata"]["finalizers"].as_array().expect("a list").len();
+            let finalizers = source["metadata"]["finalizers"]
+                .as_array()
+                .expect("a list")
+                .len();
             assert_eq!(finalizers == 1, goes, "{path}");
         }
     }

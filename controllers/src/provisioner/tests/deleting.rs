@@ -45,8 +45,10 @@ async fn a_volume_with_an_attachment_outside_the_watch_is_not_deleted() {
         rig.world.context.caches.attachments().note_selected(label);
         release(&rig, "handle", Value::Null);
         let name = expected_name("handle", "d", "n1");
-        rig.world.api.put(json!({"kind": "VolumeAttachment", "metadata": {"name": name}, "spec": {
-            "attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": of}}}));
+        rig.world.api.put(
+            json!({"kind": "VolumeAttachment", "metadata": {"name": name}, "spec": {
+            "attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": of}}}),
+        );
         assert_eq!(rig.delete().await, outcome, "{of}");
         let deleted = rig.log().contains(&DELETE.to_owned());
         assert_eq!(deleted, outcome == Outcome::Done, "{of}");
@@ -65,7 +67,10 @@ async fn a_volume_with_an_attachment_outside_the_watch_is_not_deleted() {
 async fn a_volume_of_no_known_node_is_reported_once() {
     for (leads, outcome) in [(true, Outcome::Failed), (false, Outcome::Done)] {
         let mut rig = rig(here(), true);
-        let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
+        let services = [
+            Service::ControllerService,
+            Service::VolumeAccessibilityConstraints,
+        ];
         let can = [ControllerCapability::CreateDeleteVolume];
         let csi = rig.driver.serve(&rig.world.api);
         rig.at_work.context.driver = Arc::new(Driver::with(csi, "d", &services, &can, &[]));

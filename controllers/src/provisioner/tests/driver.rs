@@ -70,7 +70,9 @@ impl State {
             accessible_topology: required.requisite.into_iter().take(1).collect(),
             ..csi::Volume::default()
         };
-        let answer = csi::CreateVolumeResponse { volume: Some(volume) };
+        let answer = csi::CreateVolumeResponse {
+            volume: Some(volume),
+        };
         self.failures.pop_front().map_or(Ok(answer), Err)
     }
 }

@@ -19,13 +19,17 @@ fn tolerating() -> Value {
 impl Rig {
     /// This node's Node, which no cache of its process has.
     fn own_node(&self, spec: Value) {
-        self.world.api.put(json!({"apiVersion": "v1", "kind": "Node",
+        self.world
+            .api
+            .put(json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "n1", "labels": {"zone": "a"}}, "spec": spec}));
     }
 
     fn binding_class(&self, mode: &str, zones: &Value) {
         let expression = json!({"key": "zone", "values": zones});
-        let allowed = zones.is_array().then(|| json!([{"matchLabelExpressions": [expression]}]));
+        let allowed = zones
+            .is_array()
+            .then(|| json!([{"matchLabelExpressions": [expression]}]));
         let class = json!({"kind": "StorageClass", "metadata": {"name": "fast", "uid": "c"},
                            "provisioner": "d", "volumeBindingMode": mode,
                            "allowedTopologies": allowed});
@@ -42,7 +46,10 @@ impl Rig {
     }
 
     fn selected(&self, claim: &str) -> Value {
-        let claim = self.world.api.get(&format!("shop/persistentvolumeclaims/{claim}"));
+        let claim = self
+            .world
+            .api
+            .get(&format!("shop/persistentvolumeclaims/{claim}"));
         claim.expect("the claim")["metadata"]["annotations"][SELECTED_NODE].clone()
     }
 
@@ -147,10 +154,18 @@ async fn a_call_that_may_still_run_is_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_fit_node_is_not_read_for_every_claim() {
     let rig = on_node(LATE, json!({}));
-    let reads = || rig.log().into_iter().filter(|line| *line == get("nodes/n1")).count();
+    let reads = || {
+        rig.log()
+            .into_iter()
+            .filter(|line| *line == get("nodes/n1"))
+            .count()
+    };
     let claim = async |name: &str| {
         let claim = claim_value(Some("n1"), &Value::Null);
-        rig.put_claim(&testing::with(claim, json!({"metadata": {"name": name, "uid": name}})));
+        rig.put_claim(&testing::with(
+            claim,
+            json!({"metadata": {"name": name, "uid": name}}),
+        ));
         rig.at_work.claim(name).await
     };
     assert_eq!(claim("a").await, Outcome::Done);
@@ -172,9 +187,15 @@ async fn a_fit_node_is_not_read_for_every_claim() {
 async fn without_the_right_to_look_the_annotation_counts() {
     for kind in ["nodes", "pods"] {
         let rig = on_node(LATE, tainted());
-        rig.world.api.fault(&["GET"], kind, Some(1), Fault::Refuse(403));
+        rig.world
+            .api
+            .fault(&["GET"], kind, Some(1), Fault::Refuse(403));
         assert_eq!(rig.work().await, Outcome::Done, "{kind}");
-        assert_eq!((rig.calls(), rig.selected("data")), (1, json!("n1")), "{kind}");
+        assert_eq!(
+            (rig.calls(), rig.selected("data")),
+            (1, json!("n1")),
+            "{kind}"
+        );
     }
 }
 
@@ -184,9 +205,15 @@ async fn a_node_that_cant_be_read_is_not_fit() {
     for kind in ["nodes", "pods"] {
         let rig = on_node(LATE, tainted());
         rig.pod("p", "data", tolerating());
-        rig.world.api.fault(&["GET"], kind, Some(1), Fault::Refuse(500));
+        rig.world
+            .api
+            .fault(&["GET"], kind, Some(1), Fault::Refuse(500));
         assert_eq!(rig.work().await, Outcome::Failed, "{kind}");
-        assert_eq!((rig.calls(), rig.selected("data")), (0, json!("n1")), "{kind}");
+        assert_eq!(
+            (rig.calls(), rig.selected("data")),
+            (0, json!("n1")),
+            "{kind}"
+        );
         assert_eq!(rig.work().await, Outcome::Done, "{kind}");
         assert_eq!(rig.calls(), 1, "{kind}");
     }

@@ -9,8 +9,10 @@ const NOW: &str = "Immediate";
 
 fn on_node(segments: &[(&str, &str)]) -> Rig {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    let scope =
-        Scope::Node { name: "n1".to_owned(), segments: segments.iter().map(owned).collect() };
+    let scope = Scope::Node {
+        name: "n1".to_owned(),
+        segments: segments.iter().map(owned).collect(),
+    };
     rig(scope, true)
 }
 
@@ -134,9 +136,11 @@ async fn a_node_requires_its_own_segment() {
     let zone =
         |values: &[&str]| json!([{"matchLabelExpressions": [{"key": "zone", "values": values}]}]);
     let here = [r#"{"t/node": "n1", "zone": "a"}"#];
-    for (allowed, created) in
-        [(Value::Null, true), (zone(&["a", "b"]), true), (zone(&["b"]), false)]
-    {
+    for (allowed, created) in [
+        (Value::Null, true),
+        (zone(&["a", "b"]), true),
+        (zone(&["b"]), false),
+    ] {
         let mut rig = on_node(&[("t/node", "n1"), ("zone", "a")]);
         rig.put_class_and_claim(LATE, Some("n1"), allowed.clone(), json!({}));
         rig.work().await;
@@ -177,7 +181,9 @@ async fn a_repeated_call_has_the_same_requirement() {
                         "csi.storage.k8s.io/provisioner-secret-namespace": "shop"});
     let zones = |zones: &[&str]| -> Vec<String> {
         let zones = zones.iter();
-        zones.map(|zone| format!("{{\"zone\": {zone:?}}}")).collect()
+        zones
+            .map(|zone| format!("{{\"zone\": {zone:?}}}"))
+            .collect()
     };
     let rig = in_cluster();
     rig.node("n1", "a");
@@ -229,6 +235,10 @@ async fn a_claim_for_several_nodes_gets_an_event_about_its_node() {
             .filter(|event| event.reason == "AllPodsOnOneNode")
             .map(|event| event.shared && event.message.contains("run on node n1,"))
             .collect();
-        assert_eq!(emitted, vec![true; usize::from(expected)], "on a node {node}: {mode}");
+        assert_eq!(
+            emitted,
+            vec![true; usize::from(expected)],
+            "on a node {node}: {mode}"
+        );
     }
 }

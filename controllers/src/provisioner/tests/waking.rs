@@ -21,7 +21,11 @@ struct Running {
 
 impl Running {
     async fn of(rig: Rig) -> Running {
-        let Rig { world, driver, at_work } = rig;
+        let Rig {
+            world,
+            driver,
+            at_work,
+        } = rig;
         let caches = &world.context.caches;
         caches.claims().note_synced();
         caches.volumes().note_synced();
@@ -62,7 +66,9 @@ async fn a_claim_without_room_is_tried_again_when_there_is_room() {
     let rig = with_claim();
     rig.fail(std::iter::repeat_n(full(), 100));
     let running = Running::of(rig).await;
-    running.freed().announce(&Freed::Volume("handle".to_owned()));
+    running
+        .freed()
+        .announce(&Freed::Volume("handle".to_owned()));
     running.expect(None).await;
     running.freed().announce(&Freed::Room);
     running.expect(Some(CREATE)).await;
@@ -90,7 +96,10 @@ async fn a_vain_attempt_does_not_shorten_the_backoff() {
 /// Claims that failed for another reason do not take part.
 #[tokio::test(start_paused = true)]
 async fn room_is_no_reason_to_repeat_other_failures() {
-    for failure in [Status::internal("broken"), Status::resource_exhausted("full half-way")] {
+    for failure in [
+        Status::internal("broken"),
+        Status::resource_exhausted("full half-way"),
+    ] {
         let rig = with_claim();
         rig.fail(std::iter::repeat_n(failure, 100));
         let running = Running::of(rig).await;
@@ -104,12 +113,19 @@ async fn a_volume_is_deleted_at_the_end_of_its_last_use() {
     let rig = central();
     deleting::release(&rig, "handle", Value::Null);
     let in_use = || Status::failed_precondition("in use");
-    rig.driver.state().undeletable.extend(std::iter::repeat_n(in_use(), 100));
+    rig.driver
+        .state()
+        .undeletable
+        .extend(std::iter::repeat_n(in_use(), 100));
     let running = Running::of(rig).await;
-    running.freed().announce(&Freed::Volume("another".to_owned()));
+    running
+        .freed()
+        .announce(&Freed::Volume("another".to_owned()));
     running.expect(None).await;
     running.driver.state().undeletable.clear();
-    running.freed().announce(&Freed::Volume("handle".to_owned()));
+    running
+        .freed()
+        .announce(&Freed::Volume("handle".to_owned()));
     running.expect(Some(DELETE)).await;
 }
 
@@ -132,7 +148,9 @@ async fn a_late_class_wakes_its_claims() {
     rig.put_claim(&value);
     let running = Running::of(rig).await;
     let class = json!({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "d"});
-    running.world.add(&running.world.context.caches.classes(), class);
+    running
+        .world
+        .add(&running.world.context.caches.classes(), class);
     running.expect(Some(CREATE)).await;
 }
 
@@ -145,7 +163,9 @@ async fn a_late_attributes_class_wakes_its_claims() {
     let running = Running::of(rig).await;
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
         "metadata": {"name": "late"}, "driverName": "d"});
-    running.world.add(&running.world.context.caches.attributes_classes(), class);
+    running
+        .world
+        .add(&running.world.context.caches.attributes_classes(), class);
     running.expect(Some(CREATE)).await;
 }
 
@@ -171,7 +191,9 @@ async fn a_source_claim_wakes_its_clones_when_it_is_bound() {
     );
     rig.world.add(&rig.world.context.caches.volumes(), volume);
     let running = Running::of(rig).await;
-    running.world.add(&running.world.context.caches.claims(), origin("Bound"));
+    running
+        .world
+        .add(&running.world.context.caches.claims(), origin("Bound"));
     running.expect(Some(CREATE)).await;
 }
 

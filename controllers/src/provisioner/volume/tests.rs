@@ -27,15 +27,24 @@ async fn answers() {
     let answer = |change: fn(&mut Volume)| {
         let mut volume = made();
         change(&mut volume);
-        CreateVolumeResponse { volume: Some(volume) }
+        CreateVolumeResponse {
+            volume: Some(volume),
+        }
     };
     let plain = plan(&[], &[]);
     let size = |plan: &Plan, answer| check(plan, answer).map(|volume| volume.capacity_bytes);
     assert_eq!(size(&plain, answer(|_| {})), Ok(2 << 30));
-    assert_eq!(size(&plain, answer(|one| one.capacity_bytes = 0)), Ok(1 << 30));
+    assert_eq!(
+        size(&plain, answer(|one| one.capacity_bytes = 0)),
+        Ok(1 << 30)
+    );
     let small = size(&plain, answer(|one| one.capacity_bytes = 5)).expect_err("too small");
     assert_eq!(small.volume_id.as_deref(), Some("handle"));
-    assert!(small.what.contains("5 bytes where 1073741824"), "{}", small.what);
+    assert!(
+        small.what.contains("5 bytes where 1073741824"),
+        "{}",
+        small.what
+    );
     let unnamed = size(&plain, answer(|one| one.volume_id.clear())).expect_err("no ID");
     assert_eq!(unnamed.volume_id, None);
     assert!(check(&plain, CreateVolumeResponse::default()).is_err());
@@ -54,7 +63,10 @@ fn written(plan: &Plan, settings: &Settings) -> Value {
 
 #[tokio::test]
 async fn the_least_object() {
-    let object = written(&plan(&[("/spec/volumeMode", json!("Block"))], &[]), &settings());
+    let object = written(
+        &plan(&[("/spec/volumeMode", json!("Block"))], &[]),
+        &settings(),
+    );
     assert_eq!(object["spec"]["persistentVolumeReclaimPolicy"], "Delete");
     assert_eq!(object["spec"]["volumeMode"], "Block");
     assert_eq!(object["spec"]["csi"].get("fsType"), None);
@@ -68,8 +80,14 @@ async fn the_least_object() {
 
 #[tokio::test]
 async fn only_a_volume_that_is_deleted_has_the_finalizer() {
-    for (policy, finalizers) in [("Delete", json!([VOLUME_FINALIZER])), ("Retain", Value::Null)] {
-        let object = written(&plan(&[], &[("/reclaimPolicy", json!(policy))]), &settings());
+    for (policy, finalizers) in [
+        ("Delete", json!([VOLUME_FINALIZER])),
+        ("Retain", Value::Null),
+    ] {
+        let object = written(
+            &plan(&[], &[("/reclaimPolicy", json!(policy))]),
+            &settings(),
+        );
         assert_eq!(object["metadata"]["finalizers"], finalizers, "{policy}");
     }
 }
@@ -78,7 +96,10 @@ async fn only_a_volume_that_is_deleted_has_the_finalizer() {
 /// PersistentVolume.
 #[tokio::test]
 async fn without_topology_there_is_no_affinity() {
-    let settings = Settings { has_topology: false, ..settings() };
+    let settings = Settings {
+        has_topology: false,
+        ..settings()
+    };
     let object = written(&plan(&[], &[]), &settings);
     assert_eq!(object["spec"].get("nodeAffinity"), None);
 }
@@ -94,7 +115,9 @@ async fn read_only_volumes() {
         (json!(["ReadWriteOnce"]), &marking, None),
     ] {
         let object = written(&plan(&[("/spec/accessModes", modes)], &[]), settings);
-        let found = object["spec"]["csi"].get("readOnly").and_then(Value::as_bool);
+        let found = object["spec"]["csi"]
+            .get("readOnly")
+            .and_then(Value::as_bool);
         assert_eq!(found, expected);
     }
 }
@@ -111,7 +134,10 @@ async fn access_modes_without_repeats() {
         "ReadWriteOnce"
     ]);
     let object = written(&plan(&[("/spec/accessModes", modes)], &[]), &settings());
-    assert_eq!(object["spec"]["accessModes"], json!(["ReadWriteOnce", "ReadOnlyMany"]));
+    assert_eq!(
+        object["spec"]["accessModes"],
+        json!(["ReadWriteOnce", "ReadOnlyMany"])
+    );
 }
 
 #[tokio::test]

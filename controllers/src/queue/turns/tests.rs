@@ -51,9 +51,15 @@ fn an_item_is_second_however_many_another_namespace_has_and_adds() {
 #[test]
 fn a_namespace_that_may_not_keeps_its_turn() {
     let mut turns = added("a1 a2 b1 c1");
-    assert_eq!(turns.take_if(|namespace, _| namespace != "a").as_deref(), Some("b1"));
+    assert_eq!(
+        turns.take_if(|namespace, _| namespace != "a").as_deref(),
+        Some("b1")
+    );
     assert_eq!(turns.take_if(|_, _| false), None);
-    assert_eq!(turns.take_if(|_, number| number == 3).as_deref(), Some("c1"));
+    assert_eq!(
+        turns.take_if(|_, number| number == 3).as_deref(),
+        Some("c1")
+    );
     assert_eq!(turns.len(), 2);
     assert_eq!(turns.collect::<Vec<_>>(), ["a1", "a2"]);
 }
@@ -68,7 +74,11 @@ fn the_namespace_with_the_most_items_gives_way() {
         ("a1 b1", "a", None),
         ("", "a", None),
     ] {
-        assert_eq!(added(items).give_way(to).as_deref(), expected, "{items} to {to}");
+        assert_eq!(
+            added(items).give_way(to).as_deref(),
+            expected,
+            "{items} to {to}"
+        );
     }
 }
 
@@ -78,7 +88,10 @@ fn an_item_that_leaves_takes_no_turn() {
     assert_eq!(turns.remove("a", 0).as_deref(), Some("a1"));
     assert_eq!(turns.remove("b", 2).as_deref(), Some("b1"));
     assert_eq!(turns.remove("b", 2), None);
-    assert_eq!((turns.len(), turns.order.len(), turns.lines.len()), (1, 1, 1));
+    assert_eq!(
+        (turns.len(), turns.order.len(), turns.lines.len()),
+        (1, 1, 1)
+    );
     assert_eq!(turns.next().as_deref(), Some("a2"));
     assert!(turns.is_empty() && turns.keeps_nothing());
 }
@@ -107,11 +120,24 @@ fn a_namespace_with_little_work_goes_first() {
                 }
             }
         }
-        let first = taken.iter().take_while(|namespace| **namespace == "small").count();
-        assert_eq!(first, if rounds == 0 { 0 } else { saved }, "after {rounds} rounds");
+        let first = taken
+            .iter()
+            .take_while(|namespace| **namespace == "small")
+            .count();
+        assert_eq!(
+            first,
+            if rounds == 0 { 0 } else { saved },
+            "after {rounds} rounds"
+        );
         // From then on, each has a turn in each round.
         let rest = &taken[taken.len() - 9..];
-        assert_eq!(rest.iter().filter(|namespace| **namespace == "small").count(), 3, "{rest:?}");
+        assert_eq!(
+            rest.iter()
+                .filter(|namespace| **namespace == "small")
+                .count(),
+            3,
+            "{rest:?}"
+        );
         assert!(turns.rounds.len() <= 1, "{:?}", turns.rounds);
     }
 }
@@ -128,5 +154,9 @@ fn it_keeps_no_namespace_for_long() {
         turns.next();
         turns.next();
     }
-    assert!(turns.rounds.len() <= 2 * SAVED as usize, "{}", turns.rounds.len());
+    assert!(
+        turns.rounds.len() <= 2 * SAVED as usize,
+        "{}",
+        turns.rounds.len()
+    );
 }

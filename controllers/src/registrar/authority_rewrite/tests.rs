@@ -7,8 +7,9 @@ const DATA: u8 = 0;
 /// The path that kubelet sends: plain, and as Huffman code (any bytes will do, because they are not
 /// decoded).
 const PLAIN: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock";
-const HUFFMAN: &[u8] =
-    &[0x15, 0x8c, 0x3b, 0xb0, 0x76, 0x50, 0x56, 0x30, 0xa0, 0x68, 0xf1, 0x55, 0x63, 0x05];
+const HUFFMAN: &[u8] = &[
+    0x15, 0x8c, 0x3b, 0xb0, 0x76, 0x50, 0x56, 0x30, 0xa0, 0x68, 0xf1, 0x55, 0x63, 0x05,
+];
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
@@ -34,7 +35,11 @@ fn integer(first: u8, bits: u32, value: u32) -> Vec<u8> {
 }
 
 fn string(huffman: bool, bytes: &[u8]) -> Vec<u8> {
-    let mut coded = integer(u8::from(huffman) << 7, 7, u32::try_from(bytes.len()).unwrap());
+    let mut coded = integer(
+        u8::from(huffman) << 7,
+        7,
+        u32::try_from(bytes.len()).unwrap(),
+    );
     coded.extend(bytes);
     coded
 }
@@ -93,11 +98,31 @@ fn an_authority_is_overwritten_however_it_is_written() {
     let twice = |one: &[u8], other: &[u8]| join(&[&plain(&resized, one), &plain(&[0x41], other)]);
     let known = vec![0xff, 0x01, 0xc0];
     let cases = [
-        ("entry, plain", plain(&[0x41], PLAIN), plain(&[0x41], &x(69))),
-        ("entry, Huffman", huffman(&[0x41], HUFFMAN), plain(&[0x41], &x(14))),
-        ("no entry", huffman(&[0x01], HUFFMAN), plain(&[0x01], &x(14))),
-        ("never an entry", plain(&[0x11], b"%2F"), plain(&[0x11], b"xxx")),
-        ("long", huffman(&[0x41], &[0xff; 300]), plain(&[0x41], &x(300))),
+        (
+            "entry, plain",
+            plain(&[0x41], PLAIN),
+            plain(&[0x41], &x(69)),
+        ),
+        (
+            "entry, Huffman",
+            huffman(&[0x41], HUFFMAN),
+            plain(&[0x41], &x(14)),
+        ),
+        (
+            "no entry",
+            huffman(&[0x01], HUFFMAN),
+            plain(&[0x01], &x(14)),
+        ),
+        (
+            "never an entry",
+            plain(&[0x11], b"%2F"),
+            plain(&[0x11], b"xxx"),
+        ),
+        (
+            "long",
+            huffman(&[0x41], &[0xff; 300]),
+            plain(&[0x41], &x(300)),
+        ),
         ("empty", plain(&[0x41], b""), plain(&[0x41], b"")),
         // The size of the table changes first.
         ("twice", twice(b"%", b"/"), twice(b"x", b"x")),
@@ -120,14 +145,35 @@ fn what_cannot_be_followed_passes_as_it_is() {
     let no_preface = join(&[b"GET / HTTP/1.1\r\n\r\n", &headers]);
     check("no preface", &no_preface, &no_preface);
     let cases = [
-        ("a frame that is too long", vec![frame(DATA, 0, 1, &too_long), headers.clone()]),
-        ("headers that are too long", vec![whole(0, &join(&[&literal, &too_long]))]),
+        (
+            "a frame that is too long",
+            vec![frame(DATA, 0, 1, &too_long), headers.clone()],
+        ),
+        (
+            "headers that are too long",
+            vec![whole(0, &join(&[&literal, &too_long]))],
+        ),
         ("a continuation of nothing", vec![end(1), headers.clone()]),
-        ("a continuation on another stream", vec![begun.clone(), end(3)]),
-        ("something in between", vec![begun, frame(DATA, 0, 1, &[]), end(1)]),
-        ("more padding than payload", vec![whole(PADDED, &[9, 0x41, 1, b'%']), headers.clone()]),
-        ("no number of padding bytes", vec![whole(PADDED, &[]), headers.clone()]),
-        ("a number that does not end", vec![whole(0, &[0xff; 12]), headers]),
+        (
+            "a continuation on another stream",
+            vec![begun.clone(), end(3)],
+        ),
+        (
+            "something in between",
+            vec![begun, frame(DATA, 0, 1, &[]), end(1)],
+        ),
+        (
+            "more padding than payload",
+            vec![whole(PADDED, &[9, 0x41, 1, b'%']), headers.clone()],
+        ),
+        (
+            "no number of padding bytes",
+            vec![whole(PADDED, &[]), headers.clone()],
+        ),
+        (
+            "a number that does not end",
+            vec![whole(0, &[0xff; 12]), headers],
+        ),
     ];
     for (what, frames) in cases {
         let sent = after_preface(&frames.concat());
@@ -146,13 +192,20 @@ fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
             join(&[&integer(first, bits, name), &string(huffman, &value)])
         }),
         (first.clone(), text(), text()).prop_map(|((first, bits), name, value)| {
-            join(&[&integer(first, bits, 0), &string(name.0, &name.1), &string(value.0, &value.1)])
+            join(&[
+                &integer(first, bits, 0),
+                &string(name.0, &name.1),
+                &string(value.0, &value.1),
+            ])
         }),
     ];
     let authority = (first, text()).prop_map(|((first, bits), (huffman, value))| {
         let name = integer(first, bits, AUTHORITY);
         let harmless = vec![HARMLESS; value.len()];
-        (join(&[&name, &string(huffman, &value)]), join(&[&name, &string(false, &harmless)]))
+        (
+            join(&[&name, &string(huffman, &value)]),
+            join(&[&name, &string(false, &harmless)]),
+        )
     });
     prop_oneof![2 => plain.prop_map(|bytes| (bytes.clone(), bytes)), 1 => authority]
 }
@@ -161,18 +214,24 @@ fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 fn frames() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let fields = prop::collection::vec(field(), 0..8);
     let cuts = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
-    let headers = (fields, cuts, prop::option::of(any::<u8>()), any::<bool>(), 1u32..9).prop_map(
-        |(fields, cuts, padding, priority, stream)| {
+    let headers = (
+        fields,
+        cuts,
+        prop::option::of(any::<u8>()),
+        any::<bool>(),
+        1u32..9,
+    )
+        .prop_map(|(fields, cuts, padding, priority, stream)| {
             let (sent, expected): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
             let (sent, expected) = (sent.concat(), expected.concat());
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(sent.len() + 1)).collect();
             cuts.sort_unstable();
             let framed = |block: &[u8]| in_frames(block, &cuts, padding, priority, stream);
             (framed(&sent), framed(&expected))
-        },
-    );
-    let kind =
-        any::<u8>().prop_filter("has no headers", |kind| ![HEADERS, CONTINUATION].contains(kind));
+        });
+    let kind = any::<u8>().prop_filter("has no headers", |kind| {
+        ![HEADERS, CONTINUATION].contains(kind)
+    });
     let payload = prop::collection::vec(any::<u8>(), 0..300);
     let other =
         (kind, any::<u8>(), any::<u32>(), payload).prop_map(|(kind, flags, stream, payload)| {

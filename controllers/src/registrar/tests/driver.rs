@@ -47,7 +47,10 @@ impl Driver {
         let handlers = Handlers::default();
         let name = self.name.to_owned();
         handlers.on(move |_: csi::GetPluginInfoRequest| {
-            Ok(csi::GetPluginInfoResponse { name: name.clone(), ..Default::default() })
+            Ok(csi::GetPluginInfoResponse {
+                name: name.clone(),
+                ..Default::default()
+            })
         });
         let driver = self.clone();
         handlers.on_async(move |_: csi::ProbeRequest| {

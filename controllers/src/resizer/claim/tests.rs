@@ -71,14 +71,19 @@ fn only_differences_are_written() {
 
 #[test]
 fn a_condition_that_stays_true_keeps_its_time() {
-    for (reason, message, since) in
-        [(None, Some("other"), THEN), (None, None, THEN), (Some("r"), Some("m"), NOW)]
-    {
+    for (reason, message, since) in [
+        (None, Some("other"), THEN),
+        (None, None, THEN),
+        (Some("r"), Some("m"), NOW),
+    ] {
         let patch = patched(json!({"conditions": [condition(RESIZING)]}), |patch| {
             patch.hold(RESIZING, reason, message);
         });
         let written = patch.unwrap()["status"]["conditions"][0].clone();
-        assert_eq!(written["lastTransitionTime"], since, "{reason:?} {message:?}");
+        assert_eq!(
+            written["lastTransitionTime"], since,
+            "{reason:?} {message:?}"
+        );
         assert_eq!(written["message"], json!(message));
     }
     // A condition that was false becomes true.
@@ -109,9 +114,12 @@ fn a_long_message_is_cut() {
 
 #[test]
 fn sizes() {
-    for (quantity, expected) in
-        [(None, 0), (Some("1Gi"), 1 << 30), (Some("1024Mi"), 1 << 30), (Some("what"), i64::MAX)]
-    {
+    for (quantity, expected) in [
+        (None, 0),
+        (Some("1Gi"), 1 << 30),
+        (Some("1024Mi"), 1 << 30),
+        (Some("what"), i64::MAX),
+    ] {
         let quantity = quantity.map(|text| Quantity(text.to_owned()));
         assert_eq!(size(quantity.as_ref()), expected);
     }
@@ -121,9 +129,11 @@ fn sizes() {
 fn a_volume_is_bound_to_one_claim() {
     let claim = claim(json!({"phase": "Bound"}));
     assert!(is_bound(&claim));
-    for (namespace, uid, expected) in
-        [("ns", "u", true), ("ns", "other", false), ("other", "u", false)]
-    {
+    for (namespace, uid, expected) in [
+        ("ns", "u", true),
+        ("ns", "other", false),
+        ("other", "u", false),
+    ] {
         let volume = crate::testing::read(json!({
             "metadata": {"name": "pv"},
             "spec": {"claimRef": {"namespace": namespace, "name": "c", "uid": uid}},

@@ -107,7 +107,8 @@ async fn an_infeasible_expansion_waits_unless_less_is_requested() {
     let slow = Duration::from_secs(300);
     let too_much = || Status::out_of_range("too much");
     let mut rig = rig(3);
-    rig.expand_failing(too_much(), Outcome::RetryAfter(slow)).await;
+    rig.expand_failing(too_much(), Outcome::RetryAfter(slow))
+        .await;
     assert_eq!(rig.resize_status(), CONTROLLER_INFEASIBLE);
     assert_eq!(rig.conditions(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     let event = "Warning VolumeResizeFailed: Expanding volume pv failed: \
@@ -123,7 +124,8 @@ async fn an_infeasible_expansion_waits_unless_less_is_requested() {
     assert_eq!(rig.conditions(), NONE);
     // After the wait, the same size is tried again.
     let rig = self::rig(4);
-    rig.expand_failing(too_much(), Outcome::RetryAfter(slow)).await;
+    rig.expand_failing(too_much(), Outcome::RetryAfter(slow))
+        .await;
     tokio::time::advance(slow + Duration::from_secs(1)).await;
     assert_eq!(rig.expand().await, Outcome::Done);
     assert_eq!(rig.calls(), ["4", "4"]);
@@ -132,13 +134,15 @@ async fn an_infeasible_expansion_waits_unless_less_is_requested() {
 #[tokio::test]
 async fn an_expansion_without_a_final_answer_is_finished_first() {
     let rig = rig(4);
-    rig.expand_failing(Status::aborted("at it"), Outcome::Failed).await;
+    rig.expand_failing(Status::aborted("at it"), Outcome::Failed)
+        .await;
     assert_eq!(rig.resize_status(), CONTROLLER_IN_PROGRESS);
     assert_eq!(rig.conditions(), [RESIZING]);
     // A larger request must wait for the expansion that was begun.
     rig.request("8Gi");
     let at_once = Outcome::RequeueAfter(Duration::ZERO);
-    rig.expand_failing(Status::internal("gave up"), at_once).await;
+    rig.expand_failing(Status::internal("gave up"), at_once)
+        .await;
     assert_eq!(rig.conditions(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     assert_eq!(rig.resize_status(), CONTROLLER_IN_PROGRESS);
     // The first expansion has now failed with a final error.
@@ -173,7 +177,8 @@ async fn less_is_requested_while_an_expansion_of_an_earlier_process_fails() {
     // Another driver's RESOURCE_EXHAUSTED leaves open whether it still expands.
     let rig = rig_of(&[ExpandVolume], begun());
     for _ in 0..2 {
-        rig.expand_failing(Status::resource_exhausted("busy"), Outcome::Failed).await;
+        rig.expand_failing(Status::resource_exhausted("busy"), Outcome::Failed)
+            .await;
     }
     assert_eq!(rig.calls(), ["500", "500"]);
 }
@@ -302,10 +307,22 @@ fn changes_that_need_work() {
 async fn an_expansion_without_room_is_tried_again_when_there_is_room() {
     let slow = Duration::from_secs(300);
     for (status, outcome, woken) in [
-        (no_room(Code::OutOfRange, "no room".to_owned()), Outcome::RetryAfter(slow), true),
+        (
+            no_room(Code::OutOfRange, "no room".to_owned()),
+            Outcome::RetryAfter(slow),
+            true,
+        ),
         // A size that fits nowhere, whatever is freed.
-        (Status::out_of_range("too large"), Outcome::RetryAfter(slow), false),
-        (Status::invalid_argument("bad"), Outcome::RetryAfter(slow), false),
+        (
+            Status::out_of_range("too large"),
+            Outcome::RetryAfter(slow),
+            false,
+        ),
+        (
+            Status::invalid_argument("bad"),
+            Outcome::RetryAfter(slow),
+            false,
+        ),
         // The disk was full half-way: the failed attempt gives its own room back.
         (Status::resource_exhausted("full"), Outcome::Failed, false),
         (Status::internal("broken"), Outcome::Failed, false),

@@ -40,7 +40,11 @@ impl Resizer {
         let (queue, memory) = (&self.modify_queue, self.memory.clone());
         Controller::new(&self.context, self.clone())
             .after(|this| async move {
-                this.context.caches.served().wait::<VolumeAttributesClass>(|| {}).await;
+                this.context
+                    .caches
+                    .served()
+                    .wait::<VolumeAttributesClass>(|| {})
+                    .await;
                 this.synced().await;
                 this.classes().watch.synced().await;
                 this.recall_uncertain().await;
@@ -210,7 +214,9 @@ impl Resizer {
         let patch = begin_patch(&claim, target);
         let claim = self.write(claim, patch).await?;
         let message = format!("Modifying volume {} to {target:?}", volume.name_any());
-        self.context.events.normal(claim.as_ref(), "VolumeModify", message);
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModify", message);
         Ok(claim)
     }
 
@@ -266,7 +272,9 @@ impl Resizer {
             memory.modify_after = None;
         });
         let message = format!("Volume {} is modified to {target:?}", volume.name_any());
-        self.context.events.normal(claim.as_ref(), "VolumeModifySuccessful", message);
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModifySuccessful", message);
         Ok(Outcome::Done)
     }
 
@@ -316,12 +324,16 @@ impl Resizer {
         let patch = cancel_patch(&claim);
         let claim = self.write(claim, patch).await?;
         let message = "No other VolumeAttributesClass is asked for any more";
-        self.context.events.normal(claim.as_ref(), "VolumeModifyCanceled", message);
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModifyCanceled", message);
         Ok(Outcome::Done)
     }
 
     fn warn_of_modify(&self, claim: &PersistentVolumeClaim, message: String) {
-        self.context.events.warning(claim, "VolumeModifyFailed", message);
+        self.context
+            .events
+            .warning(claim, "VolumeModifyFailed", message);
     }
 }
 

@@ -104,7 +104,10 @@ fn patches() {
     let begun = claim("b", "a", "InProgress b", false);
     let status = |patch: Option<Value>| patch.map(|patch| patch["status"].clone());
     let pending = status(pending_patch(&plain)).unwrap();
-    assert_eq!(pending, json!({"modifyVolumeStatus": {"status": "Pending"}}));
+    assert_eq!(
+        pending,
+        json!({"modifyVolumeStatus": {"status": "Pending"}})
+    );
     assert_eq!(pending_patch(&claim("b", "a", "Pending", false)), None);
 
     let begin = status(begin_patch(&plain, "b")).unwrap();
@@ -113,7 +116,10 @@ fn patches() {
         json!({"status": "InProgress", "targetVolumeAttributesClassName": "b"})
     );
     assert_eq!(begin["conditions"][0]["type"], MODIFYING);
-    assert_eq!(begin["conditions"][0]["message"], "Modifying the volume to \"b\" is in progress.");
+    assert_eq!(
+        begin["conditions"][0]["message"],
+        "Modifying the volume to \"b\" is in progress."
+    );
 
     let infeasible = json!({"status": "Infeasible", "targetVolumeAttributesClassName": "b"});
     let running = "is still in progress";
@@ -125,7 +131,10 @@ fn patches() {
         (Status::cancelled("x"), Value::Null, running),
     ] {
         let code = code_name(error.code());
-        let failure = Failure { call: "ControllerModifyVolume", status: error };
+        let failure = Failure {
+            call: "ControllerModifyVolume",
+            status: error,
+        };
         let failed = status(failure_patch(&begun, "b", &failure)).unwrap();
         assert_eq!(failed["modifyVolumeStatus"], expected, "{code}");
         assert_eq!(failed["conditions"][1]["reason"], code);
@@ -146,7 +155,10 @@ fn patches() {
         })
     );
     let cancel = status(cancel_patch(&claim("", "a", "Infeasible b", true))).unwrap();
-    assert_eq!(cancel, json!({"conditions": [{"$patch": "delete", "type": MODIFYING}]}));
+    assert_eq!(
+        cancel,
+        json!({"conditions": [{"$patch": "delete", "type": MODIFYING}]})
+    );
 }
 
 #[test]
@@ -164,7 +176,10 @@ fn secrets() {
     for (annotations, expected) in [
         (both, "modify"),
         (json!({MODIFY_SECRET_NAME: "modify"}), "expand"),
-        (json!({MODIFY_SECRET_NAME: "", MODIFY_SECRET_NAMESPACE: ""}), "expand"),
+        (
+            json!({MODIFY_SECRET_NAME: "", MODIFY_SECRET_NAMESPACE: ""}),
+            "expand",
+        ),
         (json!({}), "expand"),
     ] {
         let secret = secret_of(&volume(annotations)).unwrap();

@@ -50,6 +50,8 @@ pub(crate) async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
 async fn is_served(kube: &Kube, crd: &CustomResourceDefinition) -> Result<bool, ApiError> {
     let version = crd.spec.versions.first().map(|version| &version.name);
     let version = version.map(String::as_str).unwrap_or_default();
-    let served = kube.served(&format!("{}/{version}", crd.spec.group)).await?;
+    let served = kube
+        .served(&format!("{}/{version}", crd.spec.group))
+        .await?;
     Ok(served.contains(&crd.spec.names.plural))
 }

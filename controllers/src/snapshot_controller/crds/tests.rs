@@ -61,7 +61,11 @@ fn agree(path: &str, ours: &Value, committed: &Value) {
         assert_eq!(names(&committed[key]), names(&ours[key]), "{key} of {path}");
     }
     for (name, ours) in ours["properties"].as_object().into_iter().flatten() {
-        agree(&format!("{path}.{name}"), ours, &committed["properties"][name]);
+        agree(
+            &format!("{path}.{name}"),
+            ours,
+            &committed["properties"][name],
+        );
     }
     for key in ["items", "additionalProperties"] {
         if ours[key].is_object() {
@@ -92,17 +96,29 @@ fn definitions_agree_with_the_types() {
 
 /// The fields that a CEL rule reads from its own object.
 fn fields_of(rule: &str) -> Vec<String> {
-    let rule = rule.replace("oldSelf.", "self.").replace("__namespace__", "namespace");
-    let field =
-        |text: &str| text.split(|c: char| !c.is_ascii_alphanumeric()).next().map(str::to_owned);
+    let rule = rule
+        .replace("oldSelf.", "self.")
+        .replace("__namespace__", "namespace");
+    let field = |text: &str| {
+        text.split(|c: char| !c.is_ascii_alphanumeric())
+            .next()
+            .map(str::to_owned)
+    };
     rule.split("self.").skip(1).filter_map(field).collect()
 }
 
 fn check_rules(schema: &Value, checked: &mut usize) {
-    for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+    for rule in schema["x-kubernetes-validations"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
         *checked += 1;
         for field in fields_of(rule["rule"].as_str().unwrap()) {
-            assert!(schema["properties"][&field].is_object(), "{field} in {rule}");
+            assert!(
+                schema["properties"][&field].is_object(),
+                "{field} in {rule}"
+            );
         }
     }
     for (_, inner) in schema["properties"].as_object().into_iter().flatten() {
@@ -147,7 +163,12 @@ fn groups_are_served_in_their_beta_version_too() {
         let versions = crd["spec"]["versions"].as_array().unwrap();
         let named: Vec<_> = versions
             .iter()
-            .map(|version| (version["name"].as_str().unwrap(), version["storage"] == true))
+            .map(|version| {
+                (
+                    version["name"].as_str().unwrap(),
+                    version["storage"] == true,
+                )
+            })
             .collect();
         if !name.contains("group") {
             assert_eq!(named, [("v1", true)], "{name}");
@@ -173,10 +194,20 @@ fn what_a_field_may_be() {
         (content, "spec", "required", of_content),
         (content, "status.creationTime", "format", json!("int64")),
         (content, "status.restoreSize", "minimum", json!(0.0)),
-        (content, "spec.volumeSnapshotRef", "x-kubernetes-map-type", json!("atomic")),
+        (
+            content,
+            "spec.volumeSnapshotRef",
+            "x-kubernetes-map-type",
+            json!("atomic"),
+        ),
         (snapshot, "", "required", json!(["spec"])),
         (snapshot, "spec", "required", json!(["source"])),
-        (snapshot, "status.creationTime", "format", json!("date-time")),
+        (
+            snapshot,
+            "status.creationTime",
+            "format",
+            json!("date-time"),
+        ),
         (group, "spec.source.selector", "type", json!("object")),
     ] {
         let mut found = part(root(crd), path)[field].clone();
@@ -186,7 +217,10 @@ fn what_a_field_may_be() {
         assert_eq!(found, expected, "{path} {field}");
     }
     let status = |crd: &Value| crd["spec"]["versions"][0]["subresources"]["status"].is_object();
-    assert_eq!(all.iter().map(status).collect::<Vec<_>>(), [false, true, true, false, true, true]);
+    assert_eq!(
+        all.iter().map(status).collect::<Vec<_>>(),
+        [false, true, true, false, true, true]
+    );
 }
 
 #[test]

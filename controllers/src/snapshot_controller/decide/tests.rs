@@ -48,7 +48,11 @@ pub(crate) fn expect<K: Kind>(
         Step::Mark => "mark".to_owned(),
         Step::DeleteContent => "delete content".to_owned(),
         Step::Fail(failure) => {
-            let ready = if failure.unready { "" } else { " (still ready)" };
+            let ready = if failure.unready {
+                ""
+            } else {
+                " (still ready)"
+            };
             format!("{}{ready}: {}", failure.reason, failure.message)
         }
         Step::Own(step) => own(step),
@@ -132,7 +136,10 @@ impl Sample for Groups {
             .replace("SnapshotV", "GroupSnapshotV")
             .replace("olumeSnapshot", "olumeGroupSnapshot")
             .replace("olumeGroupSnapshotHandles", "olumeSnapshotHandles")
-            .replace("default snapshot class of", "default group snapshot class of")
+            .replace(
+                "default snapshot class of",
+                "default group snapshot class of",
+            )
             .replace(
                 "snapshot.storage.kubernetes.io/is-default",
                 "groupsnapshot.storage.kubernetes.io/is-default",
@@ -165,10 +172,19 @@ fn without_a_content<K: Sample>() {
     for (snapshot, expected) in [
         (class(json!("none")), no_class),
         (class(Value::Null), no_default),
-        (source(json!({K::SELECTOR: null})), "SnapshotValidationError: exactly one"),
-        (source(json!({given: "c"})), "SnapshotValidationError: exactly one"),
+        (
+            source(json!({K::SELECTOR: null})),
+            "SnapshotValidationError: exactly one",
+        ),
+        (
+            source(json!({given: "c"})),
+            "SnapshotValidationError: exactly one",
+        ),
         (source(json!({K::SELECTOR: null, given: "c"})), no_content),
-        (ready, "SnapshotContentMissing: its VolumeSnapshotContent is missing"),
+        (
+            ready,
+            "SnapshotContentMissing: its VolumeSnapshotContent is missing",
+        ),
     ] {
         run::<K>(&snapshot, None, expected);
     }
@@ -181,7 +197,10 @@ fn with_a_content<K: Sample>() {
     let (new, bound) = (json!({}), json!({"status": status(false)}));
     let ready = json!({"status": status(true)});
     // A missing class does not block a snapshot that has its content.
-    let unclassed = with(bound.clone(), json!({"spec": {"volumeSnapshotClassName": "gone"}}));
+    let unclassed = with(
+        bound.clone(),
+        json!({"spec": {"volumeSnapshotClassName": "gone"}}),
+    );
     let mismatch = json!({"spec": {"source": K::handles()}});
     let first = format!("status {}", status(false));
     for (snapshot, content, expected) in [
@@ -189,11 +208,27 @@ fn with_a_content<K: Sample>() {
         (&bound, json!({}), "done"),
         (&unclassed, json!({}), "done"),
         (&new, mismatch, "SnapshotContentMismatch"),
-        (&new, reference(json!({"uid": "other"})), "SnapshotContentMisbound"),
-        (&new, reference(json!({"uid": null})), "SnapshotContentMisbound"),
-        (&new, reference(json!({"namespace": "n"})), "SnapshotContentMisbound"),
+        (
+            &new,
+            reference(json!({"uid": "other"})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            &new,
+            reference(json!({"uid": null})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            &new,
+            reference(json!({"namespace": "n"})),
+            "SnapshotContentMisbound",
+        ),
         (&ready, json!({}), "done"),
-        (&ready, reference(json!({"uid": "other"})), "SnapshotMisbound"),
+        (
+            &ready,
+            reference(json!({"uid": "other"})),
+            "SnapshotMisbound",
+        ),
     ] {
         run::<K>(snapshot, Some(&content), expected);
     }
@@ -219,8 +254,16 @@ fn with_a_content_made_beforehand<K: Sample>() {
         (Value::Null, bound, "status"),
         (json!("fast"), classed, "status"),
         (json!("fast"), mismatch, "SnapshotContentMismatch"),
-        (json!("fast"), reference(json!({"name": "other"})), "SnapshotContentMisbound"),
-        (json!("fast"), reference(json!({"uid": "other"})), "SnapshotContentMisbound"),
+        (
+            json!("fast"),
+            reference(json!({"name": "other"})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            json!("fast"),
+            reference(json!({"uid": "other"})),
+            "SnapshotContentMisbound",
+        ),
     ] {
         let source = json!({K::SELECTOR: null, "volumeSnapshotContentName": "c"});
         let snapshot = json!({"spec": {"source": source, "volumeSnapshotClassName": class}});
@@ -232,8 +275,10 @@ fn with_a_content_made_beforehand<K: Sample>() {
 fn default_classes<K: Sample>() {
     let key = "snapshot.storage.kubernetes.io/is-default-class";
     let class = |name: &str, driver: &str, default: &str| {
-        of(K::value(&json!({"metadata": {"name": name, "annotations": {key: default}},
-            "driver": driver, "deletionPolicy": "Delete"})))
+        of(K::value(
+            &json!({"metadata": {"name": name, "annotations": {key: default}},
+            "driver": driver, "deletionPolicy": "Delete"}),
+        ))
     };
     let (own, other) = ("csi.example", "other.example");
     let two = "2 default snapshot classes were found of driver csi.example";

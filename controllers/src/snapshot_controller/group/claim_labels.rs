@@ -106,7 +106,10 @@ impl Indexes {
         } else {
             numbers.extend(labels.iter().map(|(key, value)| self.number(key, value)));
         }
-        numbers.into_iter().map(|number| (number, is_bound, name.clone())).collect()
+        numbers
+            .into_iter()
+            .map(|number| (number, is_bound, name.clone()))
+            .collect()
     }
 
     fn change(
@@ -132,9 +135,18 @@ impl Indexes {
     /// Drops the largest indexes while there are more entries than this.
     fn limit(&mut self, max: usize) {
         while self.entries > max {
-            let largest = self.namespaces.iter_mut().max_by_key(|(_, known)| known.len());
-            let Some((namespace, known)) = largest else { return };
-            tracing::info!(namespace, entries = known.len(), "too many claims for an index");
+            let largest = self
+                .namespaces
+                .iter_mut()
+                .max_by_key(|(_, known)| known.len());
+            let Some((namespace, known)) = largest else {
+                return;
+            };
+            tracing::info!(
+                namespace,
+                entries = known.len(),
+                "too many claims for an index"
+            );
             self.entries -= known.len();
             known.entries = None;
         }
@@ -158,7 +170,11 @@ impl Indexes {
                 let same = move |entry: &&Entry| (entry.0, entry.1) == (number, is_bound);
                 entries.range::<Entry, _>(from..).take_while(same)
             };
-            numbers.iter().flat_map(|number| of(*number)).map(|entry| entry.2.clone()).collect()
+            numbers
+                .iter()
+                .flat_map(|number| of(*number))
+                .map(|entry| entry.2.clone())
+                .collect()
         };
         Some(named(false).into_iter().chain(named(true)).collect())
     }
@@ -186,7 +202,9 @@ impl ClaimLabels {
             let mut indexes = followed.lock();
             let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
             let known = indexes.namespaces.get_mut(namespace);
-            let Some(known) = known.filter(|known| known.entries.is_some()) else { return };
+            let Some(known) = known.filter(|known| known.entries.is_some()) else {
+                return;
+            };
             if !known.read.initialized() {
                 known.reported.insert(claim.name_any().into());
             }
@@ -198,7 +216,11 @@ impl ClaimLabels {
             }
             indexes.limit(max);
         });
-        ClaimLabels { claims, indexes, max }
+        ClaimLabels {
+            claims,
+            indexes,
+            max,
+        }
     }
 
     /// The claims of a namespace that a selector fits, read one by one. Of the claims that an index
@@ -215,8 +237,13 @@ impl ClaimLabels {
         let (claims, of) = (self.claims.clone(), namespace.to_owned());
         let indexed = candidates
             .map(move |names| names.into_iter().map(move |name| claims.get_in(&of, &name)));
-        let each = indexed.is_none().then(|| self.claims.each_in(namespace).map(Some));
-        let all = indexed.into_iter().flatten().chain(each.into_iter().flatten());
+        let each = indexed
+            .is_none()
+            .then(|| self.claims.each_in(namespace).map(Some));
+        let all = indexed
+            .into_iter()
+            .flatten()
+            .chain(each.into_iter().flatten());
         all.map(move |claim| claim.filter(|claim| selector.matches(claim.labels())))
     }
 
@@ -228,7 +255,10 @@ impl ClaimLabels {
             .map(|(_, known)| known.len())
             .sum();
         indexes.entries -= forgotten;
-        let known = indexes.namespaces.entry(namespace.to_owned()).or_insert_with(Namespace::new);
+        let known = indexes
+            .namespaces
+            .entry(namespace.to_owned())
+            .or_insert_with(Namespace::new);
         known.used = Instant::now();
         known.read.clone()
     }
@@ -250,7 +280,10 @@ impl ClaimLabels {
     /// Enters a claim as it was read. False if its namespace has no index any more.
     fn enter(&self, namespace: &str, claim: &PersistentVolumeClaim) -> bool {
         let mut indexes = self.indexes.lock();
-        let known = indexes.namespaces.get(namespace).filter(|known| known.entries.is_some());
+        let known = indexes
+            .namespaces
+            .get(namespace)
+            .filter(|known| known.entries.is_some());
         let Some(known) = known else { return false };
         if !known.reported.contains(&*claim.name_any()) {
             indexes.change(namespace, None, Some(claim));

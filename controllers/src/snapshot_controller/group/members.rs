@@ -70,7 +70,12 @@ pub(super) async fn listed(
             [volume] => Some(volume.clone()),
             _ => None,
         };
-        members.push(Member { info, snapshot, content: member_content, volume });
+        members.push(Member {
+            info,
+            snapshot,
+            content: member_content,
+            volume,
+        });
     }
     members
 }
@@ -86,7 +91,12 @@ pub(super) fn next(
         return Ok(None);
     };
     for member in &facts.own.members {
-        let whole = Whole { facts, group_content, handle, member };
+        let whole = Whole {
+            facts,
+            group_content,
+            handle,
+            member,
+        };
         if let Some(step) = whole.next()? {
             return Ok(Some(step));
         }
@@ -127,7 +137,10 @@ impl Whole<'_> {
         }
         // This step precedes binding: the first status of a member must contain its group.
         if let Some(status) = self.content_status(content) {
-            return Ok(Some(GroupStep::MemberContentStatus(content.clone(), status)));
+            return Ok(Some(GroupStep::MemberContentStatus(
+                content.clone(),
+                status,
+            )));
         }
         if snapshot.bound_content().is_none() {
             let name = content.name_any();
@@ -161,7 +174,9 @@ impl Whole<'_> {
             ..ObjectMeta::default()
         };
         // A snapshot needs a source. If the volume is gone, the source is a claim without a name.
-        let claim = claim.and_then(|claim| claim.name.clone()).unwrap_or_default();
+        let claim = claim
+            .and_then(|claim| claim.name.clone())
+            .unwrap_or_default();
         VolumeSnapshot {
             metadata,
             spec: VolumeSnapshotSpec {
@@ -206,7 +221,11 @@ impl Whole<'_> {
             },
             source_volume_mode: self.volume_mode().map(str::to_owned),
         };
-        VolumeSnapshotContent { metadata, spec, status: None }
+        VolumeSnapshotContent {
+            metadata,
+            spec,
+            status: None,
+        }
     }
 
     /// The mode of the member's volume when the group was taken, or the volume's mode now: its object

@@ -14,7 +14,9 @@ use crate::snapshots::content::BLOCK_VOLUMES;
 
 /// Notes the modes of these volumes at the content that is made of them.
 pub(super) fn note(content: &mut ObjectMeta, volumes: &[&PersistentVolume]) {
-    let blocks = volumes.iter().filter(|volume| pv::volume_mode(volume) == pvc::BLOCK);
+    let blocks = volumes
+        .iter()
+        .filter(|volume| pv::volume_mode(volume) == pvc::BLOCK);
     let handles = blocks.filter_map(|volume| Some(&*pv::csi(volume)?.volume_handle));
     let handles = serde_json::Value::from_iter(handles);
     let annotations = content.annotations.get_or_insert_with(BTreeMap::new);
@@ -30,5 +32,9 @@ pub(super) fn of(content: &VolumeGroupSnapshotContent, handle: &str) -> Option<&
         return None;
     }
     let is_block = blocks.iter().any(|block| block == handle);
-    Some(if is_block { pvc::BLOCK } else { pvc::FILESYSTEM })
+    Some(if is_block {
+        pvc::BLOCK
+    } else {
+        pvc::FILESYSTEM
+    })
 }

@@ -50,7 +50,10 @@ fn claim(number: usize, claim: Value, volume: Value) -> Claim {
         "claimRef": {"namespace": "team", "name": name, "uid": name}, "volumeMode": "Block",
     }});
     let its = testing::volume(&format!("pv-{number}"), DRIVER, &format!("vol-{number}"));
-    (of(with(it, &claim)), Some(of(with(with(its, &of_claim), &volume))))
+    (
+        of(with(it, &claim)),
+        Some(of(with(with(its, &of_claim), &volume))),
+    )
 }
 
 type Claim = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
@@ -66,7 +69,11 @@ pub(crate) fn facts(it: Value) -> Facts {
             claims: vec![
                 claim(1, json!({}), json!({})),
                 claim(2, json!({}), json!({})),
-                claim(3, json!({"metadata": {"labels": {"app": "web"}}}), json!({})),
+                claim(
+                    3,
+                    json!({"metadata": {"labels": {"app": "web"}}}),
+                    json!({}),
+                ),
             ],
             members: Vec::new(),
             owned: Vec::new(),
@@ -95,7 +102,10 @@ fn before_there_is_a_content() {
             {"key": "app", "operator": operator, "values": ["db"]}]}))
     };
     let of = |volumes: &[usize]| {
-        let handles: Vec<_> = volumes.iter().map(|number| format!("vol-{number}")).collect();
+        let handles: Vec<_> = volumes
+            .iter()
+            .map(|number| format!("vol-{number}"))
+            .collect();
         format!("create of {}", json!({"volumeHandles": handles}))
     };
     let failure = |why| format!("GroupSnapshotContentCreationFailed: {why}");
@@ -106,7 +116,10 @@ fn before_there_is_a_content() {
         (expression("In"), of(&[1, 2])),
         (expression("NotIn"), of(&[3])),
         (labels(Value::Null), of(&[1, 2, 3])),
-        (labels(json!({"app": "none"})), failure("its selector fits no claim")),
+        (
+            labels(json!({"app": "none"})),
+            failure("its selector fits no claim"),
+        ),
         (expression("Near"), failure("selector")),
         (bare, "finalizers 1".to_owned()),
     ] {
@@ -121,14 +134,37 @@ fn what_a_group_is_of() {
         "VolumeGroupSnapshotClass fast is of driver csi.example, but volume pv-2 is of other";
     let pending = json!({"status": {"phase": "Pending"}});
     for (claim_is, volume_is, expected) in [
-        (json!({}), affine("1"), "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}"),
-        (json!({}), affine("2"), "the volumes are on different nodes (node-1, node-2)"),
-        (pending, json!({}), "claim data-2 is not bound to a volume yet"),
-        (json!({}), json!({"spec": {"csi": null}}), "volume pv-2 is not of a CSI driver"),
-        (json!({}), json!({"spec": {"csi": {"driver": "other"}}}), of_other),
+        (
+            json!({}),
+            affine("1"),
+            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
+        ),
+        (
+            json!({}),
+            affine("2"),
+            "the volumes are on different nodes (node-1, node-2)",
+        ),
+        (
+            pending,
+            json!({}),
+            "claim data-2 is not bound to a volume yet",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"csi": null}}),
+            "volume pv-2 is not of a CSI driver",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"csi": {"driver": "other"}}}),
+            of_other,
+        ),
     ] {
         let mut facts = facts(group(json!({})));
-        facts.own.claims = vec![claim(1, json!({}), affine("1")), claim(2, claim_is, volume_is)];
+        facts.own.claims = vec![
+            claim(1, json!({}), affine("1")),
+            claim(2, claim_is, volume_is),
+        ];
         let node = |number: &str| {
             of(json!({"metadata": {"name": format!("node-{number}"),
                 "labels": {"on": number}}}))
@@ -188,7 +224,11 @@ fn with_a_content() {
     let copied = "status {\"creationTime\":\"2026-01-02T03:04:05Z\",\"readyToUse\":true}";
     for (changes, content_is, expected) in [
         (bound(false), taken.clone(), copied),
-        (json!({"metadata": {"finalizers": null}}), json!({}), "finalizers 1"),
+        (
+            json!({"metadata": {"finalizers": null}}),
+            json!({}),
+            "finalizers 1",
+        ),
         (bound(true), taken, "done"),
     ] {
         let mut facts = facts(group(changes));

@@ -57,7 +57,10 @@ fn volume(changes: Value) -> Value {
     let of_claim = json!({"spec": {
         "claimRef": {"namespace": "team", "name": "data", "uid": "c"}, "volumeMode": "Filesystem",
     }});
-    with(with(testing::volume("pv", DRIVER, "vol-1"), &of_claim), &changes)
+    with(
+        with(testing::volume("pv", DRIVER, "vol-1"), &of_claim),
+        &changes,
+    )
 }
 
 /// Facts with everything except the content.
@@ -111,13 +114,33 @@ fn what_a_snapshot_is_of() {
     let mut unheld = deleting.clone();
     unheld["metadata"]["finalizers"] = json!(["x"]);
     for (claim_is, volume_is, expected) in [
-        (json!({"metadata": {"finalizers": ["x"]}}), json!({}), "claim finalizers 2"),
+        (
+            json!({"metadata": {"finalizers": ["x"]}}),
+            json!({}),
+            "claim finalizers 2",
+        ),
         (deleting, json!({}), "create"),
         (unheld, json!({}), "claim data is being deleted"),
-        (json!({"status": {"phase": "Pending"}}), json!({}), "not bound to a volume yet"),
-        (json!({}), spec(json!({"claimRef": {"uid": "other"}})), "pv is not bound to claim data"),
-        (json!({}), spec(json!({"csi": null})), "volume pv is not of a CSI driver"),
-        (json!({}), spec(json!({"csi": {"driver": "other.example"}})), of_other),
+        (
+            json!({"status": {"phase": "Pending"}}),
+            json!({}),
+            "not bound to a volume yet",
+        ),
+        (
+            json!({}),
+            spec(json!({"claimRef": {"uid": "other"}})),
+            "pv is not bound to claim data",
+        ),
+        (
+            json!({}),
+            spec(json!({"csi": null})),
+            "volume pv is not of a CSI driver",
+        ),
+        (
+            json!({}),
+            spec(json!({"csi": {"driver": "other.example"}})),
+            of_other,
+        ),
     ] {
         let mut facts = facts(snapshot(json!({})));
         facts.own.claim = Some(of(claim(claim_is)));
@@ -128,13 +151,18 @@ fn what_a_snapshot_is_of() {
     facts.own.volume = None;
     expect(&facts, "the volume of claim data does not exist");
     facts.own.claim = None;
-    expect(&facts, "SnapshotContentCreationFailed: there is no claim \"data\"");
+    expect(
+        &facts,
+        "SnapshotContentCreationFailed: there is no claim \"data\"",
+    );
 }
 
 #[test]
 fn the_content_made() {
     let mut facts = facts(snapshot(json!({})));
-    facts.nodes = Some(vec![of(json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}))]);
+    facts.nodes = Some(vec![of(
+        json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}),
+    )]);
     let affinity = testing::affinity("on", &["1"]);
     facts.own.volume = Some(of(volume(json!({"spec": {"nodeAffinity": affinity}}))));
     let secret = json!({"parameters": {
@@ -213,7 +241,12 @@ fn members_of_groups() {
         (&owned, json!({}), GroupOfContent::None, "status"),
         (&owned, unbound, GroupOfContent::None, "wait"),
         (&owned, json!({}), GroupOfContent::Unknown, "wait"),
-        (&owned, json!({}), named, "\"volumeGroupSnapshotName\":\"g\""),
+        (
+            &owned,
+            json!({}),
+            named,
+            "\"volumeGroupSnapshotName\":\"g\"",
+        ),
         (&ready, json!({}), GroupOfContent::None, "adopt g g"),
         (&adopted, json!({}), GroupOfContent::None, "done"),
     ] {
@@ -241,7 +274,9 @@ fn a_claim_is_protected_again() {
         (&deleting, "vol-1", bound),
         (&json!({}), "vol-1", bound),
     ] {
-        let mut facts = facts(snapshot(json!({"status": {"error": {"message": "no class"}}})));
+        let mut facts = facts(snapshot(
+            json!({"status": {"error": {"message": "no class"}}}),
+        ));
         facts.own.claim = Some(of(claim(claim_is.clone())));
         let source = json!({"spec": {"source": {"volumeHandle": taken_of}}});
         facts.content = Some(of(content(source)));

@@ -74,9 +74,12 @@ async fn what_a_group_reads() {
     ] {
         let world = World::new(&[]);
         let controller = controller(&world);
-        for (name, app, more) in
-            [("a", "db", &none), ("b", "db", b), ("c", "web", &none), ("d", "db", &none)]
-        {
+        for (name, app, more) in [
+            ("a", "db", &none),
+            ("b", "db", b),
+            ("c", "web", &none),
+            ("d", "db", &none),
+        ] {
             claim(&world, name, app, more);
         }
         let content = json!({
@@ -91,7 +94,10 @@ async fn what_a_group_reads() {
         // A group that is being deleted asks for its content.
         world.api.put(content);
         let group = crate::testing::read(group("g", selector("db"), more.clone()));
-        let facts = controller.watches.gather::<Groups>(&controller.kube, Arc::new(group)).await;
+        let facts = controller
+            .watches
+            .gather::<Groups>(&controller.kube, Arc::new(group))
+            .await;
         let claims = facts.expect("an answer").own.claims;
         let read: Vec<_> = claims.iter().map(|(claim, _)| claim.name_any()).collect();
         assert_eq!(read.join(" "), expected, "{b} {more} {has_content}");

@@ -53,9 +53,21 @@ async fn a_content_goes_with_a_snapshot_that_was_seen() {
         // It left the cache only: it is too large.
         (json!({}), Some("u"), false),
         (json!({"spec": {"deletionPolicy": "Retain"}}), None, false),
-        (json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}}), None, false),
-        (json!({"spec": {"volumeSnapshotRef": {"uid": null}}}), None, false),
-        (json!({"spec": {"volumeSnapshotRef": {"uid": "w"}}}), None, false),
+        (
+            json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}}),
+            None,
+            false,
+        ),
+        (
+            json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
+            None,
+            false,
+        ),
+        (
+            json!({"spec": {"volumeSnapshotRef": {"uid": "w"}}}),
+            None,
+            false,
+        ),
     ] {
         let world = World::new(&[]);
         let controller = controller(&world);
@@ -71,11 +83,15 @@ async fn a_content_goes_with_a_snapshot_that_was_seen() {
         controller.watches.snapshots.note_deleted("team", "snap");
         work_all(&controller).await;
         let left = left(&world);
-        let is_deleted =
-            left.as_ref().is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
+        let is_deleted = left
+            .as_ref()
+            .is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
         assert_eq!(is_deleted, goes, "{what}: {left:?}");
         let is_marked = left.is_some_and(|it| !it["metadata"]["annotations"].is_null());
-        assert_eq!(is_marked, goes, "{what}: the snapshotter waits for the mark");
+        assert_eq!(
+            is_marked, goes,
+            "{what}: the snapshotter waits for the mark"
+        );
     }
 }
 
@@ -121,7 +137,9 @@ async fn a_content_goes_with_a_group_that_was_seen() {
     let content = names::group_content_name("g");
     let key = Key::GroupOrphan(ObjectKey::new(Some("team"), &content), "g".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    let left = world.api.get(&format!("volumegroupsnapshotcontents/{content}"));
+    let left = world
+        .api
+        .get(&format!("volumegroupsnapshotcontents/{content}"));
     assert!(left.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()));
 }
 
@@ -162,7 +180,10 @@ async fn a_claim_that_is_too_large_is_let_go() {
     controller.watches.claims.note_left_out("team", "data");
     let key = Key::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
+    let claim = world
+        .api
+        .get("persistentvolumeclaims/data")
+        .expect("the claim");
     assert_eq!(claim["metadata"]["finalizers"], json!(["x/other"]));
     assert!(claim["metadata"]["labels"]["a"].is_string());
 }

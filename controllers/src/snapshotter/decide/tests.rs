@@ -60,10 +60,19 @@ fn content<K: Sample>(words: &str) -> K {
                 ("", json!({"status": failed}))
             }
             "grouped" => ("/status", json!({"volumeGroupSnapshotHandle": "g"})),
-            "creating" => ("/metadata/annotations", json!({K::KEYS.being_created: "yes"})),
-            "deleting" => ("/metadata/annotations", json!({K::KEYS.being_deleted: "yes"})),
+            "creating" => (
+                "/metadata/annotations",
+                json!({K::KEYS.being_created: "yes"}),
+            ),
+            "deleting" => (
+                "/metadata/annotations",
+                json!({K::KEYS.being_deleted: "yes"}),
+            ),
             "member" => ("/metadata/annotations", json!({GROUP_HANDLE: "yes"})),
-            "!" => ("/metadata", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})),
+            "!" => (
+                "/metadata",
+                json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+            ),
             "released" => ("/metadata", json!({"finalizers": ["other"]})),
             "versioned" => ("/metadata", json!({"resourceVersion": "7"})),
             "labelled" => ("/metadata", json!({"labels": {"managed-by": "n"}})),

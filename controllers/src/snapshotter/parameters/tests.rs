@@ -1,11 +1,17 @@
 use super::*;
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
-    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    entries
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 fn at(namespace: &str, name: &str) -> Option<SecretReference> {
-    Some(SecretReference { namespace: Some(namespace.to_owned()), name: Some(name.to_owned()) })
+    Some(SecretReference {
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+    })
 }
 
 #[test]
@@ -18,12 +24,18 @@ fn parameters_for_the_driver() {
         ("csi.storage.k8s.io/group-snapshotter-secret-name", "a"),
         ("csi.storage.k8s.io/group-snapshotter-secret-namespace", "a"),
         ("csi.storage.k8s.io/group-snapshotter-get-secret-name", "a"),
-        ("csi.storage.k8s.io/group-snapshotter-get-secret-namespace", "a"),
+        (
+            "csi.storage.k8s.io/group-snapshotter-get-secret-namespace",
+            "a",
+        ),
         ("csiSnapshotterSecretName", "kept"),
         ("pool", "fast"),
     ];
     let kept = for_driver(Some(&map(&own))).unwrap();
-    assert_eq!(kept, map(&[("csiSnapshotterSecretName", "kept"), ("pool", "fast")]));
+    assert_eq!(
+        kept,
+        map(&[("csiSnapshotterSecretName", "kept"), ("pool", "fast")])
+    );
     assert!(for_driver(None).unwrap().is_empty());
     for unknown in ["fstype", "snapshotter-secret", "provisioner-secret-name"] {
         let key = format!("{RESERVED}{unknown}");

@@ -24,8 +24,14 @@ fn news_of_snapshots() {
     let mut timed = reported(true);
     let moment = timed.creation_time.get_or_insert_default();
     (moment.seconds, moment.nanos) = (1_700_000_000, 7);
-    let sizeless = csi::Snapshot { size_bytes: 0, ..reported(true) };
-    let grouped = csi::Snapshot { group_snapshot_id: "g".to_owned(), ..reported(true) };
+    let sizeless = csi::Snapshot {
+        size_bytes: 0,
+        ..reported(true)
+    };
+    let grouped = csi::Snapshot {
+        group_snapshot_id: "g".to_owned(),
+        ..reported(true)
+    };
     let known = json!({"snapshotHandle": "h", "creationTime": 5, "restoreSize": 10,
         "readyToUse": false, "error": {"message": "no"}});
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
@@ -34,14 +40,30 @@ fn news_of_snapshots() {
     let moment = 1_700_000_000_000_000_007_i64;
     let in_group = json!({"readyToUse": true, "error": null, "volumeGroupSnapshotHandle": "g"});
     for (old, reported, expected) in [
-        (Value::Null, reported(false), sized(json!({"readyToUse": false}))),
-        (Value::Null, timed, sized(json!({"creationTime": moment, "readyToUse": true}))),
+        (
+            Value::Null,
+            reported(false),
+            sized(json!({"readyToUse": false})),
+        ),
+        (
+            Value::Null,
+            timed,
+            sized(json!({"creationTime": moment, "readyToUse": true})),
+        ),
         (Value::Null, sizeless, news(json!({"readyToUse": true}))),
-        (failed.clone(), reported(true), sized(json!({"readyToUse": true, "error": null}))),
+        (
+            failed.clone(),
+            reported(true),
+            sized(json!({"readyToUse": true, "error": null})),
+        ),
         // A snapshot that is not ready keeps its last error.
         (failed, reported(false), sized(json!({}))),
         (known.clone(), reported(false), Value::Null),
-        (known.clone(), reported(true), json!({"readyToUse": true, "error": null})),
+        (
+            known.clone(),
+            reported(true),
+            json!({"readyToUse": true, "error": null}),
+        ),
         (known, grouped, in_group),
     ] {
         let status: Option<VolumeSnapshotContentStatus> = read(old.clone());
@@ -73,21 +95,37 @@ fn news_of_group_snapshots() {
         ])
     };
     let taken = "2023-11-14T22:13:20Z";
-    let news =
-        |fields| set(json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken}), fields);
+    let news = |fields| {
+        set(
+            json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken}),
+            fields,
+        )
+    };
     let known = news(json!({"readyToUse": false, "volumeSnapshotInfoList": infos(false)}));
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
-    let timeless = csi::VolumeGroupSnapshot { creation_time: None, ..group(true) };
+    let timeless = csi::VolumeGroupSnapshot {
+        creation_time: None,
+        ..group(true)
+    };
     let of_epoch = news(json!({"creationTime": "1970-01-01T00:00:00Z", "readyToUse": true}));
     for (old, reported, members, expected) in [
         (Value::Null, group(false), true, known.clone()),
-        (failed, group(true), false, news(json!({"readyToUse": true, "error": null}))),
+        (
+            failed,
+            group(true),
+            false,
+            news(json!({"readyToUse": true, "error": null})),
+        ),
         (Value::Null, timeless, false, of_epoch),
         (known.clone(), group(false), true, Value::Null),
         (known, group(true), true, json!({"readyToUse": true})),
     ] {
         let status: Option<VolumeGroupSnapshotContentStatus> = read(old.clone());
-        let members = if members { reported.snapshots.clone() } else { Vec::new() };
+        let members = if members {
+            reported.snapshots.clone()
+        } else {
+            Vec::new()
+        };
         let new = of_group(status.as_ref(), &reported, &members).unwrap_or_default();
         assert_eq!(new, expected, "{old}");
     }

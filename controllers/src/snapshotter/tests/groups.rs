@@ -89,7 +89,10 @@ async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
     let rig = rig(and(deleted::<Groups>(), marked));
     let full = no_room(tonic::Code::ResourceExhausted, "full".to_owned());
     rig.answers.group(Err(full));
-    assert_eq!(rig.reconcile().await, Outcome::RequeueAfter(std::time::Duration::ZERO));
+    assert_eq!(
+        rig.reconcile().await,
+        Outcome::RequeueAfter(std::time::Duration::ZERO)
+    );
     assert_eq!(rig.reconcile().await, Outcome::Done);
     assert_eq!(rig.content(), Value::Null);
 }
@@ -146,8 +149,10 @@ async fn single_snapshots_do_not_wait_for_groups() {
     world.api.hide("volumegroupsnapshotclasses", 404);
     answers.single(Ok(snapshot(true)));
     let mut context = world.context.clone();
-    context.caches =
-        Arc::new(Caches::new(crate::testing::client(&world.api), context.stop.clone()));
+    context.caches = Arc::new(Caches::new(
+        crate::testing::client(&world.api),
+        context.stop.clone(),
+    ));
     let running = tokio::spawn(run(context.clone(), options()));
     let is_ready = || {
         let content = world.api.get("volumesnapshotcontents/c");

@@ -143,7 +143,12 @@ impl<K: Sample> Rig<K> {
         world.add(&contents, content::<K>(&more));
         let queue = context.queue();
         let shared = Shared::new(context, options(), setup.part);
-        Rig { reconciler: Reconciler::new(shared, &queue), queue, answers, world }
+        Rig {
+            reconciler: Reconciler::new(shared, &queue),
+            queue,
+            answers,
+            world,
+        }
     }
 
     pub(super) async fn reconcile(&self) -> Outcome {
@@ -199,7 +204,9 @@ pub(super) fn world(can: &[ControllerCapability]) -> (World, Answers) {
         can,
         &[GroupCapability::CreateDeleteGetVolumeGroupSnapshot],
     ));
-    world.api.put(testing::secret("safe", "key", "pass", "open"));
+    world
+        .api
+        .put(testing::secret("safe", "key", "pass", "open"));
     (world, answers)
 }
 
@@ -261,8 +268,9 @@ impl Answers {
                 format!("ListSnapshots {} with{secrets}", asked.snapshot_id)
             },
             |answers| {
-                let entry =
-                    |snapshot| csi::list_snapshots_response::Entry { snapshot: Some(snapshot) };
+                let entry = |snapshot| csi::list_snapshots_response::Entry {
+                    snapshot: Some(snapshot),
+                };
                 let found = next(&answers.singles).ok();
                 Ok(csi::ListSnapshotsResponse {
                     entries: found.map(entry).into_iter().collect(),
@@ -291,7 +299,10 @@ impl Answers {
         on.call(
             |asked: csi::DeleteVolumeGroupSnapshotRequest| {
                 let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
-                format!("DeleteGroup {group} {members} with{}", pairs(&asked.secrets))
+                format!(
+                    "DeleteGroup {group} {members} with{}",
+                    pairs(&asked.secrets)
+                )
             },
             |answers| next(&answers.deletions).map(|()| csi::DeleteVolumeGroupSnapshotResponse {}),
         );

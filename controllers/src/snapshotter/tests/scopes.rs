@@ -35,7 +35,8 @@ fn within(node: Option<&str>, leads: bool, part: Part, more: Value) -> Single {
     if let Some(node) = node {
         let affinity = json!({"spec": {"nodeAffinity": affinity("t/node", &[node])}});
         let volumes = rig.world.context.caches.volumes();
-        rig.world.add(&volumes, and(volume("pv", DRIVER, "v"), affinity));
+        rig.world
+            .add(&volumes, and(volume("pv", DRIVER, "v"), affinity));
     }
     rig
 }
@@ -67,7 +68,11 @@ async fn contents_of_other_nodes_are_left_alone() {
 #[tokio::test]
 async fn a_foreign_snapshot_is_not_taken_for_a_deleted_one() {
     let given = json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}});
-    for (leads, more) in [(false, going(taken())), (true, going(taken())), (true, given)] {
+    for (leads, more) in [
+        (false, going(taken())),
+        (true, going(taken())),
+        (true, given),
+    ] {
         let mut rig = at(None, leads, more);
         assert_eq!(rig.reconcile().await, Outcome::Failed);
         assert_eq!(rig.happened(), ["ListSnapshots h with"]);

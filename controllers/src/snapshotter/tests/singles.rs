@@ -23,7 +23,11 @@ fn known(ready: bool) -> Value {
 
 /// The log of a CreateSnapshot call with these writes of the status.
 fn created(written: &[Value]) -> Vec<String> {
-    let mut log = vec![GET_SECRET.to_owned(), mark::<Singles>(Some("yes")), CREATE.to_owned()];
+    let mut log = vec![
+        GET_SECRET.to_owned(),
+        mark::<Singles>(Some("yes")),
+        CREATE.to_owned(),
+    ];
     log.extend(written.iter().cloned().map(status::<Singles>));
     log.push(mark::<Singles>(None));
     log
@@ -70,7 +74,10 @@ async fn failures_by_code() {
             assert_eq!(rig.content()["status"]["error"]["message"], *message);
             let time = rig.content()["status"]["error"]["time"].clone();
             let time: Timestamp = serde_json::from_value(time).unwrap();
-            assert!(time.duration_until(Timestamp::now()).as_secs() < 60, "{time}");
+            assert!(
+                time.duration_until(Timestamp::now()).as_secs() < 60,
+                "{time}"
+            );
             assert_eq!(rig.content()["status"]["readyToUse"], false);
             assert_eq!(rig.is_marked(), !is_final);
         }
@@ -115,8 +122,16 @@ async fn a_content_whose_snapshot_failed_for_good_is_deleted_at_once() {
 async fn invalid_contents_and_classes_are_reported() {
     let class = |name: Value| json!({"spec": {"volumeSnapshotClassName": name}});
     for (more, parameters, message) in [
-        (class(json!("gone")), json!({}), "there is no VolumeSnapshotClass gone"),
-        (class(Value::Null), json!({}), "c names no class to take a snapshot by"),
+        (
+            class(json!("gone")),
+            json!({}),
+            "there is no VolumeSnapshotClass gone",
+        ),
+        (
+            class(Value::Null),
+            json!({}),
+            "c names no class to take a snapshot by",
+        ),
         (
             json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
             json!({}),
@@ -148,8 +163,16 @@ async fn invalid_contents_and_classes_are_reported() {
 async fn contents_of_others_are_left_alone() {
     type Change = fn(&mut rig::Setup);
     let cases: [(&str, Value, Change); 4] = [
-        ("another driver's", json!({"spec": {"driver": "other"}}), |_| {}),
-        ("without a source", json!({"spec": {"source": {"volumeHandle": null}}}), |_| {}),
+        (
+            "another driver's",
+            json!({"spec": {"driver": "other"}}),
+            |_| {},
+        ),
+        (
+            "without a source",
+            json!({"spec": {"source": {"volumeHandle": null}}}),
+            |_| {},
+        ),
         ("of another driver's class", json!({}), |setup| {
             setup.driver = "other";
         }),
@@ -167,7 +190,9 @@ async fn a_conflict_does_not_lose_the_answer() {
     let mut rig = Single::new(json!({}));
     rig.answers.single(Ok(snapshot(true)));
     let path = "volumesnapshotcontents/c/status";
-    rig.world.api.fault(&["PATCH"], path, Some(2), Fault::Refuse(409));
+    rig.world
+        .api
+        .fault(&["PATCH"], path, Some(2), Fault::Refuse(409));
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let mut expected = created(&[known(true), known(true), known(true)]);
     let get = "GET volumesnapshotcontents/c".to_owned();
@@ -180,10 +205,14 @@ async fn a_conflict_does_not_lose_the_answer() {
 #[tokio::test]
 async fn a_pre_provisioned_snapshot_is_checked() {
     let can = ControllerCapability::CreateDeleteSnapshot;
-    let (list, get) = (ControllerCapability::ListSnapshots, ControllerCapability::GetSnapshot);
-    for (can, asked) in
-        [([can, list], "ListSnapshots h with pass=open"), ([can, get], "GetSnapshot h")]
-    {
+    let (list, get) = (
+        ControllerCapability::ListSnapshots,
+        ControllerCapability::GetSnapshot,
+    );
+    for (can, asked) in [
+        ([can, list], "ListSnapshots h with pass=open"),
+        ([can, get], "GetSnapshot h"),
+    ] {
         let rig = || -> Single {
             Rig::with(given(), |setup| {
                 setup.can = can.to_vec();
@@ -233,7 +262,10 @@ async fn a_parameter_deletion_policy_causes_one_warning() {
     assert!(rig.happened().contains(&call));
     let events = rig.world.events();
     let expected = "Warning MisplacedDeletionPolicy: VolumeSnapshotClass fast";
-    assert!(events.len() == 1 && events[0].starts_with(expected), "{events:?}");
+    assert!(
+        events.len() == 1 && events[0].starts_with(expected),
+        "{events:?}"
+    );
     assert_eq!(rig.reconcile().await, Outcome::Done);
     assert_eq!(rig.world.events(), [""; 0]);
 }
@@ -247,7 +279,11 @@ async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
     rig.answers.single(Ok(snapshot(true)));
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let written = json!({"creationTime": 0, "restoreSize": 10, "readyToUse": true});
-    let expected = [GET_SECRET, "ListSnapshots h with pass=open", &status::<Singles>(written)];
+    let expected = [
+        GET_SECRET,
+        "ListSnapshots h with pass=open",
+        &status::<Singles>(written),
+    ];
     assert_eq!(rig.happened(), expected);
 }
 
@@ -255,7 +291,8 @@ async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
 async fn a_snapshot_is_deleted() {
     let ready = json!({"status": {"snapshotHandle": "h", "readyToUse": true}});
     let mut rig = Single::new(and(deleted::<Singles>(), ready));
-    rig.answers.deletion(Err(Status::failed_precondition("in use")));
+    rig.answers
+        .deletion(Err(Status::failed_precondition("in use")));
     rig.answers.deletion(Ok(()));
     assert_eq!(rig.reconcile().await, Outcome::Failed);
     let delete = "DeleteSnapshot h with pass=open";
@@ -263,13 +300,21 @@ async fn a_snapshot_is_deleted() {
     let event = "Warning SnapshotDeleteError: Failed to delete snapshot: \
                  DeleteSnapshot: FailedPrecondition: in use";
     assert_eq!(rig.world.events(), [event]);
-    let (uid, path) = (rig.content()["metadata"]["uid"].clone(), "/metadata/finalizers/0");
+    let (uid, path) = (
+        rig.content()["metadata"]["uid"].clone(),
+        "/metadata/finalizers/0",
+    );
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let release = json!([{"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "test", "path": path, "value": SINGLE.finalizer}, {"op": "remove", "path": path}]);
     let cleared = json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null,
         "restoreSize": null});
-    let expected = [GET_SECRET, delete, &status::<Singles>(cleared), &patch::<Singles>(release)];
+    let expected = [
+        GET_SECRET,
+        delete,
+        &status::<Singles>(cleared),
+        &patch::<Singles>(release),
+    ];
     assert_eq!(rig.happened(), expected);
     assert!(rig.content().is_null());
 }
@@ -290,13 +335,20 @@ async fn a_missing_secret_does_not_block_deletion() {
 
 #[tokio::test]
 async fn an_unreadable_secret_blocks_deletion() {
-    let mut rig =
-        Single::new(and(deleted::<Singles>(), json!({"status": {"snapshotHandle": "h"}})));
-    rig.world.api.fault(&["GET"], "safe/secrets/key", None, Fault::Refuse(403));
+    let mut rig = Single::new(and(
+        deleted::<Singles>(),
+        json!({"status": {"snapshotHandle": "h"}}),
+    ));
+    rig.world
+        .api
+        .fault(&["GET"], "safe/secrets/key", None, Fault::Refuse(403));
     assert_eq!(rig.reconcile().await, Outcome::Failed);
     assert!(!rig.content().is_null());
     let event = rig.world.events().pop().expect("an event");
-    assert!(event.contains("Failed to get snapshot credentials"), "{event}");
+    assert!(
+        event.contains("Failed to get snapshot credentials"),
+        "{event}"
+    );
 }
 
 #[tokio::test]
@@ -347,7 +399,10 @@ async fn a_snapshot_without_room_is_tried_again_when_there_is_room() {
 async fn a_class_wakes_the_contents_that_may_wait_for_it() {
     let rig = Single::new(json!({}));
     let of = |class: &str| -> Vec<_> {
-        rig.reconciler.of_class(class).map(|key| key.name().to_owned()).collect()
+        rig.reconciler
+            .of_class(class)
+            .map(|key| key.name().to_owned())
+            .collect()
     };
     assert_eq!(of("fast"), ["c"]);
     assert_eq!(of("other"), [""; 0]);

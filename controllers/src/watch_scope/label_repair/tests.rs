@@ -16,7 +16,10 @@ fn world() -> World {
 
 fn volume(name: &str, handle: &str, driver: &str) -> Value {
     let claim = json!({"name": name, "namespace": "ns", "uid": format!("u-{name}")});
-    with(testing::volume(name, driver, handle), json!({"spec": {"claimRef": claim}}))
+    with(
+        testing::volume(name, driver, handle),
+        json!({"spec": {"claimRef": claim}}),
+    )
 }
 
 fn claim(name: &str, node: &str, volume: Option<&str>) -> Value {
@@ -41,7 +44,10 @@ fn content(name: &str, handle: &str) -> Value {
 #[tokio::test]
 async fn a_node_labels_what_is_its_own() {
     let world = world();
-    let (claims, volumes) = (world.context.caches.claims(), world.context.caches.volumes());
+    let (claims, volumes) = (
+        world.context.caches.claims(),
+        world.context.caches.volumes(),
+    );
     let label = || Selector::label(NODE_LABEL, "n1".to_owned());
     claims.note_selected(label());
     volumes.note_selected(label());

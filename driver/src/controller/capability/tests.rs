@@ -30,16 +30,28 @@ fn the_capabilities_of_a_request_are_of_one_kind() {
         // A capability without a filesystem means that of the others, in any order.
         (vec![mount("", WRITER), mount("xfs", READER)], Ok(Some(Xfs))),
         (vec![mount("xfs", READER), mount("", WRITER)], Ok(Some(Xfs))),
-        (vec![mount("xfs", WRITER), mount("ext4", READER)], Err("caps")),
+        (
+            vec![mount("xfs", WRITER), mount("ext4", READER)],
+            Err("caps"),
+        ),
         (vec![mount("", WRITER), block(WRITER)], Err("caps")),
         (vec![block(WRITER), mount("", WRITER)], Err("caps")),
-        (vec![block(WRITER), mount("ntfs", WRITER)], Err("caps[1].mount.fs_type")),
-        (vec![csi::VolumeCapability::default()], Err("caps[0].access_type")),
+        (
+            vec![block(WRITER), mount("ntfs", WRITER)],
+            Err("caps[1].mount.fs_type"),
+        ),
+        (
+            vec![csi::VolumeCapability::default()],
+            Err("caps[0].access_type"),
+        ),
         (vec![block(Mode::Unknown)], Err("caps[0].access_mode.mode")),
     ];
     for (values, expected) in table {
         let got = read(&values);
-        let got = got.as_ref().map(CapabilitySet::fs).map_err(|e| e.field.as_str());
+        let got = got
+            .as_ref()
+            .map(CapabilitySet::fs)
+            .map_err(|e| e.field.as_str());
         assert_eq!(got, expected, "{values:?}");
     }
 }
@@ -95,7 +107,11 @@ fn a_publication_serves_a_compatible_capability() {
         (block(WRITER), block(WRITER), true),
         (block(WRITER), block(READER), false),
         (mount("", many), mount("", READER), true),
-        (mount("", READER), mount("", Mode::MultiNodeMultiWriter), true),
+        (
+            mount("", READER),
+            mount("", Mode::MultiNodeMultiWriter),
+            true,
+        ),
         (mount("", many), mount("", WRITER), false),
     ];
     for (published, asked, expected) in table {

@@ -29,7 +29,11 @@ impl Style {
             MetadataBlocks::Fixed(size) => (true, common_divisor(u64::from(size), capacity)),
             MetadataBlocks::Variable => (false, u64::from(BLOCK_SIZE)),
         };
-        Style { fixed, unit: unit.max(1), capacity }
+        Style {
+            fixed,
+            unit: unit.max(1),
+            capacity,
+        }
     }
 
     /// `block_metadata_type`.
@@ -50,7 +54,10 @@ impl Style {
     /// The range to read: from the block that contains `start` to the end.
     pub(super) fn span(&self, start: u64) -> Range {
         let offset = start - start % self.unit;
-        Range { offset, length: self.capacity.saturating_sub(offset) }
+        Range {
+            offset,
+            length: self.capacity.saturating_sub(offset),
+        }
     }
 }
 
@@ -105,7 +112,8 @@ impl<'a> Tuples<'a> {
             }
             last => {
                 let length = end - offset;
-                last.replace(Range { offset, length }).is_none_or(|done| self.put(done))
+                last.replace(Range { offset, length })
+                    .is_none_or(|done| self.put(done))
             }
         }
     }
@@ -121,14 +129,20 @@ impl<'a> Tuples<'a> {
     }
 
     fn put(&mut self, run: Range) -> bool {
-        let size = if self.style.fixed { self.style.unit } else { run.length };
+        let size = if self.style.fixed {
+            self.style.unit
+        } else {
+            run.length
+        };
         let step = usize::try_from(size).unwrap_or(usize::MAX);
         for offset in (run.offset..run.end()).step_by(step) {
             if !self.open {
                 break;
             }
-            self.message
-                .push(BlockMetadata { byte_offset: int64(offset), size_bytes: int64(size) });
+            self.message.push(BlockMetadata {
+                byte_offset: int64(offset),
+                size_bytes: int64(size),
+            });
             if self.message.len() == self.max {
                 self.flush();
             }
@@ -174,7 +188,10 @@ mod tests {
         let style = Style::new(MetadataBlocks::Fixed(size), capacity);
         assert_eq!(style.unit, unit);
         assert_eq!(capacity % style.unit, 0);
-        assert_eq!(style.block_type(), i32::from(BlockMetadataType::FixedLength));
+        assert_eq!(
+            style.block_type(),
+            i32::from(BlockMetadataType::FixedLength)
+        );
     }
 
     #[test]
@@ -186,7 +203,13 @@ mod tests {
         assert_eq!(span(4 * K), (4, 64));
         assert_eq!(span(64 * K), (64, 64));
         let variable = Style::new(MetadataBlocks::Variable, 64 * K);
-        assert_eq!(variable.span(K + 1), Range { offset: K, length: 63 * K });
+        assert_eq!(
+            variable.span(K + 1),
+            Range {
+                offset: K,
+                length: 63 * K
+            }
+        );
     }
 
     #[test]
@@ -199,7 +222,13 @@ mod tests {
     fn runs_are_joined_rounded_and_split_into_messages() {
         let k = K as i64;
         let variable = Style::new(MetadataBlocks::Variable, 64 * K);
-        let runs = [(0, K), (K, 2 * K), (5 * K + 512, 100), (5 * K + 1024, K), (9 * K, K)];
+        let runs = [
+            (0, K),
+            (K, 2 * K),
+            (5 * K + 512, 100),
+            (5 * K + 1024, K),
+            (9 * K, K),
+        ];
         let joined = [(0, 3 * k), (5 * k, 2 * k), (9 * k, k)];
         assert_eq!(messages(variable, 0, &runs), [&joined[..]]);
         assert_eq!(messages(variable, 2, &runs), [&joined[..2], &joined[2..]]);
@@ -208,7 +237,11 @@ mod tests {
         let blocks: Vec<(i64, i64)> = [0, 2, 4, 6, 8].map(|b| (b * k, 2 * k)).to_vec();
         assert_eq!(messages(fixed, 0, &runs), [&blocks[..]]);
         let fives: Vec<&[(i64, i64)]> = blocks.chunks(5).collect();
-        assert_eq!(messages(fixed, 5, &runs), fives, "no empty message at the end");
+        assert_eq!(
+            messages(fixed, 5, &runs),
+            fives,
+            "no empty message at the end"
+        );
     }
 
     #[test]
@@ -227,8 +260,14 @@ mod tests {
         };
         let style = Style::new(MetadataBlocks::Fixed(K as u32), 4096 * K);
         let mut tuples = Tuples::new(style, 1, &mut send);
-        assert!(tuples.add(Range { offset: 0, length: 100 * K }));
-        assert!(!tuples.add(Range { offset: 200 * K, length: K }));
+        assert!(tuples.add(Range {
+            offset: 0,
+            length: 100 * K
+        }));
+        assert!(!tuples.add(Range {
+            offset: 200 * K,
+            length: K
+        }));
         tuples.finish();
         assert_eq!(calls, 3);
     }

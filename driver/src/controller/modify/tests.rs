@@ -3,14 +3,24 @@ use super::*;
 use crate::storage::{Access, AccessMode, Capability};
 use crate::testkit::{THIN, pairs, stage_at};
 
-const DISCARDS: Settings = Settings { discard: true, ..THIN };
-const THICK: Settings = Settings { provisioning: Provisioning::Thick, ..THIN };
+const DISCARDS: Settings = Settings {
+    discard: true,
+    ..THIN
+};
+const THICK: Settings = Settings {
+    provisioning: Provisioning::Thick,
+    ..THIN
+};
 
 /// The record of a volume that is staged with this access.
 fn staged(access: Option<Access>) -> VolumeRecord {
     let mode = AccessMode::SingleNodeWriter;
     let stage = access.map(|access| stage_at("/stage", Capability { access, mode }, Some(0)));
-    VolumeRecord { settings: DISCARDS, stage, ..record() }
+    VolumeRecord {
+        settings: DISCARDS,
+        stage,
+        ..record()
+    }
 }
 
 fn mounted(flags: &[&str]) -> Option<Access> {
@@ -56,7 +66,11 @@ fn only_requested_settings_of_a_volume_in_use_change() {
     ] {
         let changes = parameters::mutable(&pairs(text), &[]).unwrap();
         let settings = changes.modify(&record.settings).unwrap();
-        let expected = Live { direct_io, read_ahead_kib, discard };
+        let expected = Live {
+            direct_io,
+            read_ahead_kib,
+            discard,
+        };
         assert_eq!(live(&changes, &settings, &record), expected, "{text}");
     }
 }

@@ -77,7 +77,14 @@ mod tests {
 
     #[test]
     fn refuses_what_can_not_be_split() {
-        for text in ["-L 'open", "-L \"open", "-L \"open\\", "-L \\", "-N 10\0", "-L 'a\nb'"] {
+        for text in [
+            "-L 'open",
+            "-L \"open",
+            "-L \"open\\",
+            "-L \\",
+            "-N 10\0",
+            "-L 'a\nb'",
+        ] {
             assert!(words(text).is_err(), "{text:?}");
         }
     }

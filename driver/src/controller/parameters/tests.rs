@@ -10,7 +10,12 @@ fn changes(
     direct_io: Option<bool>,
     read_ahead_kib: Option<u32>,
 ) -> Changes {
-    Changes { provisioning, discard, direct_io, read_ahead_kib }
+    Changes {
+        provisioning,
+        discard,
+        direct_io,
+        read_ahead_kib,
+    }
 }
 
 fn settings(
@@ -19,13 +24,21 @@ fn settings(
     direct_io: bool,
     read_ahead_kib: Option<u32>,
 ) -> Settings {
-    Settings { provisioning: provisioning.unwrap_or_default(), discard, direct_io, read_ahead_kib }
+    Settings {
+        provisioning: provisioning.unwrap_or_default(),
+        discard,
+        direct_io,
+        read_ahead_kib,
+    }
 }
 
 #[test]
 fn classes_are_read() {
     let none = Class::default();
-    let pool = |name: &str| Class { pool: Some(name.to_owned()), ..Class::default() };
+    let pool = |name: &str| Class {
+        pool: Some(name.to_owned()),
+        ..Class::default()
+    };
     let with = |provisioning, discard, direct_io, read_ahead_kib| Class {
         changes: changes(provisioning, discard, direct_io, read_ahead_kib),
         ..Class::default()
@@ -37,12 +50,18 @@ fn classes_are_read() {
         ("kind=fast pool=fast", pool("fast")),
         ("csi.storage.k8s.io/pvc/name=x", none),
         ("provisioning=thick", with(THICK, None, None, None)),
-        ("provisioning=thin discard=false", with(THIN, Some(false), None, None)),
+        (
+            "provisioning=thin discard=false",
+            with(THIN, Some(false), None, None),
+        ),
         ("directIO=false", with(None, None, Some(false), None)),
         ("readAheadKiB=4096", with(None, None, None, Some(4096))),
         (
             "allowVolumeModeChange=true",
-            Class { allow_volume_mode_change: true, ..Class::default() },
+            Class {
+                allow_volume_mode_change: true,
+                ..Class::default()
+            },
         ),
         ("allowVolumeModeChange=false", Class::default()),
     ] {
@@ -112,9 +131,21 @@ fn new_volumes_have_settings() {
     let table = [
         ("", None, Some(settings(THIN, true, true, None))),
         ("", THICK, Some(settings(THICK, false, true, None))),
-        ("provisioning=thin", THICK, Some(settings(THIN, true, true, None))),
-        ("provisioning=thick", None, Some(settings(THICK, false, true, None))),
-        ("provisioning=thick discard=false", None, Some(settings(THICK, false, true, None))),
+        (
+            "provisioning=thin",
+            THICK,
+            Some(settings(THIN, true, true, None)),
+        ),
+        (
+            "provisioning=thick",
+            None,
+            Some(settings(THICK, false, true, None)),
+        ),
+        (
+            "provisioning=thick discard=false",
+            None,
+            Some(settings(THICK, false, true, None)),
+        ),
         ("provisioning=thick discard=true", None, None),
         ("discard=true", THICK, None),
         (
@@ -125,7 +156,11 @@ fn new_volumes_have_settings() {
     ];
     for (text, inherited, expected) in table {
         let changes = mutable(&pairs(text), &[]).unwrap();
-        assert_eq!(changes.create(inherited).ok(), expected, "{text} {inherited:?}");
+        assert_eq!(
+            changes.create(inherited).ok(),
+            expected,
+            "{text} {inherited:?}"
+        );
     }
 }
 
@@ -138,9 +173,17 @@ fn settings_are_modified() {
         (&thin, "provisioning=thick", Some(thick.clone())),
         (&thin, "provisioning=thick discard=true", None),
         (&thick, "discard=true", None),
-        (&thick, "provisioning=thin", Some(settings(THIN, false, true, Some(64)))),
+        (
+            &thick,
+            "provisioning=thin",
+            Some(settings(THIN, false, true, Some(64))),
+        ),
         (&thick, "provisioning=thin discard=true", Some(thin.clone())),
-        (&thin, "directIO=false readAheadKiB=128", Some(settings(THIN, true, false, Some(128)))),
+        (
+            &thin,
+            "directIO=false readAheadKiB=128",
+            Some(settings(THIN, true, false, Some(128))),
+        ),
     ];
     for (now, text, expected) in table {
         let changes = mutable(&pairs(text), &[]).unwrap();

@@ -4,7 +4,13 @@ use crate::storage::{AccessMode, Capability};
 use crate::testkit::ext4;
 
 fn publication(mode: AccessMode, readonly: bool) -> Publication {
-    Publication { capability: Capability { access: ext4(), mode }, readonly }
+    Publication {
+        capability: Capability {
+            access: ext4(),
+            mode,
+        },
+        readonly,
+    }
 }
 
 #[test]
@@ -28,8 +34,10 @@ fn a_publication_is_compared_with_the_recorded_ones() {
     ];
     for (publications, asked, expected) in table {
         let owned = |(node, one): &(&str, &Publication)| (node.to_string(), (*one).clone());
-        let record =
-            VolumeRecord { publications: publications.iter().map(owned).collect(), ..record() };
+        let record = VolumeRecord {
+            publications: publications.iter().map(owned).collect(),
+            ..record()
+        };
         let got = match decide(&record, "n1", asked) {
             Ok(Publish::Record) => "record",
             Ok(Publish::Done) => "done",

@@ -75,7 +75,10 @@ impl Bench {
 
     /// The same request with these parameters.
     pub(crate) fn request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
-        csi::CreateVolumeRequest { parameters: pairs(parameters), ..Bench::request(name) }
+        csi::CreateVolumeRequest {
+            parameters: pairs(parameters),
+            ..Bench::request(name)
+        }
     }
 
     /// Creates a volume as in [`Bench::request`] and returns its ID.
@@ -147,7 +150,11 @@ impl Bench {
         change(&mut request);
         let answer = self.controller.get_capacity(request)?;
         let (largest, smallest) = (answer.maximum_volume_size, answer.minimum_volume_size);
-        Ok((answer.available_capacity, largest.unwrap(), smallest.unwrap()))
+        Ok((
+            answer.available_capacity,
+            largest.unwrap(),
+            smallest.unwrap(),
+        ))
     }
 
     /// The directory of a volume with this ID in the pool "default", existing or not.
@@ -172,12 +179,17 @@ pub(crate) fn block() -> csi::VolumeCapability {
 
 /// The topology with these segments: "t/node=n1" is this node, "t/node=n2" another.
 pub(crate) fn place(segments: &str) -> csi::Topology {
-    csi::Topology { segments: pairs(segments) }
+    csi::Topology {
+        segments: pairs(segments),
+    }
 }
 
 /// A requirement with these requisite topologies.
 pub(crate) fn required<const N: usize>(places: [&str; N]) -> Option<csi::TopologyRequirement> {
-    Some(csi::TopologyRequirement { requisite: places.map(place).to_vec(), preferred: vec![] })
+    Some(csi::TopologyRequirement {
+        requisite: places.map(place).to_vec(),
+        preferred: vec![],
+    })
 }
 
 /// The same ID in a pool that is not on this node.

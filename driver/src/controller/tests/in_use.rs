@@ -63,9 +63,18 @@ fn a_silent_device_makes_modification_unavailable() {
 fn a_volume_without_room_to_become_thick_stays_thin() {
     let bench = Bench::new();
     // More than the filesystem has, and less than the pool promises, however full the disk is.
-    let free = bench.node.pools.named(None).unwrap().usage().unwrap().free_bytes as i64;
-    let request =
-        csi::CreateVolumeRequest { capacity_range: range(4 * free, 0), ..Bench::request("a") };
+    let free = bench
+        .node
+        .pools
+        .named(None)
+        .unwrap()
+        .usage()
+        .unwrap()
+        .free_bytes as i64;
+    let request = csi::CreateVolumeRequest {
+        capacity_range: range(4 * free, 0),
+        ..Bench::request("a")
+    };
     let volume = Staged::of(bench, request);
     let refused = volume.modify("provisioning=thick");
     assert_answer(refused, "InvalidArgument");
@@ -88,7 +97,10 @@ fn a_repeated_call_finishes_an_interrupted_one() {
 fn invalid_modifications_change_nothing() {
     let volume = Staged::new();
     let before = volume.settings();
-    assert_answer(volume.modify("directIO=false provisioning=thick discard=true"), "discard");
+    assert_answer(
+        volume.modify("directIO=false provisioning=thick discard=true"),
+        "discard",
+    );
     assert_answer(volume.modify(""), "mutable_parameters");
     // The volume is looked up first.
     assert_answer(volume.bench.modify("none", ""), "NotFound");

@@ -20,7 +20,9 @@ fn without_default(bench: Bench) -> Bench {
 fn an_inline_volume_needs_only_its_own_pool() {
     let bench = without_default(Bench::new());
     for _ in 0..2 {
-        bench.publish_inline(1, "a", &[("pool", "other")], false).unwrap();
+        bench
+            .publish_inline(1, "a", &[("pool", "other")], false)
+            .unwrap();
     }
     let unnamed = code(bench.publish_inline(2, "b", &[], false));
     assert_eq!(unnamed, Err(tonic::Code::Unavailable));

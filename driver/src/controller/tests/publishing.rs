@@ -6,7 +6,9 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use super::bench::*;
 
 fn published(bench: &Bench, id: &str) -> Vec<String> {
-    let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
+    let request = csi::ControllerGetVolumeRequest {
+        volume_id: id.to_owned(),
+    };
     let response = bench.controller.controller_get_volume(request).unwrap();
     assert_eq!(response.volume.unwrap().volume_id, id);
     response.status.unwrap().published_node_ids
@@ -76,7 +78,9 @@ fn the_attach_limit_holds_for_simultaneous_calls() {
     let bench = Bench::with(|plan| plan.config.attach_limit = Some(3));
     let ids: Vec<String> = (0..8).map(|n| bench.create(&format!("v{n}"))).collect();
     let done: Vec<bool> = std::thread::scope(|scope| {
-        let threads = ids.iter().map(|id| scope.spawn(|| bench.publish(id).is_ok()));
+        let threads = ids
+            .iter()
+            .map(|id| scope.spawn(|| bench.publish(id).is_ok()));
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });

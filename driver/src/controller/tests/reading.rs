@@ -40,13 +40,22 @@ fn capabilities_are_confirmed_or_the_message_says_why_not() {
         (|r| caps(r, [block()]), "made as ext4"),
         (|r| caps(r, [mount(""), block()]), "block device"),
         (|r| caps(r, [mount("ntfs")]), "fs_type"),
-        (|r| r.volume_context = pairs("storage.kubernetes.io/csiProvisionerIdentity=x"), ""),
+        (
+            |r| r.volume_context = pairs("storage.kubernetes.io/csiProvisionerIdentity=x"),
+            "",
+        ),
         (|r| r.volume_context = pairs("other=x"), "volume_context"),
         (|r| r.parameters = pairs("pool=default"), ""),
         (|r| r.parameters = pairs("pool=other"), "parameters"),
         (|r| r.mutable_parameters = pairs("discard=false"), ""),
-        (|r| r.mutable_parameters = pairs("discard=true"), "mutable_parameters"),
-        (|r| r.mutable_parameters = pairs("x=y"), "mutable_parameters"),
+        (
+            |r| r.mutable_parameters = pairs("discard=true"),
+            "mutable_parameters",
+        ),
+        (
+            |r| r.mutable_parameters = pairs("x=y"),
+            "mutable_parameters",
+        ),
     ];
     for (change, expected) in cases {
         let mut request = Validate {
@@ -55,10 +64,16 @@ fn capabilities_are_confirmed_or_the_message_says_why_not() {
             ..Default::default()
         };
         change(&mut request);
-        let answer = bench.controller.validate_volume_capabilities(request.clone());
+        let answer = bench
+            .controller
+            .validate_volume_capabilities(request.clone());
         let answer = answer.unwrap();
         assert!(answer.message.contains(expected), "{request:?}: {answer:?}");
-        assert_eq!(answer.message.is_empty(), expected.is_empty(), "{request:?}");
+        assert_eq!(
+            answer.message.is_empty(),
+            expected.is_empty(),
+            "{request:?}"
+        );
         let confirmed = answer.confirmed;
         let confirmed = confirmed.map(|c| (c.volume_capabilities, c.parameters));
         let all = (request.volume_capabilities, request.parameters);
@@ -102,14 +117,20 @@ fn capacity_is_the_space_that_can_be_promised() {
     let (available, largest, _) = thick.unwrap();
     assert!(available > 0 && largest > 0);
     // Reserved space is not available.
-    let request = csi::CreateVolumeRequest { capacity_range: range(GI, 0), ..Bench::request("a") };
+    let request = csi::CreateVolumeRequest {
+        capacity_range: range(GI, 0),
+        ..Bench::request("a")
+    };
     bench.created(request);
     assert_eq!(bench.capacity(|_| {}).unwrap(), (3 * GI, GI, 4096));
     let full = Bench::with(|plan| plan.options.overcommit = 0.0);
     assert_eq!(full.capacity(|_| {}).unwrap(), none);
     // Space below the minimum size of a volume counts as none.
     let least = 300 * MI;
-    for (space, expected) in [(least, (least, least, least)), (least - 4096, (0, 0, least))] {
+    for (space, expected) in [
+        (least, (least, least, least)),
+        (least - 4096, (0, 0, least)),
+    ] {
         let bench = Bench::with(|plan| plan.capacity_bytes = Some(space as u64));
         let got = bench.capacity(|r| r.volume_capabilities = vec![mount("xfs")]);
         assert_eq!(got.unwrap(), expected);

@@ -6,7 +6,14 @@ use super::bench::*;
 use crate::controller::Result;
 
 /// 1, 100Mi, 500M, 1G, 1500M and 1.5Gi.
-const REQUESTS: [i64; 6] = [1, 100 * MI, 500_000_000, 1_000_000_000, 1_500_000_000, 1536 * MI];
+const REQUESTS: [i64; 6] = [
+    1,
+    100 * MI,
+    500_000_000,
+    1_000_000_000,
+    1_500_000_000,
+    1536 * MI,
+];
 
 fn roomy() -> Bench {
     Bench::with(|plan| plan.options.overcommit = 1e6)
@@ -31,7 +38,10 @@ fn expand(bench: &Bench, volume: &str, required: i64) -> Result<i64> {
         capacity_range: range(required, 0),
         ..Default::default()
     };
-    Ok(bench.controller.controller_expand_volume(request)?.capacity_bytes)
+    Ok(bench
+        .controller
+        .controller_expand_volume(request)?
+        .capacity_bytes)
 }
 
 /// Takes a snapshot, and checks that a claim with this request may be restored from it: Kubernetes
@@ -39,7 +49,10 @@ fn expand(bench: &Bench, volume: &str, required: i64) -> Result<i64> {
 fn snapshot_for(bench: &Bench, name: &str, volume: &csi::Volume, required: i64) -> String {
     let snapshot = bench.snapshot(name, &volume.volume_id).unwrap();
     let size = snapshot.size_bytes;
-    assert!(0 < size && size <= required, "{name}: {size}, more than {required}");
+    assert!(
+        0 < size && size <= required,
+        "{name}: {size}, more than {required}"
+    );
     assert!(size <= volume.capacity_bytes, "{name}");
     snapshot.snapshot_id
 }
@@ -62,8 +75,10 @@ fn a_request_is_enough_for_the_copies_of_its_volume() {
             let snapshot = snapshot_for(&bench, &what, &made, required);
             let copy = |name: &str, source| {
                 let source = from(source);
-                let request =
-                    csi::CreateVolumeRequest { volume_content_source: source, ..request(name) };
+                let request = csi::CreateVolumeRequest {
+                    volume_content_source: source,
+                    ..request(name)
+                };
                 let copy = bench.try_create(request).unwrap();
                 assert_eq!(copy.capacity_bytes, made.capacity_bytes, "{what} {name}");
                 copy
@@ -77,7 +92,10 @@ fn a_request_is_enough_for_the_copies_of_its_volume() {
             let more = made.capacity_bytes + 333_333_333;
             let expanded = expand(&bench, &made.volume_id, more).unwrap();
             assert!(expanded >= more, "{what}");
-            let grown = csi::Volume { capacity_bytes: expanded, ..made };
+            let grown = csi::Volume {
+                capacity_bytes: expanded,
+                ..made
+            };
             snapshot_for(&bench, &format!("{what}-of-grown"), &grown, more);
 
             // The records have it.
@@ -86,7 +104,10 @@ fn a_request_is_enough_for_the_copies_of_its_volume() {
                 snapshot_id: snapshot,
                 ..Default::default()
             });
-            assert!(listed.unwrap().snapshot.unwrap().size_bytes <= required, "{what}");
+            assert!(
+                listed.unwrap().snapshot.unwrap().size_bytes <= required,
+                "{what}"
+            );
             snapshot_for(&bench, &format!("{what}-later"), &grown, more);
         }
     }
@@ -98,9 +119,10 @@ fn a_request_is_enough_for_the_copies_of_its_volume() {
 fn a_request_is_enough_with_another_volume_mode() {
     let bench = roomy();
     for fs in ["ext4", "xfs", "btrfs"] {
-        for (kind, first, second) in
-            [("to-block", mount(fs), block()), ("from-block", block(), mount(fs))]
-        {
+        for (kind, first, second) in [
+            ("to-block", mount(fs), block()),
+            ("from-block", block(), mount(fs)),
+        ] {
             let allowed = || match kind {
                 "from-block" => pairs("allowVolumeModeChange=true"),
                 _ => pairs(""),
@@ -120,7 +142,11 @@ fn a_request_is_enough_with_another_volume_mode() {
                 volume_content_source: from(of_snapshot(&snapshot)),
                 ..request(&format!("{what}-again"), &second, 1)
             });
-            assert_eq!(again.unwrap().capacity_bytes, restored.capacity_bytes, "{what}");
+            assert_eq!(
+                again.unwrap().capacity_bytes,
+                restored.capacity_bytes,
+                "{what}"
+            );
         }
     }
 }
@@ -144,8 +170,13 @@ fn a_refused_expansion_or_modification_can_be_taken_back() {
     let bench = roomy();
     let request = request("large", &block(), 4096 * GI);
     let volume = bench.try_create(request).unwrap().volume_id;
-    assert_answer(bench.modify(&volume, "provisioning=thick"), "InvalidArgument");
-    bench.modify(&volume, "provisioning=thin readAheadKiB=256").unwrap();
+    assert_answer(
+        bench.modify(&volume, "provisioning=thick"),
+        "InvalidArgument",
+    );
+    bench
+        .modify(&volume, "provisioning=thin readAheadKiB=256")
+        .unwrap();
 
     let bench = Bench::with(|plan| plan.capacity_bytes = Some(40 << 20));
     let volume = bench.create("a");

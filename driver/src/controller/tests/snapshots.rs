@@ -6,7 +6,10 @@ use super::bench::*;
 use crate::controller::Result;
 
 fn get(bench: &Bench, id: &str) -> Result<csi::Snapshot> {
-    let request = csi::GetSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
+    let request = csi::GetSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        ..Default::default()
+    };
     Ok(bench.controller.get_snapshot(request)?.snapshot.unwrap())
 }
 
@@ -115,7 +118,11 @@ fn a_group_is_taken_once_and_deleted_as_a_whole() {
     assert_eq!(members.len(), 2);
     let reversed: Vec<String> = members.iter().rev().cloned().collect();
     assert_eq!(get_group(&bench, id, &reversed).unwrap(), taken);
-    for wrong in [vec![], members[..1].to_vec(), vec![members[0].clone(), "none".to_owned()]] {
+    for wrong in [
+        vec![],
+        members[..1].to_vec(),
+        vec![members[0].clone(), "none".to_owned()],
+    ] {
         assert_answer(get_group(&bench, id, &wrong), "snapshot_ids");
         assert_answer(delete_group(&bench, id, &wrong), "snapshot_ids");
     }

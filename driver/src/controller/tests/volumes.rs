@@ -31,7 +31,10 @@ fn a_volume_that_this_node_can_not_make_is_refused() {
     let cases: [(Change, &str); 4] = [
         (|r| r.capacity_range = range(GI + 1, 0), "OutOfRange"),
         // Its tools are missing.
-        (|r| r.volume_capabilities = vec![mount("xfs")], "volume_capabilities"),
+        (
+            |r| r.volume_capabilities = vec![mount("xfs")],
+            "volume_capabilities",
+        ),
         // Less than the filesystem's minimum.
         (
             |r| {
@@ -40,7 +43,10 @@ fn a_volume_that_this_node_can_not_make_is_refused() {
             },
             "OutOfRange",
         ),
-        (|r| r.parameters = pairs("provisioning=thick discard=true"), "discard"),
+        (
+            |r| r.parameters = pairs("provisioning=thick discard=true"),
+            "discard",
+        ),
     ];
     for (change, expected) in cases {
         let mut request = Bench::request("pvc-1");
@@ -70,7 +76,12 @@ fn options_that_mkfs_refuses_name_their_parameter() {
     ] {
         bench.kernel.hook("mkfs", move |_| {
             let (tool, path) = ("mkfs.ext4".to_owned(), "image".into());
-            Err(Error::Tool { tool, path, code, message: "bad ratio".to_owned() })
+            Err(Error::Tool {
+                tool,
+                path,
+                code,
+                message: "bad ratio".to_owned(),
+            })
         });
         assert_answer(bench.try_create(request), expected);
     }
@@ -88,10 +99,18 @@ fn a_filesystem_that_cannot_be_mounted_names_its_parameter() {
     };
     bench.kernel.hook("mount", |device| {
         let why = "Deprecated V4 format".to_owned();
-        Err(Error::NotMountable { path: device.to_owned(), why })
+        Err(Error::NotMountable {
+            path: device.to_owned(),
+            why,
+        })
     });
-    assert_answer(bench.try_create(request("-m 0")), "parameters[\"mkfsOptions\"]");
-    bench.kernel.hook("mount", |device| Err(Error::errno("mount", device, libc::EIO)));
+    assert_answer(
+        bench.try_create(request("-m 0")),
+        "parameters[\"mkfsOptions\"]",
+    );
+    bench.kernel.hook("mount", |device| {
+        Err(Error::errno("mount", device, libc::EIO))
+    });
     assert_answer(bench.try_create(request("-m 0")), "Internal");
     bench.kernel.fail("loop.attach", 1, libc::EBUSY);
     assert_answer(bench.try_create(request("-m 0")), "Aborted");
@@ -115,7 +134,10 @@ fn a_copy_of_a_filesystem_ignores_mkfs_options() {
     let source = bench.created(Bench::request("source"));
     let mut request = Bench::request("copy");
     request.parameters = map(&[("mkfsOptions", "-O fast_commit")]);
-    assert_answer(bench.try_create(request.clone()), "parameters[\"mkfsOptions\"]");
+    assert_answer(
+        bench.try_create(request.clone()),
+        "parameters[\"mkfsOptions\"]",
+    );
     request.volume_content_source = from(of_volume(&source));
     bench.try_create(request).unwrap();
 }
@@ -126,7 +148,10 @@ fn copies_are_at_least_as_large_and_like_their_source() {
     let source = bench.created(Bench::request_with("source", "provisioning=thick"));
     bench.stage(&source);
     let snapshot = bench.snapshot("s", &source).unwrap().snapshot_id;
-    for (name, from_what) in [("restored", of_snapshot(&snapshot)), ("clone", of_volume(&source))] {
+    for (name, from_what) in [
+        ("restored", of_snapshot(&snapshot)),
+        ("clone", of_volume(&source)),
+    ] {
         let copy = bench.create_from(name, from_what.clone()).unwrap();
         assert_eq!(copy.capacity_bytes, 8 * MI);
         assert_eq!(copy.content_source, from(from_what.clone()));
@@ -160,7 +185,11 @@ fn names_of_claims_and_snapshots_change_no_answer() {
     let name = "csi.storage.k8s.io/pvc/namespace=a csi.storage.k8s.io/pvc/name=data";
     // The flag that adds them may have been set, changed or removed since the first call.
     for (id, first, then) in [("v", "", name), ("w", name, "")] {
-        let create = |parameters| bench.try_create(Bench::request_with(id, parameters)).unwrap();
+        let create = |parameters| {
+            bench
+                .try_create(Bench::request_with(id, parameters))
+                .unwrap()
+        };
         let volume = create(first);
         assert!(volume.volume_context.is_empty());
         assert_eq!(create(then), volume);
@@ -181,7 +210,10 @@ fn names_of_claims_and_snapshots_change_no_answer() {
                 parameters: pairs(parameters),
                 ..Default::default()
             };
-            bench.controller.create_volume_group_snapshot(request).unwrap()
+            bench
+                .controller
+                .create_volume_group_snapshot(request)
+                .unwrap()
         };
         assert_eq!(group(first), group(then));
     }
@@ -216,7 +248,10 @@ fn the_end_of_a_device_in_the_way_of_a_deletion_is_announced() {
     let minor = bench.device(&id).minor;
     assert_answer(bench.delete(&id), "FailedPrecondition");
     pools.announce_detached(Some(&[minor]));
-    assert!(freed.try_recv().is_err(), "the device still holds the image");
+    assert!(
+        freed.try_recv().is_err(),
+        "the device still holds the image"
+    );
     // Devices may change together, and the minor may have another image by then.
     bench.unstage(&id, &id).unwrap();
     pools.announce_detached(Some(&[minor + 1]));

@@ -129,7 +129,11 @@ mod tests {
             let source = source(format, false);
             let wanted = wanted(asked).on_volume_with(source.fs());
             assert_eq!(wanted.fs(), fs, "{format:?} {asked:?}");
-            assert_eq!(source.serves(&wanted, false).is_ok(), fits, "{format:?} {asked:?}");
+            assert_eq!(
+                source.serves(&wanted, false).is_ok(),
+                fits,
+                "{format:?} {asked:?}"
+            );
         }
     }
 

@@ -70,7 +70,11 @@ fn differs(
     if let Err(e) = wanted.check_mount_options("volume_capabilities") {
         return Some(e.to_string());
     }
-    if let Some(why) = wanted.into_all().iter().find_map(|c| unsupported(record, c)) {
+    if let Some(why) = wanted
+        .into_all()
+        .iter()
+        .find_map(|c| unsupported(record, c))
+    {
         return Some(format!("volume_capabilities: {why}"));
     }
     // The driver never sets a volume context.

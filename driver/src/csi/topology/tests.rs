@@ -30,13 +30,21 @@ fn labels_are_required_and_stored() {
     let state = dir.path().join("state");
     let topology = at(&state, "zone region");
     let why = topology.segments().unwrap_err().to_string();
-    assert!(why.contains("region, zone (--topology-from-node-labels)"), "{why}");
+    assert!(
+        why.contains("region, zone (--topology-from-node-labels)"),
+        "{why}"
+    );
     // A missing or empty label leaves the topology unknown.
     for labels in ["zone=a", "zone=a region= other=x"] {
         assert_eq!(topology.take(&pairs(labels)).unwrap(), ["region"]);
         assert_eq!(known(&topology), None);
     }
-    assert!(topology.take(&pairs("zone=a region=eu other=x")).unwrap().is_empty());
+    assert!(
+        topology
+            .take(&pairs("zone=a region=eu other=x"))
+            .unwrap()
+            .is_empty()
+    );
     let whole = pairs("node=n1 zone=a region=eu");
     assert_eq!(known(&topology), Some(whole.clone()));
 
@@ -51,12 +59,19 @@ fn labels_are_required_and_stored() {
 #[test]
 fn an_unreadable_file_counts_as_none() {
     let dir = tempfile::tempdir().unwrap();
-    for content in ["", "{", r#"{"schema": 2, "node": "n1", "labels": {"zone": "a"}}"#] {
+    for content in [
+        "",
+        "{",
+        r#"{"schema": 2, "node": "n1", "labels": {"zone": "a"}}"#,
+    ] {
         std::fs::write(dir.path().join(FILE), content).unwrap();
         let topology = at(dir.path(), "zone");
         assert_eq!(known(&topology), None, "{content}");
         topology.take(&pairs("zone=b")).unwrap();
-        assert_eq!(known(&at(dir.path(), "zone")), Some(pairs("node=n1 zone=b")));
+        assert_eq!(
+            known(&at(dir.path(), "zone")),
+            Some(pairs("node=n1 zone=b"))
+        );
     }
 }
 
@@ -70,7 +85,10 @@ fn labels_change_only_until_they_are_reported() {
     assert_eq!(known(&topology), Some(pairs("node=n1 zone=b")));
     // A caller has received the value: it stays until the next start, which reads the labels again.
     let moved = topology.take(&pairs("zone=c")).unwrap_err().to_string();
-    assert!(moved.contains(r#"label zone of this node is "c" now and was "b""#), "{moved}");
+    assert!(
+        moved.contains(r#"label zone of this node is "c" now and was "b""#),
+        "{moved}"
+    );
     assert_eq!(known(&topology), Some(pairs("node=n1 zone=b")));
     let next = at(dir.path(), "zone");
     assert_eq!(known(&next), Some(pairs("node=n1 zone=c")));

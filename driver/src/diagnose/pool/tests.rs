@@ -4,7 +4,11 @@ use crate::storage::{SnapshotId, VolumeId};
 #[test]
 fn a_device_is_the_pools_by_its_file_and_not_by_its_path() {
     let (ours, theirs) = (PoolId::generate(), PoolId::generate());
-    let pool = PoolFiles { id: ours, device: 9, root: Path::new("/pool") };
+    let pool = PoolFiles {
+        id: ours,
+        device: 9,
+        root: Path::new("/pool"),
+    };
     let own = format!("/pool/volumes/{}/image", VolumeId::generate(ours));
     let other = format!("/pool/volumes/{}/image", VolumeId::generate(theirs));
     let deleted = format!("{own} (deleted)");

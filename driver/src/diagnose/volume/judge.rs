@@ -113,7 +113,9 @@ pub(crate) fn judge(record: &VolumeRecord, image: &Image, state: &VolumeState) -
         }
         None => issues.extend(used_unstaged(state)),
     }
-    issues.extend(record.freeze.map(|freeze| Issue::Frozen { since_ns: freeze.since_ns }));
+    issues.extend(record.freeze.map(|freeze| Issue::Frozen {
+        since_ns: freeze.since_ns,
+    }));
     if let Format::Formatting(fs) = record.format {
         issues.push(Issue::Formatting(fs));
     }
@@ -124,7 +126,11 @@ fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Ve
     let (bytes, allocated) = match image {
         Image::Present { bytes, allocated } => (*bytes, *allocated),
         Image::Missing => {
-            let held_by = state.own().filter(|l| l.is_deleted()).map(|l| l.minor).collect();
+            let held_by = state
+                .own()
+                .filter(|l| l.is_deleted())
+                .map(|l| l.minor)
+                .collect();
             return vec![Issue::ImageMissing { held_by }];
         }
         Image::Unreadable(why) => return vec![Issue::ImageUnreadable(why.clone())],
@@ -138,7 +144,10 @@ fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Ve
     }
     let thick = record.settings.provisioning == Provisioning::Thick;
     if thick && allocated < recorded {
-        issues.push(Issue::NotThick { allocated, recorded });
+        issues.push(Issue::NotThick {
+            allocated,
+            recorded,
+        });
     }
     issues
 }
@@ -166,7 +175,11 @@ fn device_issues(record: &VolumeRecord, image: &Image, state: &VolumeState) -> V
             continue;
         };
         if bytes < whole_blocks(image) {
-            issues.push(Issue::DeviceSmall { minor, bytes, image });
+            issues.push(Issue::DeviceSmall {
+                minor,
+                bytes,
+                image,
+            });
         }
     }
     issues
@@ -191,12 +204,10 @@ fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState) -> Vec<Issue>
         _ => {}
     }
     let lost = state.lost_read_only(stage);
-    issues.extend(
-        lost.map(|(target, minor)| Issue::ReadOnlyDeviceLost {
-            target: target.to_path_buf(),
-            minor,
-        }),
-    );
+    issues.extend(lost.map(|(target, minor)| Issue::ReadOnlyDeviceLost {
+        target: target.to_path_buf(),
+        minor,
+    }));
     issues
 }
 
@@ -228,6 +239,9 @@ fn read_only(capability: &Capability) -> bool {
 fn used_unstaged(state: &VolumeState) -> Option<Issue> {
     state.own().find_map(|l| {
         let mount = state.kernel().mounts_of(l.minor).next()?;
-        Some(Issue::UsedUnstaged { minor: l.minor, at: mount.mount_point.to_path_buf() })
+        Some(Issue::UsedUnstaged {
+            minor: l.minor,
+            at: mount.mount_point.to_path_buf(),
+        })
     })
 }

@@ -49,7 +49,10 @@ fn scene() -> Scene {
     let stage = stage_at("/stage", mounted(), Some(3));
     let record = volume(PoolId::generate(), "v", Some(stage));
     Scene {
-        image: Image::Present { bytes: record.capacity_bytes, allocated: 4096 },
+        image: Image::Present {
+            bytes: record.capacity_bytes,
+            allocated: 4096,
+        },
         record,
         loops: vec![device(3)],
         mounts: vec![((LOOP_MAJOR, 3), "/stage".to_owned(), "rw")],
@@ -107,7 +110,11 @@ impl Scene {
 
     /// Stages the volume only for reading.
     fn for_reading(self, flags: &str) -> Scene {
-        let access = Access::Mount { fs: FsType::Ext4, flags: vec![flags.to_owned()], group: None };
+        let access = Access::Mount {
+            fs: FsType::Ext4,
+            flags: vec![flags.to_owned()],
+            group: None,
+        };
         self.with(|s| s.stage().capability.access = access)
     }
 
@@ -134,14 +141,21 @@ impl Scene {
     fn issues(&self) -> Vec<Issue> {
         let there = matches!(self.image, Image::Present { .. });
         let identity = VolumeIdentity::of(&self.record, there.then_some(IMAGE));
-        judge(&self.record, &self.image, &VolumeState::of(&self.kernel(), identity))
+        judge(
+            &self.record,
+            &self.image,
+            &VolumeState::of(&self.kernel(), identity),
+        )
     }
 }
 
 /// The conditions that health reports, as text.
 fn health(issues: Vec<Issue>) -> String {
-    let facts =
-        VolumeFacts { issues, max_freeze: Duration::from_secs(10), ..VolumeFacts::default() };
+    let facts = VolumeFacts {
+        issues,
+        max_freeze: Duration::from_secs(10),
+        ..VolumeFacts::default()
+    };
     let conditions = of_volume(&facts);
     assert!(conditions.iter().all(|c| !c.message.is_empty()));
     let words = |c: &Condition| format!("{:?} {}", c.status, c.reason);
@@ -296,7 +310,10 @@ fn a_path_identifies_only_writable_devices() {
     let scene = scene();
     for image in [None, Some(IMAGE)] {
         for (read_only, owned) in [(false, true), (true, false)] {
-            let device = LoopInfo { read_only, ..scene.by_path(8, "") };
+            let device = LoopInfo {
+                read_only,
+                ..scene.by_path(8, "")
+            };
             let identity = VolumeIdentity::of(&scene.record, image);
             assert_eq!(identity.owns(&device), owned, "{image:?} {read_only}");
         }

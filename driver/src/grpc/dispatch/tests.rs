@@ -56,19 +56,47 @@ fn calls_on_a_volume_hold_it() {
 fn calls_that_free_something() {
     macro_rules! freed {
         ($request:ident $id:expr) => {
-            csi::$request { volume_id: $id.into(), ..Default::default() }.frees()
+            csi::$request {
+                volume_id: $id.into(),
+                ..Default::default()
+            }
+            .frees()
         };
     }
     let volume = || Some(Freed::Volume("v".to_owned()));
     let inline = format!("csi-{}", "0".repeat(64));
     for (what, found, expected) in [
         ("delete", freed!(DeleteVolumeRequest "v"), Some(Freed::Room)),
-        ("snapshot", csi::DeleteSnapshotRequest::default().frees(), Some(Freed::Room)),
-        ("group", csi::DeleteVolumeGroupSnapshotRequest::default().frees(), Some(Freed::Room)),
-        ("modify", freed!(ControllerModifyVolumeRequest "v"), Some(Freed::Room)),
-        ("detach", freed!(ControllerUnpublishVolumeRequest "v"), volume()),
-        ("unpublish", freed!(NodeUnpublishVolumeRequest "v"), volume()),
-        ("inline", freed!(NodeUnpublishVolumeRequest inline), Some(Freed::Room)),
+        (
+            "snapshot",
+            csi::DeleteSnapshotRequest::default().frees(),
+            Some(Freed::Room),
+        ),
+        (
+            "group",
+            csi::DeleteVolumeGroupSnapshotRequest::default().frees(),
+            Some(Freed::Room),
+        ),
+        (
+            "modify",
+            freed!(ControllerModifyVolumeRequest "v"),
+            Some(Freed::Room),
+        ),
+        (
+            "detach",
+            freed!(ControllerUnpublishVolumeRequest "v"),
+            volume(),
+        ),
+        (
+            "unpublish",
+            freed!(NodeUnpublishVolumeRequest "v"),
+            volume(),
+        ),
+        (
+            "inline",
+            freed!(NodeUnpublishVolumeRequest inline),
+            Some(Freed::Room),
+        ),
         ("unstage", freed!(NodeUnstageVolumeRequest "v"), volume()),
         ("stage", freed!(NodeStageVolumeRequest "v"), None),
         ("create", csi::CreateVolumeRequest::default().frees(), None),
@@ -104,9 +132,16 @@ fn a_new_volume_holds_its_name_and_its_source() {
         ..Default::default()
     };
     let name = "volume \"a/\\n\"".to_owned();
-    let snapshot = Type::Snapshot(SnapshotSource { snapshot_id: "s".into() });
-    let source = Type::Volume(VolumeSource { volume_id: "v".into() });
-    let empty = csi::CreateVolumeRequest { name: "a/\n".into(), ..Default::default() };
+    let snapshot = Type::Snapshot(SnapshotSource {
+        snapshot_id: "s".into(),
+    });
+    let source = Type::Volume(VolumeSource {
+        volume_id: "v".into(),
+    });
+    let empty = csi::CreateVolumeRequest {
+        name: "a/\n".into(),
+        ..Default::default()
+    };
     for (request, held) in [
         (empty, None),
         (from(None), None),
@@ -128,7 +163,10 @@ fn snapshots_and_groups_hold_their_members() {
     };
     let held = ["snapshot \"s\"", "copy of volume v"].map(str::to_owned);
     assert_eq!(keys(&snapshot), held.into());
-    let delete = csi::DeleteSnapshotRequest { snapshot_id: "s".into(), ..Default::default() };
+    let delete = csi::DeleteSnapshotRequest {
+        snapshot_id: "s".into(),
+        ..Default::default()
+    };
     assert_eq!(keys(&delete), ["snapshot s".to_owned()].into());
 
     let group = csi::CreateVolumeGroupSnapshotRequest {
@@ -136,7 +174,12 @@ fn snapshots_and_groups_hold_their_members() {
         source_volume_ids: vec!["v".into(), "w".into()],
         ..Default::default()
     };
-    let held = ["group snapshot \"g\"", "copy of volume v", "copy of volume w"].map(str::to_owned);
+    let held = [
+        "group snapshot \"g\"",
+        "copy of volume v",
+        "copy of volume w",
+    ]
+    .map(str::to_owned);
     assert_eq!(keys(&group), held.into());
     let delete = csi::DeleteVolumeGroupSnapshotRequest {
         group_snapshot_id: "g".into(),

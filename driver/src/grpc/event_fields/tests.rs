@@ -19,12 +19,17 @@ fn capability() -> csi::VolumeCapability {
             mount_flags: vec![format!("password={SECRET}")],
             volume_mount_group: format!("9{SECRET}"),
         })),
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+        access_mode: Some(AccessMode {
+            mode: Mode::SingleNodeWriter.into(),
+        }),
     }
 }
 
 fn range() -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange { required_bytes: 4096, limit_bytes: 0 })
+    Some(csi::CapacityRange {
+        required_bytes: 4096,
+        limit_bytes: 0,
+    })
 }
 
 fn json(message: &impl EventFields) -> Value {
@@ -36,7 +41,9 @@ fn json(message: &impl EventFields) -> Value {
 fn nothing_secret_is_in_an_event() {
     let id = || "vol-1".to_owned();
     let source = csi::VolumeContentSource {
-        r#type: Some(Type::Snapshot(SnapshotSource { snapshot_id: "snap-1".to_owned() })),
+        r#type: Some(Type::Snapshot(SnapshotSource {
+            snapshot_id: "snap-1".to_owned(),
+        })),
     };
     let table = [
         json(&csi::CreateVolumeRequest {
@@ -49,7 +56,10 @@ fn nothing_secret_is_in_an_event() {
             mutable_parameters: secrets(),
             ..Default::default()
         }),
-        json(&csi::DeleteVolumeRequest { volume_id: id(), secrets: secrets() }),
+        json(&csi::DeleteVolumeRequest {
+            volume_id: id(),
+            secrets: secrets(),
+        }),
         json(&csi::ControllerPublishVolumeRequest {
             volume_id: id(),
             node_id: "n1".to_owned(),
@@ -81,7 +91,10 @@ fn nothing_secret_is_in_an_event() {
             parameters: secrets(),
             ..Default::default()
         }),
-        json(&csi::DeleteSnapshotRequest { snapshot_id: "snap-1".to_owned(), secrets: secrets() }),
+        json(&csi::DeleteSnapshotRequest {
+            snapshot_id: "snap-1".to_owned(),
+            secrets: secrets(),
+        }),
         json(&csi::CreateVolumeGroupSnapshotRequest {
             name: "group-1".to_owned(),
             source_volume_ids: vec![id()],
@@ -138,5 +151,8 @@ fn nothing_secret_is_in_an_event() {
         json!({"name": "pvc-1", "required_bytes": 4096, "access_type": "mount", "fs_type": "xfs",
             "access_mode": "SINGLE_NODE_WRITER", "source_snapshot_id": "snap-1"})
     );
-    assert_eq!(table[2], json!({"volume_id": "vol-1", "node_id": "n1", "readonly": true}));
+    assert_eq!(
+        table[2],
+        json!({"volume_id": "vol-1", "node_id": "n1", "readonly": true})
+    );
 }

@@ -15,9 +15,17 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
     let path = || PathBuf::from("/pool/x");
     let op = "open";
     let io = |errno| kernel::Error::io(op, path(), io::Error::from_raw_os_error(errno));
-    let tool =
-        Tool { tool: "mkfs.ext4".into(), path: path(), code: Some(1), message: "exit 1".into() };
-    let late = TimedOut { op, path: path(), seconds: 3 };
+    let tool = Tool {
+        tool: "mkfs.ext4".into(),
+        path: path(),
+        code: Some(1),
+        message: "exit 1".into(),
+    };
+    let late = TimedOut {
+        op,
+        path: path(),
+        seconds: 3,
+    };
     let unsupported = Unsupported { op, path: path() };
     let errors = [
         (io(libc::EIO), Code::Internal),
@@ -28,9 +36,27 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
         (unsupported, Code::FailedPrecondition),
         (tool, Code::Internal),
         (late, Code::DeadlineExceeded),
-        (Stopped { path: path(), copied: 4096 }, Code::DeadlineExceeded),
-        (CloneStopped { path: path(), extents: 512 }, Code::DeadlineExceeded),
-        (NotMountable { path: path(), why: "bad".into() }, Code::Internal),
+        (
+            Stopped {
+                path: path(),
+                copied: 4096,
+            },
+            Code::DeadlineExceeded,
+        ),
+        (
+            CloneStopped {
+                path: path(),
+                extents: 512,
+            },
+            Code::DeadlineExceeded,
+        ),
+        (
+            NotMountable {
+                path: path(),
+                why: "bad".into(),
+            },
+            Code::Internal,
+        ),
     ];
     errors.map(|(error, code)| (error.into(), code)).into()
 }
@@ -49,11 +75,27 @@ fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
     let volume = VolumeHandle::Id(VolumeId::generate(here));
     let (snapshot, group) = (SnapshotId::generate(here), GroupId::generate(here));
     let path = PathBuf::from("/pool/x");
-    let unavailable = Unavailable { name: "x".into(), why: "gone".into() };
-    let locked = Locked { name: "x".into(), path: path.clone() };
-    let full = NoRoom { pool: "x".into(), wanted: 2, available: 1 };
-    let attached = Attached { volume: volume.clone(), by: "/dev/loop1".into() };
-    let corrupt = Corrupt { path: path.clone(), why: "no JSON".into() };
+    let unavailable = Unavailable {
+        name: "x".into(),
+        why: "gone".into(),
+    };
+    let locked = Locked {
+        name: "x".into(),
+        path: path.clone(),
+    };
+    let full = NoRoom {
+        pool: "x".into(),
+        wanted: 2,
+        available: 1,
+    };
+    let attached = Attached {
+        volume: volume.clone(),
+        by: "/dev/loop1".into(),
+    };
+    let corrupt = Corrupt {
+        path: path.clone(),
+        why: "no JSON".into(),
+    };
     let errors = [
         (UnknownPool("x".into()), Code::InvalidArgument),
         (unavailable, Code::Unavailable),
@@ -84,7 +126,10 @@ fn assert_codes(errors: Errors<Error>) {
 #[test]
 fn every_error_of_a_call_has_its_code() {
     use Error::*;
-    let path = Path { path: "/t".into(), why: "is a symlink".into() };
+    let path = Path {
+        path: "/t".into(),
+        why: "is a symlink".into(),
+    };
     assert_codes(vec![
         (invalid("name", "is required").into(), Code::InvalidArgument),
         (NotFound("volume x".into()), Code::NotFound),
@@ -105,7 +150,11 @@ fn every_error_of_a_call_has_its_code() {
 /// The detail is for refusals alone: what met a full disk on its way may have begun.
 #[test]
 fn a_refusal_for_lack_of_room_says_so() {
-    let refused = || storage::Error::NoRoom { pool: "x".into(), wanted: 2, available: 1 };
+    let refused = || storage::Error::NoRoom {
+        pool: "x".into(),
+        wanted: 2,
+        available: 1,
+    };
     for (error, code) in [
         (Error::from(refused()), Code::ResourceExhausted),
         (Error::of_expansion(refused()), Code::OutOfRange),
@@ -114,14 +163,26 @@ fn a_refusal_for_lack_of_room_says_so() {
         let status = Status::from(error);
         assert_eq!(status.code(), code);
         assert!(lacks_room(&status), "{status:?}");
-        assert_eq!(status.message().matches("has no room for 2 bytes").count(), 1, "{status}");
+        assert_eq!(
+            status.message().matches("has no room for 2 bytes").count(),
+            1,
+            "{status}"
+        );
     }
     // A request that fits into no pool has the same codes.
-    for error in [Error::OutOfRange("x".to_owned()), invalid("mutable_parameters", "x").into()] {
+    for error in [
+        Error::OutOfRange("x".to_owned()),
+        invalid("mutable_parameters", "x").into(),
+    ] {
         let status = Status::from(error);
         assert!(!lacks_room(&status), "{status:?}");
     }
-    let midway = || storage::Error::from(kernel::Error::NoSpace { op: "copy", path: "/p".into() });
+    let midway = || {
+        storage::Error::from(kernel::Error::NoSpace {
+            op: "copy",
+            path: "/p".into(),
+        })
+    };
     for error in [
         Error::from(midway()),
         Error::of_expansion(midway()),

@@ -70,7 +70,9 @@ async fn a_question_that_waits_for_long_is_unavailable() {
 
 /// Whether long work in each lane gives way meanwhile.
 fn gives_way(lanes: &Lanes, long: &[Lane]) -> Vec<bool> {
-    long.iter().map(|lane| lanes.run(lane, Work::Copy, foreground::is_busy)).collect()
+    long.iter()
+        .map(|lane| lanes.run(lane, Work::Copy, foreground::is_busy))
+        .collect()
 }
 
 #[test]
@@ -98,5 +100,9 @@ fn long_work_gives_way_to_calls_of_its_pools() {
         assert_eq!(found, expected, "{lane:?} {work:?}");
     }
     let lanes = Lanes::default();
-    assert!(lanes.run(&a, Work::Allocate, || lanes.run(&a, Work::Change, foreground::is_busy)));
+    assert!(lanes.run(&a, Work::Allocate, || lanes.run(
+        &a,
+        Work::Change,
+        foreground::is_busy
+    )));
 }

@@ -49,7 +49,10 @@ async fn an_error_comes_last_even_when_the_channel_is_full() {
     })
     .await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(drain(answers).await, ((0..AHEAD as u32).collect(), Code::NotFound));
+    assert_eq!(
+        drain(answers).await,
+        ((0..AHEAD as u32).collect(), Code::NotFound)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +82,11 @@ async fn a_caller_that_takes_nothing_gets_deadline_exceeded() {
     has_stopped.await.unwrap();
     let (seen, code) = drain(answers).await;
     assert_eq!(seen.len(), AHEAD);
-    assert_eq!(code, Code::DeadlineExceeded, "a cut stream must not look complete");
+    assert_eq!(
+        code,
+        Code::DeadlineExceeded,
+        "a cut stream must not look complete"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

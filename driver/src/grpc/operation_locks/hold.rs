@@ -30,22 +30,34 @@ impl Key {
 
     /// The hold of an RPC that creates, changes or deletes the object.
     pub(in crate::grpc) fn changed(self) -> Hold {
-        Hold { key: self, usage: Usage::Change }
+        Hold {
+            key: self,
+            usage: Usage::Change,
+        }
     }
 
     /// The holds of an RPC that changes this volume's record, and nothing that a copy depends on.
     pub(in crate::grpc) fn volume_record(id: &str) -> Vec<Hold> {
-        vec![Hold { key: Key::Volume(id.to_owned()), usage: Usage::Record }]
+        vec![Hold {
+            key: Key::Volume(id.to_owned()),
+            usage: Usage::Record,
+        }]
     }
 
     /// The holds of an RPC that mounts or unmounts this volume on the node.
     pub(in crate::grpc) fn volume_mount(id: &str) -> Vec<Hold> {
-        vec![Hold { key: Key::Volume(id.to_owned()), usage: Usage::Mount }]
+        vec![Hold {
+            key: Key::Volume(id.to_owned()),
+            usage: Usage::Mount,
+        }]
     }
 
     /// The hold of an RPC that copies the object.
     pub(in crate::grpc) fn copied(self) -> Hold {
-        Hold { key: self, usage: Usage::Copy }
+        Hold {
+            key: self,
+            usage: Usage::Copy,
+        }
     }
 
     /// The ID or name.

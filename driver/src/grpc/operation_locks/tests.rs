@@ -66,7 +66,9 @@ async fn run(
     number: u8,
     work: impl FnOnce() -> Result<u32, Status> + Send + 'static,
 ) -> Result<u32, Status> {
-    locks.run(many(), operation(method, holds, number, PATIENT), work).await
+    locks
+        .run(many(), operation(method, holds, number, PATIENT), work)
+        .await
 }
 
 /// Sends a request that must be refused, and returns its error.
@@ -146,7 +148,9 @@ type Order = Arc<Mutex<Vec<u8>>>;
 
 /// Waits until this many callers wait for the answer of a job in the queue of volume "v".
 async fn joined_by(locks: &OperationLocks, place: usize, callers: usize) {
-    let job = locks.table.lock().queues[&volume("v")[0].key][place].1.clone();
+    let job = locks.table.lock().queues[&volume("v")[0].key][place]
+        .1
+        .clone();
     while job.answer.receiver_count() < callers {
         tokio::task::yield_now().await;
     }
@@ -162,7 +166,10 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
     for (method, number) in [(A, 2), (B, 1)] {
         let refused = refused(&locks, method, volume("v"), number).await;
         assert_eq!(refused.code(), Code::Aborted);
-        assert_eq!(refused.message(), format!("an operation on volume v is in progress ({A})"));
+        assert_eq!(
+            refused.message(),
+            format!("an operation on volume v is in progress ({A})")
+        );
     }
     // Another volume is not locked.
     let other = run(&locks, A, volume("w"), 1, || Ok(1));
@@ -215,7 +222,10 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
 
-    assert_eq!(refused(&locks, B, volume("v"), 9).await.code(), Code::Aborted);
+    assert_eq!(
+        refused(&locks, B, volume("v"), 9).await.code(),
+        Code::Aborted
+    );
     let retry = join(&locks, A, volume("v"), 1);
     joined_by(&locks, 0, 1).await;
     gate.open();
@@ -239,9 +249,14 @@ async fn a_panic_is_internal_to_all_callers_and_releases_the_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_shared_like_answers() {
     let locks = OperationLocks::new();
-    let failed = run(&locks, A, volume("v"), 1, || Err(Status::resource_exhausted("full")));
+    let failed = run(&locks, A, volume("v"), 1, || {
+        Err(Status::resource_exhausted("full"))
+    });
     let failed = failed.await.unwrap_err();
-    assert_eq!((failed.code(), failed.message()), (Code::ResourceExhausted, "full"));
+    assert_eq!(
+        (failed.code(), failed.message()),
+        (Code::ResourceExhausted, "full")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +265,10 @@ async fn closing_refuses_new_work_and_waits_for_the_rest() {
     first.abort(); // no caller waits for the work now
     locks.close();
     assert_eq!(locks.in_flight(), 1);
-    assert_eq!(refused(&locks, A, volume("w"), 2).await.code(), Code::Unavailable);
+    assert_eq!(
+        refused(&locks, A, volume("w"), 2).await.code(),
+        Code::Unavailable
+    );
 
     let waited = tokio::time::timeout(Duration::from_millis(50), locks.drained()).await;
     assert!(waited.is_err(), "it did not wait for the work");
@@ -280,18 +298,35 @@ fn what_comes_first(
     #[case] snapshot: Precedence,
 ) {
     assert_eq!(precedence(&Key::Volume("v".into()), earlier, later), volume);
-    assert_eq!(precedence(&Key::Snapshot("s".into()), earlier, later), snapshot);
+    assert_eq!(
+        precedence(&Key::Snapshot("s".into()), earlier, later),
+        snapshot
+    );
     // Only volumes and snapshots are copied.
-    let names = [Key::VolumeName, Key::SnapshotName, Key::GroupName, Key::Group];
+    let names = [
+        Key::VolumeName,
+        Key::SnapshotName,
+        Key::GroupName,
+        Key::Group,
+    ];
     for key in names.map(|key| key("n".into())) {
-        assert_eq!(precedence(&key, Usage::Change, Usage::Change), Precedence::Abort);
+        assert_eq!(
+            precedence(&key, Usage::Change, Usage::Change),
+            Precedence::Abort
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
     let (locks, gate, done) = (OperationLocks::new(), Gate::default(), Order::default());
-    let copy = |n: u8| [Key::VolumeName(n.to_string()).changed(), snapshot("s").copied()].into();
+    let copy = |n: u8| {
+        [
+            Key::VolumeName(n.to_string()).changed(),
+            snapshot("s").copied(),
+        ]
+        .into()
+    };
     let mut calls = Vec::new();
     for n in 0..24 {
         // This returns when the work has begun, while the gate holds all the others.
@@ -303,7 +338,10 @@ async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
     let other = run(&locks, B, vec![snapshot("t").changed()], 102, || Ok(1));
     assert_eq!(other.await.unwrap(), 1);
     let second = refused(&locks, B, vec![snapshot("s").changed()], 103).await;
-    assert_eq!(second.message(), format!("an operation on snapshot s is in progress ({B})"));
+    assert_eq!(
+        second.message(),
+        format!("an operation on snapshot s is in progress ({B})")
+    );
     assert!(done.lock().is_empty());
 
     gate.open();
@@ -324,7 +362,10 @@ async fn copies_of_a_volume_and_its_changes_run_in_the_order_of_their_arrival() 
         calls.push(queue(&locks, copied("v"), number, &done).await);
     }
     // It waits only for the copies, but the change of the same volume is still under way.
-    assert_eq!(refused(&locks, B, volume("v"), 99).await.code(), Code::Aborted);
+    assert_eq!(
+        refused(&locks, B, volume("v"), 99).await.code(),
+        Code::Aborted
+    );
     gate.open();
     first.await.unwrap().unwrap();
     for call in calls {
@@ -376,7 +417,10 @@ async fn closing_sends_those_that_wait_away() {
     let done = Order::default();
     let waiting = queue(&locks, copied("v"), 1, &done).await;
     locks.close();
-    assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    assert_eq!(
+        waiting.await.unwrap().unwrap_err().code(),
+        Code::Unavailable
+    );
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     locks.drained().await;
@@ -434,7 +478,10 @@ async fn only_copies_of_a_snapshot_share_it() {
                 };
                 let holds: Vec<Hold> = (0..=seed % 3)
                     .map(|k| (seed + k) % OBJECTS)
-                    .map(|object| Hold { key: key(object), usage: usage(object) })
+                    .map(|object| Hold {
+                        key: key(object),
+                        usage: usage(object),
+                    })
                     .collect();
                 // A user that must be alone counts for more than all the others together.
                 let used: Vec<(usize, usize)> = (0..=seed % 3)
@@ -459,7 +506,10 @@ async fn only_copies_of_a_snapshot_share_it() {
                     }
                 };
                 let long = seed.is_multiple_of(5);
-                let operation = Operation { long, ..operation(A, holds, seed as u8, PATIENT) };
+                let operation = Operation {
+                    long,
+                    ..operation(A, holds, seed as u8, PATIENT)
+                };
                 match locks.run(few, operation, work).await {
                     Ok(answer) => assert_eq!(answer, seed as u32),
                     Err(status) => {
@@ -475,7 +525,9 @@ async fn only_copies_of_a_snapshot_share_it() {
             caller.await.unwrap();
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), all).await.expect("no deadlock");
+    tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .expect("no deadlock");
     for count in [ran, shared, aborted] {
         assert!(count.load(Ordering::SeqCst) > 0);
     }
@@ -531,7 +583,10 @@ async fn what_follows_a_success_finds_the_objects_free() {
         let (table, hears) = (locks.table.clone(), hears.clone());
         let then: Then = Box::new(move || hears.send(table.lock().queues.is_empty()).unwrap());
         let operation = operation("Unstage", copied("a"), number, PATIENT);
-        let operation = Operation { then: Some(then), ..operation };
+        let operation = Operation {
+            then: Some(then),
+            ..operation
+        };
         let ended = locks.run(many(), operation, move || answer).await;
         assert_eq!(ended.is_ok(), number == 1);
     }

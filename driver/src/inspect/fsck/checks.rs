@@ -42,13 +42,18 @@ pub fn check(survey: &Survey) -> Vec<Problem> {
 /// intermediate states of a running driver.
 pub fn lasting(first: &[Problem], second: Vec<Problem>) -> Vec<Problem> {
     let seen = |p: &Problem| {
-        first.iter().any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
+        first
+            .iter()
+            .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
     };
     second.into_iter().filter(seen).collect()
 }
 
 fn in_pool(problem: Problem, pool: &PoolSurvey) -> Problem {
-    Problem { pool: Some(pool.name.clone()), ..problem }
+    Problem {
+        pool: Some(pool.name.clone()),
+        ..problem
+    }
 }
 
 fn pool_missing(pool: &PoolSurvey, why: &str) -> Problem {
@@ -65,7 +70,16 @@ fn pool_missing(pool: &PoolSurvey, why: &str) -> Problem {
 fn pool_lost(pool: &PoolSurvey, lost: &Lost) -> Problem {
     let object = pool.path.display();
     let repair = person(lost.to_do.clone());
-    in_pool(problem(Severity::Error, Kind::PoolImageLost, object, lost.what.clone(), repair), pool)
+    in_pool(
+        problem(
+            Severity::Error,
+            Kind::PoolImageLost,
+            object,
+            lost.what.clone(),
+            repair,
+        ),
+        pool,
+    )
 }
 
 /// Problems of the pool's filesystem and of the disks below it. The check does not know how much
@@ -79,10 +93,22 @@ fn pool_space(pool: &PoolSurvey, contents: &Contents) -> Vec<Problem> {
     let object = pool.path.display();
     let full = facts.nearly_full().map(|what| {
         let repair = person("free some space, or delete volumes or snapshots");
-        problem(Severity::Warning, Kind::PoolNearlyFull, &object, what, repair)
+        problem(
+            Severity::Warning,
+            Kind::PoolNearlyFull,
+            &object,
+            what,
+            repair,
+        )
     });
     let read_only = facts.read_only().map(|what| {
-        problem(Severity::Error, Kind::PoolReadOnly, &object, what, person(READ_ONLY_TO_DO))
+        problem(
+            Severity::Error,
+            Kind::PoolReadOnly,
+            &object,
+            what,
+            person(READ_ONLY_TO_DO),
+        )
     });
     full.into_iter().chain(read_only).collect()
 }
@@ -94,7 +120,14 @@ fn problem(
     what: impl Into<String>,
     repair: Repair,
 ) -> Problem {
-    Problem { severity, kind, object: object.to_string(), pool: None, what: what.into(), repair }
+    Problem {
+        severity,
+        kind,
+        object: object.to_string(),
+        pool: None,
+        what: what.into(),
+        repair,
+    }
 }
 
 /// The severity of a trace that work in progress leaves: a note while a driver runs, else

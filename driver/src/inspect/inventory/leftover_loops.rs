@@ -29,7 +29,10 @@ pub fn leftover_loops<'a>(
         let path = loop_path(device.minor);
         // A filesystem that is mounted in any namespace belongs to a cluster that lives.
         let is_idle = matches!(kernel.is_claimed(&path), Ok(false));
-        is_idle.then(|| LeftoverLoop { device: path, file: device.backing_path.clone() })
+        is_idle.then(|| LeftoverLoop {
+            device: path,
+            file: device.backing_path.clone(),
+        })
     });
     leftover.collect()
 }
@@ -48,7 +51,10 @@ mod tests {
     #[test]
     fn only_deleted_images_of_other_pools_count() {
         let (own, other) = (PoolId::generate(), PoolId::generate());
-        let of = |path: String| LoopInfo { backing_path: path, ..LoopInfo::default() };
+        let of = |path: String| LoopInfo {
+            backing_path: path,
+            ..LoopInfo::default()
+        };
         let image = |pool| format!("/var/local/pool/volumes/{}/image", VolumeId::generate(pool));
         for (path, expected) in [
             (format!("{} (deleted)", image(other)), true),
@@ -56,7 +62,11 @@ mod tests {
             (image(other), false),
             ("/var/lib/docker/image (deleted)".to_owned(), false),
         ] {
-            assert_eq!(is_unknown(&of(path.clone()), &[own].into()), expected, "{path}");
+            assert_eq!(
+                is_unknown(&of(path.clone()), &[own].into()),
+                expected,
+                "{path}"
+            );
         }
     }
 }

@@ -19,7 +19,10 @@ pub struct Holder {
 pub fn of_pool(root: &Path, device: (u32, u32)) -> Option<Holder> {
     let lock = Image::at(&root.join(LOCK)).ok()??;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let file = FileId { dev: rustix::fs::makedev(device.0, device.1), ino: lock.file.ino };
+    let file = FileId {
+        dev: rustix::fs::makedev(device.0, device.1),
+        ino: lock.file.ino,
+    };
     holder(&locks, file)
 }
 
@@ -36,8 +39,9 @@ pub fn holder(locks: &str, file: FileId) -> Option<Holder> {
         }
         let mut words = words.skip(2);
         let pid = words.next()?;
-        (file_id(words.next()?)? == file)
-            .then(|| Holder { pid: pid.parse().ok().filter(|pid| *pid > 0) })
+        (file_id(words.next()?)? == file).then(|| Holder {
+            pid: pid.parse().ok().filter(|pid| *pid > 0),
+        })
     })
 }
 
@@ -46,7 +50,10 @@ fn file_id(text: &str) -> Option<FileId> {
     let mut parts = text.split(':');
     let major = u32::from_str_radix(parts.next()?, 16).ok()?;
     let minor = u32::from_str_radix(parts.next()?, 16).ok()?;
-    Some(FileId { dev: rustix::fs::makedev(major, minor), ino: parts.next()?.parse().ok()? })
+    Some(FileId {
+        dev: rustix::fs::makedev(major, minor),
+        ino: parts.next()?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -64,7 +71,10 @@ nonsense
 
     #[test]
     fn finds_who_holds_a_file() {
-        let file = |ino| FileId { dev: rustix::fs::makedev(0xfd, 0), ino };
+        let file = |ino| FileId {
+            dev: rustix::fs::makedev(0xfd, 0),
+            ino,
+        };
         for (ino, holder_) in [
             (393_224, Some(Some(4711))),
             (77, Some(Some(17))),

@@ -130,7 +130,11 @@ fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
 /// of the same pool.
 fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
     let here = |contents: &Contents| {
-        let files = PoolFiles { id: contents.id, device: contents.device, root: &contents.root };
+        let files = PoolFiles {
+            id: contents.id,
+            device: contents.device,
+            root: &contents.root,
+        };
         files.holds(device, |_| None)
     };
     (device.is_deleted() && survey.contents().any(|(_, contents)| here(contents)))

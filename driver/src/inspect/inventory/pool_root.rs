@@ -34,7 +34,9 @@ pub(in crate::inspect) fn find(
     let (mut loops, mut mounts) = (LoopTable::default(), MountTable::default());
     if kind(spec) != PoolKind::Directory {
         mounts = kernel.mounts().map_err(|error| error.to_string())?;
-        let mount = mount_point(spec, state_dir).ok().and_then(|at| mounts.at(&at));
+        let mount = mount_point(spec, state_dir)
+            .ok()
+            .and_then(|at| mounts.at(&at));
         if let Some(minor) = mount.and_then(MountEntry::loop_minor) {
             let device = kernel.loop_info(minor).map_err(|error| error.to_string())?;
             loops = device.into_iter().collect();
@@ -44,7 +46,8 @@ pub(in crate::inspect) fn find(
 }
 
 fn real(path: &Path) -> Result<PathBuf, String> {
-    path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))
+    path.canonicalize()
+        .map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// Where the driver mounts a pool in a device or image.
@@ -65,7 +68,9 @@ pub(super) fn root(
         PoolKind::Directory => return real(&spec.path),
         PoolKind::Device => {
             let m = std::fs::metadata(&spec.path);
-            let rdev = m.map_err(|e| format!("{}: {e}", spec.path.display()))?.rdev();
+            let rdev = m
+                .map_err(|e| format!("{}: {e}", spec.path.display()))?
+                .rdev();
             (rustix::fs::major(rdev), rustix::fs::minor(rdev))
         }
         PoolKind::Image => {
@@ -79,7 +84,10 @@ pub(super) fn root(
     match mounts.at(&at) {
         Some(mount) if mount.device == device => Ok(at),
         Some(mount) => Err(format!("{} is mounted at {}", mount.source, at.display())),
-        None => Err(format!("is not mounted at {} (in this mount namespace)", at.display())),
+        None => Err(format!(
+            "is not mounted at {} (in this mount namespace)",
+            at.display()
+        )),
     }
 }
 
@@ -120,7 +128,11 @@ mod tests {
     }
 
     fn on_loop(minor: u32, file: FileId) -> LoopInfo {
-        LoopInfo { minor, backing: Some(file), ..LoopInfo::default() }
+        LoopInfo {
+            minor,
+            backing: Some(file),
+            ..LoopInfo::default()
+        }
     }
 
     #[test]
@@ -129,7 +141,12 @@ mod tests {
         let state = state.path().canonicalize().unwrap();
         let mounts = table(&state);
         let file = FileId { dev: 1, ino: 2 };
-        let image = Image { file, bytes: 1, allocated: 1, written_ns: 1 };
+        let image = Image {
+            file,
+            bytes: 1,
+            allocated: 1,
+            written_ns: 1,
+        };
         let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
         let find = |image: Option<&Image>, loops: Vec<LoopInfo>| {
             root(&spec, &state, image, &loops.into(), &mounts)
@@ -139,13 +156,23 @@ mod tests {
         for (image, loops, why) in [
             (None, vec![], "image is not there"),
             (Some(&image), vec![], "not attached"),
-            (Some(&image), vec![on_loop(4, file)], "/dev/loop3 is mounted"),
+            (
+                Some(&image),
+                vec![on_loop(4, file)],
+                "/dev/loop3 is mounted",
+            ),
         ] {
             let answer = find(image, loops).unwrap_err();
             assert!(answer.contains(why), "{answer}");
         }
         let other: PoolSpec = "slow=/var/lib/pools,image=1Gi".parse().unwrap();
-        let answer = root(&other, &state, Some(&image), &vec![on_loop(4, file)].into(), &mounts);
+        let answer = root(
+            &other,
+            &state,
+            Some(&image),
+            &vec![on_loop(4, file)].into(),
+            &mounts,
+        );
         assert!(answer.unwrap_err().contains("is not mounted at"));
     }
 

@@ -19,7 +19,11 @@ pub(crate) struct Page {
 impl Page {
     /// An empty page. `width` is the terminal's, if there is one. Ages are relative to `now_ns`.
     pub(crate) fn new(width: Option<usize>, now_ns: u64) -> Page {
-        Page { lines: Vec::new(), width, now_ns }
+        Page {
+            lines: Vec::new(),
+            width,
+            now_ns,
+        }
     }
 
     /// Adds a table under its heading, or nothing if there are no rows.
@@ -41,7 +45,12 @@ impl Page {
         style: impl Fn(&Row) -> Option<Style>,
     ) {
         let columns: Vec<Column> = cells.iter().map(|(column, _)| *column).collect();
-        let texts = |row| cells.iter().map(|(_, text)| text(row, self.now_ns)).collect();
+        let texts = |row| {
+            cells
+                .iter()
+                .map(|(_, text)| text(row, self.now_ns))
+                .collect()
+        };
         let (styles, rows): (Vec<Option<Style>>, Vec<Vec<String>>) =
             rows.into_iter().map(|row| (style(row), texts(row))).unzip();
         if rows.is_empty() {

@@ -14,16 +14,26 @@ pub struct Column {
 
 /// A column of words that are never shortened.
 pub const fn words(title: &'static str) -> Column {
-    Column { title, numeric: false, least: None }
+    Column {
+        title,
+        numeric: false,
+        least: None,
+    }
 }
 
 pub const fn numbers(title: &'static str) -> Column {
-    Column { numeric: true, ..words(title) }
+    Column {
+        numeric: true,
+        ..words(title)
+    }
 }
 
 /// A column of long words, which may be shortened to `least` characters.
 pub const fn long(title: &'static str, least: usize) -> Column {
-    Column { least: Some(least), ..words(title) }
+    Column {
+        least: Some(least),
+        ..words(title)
+    }
 }
 
 const GAP: &str = "  ";
@@ -48,7 +58,10 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
         shrink(columns, &mut widths, width);
     }
     let heading: Vec<String> = columns.iter().map(|c| c.title.to_owned()).collect();
-    std::iter::once(&heading).chain(&rows).map(|row| line(columns, &widths, row)).collect()
+    std::iter::once(&heading)
+        .chain(&rows)
+        .map(|row| line(columns, &widths, row))
+        .collect()
 }
 
 /// Narrows the widest column that can still shrink, one character at a time, until the table fits.
@@ -104,7 +117,9 @@ mod tests {
     use super::*;
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
-        rows.iter().map(|row| row.iter().map(|cell| cell.to_string()).collect()).collect()
+        rows.iter()
+            .map(|row| row.iter().map(|cell| cell.to_string()).collect())
+            .collect()
     }
 
     const COLUMNS: [Column; 3] = [long("NAME", 6), numbers("SIZE"), words("STATE")];
@@ -114,16 +129,23 @@ mod tests {
         let rows = rows(&[&["data", "1 GiB", "staged"], &["größer", "512 MiB", ""]]);
         assert_eq!(
             lines(&COLUMNS, &rows, None),
-            ["NAME       SIZE  STATE", "data      1 GiB  staged", "größer  512 MiB"]
+            [
+                "NAME       SIZE  STATE",
+                "data      1 GiB  staged",
+                "größer  512 MiB"
+            ]
         );
     }
 
     #[test]
     fn the_widest_gives_until_it_fits_or_can_give_no_more() {
         let rows = rows(&[&["pvc-0123456789abcdef", "1 GiB", "staged"]]);
-        for (width, name) in
-            [(100, "pvc-0123456789abcdef"), (28, "pvc-01…abcdef"), (21, "pvc…ef"), (3, "pvc…ef")]
-        {
+        for (width, name) in [
+            (100, "pvc-0123456789abcdef"),
+            (28, "pvc-01…abcdef"),
+            (21, "pvc…ef"),
+            (3, "pvc…ef"),
+        ] {
             let got = lines(&COLUMNS, &rows, Some(width));
             let short = without_middle("pvc-0123456789abcdef", length(name));
             assert!(got[1].starts_with(&short), "{width}: {got:?}");

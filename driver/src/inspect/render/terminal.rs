@@ -154,16 +154,18 @@ pub(crate) fn escaped_json(json: &str) -> Cow<'_, str> {
     if !json.contains(|c| is_harmful(c) && c != '\n') {
         return Cow::Borrowed(json);
     }
-    let escaped = json.chars().fold(String::with_capacity(json.len()), |mut out, c| {
-        if is_harmful(c) && c != '\n' {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
+    let escaped = json
+        .chars()
+        .fold(String::with_capacity(json.len()), |mut out, c| {
+            if is_harmful(c) && c != '\n' {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            } else {
+                out.push(c);
             }
-        } else {
-            out.push(c);
-        }
-        out
-    });
+            out
+        });
     Cow::Owned(escaped)
 }
 
@@ -226,7 +228,10 @@ mod tests {
         let value = serde_json::json!({"a": "\u{1b}[2J \u{9b}2J \u{202e} \u{e0001} \n ü"});
         let pretty = serde_json::to_string_pretty(&value).unwrap();
         let text = escaped_json(&pretty);
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            value
+        );
         assert_eq!(printed(&document(&text)), text, "nothing is left to escape");
     }
 }

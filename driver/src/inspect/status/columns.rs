@@ -14,13 +14,23 @@ pub(crate) fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
         (words("KIND"), |row, _| row.as_ref().kind.to_string()),
         (words("STATE"), |row, _| pool_state(row.as_ref())),
         (words("FS"), |row, _| or_dash(row.as_ref().fs.clone())),
-        (words("REFLINKS"), |row, _| or_dash(row.as_ref().reflinks.map(yes_no))),
+        (words("REFLINKS"), |row, _| {
+            or_dash(row.as_ref().reflinks.map(yes_no))
+        }),
         (numbers("SIZE"), |row, _| size(row.as_ref().size_bytes)),
         (numbers("AVAILABLE"), |row, _| size(available(row.as_ref()))),
-        (numbers("PROMISED"), |row, _| size(row.as_ref().promised_bytes)),
-        (numbers("VOLUMES"), |row, _| row.as_ref().volumes.to_string()),
-        (numbers("SNAPSHOTS"), |row, _| row.as_ref().snapshots.to_string()),
-        (long("PATH", 12), |row, _| row.as_ref().path.display().to_string()),
+        (numbers("PROMISED"), |row, _| {
+            size(row.as_ref().promised_bytes)
+        }),
+        (numbers("VOLUMES"), |row, _| {
+            row.as_ref().volumes.to_string()
+        }),
+        (numbers("SNAPSHOTS"), |row, _| {
+            row.as_ref().snapshots.to_string()
+        }),
+        (long("PATH", 12), |row, _| {
+            row.as_ref().path.display().to_string()
+        }),
     ]
 }
 
@@ -44,7 +54,13 @@ pub(crate) const LOOP: [Cell<LoopReport>; 7] = [
 /// The columns of a mount.
 pub(crate) const MOUNT: [Cell<MountReport>; 5] = [
     (words("DEVICE"), |m, _| m.device.display().to_string()),
-    (words("FS"), |m, _| if m.kind == "device" { "(node)".to_owned() } else { m.fs.clone() }),
+    (words("FS"), |m, _| {
+        if m.kind == "device" {
+            "(node)".to_owned()
+        } else {
+            m.fs.clone()
+        }
+    }),
     (words("MODE"), |m, _| mode(m.read_only)),
     (long("OBJECT", 14), |m, _| m.object.clone()),
     (long("PATH", 30), |m, _| m.path.display().to_string()),
@@ -65,9 +81,12 @@ fn pool_state(pool: &PoolReport) -> String {
 
 /// The names of loop devices without their folder.
 pub(crate) fn loops<P: AsRef<Path>>(devices: &[P]) -> String {
-    let names = devices.iter().map(|device| device.as_ref().display().to_string());
-    let names: Vec<String> =
-        names.map(|name| name.trim_start_matches("/dev/").to_owned()).collect();
+    let names = devices
+        .iter()
+        .map(|device| device.as_ref().display().to_string());
+    let names: Vec<String> = names
+        .map(|name| name.trim_start_matches("/dev/").to_owned())
+        .collect();
     or_dash(Some(names.join(",")))
 }
 
@@ -86,7 +105,8 @@ pub(crate) fn yes_no(yes: bool) -> String {
 }
 
 pub(crate) fn or_dash(text: Option<String>) -> String {
-    text.filter(|t| !t.is_empty()).unwrap_or_else(|| "-".to_owned())
+    text.filter(|t| !t.is_empty())
+        .unwrap_or_else(|| "-".to_owned())
 }
 
 /// A size for people, or a dash.

@@ -33,8 +33,10 @@ pub struct ImageMap {
 /// Reads the maps of these volumes' and snapshots' images, each after writing the image back.
 pub fn image_maps(specs: &[PoolSpec], state_dir: &Path, ids: &[String]) -> Vec<ImageMap> {
     let kernel = Linux::new();
-    let roots: Vec<_> =
-        specs.iter().map(|spec| pool_root::find(spec, state_dir, &kernel)).collect();
+    let roots: Vec<_> = specs
+        .iter()
+        .map(|spec| pool_root::find(spec, state_dir, &kernel))
+        .collect();
     up_to(MOST_RUNS, ids, |id| one(&roots, id))
 }
 
@@ -57,7 +59,11 @@ fn one(roots: &[Result<PathBuf, String>], id: &str) -> ImageMap {
         Ok(extents) => (extents, None),
         Err(problem) => (None, Some(problem)),
     };
-    ImageMap { id: id.to_owned(), extents, problem }
+    ImageMap {
+        id: id.to_owned(),
+        extents,
+        problem,
+    }
 }
 
 /// Finds the image in one of the pools. A missing pool is only a problem if no other pool has the
@@ -112,7 +118,10 @@ mod tests {
         let (volume, snapshot) = (VolumeId::generate(pool), SnapshotId::generate(pool));
         for (id, path) in [
             (volume.to_string(), Some(format!("volumes/{volume}/image"))),
-            (snapshot.to_string(), Some(format!("snapshots/{snapshot}/image"))),
+            (
+                snapshot.to_string(),
+                Some(format!("snapshots/{snapshot}/image")),
+            ),
             (format!("../volumes/{volume}"), None),
             ("..".to_owned(), None),
             (String::new(), None),
@@ -123,7 +132,12 @@ mod tests {
 
     #[test]
     fn images_are_left_out_once_there_are_enough_runs() {
-        let run = Mapped { offset: 0, len: 1, physical: 0, shared: false };
+        let run = Mapped {
+            offset: 0,
+            len: 1,
+            physical: 0,
+            shared: false,
+        };
         let ids: Vec<String> = ["3", "none", "2", "1"].map(str::to_owned).to_vec();
         let read = |id: &str| ImageMap {
             id: id.to_owned(),
@@ -146,12 +160,31 @@ mod tests {
         let missing = || Err("its image is not attached".to_owned());
         for (id, roots, extents, problem) in [
             (&id, vec![Ok(root.clone())], None, None),
-            (&id, vec![Ok(root.clone()), missing()], None, Some("its image is not attached")),
-            (&there, vec![missing(), Ok(root.clone())], Some(vec![]), None),
+            (
+                &id,
+                vec![Ok(root.clone()), missing()],
+                None,
+                Some("its image is not attached"),
+            ),
+            (
+                &there,
+                vec![missing(), Ok(root.clone())],
+                Some(vec![]),
+                None,
+            ),
         ] {
             let map = one(&roots, id);
-            assert_eq!((map.extents, map.problem.as_deref()), (extents, problem), "{roots:?}");
+            assert_eq!(
+                (map.extents, map.problem.as_deref()),
+                (extents, problem),
+                "{roots:?}"
+            );
         }
-        assert!(one(&[Ok(root)], "data").problem.unwrap().contains("data is not the ID"));
+        assert!(
+            one(&[Ok(root)], "data")
+                .problem
+                .unwrap()
+                .contains("data is not the ID")
+        );
     }
 }

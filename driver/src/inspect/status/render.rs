@@ -34,7 +34,9 @@ const VOLUME: [Cell<VolumeReport>; 11] = [
     (numbers("SIZE"), |v, _| bytes(v.size_bytes)),
     (numbers("ON DISK"), |v, _| size(v.allocated_bytes)),
     (words("FS"), |v, _| v.format.clone()),
-    (words("NODES"), |v, _| or_dash(Some(v.published_nodes.join(",")))),
+    (words("NODES"), |v, _| {
+        or_dash(Some(v.published_nodes.join(",")))
+    }),
     (words("USE"), |v, _| usage(v)),
     (words("LOOP"), |v, _| columns::loops(&v.loops)),
     (words("I/O"), |v, _| or_dash(v.direct_io.map(io))),
@@ -46,7 +48,11 @@ const SNAPSHOT: [Cell<SnapshotReport>; 8] = [
     (long("NAME", 14), |s, _| s.name.clone()),
     (words("POOL"), |s, _| s.pool.clone()),
     (long("SOURCE", 14), |s, _| {
-        format!("{}{}", s.source, if s.source_exists { "" } else { " (gone)" })
+        format!(
+            "{}{}",
+            s.source,
+            if s.source_exists { "" } else { " (gone)" }
+        )
     }),
     (numbers("SIZE"), |s, _| bytes(s.size_bytes)),
     (numbers("ON DISK"), |s, _| size(s.allocated_bytes)),
@@ -75,7 +81,11 @@ fn usage(v: &VolumeReport) -> String {
         Some(at) => v.mounts.iter().filter(|m| *m != at).count(),
         None => v.mounts.len(),
     };
-    let frozen = if v.frozen_since_ns.is_some() { ", frozen" } else { "" };
+    let frozen = if v.frozen_since_ns.is_some() {
+        ", frozen"
+    } else {
+        ""
+    };
     match pods {
         0 => format!("{staged}{frozen}"),
         n => format!("{staged} ×{n}{frozen}"),
@@ -104,9 +114,14 @@ mod tests {
         let scene = scene::Scene::new();
         let report = Report::of(scene.survey());
         let whole = text(&report, None, 1).join("\n");
-        for heading in
-            ["Pools", "Volumes", "Snapshots", "Group snapshots", "Loop devices", "Mounts"]
-        {
+        for heading in [
+            "Pools",
+            "Volumes",
+            "Snapshots",
+            "Group snapshots",
+            "Loop devices",
+            "Mounts",
+        ] {
             assert!(whole.contains(heading), "{whole}");
         }
         assert!(!whole.contains("orphan"), "{whole}");

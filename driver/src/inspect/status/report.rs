@@ -202,7 +202,10 @@ impl Report {
             snapshots: Vec::new(),
             groups: Vec::new(),
             loops: loops.values().map(loop_device).collect(),
-            mounts: mounts(&loops).into_iter().map(|(l, m)| mount(l, m)).collect(),
+            mounts: mounts(&loops)
+                .into_iter()
+                .map(|(l, m)| mount(l, m))
+                .collect(),
             orphans: check(survey),
         };
         report.orphans.retain(|p| p.kind.is_orphan());
@@ -350,7 +353,10 @@ fn loop_device(l: &LoopUse) -> LoopReport {
 
 fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
     let device = m.loop_node.is_some();
-    let others = m.super_options.iter().filter(|option| !m.options.has(option));
+    let others = m
+        .super_options
+        .iter()
+        .filter(|option| !m.options.has(option));
     let options = m.options.iter().chain(others).map(str::to_owned).collect();
     MountReport {
         path: m.mount_point.to_path_buf(),

@@ -12,16 +12,37 @@ fn flags(text: &str) -> Vec<String> {
 #[rstest]
 #[case(Ext4, "noatime,discard nodev")]
 #[case(Ext4, "ro rw suid dev exec sync dirsync lazytime iversion silent")]
-#[case(Ext4, "defaults,_netdev,nofail x-systemd.automount x-a=b comment=any/thing")]
-#[case(Ext4, "data=journal errors=continue errors=remount-ro commit=30 barrier=0 barrier")]
-#[case(Ext4, "init_itable init_itable=20 stripe=16 resuid=1000 dax=never noinit_itable")]
+#[case(
+    Ext4,
+    "defaults,_netdev,nofail x-systemd.automount x-a=b comment=any/thing"
+)]
+#[case(
+    Ext4,
+    "data=journal errors=continue errors=remount-ro commit=30 barrier=0 barrier"
+)]
+#[case(
+    Ext4,
+    "init_itable init_itable=20 stripe=16 resuid=1000 dax=never noinit_itable"
+)]
 #[case(Ext4, "usrquota,grpquota,prjquota quota noquota user_xattr,acl")]
 #[case(Xfs, "nouuid,allocsize=64k,logbsize=256k logbufs=8 sunit=8 swidth=64")]
-#[case(Xfs, "inode64 largeio swalloc wsync filestreams uquota,gqnoenforce,pquota")]
-#[case(Btrfs, "compress compress=zstd:3 compress-force=zlib autodefrag discard=async,ssd")]
-#[case(Btrfs, "subvol=@home/data,subvolid=257 space_cache=v2 max_inline=2k thread_pool=4")]
+#[case(
+    Xfs,
+    "inode64 largeio swalloc wsync filestreams uquota,gqnoenforce,pquota"
+)]
+#[case(
+    Btrfs,
+    "compress compress=zstd:3 compress-force=zlib autodefrag discard=async,ssd"
+)]
+#[case(
+    Btrfs,
+    "subvol=@home/data,subvolid=257 space_cache=v2 max_inline=2k thread_pool=4"
+)]
 #[case(Ext4, "context=system_u:object_r:container_file_t:s0")]
-#[case(Xfs, r#"context="system_u:object_r:container_file_t:s0:c1,c2" noatime"#)]
+#[case(
+    Xfs,
+    r#"context="system_u:object_r:container_file_t:s0:c1,c2" noatime"#
+)]
 #[case(Btrfs, r#"context="u:r:t:s0:c1,c2.c9,c12-s3:c4,c5",nodatacow"#)]
 #[case(Ext4, r#"fscontext="u:r:t:s0:c1 c2",noexec"#)]
 fn options_of_the_own_filesystem_are_allowed(#[case] fs: FsType, #[case] text: &str) {
@@ -89,10 +110,16 @@ fn options_of_the_own_filesystem_are_allowed(#[case] fs: FsType, #[case] text: &
 fn all_others_are_refused_by_name(#[case] fs: FsType, #[case] text: &str, #[case] named: &str) {
     let refused = check_mount_options(fs, &flags(text)).expect_err(text);
     let name = format!("\"{named}\"");
-    assert!(refused.starts_with(&name) && refused.contains(fs.as_str()), "{refused}");
+    assert!(
+        refused.starts_with(&name) && refused.contains(fs.as_str()),
+        "{refused}"
+    );
     assert!(!refused.contains("sda"), "values may be secrets: {refused}");
     if refused.contains("is not allowed") {
-        assert!(refused.contains("allowed are ") && refused.contains("noatime"), "{refused}");
+        assert!(
+            refused.contains("allowed are ") && refused.contains("noatime"),
+            "{refused}"
+        );
     }
 }
 
@@ -113,7 +140,9 @@ fn a_long_name_is_cut() {
 #[test]
 fn the_drivers_own_options_are_allowed() {
     for fs in FsType::ALL {
-        let own = crate::kernel::safe_options(fs).iter().map(|one| (*one).to_owned());
+        let own = crate::kernel::safe_options(fs)
+            .iter()
+            .map(|one| (*one).to_owned());
         assert_eq!(check_mount_options(fs, &own.collect::<Vec<_>>()), Ok(()));
     }
 }

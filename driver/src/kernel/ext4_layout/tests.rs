@@ -29,10 +29,22 @@ fn an_unmounted_ext4_grows_as_far_as_blocks_are_reserved() {
     let not = |most| Not(NoGrowth::NotPermitted { most });
     let feature = |name, most| Not(NoGrowth::Feature { name, most });
     let (small, medium, large) = (made(8 * MI, 0), made(16 * MI, 1), made(100 * GI, 1024));
-    let bigalloc = Ext4Layout { cluster_blocks: 16, ..large };
-    let two_copies = Ext4Layout { sparse_super2: Some([1, 799]), ..large };
-    let neither = Ext4Layout { cluster_blocks: 16, ..two_copies };
-    let meta_bg = Ext4Layout { meta_bg: true, ..small };
+    let bigalloc = Ext4Layout {
+        cluster_blocks: 16,
+        ..large
+    };
+    let two_copies = Ext4Layout {
+        sparse_super2: Some([1, 799]),
+        ..large
+    };
+    let neither = Ext4Layout {
+        cluster_blocks: 16,
+        ..two_copies
+    };
+    let meta_bg = Ext4Layout {
+        meta_bg: true,
+        ..small
+    };
     // 1,024-byte blocks, 32-byte descriptors, and groups of 8 MiB.
     let fine = Ext4Layout {
         blocks: 8192,
@@ -45,8 +57,15 @@ fn an_unmounted_ext4_grows_as_far_as_blocks_are_reserved() {
         is_wide: false,
         ..small
     };
-    let many_inodes = Ext4Layout { inodes_per_group: 32768, ..large };
-    let narrow = Ext4Layout { is_wide: false, descriptor_bytes: 32, ..large };
+    let many_inodes = Ext4Layout {
+        inodes_per_group: 32768,
+        ..large
+    };
+    let narrow = Ext4Layout {
+        is_wide: false,
+        descriptor_bytes: 32,
+        ..large
+    };
     let most_narrow = 16 * TI - 4096;
     // filesystem, bytes of the device, whether a mounted one may grow → how it grows
     let table = [
@@ -72,25 +91,48 @@ fn an_unmounted_ext4_grows_as_far_as_blocks_are_reserved() {
         (bigalloc, 100 * GI + 4096, false, Done),
         (two_copies, 200 * GI, true, Unmounted),
         (two_copies, 200 * GI, false, Unmounted),
-        (two_copies, 9 * TI, true, feature("sparse_super2", 1037 * 8 * GI)),
+        (
+            two_copies,
+            9 * TI,
+            true,
+            feature("sparse_super2", 1037 * 8 * GI),
+        ),
         (neither, 200 * GI, true, feature("sparse_super2", 100 * GI)),
         (meta_bg, 20 * GI, false, Unmounted),
         (meta_bg, 9 * TI, false, Unmounted),
         (fine, 8 * GI + 1024, false, Unmounted),
         (fine, 9 * GI, false, not(8 * GI + 1024)),
-        (many_inodes, 17 * TI, true, Not(NoGrowth::TooLarge { most: 16 * TI - 128 * MI })),
+        (
+            many_inodes,
+            17 * TI,
+            true,
+            Not(NoGrowth::TooLarge {
+                most: 16 * TI - 128 * MI,
+            }),
+        ),
         (many_inodes, 16 * TI, true, Mounted),
         (narrow, 16 * TI, true, Mounted),
-        (narrow, 17 * TI, true, Not(NoGrowth::TooLarge { most: most_narrow })),
+        (
+            narrow,
+            17 * TI,
+            true,
+            Not(NoGrowth::TooLarge { most: most_narrow }),
+        ),
         (
             large,
             u64::MAX,
             true,
-            Not(NoGrowth::TooLarge { most: (u64::from(u32::MAX) / 8192) * 128 * MI }),
+            Not(NoGrowth::TooLarge {
+                most: (u64::from(u32::MAX) / 8192) * 128 * MI,
+            }),
         ),
     ];
     for (layout, bytes, mounted, expected) in table {
-        assert_eq!(layout.growth(bytes, mounted), expected, "{bytes} {mounted} {layout:?}");
+        assert_eq!(
+            layout.growth(bytes, mounted),
+            expected,
+            "{bytes} {mounted} {layout:?}"
+        );
     }
 }
 
@@ -99,12 +141,21 @@ fn a_refusal_says_the_limit_and_what_to_do() {
     let most = 8 * GI;
     for (why, says) in [
         (NoGrowth::NotPermitted { most }, "CAP_SYS_RESOURCE"),
-        (NoGrowth::Feature { name: "sparse_super2", most }, "without -O sparse_super2"),
+        (
+            NoGrowth::Feature {
+                name: "sparse_super2",
+                most,
+            },
+            "without -O sparse_super2",
+        ),
         (NoGrowth::TooLarge { most }, "number of inodes"),
     ] {
         assert_eq!(why.most(), most);
         let text = why.to_string();
-        assert!(text.contains(says) && text.contains("8589934592 bytes at most"), "{text}");
+        assert!(
+            text.contains(says) && text.contains("8589934592 bytes at most"),
+            "{text}"
+        );
         assert!(text.contains("into a new volume"), "{text}");
     }
 }

@@ -42,7 +42,10 @@ pub fn clone_in_steps(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result
         }
         wanted::check(to)?;
         if stop() {
-            return Err(Error::CloneStopped { path: name_of(to), extents });
+            return Err(Error::CloneStopped {
+                path: name_of(to),
+                extents,
+            });
         }
         at = end;
     }

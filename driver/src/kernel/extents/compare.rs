@@ -30,7 +30,10 @@ pub(super) fn contents(
         fill(target, &mut right[..n], at)?;
         let pairs = left[..n].chunks(UNIT).zip(right[..n].chunks(UNIT));
         for (i, (l, r)) in pairs.enumerate() {
-            let block = Range { offset: at + (i * UNIT) as u64, length: l.len() as u64 };
+            let block = Range {
+                offset: at + (i * UNIT) as u64,
+                length: l.len() as u64,
+            };
             if l == r {
                 if !run.take().is_none_or(&mut *emit) {
                     return Ok(false);

@@ -47,7 +47,11 @@ struct Request {
 /// Size of `struct fiemap` without extents, from which the ioctl's number is computed.
 const HEADER: usize = size_of::<Request>() - size_of::<[RawExtent; BATCH]>();
 
-nix::ioctl_readwrite_bad!(fs_ioc_fiemap, nix::request_code_readwrite!(b'f', 11, HEADER), Request);
+nix::ioctl_readwrite_bad!(
+    fs_ioc_fiemap,
+    nix::request_code_readwrite!(b'f', 11, HEADER),
+    Request
+);
 
 /// `struct file_clone_range`.
 #[repr(C)]

@@ -40,7 +40,12 @@ pub fn map(file: &File) -> Result<Vec<Mapped>> {
             let shared = raw.flags & SHARED != 0;
             append(
                 &mut runs,
-                Mapped { offset: raw.logical, len: raw.length, physical: raw.physical, shared },
+                Mapped {
+                    offset: raw.logical,
+                    len: raw.length,
+                    physical: raw.physical,
+                    shared,
+                },
             );
         }
         runs.len() < MOST
@@ -82,7 +87,12 @@ mod tests {
 
     #[test]
     fn runs_that_continue_each_other_are_one() {
-        let run = |offset, len, physical, shared| Mapped { offset, len, physical, shared };
+        let run = |offset, len, physical, shared| Mapped {
+            offset,
+            len,
+            physical,
+            shared,
+        };
         let mut runs = Vec::new();
         for next in [
             run(0, 10, 100, true),

@@ -9,11 +9,21 @@ use crate::testkit::collect;
 const K: u64 = 4096;
 
 fn at(logical: u64, physical: u64, blocks: u64) -> Extent {
-    Extent { logical: logical * K, physical: physical * K, length: blocks * K, addressed: true }
+    Extent {
+        logical: logical * K,
+        physical: physical * K,
+        length: blocks * K,
+        addressed: true,
+    }
 }
 
 fn vague(logical: u64, blocks: u64) -> Extent {
-    Extent { logical: logical * K, physical: 0, length: blocks * K, addressed: false }
+    Extent {
+        logical: logical * K,
+        physical: 0,
+        length: blocks * K,
+        addressed: false,
+    }
 }
 
 /// Differences as (first block, blocks, certain).
@@ -90,7 +100,13 @@ fn flags_say_whether_to_trust_an_address(#[case] flags: u32, #[case] addressed: 
 #[test]
 fn runs_are_joined_and_cut() {
     let mut runs = Vec::new();
-    for extent in [at(0, 10, 1), at(1, 11, 2), at(3, 20, 1), vague(4, 1), vague(5, 1)] {
+    for extent in [
+        at(0, 10, 1),
+        at(1, 11, 2),
+        at(3, 20, 1),
+        vague(4, 1),
+        vague(5, 1),
+    ] {
         append(&mut runs, extent);
     }
     assert_eq!(runs, [at(0, 10, 3), at(3, 20, 1), vague(4, 2)]);
@@ -184,7 +200,10 @@ fn content(blocks: &[u8]) -> File {
 fn compare_stops_on_request() {
     let (left, right) = (content(&[1, 0, 1, 0, 1]), content(&[]));
     let mut calls = 0;
-    let range = Range { offset: 0, length: 5 * K };
+    let range = Range {
+        offset: 0,
+        length: 5 * K,
+    };
     let more = compare::contents(&left, &right, range, &mut |_| {
         calls += 1;
         calls < 2

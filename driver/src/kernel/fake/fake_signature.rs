@@ -40,7 +40,13 @@ pub(super) enum Content {
 
 impl Content {
     pub(super) fn filesystem(fs: FsType, uuid: String, size: u64) -> Content {
-        Content::Filesystem { fs, uuid, size, unreplayed: false, needs_check: false }
+        Content::Filesystem {
+            fs,
+            uuid,
+            size,
+            unreplayed: false,
+            needs_check: false,
+        }
     }
 
     /// The size of the filesystem, in bytes; `None` for other content.
@@ -55,7 +61,12 @@ impl Content {
     pub(super) fn ext4_layout(&self) -> Option<Ext4Layout> {
         /// Groups of 128 MiB, of which a block describes 64.
         const DESCRIBED: u64 = 8 << 30;
-        let Content::Filesystem { fs: FsType::Ext4, size, .. } = self else {
+        let Content::Filesystem {
+            fs: FsType::Ext4,
+            size,
+            ..
+        } = self
+        else {
             return None;
         };
         let block_bytes = u64::from(BLOCK_SIZE);
@@ -80,9 +91,10 @@ impl Content {
     pub(super) fn probe(&self) -> Probe {
         match self {
             Content::Blank => Probe::Blank,
-            Content::Filesystem { fs, uuid, .. } => {
-                Probe::Filesystem { fs: *fs, uuid: uuid.clone() }
-            }
+            Content::Filesystem { fs, uuid, .. } => Probe::Filesystem {
+                fs: *fs,
+                uuid: uuid.clone(),
+            },
             Content::Broken { fs, uuid } => {
                 let (fs, uuid) = (*fs, uuid.clone());
                 // Other superblocks don't record an unfinished mkfs.
@@ -103,7 +115,9 @@ pub(super) fn read(file: &File) -> Result<Content> {
     let mut chunk = [0; BLOCK_SIZE as usize];
     loop {
         let failed = |e| Error::io("read", name_of(file), e);
-        let n = file.read_at(&mut chunk, block.len() as u64).map_err(failed)?;
+        let n = file
+            .read_at(&mut chunk, block.len() as u64)
+            .map_err(failed)?;
         block.extend_from_slice(&chunk[..n]);
         if n == 0 || block.len() >= chunk.len() {
             break;

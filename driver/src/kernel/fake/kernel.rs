@@ -127,19 +127,27 @@ impl Kernel for Model {
     }
 
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
-        self.act("loop.flush", &device.path(), |s| s.slot(device.minor, "fsync").map(drop))
+        self.act("loop.flush", &device.path(), |s| {
+            s.slot(device.minor, "fsync").map(drop)
+        })
     }
 
     fn loop_writes(&self, minor: u32) -> Result<u64> {
-        self.ask("loop_writes", &loop_path(minor), |s| s.slot(minor, "stat").map(|_| 0))
+        self.ask("loop_writes", &loop_path(minor), |s| {
+            s.slot(minor, "stat").map(|_| 0)
+        })
     }
 
     fn loop_drop_cache(&self, device: &LoopDevice) -> Result<()> {
-        self.act("loop.drop-cache", &device.path(), |s| s.slot(device.minor, "drop").map(drop))
+        self.act("loop.drop-cache", &device.path(), |s| {
+            s.slot(device.minor, "drop").map(drop)
+        })
     }
 
     fn mounts(&self) -> Result<MountTable> {
-        self.ask("mounts", Path::new("/proc/self/mountinfo"), |s| Ok(s.table()))
+        self.ask("mounts", Path::new("/proc/self/mountinfo"), |s| {
+            Ok(s.table())
+        })
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
@@ -168,7 +176,10 @@ impl Kernel for Model {
                 return Err(Error::errno("unmount", path, libc::ENOENT));
             };
             if top != mount.id {
-                return Err(Error::Covered { op: "unmount", path: path.to_path_buf() });
+                return Err(Error::Covered {
+                    op: "unmount",
+                    path: path.to_path_buf(),
+                });
             }
             let has_children = s.mounts.iter().any(|m| m.entry.parent == top);
             if has_children || s.busy.iter().any(|busy| busy == path) {
@@ -182,11 +193,15 @@ impl Kernel for Model {
 
     fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState> {
         self.settled(|s| match s.content(device)? {
-            Content::Filesystem { fs: FsType::Ext4, unreplayed, needs_check, .. }
-                if fs == FsType::Ext4 =>
-            {
-                Ok(FsState { unreplayed, needs_check })
-            }
+            Content::Filesystem {
+                fs: FsType::Ext4,
+                unreplayed,
+                needs_check,
+                ..
+            } if fs == FsType::Ext4 => Ok(FsState {
+                unreplayed,
+                needs_check,
+            }),
             _ => Ok(FsState::default()),
         })
     }
@@ -195,7 +210,10 @@ impl Kernel for Model {
         self.act("mount", device, |s| {
             let found = mountable(s, device, fs).map_err(|number| {
                 let why = std::io::Error::from_raw_os_error(number).to_string();
-                Error::NotMountable { path: device.to_path_buf(), why }
+                Error::NotMountable {
+                    path: device.to_path_buf(),
+                    why,
+                }
             });
             replay(s, device)?;
             found.and_then(|_| s.open_node(device))
@@ -230,8 +248,9 @@ impl Kernel for Model {
                     return Err(failed(message));
                 }
                 let fs = spec.fs;
-                let uuid =
-                    spec.uuid.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+                let uuid = spec
+                    .uuid
+                    .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
                 let content = match &late {
                     // A discard erases the superblock first; the rest has no signature.
                     Some(_) if spec.force && spec.discard => Content::Unknown,
@@ -295,7 +314,13 @@ impl Kernel for Model {
         let now = self.settled(|s| s.size(device))?;
         let (layout, is_unreplayed) = self.settled(|s| {
             let content = s.content(device)?;
-            let is_unreplayed = matches!(content, Content::Filesystem { unreplayed: true, .. });
+            let is_unreplayed = matches!(
+                content,
+                Content::Filesystem {
+                    unreplayed: true,
+                    ..
+                }
+            );
             Ok((content.ext4_layout(), is_unreplayed))
         })?;
         if is_unreplayed {
@@ -304,7 +329,14 @@ impl Kernel for Model {
         match layout.map(|layout| layout.growth(now, false)) {
             Some(Ext4Growth::Unmounted) => {}
             Some(Ext4Growth::Done) => return Ok(()),
-            _ => return Err(Error::tool("growing ext4", device, None, "it does not grow")),
+            _ => {
+                return Err(Error::tool(
+                    "growing ext4",
+                    device,
+                    None,
+                    "it does not grow",
+                ));
+            }
         }
         phase("grow", || {
             let late = self.enter("grow", device, true)?;
@@ -326,7 +358,10 @@ impl Kernel for Model {
     fn mend_growth(&self, device: &Path, superblock: &[u8], whole: bool) -> Result<()> {
         self.act("mend", device, |s| {
             let content = match s.content(device)? {
-                Content::Broken { fs: FsType::Ext4, uuid } if whole && !superblock.is_empty() => {
+                Content::Broken {
+                    fs: FsType::Ext4,
+                    uuid,
+                } if whole && !superblock.is_empty() => {
                     // The model does not keep the earlier size; every size here is a beginning.
                     let size = FsType::Ext4.minimum_bytes();
                     Content::filesystem(FsType::Ext4, uuid, size)
@@ -433,7 +468,11 @@ impl Kernel for Model {
             let (fs, source) = (sb.fs, sb.source.clone());
             let read_only = read_only || sb.read_only;
             let total = s.content(&source)?.size().unwrap_or_default();
-            let inodes = if fs == FsType::Btrfs { 0 } else { total / 16384 };
+            let inodes = if fs == FsType::Btrfs {
+                0
+            } else {
+                total / 16384
+            };
             Ok(FsUsage {
                 total_bytes: total,
                 free_bytes: total,
@@ -446,9 +485,11 @@ impl Kernel for Model {
     }
 
     fn fs_errors(&self, mounted_at: &Path, minor: u32, _fs: FsType) -> Result<Option<String>> {
-        self.ask("fs_errors", mounted_at, |s| match s.supers.get(&Device::Loop(minor)) {
-            Some(sb) => Ok(sb.errors.clone()),
-            None => Err(Error::errno("fs_errors", mounted_at, libc::ENOENT)),
+        self.ask("fs_errors", mounted_at, |s| {
+            match s.supers.get(&Device::Loop(minor)) {
+                Some(sb) => Ok(sb.errors.clone()),
+                None => Err(Error::errno("fs_errors", mounted_at, libc::ENOENT)),
+            }
         })
     }
 
@@ -468,8 +509,15 @@ impl Kernel for Model {
 fn checked(s: &mut State, device: &Path) -> Result<()> {
     let message = match s.content(device)? {
         _ if s.is_mounted(device) => "the device is mounted",
-        Content::Filesystem { unreplayed: true, .. } => return Err(not_replayed(device)),
-        Content::Filesystem { fs: FsType::Ext4, uuid, size, .. } => {
+        Content::Filesystem {
+            unreplayed: true, ..
+        } => return Err(not_replayed(device)),
+        Content::Filesystem {
+            fs: FsType::Ext4,
+            uuid,
+            size,
+            ..
+        } => {
             return s.set_content(device, &Content::filesystem(FsType::Ext4, uuid, size));
         }
         _ => "bad magic number in super-block",
@@ -479,7 +527,12 @@ fn checked(s: &mut State, device: &Path) -> Result<()> {
 
 /// The error of a tool that would lose what is in the journal.
 fn not_replayed(device: &Path) -> Error {
-    Error::tool("e2fsck", device, Some(4), "the journal was not replayed by a mount")
+    Error::tool(
+        "e2fsck",
+        device,
+        Some(4),
+        "the journal was not replayed by a mount",
+    )
 }
 
 impl Model {

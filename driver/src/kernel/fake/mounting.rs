@@ -14,7 +14,10 @@ use crate::kernel::{
 /// Resolves an existing path that is not a symlink.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
     let failed = |e| Error::io(op, path, e);
-    if std::fs::symlink_metadata(path).map_err(failed)?.is_symlink() {
+    if std::fs::symlink_metadata(path)
+        .map_err(failed)?
+        .is_symlink()
+    {
         return Err(Error::errno(op, path, libc::ELOOP));
     }
     std::fs::canonicalize(path).map_err(failed)
@@ -33,7 +36,10 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         return Err(failed(libc::EACCES));
     }
     let uuid = mountable(s, spec.device, spec.fs).map_err(failed)?;
-    let twin = s.supers.iter().any(|(d, sb)| *d != device && sb.uuid == uuid);
+    let twin = s
+        .supers
+        .iter()
+        .any(|(d, sb)| *d != device && sb.uuid == uuid);
     if spec.fs == FsType::Xfs && twin && !data.iter().any(|o| o == "nouuid") {
         return Err(failed(libc::EINVAL));
     }
@@ -53,7 +59,10 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         Device::Loop(minor) => ((LOOP_MAJOR, minor), None),
         Device::Disk(id) => {
             let on_none = (spec.fs == FsType::Btrfs).then(Vec::new);
-            ((254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()), on_none)
+            (
+                (254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()),
+                on_none,
+            )
         }
     };
     s.push(Mounted {
@@ -96,9 +105,21 @@ pub(super) fn mountable(
 /// A mount replays the journal.
 pub(super) fn replay(s: &State, device: &Path) -> Result<()> {
     match s.content(device)? {
-        Content::Filesystem { fs, uuid, size, unreplayed: true, needs_check } => s.set_content(
+        Content::Filesystem {
+            fs,
+            uuid,
+            size,
+            unreplayed: true,
+            needs_check,
+        } => s.set_content(
             device,
-            &Content::Filesystem { fs, uuid, size, unreplayed: false, needs_check },
+            &Content::Filesystem {
+                fs,
+                uuid,
+                size,
+                unreplayed: false,
+                needs_check,
+            },
         ),
         _ => Ok(()),
     }
@@ -115,7 +136,11 @@ fn mount_words(flags: libc::c_ulong) -> Vec<&'static str> {
     ];
     let has = |bit| flags & bit != 0;
     let mut shown = vec![if has(libc::MS_RDONLY) { "ro" } else { "rw" }];
-    shown.extend(own.iter().filter(|(bit, _)| has(*bit)).map(|(_, word)| word));
+    shown.extend(
+        own.iter()
+            .filter(|(bit, _)| has(*bit))
+            .map(|(_, word)| word),
+    );
     if !has(libc::MS_NOATIME) {
         shown.push("relatime");
     }
@@ -130,13 +155,18 @@ fn add(options: &MountOptions, flags: BindFlags) -> MountOptions {
         ("nodev", flags.nodev),
         ("noexec", flags.noexec),
     ];
-    let first = added.iter().filter(|(word, on)| *on || options.has(word)).map(|(word, _)| *word);
+    let first = added
+        .iter()
+        .filter(|(word, on)| *on || options.has(word))
+        .map(|(word, _)| *word);
     let first: Vec<&str> = if flags.read_only || options.has("ro") {
         first.collect()
     } else {
         ["rw"].into_iter().chain(first).collect()
     };
-    let rest = options.iter().filter(|word| *word != "rw" && !first.contains(word));
+    let rest = options
+        .iter()
+        .filter(|word| *word != "rw" && !first.contains(word));
     let all: Vec<&str> = first.iter().copied().chain(rest).collect();
     all.join(",").as_str().into()
 }

@@ -99,7 +99,10 @@ impl Default for State {
             loops: BTreeMap::new(),
             nodes: BTreeMap::new(),
             supers: BTreeMap::new(),
-            mounts: vec![base(1, "/", (254, 0), "ext4"), base(2, "/dev", (0, 5), "devtmpfs")],
+            mounts: vec![
+                base(1, "/", (254, 0), "ext4"),
+                base(2, "/dev", (0, 5), "devtmpfs"),
+            ],
             busy: Vec::new(),
             buffered: Vec::new(),
             unasked: false,
@@ -208,7 +211,11 @@ impl State {
         let file = File::open(format!("/proc/self/fd/{}", node.as_raw_fd())).map_err(failed)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|e| failed(e.into()))?;
-        Ok(LoopDevice { minor, direct_io: slot.direct_io, file })
+        Ok(LoopDevice {
+            minor,
+            direct_io: slot.direct_io,
+            file,
+        })
     }
 
     pub(super) fn info(&self, minor: u32) -> Option<LoopInfo> {
@@ -236,20 +243,29 @@ impl State {
 
     /// Sets the device's size to that of the file or device below.
     pub(super) fn resize(&mut self, minor: u32) -> Result<()> {
-        let below = self.loops.get(&minor).and_then(|slot| self.node_minor(slot.backing));
-        let below = below.and_then(|below| self.loops.get(&below)).map(|slot| slot.size);
+        let below = self
+            .loops
+            .get(&minor)
+            .and_then(|slot| self.node_minor(slot.backing));
+        let below = below
+            .and_then(|below| self.loops.get(&below))
+            .map(|slot| slot.size);
         let slot = self.slot(minor, "LOOP_SET_CAPACITY")?;
         slot.size = match below {
             Some(size) => size,
-            None => {
-                slot.file.metadata().map_err(|e| Error::io("fstat", loop_path(minor), e))?.len()
-            }
+            None => slot
+                .file
+                .metadata()
+                .map_err(|e| Error::io("fstat", loop_path(minor), e))?
+                .len(),
         };
         Ok(())
     }
 
     pub(super) fn slot(&mut self, minor: u32, op: &'static str) -> Result<&mut Slot> {
-        self.loops.get_mut(&minor).ok_or_else(|| Error::errno(op, loop_path(minor), libc::ENXIO))
+        self.loops
+            .get_mut(&minor)
+            .ok_or_else(|| Error::errno(op, loop_path(minor), libc::ENXIO))
     }
 
     /// The device at a path.
@@ -303,14 +319,15 @@ impl State {
     pub(super) fn size(&self, device: &Path) -> Result<u64> {
         match self.device(device)? {
             Device::Loop(minor) => Ok(self.loops.get(&minor).map_or(0, |slot| slot.size)),
-            Device::Disk(_) => {
-                std::fs::metadata(device).map(|m| m.len()).map_err(|e| Error::io("stat", device, e))
-            }
+            Device::Disk(_) => std::fs::metadata(device)
+                .map(|m| m.len())
+                .map_err(|e| Error::io("stat", device, e)),
         }
     }
 
     pub(super) fn is_mounted(&self, device: &Path) -> bool {
-        self.device(device).is_ok_and(|device| self.supers.contains_key(&device))
+        self.device(device)
+            .is_ok_and(|device| self.supers.contains_key(&device))
     }
 
     pub(super) fn takes_writes(&self, device: &Path) -> Result<bool> {
@@ -319,7 +336,10 @@ impl State {
 
     /// The topmost mount at exactly this path.
     pub(super) fn at(&self, path: &Path) -> Option<&Mounted> {
-        self.mounts.iter().rev().find(|m| m.entry.mount_point == path)
+        self.mounts
+            .iter()
+            .rev()
+            .find(|m| m.entry.mount_point == path)
     }
 
     /// The mount that contains a path.
@@ -348,8 +368,9 @@ impl State {
 
     pub(super) fn push(&mut self, mut mounted: Mounted) {
         mounted.entry.id = self.next_mount;
-        mounted.entry.parent =
-            self.containing(&mounted.entry.mount_point).map_or(0, |m| m.entry.id);
+        mounted.entry.parent = self
+            .containing(&mounted.entry.mount_point)
+            .map_or(0, |m| m.entry.id);
         self.next_mount += 1;
         self.mounts.push(mounted);
     }

@@ -43,7 +43,9 @@ pub enum Pace {
 /// can't be cloned, but may be copied.
 pub fn clone(from: &File, to: &File) -> Result<()> {
     effect("file.clone").map_err(on_file("FICLONE", to))?;
-    cloned(from, to, "FICLONE", || Ok(retry(|| rustix::fs::ioctl_ficlone(to, from))?))
+    cloned(from, to, "FICLONE", || {
+        Ok(retry(|| rustix::fs::ioctl_ficlone(to, from))?)
+    })
 }
 
 /// How often a clone is tried while its source has blocks that are not on disk yet.
@@ -120,7 +122,10 @@ pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) 
         while at < end {
             wanted::check(to)?;
             if copied > 0 && stop() {
-                return Err(Error::Stopped { path: name_of(to), copied });
+                return Err(Error::Stopped {
+                    path: name_of(to),
+                    copied,
+                });
             }
             let room = write_back.as_ref().map_or(COPY_STEP, WriteBack::room);
             let done = copy_step(from, to, at, (end - at).min(room), &mut by_kernel)?;
@@ -171,7 +176,14 @@ struct WriteBack<'a> {
 impl<'a> WriteBack<'a> {
     fn begin(from: Option<&'a File>, to: &'a File) -> Self {
         let (longest, steps) = (longest_step(), Steps::begin());
-        WriteBack { from, to, range: 0..0, bytes: 0, longest, steps }
+        WriteBack {
+            from,
+            to,
+            range: 0..0,
+            bytes: 0,
+            longest,
+            steps,
+        }
     }
 
     /// The number of bytes until the step ends.
@@ -199,7 +211,11 @@ impl<'a> WriteBack<'a> {
 
 /// The maximum number of bytes in a step of work that gives way to calls.
 pub(super) fn longest_step() -> u64 {
-    if foreground::is_busy() { SHORT_STEP } else { COPY_STEP }
+    if foreground::is_busy() {
+        SHORT_STEP
+    } else {
+        COPY_STEP
+    }
 }
 
 /// Number of bytes that [`copy_sparse`] would copy. Space that is allocated but never written to is
@@ -267,6 +283,7 @@ pub(super) fn copy_step(
             other => break other.map_err(on_file("read", from))?,
         }
     };
-    to.write_all_at(&buffer[..n], at).map_err(on_file("write", to))?;
+    to.write_all_at(&buffer[..n], at)
+        .map_err(on_file("write", to))?;
     Ok(n as u64)
 }

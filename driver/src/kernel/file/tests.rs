@@ -51,7 +51,10 @@ fn a_copy_stops_on_request() {
     let to = create(&d, "to");
     refused!(
         copy_sparse(&from, &to, Pace::Gentle, &|| true),
-        Error::Stopped { copied: COPY_STEP, .. }
+        Error::Stopped {
+            copied: COPY_STEP,
+            ..
+        }
     );
 }
 
@@ -223,7 +226,8 @@ fn what_follows_a_failed_clone(
         errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(*errno)))
     });
     assert_eq!(called.get(), calls);
-    let copied =
-        result.err().map(|error| is_too_new(&error) || matches!(error, Error::Unsupported { .. }));
+    let copied = result
+        .err()
+        .map(|error| is_too_new(&error) || matches!(error, Error::Unsupported { .. }));
     assert_eq!(copied, copies);
 }

@@ -32,7 +32,9 @@ fn when_long_work_pauses(
 
 /// Does long work for this time, and gives way.
 fn step(took: Duration) {
-    let mut steps = Steps { began: Instant::now().checked_sub(took).unwrap() };
+    let mut steps = Steps {
+        began: Instant::now().checked_sub(took).unwrap(),
+    };
     steps.give_way();
 }
 
@@ -98,6 +100,9 @@ fn the_copy_of_a_frozen_filesystem_never_pauses() {
     let pool = Arc::new(Foreground::default());
     let _call = pool.enter();
     let before = paused();
-    behind(vec![pool], || copy_sparse(&from, &to, Pace::Fast, &|| false)).unwrap();
+    behind(vec![pool], || {
+        copy_sparse(&from, &to, Pace::Fast, &|| false)
+    })
+    .unwrap();
     assert_eq!(paused(), before);
 }

@@ -64,7 +64,11 @@ impl Default for Asking {
 
 impl Asking {
     fn new(patience: Duration) -> Asking {
-        Asking { patience, turns: Arc::default(), idle: Mutex::default() }
+        Asking {
+            patience,
+            turns: Arc::default(),
+            idle: Mutex::default(),
+        }
     }
 
     /// Queries these devices. They share the patience: however many are slow or hang, the call
@@ -216,8 +220,11 @@ mod tests {
 
     /// A query that device 2 does not answer until the sender is dropped, and a counter of its
     /// calls.
-    fn question()
-    -> (impl Fn(u32) -> u32 + Clone + Send + Sync + 'static, Arc<AtomicUsize>, Sender<()>) {
+    fn question() -> (
+        impl Fn(u32) -> u32 + Clone + Send + Sync + 'static,
+        Arc<AtomicUsize>,
+        Sender<()>,
+    ) {
         let (go, wait) = channel();
         let wait: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(wait));
         let asked = Arc::new(AtomicUsize::new(0));

@@ -23,20 +23,29 @@ pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
 /// Fails if attributes of block devices can't be written. Changes nothing.
 pub(super) fn check() -> Result<()> {
     match tunable() {
-        Some(path) => open(&path).map(drop).map_err(|e| Error::io("open for writing", path, e)),
+        Some(path) => open(&path)
+            .map(drop)
+            .map_err(|e| Error::io("open for writing", path, e)),
         None => Ok(()),
     }
 }
 
 /// An attribute that the driver may write; `None` on a machine without block devices.
 fn tunable() -> Option<PathBuf> {
-    let devices = std::fs::read_dir(Path::new(SYS).join("block")).ok()?.flatten();
-    devices.map(|device| device.path().join("queue/read_ahead_kb")).find(|path| path.exists())
+    let devices = std::fs::read_dir(Path::new(SYS).join("block"))
+        .ok()?
+        .flatten();
+    devices
+        .map(|device| device.path().join("queue/read_ahead_kb"))
+        .find(|path| path.exists())
 }
 
 /// True for the error of an attribute that this container may not write.
 pub(super) fn is_refused(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM))
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EROFS | libc::EACCES | libc::EPERM)
+    )
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -67,7 +76,9 @@ fn own_sysfs() -> io::Result<&'static OwnedFd> {
             | api::MountAttrFlags::MOUNT_ATTR_NOEXEC;
         api::fsmount(&context, api::FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(io::Error::from)
     });
-    let made = made.join().map_err(|_| io::Error::other("the thread that mounts sysfs failed"))?;
+    let made = made
+        .join()
+        .map_err(|_| io::Error::other("the thread that mounts sysfs failed"))?;
     let made = made?;
     Ok(OWN.get_or_init(|| made))
 }

@@ -67,7 +67,9 @@ fn ends(size: u64, length: u64) -> [Range<u64>; 2] {
 fn read(device: &File, path: &Path, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
     let length = usize::try_from(range.end - range.start).unwrap_or_default();
     buffer.resize(length, 0);
-    device.read_exact_at(buffer, range.start).map_err(|e| Error::io("read", path, e))
+    device
+        .read_exact_at(buffer, range.start)
+        .map_err(|e| Error::io("read", path, e))
 }
 
 #[cfg(test)]

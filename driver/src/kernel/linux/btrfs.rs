@@ -49,12 +49,19 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
     }
     let reached: BTreeMap<u32, Vec<Mounted>> = mounts
         .iter()
-        .map(|(number, at)| (*number, at.iter().map(|at| Mounted::of(&entries[*at])).collect()))
+        .map(|(number, at)| {
+            (
+                *number,
+                at.iter().map(|at| Mounted::of(&entries[*at])).collect(),
+            )
+        })
         .collect();
     let numbers: Vec<u32> = mounts.keys().copied().collect();
     let ids = by_folded(mounted_ids());
     let answers = ASKING.ask(&numbers, move |number| {
-        reached[&number].iter().find_map(|mount| loops_of(&mount.fsid(&ids).ok()?).ok())
+        reached[&number]
+            .iter()
+            .find_map(|mount| loops_of(&mount.fsid(&ids).ok()?).ok())
     });
     for (number, answer) in answers {
         for at in &mounts[&number] {
@@ -114,13 +121,17 @@ fn whole_fsid(place: &OwnedFd) -> io::Result<Uuid> {
     let again = format!("/proc/self/fd/{}", place.as_raw_fd());
     let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, again, flags, Mode::empty())?;
-    Ok(Uuid::from_bytes(ioctl::btrfs_info(&File::from(opened))?.fsid))
+    Ok(Uuid::from_bytes(
+        ioctl::btrfs_info(&File::from(opened))?.fsid,
+    ))
 }
 
 /// The IDs of all mounted btrfs filesystems.
 fn mounted_ids() -> Vec<Uuid> {
     let names = std::fs::read_dir(SYSFS).into_iter().flatten().flatten();
-    names.filter_map(|entry| Uuid::try_parse(entry.file_name().to_str()?).ok()).collect()
+    names
+        .filter_map(|entry| Uuid::try_parse(entry.file_name().to_str()?).ok())
+        .collect()
 }
 
 /// The IDs by their halves, combined with each other: statvfs shows them so. `None` if several IDs
@@ -129,7 +140,10 @@ fn by_folded(ids: Vec<Uuid>) -> HashMap<u64, Option<Uuid>> {
     let mut found = HashMap::with_capacity(ids.len());
     for id in ids {
         let (upper, lower) = id.as_u64_pair();
-        found.entry(upper ^ lower).and_modify(|same| *same = None).or_insert(Some(id));
+        found
+            .entry(upper ^ lower)
+            .and_modify(|same| *same = None)
+            .or_insert(Some(id));
     }
     found
 }
@@ -146,7 +160,10 @@ fn loops_of(fsid: &Uuid) -> io::Result<Vec<u32>> {
     let mut minors = Vec::new();
     for device in std::fs::read_dir(devices)? {
         let name = device?.file_name();
-        minors.extend(name.to_str().and_then(|name| loop_name(&format!("/dev/{name}"))));
+        minors.extend(
+            name.to_str()
+                .and_then(|name| loop_name(&format!("/dev/{name}"))),
+        );
     }
     minors.sort_unstable();
     Ok(minors)
@@ -172,7 +189,10 @@ mod tests {
             (256, vec![one], None),
         ] {
             let ids = by_folded(mounted.clone());
-            let found = ids.get(&without_subvolume(shown, subvolume)).copied().flatten();
+            let found = ids
+                .get(&without_subvolume(shown, subvolume))
+                .copied()
+                .flatten();
             assert_eq!(found, expected, "{subvolume} {mounted:?}");
         }
     }

@@ -84,7 +84,10 @@ fn explained(e: &io::Error, log: &KernelLog, device: &Path) -> Error {
         Some(cause) => cause,
         None => format!("{e} (the kernel's log, dmesg, may say more)"),
     };
-    Error::NotMountable { path: loopdev::image_of(device), why }
+    Error::NotMountable {
+        path: loopdev::image_of(device),
+        why,
+    }
 }
 
 /// What the kernel answers if it can't use a filesystem.

@@ -75,9 +75,9 @@ pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option
         Err(e) => Err(Error::io("stat", mounted_at, e)),
     });
     match (dir, fs) {
-        (Err(Error::Io { source, .. }), _) if is_shutdown(&source) => {
-            Ok(Some(format!("{fs} has shut down after an error ({source})")))
-        }
+        (Err(Error::Io { source, .. }), _) if is_shutdown(&source) => Ok(Some(format!(
+            "{fs} has shut down after an error ({source})"
+        ))),
         (Err(e), _) => Err(e),
         (Ok(_), FsType::Ext4) => ext4_errors(minor),
         (Ok(_), FsType::Xfs) => Ok(None),
@@ -130,7 +130,9 @@ fn has_journal(on: BorrowedFd<'_>) -> Option<bool> {
     let device = rustix::fs::fstat(on).ok()?.st_dev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    let options = Path::new("/proc/fs/ext4").join(link.file_name()?).join("options");
+    let options = Path::new("/proc/fs/ext4")
+        .join(link.file_name()?)
+        .join("options");
     let options = std::fs::read_to_string(options).ok()?;
     Some(options.lines().any(|option| option.starts_with("data=")))
 }

@@ -31,8 +31,10 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
     let file = open(device)?;
     // blkid finds "nothing" on an unreadable device, too.
     blank::readable(&file, device)?;
-    let output =
-        Tool::new("blkid", LOOK).args(["-p", "-o", "export", "--"]).arg(device).run(device)?;
+    let output = Tool::new("blkid", LOOK)
+        .args(["-p", "-o", "export", "--"])
+        .arg(device)
+        .run(device)?;
     let found = match output.code {
         0 => parse_probe(&output.stdout),
         2 if output.stderr.is_empty() => Probe::Blank,
@@ -44,9 +46,13 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
             None => Probe::Blank,
             Some(offset) => Probe::Unknown { offset },
         }),
-        Probe::Filesystem { fs: FsType::Xfs, uuid } if xfs_in_progress(&file, device)? => {
-            Ok(Probe::Unfinished { fs: FsType::Xfs, uuid })
-        }
+        Probe::Filesystem {
+            fs: FsType::Xfs,
+            uuid,
+        } if xfs_in_progress(&file, device)? => Ok(Probe::Unfinished {
+            fs: FsType::Xfs,
+            uuid,
+        }),
         found => Ok(found),
     }
 }
@@ -62,13 +68,17 @@ fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
 /// Parses blkid's `KEY=value` lines. A filesystem wins over a partition table beside it. Output
 /// without a type (for example, a partition's place in its table) means blank.
 fn parse_probe(output: &str) -> Probe {
-    let value =
-        |key: &str| output.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let value = |key: &str| {
+        output
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    };
     match (value("TYPE"), value("PTTYPE")) {
         (Some(name), _) => match FsType::parse(name) {
-            Some(fs) => {
-                Probe::Filesystem { fs, uuid: value("UUID").unwrap_or_default().to_owned() }
-            }
+            Some(fs) => Probe::Filesystem {
+                fs,
+                uuid: value("UUID").unwrap_or_default().to_owned(),
+            },
             None => Probe::Other(name.to_owned()),
         },
         (None, Some(table)) => Probe::Other(format!("{table} partition table")),
@@ -109,7 +119,10 @@ pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
     let output = tool.arg_file(image)?.run(spec.device)?;
     // The text of ENOSPC in the locale C. A loop device over a full filesystem reports EIO.
     if output.code != 0 && output.stderr.contains("No space left on device") {
-        return Err(Error::NoSpace { op: name, path: spec.device.to_path_buf() });
+        return Err(Error::NoSpace {
+            op: name,
+            path: spec.device.to_path_buf(),
+        });
     }
     output.expect_zero()?;
     without_fast_commit(spec)?;
@@ -215,7 +228,10 @@ pub(super) fn check(device: &Path, fs: FsType) -> Result<()> {
 }
 
 fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
-    let output = Tool::new("e2fsck", CHECK).args(options).arg(device).run(device)?;
+    let output = Tool::new("e2fsck", CHECK)
+        .args(options)
+        .arg(device)
+        .run(device)?;
     match output.code {
         // Bits: 1 repaired; 2 reboot, which only concerns a mounted filesystem.
         0..=3 => Ok(()),
@@ -227,15 +243,23 @@ fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
 fn with_advice(error: Error, code: i32) -> Error {
     const LEFT_UNCORRECTED: i32 = 4;
     match error {
-        Error::Tool { tool, path, code: known, message }
-            if code < 128 && code & LEFT_UNCORRECTED != 0 =>
-        {
+        Error::Tool {
+            tool,
+            path,
+            code: known,
+            message,
+        } if code < 128 && code & LEFT_UNCORRECTED != 0 => {
             let message = format!(
                 "{message} | The volume needs repairs that can lose files. Stop the pods that use \
                  it, copy its image, and run: e2fsck -fy {}",
                 path.display()
             );
-            Error::Tool { tool, path, code: known, message }
+            Error::Tool {
+                tool,
+                path,
+                code: known,
+                message,
+            }
         }
         error => error,
     }
@@ -267,9 +291,9 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
     let tool = match fs {
         FsType::Ext4 => Tool::new("resize2fs", MAKE).arg(device),
         FsType::Xfs => Tool::new("xfs_growfs", MAKE).arg("-d").arg(mounted_at),
-        FsType::Btrfs => {
-            Tool::new("btrfs", MAKE).args(["filesystem", "resize", "max"]).arg(mounted_at)
-        }
+        FsType::Btrfs => Tool::new("btrfs", MAKE)
+            .args(["filesystem", "resize", "max"])
+            .arg(mounted_at),
     };
     tool.run(device)?.expect_zero()
 }
@@ -282,14 +306,20 @@ pub(super) fn check_whole(device: &Path) -> Result<()> {
 pub(super) fn grow_unmounted(device: &Path) -> Result<()> {
     let refused = |why: &str| Error::tool("growing ext4", device, None, why);
     let ext4 = superblock::ext4(device)?.ok_or_else(|| refused("the device holds no ext4"))?;
-    match ext4.layout.growth(device_size(&open(device)?, device)?, false) {
+    match ext4
+        .layout
+        .growth(device_size(&open(device)?, device)?, false)
+    {
         Ext4Growth::Unmounted => {}
         Ext4Growth::Done => return Ok(()),
         Ext4Growth::Mounted => return Err(refused("it grows only while it is mounted")),
         Ext4Growth::Not(why) => return Err(refused(&why.to_string())),
     }
     effect("grow").map_err(|e| Error::io("grow", device, e))?;
-    Tool::new("resize2fs", MAKE).arg(device).run(device)?.expect_zero()
+    Tool::new("resize2fs", MAKE)
+        .arg(device)
+        .run(device)?
+        .expect_zero()
 }
 
 pub(super) fn mend_growth(device: &Path, superblock: &[u8], whole: bool) -> Result<()> {
@@ -314,13 +344,17 @@ pub(super) fn grows_mounted(fs: FsType) -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = super::read_attribute(Path::new("/proc/thread-self/status"));
     // If the capabilities are unknown, the attempt will show it.
-    let may = status.ok().and_then(|s| has_capability(&s, CAP_SYS_RESOURCE));
+    let may = status
+        .ok()
+        .and_then(|s| has_capability(&s, CAP_SYS_RESOURCE));
     fs != FsType::Ext4 || may.unwrap_or(true)
 }
 
 /// True if the effective set in this `/proc/PID/status` has a capability.
 fn has_capability(status: &str, number: u32) -> Option<bool> {
-    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
     let set = u64::from_str_radix(set.trim(), 16).ok()?;
     Some(set >> number & 1 == 1)
 }

@@ -14,8 +14,15 @@ pub(super) fn of(device: &Path) -> Vec<String> {
     if !metadata.file_type().is_block_device() {
         return Vec::new();
     }
-    let number = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    Machine { sys: "/sys".into(), proc: "/proc".into() }.holders(number)
+    let number = (
+        rustix::fs::major(metadata.rdev()),
+        rustix::fs::minor(metadata.rdev()),
+    );
+    Machine {
+        sys: "/sys".into(),
+        proc: "/proc".into(),
+    }
+    .holders(number)
 }
 
 /// The directories that describe a machine.
@@ -26,13 +33,20 @@ struct Machine {
 
 impl Machine {
     fn holders(&self, (major, minor): (u32, u32)) -> Vec<String> {
-        let Ok(disk) = self.sys.join(format!("dev/block/{major}:{minor}")).canonicalize() else {
+        let Ok(disk) = self
+            .sys
+            .join(format!("dev/block/{major}:{minor}"))
+            .canonicalize()
+        else {
             return Vec::new();
         };
         let partitions = entries(&disk).into_iter().map(|name| disk.join(name));
         let partitions = partitions.filter(|path| path.join("partition").exists());
         let parts: Vec<PathBuf> = std::iter::once(disk.clone()).chain(partitions).collect();
-        let mut found: Vec<String> = parts.iter().flat_map(|part| self.holders_of(part)).collect();
+        let mut found: Vec<String> = parts
+            .iter()
+            .flat_map(|part| self.holders_of(part))
+            .collect();
         found.sort();
         found.dedup();
         found
@@ -40,14 +54,22 @@ impl Machine {
 
     fn holders_of(&self, part: &Path) -> Vec<String> {
         let name = name_of(part);
-        let stacked =
-            entries(&part.join("holders")).into_iter().map(|holder| self.stacked(&holder));
+        let stacked = entries(&part.join("holders"))
+            .into_iter()
+            .map(|holder| self.stacked(&holder));
         let number = read(&part.join("dev"));
         let swaps = read(&self.proc.join("swaps"));
-        let swap = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+        let swap = swaps
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next());
         let swap = swap.filter(|used| Path::new(used).file_name() == Some(name.as_ref()));
         let swap = swap.map(|used| format!("swap is on it (swapoff {used})"));
-        stacked.chain(swap).chain(self.mounts(&name, &number)).chain(self.loops(&name)).collect()
+        stacked
+            .chain(swap)
+            .chain(self.mounts(&name, &number))
+            .chain(self.loops(&name))
+            .collect()
     }
 
     /// A device above another one: device mapper, RAID, or something else.
@@ -86,7 +108,9 @@ impl Machine {
     fn mounts(&self, name: &str, number: &str) -> Vec<String> {
         let table = std::fs::read(self.proc.join("thread-self/mountinfo")).unwrap_or_default();
         let entries = mountinfo::parse(&table).unwrap_or_default();
-        let here = entries.iter().filter(|m| format!("{}:{}", m.device.0, m.device.1) == number);
+        let here = entries
+            .iter()
+            .filter(|m| format!("{}:{}", m.device.0, m.device.1) == number);
         let said = here.map(|mount| {
             let at = mount.mount_point.display();
             format!("/dev/{name} is mounted at {at} (umount {at})")
@@ -98,17 +122,26 @@ impl Machine {
     fn loops(&self, name: &str) -> Vec<String> {
         let loops = entries(&self.sys.join("block")).into_iter();
         let over = loops.filter(|device| {
-            let backing = read(&self.sys.join("block").join(device).join("loop/backing_file"));
+            let backing = read(
+                &self
+                    .sys
+                    .join("block")
+                    .join(device)
+                    .join("loop/backing_file"),
+            );
             Path::new(&backing) == Path::new("/dev").join(name)
         });
-        over.map(|device| format!("/dev/{device} is over it (losetup -d /dev/{device})")).collect()
+        over.map(|device| format!("/dev/{device} is over it (losetup -d /dev/{device})"))
+            .collect()
     }
 }
 
 /// The names in a directory, in order; none if there is no such directory.
 fn entries(dir: &Path) -> Vec<String> {
     let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<_> = names.filter_map(|e| e.file_name().into_string().ok()).collect();
+    let mut names: Vec<_> = names
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
     names.sort();
     names
 }
@@ -120,7 +153,10 @@ fn read(path: &Path) -> String {
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]

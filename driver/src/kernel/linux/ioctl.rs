@@ -30,7 +30,10 @@ mod ioctls {
         fifreeze,
         nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>())
     );
-    nix::ioctl_none_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
+    nix::ioctl_none_bad!(
+        fithaw,
+        nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>())
+    );
 
     nix::ioctl_none!(blkflsbuf, 0x12, 97);
     nix::ioctl_read_bad!(mnt_get_info, libc::NS_MNT_GET_INFO, libc::mnt_ns_info);
@@ -86,7 +89,11 @@ pub(super) struct Configure<'a> {
 /// The number of mounts of a mount namespace (Linux 6.12).
 pub(super) fn count_mounts(namespace: &File) -> io::Result<u32> {
     let size = size_of::<libc::mnt_ns_info>() as u32;
-    let mut info = libc::mnt_ns_info { size, nr_mounts: 0, mnt_ns_id: 0 };
+    let mut info = libc::mnt_ns_info {
+        size,
+        nr_mounts: 0,
+        mnt_ns_id: 0,
+    };
     // SAFETY: the structure is whole and has its size.
     done(unsafe { ioctls::mnt_get_info(namespace.as_raw_fd(), &raw mut info) })?;
     Ok(info.nr_mounts)
@@ -106,7 +113,10 @@ pub(super) fn loop_configure(device: &File, with: &Configure<'_>) -> io::Result<
     };
     config.info.lo_flags = with.flags;
     let kept = config.info.lo_file_name.len() - 1;
-    for (to, from) in config.info.lo_file_name[..kept].iter_mut().zip(with.label.bytes()) {
+    for (to, from) in config.info.lo_file_name[..kept]
+        .iter_mut()
+        .zip(with.label.bytes())
+    {
         *to = from;
     }
     // SAFETY: `config` is a whole loop_config that lives across the call; the kernel only reads.
@@ -209,8 +219,13 @@ pub(super) fn flush_device(device: &File) -> io::Result<()> {
 
 /// Calls BTRFS_IOC_DEV_INFO for the first device.
 pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
-    let mut device =
-        BtrfsDevice { devid: 1, uuid: [0; 16], bytes_used: 0, total_bytes: 0, after: [0; 507] };
+    let mut device = BtrfsDevice {
+        devid: 1,
+        uuid: [0; 16],
+        bytes_used: 0,
+        total_bytes: 0,
+        after: [0; 507],
+    };
     // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_info(on.as_raw_fd(), &raw mut device) })?;
     Ok(device)
@@ -218,7 +233,12 @@ pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
 
 /// Calls BTRFS_IOC_FS_INFO.
 pub(super) fn btrfs_info(on: &File) -> io::Result<BtrfsInfo> {
-    let mut info = BtrfsInfo { max_id: 0, num_devices: 0, fsid: [0; 16], after: [0; 124] };
+    let mut info = BtrfsInfo {
+        max_id: 0,
+        num_devices: 0,
+        fsid: [0; 16],
+        after: [0; 124],
+    };
     // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_fs_info(on.as_raw_fd(), &raw mut info) })?;
     Ok(info)
@@ -226,7 +246,13 @@ pub(super) fn btrfs_info(on: &File) -> io::Result<BtrfsInfo> {
 
 /// Calls BTRFS_IOC_GET_DEV_STATS for the first device.
 pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
-    let mut stats = BtrfsStats { devid: 1, nr_items: 5, flags: 0, values: [0; 5], after: [0; 121] };
+    let mut stats = BtrfsStats {
+        devid: 1,
+        nr_items: 5,
+        flags: 0,
+        values: [0; 5],
+        after: [0; 121],
+    };
     // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_stats(on.as_raw_fd(), &raw mut stats) })?;
     Ok(stats)
@@ -245,7 +271,10 @@ pub(super) fn write_back(file: &File, range: Range<u64>) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let (offset, len) = (range.start.cast_signed(), (range.end - range.start).cast_signed());
+    let (offset, len) = (
+        range.start.cast_signed(),
+        (range.end - range.start).cast_signed(),
+    );
     // SAFETY: the call has no pointers.
     let answer = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) };
     done(nix::errno::Errno::result(answer)).map(drop)
@@ -278,7 +307,11 @@ pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
             size_of::<libc::mount_attr>(),
         )
     };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Makes the kernel kill the command's process when the thread that starts it ends. That thread
@@ -305,7 +338,10 @@ pub(super) fn opens_at_most(command: &mut Command, soft: u64) {
     // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing allocates.
     unsafe {
         command.pre_exec(move || {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
             if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
                 return Err(io::Error::last_os_error());
             }

@@ -60,8 +60,14 @@ mod tests {
     #[test]
     fn only_messages_about_the_device_count() {
         for (record, says) in [
-            ("3,1,2,-;XFS (loop7): bad\n SUBSYSTEM=block\n", Some("XFS (loop7): bad")),
-            ("3,1,2,-;BTRFS error (device loop7): bad\n", Some("BTRFS error (device loop7): bad")),
+            (
+                "3,1,2,-;XFS (loop7): bad\n SUBSYSTEM=block\n",
+                Some("XFS (loop7): bad"),
+            ),
+            (
+                "3,1,2,-;BTRFS error (device loop7): bad\n",
+                Some("BTRFS error (device loop7): bad"),
+            ),
             ("3,1,2,-;XFS (loop17): bad\n", None),
             ("3,1,2,-;XFS (loop70): bad\n", None),
             ("3,1,2,-;loop7: detected capacity change\n", None),

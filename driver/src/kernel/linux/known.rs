@@ -102,7 +102,11 @@ impl Loops {
             path.is_none_or(|path| scope.needs(**minor, path))
         };
         let needed = self.changed.iter().filter(is_needed);
-        Query::These(needed.map(|(minor, change)| (*minor, change.message)).collect())
+        Query::These(
+            needed
+                .map(|(minor, change)| (*minor, change.message))
+                .collect(),
+        )
     }
 
     /// All devices must be queried again.
@@ -115,7 +119,13 @@ impl Loops {
     /// The device must be queried again.
     fn change(&mut self, minor: u32) {
         self.messages += 1;
-        self.changed.insert(minor, Change { message: self.messages, backing_path: None });
+        self.changed.insert(
+            minor,
+            Change {
+                message: self.messages,
+                backing_path: None,
+            },
+        );
     }
 
     /// Takes in the answers to a query, and returns the list. A device without an answer has
@@ -128,7 +138,10 @@ impl Loops {
                 self.complete = self.lost <= message;
                 self.known = LoopTable::default();
                 for info in &answers {
-                    let change = Change { message, backing_path: None };
+                    let change = Change {
+                        message,
+                        backing_path: None,
+                    };
                     self.changed.entry(info.minor).or_insert(change);
                 }
                 answers.iter().map(|info| (info.minor, message)).collect()
@@ -156,7 +169,10 @@ impl Loops {
                 None => self.known.remove(minor.into()),
             }
         }
-        KnownLoops { table: self.known.clone(), asked: whole_answers }
+        KnownLoops {
+            table: self.known.clone(),
+            asked: whole_answers,
+        }
     }
 }
 
@@ -234,12 +250,15 @@ impl Mounts {
         let after = known.numbers().rev().nth(LATEST).unwrap_or_default();
         let listed = statmount::list(after).ok()?;
         let is_gone = |id: &u64| statmount::stat(*id, |_| ()).is_ok_and(|mount| mount.is_none());
-        let at_paths = unmounted.iter().flat_map(|path| self.table.numbers_at(path));
+        let at_paths = unmounted
+            .iter()
+            .flat_map(|path| self.table.numbers_at(path));
         // Without the latest ones, which the list shows.
         let old = at_paths.filter(|id| *id <= after).filter(is_gone);
         let latest = known.numbers().rev().take_while(|id| *id > after);
-        let gone: Vec<u64> =
-            old.chain(latest.filter(|id| listed.binary_search(id).is_err())).collect();
+        let gone: Vec<u64> = old
+            .chain(latest.filter(|id| listed.binary_search(id).is_err()))
+            .collect();
         let mut new = Vec::new();
         for id in listed.into_iter().filter(|id| known.get(*id).is_none()) {
             let words = &mut self.words;
@@ -247,7 +266,9 @@ impl Mounts {
         }
         let mut table = self.table.clone();
         let unasked = add(&mut table, gone, new);
-        let all = u32::try_from(table.entries.len()).ok()?.checked_add(unlisted)?;
+        let all = u32::try_from(table.entries.len())
+            .ok()?
+            .checked_add(unlisted)?;
         if ioctl::count_mounts(&self.opened).ok()? != all {
             return None;
         }
@@ -263,8 +284,9 @@ impl Mounts {
         }
         let unasked = std::mem::take(&mut self.unasked);
         let entries = unasked.into_iter();
-        let entries: Vec<_> =
-            entries.filter_map(|id| Some((id, (**self.table.entries.get(id)?).clone()))).collect();
+        let entries: Vec<_> = entries
+            .filter_map(|id| Some((id, (**self.table.entries.get(id)?).clone())))
+            .collect();
         self.unasked = add(&mut self.table, [], entries).into_iter().collect();
     }
 
@@ -287,7 +309,9 @@ impl Mounts {
         self.unasked.extend(unasked);
         let all = before.filter(|all| count() == Some(*all));
         let listed = u32::try_from(table.entries.len()).ok();
-        self.unlisted = all.zip(listed).and_then(|(all, listed)| all.checked_sub(listed));
+        self.unlisted = all
+            .zip(listed)
+            .and_then(|(all, listed)| all.checked_sub(listed));
         self.table = table;
         Ok(())
     }
@@ -317,7 +341,11 @@ fn add(
     let (ids, mut entries): (Vec<u64>, Vec<MountEntry>) = new.into_iter().unzip();
     let unasked = btrfs::find_loops(&mut entries);
     table.change(gone, ids.iter().copied().zip(entries));
-    unasked.into_iter().map(|at| ids[at]).filter(|id| !learn(table, *id)).collect()
+    unasked
+        .into_iter()
+        .map(|at| ids[at])
+        .filter(|id| !learn(table, *id))
+        .collect()
 }
 
 /// Takes the loop devices of a btrfs from another mount of it; false if none has them.
@@ -326,11 +354,18 @@ fn learn(table: &mut MountTable, id: u64) -> bool {
         return false;
     };
     let same = |other: &&MountEntry| other.device == entry.device;
-    let found = table.entries.iter().filter(same).find_map(|other| other.btrfs_loops.clone());
+    let found = table
+        .entries
+        .iter()
+        .filter(same)
+        .find_map(|other| other.btrfs_loops.clone());
     let Some(loops) = found else {
         return false;
     };
-    let entry = MountEntry { btrfs_loops: Some(loops), ..(**entry).clone() };
+    let entry = MountEntry {
+        btrfs_loops: Some(loops),
+        ..(**entry).clone()
+    };
     table.change([], [(id, entry)]);
     true
 }
@@ -341,10 +376,16 @@ fn learn(table: &mut MountTable, id: u64) -> bool {
 fn by_id(known: &MountTable, words: &mut Words) -> Option<(MountTable, Vec<u64>)> {
     let listed = statmount::list(0).ok()?;
     // The IDs are in rising order.
-    let gone = known.entries.numbers().filter(|id| listed.binary_search(id).is_err());
+    let gone = known
+        .entries
+        .numbers()
+        .filter(|id| listed.binary_search(id).is_err());
     let (gone, mut new): (Vec<u64>, _) = (gone.collect(), Vec::new());
     let mut has_source = !known.entries.is_empty();
-    for id in listed.into_iter().filter(|id| known.entries.get(*id).is_none()) {
+    for id in listed
+        .into_iter()
+        .filter(|id| known.entries.get(*id).is_none())
+    {
         let read = |mount: &Shown<'_>| (mount.has_source(), mount.entry(words));
         if let Some((with_source, entry)) = statmount::stat(id, read).ok()? {
             has_source |= with_source;
@@ -358,7 +399,10 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<(MountTable, Vec<u64>)
 
 impl Known {
     pub(super) fn new(queries: MountQueries) -> Known {
-        Known { queries, ..Known::default() }
+        Known {
+            queries,
+            ..Known::default()
+        }
     }
 
     /// All attached loop devices, lowest minor first.
@@ -375,11 +419,16 @@ impl Known {
         let Some(uevents) = uevents else {
             let all = loopdev::infos_in(linux, &loopdev::attached_minors()?, scope);
             let asked = all.iter().filter_map(whole).collect();
-            return Ok(KnownLoops { table: all.into(), asked });
+            return Ok(KnownLoops {
+                table: all.into(),
+                asked,
+            });
         };
         let query = {
             let mut loops = self.loops.lock();
-            let changes = uevents.drain().map_err(|e| Error::io("recvfrom", "uevents", e))?;
+            let changes = uevents
+                .drain()
+                .map_err(|e| Error::io("recvfrom", "uevents", e))?;
             loops.note(changes, scope)
         };
         // Without the lock: a device may hang.
@@ -394,10 +443,15 @@ impl Known {
     /// The mounts of this thread's namespace.
     pub(super) fn mounts(&self) -> Result<MountTable> {
         let namespace = std::fs::metadata(NAMESPACE);
-        let namespace = namespace.map_err(|e| Error::io("stat", NAMESPACE, e))?.ino();
+        let namespace = namespace
+            .map_err(|e| Error::io("stat", NAMESPACE, e))?
+            .ino();
         let mut known = self.mounts.lock();
         let unmounted = std::mem::take(&mut *self.unmounted.lock());
-        match known.as_mut().filter(|mounts| mounts.namespace == namespace) {
+        match known
+            .as_mut()
+            .filter(|mounts| mounts.namespace == namespace)
+        {
             Some(mounts) => {
                 let followed = mounts.follow(&unmounted).map(|()| mounts.table.clone());
                 // The notice of the change is used up, so the old table would seem current.
@@ -406,7 +460,10 @@ impl Known {
                 }
                 followed
             }
-            None => Ok(known.insert(Mounts::read(namespace, self.queries)?).table.clone()),
+            None => Ok(known
+                .insert(Mounts::read(namespace, self.queries)?)
+                .table
+                .clone()),
         }
     }
 
@@ -432,7 +489,9 @@ impl Known {
     ) -> bool {
         // A mount that the kernel shows at a path is the topmost one if the path leads to it.
         let is_there = |path: &Path, entry: &MountEntry| {
-            let shown = mounts.iter().any(|mount| mount.unique_id == entry.unique_id);
+            let shown = mounts
+                .iter()
+                .any(|mount| mount.unique_id == entry.unique_id);
             shown && entry.unique_id.is_some() && entry.mount_point == path
         };
         let is_topmost = |path: &Path, entry: Option<&MountEntry>| match entry {

@@ -67,7 +67,11 @@ fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
         // The look keeps spare nodes, one of which this device may have taken.
         linux.known_loops(LoopScope::All)?;
     }
-    Ok(LoopDevice { minor, direct_io, file })
+    Ok(LoopDevice {
+        minor,
+        direct_io,
+        file,
+    })
 }
 
 pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
@@ -135,8 +139,18 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     // A leftover bind of the device node would expose this file.
     let mounts = linux.known_mounts()?;
     let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
-    let enter_unbound = |minor| if is_bound(minor) { None } else { enter(linux, minor) };
-    first_free(|| offered(&control), enter_unbound, |minor| attach_at(linux, spec, minor))
+    let enter_unbound = |minor| {
+        if is_bound(minor) {
+            None
+        } else {
+            enter(linux, minor)
+        }
+    };
+    first_free(
+        || offered(&control),
+        enter_unbound,
+        |minor| attach_at(linux, spec, minor),
+    )
 }
 
 /// The minor that the kernel offers to attach a file at.
@@ -174,7 +188,11 @@ fn first_free<E, T>(
         }
         refused.insert(minor);
     }
-    Err(Error::errno("LOOP_CONFIGURE", "/dev/loop-control", libc::EBUSY))
+    Err(Error::errno(
+        "LOOP_CONFIGURE",
+        "/dev/loop-control",
+        libc::EBUSY,
+    ))
 }
 
 /// Attaches at this minor and no other. A device that the kernel is still detaching is busy for
@@ -243,7 +261,9 @@ pub(super) fn attached_minors() -> Result<Vec<u32>> {
     let mut minors = Vec::new();
     for entry in std::fs::read_dir("/sys/block").map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        let minor = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        let minor = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("loop")?.parse().ok());
         minors.extend(minor.filter(|minor| is_attached(*minor)));
     }
     minors.sort_unstable();
@@ -263,7 +283,11 @@ pub(super) fn infos_in(linux: &Linux, minors: &[u32], scope: LoopScope<'_>) -> V
         match backing_path(minor) {
             Ok(None) => {}
             Ok(Some(backing_path)) if !scope.needs(minor, &backing_path) => {
-                found.push(LoopInfo { minor, backing_path, ..LoopInfo::default() });
+                found.push(LoopInfo {
+                    minor,
+                    backing_path,
+                    ..LoopInfo::default()
+                });
             }
             _ => needed.push(minor),
         }
@@ -278,7 +302,9 @@ pub(super) fn infos_in(linux: &Linux, minors: &[u32], scope: LoopScope<'_>) -> V
 /// does not hide the others.
 pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
     let makes_nodes = linux.dev_makes_nodes();
-    let answers = linux.asking.ask(minors, move |minor| info(makes_nodes, minor));
+    let answers = linux
+        .asking
+        .ask(minors, move |minor| info(makes_nodes, minor));
     let known = answers.into_iter().filter_map(|(minor, answer)| {
         let why = match answer {
             Some(Ok(info)) => return info,
@@ -309,7 +335,10 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     let label = status.lo_file_name.split(|b| *b == 0).next();
     Ok(Some(LoopInfo {
         minor,
-        backing: Some(FileId { dev: status.lo_device, ino: status.lo_inode }),
+        backing: Some(FileId {
+            dev: status.lo_device,
+            ino: status.lo_inode,
+        }),
         backing_rdev: status.lo_rdevice,
         backing_path,
         offset: status.lo_offset,
@@ -415,7 +444,11 @@ fn ask<T: Send + 'static>(
 pub(super) fn open(linux: &Linux, minor: u32, backing: FileId) -> Result<LoopDevice> {
     let file = open_attached(linux, minor, backing)?
         .ok_or_else(|| Error::errno("open", loop_path(minor), libc::ENOENT))?;
-    Ok(LoopDevice { minor, direct_io: direct_io(minor)?, file })
+    Ok(LoopDevice {
+        minor,
+        direct_io: direct_io(minor)?,
+        file,
+    })
 }
 
 pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detached> {
@@ -502,7 +535,10 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
     effect("loop.flush")
         .and_then(|()| ioctl::flush_device(&device.file))
         .map_err(|e| Error::io("BLKFLSBUF", device.path(), e))?;
-    device.file.sync_all().map_err(|e| Error::io("fsync", device.path(), e))
+    device
+        .file
+        .sync_all()
+        .map_err(|e| Error::io("fsync", device.path(), e))
 }
 
 /// See `Documentation/block/stat.rst` of the kernel: the fifth field counts writes, the twelfth
@@ -511,8 +547,14 @@ pub(super) fn writes(minor: u32) -> Result<u64> {
     const WRITES: usize = 4;
     const DISCARDS: usize = 11;
     let text = read_attribute(&sysfs(minor, "stat"))?;
-    let fields: Vec<u64> = text.split_whitespace().map_while(|f| f.parse().ok()).collect();
-    Ok([WRITES, DISCARDS].into_iter().filter_map(|n| fields.get(n)).sum())
+    let fields: Vec<u64> = text
+        .split_whitespace()
+        .map_while(|f| f.parse().ok())
+        .collect();
+    Ok([WRITES, DISCARDS]
+        .into_iter()
+        .filter_map(|n| fields.get(n))
+        .sum())
 }
 
 pub(super) fn drop_cache(device: &LoopDevice) -> Result<()> {

@@ -212,7 +212,11 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
 /// The mount that contains an open file or directory.
 fn entry_of(file: &File) -> Result<Option<MountEntry>> {
     let id = mount_id(file, "").map_err(|e| Error::io("statx", name_of(file), e))?;
-    Ok(table()?.entries.iter().find(|entry| Some(entry.id) == id).cloned())
+    Ok(table()?
+        .entries
+        .iter()
+        .find(|entry| Some(entry.id) == id)
+        .cloned())
 }
 
 /// How long a busy mount or unmount is retried. A process that reads all mounts of the machine
@@ -233,13 +237,20 @@ pub(super) struct Attempts {
 
 impl Attempts {
     pub(super) fn begin() -> Attempts {
-        Attempts { made: 1, since: Instant::now() }
+        Attempts {
+            made: 1,
+            since: Instant::now(),
+        }
     }
 
     /// True if there is another attempt.
     pub(super) fn go_on(&mut self) -> bool {
         self.made += 1;
-        let longest = if self.made <= ATTEMPTS { LONGEST } else { BUSY_WAIT };
+        let longest = if self.made <= ATTEMPTS {
+            LONGEST
+        } else {
+            BUSY_WAIT
+        };
         self.since.elapsed() < longest
     }
 }

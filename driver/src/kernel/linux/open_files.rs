@@ -29,13 +29,25 @@ pub fn limit() -> Option<u64> {
 pub fn raise() -> io::Result<Raised> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
-        return Ok(Raised { limit: current, from: None });
+        return Ok(Raised {
+            limit: current,
+            from: None,
+        });
     }
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    )?;
     if let Some(former) = current {
         FORMER.get_or_init(|| former);
     }
-    Ok(Raised { limit: maximum, from: current })
+    Ok(Raised {
+        limit: maximum,
+        from: current,
+    })
 }
 
 /// The limit of the programs that the process starts, if it is another one.
@@ -52,6 +64,12 @@ mod tests {
         let before = getrlimit(Resource::Nofile);
         let raised = raise().unwrap();
         assert_eq!((limit(), raised.limit), (before.maximum, before.maximum));
-        assert_eq!(raise().unwrap(), Raised { limit: before.maximum, from: None });
+        assert_eq!(
+            raise().unwrap(),
+            Raised {
+                limit: before.maximum,
+                from: None
+            }
+        );
     }
 }

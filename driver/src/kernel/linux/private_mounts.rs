@@ -17,8 +17,9 @@ use nix::sched::{CloneFlags, unshare};
 use crate::kernel::MountEntry;
 
 /// Directories that programs need, with the mounts on the way to them and beneath them.
-const NEEDED: [&str; 9] =
-    ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev"];
+const NEEDED: [&str; 9] = [
+    "/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev",
+];
 
 /// The namespace, which the first call makes.
 pub(super) fn namespace() -> io::Result<&'static File> {
@@ -27,7 +28,9 @@ pub(super) fn namespace() -> io::Result<&'static File> {
         return Ok(made);
     }
     // A thread of its own enters the namespace, because no thread comes back from there.
-    let made = thread::spawn(make).join().map_err(|_| io::Error::other("a thread panicked"))??;
+    let made = thread::spawn(make)
+        .join()
+        .map_err(|_| io::Error::other("a thread panicked"))??;
     Ok(MADE.get_or_init(|| made))
 }
 
@@ -39,7 +42,10 @@ fn make() -> io::Result<File> {
     // A copy of a mount keeps its filesystem alive, so only the mounts that programs need stay.
     for entry in table.entries.iter().filter(|entry| !is_needed(entry)) {
         // It may be beneath a mount that is gone already.
-        let _ = umount2(&*entry.mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+        let _ = umount2(
+            &*entry.mount_point,
+            MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW,
+        );
     }
     File::open("/proc/thread-self/ns/mnt")
 }

@@ -109,7 +109,13 @@ impl Shown<'_> {
 
 fn request(id: u64, param: u64) -> raw::mnt_id_req {
     let size = size_of::<raw::mnt_id_req>();
-    raw::mnt_id_req { size: size as u32, spare: 0, mnt_id: id, param, mnt_ns_id: 0 }
+    raw::mnt_id_req {
+        size: size as u32,
+        spare: 0,
+        mnt_id: id,
+        param,
+        mnt_ns_id: 0,
+    }
 }
 
 /// The unique IDs of the mounts of this thread's namespace that are greater than `after`, in the
@@ -154,7 +160,11 @@ pub(super) fn stat<T>(id: u64, look: impl FnOnce(&Shown<'_>) -> T) -> io::Result
     let (mut first, mut larger) = ([0_u64; BUFFER], Vec::new());
     let mut len = first.len();
     loop {
-        let buffer = if len == first.len() { &mut first[..] } else { &mut larger[..] };
+        let buffer = if len == first.len() {
+            &mut first[..]
+        } else {
+            &mut larger[..]
+        };
         // SAFETY: the request is whole and has its size; the kernel writes at most as many bytes
         // as the buffer has.
         let answer = unsafe {
@@ -192,7 +202,9 @@ fn read(buffer: &[u64]) -> Shown<'_> {
     let string = |field: u32, offset: u32| -> Option<&OsStr> {
         let shown = answer.mask & u64::from(field) != 0;
         let text = bytes.get(FIXED + offset as usize..).filter(|_| shown)?;
-        Some(OsStr::from_bytes(CStr::from_bytes_until_nul(text).ok()?.to_bytes()))
+        Some(OsStr::from_bytes(
+            CStr::from_bytes_until_nul(text).ok()?.to_bytes(),
+        ))
     };
     let text = |field, offset| string(field, offset).map(OsStr::to_string_lossy);
     let mut fs_type = text(raw::STATMOUNT_FS_TYPE, answer.fs_type).unwrap_or_default();
@@ -234,7 +246,14 @@ fn flags(attributes: u64) -> String {
         (has(libc::MOUNT_ATTR_NOSYMFOLLOW), ",nosymfollow"),
         (has(libc::MOUNT_ATTR_IDMAP), ",idmapped"),
     ];
-    let access = if has(libc::MOUNT_ATTR_RDONLY) { "ro" } else { "rw" };
-    let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, word)| word);
+    let access = if has(libc::MOUNT_ATTR_RDONLY) {
+        "ro"
+    } else {
+        "rw"
+    };
+    let flags = flags
+        .into_iter()
+        .filter(|(on, _)| *on)
+        .map(|(_, word)| word);
     std::iter::once(access).chain(flags).collect()
 }

@@ -34,7 +34,10 @@ pub(super) fn state(device: &Path, fs: FsType) -> Result<FsState> {
 pub(super) fn ext4(device: &Path) -> Result<Option<Ext4>> {
     let block = block_at(device, ext4::START)?;
     Ok(block.and_then(|block| {
-        Some(Ext4 { layout: ext4::layout(&block)?, superblock: block.0[..ext4::BYTES].into() })
+        Some(Ext4 {
+            layout: ext4::layout(&block)?,
+            superblock: block.0[..ext4::BYTES].into(),
+        })
     }))
 }
 
@@ -66,7 +69,10 @@ pub(super) fn restore_ext4(device: &Path, earlier: &[u8], only_damaged: bool) ->
         return Ok(());
     }
     // Exclusively: no mount in any namespace may have the device.
-    let exclusive = File::options().write(true).custom_flags(libc::O_EXCL).open(device);
+    let exclusive = File::options()
+        .write(true)
+        .custom_flags(libc::O_EXCL)
+        .open(device);
     let written = exclusive.and_then(|file| {
         file.write_all_at(earlier, ext4::START)?;
         file.sync_all()
@@ -81,7 +87,8 @@ pub(super) fn block_at(device: &Path, offset: u64) -> Result<Option<Block>> {
     if device_size(&file, device)? < offset + block.0.len() as u64 {
         return Ok(None);
     }
-    file.read_exact_at(&mut block.0, offset).map_err(|e| Error::io("read", device, e))?;
+    file.read_exact_at(&mut block.0, offset)
+        .map_err(|e| Error::io("read", device, e))?;
     Ok(Some(block))
 }
 
@@ -112,13 +119,18 @@ fn xfs(block: &Block) -> Option<Superblock> {
     const VERSION_WITH_CHECKSUM: u16 = 5;
     const CHECKSUM: usize = 224;
     let version = u16::from_be_bytes(block.bytes(100)) & 0xf;
-    let mut sector = block.0.get(..usize::from(u16::from_be_bytes(block.bytes(102))))?.to_vec();
+    let mut sector = block
+        .0
+        .get(..usize::from(u16::from_be_bytes(block.bytes(102))))?
+        .to_vec();
     sector.get_mut(CHECKSUM..CHECKSUM + 4)?.fill(0);
     let intact = u32::from_be_bytes(block.bytes(0)) == MAGIC
         && version == VERSION_WITH_CHECKSUM
         && block.0[XFS_IN_PROGRESS] == 0
         && block.le32(CHECKSUM) == !crc32c(!0, &sector);
-    intact.then(|| Superblock { uuid: block.uuid(32) })
+    intact.then(|| Superblock {
+        uuid: block.uuid(32),
+    })
 }
 
 /// Offset of `sb_inprogress` in an XFS superblock. mkfs.xfs sets this byte first and clears it
@@ -133,14 +145,18 @@ fn btrfs(block: &Block) -> Option<Superblock> {
     let intact = block.bytes(0x40) == *MAGIC
         && block.le16(0xc4) == CRC32C
         && block.le32(0) == !crc32c(!0, &block.0[CHECKSUM..]);
-    intact.then(|| Superblock { uuid: block.uuid(0x20) })
+    intact.then(|| Superblock {
+        uuid: block.uuid(0x20),
+    })
 }
 
 /// CRC-32C without the final inversion.
 pub(super) fn crc32c(start: u32, bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     bytes.iter().fold(start, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (POLYNOMIAL * (crc & 1)))
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (POLYNOMIAL * (crc & 1))
+        })
     })
 }
 
@@ -153,7 +169,11 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a tool of filesystems")]
     fn run(program: &str, args: &[&str], image: &Path) {
         let mut command = Command::new(program);
-        command.args(args).arg(image).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(args)
+            .arg(image)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         assert!(command.status().unwrap().success(), "{program} {args:?}");
     }
 
@@ -175,9 +195,19 @@ mod tests {
         ] {
             let image = made(dir.path(), fs, with_id);
             let found = read(&image, fs).unwrap();
-            assert_eq!(found, Some(Superblock { uuid: ID.to_owned() }), "{fs}");
+            assert_eq!(
+                found,
+                Some(Superblock {
+                    uuid: ID.to_owned()
+                }),
+                "{fs}"
+            );
             for other in FsType::ALL {
-                assert_eq!(read(&image, other).unwrap().is_some(), other == fs, "{fs} {other}");
+                assert_eq!(
+                    read(&image, other).unwrap().is_some(),
+                    other == fs,
+                    "{fs} {other}"
+                );
             }
             let file = File::options().read(true).write(true).open(&image).unwrap();
             // Magic numbers, UUIDs and checksums are among them. btrfs has room for longer
@@ -211,7 +241,10 @@ mod tests {
     #[test]
     fn an_ext4_says_what_it_needs() {
         let dir = tempfile::tempdir().unwrap();
-        let says = |unreplayed, needs_check| FsState { unreplayed, needs_check };
+        let says = |unreplayed, needs_check| FsState {
+            unreplayed,
+            needs_check,
+        };
         for (options, change, expected) in [
             (&[][..], "set_super_value mnt_count 3", says(false, false)),
             // The error flag.
@@ -220,19 +253,39 @@ mod tests {
             (&[], "feature needs_recovery", says(true, false)),
             // The mount does what these ask for.
             (&[], "set_super_value last_orphan 12", says(false, false)),
-            (&[], "feature orphan_file orphan_present", says(false, false)),
+            (
+                &[],
+                "feature orphan_file orphan_present",
+                says(false, false),
+            ),
             // A kernel only recommends a periodic check.
             (&[], "set_super_value max_mnt_count 1", says(false, false)),
             (&[], "set_super_value checkinterval 1", says(false, false)),
-            (&["-O", "^metadata_csum"], "feature needs_recovery", says(true, false)),
+            (
+                &["-O", "^metadata_csum"],
+                "feature needs_recovery",
+                says(true, false),
+            ),
             // Only a journal makes up for a missing unmount.
             (&[], "set_super_value state 0", says(false, false)),
-            (&["-O", "^has_journal"], "set_super_value mnt_count 3", says(false, false)),
-            (&["-O", "^has_journal"], "set_super_value state 0", says(false, true)),
+            (
+                &["-O", "^has_journal"],
+                "set_super_value mnt_count 3",
+                says(false, false),
+            ),
+            (
+                &["-O", "^has_journal"],
+                "set_super_value state 0",
+                says(false, true),
+            ),
         ] {
             let image = made(dir.path(), FsType::Ext4, options);
             run("debugfs", &["-w", "-R", change], &image);
-            assert_eq!(state(&image, FsType::Ext4).unwrap(), expected, "{options:?} {change}");
+            assert_eq!(
+                state(&image, FsType::Ext4).unwrap(),
+                expected,
+                "{options:?} {change}"
+            );
             assert_eq!(state(&image, FsType::Xfs).unwrap(), FsState::default());
         }
     }

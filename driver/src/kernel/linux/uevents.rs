@@ -87,7 +87,10 @@ impl LoopNotices {
 
     /// Waits until devices may have changed. Returns their minors; `None` if any device may have.
     pub fn changed(&self) -> io::Result<Option<Vec<u32>>> {
-        match poll(&mut [PollFd::new(self.0.0.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+        match poll(
+            &mut [PollFd::new(self.0.0.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::NONE,
+        ) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

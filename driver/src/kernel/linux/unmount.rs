@@ -41,7 +41,10 @@ pub(super) fn exactly(mount: &MountEntry) -> Result<()> {
             Attempt::Used if attempts.go_on() => {}
             Attempt::Used => return Err(Error::errno("unmount", path, libc::EBUSY)),
             Attempt::Elsewhere if is_attached(mount)? => {
-                return Err(Error::Covered { op: "unmount", path: path.to_path_buf() });
+                return Err(Error::Covered {
+                    op: "unmount",
+                    path: path.to_path_buf(),
+                });
             }
             Attempt::Elsewhere => return Err(Error::errno("unmount", path, libc::ENOENT)),
         }

@@ -39,12 +39,22 @@ fn a_btrfs_is_on_the_devices_that_the_kernel_names() {
     let btrfs = entries.iter().find(|e| e.is_btrfs()).unwrap();
     assert_eq!((&*btrfs.source, btrfs.loop_minor()), ("/dev/loop12", None));
     let unasked = MountTable::of(entries.clone());
-    assert_eq!(unasked.of_any_loop().map(|e| e.id).collect::<Vec<_>>(), [82]);
-    entries.iter_mut().find(|e| e.is_btrfs()).unwrap().btrfs_loops = Some(vec![5, 7]);
+    assert_eq!(
+        unasked.of_any_loop().map(|e| e.id).collect::<Vec<_>>(),
+        [82]
+    );
+    entries
+        .iter_mut()
+        .find(|e| e.is_btrfs())
+        .unwrap()
+        .btrfs_loops = Some(vec![5, 7]);
     let table = MountTable::of(entries);
     assert_eq!(table.of_any_loop().count(), 0);
     let of_loop = |minor| table.of_loop(minor).map(|e| e.id).collect::<Vec<_>>();
-    assert_eq!([3, 5, 7, 12].map(of_loop), [vec![81, 86, 87], vec![82], vec![82], vec![]]);
+    assert_eq!(
+        [3, 5, 7, 12].map(of_loop),
+        [vec![81, 86, 87], vec![82], vec![82], vec![]]
+    );
 }
 
 /// A pod may make device nodes on its own filesystem and have kubelet bind them.
@@ -78,7 +88,10 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
         (none, "254:0 /var/dev/loop5", "ext4", None),
         (none, "254:0 /loop5", "ext4", None),
     ] {
-        let text = format!("{}\n40 22 {file} /t rw - {fs} source rw\n", before.join("\n"));
+        let text = format!(
+            "{}\n40 22 {file} /t rw - {fs} source rw\n",
+            before.join("\n")
+        );
         let table = MountTable::parse(text.as_bytes()).unwrap();
         assert_eq!(table.at(Path::new("/t")).unwrap().loop_node, node, "{text}");
         let bound = table.of_loop_node(5).count();
@@ -88,7 +101,12 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
 
 #[test]
 fn names_a_bad_line() {
-    for line in ["x", "1 2 3 / / rw - a b c", "1 2 3:4 / / rw a b c", "-1 2 3:4 / / rw - a b"] {
+    for line in [
+        "x",
+        "1 2 3 / / rw - a b c",
+        "1 2 3:4 / / rw a b c",
+        "-1 2 3:4 / / rw - a b",
+    ] {
         let message = MountTable::parse(line.as_bytes()).unwrap_err();
         assert!(message.contains(line), "{message}");
     }

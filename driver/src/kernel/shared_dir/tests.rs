@@ -41,7 +41,11 @@ fn callers_share_a_run_that_starts_after_their_call() {
         first.join().unwrap().unwrap();
         for other in others {
             let error = other.join().unwrap().unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::EDQUOT), "all get the error");
+            assert_eq!(
+                error.raw_os_error(),
+                Some(libc::EDQUOT),
+                "all get the error"
+            );
         }
     });
     assert_eq!(runs.load(Ordering::SeqCst), 1);

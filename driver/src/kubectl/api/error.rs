@@ -116,7 +116,12 @@ impl ApiError {
     pub fn new(mut call: Call, error: kube::Error) -> Self {
         let status = match error {
             kube::Error::Api(status) => status,
-            error => return ApiError::Failed { call, message: failure(&error) },
+            error => {
+                return ApiError::Failed {
+                    call,
+                    message: failure(&error),
+                };
+            }
         };
         let (code, message) = (status.code, status.message);
         match code {
@@ -125,9 +130,10 @@ impl ApiError {
             // Admission and a namespace that ends answer 403, too.
             403 => match refused(&message) {
                 // The API server checks the account in the kubeconfig's `as` before the call.
-                Some((IMPERSONATE, account)) if *account != *call.resource => {
-                    ApiError::Forbidden { call: Call::new(IMPERSONATE, account, None, ""), message }
-                }
+                Some((IMPERSONATE, account)) if *account != *call.resource => ApiError::Forbidden {
+                    call: Call::new(IMPERSONATE, account, None, ""),
+                    message,
+                },
                 Some((verb, _)) => {
                     call.verb = verb.into();
                     ApiError::Forbidden { call, message }
@@ -142,7 +148,10 @@ impl ApiError {
             404 => ApiError::NotFound { call },
             409 => ApiError::Conflict { call, message },
             400..500 => ApiError::Rejected { call, message },
-            _ => ApiError::Failed { call, message: format!("{message} (HTTP {code})") },
+            _ => ApiError::Failed {
+                call,
+                message: format!("{message} (HTTP {code})"),
+            },
         }
     }
 
@@ -181,7 +190,11 @@ const IMPERSONATE: &str = "impersonate";
 
 /// The part of the message that names the rights in a role, which the call does not.
 fn grant(message: &str) -> String {
-    if message.contains(GRANT) { format!(": {message}") } else { String::new() }
+    if message.contains(GRANT) {
+        format!(": {message}")
+    } else {
+        String::new()
+    }
 }
 
 /// What a failure of the client says.
@@ -223,7 +236,11 @@ mod tests {
     const ENDS: &str = "unable to create new content in namespace n because it is being terminated";
 
     fn answer(code: u16, message: &str) -> ApiError {
-        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        let status = Status {
+            code,
+            message: message.to_owned(),
+            ..Status::default()
+        };
         let call = Call::new("list", "daemonsets.apps", Some("hostloop"), "");
         ApiError::new(call, kube::Error::Api(Box::new(status)))
     }
@@ -231,21 +248,61 @@ mod tests {
     #[test]
     fn errors_say_what_to_do() {
         for (code, message, contains, is_transient) in [
-            (403, CANNOT, "you may not list daemonsets.apps in namespace hostloop; ask for", false),
-            (403, GRANTS, "in namespace hostloop: user \"u\" is attempting to grant RBAC", false),
+            (
+                403,
+                CANNOT,
+                "you may not list daemonsets.apps in namespace hostloop; ask for",
+                false,
+            ),
+            (
+                403,
+                GRANTS,
+                "in namespace hostloop: user \"u\" is attempting to grant RBAC",
+                false,
+            ),
             (
                 403,
                 "pods \"p\" is forbidden: ",
                 "you may not list daemonsets.apps in namespace",
                 false,
             ),
-            (403, AS, "you may not impersonate users in the whole cluster; ask for", false),
-            (403, ENDS, "the API server rejects it: unable to create", false),
-            (401, "why", "does not accept your credentials: log in again (why)", false),
-            (404, "why", "list daemonsets.apps in namespace hostloop: not found", false),
-            (409, "why", "list daemonsets.apps in namespace hostloop: why", false),
+            (
+                403,
+                AS,
+                "you may not impersonate users in the whole cluster; ask for",
+                false,
+            ),
+            (
+                403,
+                ENDS,
+                "the API server rejects it: unable to create",
+                false,
+            ),
+            (
+                401,
+                "why",
+                "does not accept your credentials: log in again (why)",
+                false,
+            ),
+            (
+                404,
+                "why",
+                "list daemonsets.apps in namespace hostloop: not found",
+                false,
+            ),
+            (
+                409,
+                "why",
+                "list daemonsets.apps in namespace hostloop: why",
+                false,
+            ),
             (422, "why", "the API server rejects it: why", false),
-            (503, "why", "list daemonsets.apps in namespace hostloop: why (HTTP 503)", true),
+            (
+                503,
+                "why",
+                "list daemonsets.apps in namespace hostloop: why (HTTP 503)",
+                true,
+            ),
         ] {
             let error = answer(code, message);
             assert!(error.to_string().contains(contains), "{code}: {error}");
@@ -260,8 +317,14 @@ mod tests {
         let error = ApiError::new(call, kube::Error::Service(Box::new(refused)));
         assert!(error.is_transient());
         let said = error.to_string();
-        assert!(said.starts_with("list nodes: no answer from the API server: "), "{said}");
-        assert!(said.ends_with("connection refused; is the cluster running?"), "{said}");
+        assert!(
+            said.starts_with("list nodes: no answer from the API server: "),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("connection refused; is the cluster running?"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -271,8 +334,14 @@ mod tests {
                 r#"pods "a" is forbidden: User "u" cannot get resource "pods/exec" in API group """#,
                 Some(("get", "pods/exec")),
             ),
-            (r#"User "u" cannot create resource "pods/exec""#, Some(("create", "pods/exec"))),
-            (r#"forbidden: User "u" cannot get path "/version""#, Some(("get", "/version"))),
+            (
+                r#"User "u" cannot create resource "pods/exec""#,
+                Some(("create", "pods/exec")),
+            ),
+            (
+                r#"forbidden: User "u" cannot get path "/version""#,
+                Some(("get", "/version")),
+            ),
             (
                 r#"User "u" cannot impersonate-on:serviceaccount:create resource "pods""#,
                 Some(("impersonate", "serviceaccounts")),
@@ -290,11 +359,19 @@ mod tests {
         for (namespace, name, said, right) in [
             (None, "", "get pods", "get pods in the whole cluster"),
             (None, "a", "get pods a", "get pods in the whole cluster"),
-            (Some("n"), "", "get pods in namespace n", "get pods in namespace n"),
+            (
+                Some("n"),
+                "",
+                "get pods in namespace n",
+                "get pods in namespace n",
+            ),
             (Some("n"), "a", "get pods n/a", "get pods in namespace n"),
         ] {
             let call = Call::new("get", "pods", namespace, name);
-            assert_eq!((call.to_string(), call.right()), (said.to_owned(), right.to_owned()));
+            assert_eq!(
+                (call.to_string(), call.right()),
+                (said.to_owned(), right.to_owned())
+            );
         }
     }
 }

@@ -30,7 +30,10 @@ pub(in crate::kubectl) struct Objects {
 
 impl Objects {
     pub(in crate::kubectl) fn new(client: Client) -> Self {
-        Objects { client, groups: BTreeMap::new() }
+        Objects {
+            client,
+            groups: BTreeMap::new(),
+        }
     }
 
     /// Forgets which kinds are served, because new ones were defined.
@@ -76,7 +79,10 @@ impl Objects {
         params.label_selector = Some(labels.to_owned()).filter(|labels| !labels.is_empty());
         let call = served.call("list", namespace, "");
         let objects = pages(&served.api(&self.client, namespace), params, &call).await?;
-        objects.into_iter().map(|object| served.read(object, &call)).collect()
+        objects
+            .into_iter()
+            .map(|object| served.read(object, &call))
+            .collect()
     }
 
     /// Applies an object server-side, and returns it as stored. `force` takes fields over from
@@ -91,7 +97,10 @@ impl Objects {
             return Err(ApiError::NotServed(format!("{} {}", key.version, key.kind)));
         };
         let api = served.api(&self.client, &key.namespace);
-        let params = PatchParams { force, ..PatchParams::apply(MANAGER) };
+        let params = PatchParams {
+            force,
+            ..PatchParams::apply(MANAGER)
+        };
         let call = served.call("patch", &key.namespace, &key.name);
         let stored = timely(call, api.patch(&key.name, &params, &Patch::Apply(object))).await?;
         Ok(serde_json::to_value(stored).unwrap_or_default())
@@ -104,8 +113,10 @@ impl Objects {
             return Ok(());
         };
         let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
-        let params =
-            DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid,
+            resource_version: None,
+        });
         let call = served.call("delete", &key.namespace, &key.name);
         let api = served.api(&self.client, &key.namespace);
         match timely(call, api.delete(&key.name, &params)).await {
@@ -161,7 +172,9 @@ impl Served {
         call: &Call,
     ) -> Result<K, ApiError> {
         // The API server leaves this out of the items of a list.
-        let ApiResource { api_version, kind, .. } = self.resource.clone();
+        let ApiResource {
+            api_version, kind, ..
+        } = self.resource.clone();
         object.types.get_or_insert(TypeMeta { api_version, kind });
         let read = serde_json::to_value(object).and_then(serde_json::from_value);
         read.map_err(|error| ApiError::new(call.clone(), kube::Error::SerdeError(error)))

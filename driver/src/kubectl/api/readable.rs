@@ -70,8 +70,12 @@ fn drop_unreadable_times(value: &mut Value) {
 
 /// True for a text that begins as a time does, `YEAR-MM-DDTHH:MM:SS`, and is none.
 fn is_unreadable_time(value: &Value) -> bool {
-    let Some(text) = value.as_str() else { return false };
-    let Some((date, time)) = text.split_once('T') else { return false };
+    let Some(text) = value.as_str() else {
+        return false;
+    };
+    let Some((date, time)) = text.split_once('T') else {
+        return false;
+    };
     let clock = time.get(..8).unwrap_or_default();
     has_three_numbers(date, '-')
         && has_three_numbers(clock, ':')
@@ -80,7 +84,11 @@ fn is_unreadable_time(value: &Value) -> bool {
 
 fn has_three_numbers(text: &str, separator: char) -> bool {
     text.chars().all(|c| c.is_ascii_digit() || c == separator)
-        && text.split(separator).filter(|number| !number.is_empty()).count() == 3
+        && text
+            .split(separator)
+            .filter(|number| !number.is_empty())
+            .count()
+            == 3
 }
 
 #[cfg(test)]

@@ -20,7 +20,10 @@ async fn lists_are_read_to_the_last_page() {
         api.set(&format!("{CLAIMS}/claim-{number}"), json!({}));
     }
     let found = list_all(&claims(&api)).await.unwrap();
-    let names: BTreeSet<_> = found.into_iter().filter_map(|claim| claim.metadata.name).collect();
+    let names: BTreeSet<_> = found
+        .into_iter()
+        .filter_map(|claim| claim.metadata.name)
+        .collect();
     assert_eq!(names.len() as u32, PAGE + 1);
     assert_eq!(api.requests().len(), 2);
 }
@@ -64,9 +67,16 @@ async fn missing_objects_and_kinds() {
     let snapshots: Api<VolumeSnapshot> = Api::all(api.client());
     let error = list_all(&snapshots).await.unwrap_err();
     let kind = "volumesnapshots.snapshot.storage.k8s.io";
-    assert_eq!(error.to_string(), format!("the API server does not serve {kind}"));
+    assert_eq!(
+        error.to_string(),
+        format!("the API server does not serve {kind}")
+    );
     assert!(error.is_about_one_kind());
-    api.answer(CLAIMS, 500, json!({"status": "Failure", "message": "etcd is slow", "code": 500}));
+    api.answer(
+        CLAIMS,
+        500,
+        json!({"status": "Failure", "message": "etcd is slow", "code": 500}),
+    );
     let error = list_all(&claims(&api)).await.unwrap_err();
     assert!(!error.is_about_one_kind());
     assert_eq!(

@@ -42,8 +42,14 @@ pub(super) fn decide(facts: &Facts) -> Vec<Section> {
         ("Leader", leader::lines),
         ("Claims and attachments", stuck::lines),
     ];
-    let judged = sections.map(|(title, lines)| Section { title, lines: lines(facts) });
-    judged.into_iter().filter(|section| !section.lines.is_empty()).collect()
+    let judged = sections.map(|(title, lines)| Section {
+        title,
+        lines: lines(facts),
+    });
+    judged
+        .into_iter()
+        .filter(|section| !section.lines.is_empty())
+        .collect()
 }
 
 /// Lines about one subject, or the one line that says why nothing is known about it.
@@ -51,7 +57,10 @@ type Part = Result<Vec<Line>, Line>;
 
 /// Joins parts of a section.
 fn join(parts: impl IntoIterator<Item = Part>) -> Vec<Line> {
-    parts.into_iter().flat_map(|part| part.unwrap_or_else(|line| vec![line])).collect()
+    parts
+        .into_iter()
+        .flat_map(|part| part.unwrap_or_else(|line| vec![line]))
+        .collect()
 }
 
 /// A fact about a subject, or the line that says why it is unknown.
@@ -92,7 +101,11 @@ mod tests {
                 Mark::Skipped,
                 "Nodes: skipped, because no pod is ready",
             ),
-            (Unknown::Failed("timed out".into()), Mark::Failed, "Nodes: timed out"),
+            (
+                Unknown::Failed("timed out".into()),
+                Mark::Failed,
+                "Nodes: timed out",
+            ),
         ] {
             let line = unknown("Nodes", &why);
             assert_eq!((line.mark, line.text.as_str()), (mark, text));
@@ -104,7 +117,10 @@ mod tests {
         let facts = testing::forbidden();
         let sections = decide(&facts);
         let marks = sections.iter().flat_map(|s| &s.lines).map(|line| line.mark);
-        assert!(marks.into_iter().all(|mark| mark == Mark::Skipped), "{sections:#?}");
+        assert!(
+            marks.into_iter().all(|mark| mark == Mark::Skipped),
+            "{sections:#?}"
+        );
         assert!(sections.len() > 5, "{sections:#?}");
     }
 

@@ -104,7 +104,8 @@ impl Served {
 
     /// True if the server serves this version of a resource.
     pub(super) fn has(&self, group: &str, resource: &str, version: &str) -> bool {
-        self.versions(group, resource).any(|served| served == version)
+        self.versions(group, resource)
+            .any(|served| served == version)
     }
 
     /// The served versions of a resource.

@@ -37,25 +37,44 @@ pub(super) struct Section {
 
 impl Line {
     pub(super) fn ok(text: impl Into<String>) -> Line {
-        Line { mark: Mark::Passed, text: text.into(), advice: None }
+        Line {
+            mark: Mark::Passed,
+            text: text.into(),
+            advice: None,
+        }
     }
 
     pub(super) fn warning(text: impl Into<String>, advice: impl Into<String>) -> Line {
-        Line { mark: Mark::Warning, text: text.into(), advice: Some(advice.into()) }
+        Line {
+            mark: Mark::Warning,
+            text: text.into(),
+            advice: Some(advice.into()),
+        }
     }
 
     pub(super) fn failed(text: impl Into<String>, advice: impl Into<String>) -> Line {
-        Line { mark: Mark::Failed, text: text.into(), advice: Some(advice.into()) }
+        Line {
+            mark: Mark::Failed,
+            text: text.into(),
+            advice: Some(advice.into()),
+        }
     }
 
     pub(super) fn skipped(text: impl Into<String>) -> Line {
-        Line { mark: Mark::Skipped, text: text.into(), advice: None }
+        Line {
+            mark: Mark::Skipped,
+            text: text.into(),
+            advice: None,
+        }
     }
 }
 
 /// True if no expectation failed.
 pub(super) fn passed(sections: &[Section]) -> bool {
-    sections.iter().flat_map(|section| &section.lines).all(|line| line.mark != Mark::Failed)
+    sections
+        .iter()
+        .flat_map(|section| &section.lines)
+        .all(|line| line.mark != Mark::Failed)
 }
 
 #[cfg(test)]
@@ -64,7 +83,12 @@ mod tests {
 
     #[test]
     fn only_a_failed_line_fails_the_check() {
-        let section = |line| [Section { title: "a", lines: vec![Line::ok("b"), line] }];
+        let section = |line| {
+            [Section {
+                title: "a",
+                lines: vec![Line::ok("b"), line],
+            }]
+        };
         assert!(passed(&section(Line::warning("c", "d"))));
         assert!(passed(&section(Line::skipped("c"))));
         assert!(!passed(&section(Line::failed("c", "d"))));

@@ -34,7 +34,11 @@ pub(super) async fn run(
     progress: &mut Progress,
     said: &mut impl FnMut(Line),
 ) {
-    let run = Run { cluster, plan, made: RefCell::default() };
+    let run = Run {
+        cluster,
+        plan,
+        made: RefCell::default(),
+    };
     let steps = tokio::select! {
         steps = run.steps(progress, said) => steps,
         signal = interrupted() => Err(Line::failed(
@@ -94,7 +98,12 @@ impl Run<'_> {
         progress: &mut Progress,
         said: &mut impl FnMut(Line),
     ) -> Result<(), Line> {
-        let Plan { name, namespace, class, .. } = self.plan;
+        let Plan {
+            name,
+            namespace,
+            class,
+            ..
+        } = self.plan;
         let began = Instant::now();
         self.create(Object::Claim, &self.plan.claim()).await?;
         let node = self.pod(Task::Write, name, progress).await?;
@@ -110,8 +119,12 @@ impl Run<'_> {
                 let began = Instant::now();
                 self.snapshot(snapshot_class, progress).await?;
                 progress.clear();
-                said(Line::ok(format!("A snapshot was taken ({})", seconds(began))));
-                self.create(Object::Restored, &self.plan.restored_claim()).await?;
+                said(Line::ok(format!(
+                    "A snapshot was taken ({})",
+                    seconds(began)
+                )));
+                self.create(Object::Restored, &self.plan.restored_claim())
+                    .await?;
                 Object::Restored.name(self.plan)
             }
         };
@@ -119,7 +132,10 @@ impl Run<'_> {
         self.pod(Task::Verify, &read, progress).await?;
         progress.clear();
         said(Line::ok(match self.plan.snapshot_class {
-            Some(_) => format!("A volume restored from it has the data ({})", seconds(began)),
+            Some(_) => format!(
+                "A volume restored from it has the data ({})",
+                seconds(began)
+            ),
             None => format!("Another pod read the data ({})", seconds(began)),
         }));
         Ok(())
@@ -128,7 +144,8 @@ impl Run<'_> {
     /// Runs a pod until it has ended, and returns its node.
     async fn pod(&self, task: Task, claim: &str, progress: &mut Progress) -> Result<String, Line> {
         let name = Object::Pod(task).name(self.plan);
-        self.create(Object::Pod(task), &self.plan.pod(task, claim)).await?;
+        self.create(Object::Pod(task), &self.plan.pod(task, claim))
+            .await?;
         let waiting = self.waiting(&name, &format!("for pod {name} to {}", task.word()));
         let pods: Api<Pod> = self.api();
         let ended = waiting.until(&pods, progress, wait::pod_ended).await;
@@ -137,10 +154,13 @@ impl Run<'_> {
 
     async fn snapshot(&self, class: &str, progress: &mut Progress) -> Result<(), Line> {
         let Plan { name, .. } = self.plan;
-        self.create(Object::Snapshot, &self.plan.snapshot(class)).await?;
+        self.create(Object::Snapshot, &self.plan.snapshot(class))
+            .await?;
         let waiting = self.waiting(name, &format!("for snapshot {name} to be ready"));
         let snapshots: Api<VolumeSnapshot> = self.api();
-        let ready = waiting.until(&snapshots, progress, wait::snapshot_ready).await;
+        let ready = waiting
+            .until(&snapshots, progress, wait::snapshot_ready)
+            .await;
         ready.map_err(|why| self.failed(&format!("Snapshot {name} did not become ready"), &why))
     }
 
@@ -173,8 +193,16 @@ impl Run<'_> {
     {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(object);
-        let (api, params, name) = (self.api::<K>(), PostParams::default(), object.name(self.plan));
-        let sent = timely(Call::of("create", &api, &name), api.create(&params, content)).await;
+        let (api, params, name) = (
+            self.api::<K>(),
+            PostParams::default(),
+            object.name(self.plan),
+        );
+        let sent = timely(
+            Call::of("create", &api, &name),
+            api.create(&params, content),
+        )
+        .await;
         let Err(error) = sent else { return Ok(()) };
         if !error.is_transient() {
             self.made.borrow_mut().retain(|made| *made != object);

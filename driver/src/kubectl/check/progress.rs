@@ -13,7 +13,10 @@ const CLEAR: &str = "\r\x1b[K";
 
 impl Progress {
     pub(super) fn new() -> Self {
-        Progress { is_terminal: terminal::is_error_terminal(), shown: None }
+        Progress {
+            is_terminal: terminal::is_error_terminal(),
+            shown: None,
+        }
     }
 
     /// Shows a text. Standard error may be closed, which does not matter.

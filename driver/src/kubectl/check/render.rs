@@ -16,7 +16,10 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(super) fn of(sections: &'a [Section]) -> Self {
-        Report { passed: passed(sections), sections }
+        Report {
+            passed: passed(sections),
+            sections,
+        }
     }
 }
 
@@ -38,14 +41,21 @@ pub(super) fn line(line: &Line) -> Vec<String> {
         _ => line.text.clone(),
     };
     let mut lines = vec![format!("  {} {text}", paint(style, mark))];
-    lines.extend(line.advice.as_ref().map(|advice| format!("    {}", paint(QUIET, advice))));
+    lines.extend(
+        line.advice
+            .as_ref()
+            .map(|advice| format!("    {}", paint(QUIET, advice))),
+    );
     lines
 }
 
 /// A section and an empty line.
 pub(super) fn section(section: &Section) -> Vec<String> {
     let lines = section.lines.iter().flat_map(line);
-    std::iter::once(heading(section.title)).chain(lines).chain([String::new()]).collect()
+    std::iter::once(heading(section.title))
+        .chain(lines)
+        .chain([String::new()])
+        .collect()
 }
 
 /// The last line: how many expectations there were, and how they ended.
@@ -89,7 +99,10 @@ mod tests {
         assert_eq!(plain(&lines).join("\n"), expected);
         let end = plain(&[summary(&sections())]).concat();
         assert_eq!(end, "1 passed, 1 warning, 1 skipped, 1 failed");
-        let good = [Section { title: "T", lines: vec![Line::ok("a")] }];
+        let good = [Section {
+            title: "T",
+            lines: vec![Line::ok("a")],
+        }];
         assert_eq!(plain(&[summary(&good)]), ["1 passed"]);
     }
 
@@ -100,7 +113,10 @@ mod tests {
         assert_eq!(json["passed"], false);
         assert_eq!(json["sections"][0]["title"], "T");
         let line = &json["sections"][0]["lines"][2];
-        assert_eq!(*line, serde_json::json!({"mark": "failed", "text": "c", "advice": "repair"}));
+        assert_eq!(
+            *line,
+            serde_json::json!({"mark": "failed", "text": "c", "advice": "repair"})
+        );
         assert!(json["sections"][0]["lines"][0].get("advice").is_none());
     }
 }

@@ -30,7 +30,11 @@ async fn the_objects_of_a_claim_and_no_others() {
     assert_eq!(names(&objects.attachments), ["a"]);
     assert_eq!(names(&objects.snapshots), ["s"]);
     assert_eq!(names(&objects.contents), ["content-s"]);
-    let about: Vec<_> = objects.events.iter().map(|e| e.involved_object.uid.as_deref()).collect();
+    let about: Vec<_> = objects
+        .events
+        .iter()
+        .map(|e| e.involved_object.uid.as_deref())
+        .collect();
     assert_eq!(about, [Some("uid-claim"), Some("uid-web"), Some("uid-pv")]);
 
     let subject = subject(&cluster, "data", &objects);

@@ -10,7 +10,9 @@ pub(super) fn candidates(mut root: Command, words: &[&str]) -> Vec<String> {
     let mut command = &root;
     let mut previous = None;
     for word in before {
-        let value_of = previous.and_then(|flag| argument(command, flag)).is_some_and(takes_value);
+        let value_of = previous
+            .and_then(|flag| argument(command, flag))
+            .is_some_and(takes_value);
         if !value_of && let Some(found) = command.find_subcommand(word) {
             command = found;
         }
@@ -22,19 +24,25 @@ pub(super) fn candidates(mut root: Command, words: &[&str]) -> Vec<String> {
         _ => {
             let names = command.get_subcommands().filter(|one| !one.is_hide_set());
             let names = names.map(|one| described(one.get_name(), one.get_about()));
-            names.chain(command.get_positionals().flat_map(values)).collect()
+            names
+                .chain(command.get_positionals().flat_map(values))
+                .collect()
         }
     };
-    all.into_iter().filter(|candidate| candidate.starts_with(last)).collect()
+    all.into_iter()
+        .filter(|candidate| candidate.starts_with(last))
+        .collect()
 }
 
 /// The argument that a word such as `--output` or `-o` begins.
 fn argument<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
-    command.get_arguments().find(|arg| match (word.strip_prefix("--"), word.strip_prefix('-')) {
-        (Some(long), _) => arg.get_long() == Some(long),
-        (None, Some(short)) => arg.get_short().is_some_and(|c| short == c.to_string()),
-        (None, None) => false,
-    })
+    command.get_arguments().find(
+        |arg| match (word.strip_prefix("--"), word.strip_prefix('-')) {
+            (Some(long), _) => arg.get_long() == Some(long),
+            (None, Some(short)) => arg.get_short().is_some_and(|c| short == c.to_string()),
+            (None, None) => false,
+        },
+    )
 }
 
 /// True if the next word is the argument's value.
@@ -44,7 +52,10 @@ fn takes_value(arg: &Arg) -> bool {
 
 fn values(arg: &Arg) -> Vec<String> {
     let values = arg.get_possible_values();
-    values.iter().map(|value| described(value.get_name(), value.get_help())).collect()
+    values
+        .iter()
+        .map(|value| described(value.get_name(), value.get_help()))
+        .collect()
 }
 
 fn flags(command: &Command) -> Vec<String> {
@@ -71,13 +82,25 @@ mod tests {
     #[test]
     fn what_may_come_next() {
         for (line, some, none) in [
-            ("", vec!["install", "status", "completion"], vec!["--kubeconfig"]),
+            (
+                "",
+                vec!["install", "status", "completion"],
+                vec!["--kubeconfig"],
+            ),
             ("in", vec!["install"], vec!["uninstall"]),
-            ("install --d", vec!["--default-class", "--dry-run", "--driver-name"], vec!["--pool"]),
+            (
+                "install --d",
+                vec!["--default-class", "--dry-run", "--driver-name"],
+                vec!["--pool"],
+            ),
             ("--context kind-kind un", vec!["uninstall"], vec!["load"]),
             // The value of a flag is not a subcommand.
             ("--context install --", vec!["--kubeconfig"], vec!["--pool"]),
-            ("install --snapshot-controller ", vec!["auto", "yes", "no"], vec!["install"]),
+            (
+                "install --snapshot-controller ",
+                vec!["auto", "yes", "no"],
+                vec!["install"],
+            ),
             ("install --snapshot-controller y", vec!["yes"], vec!["no"]),
             ("completion ", vec!["bash", "zsh", "fish"], vec!["install"]),
             ("completion f", vec!["fish"], vec!["bash"]),
@@ -85,8 +108,11 @@ mod tests {
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let candidates = candidates(command_line(Program::Completer), &words);
-            let has =
-                |word: &&str| candidates.iter().any(|one| one.split('\t').next() == Some(*word));
+            let has = |word: &&str| {
+                candidates
+                    .iter()
+                    .any(|one| one.split('\t').next() == Some(*word))
+            };
             assert!(some.iter().all(has), "{line:?}: {candidates:?}");
             assert!(!none.iter().any(has), "{line:?}: {candidates:?}");
         }

@@ -26,11 +26,26 @@ pub(super) struct Moment {
 /// The history of a claim.
 pub(super) fn history(objects: &Objects) -> Vec<Moment> {
     let mut moments = Vec::new();
-    objects.claims.iter().for_each(|claim| of_claim(claim, &mut moments));
-    objects.volumes.iter().for_each(|volume| of_volume(volume, &mut moments));
-    objects.attachments.iter().for_each(|a| of_attachment(a, &mut moments));
-    objects.pods.iter().for_each(|pod| of_pod(pod, &mut moments));
-    objects.snapshots.iter().for_each(|snapshot| of_snapshot(snapshot, &mut moments));
+    objects
+        .claims
+        .iter()
+        .for_each(|claim| of_claim(claim, &mut moments));
+    objects
+        .volumes
+        .iter()
+        .for_each(|volume| of_volume(volume, &mut moments));
+    objects
+        .attachments
+        .iter()
+        .for_each(|a| of_attachment(a, &mut moments));
+    objects
+        .pods
+        .iter()
+        .for_each(|pod| of_pod(pod, &mut moments));
+    objects
+        .snapshots
+        .iter()
+        .for_each(|snapshot| of_snapshot(snapshot, &mut moments));
     moments.extend(objects.events.iter().map(of_event));
     // The sort is stable, so a creation stays before a condition of the same second.
     moments.sort_by_key(|moment| moment.at_ns);
@@ -47,17 +62,29 @@ impl Object<'_> {
     fn add(&mut self, at: Option<&Time>, what: impl Into<String>, is_bad: bool) {
         let Some(at_ns) = at.map(ns) else { return };
         let object = self.name.clone();
-        self.moments.push(Moment { at_ns, object, what: what.into(), is_bad });
+        self.moments.push(Moment {
+            at_ns,
+            object,
+            what: what.into(),
+            is_bad,
+        });
     }
 
     fn add_life(&mut self, object: &impl ResourceExt) {
         self.add(object.meta().creation_timestamp.as_ref(), "created", false);
-        self.add(object.meta().deletion_timestamp.as_ref(), "deletion asked for", false);
+        self.add(
+            object.meta().deletion_timestamp.as_ref(),
+            "deletion asked for",
+            false,
+        );
     }
 }
 
 fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
-    let mut object = Object { name: "claim".to_owned(), moments };
+    let mut object = Object {
+        name: "claim".to_owned(),
+        moments,
+    };
     object.add_life(claim);
     let status = claim.status.iter();
     for condition in status.flat_map(|status| status.conditions.iter().flatten()) {
@@ -69,29 +96,50 @@ fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
 }
 
 fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
-    let mut object = Object { name: format!("volume {}", volume.name_any()), moments };
+    let mut object = Object {
+        name: format!("volume {}", volume.name_any()),
+        moments,
+    };
     object.add_life(volume);
     let Some(status) = &volume.status else { return };
     let phase = status.phase.as_deref().unwrap_or_default();
-    let message = status.message.as_deref().map(|m| format!(": {m}")).unwrap_or_default();
+    let message = status
+        .message
+        .as_deref()
+        .map(|m| format!(": {m}"))
+        .unwrap_or_default();
     let at = status.last_phase_transition_time.as_ref();
     object.add(at, format!("phase {phase}{message}"), phase == "Failed");
 }
 
 fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
-    let mut object = Object { name: format!("attachment {}", attachment.name_any()), moments };
+    let mut object = Object {
+        name: format!("attachment {}", attachment.name_any()),
+        moments,
+    };
     object.add_life(attachment);
-    let Some(status) = &attachment.status else { return };
-    for (what, error) in [("attaching", &status.attach_error), ("detaching", &status.detach_error)]
-    {
+    let Some(status) = &attachment.status else {
+        return;
+    };
+    for (what, error) in [
+        ("attaching", &status.attach_error),
+        ("detaching", &status.detach_error),
+    ] {
         let Some(error) = error else { continue };
         let message = error.message.as_deref().unwrap_or_default();
-        object.add(error.time.as_ref(), format!("{what} failed: {message}"), true);
+        object.add(
+            error.time.as_ref(),
+            format!("{what} failed: {message}"),
+            true,
+        );
     }
 }
 
 fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
-    let mut object = Object { name: format!("pod {}", pod.name_any()), moments };
+    let mut object = Object {
+        name: format!("pod {}", pod.name_any()),
+        moments,
+    };
     object.add_life(pod);
     let status = pod.status.iter();
     for condition in status.flat_map(|status| status.conditions.iter().flatten()) {
@@ -102,12 +150,25 @@ fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
 }
 
 fn of_snapshot(snapshot: &VolumeSnapshot, moments: &mut Vec<Moment>) {
-    let mut object = Object { name: format!("snapshot {}", snapshot.name_any()), moments };
+    let mut object = Object {
+        name: format!("snapshot {}", snapshot.name_any()),
+        moments,
+    };
     object.add_life(snapshot);
-    let Some(status) = &snapshot.status else { return };
-    object.add(status.creation_time.as_ref(), "the point in time that it shows", false);
+    let Some(status) = &snapshot.status else {
+        return;
+    };
+    object.add(
+        status.creation_time.as_ref(),
+        "the point in time that it shows",
+        false,
+    );
     if let Some(error) = &status.error {
-        object.add(error.time.as_ref(), error.message.clone().unwrap_or_default(), true);
+        object.add(
+            error.time.as_ref(),
+            error.message.clone().unwrap_or_default(),
+            true,
+        );
     }
 }
 
@@ -137,7 +198,9 @@ fn of_event(event: &Event) -> Moment {
 
 fn condition_text(kind: &str, status: &str, message: Option<&str>) -> String {
     let message = message.filter(|message| !message.is_empty());
-    let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+    let message = message
+        .map(|message| format!(": {message}"))
+        .unwrap_or_default();
     format!("condition {kind} is {status}{message}")
 }
 
@@ -153,7 +216,12 @@ mod tests {
             .iter()
             .map(|m| {
                 let second = (m.at_ns / 1_000_000_000) % 60;
-                format!("{second} {}{}: {}", if m.is_bad { "! " } else { "" }, m.object, m.what)
+                format!(
+                    "{second} {}{}: {}",
+                    if m.is_bad { "! " } else { "" },
+                    m.object,
+                    m.what
+                )
             })
             .collect();
         assert_eq!(

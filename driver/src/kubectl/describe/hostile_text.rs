@@ -60,14 +60,23 @@ fn assert_harmless(lines: &[String], about: &str) -> bool {
 }
 
 async fn facts(api: &FakeApi, report: &Report) -> Result<Facts, Error> {
-    api.set("/api/v1/namespaces/hostloop/pods", node_pod("hostloop-a", "n1"));
+    api.set(
+        "/api/v1/namespaces/hostloop/pods",
+        node_pod("hostloop-a", "n1"),
+    );
     let cluster = cluster_of(api);
     let target = Target::Claim("data".to_owned());
     let mut facts = gather(&target, &cluster).await?;
     for node in &mut facts.nodes {
         node.report = Ok(report.clone());
     }
-    facts.report = joined(&target, &facts.objects, &facts.nodes, &cluster, facts.now_ns);
+    facts.report = joined(
+        &target,
+        &facts.objects,
+        &facts.nodes,
+        &cluster,
+        facts.now_ns,
+    );
     Ok(facts)
 }
 
@@ -96,11 +105,20 @@ async fn of_any_object() {
         let mut paths = Vec::new();
         texts(object, "", &mut paths);
         // The server's own paths have these.
-        let fixed = ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"];
+        let fixed = [
+            "/apiVersion",
+            "/kind",
+            "/metadata/name",
+            "/metadata/namespace",
+        ];
         for path in paths.iter().filter(|path| !fixed.contains(&path.as_str())) {
             let api = FakeApi::with_snapshots();
             for (j, other) in all.iter().enumerate() {
-                api.put(if i == j { with_hostile_text(other, path) } else { other.clone() });
+                api.put(if i == j {
+                    with_hostile_text(other, path)
+                } else {
+                    other.clone()
+                });
             }
             let about = format!("{} {path}", object["kind"]);
             let lines = match facts(&api, &report).await {
@@ -111,7 +129,10 @@ async fn of_any_object() {
             shown += u32::from(assert_harmless(&lines, &about));
         }
     }
-    assert!(tried > 50 && shown > 15, "{shown} of {tried} texts are shown");
+    assert!(
+        tried > 50 && shown > 15,
+        "{shown} of {tried} texts are shown"
+    );
 }
 
 #[tokio::test]
@@ -132,5 +153,8 @@ async fn of_any_report() {
         tried += 1;
         shown += u32::from(assert_harmless(&lines, path));
     }
-    assert!(tried > 25 && shown > 20, "{shown} of {tried} texts are shown");
+    assert!(
+        tried > 25 && shown > 20,
+        "{shown} of {tried} texts are shown"
+    );
 }

@@ -26,7 +26,11 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
         volume(facts, row, &mut page);
     }
     if let Target::Snapshot(_) = facts.target {
-        facts.report.snapshots.iter().for_each(|row| snapshot(facts, row, &mut page));
+        facts
+            .report
+            .snapshots
+            .iter()
+            .for_each(|row| snapshot(facts, row, &mut page));
     }
     objects(facts, &mut page);
     on_node(facts, &mut page);
@@ -35,14 +39,24 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
     let nodes = facts.report.nodes.iter();
     let silent =
         nodes.filter_map(|node| Some(format!("node {}: {}", node.node, node.problem.as_ref()?)));
-    not_known(facts.report.missing.iter().cloned().chain(silent), &mut page);
+    not_known(
+        facts.report.missing.iter().cloned().chain(silent),
+        &mut page,
+    );
     page.lines
 }
 
 /// Adds lines of a name and a value. Values that are not known have none.
 fn pairs(page: &mut Page, pairs: &[(&str, Option<String>)]) {
-    let known = || pairs.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?)));
-    let width = known().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let known = || {
+        pairs
+            .iter()
+            .filter_map(|(name, value)| Some((*name, value.as_ref()?)))
+    };
+    let width = known()
+        .map(|(name, _)| name.chars().count())
+        .max()
+        .unwrap_or(0);
     for (name, value) in known() {
         let name = paint(QUIET, &format!("{name:<width$}"));
         page.lines.push(format!("  {name}  {value}"));
@@ -53,15 +67,30 @@ fn pairs(page: &mut Page, pairs: &[(&str, Option<String>)]) {
 fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
     let namespace = row.namespace.as_deref().unwrap_or_default();
     page.heading(&match &row.inline {
-        Some(name) => format!("Inline volume {name} of pod {namespace}/{}", row.pods.join(",")),
-        None => format!("Claim {namespace}/{}", row.claim.as_deref().unwrap_or_default()),
+        Some(name) => format!(
+            "Inline volume {name} of pod {namespace}/{}",
+            row.pods.join(",")
+        ),
+        None => format!(
+            "Claim {namespace}/{}",
+            row.claim.as_deref().unwrap_or_default()
+        ),
     });
-    let stuck = row.stuck.as_ref().map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
+    let stuck = row
+        .stuck
+        .as_ref()
+        .map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
     let object = facts.objects.claims.first();
     let spec = object.and_then(|claim| claim.spec.as_ref());
-    let modes = spec.and_then(|spec| spec.access_modes.as_ref()).map(|modes| modes.join(", "));
-    let on_disk = row.used_bytes.map(|used| format!(", {} on disk", bytes(used)));
-    let sizes = row.size_bytes.map(|size| bytes(size) + &on_disk.unwrap_or_default());
+    let modes = spec
+        .and_then(|spec| spec.access_modes.as_ref())
+        .map(|modes| modes.join(", "));
+    let on_disk = row
+        .used_bytes
+        .map(|used| format!(", {} on disk", bytes(used)));
+    let sizes = row
+        .size_bytes
+        .map(|size| bytes(size) + &on_disk.unwrap_or_default());
     pairs(
         page,
         &[
@@ -74,7 +103,10 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
             ("access", modes),
             ("mode", spec.and_then(|spec| spec.volume_mode.clone())),
             ("source", row.source.clone()),
-            ("attributes class", spec.and_then(|spec| spec.volume_attributes_class_name.clone())),
+            (
+                "attributes class",
+                spec.and_then(|spec| spec.volume_attributes_class_name.clone()),
+            ),
             ("age", Some(age(row.created_ns, facts.now_ns))),
         ],
     );
@@ -82,8 +114,14 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
 
 fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
     let namespace = row.namespace.as_deref().unwrap_or_default();
-    page.heading(&format!("Snapshot {namespace}/{}", row.name.as_deref().unwrap_or_default()));
-    let stuck = row.stuck.as_ref().map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
+    page.heading(&format!(
+        "Snapshot {namespace}/{}",
+        row.name.as_deref().unwrap_or_default()
+    ));
+    let stuck = row
+        .stuck
+        .as_ref()
+        .map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
     pairs(
         page,
         &[
@@ -105,29 +143,58 @@ fn objects(facts: &Facts, page: &mut Page) {
     let objects = &facts.objects;
     let mut rows: Vec<[String; 4]> = Vec::new();
     let mut add = |kind: &str, name: String, state: String, uid: Option<String>| {
-        rows.push([kind.to_owned(), name, or_dash(Some(one_line(&state))), or_dash(uid)]);
+        rows.push([
+            kind.to_owned(),
+            name,
+            or_dash(Some(one_line(&state))),
+            or_dash(uid),
+        ]);
     };
     for claim in &objects.claims {
-        let phase = claim.status.as_ref().and_then(|status| status.phase.clone());
-        add("PersistentVolumeClaim", claim.name_any(), or_dash(phase), claim.uid());
+        let phase = claim
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.clone());
+        add(
+            "PersistentVolumeClaim",
+            claim.name_any(),
+            or_dash(phase),
+            claim.uid(),
+        );
     }
     for volume in &objects.volumes {
-        let phase = volume.status.as_ref().and_then(|status| status.phase.clone());
+        let phase = volume
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.clone());
         let policy = volume.spec.as_ref();
         let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.clone());
         let state = format!("{}, policy {}", or_dash(phase), or_dash(policy));
         add("PersistentVolume", volume.name_any(), state, volume.uid());
     }
     for attachment in &objects.attachments {
-        let attached = attachment.status.as_ref().is_some_and(|status| status.attached);
+        let attached = attachment
+            .status
+            .as_ref()
+            .is_some_and(|status| status.attached);
         let word = if attached { "attached" } else { "not attached" };
         let state = format!("{word} to {}", attachment.spec.node_name);
-        add("VolumeAttachment", attachment.name_any(), state, attachment.uid());
+        add(
+            "VolumeAttachment",
+            attachment.name_any(),
+            state,
+            attachment.uid(),
+        );
     }
     for pod in &objects.pods {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
-        add("Pod", pod.name_any(), format!("{}{node}", phase(pod)), pod.uid());
+        add(
+            "Pod",
+            pod.name_any(),
+            format!("{}{node}", phase(pod)),
+            pod.uid(),
+        );
     }
     for snapshot in &facts.report.snapshots {
         let state = match (&snapshot.stuck, snapshot.ready) {
@@ -137,16 +204,29 @@ fn objects(facts: &Facts, page: &mut Page) {
         };
         let name = or_dash(snapshot.name.clone());
         let uid = objects.snapshots.iter().find(|s| s.name_any() == name);
-        add("VolumeSnapshot", name, state, uid.and_then(ResourceExt::uid));
+        add(
+            "VolumeSnapshot",
+            name,
+            state,
+            uid.and_then(ResourceExt::uid),
+        );
     }
     for content in &objects.contents {
-        let handle = content.status.as_ref().and_then(|status| status.snapshot_handle.clone());
+        let handle = content
+            .status
+            .as_ref()
+            .and_then(|status| status.snapshot_handle.clone());
         let policy = match content.spec.deletion_policy {
             DeletionPolicy::Delete => "Delete",
             DeletionPolicy::Retain => "Retain",
         };
         let state = format!("{}, policy {policy}", or_dash(handle));
-        add("VolumeSnapshotContent", content.name_any(), state, content.uid());
+        add(
+            "VolumeSnapshotContent",
+            content.name_any(),
+            state,
+            content.uid(),
+        );
     }
     let cells: [Cell<[String; 4]>; 4] = [
         (words("KIND"), |row, _| row[0].clone()),
@@ -159,11 +239,19 @@ fn objects(facts: &Facts, page: &mut Page) {
 
 /// What the node has: the record, the image, loop devices and mounts.
 fn on_node(facts: &Facts, page: &mut Page) {
-    let handles: Vec<&String> =
-        facts.report.volumes.iter().filter_map(|row| row.handle.as_ref()).collect();
+    let handles: Vec<&String> = facts
+        .report
+        .volumes
+        .iter()
+        .filter_map(|row| row.handle.as_ref())
+        .collect();
     for node in &facts.nodes {
         let Ok(report) = &node.report else { continue };
-        for volume in report.volumes.iter().filter(|volume| handles.contains(&&volume.id)) {
+        for volume in report
+            .volumes
+            .iter()
+            .filter(|volume| handles.contains(&&volume.id))
+        {
             record(&node.node, report, volume, facts.now_ns, page);
             kernel(report, volume, page);
         }
@@ -174,12 +262,21 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
     page.heading(&format!("Record on node {node}"));
     let pool = report.pools.iter().find(|pool| pool.name == volume.pool);
     let image = pool.and_then(|pool| pool.root.as_ref());
-    let image = image.map(|root| root.join(EntryKind::Volumes.name()).join(&volume.id).join(IMAGE));
-    let frozen = volume.frozen_since_ns.map(|since| format!("for {}", age(since, now_ns)));
-    let staged = volume.staged_as.as_deref().map(|kind| match &volume.staged_at {
-        Some(path) => format!("as {kind} at {}", path.display()),
-        None => format!("as {kind}"),
+    let image = image.map(|root| {
+        root.join(EntryKind::Volumes.name())
+            .join(&volume.id)
+            .join(IMAGE)
     });
+    let frozen = volume
+        .frozen_since_ns
+        .map(|since| format!("for {}", age(since, now_ns)));
+    let staged = volume
+        .staged_as
+        .as_deref()
+        .map(|kind| match &volume.staged_at {
+            Some(path) => format!("as {kind} at {}", path.display()),
+            None => format!("as {kind}"),
+        });
     let allocation = match volume.provisioning {
         Provisioning::Thin => "thin",
         Provisioning::Thick => "thick",
@@ -200,7 +297,10 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             ("allocation", Some(allocation.to_owned())),
             ("filesystem", Some(volume.format.clone())),
             ("source", volume.source.clone()),
-            ("published to", Some(or_dash(Some(volume.published_nodes.join(", "))))),
+            (
+                "published to",
+                Some(or_dash(Some(volume.published_nodes.join(", ")))),
+            ),
             ("staged", staged),
             ("I/O", volume.direct_io.map(io)),
             ("frozen", frozen.map(|frozen| paint(BAD, &frozen))),
@@ -210,8 +310,16 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
 
 fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
     let is_its = |device| volume.loops.contains(device);
-    page.table("Loop devices", &LOOP, report.loops.iter().filter(|l| is_its(&l.device)));
-    page.table("Mounts", &MOUNT, report.mounts.iter().filter(|m| is_its(&m.device)));
+    page.table(
+        "Loop devices",
+        &LOOP,
+        report.loops.iter().filter(|l| is_its(&l.device)),
+    );
+    page.table(
+        "Mounts",
+        &MOUNT,
+        report.mounts.iter().filter(|m| is_its(&m.device)),
+    );
 }
 
 fn calls(calls: &[Call], page: &mut Page) {
@@ -220,7 +328,9 @@ fn calls(calls: &[Call], page: &mut Page) {
         (words("CALL"), |call, _| call.method.clone()),
         (words("CODE"), |call, _| call.code.clone()),
         (numbers("MS"), |call, _| call.ms.clone()),
-        (words("ERROR"), |call, _| one_line(call.error.as_deref().unwrap_or_default())),
+        (words("ERROR"), |call, _| {
+            one_line(call.error.as_deref().unwrap_or_default())
+        }),
     ];
     let style = |call: &Call| (call.code != "OK").then_some(BAD);
     page.painted_table("Last calls", &cells, calls, style);

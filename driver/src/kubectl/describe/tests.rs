@@ -49,11 +49,20 @@ async fn everything_about_a_claim() {
     let mut facts = gather(&target(), &cluster).await.unwrap();
     assert_eq!(facts.nodes.len(), 1, "the volume's node alone is asked");
     let text = shown(&facts);
-    assert!(text.contains("node n1: you may not create pods/exec"), "{text}");
+    assert!(
+        text.contains("node n1: you may not create pods/exec"),
+        "{text}"
+    );
 
     // The protocol of exec needs a real server, so the report is put in its place.
     facts.nodes[0].report = Ok(on_node());
-    facts.report = joined(&target(), &facts.objects, &facts.nodes, &cluster, facts.now_ns);
+    facts.report = joined(
+        &target(),
+        &facts.objects,
+        &facts.nodes,
+        &cluster,
+        facts.now_ns,
+    );
     let text = shown(&facts);
     has(
         &text,
@@ -96,7 +105,11 @@ async fn claims_that_cant_be_described() {
         }),
     );
     let broken = FakeApi::default();
-    broken.answer(path, 500, json!({"status": "Failure", "message": "no etcd", "code": 500}));
+    broken.answer(
+        path,
+        500,
+        json!({"status": "Failure", "message": "no etcd", "code": 500}),
+    );
     for (api, error) in [
         (
             missing,
@@ -113,7 +126,10 @@ async fn claims_that_cant_be_described() {
             "claim data is not of driver hostloop.csi.dev; set --driver-name if hostloop has \
              another name",
         ),
-        (broken, "get persistentvolumeclaims demo/data: no etcd (HTTP 500)"),
+        (
+            broken,
+            "get persistentvolumeclaims demo/data: no etcd (HTTP 500)",
+        ),
     ] {
         let failed = gather(&target(), &cluster_of(&api)).await.err().unwrap();
         assert_eq!(failed.to_string(), error);
@@ -135,7 +151,9 @@ async fn everything_about_a_snapshot() {
             },
         }),
     );
-    let facts = gather(&Target::Snapshot("s".to_owned()), &cluster_of(&api)).await.unwrap();
+    let facts = gather(&Target::Snapshot("s".to_owned()), &cluster_of(&api))
+        .await
+        .unwrap();
     let text = shown(&facts);
     has(
         &text,
@@ -149,7 +167,10 @@ async fn everything_about_a_snapshot() {
             "2026-01-02 03:04:05  snapshot s  the point in time that it shows",
         ],
     );
-    assert!(!text.contains("uid-claim") && !text.contains("Last calls"), "{text}");
+    assert!(
+        !text.contains("uid-claim") && !text.contains("Last calls"),
+        "{text}"
+    );
 }
 
 /// A cluster with a pod that has a claim and two inline volumes, and its node pod.
@@ -165,7 +186,10 @@ fn cluster_with_inline_volumes() -> (FakeApi, Vec<String>) {
         ]},
         "status": {"phase": "Running"},
     });
-    let handles = inline_volumes(&serde_json::from_value(pod.clone()).unwrap(), "hostloop.csi.dev");
+    let handles = inline_volumes(
+        &serde_json::from_value(pod.clone()).unwrap(),
+        "hostloop.csi.dev",
+    );
     api.set(path, pod);
     let handles: Vec<String> = handles.into_iter().map(|(_, handle)| handle).collect();
     with_node_pods(&api, &handles[0]);
@@ -184,7 +208,13 @@ async fn everything_about_inline_volumes() {
         let mut report = on_node();
         report.volumes[0].inline = Some(handles[0].clone());
         facts.nodes[0].report = Ok(report);
-        facts.report = joined(&target, &facts.objects, &facts.nodes, &cluster, facts.now_ns);
+        facts.report = joined(
+            &target,
+            &facts.objects,
+            &facts.nodes,
+            &cluster,
+            facts.now_ns,
+        );
         let text = shown(&facts);
         has(
             &text,
@@ -247,9 +277,15 @@ fn targets() {
         ("po/web/scratch", inline("web", Some("scratch"))),
         ("snapshot/", Err("the name is missing")),
         ("pod/web/", Err("the name is missing")),
-        ("pvc/data/x", Err("only a pod has a second name, of a volume")),
+        (
+            "pvc/data/x",
+            Err("only a pod has a second name, of a volume"),
+        ),
         ("", Err("the name is missing")),
-        ("demo/data", Err("the kind must be claim, snapshot or pod; -n sets the namespace")),
+        (
+            "demo/data",
+            Err("the kind must be claim, snapshot or pod; -n sets the namespace"),
+        ),
     ] {
         assert_eq!(Target::parse(text), target.map_err(str::to_owned), "{text}");
     }

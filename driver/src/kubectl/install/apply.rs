@@ -67,7 +67,11 @@ async fn apply_one(
     let key = ObjectKey::of(object);
     if !objects.serves(&key.version, &key.kind).await? {
         let (object, version, kind) = (key.to_string(), key.version, key.kind);
-        return Err(Error::NotServed { object, version, kind });
+        return Err(Error::NotServed {
+            object,
+            version,
+            kind,
+        });
     }
     let before = objects.get(&key).await?;
     if let Some(release) = before.as_ref().and_then(manifests::helm_release) {
@@ -77,7 +81,10 @@ async fn apply_one(
     let force = before.as_ref().is_none_or(manifests::is_ours);
     let after = match objects.apply(object, force).await {
         Err(ApiError::Conflict { message, .. }) => {
-            return Err(Error::Taken { object: key.to_string(), message });
+            return Err(Error::Taken {
+                object: key.to_string(),
+                message,
+            });
         }
         answer => answer?,
     };
@@ -93,13 +100,23 @@ async fn apply_one(
 /// Waits until the API server serves the kind of a definition.
 async fn until_served(definition: &Value, objects: &mut Objects) -> Result<(), Error> {
     let key = ObjectKey::of(definition);
-    let text = |path: &str| definition.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let text = |path: &str| {
+        definition
+            .pointer(path)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     let version = format!("{}/{}", text("/spec/group"), text("/spec/versions/0/name"));
     let end = Instant::now() + ESTABLISHED;
     loop {
         objects.forget_kinds();
         let is_served = objects.serves(&version, text("/spec/names/kind")).await?;
-        if is_served && objects.get(&key).await?.is_some_and(|stored| is_established(&stored)) {
+        if is_served
+            && objects
+                .get(&key)
+                .await?
+                .is_some_and(|stored| is_established(&stored))
+        {
             return Ok(());
         }
         if Instant::now() >= end {
@@ -110,6 +127,11 @@ async fn until_served(definition: &Value, objects: &mut Objects) -> Result<(), E
 }
 
 fn is_established(definition: &Value) -> bool {
-    let conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.into_iter().any(|one| one["type"] == "Established" && one["status"] == "True")
+    let conditions = definition["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    conditions
+        .into_iter()
+        .any(|one| one["type"] == "Established" && one["status"] == "True")
 }

@@ -35,9 +35,12 @@ impl Plan {
         }
         let snapshots = snapshots::decide(args.snapshot_controller, survey.map(|s| &s.snapshots));
         let kubelet = survey.map(|survey| survey.kubelet_dir(args.kubelet_dir.as_deref()));
-        let default_class = args
-            .default_class
-            .or_else(|| survey?.default_classes.iter().find_map(|name| Class::named(name)));
+        let default_class = args.default_class.or_else(|| {
+            survey?
+                .default_classes
+                .iter()
+                .find_map(|name| Class::named(name))
+        });
         let mut warnings = snapshots.warnings;
         if let (Some(class), Some(survey)) = (default_class, survey) {
             warnings.extend(
@@ -83,7 +86,13 @@ impl Plan {
 /// the same DaemonSet.
 fn pools(args: &Args, survey: Option<&Survey>) -> Vec<Pool> {
     match (args.pools.as_slice(), survey) {
-        ([], Some(Survey { installed: Some(installed), .. })) => installed.pools.clone(),
+        (
+            [],
+            Some(Survey {
+                installed: Some(installed),
+                ..
+            }),
+        ) => installed.pools.clone(),
         ([], Some(survey)) => usual_pools(usual_pool(survey.distribution)),
         (chosen, _) => chosen.to_vec(),
     }
@@ -116,10 +125,18 @@ fn image(chosen: Option<&str>, installed: Option<&str>, released: Option<&str>) 
 }
 
 fn check_attach(asked: bool, installed: bool) -> Result<(), Error> {
-    let keep = if installed { "add --attach" } else { "leave --attach out" };
+    let keep = if installed {
+        "add --attach"
+    } else {
+        "leave --attach out"
+    };
     match asked == installed {
         true => Ok(()),
-        false => Err(Error::AttachIsFixed { driver: DRIVER_NAME.to_owned(), installed, keep }),
+        false => Err(Error::AttachIsFixed {
+            driver: DRIVER_NAME.to_owned(),
+            installed,
+            keep,
+        }),
     }
 }
 
@@ -143,12 +160,27 @@ mod tests {
         let old = format!("{}:0.0.1", repository(&base));
         for (chosen, installed, released, image) in [
             (None, None, None, None),
-            (Some("x:1"), Some("r.example/h:0.0.1"), Some("pub.example/h:2"), Some("x:1")),
+            (
+                Some("x:1"),
+                Some("r.example/h:0.0.1"),
+                Some("pub.example/h:2"),
+                Some("x:1"),
+            ),
             (None, Some(old.as_str()), None, None),
             (None, Some("r.example/h:0.0.1"), None, Some(theirs.as_str())),
             (None, None, Some("pub.example/h:2"), Some("pub.example/h:2")),
-            (None, Some("pub.example/h:1"), Some("pub.example/h:2"), Some("pub.example/h:2")),
-            (None, Some("r.example/h:1@sha256:0"), Some("pub.example/h:2"), Some("r.example/h:2")),
+            (
+                None,
+                Some("pub.example/h:1"),
+                Some("pub.example/h:2"),
+                Some("pub.example/h:2"),
+            ),
+            (
+                None,
+                Some("r.example/h:1@sha256:0"),
+                Some("pub.example/h:2"),
+                Some("r.example/h:2"),
+            ),
         ] {
             assert_eq!(super::image(chosen, installed, released).as_deref(), image);
         }
@@ -162,7 +194,9 @@ mod tests {
             (true, false, Some("leave --attach out")),
             (false, true, Some("add --attach")),
         ] {
-            let error = check_attach(asked, installed).err().map(|error| error.to_string());
+            let error = check_attach(asked, installed)
+                .err()
+                .map(|error| error.to_string());
             assert_eq!(error.is_some(), keep.is_some());
             assert!(error.unwrap_or_default().contains(keep.unwrap_or_default()));
         }

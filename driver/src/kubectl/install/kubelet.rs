@@ -20,7 +20,10 @@ pub(super) fn find(
     distribution: Distribution,
     daemon_sets: &[Value],
 ) -> Found {
-    let found = |directory: &str, how: String| Found { directory: directory.to_owned(), how };
+    let found = |directory: &str, how: String| Found {
+        directory: directory.to_owned(),
+        how,
+    };
     if let Some(directory) = chosen {
         return found(directory, "by --kubelet-dir".to_owned());
     }
@@ -39,14 +42,23 @@ pub(super) fn find(
 
 /// The directory that a working DaemonSet registers a kubelet plugin in.
 fn sign(daemon_set: &Value) -> Option<Found> {
-    let is_working = daemon_set["status"]["numberReady"].as_u64().is_some_and(|ready| ready > 0);
+    let is_working = daemon_set["status"]["numberReady"]
+        .as_u64()
+        .is_some_and(|ready| ready > 0);
     let volumes = field(daemon_set, "spec.template.spec.volumes")?.as_array()?;
-    let paths = volumes.iter().filter_map(|volume| volume["hostPath"]["path"].as_str());
+    let paths = volumes
+        .iter()
+        .filter_map(|volume| volume["hostPath"]["path"].as_str());
     let mut roots = paths.filter_map(|path| {
-        path.trim_end_matches('/').strip_suffix("/plugins_registry").filter(|root| !root.is_empty())
+        path.trim_end_matches('/')
+            .strip_suffix("/plugins_registry")
+            .filter(|root| !root.is_empty())
     });
     let directory = roots.next().filter(|_| is_working)?.to_owned();
-    Some(Found { directory, how: format!("{} uses it", ObjectKey::of(daemon_set)) })
+    Some(Found {
+        directory,
+        how: format!("{} uses it", ObjectKey::of(daemon_set)),
+    })
 }
 
 #[cfg(test)]
@@ -69,9 +81,30 @@ mod tests {
         let logs = daemon_set("/var/log", 3);
         let k0s = "/var/lib/k0s/kubelet";
         for (chosen, installed, distribution, daemon_sets, directory, how) in [
-            (Some("/c"), Some("/i"), Distribution::K0s, vec![&registers], "/c", "--kubelet-dir"),
-            (None, Some("/i"), Distribution::K0s, vec![&registers], "/i", "as installed"),
-            (None, None, Distribution::K0s, vec![&registers], k0s, "k0s has it there"),
+            (
+                Some("/c"),
+                Some("/i"),
+                Distribution::K0s,
+                vec![&registers],
+                "/c",
+                "--kubelet-dir",
+            ),
+            (
+                None,
+                Some("/i"),
+                Distribution::K0s,
+                vec![&registers],
+                "/i",
+                "as installed",
+            ),
+            (
+                None,
+                None,
+                Distribution::K0s,
+                vec![&registers],
+                k0s,
+                "k0s has it there",
+            ),
             (
                 None,
                 None,
@@ -80,8 +113,22 @@ mod tests {
                 "/data/kubelet",
                 "DaemonSet csi/node",
             ),
-            (None, None, Distribution::Kubeadm, vec![&broken], KUBELET_DIR, "the default"),
-            (None, None, Distribution::Kind, vec![], KUBELET_DIR, "the default"),
+            (
+                None,
+                None,
+                Distribution::Kubeadm,
+                vec![&broken],
+                KUBELET_DIR,
+                "the default",
+            ),
+            (
+                None,
+                None,
+                Distribution::Kind,
+                vec![],
+                KUBELET_DIR,
+                "the default",
+            ),
         ] {
             let daemon_sets: Vec<Value> = daemon_sets.into_iter().cloned().collect();
             let found = find(chosen, installed, distribution, &daemon_sets);

@@ -10,8 +10,10 @@ use kube::ResourceExt;
 use crate::kubectl::volume_objects::{condition, is_of_daemon_set};
 
 /// The annotation of a DaemonSet, and the label of its pods, with the generation of the template.
-const GENERATION: (&str, &str) =
-    ("deprecated.daemonset.template.generation", "pod-template-generation");
+const GENERATION: (&str, &str) = (
+    "deprecated.daemonset.template.generation",
+    "pod-template-generation",
+);
 
 /// How far a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +64,11 @@ impl Progress {
                 && is_current(&look.controller),
             ..Progress::default()
         };
-        for pod in look.pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        for pod in look
+            .pods
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        {
             let is_registered = |node: &str| {
                 let node = look.csi_nodes.iter().find(|one| one.name_any() == node);
                 node.is_some_and(|node| node.spec.drivers.iter().any(|one| one.name == driver))
@@ -112,9 +118,13 @@ fn node_of(pod: &Pod) -> Option<String> {
         return Some(node.clone());
     }
     let required = spec.affinity.as_ref()?.node_affinity.as_ref()?;
-    let required = required.required_during_scheduling_ignored_during_execution.as_ref()?;
-    let fields =
-        required.node_selector_terms.iter().flat_map(|term| term.match_fields.iter().flatten());
+    let required = required
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let fields = required
+        .node_selector_terms
+        .iter()
+        .flat_map(|term| term.match_fields.iter().flatten());
     fields
         .filter(|field| field.key == "metadata.name")
         .find_map(|field| field.values.as_ref()?.first().cloned())
@@ -128,7 +138,10 @@ fn ready_or_why(pod: &Pod) -> State {
     if let Some(unscheduled) = condition(pod, "PodScheduled", "False") {
         return State::Waiting(unscheduled.message.clone().unwrap_or_default());
     }
-    let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    let mut statuses = pod
+        .status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten());
     statuses.find_map(why).unwrap_or(State::Starting)
 }
 
@@ -140,7 +153,11 @@ fn why(container: &ContainerStatus) -> Option<State> {
         .as_deref()
         .filter(|reason| !["ContainerCreating", "PodInitializing"].contains(reason))?;
     let message = waiting.message.as_deref().unwrap_or_default();
-    Some(State::Waiting(format!("{reason}: {message}").trim_end_matches(": ").to_owned()))
+    Some(State::Waiting(
+        format!("{reason}: {message}")
+            .trim_end_matches(": ")
+            .to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -196,9 +213,19 @@ mod tests {
         for (generation, status, registered, state) in [
             ("1", ready(), true, State::Old),
             ("2", json!({}), false, State::Starting),
-            ("2", unscheduled, false, State::Waiting("no room".to_owned())),
+            (
+                "2",
+                unscheduled,
+                false,
+                State::Waiting("no room".to_owned()),
+            ),
             ("2", waits("ContainerCreating", ""), false, State::Starting),
-            ("2", waits("ErrImageNeverPull", "no image"), false, State::Waiting(image.to_owned())),
+            (
+                "2",
+                waits("ErrImageNeverPull", "no image"),
+                false,
+                State::Waiting(image.to_owned()),
+            ),
             (
                 "2",
                 waits("CrashLoopBackOff", ""),
@@ -222,10 +249,19 @@ mod tests {
         let is_done = |look: &Look| Progress::of(look, "d").is_done();
         let whole = look(vec![node(), controller(ready())], &["n1"]);
         assert!(is_done(&whole));
-        assert!(!is_done(&look(vec![node(), controller(json!({}))], &["n1"])), "the controller");
+        assert!(
+            !is_done(&look(vec![node(), controller(json!({}))], &["n1"])),
+            "the controller"
+        );
         assert!(!is_done(&look(vec![node()], &["n1"])), "no controller");
-        assert!(!is_done(&look(vec![node(), controller(ready())], &[])), "not registered");
-        assert!(!is_done(&look(vec![controller(ready())], &["n1"])), "no pod");
+        assert!(
+            !is_done(&look(vec![node(), controller(ready())], &[])),
+            "not registered"
+        );
+        assert!(
+            !is_done(&look(vec![controller(ready())], &["n1"])),
+            "no pod"
+        );
         let mut older = whole.clone();
         older.daemon_set.metadata.generation = Some(3);
         assert!(!is_done(&older), "not observed");

@@ -15,21 +15,37 @@ use crate::kubectl::manifests::{Installed, ObjectKey};
 pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
     let objects = plan.settings.objects();
     let daemon_set = objects.iter().find(|object| object["kind"] == "DaemonSet");
-    let chosen = daemon_set.map(|daemon_set| Installed::of(daemon_set, None)).unwrap_or_default();
+    let chosen = daemon_set
+        .map(|daemon_set| Installed::of(daemon_set, None))
+        .unwrap_or_default();
     let fact =
         |title: &str, text: String| format!("{} {text}", paint(TITLE, &format!("{title:<10}")));
     let pools: Vec<String> = chosen.pools.iter().map(ToString::to_string).collect();
     let mut lines = vec![
         fact("Cluster", cluster(survey)),
-        fact("Kubelet", format!("{} ({})", chosen.kubelet_dir.unwrap_or_default(), plan.kubelet)),
+        fact(
+            "Kubelet",
+            format!(
+                "{} ({})",
+                chosen.kubelet_dir.unwrap_or_default(),
+                plan.kubelet
+            ),
+        ),
         fact("Pools", pools.join(" ")),
         fact("Snapshots", plan.snapshots.clone()),
-        fact("Image", image(chosen.image.unwrap_or_default(), survey.installed.as_ref())),
+        fact(
+            "Image",
+            image(chosen.image.unwrap_or_default(), survey.installed.as_ref()),
+        ),
     ];
     if let Some(class) = plan.settings.default_class {
         lines.push(fact("Default", format!("StorageClass {}", class.name())));
     }
-    lines.extend(plan.warnings.iter().map(|warning| paint(WARNING, &format!("! {warning}"))));
+    lines.extend(
+        plan.warnings
+            .iter()
+            .map(|warning| paint(WARNING, &format!("! {warning}"))),
+    );
     lines.push(fact("Applying", kinds(&plan.all_objects())));
     if plan.crds.kept > 0 {
         let kept = format!("{} of others stay", count(plan.crds.kept, "definition"));
@@ -40,7 +56,10 @@ pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
 
 fn cluster(survey: &Survey) -> String {
     let nodes = count(survey.nodes.len(), "node");
-    let kubernetes = format!("Kubernetes {}, {}, {nodes}", survey.server, survey.distribution);
+    let kubernetes = format!(
+        "Kubernetes {}, {}, {nodes}",
+        survey.server, survey.distribution
+    );
     match survey.context.as_str() {
         "" => kubernetes,
         context => format!("{context}: {kubernetes}"),
@@ -74,7 +93,11 @@ pub(super) fn left_out(line: &str) -> String {
 
 /// What the application changed.
 pub(super) fn applied(counts: Counts) -> String {
-    let Counts { created, changed, unchanged } = counts;
+    let Counts {
+        created,
+        changed,
+        unchanged,
+    } = counts;
     let total = count(created + changed + unchanged, "object");
     format!(
         "{} {total}: {created} created, {changed} changed, {unchanged} unchanged",
@@ -84,7 +107,10 @@ pub(super) fn applied(counts: Counts) -> String {
 
 /// The next command.
 pub(super) fn next() -> String {
-    format!("hostloop is installed. Next: {}", paint(TITLE, "kubectl hostloop check --live"))
+    format!(
+        "hostloop is installed. Next: {}",
+        paint(TITLE, "kubectl hostloop check --live")
+    )
 }
 
 #[cfg(test)]
@@ -96,12 +122,18 @@ mod tests {
     #[test]
     fn kinds_are_counted() {
         let of = |kind: &str| json!({"kind": kind});
-        assert_eq!(kinds(&[of("Role"), of("CSIDriver"), of("Role")]), "CSIDriver, 2 Role");
+        assert_eq!(
+            kinds(&[of("Role"), of("CSIDriver"), of("Role")]),
+            "CSIDriver, 2 Role"
+        );
     }
 
     #[test]
     fn a_changed_image_is_said() {
-        let installed = Installed { image: Some("a:1".to_owned()), ..Installed::default() };
+        let installed = Installed {
+            image: Some("a:1".to_owned()),
+            ..Installed::default()
+        };
         assert_eq!(image("a:2".to_owned(), Some(&installed)), "a:2 (now a:1)");
         assert_eq!(image("a:1".to_owned(), Some(&installed)), "a:1");
         assert_eq!(image("a:1".to_owned(), None), "a:1");

@@ -21,7 +21,10 @@ impl Definition {
         let versions = object["spec"]["versions"].as_array().into_iter().flatten();
         let served = versions.filter(|version| version["served"] == true);
         Definition {
-            versions: served.filter_map(|v| v["name"].as_str()).map(str::to_owned).collect(),
+            versions: served
+                .filter_map(|v| v["name"].as_str())
+                .map(str::to_owned)
+                .collect(),
             is_ours: manifests::is_applied(object),
         }
     }
@@ -86,7 +89,10 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
             None => is_controller,
             Some(definition) => definition.is_ours,
         };
-        has_v1.insert(name.clone(), is_applied || existing.is_some_and(Definition::serves_v1));
+        has_v1.insert(
+            name.clone(),
+            is_applied || existing.is_some_and(Definition::serves_v1),
+        );
         match (is_applied, existing) {
             (true, _) => decision.definitions.apply.push(object),
             (false, None) => {}
@@ -100,7 +106,10 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
     }
     let all_of = |group: &str| {
         let suffix = format!(".{group}");
-        has_v1.iter().filter(|(name, _)| name.ends_with(&suffix)).all(|(_, has_v1)| *has_v1)
+        has_v1
+            .iter()
+            .filter(|(name, _)| name.ends_with(&suffix))
+            .all(|(_, has_v1)| *has_v1)
     };
     decision.snapshots = Snapshots {
         class: all_of("snapshot.storage.k8s.io"),
@@ -139,10 +148,16 @@ mod tests {
         let mut found = Found::default();
         for object in manifests::crds() {
             let name = ObjectKey::of(&object).name;
-            let one = if name.contains(".groupsnapshot.") { groups } else { single };
+            let one = if name.contains(".groupsnapshot.") {
+                groups
+            } else {
+                single
+            };
             if let Some((version, is_ours)) = one {
                 let versions = vec![version.to_owned()];
-                found.definitions.insert(name, Definition { versions, is_ours });
+                found
+                    .definitions
+                    .insert(name, Definition { versions, is_ours });
             }
         }
         found
@@ -172,21 +187,65 @@ mod tests {
             (Choice::No, none(), 0, (false, false, false), 0),
             // definitions of another program
             (Choice::Auto, Some(cluster(theirs, theirs)), 0, all, 0),
-            (Choice::No, Some(cluster(theirs, theirs)), 0, (true, true, false), 0),
+            (
+                Choice::No,
+                Some(cluster(theirs, theirs)),
+                0,
+                (true, true, false),
+                0,
+            ),
             // ours are updated
             (Choice::Auto, Some(cluster(ours, ours)), 6, all, 0),
-            (Choice::No, Some(cluster(ours, ours)), 6, (true, true, false), 0),
+            (
+                Choice::No,
+                Some(cluster(ours, ours)),
+                6,
+                (true, true, false),
+                0,
+            ),
             // another controller, with and without groups
-            (Choice::Auto, other(cluster(theirs, theirs)), 0, (true, true, false), 0),
-            (Choice::Auto, other(cluster(theirs, None)), 0, (true, false, false), 0),
-            (Choice::Auto, other(cluster(theirs, old)), 0, (true, false, false), 3),
+            (
+                Choice::Auto,
+                other(cluster(theirs, theirs)),
+                0,
+                (true, true, false),
+                0,
+            ),
+            (
+                Choice::Auto,
+                other(cluster(theirs, None)),
+                0,
+                (true, false, false),
+                0,
+            ),
+            (
+                Choice::Auto,
+                other(cluster(theirs, old)),
+                0,
+                (true, false, false),
+                3,
+            ),
             (Choice::Yes, other(cluster(theirs, None)), 3, all, 0),
-            (Choice::Yes, other(cluster(theirs, old)), 0, (true, false, true), 3),
+            (
+                Choice::Yes,
+                other(cluster(theirs, old)),
+                0,
+                (true, false, true),
+                3,
+            ),
         ] {
             let decision = decide(choice, found.as_ref());
             let what = format!("{choice:?} {found:?}");
             assert_eq!(decision.definitions.apply.len(), applied, "{what}");
-            assert_eq!(decision.snapshots, Snapshots { class, group_class, controller }, "{what}");
+            assert_eq!(
+                decision.snapshots,
+                Snapshots {
+                    class,
+                    group_class,
+                    controller
+                },
+                "{what}"
+            );
             assert_eq!(decision.warnings.len(), warnings, "{what}");
         }
     }
@@ -198,7 +257,11 @@ mod tests {
         found.controllers.push(OTHER.to_owned());
         let decision = decide(Choice::Auto, Some(&found));
         assert!(decision.snapshots.controller);
-        assert!(decision.said.ends_with("one is enough"), "{}", decision.said);
+        assert!(
+            decision.said.ends_with("one is enough"),
+            "{}",
+            decision.said
+        );
     }
 
     #[test]

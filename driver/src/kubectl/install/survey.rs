@@ -43,7 +43,9 @@ impl Survey {
         let call = Call::new("get", "/version", None, "");
         let info = timely(call, cluster.client.apiserver_version()).await?;
         let version = Version::of(&info).filter(|version| *version >= Version::OLDEST);
-        let version = version.ok_or_else(|| Error::TooOld { found: info.git_version.clone() })?;
+        let version = version.ok_or_else(|| Error::TooOld {
+            found: info.git_version.clone(),
+        })?;
 
         let nodes: Vec<Node> = objects.list(("v1", "Node"), "", "").await?;
         let daemon_sets: Vec<Value> = objects.list(("apps/v1", "DaemonSet"), "", "").await?;
@@ -54,13 +56,19 @@ impl Survey {
         let daemon_set_key = ours("DaemonSet", "hostloop");
         let is_ours = |object: &&Value| ObjectKey::of(object) == daemon_set_key;
         let controller_key = ours("Deployment", "hostloop-controller");
-        let controller = deployments.iter().find(|one| ObjectKey::of(one) == controller_key);
-        let installed = daemon_sets.iter().find(is_ours).map(|one| Installed::of(one, controller));
+        let controller = deployments
+            .iter()
+            .find(|one| ObjectKey::of(one) == controller_key);
+        let installed = daemon_sets
+            .iter()
+            .find(is_ours)
+            .map(|one| Installed::of(one, controller));
         let snapshots = snapshots(&deployments, installed.as_ref(), objects).await?;
         let driver = ObjectKey::new("storage.k8s.io/v1", "CSIDriver", "", &cluster.driver_name);
         let driver = objects.get(&driver).await?;
-        let classes: Vec<Value> =
-            objects.list(("storage.k8s.io/v1", "StorageClass"), "", "").await?;
+        let classes: Vec<Value> = objects
+            .list(("storage.k8s.io/v1", "StorageClass"), "", "")
+            .await?;
         let is_default = |class: &&Value| class["metadata"]["annotations"][DEFAULT_CLASS] == "true";
         Ok(Survey {
             context: cluster.context.clone().unwrap_or_default(),
@@ -74,7 +82,11 @@ impl Survey {
                 .map(|c| ObjectKey::of(c).name)
                 .collect(),
             attach_required: driver.map(|driver| driver["spec"]["attachRequired"] != false),
-            daemon_sets: daemon_sets.iter().filter(|one| !is_ours(one)).cloned().collect(),
+            daemon_sets: daemon_sets
+                .iter()
+                .filter(|one| !is_ours(one))
+                .cloned()
+                .collect(),
             snapshots,
             installed,
         })
@@ -82,7 +94,10 @@ impl Survey {
 
     /// Kubelet's directory: the given flag, else what the cluster shows.
     pub(super) fn kubelet_dir(&self, chosen: Option<&str>) -> kubelet::Found {
-        let installed = self.installed.as_ref().and_then(|found| found.kubelet_dir.as_deref());
+        let installed = self
+            .installed
+            .as_ref()
+            .and_then(|found| found.kubelet_dir.as_deref());
         kubelet::find(chosen, installed, self.distribution, &self.daemon_sets)
     }
 }
@@ -105,12 +120,16 @@ async fn snapshots(
         && let Ok(lease) = serde_json::from_value::<Lease>(lease)
         && let Some(holder) = live_holder(&lease, Timestamp::now().as_second())
     {
-        found.controllers.push(format!("{holder}, which holds Lease {}", lease.name_any()));
+        found
+            .controllers
+            .push(format!("{holder}, which holds Lease {}", lease.name_any()));
     }
     for object in manifests::crds() {
         let key = ObjectKey::of(&object);
         if let Some(existing) = objects.get(&key).await? {
-            found.definitions.insert(key.name, Definition::of(&existing));
+            found
+                .definitions
+                .insert(key.name, Definition::of(&existing));
         }
     }
     Ok(found)
@@ -127,7 +146,10 @@ fn controllers(deployments: &[Value]) -> Vec<String> {
 /// seconds since the epoch.
 fn live_holder(lease: &Lease, now: i64) -> Option<String> {
     let spec = lease.spec.as_ref()?;
-    let holder = spec.holder_identity.as_ref().filter(|holder| !holder.is_empty())?;
+    let holder = spec
+        .holder_identity
+        .as_ref()
+        .filter(|holder| !holder.is_empty())?;
     let is_live = spec.renew_time.as_ref()?.0.as_second() + LEASE_LIFE > now;
     (is_live && !holder.starts_with("hostloop-")).then(|| holder.clone())
 }
@@ -141,8 +163,12 @@ mod tests {
     #[test]
     fn snapshot_controllers_by_their_names() {
         let named = |name: &str| json!({"kind": "Deployment", "metadata": {"name": name, "namespace": "kube-system"}});
-        let all =
-            ["snapshot-controller", "rke2-snapshot-controller", "coredns", "hostloop-controller"];
+        let all = [
+            "snapshot-controller",
+            "rke2-snapshot-controller",
+            "coredns",
+            "hostloop-controller",
+        ];
         let all: Vec<Value> = all.into_iter().map(named).collect();
         assert_eq!(
             controllers(&all),
@@ -157,7 +183,11 @@ mod tests {
     fn a_lease_shows_a_running_controller() {
         let renewed = 1_700_000_000;
         for (holder, now, found) in [
-            (json!("snapshot-controller-x"), renewed + 10, Some("snapshot-controller-x")),
+            (
+                json!("snapshot-controller-x"),
+                renewed + 10,
+                Some("snapshot-controller-x"),
+            ),
             (json!("snapshot-controller-x"), renewed + 301, None),
             (json!("hostloop-controller-x"), renewed + 10, None),
             (json!(""), renewed + 10, None),

@@ -13,7 +13,10 @@ fn args(flags: &str) -> Args {
 
 fn parse(flags: &str) -> Result<Args, String> {
     let line = format!("kubectl-hostloop install {flags}");
-    match Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?.command {
+    match Cli::try_parse_from(line.split_whitespace())
+        .map_err(|error| error.to_string())?
+        .command
+    {
         Command::Install(args) => Ok(args),
         other => panic!("{other:?}"),
     }
@@ -42,13 +45,23 @@ async fn install(server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> 
 #[test]
 fn flags_with_and_without_values() {
     let parsed = args("--default-class --dry-run");
-    assert_eq!((parsed.default_class, parsed.dry_run), (Some(Class::Ext4), Some(DryRun::Cluster)));
+    assert_eq!(
+        (parsed.default_class, parsed.dry_run),
+        (Some(Class::Ext4), Some(DryRun::Cluster))
+    );
     let parsed = args("--default-class=xfs --dry-run=client --kubelet-dir /k/ --timeout 0s");
-    assert_eq!((parsed.default_class, parsed.dry_run), (Some(Class::Xfs), Some(DryRun::Client)));
+    assert_eq!(
+        (parsed.default_class, parsed.dry_run),
+        (Some(Class::Xfs), Some(DryRun::Client))
+    );
     assert_eq!(parsed.kubelet_dir.as_deref(), Some("/k"));
     assert!(parsed.timeout.is_zero());
-    for wrong in ["--kubelet-dir k", "--kubelet-dir /a/../b", "--pool /srv", "--default-class=zfs"]
-    {
+    for wrong in [
+        "--kubelet-dir k",
+        "--kubelet-dir /a/../b",
+        "--pool /srv",
+        "--default-class=zfs",
+    ] {
         assert!(parse(wrong).is_err(), "{wrong}");
     }
 }
@@ -66,20 +79,34 @@ async fn an_empty_cluster_gets_everything_once() {
     server.put(node("kind://docker/kind/n1"));
     let counts = install(&server, "--default-class=xfs").await.unwrap();
     let all = counts.created;
-    assert!(all > 50 && counts.changed + counts.unchanged == 0, "{counts:?}");
+    assert!(
+        all > 50 && counts.changed + counts.unchanged == 0,
+        "{counts:?}"
+    );
     let writes = writes(&server);
-    assert!(writes[..6].iter().all(|write| write.contains("customresourcedefinitions")));
+    assert!(
+        writes[..6]
+            .iter()
+            .all(|write| write.contains("customresourcedefinitions"))
+    );
     assert!(writes.last().unwrap().contains("daemonsets"), "{writes:?}");
     let classes = server.all("storageclasses");
-    let defaults = classes.iter().filter(|class| !class["metadata"]["annotations"].is_null());
+    let defaults = classes
+        .iter()
+        .filter(|class| !class["metadata"]["annotations"].is_null());
     assert_eq!(
-        defaults.map(|class| &class["metadata"]["name"]).collect::<Vec<_>>(),
+        defaults
+            .map(|class| &class["metadata"]["name"])
+            .collect::<Vec<_>>(),
         ["hostloop-xfs"]
     );
 
     // Again, without the flags: nothing changes.
     let counts = install(&server, "").await.unwrap();
-    assert_eq!((counts.created, counts.changed, counts.unchanged), (0, 0, all));
+    assert_eq!(
+        (counts.created, counts.changed, counts.unchanged),
+        (0, 0, all)
+    );
 
     let counts = install(&server, "--pool default=/srv/a").await.unwrap();
     assert_eq!((counts.created, counts.changed), (0, 1));
@@ -92,8 +119,18 @@ async fn an_empty_cluster_gets_everything_once() {
 async fn distributions_have_the_pools_of_their_overlays() {
     let labelled = json!({"minikube.k8s.io/name": "minikube"});
     for (provider, labels, flags, pool) in [
-        ("kind://docker/kind/n1", json!({}), "", "default=/var/lib/hostloop,image=20Gi"),
-        ("", labelled.clone(), "", "default=/data/hostloop,image=20Gi"),
+        (
+            "kind://docker/kind/n1",
+            json!({}),
+            "",
+            "default=/var/lib/hostloop,image=20Gi",
+        ),
+        (
+            "",
+            labelled.clone(),
+            "",
+            "default=/data/hostloop,image=20Gi",
+        ),
         ("", labelled, "--pool a=/srv", "a=/srv"),
         ("", json!({}), "", "default=/var/lib/hostloop"),
     ] {
@@ -111,7 +148,11 @@ async fn distributions_have_the_pools_of_their_overlays() {
 /// A changed order of the DaemonSet's environment would restart its pods.
 #[tokio::test]
 async fn a_second_installation_changes_nothing() {
-    for flags in ["--attach", "--pool a=/srv/a,inline --pool b=/dev/sdb", "--kubelet-dir /k"] {
+    for flags in [
+        "--attach",
+        "--pool a=/srv/a,inline --pool b=/dev/sdb",
+        "--kubelet-dir /k",
+    ] {
         let server = FakeApi::default();
         server.put(node(""));
         install(&server, flags).await.unwrap();
@@ -133,9 +174,19 @@ async fn what_cannot_be_installed_says_why() {
     let foreign = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": "hostloop-ext4"}, "provisioner": "other"});
     for (minor, object, flags, contains) in [
-        (29, node(""), "", "the server is Kubernetes v1.29.0, and hostloop needs 1.30 or newer"),
+        (
+            29,
+            node(""),
+            "",
+            "the server is Kubernetes v1.29.0, and hostloop needs 1.30 or newer",
+        ),
         (36, driver(true), "", "To keep it, add --attach."),
-        (36, driver(false), "--attach", "To keep it, leave --attach out."),
+        (
+            36,
+            driver(false),
+            "--attach",
+            "To keep it, leave --attach out.",
+        ),
         (36, helm, "", "helm upgrade store"),
         (
             36,
@@ -155,7 +206,11 @@ async fn what_cannot_be_installed_says_why() {
 #[tokio::test]
 async fn a_missing_right_is_named() {
     for (method, plural, contains) in [
-        (&["GET"], "nodes", "you may not list nodes in the whole cluster; ask for this right"),
+        (
+            &["GET"],
+            "nodes",
+            "you may not list nodes in the whole cluster; ask for this right",
+        ),
         (
             &["PATCH"],
             "clusterroles",
@@ -173,9 +228,11 @@ async fn a_missing_right_is_named() {
 async fn the_report_says_what_was_found() {
     let server = FakeApi::default();
     server.put(node("kind://docker/kind/n1"));
-    server.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+    server.put(
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": "standard",
-            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}));
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}),
+    );
     let survey = survey(&server).await.unwrap();
     let plan = Plan::decide(&args("--default-class"), Some(&survey)).unwrap();
     let lines = report::lines(&plan, &survey).join("\n");
@@ -197,7 +254,12 @@ async fn the_report_says_what_was_found() {
 #[test]
 fn names_of_other_installations_are_refused() {
     let flags = |namespace: &str| {
-        let line = ["kubectl-hostloop", "--system-namespace", namespace, "install"];
+        let line = [
+            "kubectl-hostloop",
+            "--system-namespace",
+            namespace,
+            "install",
+        ];
         Cli::try_parse_from(line).unwrap().cluster
     };
     assert!(check_names(&flags("hostloop")).is_ok());

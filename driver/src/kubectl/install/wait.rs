@@ -62,7 +62,10 @@ pub(super) async fn until_ready(
 
 /// The states of the nodes, then the controller's.
 fn states(progress: &Progress) -> impl Iterator<Item = (&str, &State)> {
-    let nodes = progress.nodes.iter().map(|(node, state)| (node.as_str(), state));
+    let nodes = progress
+        .nodes
+        .iter()
+        .map(|(node, state)| (node.as_str(), state));
     nodes.chain(progress.controller.iter().map(|state| (CONTROLLER, state)))
 }
 
@@ -122,7 +125,10 @@ async fn reasons(
         let made = progress.nodes.len();
         reasons.push(match last_warning(cluster, "").await? {
             Some(warning) => format!("pods are missing: {warning}"),
-            None => format!("after {seconds} s, {made} of {} nodes have a pod", progress.expected),
+            None => format!(
+                "after {seconds} s, {made} of {} nodes have a pod",
+                progress.expected
+            ),
         });
     }
     let pods = pods(cluster).await?;
@@ -136,9 +142,16 @@ async fn reasons(
             State::Starting | State::Ready => {
                 let is_it = |pod: &&Pod| match name {
                     CONTROLLER => pod.name_any().starts_with("hostloop-controller-"),
-                    node => pod.spec.as_ref().is_some_and(|s| s.node_name.as_deref() == Some(node)),
+                    node => pod
+                        .spec
+                        .as_ref()
+                        .is_some_and(|s| s.node_name.as_deref() == Some(node)),
                 };
-                let pod = pods.iter().find(is_it).map(|pod| pod.name_any()).unwrap_or_default();
+                let pod = pods
+                    .iter()
+                    .find(is_it)
+                    .map(|pod| pod.name_any())
+                    .unwrap_or_default();
                 let warning = last_warning(cluster, &pod).await?;
                 warning.unwrap_or_else(|| "its pod does not get ready".to_owned())
             }
@@ -159,7 +172,10 @@ async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, Ap
             pod => object.name.as_deref() == Some(pod),
         }
     };
-    let last = events.iter().filter(about).max_by_key(|event| events::at_ns(event));
+    let last = events
+        .iter()
+        .filter(about)
+        .max_by_key(|event| events::at_ns(event));
     Ok(last.map(events::text))
 }
 
@@ -171,7 +187,12 @@ async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
     let call = Call::of("get", &controllers, "hostloop-controller");
     let controller = timely(call, controllers.get("hostloop-controller")).await?;
     let csi_nodes = api::list_all(&cluster.all()).await?;
-    Ok(Look { daemon_set, controller, pods: pods(cluster).await?, csi_nodes })
+    Ok(Look {
+        daemon_set,
+        controller,
+        pods: pods(cluster).await?,
+        csi_nodes,
+    })
 }
 
 #[cfg(test)]
@@ -183,15 +204,35 @@ mod tests {
         let image = "ErrImageNeverPull: no image";
         for (why, distribution, contains) in [
             (image, Distribution::Kind, Some("kubectl hostloop load")),
-            (image, Distribution::K3s, Some("k3s ctr images import - <ARCHIVE")),
-            ("ImagePullBackOff: x", Distribution::Minikube, Some("kubectl hostloop load")),
-            ("hostPath type check failed: /k", Distribution::Kind, Some("--kubelet-dir")),
-            ("CrashLoopBackOff: back-off", Distribution::Kind, Some("--previous")),
+            (
+                image,
+                Distribution::K3s,
+                Some("k3s ctr images import - <ARCHIVE"),
+            ),
+            (
+                "ImagePullBackOff: x",
+                Distribution::Minikube,
+                Some("kubectl hostloop load"),
+            ),
+            (
+                "hostPath type check failed: /k",
+                Distribution::Kind,
+                Some("--kubelet-dir"),
+            ),
+            (
+                "CrashLoopBackOff: back-off",
+                Distribution::Kind,
+                Some("--previous"),
+            ),
             ("0/1 nodes are available", Distribution::Kind, None),
         ] {
             let hint = hint(why, distribution);
             assert_eq!(hint.is_some(), contains.is_some(), "{why}: {hint:?}");
-            assert!(hint.unwrap_or_default().contains(contains.unwrap_or_default()), "{why}");
+            assert!(
+                hint.unwrap_or_default()
+                    .contains(contains.unwrap_or_default()),
+                "{why}"
+            );
         }
     }
 

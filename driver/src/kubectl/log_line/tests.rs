@@ -9,13 +9,23 @@ fn parse(rest: &str) -> Option<LogLine> {
 #[test]
 fn text_lines() {
     for (rest, level, target, message, fields) in [
-        (" INFO hostloop::call: call", "INFO", "hostloop::call", "call", vec![]),
+        (
+            " INFO hostloop::call: call",
+            "INFO",
+            "hostloop::call",
+            "call",
+            vec![],
+        ),
         (
             r#" WARN h::x: reconcile failed namespace="demo" claim="data" error=no room: 5 > 3"#,
             "WARN",
             "h::x",
             "reconcile failed",
-            vec![("namespace", "demo"), ("claim", "data"), ("error", "no room: 5 > 3")],
+            vec![
+                ("namespace", "demo"),
+                ("claim", "data"),
+                ("error", "no room: 5 > 3"),
+            ],
         ),
         (
             r#"ERROR h: call about="a \"b\" c=d" code=OK ms=1.5"#,
@@ -31,14 +41,41 @@ fn text_lines() {
             "",
             vec![("error", "a\nb\\"), ("node", "n1")],
         ),
-        (" INFO h: x == y and a=1", "INFO", "h", "x == y and", vec![("a", "1")]),
-        (r#" INFO h: open about="end"#, "INFO", "h", "open", vec![("about", "\"end")]),
-        (" INFO h: größe ä=1 b=ü", "INFO", "h", "größe ä=1", vec![("b", "ü")]),
-        (" INFO h: empty a= b=2", "INFO", "h", "empty", vec![("a", ""), ("b", "2")]),
+        (
+            " INFO h: x == y and a=1",
+            "INFO",
+            "h",
+            "x == y and",
+            vec![("a", "1")],
+        ),
+        (
+            r#" INFO h: open about="end"#,
+            "INFO",
+            "h",
+            "open",
+            vec![("about", "\"end")],
+        ),
+        (
+            " INFO h: größe ä=1 b=ü",
+            "INFO",
+            "h",
+            "größe ä=1",
+            vec![("b", "ü")],
+        ),
+        (
+            " INFO h: empty a= b=2",
+            "INFO",
+            "h",
+            "empty",
+            vec![("a", ""), ("b", "2")],
+        ),
     ] {
         let line = parse(rest).unwrap();
-        let got: Vec<(&str, &str)> =
-            line.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let got: Vec<(&str, &str)> = line
+            .fields
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
         assert_eq!(
             (&*line.level, &*line.target, &*line.message, got),
             (level, target, message, fields),
@@ -49,7 +86,14 @@ fn text_lines() {
 
 #[test]
 fn other_lines() {
-    for text in ["", "   at thread", "2026 INFO h: m", "{", r#"{"level":"INFO"}"#, TIME] {
+    for text in [
+        "",
+        "   at thread",
+        "2026 INFO h: m",
+        "{",
+        r#"{"level":"INFO"}"#,
+        TIME,
+    ] {
         assert_eq!(LogLine::parse(text), None, "{text}");
     }
     assert_eq!(parse("INFO"), None);
@@ -102,8 +146,17 @@ fn lines_of_the_logger() {
     let (text, json) = (Lines::default(), Lines::default());
     let (to_text, to_json) = (text.clone(), json.clone());
     let subscriber = tracing_subscriber::registry()
-        .with(fmt::layer().with_ansi(false).with_writer(move || to_text.clone()))
-        .with(fmt::layer().json().flatten_event(true).with_writer(move || to_json.clone()));
+        .with(
+            fmt::layer()
+                .with_ansi(false)
+                .with_writer(move || to_text.clone()),
+        )
+        .with(
+            fmt::layer()
+                .json()
+                .flatten_event(true)
+                .with_writer(move || to_json.clone()),
+        );
     tracing::subscriber::with_default(subscriber, || {
         let (about, error) = ("a \"b\"\nc=d", "no room");
         tracing::warn!(target: "hostloop::call", method = "M", about, code = %"OK", ms = 1.5, error, "call");
@@ -112,10 +165,20 @@ fn lines_of_the_logger() {
         let bytes = lines.0.lock().clone();
         let line = String::from_utf8(bytes).unwrap();
         let parsed = LogLine::parse(line.trim_end()).unwrap_or_else(|| panic!("{line}"));
-        assert_eq!((&*parsed.level, &*parsed.message), ("WARN", "call"), "{line}");
+        assert_eq!(
+            (&*parsed.level, &*parsed.message),
+            ("WARN", "call"),
+            "{line}"
+        );
         let call = parsed.call().unwrap();
         assert_eq!(
-            (&*call.method, &*call.about, &*call.code, &*call.ms, call.error.as_deref()),
+            (
+                &*call.method,
+                &*call.about,
+                &*call.code,
+                &*call.ms,
+                call.error.as_deref()
+            ),
             ("M", "a \"b\"\nc=d", "OK", "1.5", Some("no room")),
             "{line}"
         );

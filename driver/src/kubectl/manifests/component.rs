@@ -58,7 +58,10 @@ impl Component {
             if change["$patch"] == "delete" {
                 objects.retain(|object| !patch.target.selects(object));
             }
-            for object in objects.iter_mut().filter(|object| patch.target.selects(object)) {
+            for object in objects
+                .iter_mut()
+                .filter(|object| patch.target.selects(object))
+            {
                 match &change {
                     Value::Array(_) => {
                         let steps: json_patch::Patch = serde_json::from_value(change.clone())
@@ -109,7 +112,9 @@ impl Selector {
             let (label, value) = selector.split_once('=').unwrap_or((selector, ""));
             object["metadata"]["labels"][label] == value
         };
-        self.kind.as_ref().is_none_or(|kinds| kinds.split('|').any(|kind| kind == key.kind))
+        self.kind
+            .as_ref()
+            .is_none_or(|kinds| kinds.split('|').any(|kind| kind == key.kind))
             && self.name.as_ref().is_none_or(|name| *name == key.name)
             && self.label_selector.as_deref().is_none_or(has_label)
     }
@@ -139,11 +144,18 @@ struct Target {
 
 impl Replacement {
     fn apply(&self, objects: &mut [Value]) {
-        let source = objects.iter().find(|object| self.source.object.selects(object));
-        let value = source.and_then(|object| field(object, &self.source.field_path)).cloned();
+        let source = objects
+            .iter()
+            .find(|object| self.source.object.selects(object));
+        let value = source
+            .and_then(|object| field(object, &self.source.field_path))
+            .cloned();
         let value = value.expect("tests apply each replacement");
         for target in &self.targets {
-            for object in objects.iter_mut().filter(|object| target.select.selects(object)) {
+            for object in objects
+                .iter_mut()
+                .filter(|object| target.select.selects(object))
+            {
                 for path in &target.field_paths {
                     *field_mut(object, path).expect("tests apply each replacement") = value.clone();
                 }
@@ -174,7 +186,11 @@ mod tests {
             let mut objects = base();
             let before = objects.clone();
             component.apply(&mut objects);
-            assert_eq!(objects.len(), before.len().wrapping_add_signed(further), "{name}");
+            assert_eq!(
+                objects.len(),
+                before.len().wrapping_add_signed(further),
+                "{name}"
+            );
             // The base has its own paths already.
             assert_eq!(objects == before, name == "host-paths", "{name}");
         }
@@ -194,7 +210,11 @@ mod tests {
             (None, None, text("app=x"), true),
             (None, None, text("app=y"), false),
         ] {
-            let selector = Selector { kind, name, label_selector };
+            let selector = Selector {
+                kind,
+                name,
+                label_selector,
+            };
             assert_eq!(selector.selects(&object), selects);
         }
     }

@@ -4,18 +4,23 @@ use serde_json::Value;
 
 /// The field at a path such as `spec.containers.[name=main].image`.
 pub(in crate::kubectl) fn field<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(object, |at, step| match condition(step) {
-        Some((key, value)) => at.as_array()?.iter().find(|item| item[key] == *value),
-        None => at.get(step),
-    })
+    path.split('.')
+        .try_fold(object, |at, step| match condition(step) {
+            Some((key, value)) => at.as_array()?.iter().find(|item| item[key] == *value),
+            None => at.get(step),
+        })
 }
 
 /// The same field, to be changed.
 pub(super) fn field_mut<'a>(object: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    path.split('.').try_fold(object, |at, step| match condition(step) {
-        Some((key, value)) => at.as_array_mut()?.iter_mut().find(|item| item[key] == *value),
-        None => at.get_mut(step),
-    })
+    path.split('.')
+        .try_fold(object, |at, step| match condition(step) {
+            Some((key, value)) => at
+                .as_array_mut()?
+                .iter_mut()
+                .find(|item| item[key] == *value),
+            None => at.get_mut(step),
+        })
 }
 
 /// `[key=value]`: an item of a list.
@@ -69,7 +74,11 @@ mod tests {
             ("a.b.c", None),
         ] {
             assert_eq!(field(&object, path).cloned(), found, "{path}");
-            assert_eq!(field_mut(&mut object.clone(), path).cloned(), found, "{path}");
+            assert_eq!(
+                field_mut(&mut object.clone(), path).cloned(),
+                found,
+                "{path}"
+            );
         }
     }
 

@@ -17,12 +17,22 @@ pub(in crate::kubectl) struct Version {
 impl Version {
     /// The oldest version that has all that hostloop needs: admission policies, and the node's name
     /// in the tokens of its pods.
-    pub(in crate::kubectl) const OLDEST: Version = Version { major: 1, minor: 30 };
+    pub(in crate::kubectl) const OLDEST: Version = Version {
+        major: 1,
+        minor: 30,
+    };
 
     /// The server's version. Some providers add a sign, as in `34+`.
     pub(in crate::kubectl) fn of(info: &Info) -> Option<Version> {
-        let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
-        Some(Version { major: number(&info.major)?, minor: number(&info.minor)? })
+        let number = |text: &str| {
+            text.trim_end_matches(|c: char| !c.is_ascii_digit())
+                .parse()
+                .ok()
+        };
+        Some(Version {
+            major: number(&info.major)?,
+            minor: number(&info.minor)?,
+        })
     }
 }
 
@@ -34,7 +44,10 @@ impl fmt::Display for Version {
 
 /// The oldest version that takes all objects as they are. `components/kubernetes-1.30` says what
 /// older ones do not know.
-const WHOLE: Version = Version { major: 1, minor: 34 };
+const WHOLE: Version = Version {
+    major: 1,
+    minor: 34,
+};
 
 /// Kinds that hostloop works without. A server may have them switched off.
 const OPTIONAL: [&str; 2] = ["VolumeAttributesClass", "FlowSchema"];
@@ -52,7 +65,10 @@ pub(in crate::kubectl) fn fit(
     version: Version,
     is_served: impl Fn(&ObjectKey) -> bool,
 ) -> Fitted {
-    let mut fitted = Fitted { objects: objects.clone(), left_out: Vec::new() };
+    let mut fitted = Fitted {
+        objects: objects.clone(),
+        left_out: Vec::new(),
+    };
     if version < WHOLE {
         Component::KUBERNETES_1_30.apply(&mut fitted.objects);
     }
@@ -62,13 +78,20 @@ pub(in crate::kubectl) fn fit(
     });
     for before in &objects {
         let key = ObjectKey::of(before);
-        match fitted.objects.iter().find(|object| ObjectKey::of(object) == key) {
+        match fitted
+            .objects
+            .iter()
+            .find(|object| ObjectKey::of(object) == key)
+        {
             None => {
                 let line = format!("{key}: the server has no {} {}", key.version, key.kind);
                 fitted.left_out.push(line);
             }
             Some(after) => {
-                let fields = before["spec"].as_object().into_iter().flat_map(|spec| spec.keys());
+                let fields = before["spec"]
+                    .as_object()
+                    .into_iter()
+                    .flat_map(|spec| spec.keys());
                 let gone = fields.filter(|field| after["spec"].get(field).is_none());
                 let line = |field| format!("{field} of {key}: Kubernetes {WHOLE} and newer");
                 fitted.left_out.extend(gone.map(line));
@@ -92,7 +115,11 @@ mod tests {
             ("1", "x", None),
         ] {
             let (major, minor) = (major.to_owned(), minor.to_owned());
-            let info = Info { major, minor, ..Info::default() };
+            let info = Info {
+                major,
+                minor,
+                ..Info::default()
+            };
             let got = Version::of(&info).map(|version| version.to_string());
             assert_eq!(got.as_deref(), version);
         }
@@ -102,8 +129,10 @@ mod tests {
 
     #[test]
     fn an_older_server_gets_less() {
-        let (class, field) =
-            ("VolumeAttributesClass", "nodeAllocatableUpdatePeriodSeconds of CSID");
+        let (class, field) = (
+            "VolumeAttributesClass",
+            "nodeAllocatableUpdatePeriodSeconds of CSID",
+        );
         for (minor, serves_classes, left_out) in [
             (36, true, vec![]),
             (34, true, vec![]),
@@ -118,7 +147,10 @@ mod tests {
             let lines = &fitted.left_out;
             assert_eq!(lines.len(), left_out.len(), "{minor}: {lines:?}");
             for words in left_out {
-                assert!(lines.iter().any(|line| line.starts_with(words)), "{minor}: {lines:?}");
+                assert!(
+                    lines.iter().any(|line| line.starts_with(words)),
+                    "{minor}: {lines:?}"
+                );
             }
             let missing = if serves_classes { 0 } else { 3 };
             assert_eq!(fitted.objects.len() + missing, all.len(), "{minor}");

@@ -47,7 +47,10 @@ impl Class {
 
     /// The class with this name.
     pub(in crate::kubectl) fn named(name: &str) -> Option<Class> {
-        <Class as clap::ValueEnum>::value_variants().iter().copied().find(|c| c.name() == name)
+        <Class as clap::ValueEnum>::value_variants()
+            .iter()
+            .copied()
+            .find(|c| c.name() == name)
     }
 }
 
@@ -85,7 +88,10 @@ impl Settings {
             (self.snapshots.group_class, Component::GROUP_SNAPSHOT_CLASS),
             (self.snapshots.controller, Component::SNAPSHOT_CONTROLLER),
             (self.attach, Component::ATTACH),
-            (self.image.as_ref().is_some_and(|image| is_pulled(image)), Component::REGISTRY),
+            (
+                self.image.as_ref().is_some_and(|image| is_pulled(image)),
+                Component::REGISTRY,
+            ),
         ] {
             if is_chosen {
                 component.apply(&mut objects);
@@ -104,16 +110,25 @@ impl Settings {
     /// The environment of the container, as `scripts/render` patches it.
     fn set_variables(&self, objects: &mut [Value]) {
         let first = self.pools.first();
-        let options = first.map(|pool| &pool.options).filter(|options| !options.is_empty());
+        let options = first
+            .map(|pool| &pool.options)
+            .filter(|options| !options.is_empty());
         let chosen = [
             ("KUBELET_DIR", self.kubelet_dir.as_ref()),
             ("POOL_DIR", first.map(|pool| &pool.path)),
             ("POOL_OPTIONS", options),
         ];
-        let given = chosen.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let patch = given.map(|(name, value)| json!({"name": name, "value": value})).collect();
+        let given = chosen
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        let patch = given
+            .map(|(name, value)| json!({"name": name, "value": value}))
+            .collect();
         let variables = field_mut(daemon_set(objects), &format!("{CONTAINER}.env"));
-        merge(variables.expect("the base has this list"), &Value::Array(patch));
+        merge(
+            variables.expect("the base has this list"),
+            &Value::Array(patch),
+        );
     }
 
     /// Pools that are not like the base's: another name, further pools, block devices.
@@ -123,9 +138,14 @@ impl Settings {
         };
         let daemon_set = daemon_set(objects);
         let args = list_mut(daemon_set, &format!("{CONTAINER}.args"));
-        let at = args.iter().position(|arg| arg.as_str().is_some_and(|a| a.starts_with(POOL_FLAG)));
+        let at = args
+            .iter()
+            .position(|arg| arg.as_str().is_some_and(|a| a.starts_with(POOL_FLAG)));
         let at = at.expect("tests change the pools of the base");
-        args[at] = json!(format!("{POOL_FLAG}{}=$(POOL_DIR)$(POOL_OPTIONS)", first.name));
+        args[at] = json!(format!(
+            "{POOL_FLAG}{}=$(POOL_DIR)$(POOL_OPTIONS)",
+            first.name
+        ));
         for (n, pool) in further.iter().enumerate() {
             args.insert(at + 1 + n, json!(format!("{POOL_FLAG}{pool}")));
         }
@@ -149,7 +169,11 @@ impl Settings {
         };
         for object in objects {
             let containers = field_mut(object, "spec.template.spec.containers");
-            for container in containers.and_then(Value::as_array_mut).into_iter().flatten() {
+            for container in containers
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
                 container["image"] = json!(image);
             }
         }
@@ -162,7 +186,10 @@ impl Settings {
         let is_it = |object: &&mut Value| {
             object["kind"] == "StorageClass" && object["metadata"]["name"] == class.name()
         };
-        let object = objects.iter_mut().find(is_it).expect("the base has every class");
+        let object = objects
+            .iter_mut()
+            .find(is_it)
+            .expect("the base has every class");
         object["metadata"]["annotations"][DEFAULT_CLASS] = json!("true");
     }
 }
@@ -170,13 +197,17 @@ impl Settings {
 pub(in crate::kubectl) fn base_image() -> String {
     let mut objects = base();
     let image = field(daemon_set(&mut objects), &format!("{CONTAINER}.image")).cloned();
-    image.and_then(|image| image.as_str().map(str::to_owned)).unwrap_or_default()
+    image
+        .and_then(|image| image.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 /// The pools of the base with these components.
 pub(in crate::kubectl) fn usual_pools(components: &[Component]) -> Vec<Pool> {
     let mut objects = base();
-    components.iter().for_each(|component| component.apply(&mut objects));
+    components
+        .iter()
+        .for_each(|component| component.apply(&mut objects));
     Installed::of(daemon_set(&mut objects), None).pools
 }
 
@@ -196,12 +227,16 @@ fn is_pulled(image: &str) -> bool {
 }
 
 fn daemon_set(objects: &mut [Value]) -> &mut Value {
-    let found = objects.iter_mut().find(|object| object["kind"] == "DaemonSet");
+    let found = objects
+        .iter_mut()
+        .find(|object| object["kind"] == "DaemonSet");
     found.expect("the base has a DaemonSet")
 }
 
 fn list_mut<'a>(object: &'a mut Value, path: &str) -> &'a mut Vec<Value> {
-    field_mut(object, path).and_then(Value::as_array_mut).expect("the base has this list")
+    field_mut(object, path)
+        .and_then(Value::as_array_mut)
+        .expect("the base has this list")
 }
 
 /// Replaces the volume or mount of the base's pool by those of all pools that are directories. The

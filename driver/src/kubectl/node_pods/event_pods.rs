@@ -37,10 +37,15 @@ pub(in crate::kubectl) async fn event_pods(cluster: &Cluster) -> Result<Vec<Even
 
 impl EventPod {
     fn of(pod: &Pod) -> Option<EventPod> {
-        let is_controller = pod.labels().get(NAME_LABEL.0).is_some_and(|name| name == CONTROLLER);
+        let is_controller = pod
+            .labels()
+            .get(NAME_LABEL.0)
+            .is_some_and(|name| name == CONTROLLER);
         let read = NodePod::of(pod)?;
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let container = containers.into_iter().find(|one| one.name == read.container)?;
+        let container = containers
+            .into_iter()
+            .find(|one| one.name == read.container)?;
         Some(EventPod {
             process: if is_controller { "controller" } else { "node" },
             metrics_port: port(container),
@@ -111,7 +116,11 @@ mod tests {
             });
             EventPod::of(&serde_json::from_value(pod).unwrap()).unwrap()
         };
-        let request = Request { from: 7, boot: "b".to_owned(), follow: true };
+        let request = Request {
+            from: 7,
+            boot: "b".to_owned(),
+            follow: true,
+        };
         const START: &str = "hostloop events --follow --json --until-eof --from=7 --boot=b";
         let directory = json!([{"name": "DIR", "value": "/d"}]);
         for (name, args, process, flags) in [
@@ -131,9 +140,18 @@ mod tests {
         ] {
             let pod = pod(name, args, directory.clone());
             assert_eq!(pod.process, process);
-            assert_eq!(pod.command(&request).unwrap().join(" "), format!("{START}{flags}"));
+            assert_eq!(
+                pod.command(&request).unwrap().join(" "),
+                format!("{START}{flags}")
+            );
         }
         let unknown = pod("hostloop", &["--endpoint=$(NONE)"], json!([]));
-        assert!(unknown.command(&request).unwrap_err().to_string().contains("$(NONE)"));
+        assert!(
+            unknown
+                .command(&request)
+                .unwrap_err()
+                .to_string()
+                .contains("$(NONE)")
+        );
     }
 }

@@ -32,7 +32,11 @@ pub(in crate::kubectl) fn pool_flags(
 
 /// The flags of a container that say where it serves its events, with the values of its variables.
 pub(super) fn event_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
-    flags(pod, container, &["endpoint", "events-socket"].map(str::to_owned).into())
+    flags(
+        pod,
+        container,
+        &["endpoint", "events-socket"].map(str::to_owned).into(),
+    )
 }
 
 /// The flags of a container with these names, with the values of its variables.
@@ -50,19 +54,30 @@ fn flags(
 /// stays as it is.
 pub(in crate::kubectl) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
     let variables = variables(pod, container);
-    words(container).map(|arg| expand(arg, &variables).0).collect()
+    words(container)
+        .map(|arg| expand(arg, &variables).0)
+        .collect()
 }
 
 /// The arguments of a container as they are in its specification.
 fn words(container: &Container) -> impl Iterator<Item = &String> {
-    container.command.iter().flatten().skip(1).chain(container.args.iter().flatten())
+    container
+        .command
+        .iter()
+        .flatten()
+        .skip(1)
+        .chain(container.args.iter().flatten())
 }
 
 /// The names of the flags about pools, without `--`.
 fn names() -> BTreeSet<String> {
     use clap::Args;
     let command = PoolArgs::augment_args(clap::Command::new("pools"));
-    command.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned).collect()
+    command
+        .get_arguments()
+        .filter_map(|arg| arg.get_long())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The arguments that are flags of these names, and their values. Each of these flags takes a
@@ -73,7 +88,9 @@ fn select<'a>(
 ) -> Vec<&'a String> {
     let mut kept = Vec::new();
     while let Some(arg) = args.next() {
-        let Some(flag) = arg.strip_prefix("--") else { continue };
+        let Some(flag) = arg.strip_prefix("--") else {
+            continue;
+        };
         let name = flag.split('=').next().unwrap_or_default();
         if !names.contains(name) {
             continue;
@@ -93,9 +110,10 @@ fn variables(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
     for variable in container.env.iter().flatten() {
         let value = match &variable.value_from {
             None => Some(expand(variable.value.as_deref().unwrap_or_default(), &known).0),
-            Some(source) => {
-                source.field_ref.as_ref().and_then(|field| field_of(pod, &field.field_path))
-            }
+            Some(source) => source
+                .field_ref
+                .as_ref()
+                .and_then(|field| field_of(pod, &field.field_path)),
         };
         match value {
             Some(value) => known.insert(variable.name.clone(), value),
@@ -123,9 +141,10 @@ fn field_of(pod: &Pod, path: &str) -> Option<String> {
 fn whole(arg: &str, variables: &BTreeMap<String, String>) -> Result<String, FlagError> {
     match expand(arg, variables) {
         (text, None) => Ok(text),
-        (_, Some(name)) => {
-            Err(FlagError::UnknownValue { flag: arg.to_owned(), variable: format!("$({name})") })
-        }
+        (_, Some(name)) => Err(FlagError::UnknownValue {
+            flag: arg.to_owned(),
+            variable: format!("$({name})"),
+        }),
     }
 }
 
@@ -143,7 +162,9 @@ fn expand(text: &str, variables: &BTreeMap<String, String>) -> (String, Option<S
             rest = after;
             continue;
         }
-        let name = rest.strip_prefix('(').and_then(|inner| inner.split_once(')'));
+        let name = rest
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'));
         let Some((name, after)) = name else {
             out.push('$');
             continue;
@@ -192,24 +213,56 @@ mod tests {
         for (args, kept) in [
             (json!(["run"]), Ok(vec![])),
             (json!(["run", "--pool=a=/p"]), Ok(vec!["--pool=a=/p"])),
-            (json!(["run", "--pool", "a=/p", "--json"]), Ok(vec!["--pool", "a=/p"])),
-            (json!(["run", "--enable-attach", "--reserve=1%"]), Ok(vec!["--reserve=1%"])),
-            (json!(["run", "--nodeid", "n", "--pool=a=/p"]), Ok(vec!["--pool=a=/p"])),
-            (json!(["--pools=a=/p", "--endpoint=unix://$(KUBELET_DIR)/s"]), Ok(vec![])),
             (
-                json!(["--pool=default=$(POOL_DIR)$(POOL_OPTIONS)", "--statedir=$(KUBELET_DIR)/x"]),
-                Ok(vec!["--pool=default=/pools", "--statedir=/var/lib/kubelet/x"]),
+                json!(["run", "--pool", "a=/p", "--json"]),
+                Ok(vec!["--pool", "a=/p"]),
             ),
-            (json!(["--pool=a=$(BOTH)/$(NODE)"]), Ok(vec!["--pool=a=/pools/sub/n1"])),
-            (json!(["--pool=a=/$$(NODE)/$x/$"]), Ok(vec!["--pool=a=/$(NODE)/$x/$"])),
-            (json!(["--pool=a=/$(LATER)"]), Ok(vec!["--pool=a=/$(AFTER)"])),
+            (
+                json!(["run", "--enable-attach", "--reserve=1%"]),
+                Ok(vec!["--reserve=1%"]),
+            ),
+            (
+                json!(["run", "--nodeid", "n", "--pool=a=/p"]),
+                Ok(vec!["--pool=a=/p"]),
+            ),
+            (
+                json!(["--pools=a=/p", "--endpoint=unix://$(KUBELET_DIR)/s"]),
+                Ok(vec![]),
+            ),
+            (
+                json!([
+                    "--pool=default=$(POOL_DIR)$(POOL_OPTIONS)",
+                    "--statedir=$(KUBELET_DIR)/x"
+                ]),
+                Ok(vec![
+                    "--pool=default=/pools",
+                    "--statedir=/var/lib/kubelet/x",
+                ]),
+            ),
+            (
+                json!(["--pool=a=$(BOTH)/$(NODE)"]),
+                Ok(vec!["--pool=a=/pools/sub/n1"]),
+            ),
+            (
+                json!(["--pool=a=/$$(NODE)/$x/$"]),
+                Ok(vec!["--pool=a=/$(NODE)/$x/$"]),
+            ),
+            (
+                json!(["--pool=a=/$(LATER)"]),
+                Ok(vec!["--pool=a=/$(AFTER)"]),
+            ),
             (json!(["--pool=a=/$(NODE"]), Ok(vec!["--pool=a=/$(NODE"])),
             (
                 json!(["--pool=a=/$(SECRET)"]),
-                Err("--pool=a=/$(SECRET) of the container contains $(SECRET), and the pod's \
-                     specification has no value for it"),
+                Err(
+                    "--pool=a=/$(SECRET) of the container contains $(SECRET), and the pod's \
+                     specification has no value for it",
+                ),
             ),
-            (json!(["--endpoint=$(SECRET)", "--pool=a=/p"]), Ok(vec!["--pool=a=/p"])),
+            (
+                json!(["--endpoint=$(SECRET)", "--pool=a=/p"]),
+                Ok(vec!["--pool=a=/p"]),
+            ),
         ] {
             let container = json!({"name": "c", "args": args, "env": env});
             let kept: Result<Vec<String>, String> = match kept {

@@ -34,12 +34,20 @@ async fn lines_of_all_pods_by_time() {
     let api = FakeApi::default();
     let mut waiting = pod("hostloop-w", "hostloop", "n3", 0);
     waiting["status"] = json!({"phase": "Pending"});
-    api.set(PODS_PATH, pod("hostloop-controller-x", "hostloop-controller", "n1", 0));
+    api.set(
+        PODS_PATH,
+        pod("hostloop-controller-x", "hostloop-controller", "n1", 0),
+    );
     api.set(PODS_PATH, pod("hostloop-b", "hostloop", "n2", 0));
     api.set(PODS_PATH, pod("hostloop-a", "hostloop", "n1", 0));
     api.set(PODS_PATH, waiting);
     let log = |name: &str| format!("{PODS_PATH}/{name}/log");
-    let of_a = [line(1, "a demo/data"), line(4, "b demo/data"), line(5, "c demo/other")].concat();
+    let of_a = [
+        line(1, "a demo/data"),
+        line(4, "b demo/data"),
+        line(5, "c demo/other"),
+    ]
+    .concat();
     api.answer(&log("hostloop-a"), 200, of_a);
     api.answer(&log("hostloop-b"), 200, line(3, "d demo/data"));
     api.answer(&log("hostloop-controller-x"), 200, line(2, "e demo/data"));
@@ -53,14 +61,29 @@ async fn lines_of_all_pods_by_time() {
     let lines = read(&cluster, &pods, &subject, since).await;
     assert_eq!(
         texts(&lines),
-        ["n1 a demo/data", "controller e demo/data", "n2 d demo/data", "n1 b demo/data"]
+        [
+            "n1 a demo/data",
+            "controller e demo/data",
+            "n2 d demo/data",
+            "n1 b demo/data"
+        ]
     );
     assert!(lines.unread.is_empty());
     let last = lines.last.get("hostloop-a").map(ToString::to_string);
-    assert_eq!(last.as_deref(), Some("2026-01-02T03:04:05.5Z"), "of all lines of the pod");
+    assert_eq!(
+        last.as_deref(),
+        Some("2026-01-02T03:04:05.5Z"),
+        "of all lines of the pod"
+    );
     let requests = api.requests();
-    let request = requests.iter().find(|request| request.contains("hostloop-a/log")).unwrap();
-    has(request, &["container=hostloop", "sinceSeconds=90", "timestamps=true"]);
+    let request = requests
+        .iter()
+        .find(|request| request.contains("hostloop-a/log"))
+        .unwrap();
+    has(
+        request,
+        &["container=hostloop", "sinceSeconds=90", "timestamps=true"],
+    );
 }
 
 #[tokio::test]
@@ -74,12 +97,17 @@ async fn a_log_without_a_right_does_not_stop_the_others() {
     let pods = log_pods(&cluster).await.unwrap();
     let lines = read(&cluster, &pods, &Subject::named("demo", "data"), None).await;
     assert_eq!(texts(&lines), ["n2 demo/data"]);
-    let unread: Vec<String> =
-        lines.unread.iter().map(|(source, error)| format!("{source}: {error}")).collect();
+    let unread: Vec<String> = lines
+        .unread
+        .iter()
+        .map(|(source, error)| format!("{source}: {error}"))
+        .collect();
     assert_eq!(
         unread,
-        ["n1: you may not get pods/log in namespace hostloop; ask for this right, or choose \
-             another --context"]
+        [
+            "n1: you may not get pods/log in namespace hostloop; ask for this right, or choose \
+             another --context"
+        ]
     );
 }
 
@@ -92,7 +120,10 @@ async fn a_restarted_container_has_two_logs() {
     let pods = log_pods(&cluster).await.unwrap();
     read(&cluster, &pods, &Subject::named("demo", "data"), None).await;
     let requests = api.requests();
-    let logs: Vec<bool> = requests[1..].iter().map(|r| r.contains("previous=true")).collect();
+    let logs: Vec<bool> = requests[1..]
+        .iter()
+        .map(|r| r.contains("previous=true"))
+        .collect();
     assert_eq!(logs, [true, false]);
 }
 
@@ -107,7 +138,11 @@ async fn followed_lines_are_not_repeated() {
     let mut found = Vec::new();
     let from = Some("2026-01-02T03:04:01.5Z".parse().unwrap());
     let subject = Subject::named("demo", "data");
-    follow(&cluster, &pods[0], &subject, from, |entry| found.push(entry.text)).await.unwrap();
+    follow(&cluster, &pods[0], &subject, from, |entry| {
+        found.push(entry.text)
+    })
+    .await
+    .unwrap();
     assert_eq!(found.len(), 1);
     assert!(found[0].ends_with("new demo/data"), "{found:?}");
     let requests = api.requests();
@@ -130,7 +165,11 @@ fn other_lines_continue_the_one_before() {
     ] {
         let line = format!("{time} {text}");
         let got = selector.select(&line);
-        assert_eq!(got.map(|(_, text)| text), selected.then_some(text), "{text:?}");
+        assert_eq!(
+            got.map(|(_, text)| text),
+            selected.then_some(text),
+            "{text:?}"
+        );
     }
     assert_eq!(selector.select("no time demo/data"), None);
 }

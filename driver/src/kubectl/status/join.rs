@@ -74,19 +74,25 @@ impl<'a> Found<'a> {
                     found.volumes.insert(handle, (name, volume));
                 }
             }
-            found.snapshots.extend(report.snapshots.iter().map(|s| (s.id.as_str(), (name, s))));
+            found
+                .snapshots
+                .extend(report.snapshots.iter().map(|s| (s.id.as_str(), (name, s))));
         }
         found
     }
 
     /// The volume with this handle on its node. `node` is where the API server says it is.
     fn on_node(&self, handle: Option<&str>, node: Option<&str>) -> OnNode<'a> {
-        let Some(handle) = handle else { return OnNode::Unknown };
+        let Some(handle) = handle else {
+            return OnNode::Unknown;
+        };
         if let Some((_, volume)) = self.volumes.get(handle) {
             return OnNode::Known(volume);
         }
         let report = node.and_then(|node| Some((node, self.reports.get(node)?)));
-        let Some((node, report)) = report else { return OnNode::Unknown };
+        let Some((node, report)) = report else {
+            return OnNode::Unknown;
+        };
         let lost = report.pools.iter().find(|pool| pool.state == "missing");
         OnNode::Missing(match lost {
             Some(pool) => format!(
@@ -104,12 +110,17 @@ fn node_row(node: &NodeReport) -> NodeRow {
         node: node.node.clone(),
         pod: node.pod.clone(),
         problem: node.report.as_ref().err().map(ToString::to_string),
-        orphans: node.report.as_ref().map_or(0, |report| report.orphans.len()),
+        orphans: node
+            .report
+            .as_ref()
+            .map_or(0, |report| report.orphans.len()),
     }
 }
 
 fn pools(nodes: &[NodeReport]) -> Vec<PoolRow> {
-    let reports = nodes.iter().filter_map(|node| Some((node, node.report.as_ref().ok()?)));
+    let reports = nodes
+        .iter()
+        .filter_map(|node| Some((node, node.report.as_ref().ok()?)));
     let pools = reports.flat_map(|(node, report)| {
         let node = &node.node;
         report.pools.iter().map(move |pool| pool_row(node, pool))
@@ -118,7 +129,13 @@ fn pools(nodes: &[NodeReport]) -> Vec<PoolRow> {
 }
 
 fn pool_row(node: &str, pool: &PoolReport) -> PoolRow {
-    PoolRow { node: node.to_owned(), pool: PoolReport { pid: None, ..pool.clone() } }
+    PoolRow {
+        node: node.to_owned(),
+        pool: PoolReport {
+            pid: None,
+            ..pool.clone()
+        },
+    }
 }
 
 #[cfg(test)]

@@ -56,21 +56,33 @@ pub(super) struct Judgement {
 
 impl Judgement {
     fn fine(state: State) -> Judgement {
-        Judgement { state, ..Judgement::default() }
+        Judgement {
+            state,
+            ..Judgement::default()
+        }
     }
 
     fn noted(state: State, note: impl Into<String>) -> Judgement {
-        Judgement { note: Some(note.into()), ..Judgement::fine(state) }
+        Judgement {
+            note: Some(note.into()),
+            ..Judgement::fine(state)
+        }
     }
 
     fn stuck(state: State, stuck: impl Into<Stuck>) -> Judgement {
-        Judgement { stuck: Some(stuck.into()), ..Judgement::fine(state) }
+        Judgement {
+            stuck: Some(stuck.into()),
+            ..Judgement::fine(state)
+        }
     }
 }
 
 impl Stuck {
     fn new(why: impl Into<String>, since_ns: Option<u64>) -> Stuck {
-        Stuck { why: why.into(), since_ns }
+        Stuck {
+            why: why.into(),
+            since_ns,
+        }
     }
 }
 
@@ -81,9 +93,13 @@ impl From<Warning> for Stuck {
 }
 
 pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
-    let Some(claim) = facts.claim else { return without_claim(facts) };
+    let Some(claim) = facts.claim else {
+        return without_claim(facts);
+    };
     let status = claim.status.as_ref();
-    let claim_phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+    let claim_phase = status
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("Pending");
     match claim_phase {
         "Lost" => {
             let name = bound_volume(claim).unwrap_or("of the claim");
@@ -116,7 +132,9 @@ fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement 
     if let Some(warning) = warning {
         return Judgement::stuck(State::Pending, warning);
     }
-    let mode = facts.class.and_then(|class| class.volume_binding_mode.as_deref());
+    let mode = facts
+        .class
+        .and_then(|class| class.volume_binding_mode.as_deref());
     if mode == Some("WaitForFirstConsumer") && facts.pods.is_empty() {
         return Judgement::noted(State::Pending, "waits for its first pod");
     }
@@ -142,27 +160,37 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
         let why = format!("PersistentVolume {name} does not exist");
         return Judgement::stuck(State::Lost, Stuck::new(why, None));
     }
-    let stuck = (facts.volume.and_then(|volume| volume_failure(volume, facts.now_ns)))
-        .or_else(|| attachments_failure(facts))
-        .or_else(|| match &facts.on_node {
-            OnNode::Missing(why) => Some(Stuck::new(why, None)),
-            OnNode::Known(volume) => frozen(volume, facts.now_ns),
-            OnNode::Unknown => None,
-        })
-        .or_else(|| pod_warning(facts).map(Stuck::from))
-        .or_else(|| claim_failure(claim));
+    let stuck = (facts
+        .volume
+        .and_then(|volume| volume_failure(volume, facts.now_ns)))
+    .or_else(|| attachments_failure(facts))
+    .or_else(|| match &facts.on_node {
+        OnNode::Missing(why) => Some(Stuck::new(why, None)),
+        OnNode::Known(volume) => frozen(volume, facts.now_ns),
+        OnNode::Unknown => None,
+    })
+    .or_else(|| pod_warning(facts).map(Stuck::from))
+    .or_else(|| claim_failure(claim));
     if let Some(stuck) = stuck {
         return Judgement::stuck(state, stuck);
     }
     let warning = events::last_warning(facts.events, claim);
     let news = warning.filter(|w| facts.now_ns.saturating_sub(w.at_ns) < NEWS_NS);
-    Judgement { note: news.map(|w| w.text).or_else(|| progress(claim)), ..Judgement::fine(state) }
+    Judgement {
+        note: news.map(|w| w.text).or_else(|| progress(claim)),
+        ..Judgement::fine(state)
+    }
 }
 
 /// A PersistentVolume without a claim, a volume that only its node has, or an inline volume.
 fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
-    let Some(volume) = facts.volume else { return without_objects(facts) };
-    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let Some(volume) = facts.volume else {
+        return without_objects(facts);
+    };
+    let phase = volume
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     let state = match phase {
         Some("Available") => State::Available,
         Some("Bound") => in_use(facts),
@@ -176,7 +204,11 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
     }
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    let since = volume.status.as_ref().and_then(|s| s.last_phase_transition_time.as_ref()).map(ns);
+    let since = volume
+        .status
+        .as_ref()
+        .and_then(|s| s.last_phase_transition_time.as_ref())
+        .map(ns);
     match (state, policy, facts.attachments.first()) {
         (State::Released, Some("Retain"), _) => {
             Judgement::noted(state, "kept: its policy is Retain")
@@ -225,13 +257,20 @@ fn in_use(facts: &VolumeFacts<'_>) -> State {
 fn is_published(volume: &VolumeReport) -> bool {
     // An inline volume is staged at the pod's path.
     let is_inline = volume.inline.is_some();
-    volume.mounts.iter().any(|mount| is_inline || Some(mount) != volume.staged_at.as_ref())
+    volume
+        .mounts
+        .iter()
+        .any(|mount| is_inline || Some(mount) != volume.staged_at.as_ref())
 }
 
 /// True if this pod has the volume: kubelet's paths contain the pod's UID.
 fn is_published_to(volume: &VolumeReport, pod: &Pod) -> bool {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    !uid.is_empty() && volume.mounts.iter().any(|mount| mount.to_string_lossy().contains(uid))
+    !uid.is_empty()
+        && volume
+            .mounts
+            .iter()
+            .any(|mount| mount.to_string_lossy().contains(uid))
 }
 
 /// The last warning of a pod that waits for the volume.
@@ -246,7 +285,10 @@ fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
     let waiting = facts.pods.iter().filter(waits);
     let warnings = waiting.filter_map(|pod| {
         let warning = events::last_warning_about_volumes(facts.events, pod)?;
-        Some(Warning { text: format!("pod {}: {}", pod.name_any(), warning.text), ..warning })
+        Some(Warning {
+            text: format!("pod {}: {}", pod.name_any(), warning.text),
+            ..warning
+        })
     });
     warnings.max_by_key(|warning| warning.at_ns)
 }
@@ -271,11 +313,17 @@ fn volume_failure(volume: &PersistentVolume, now_ns: u64) -> Option<Stuck> {
         volume.name_any(),
         message.unwrap_or_else(|| "no reason is given".to_owned())
     );
-    Some(Stuck { why, since_ns: status.last_phase_transition_time.as_ref().map(ns) })
+    Some(Stuck {
+        why,
+        since_ns: status.last_phase_transition_time.as_ref().map(ns),
+    })
 }
 
 fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
-    facts.attachments.iter().find_map(|attachment| attachment_stuck(attachment, facts.now_ns))
+    facts
+        .attachments
+        .iter()
+        .find_map(|attachment| attachment_stuck(attachment, facts.now_ns))
 }
 
 /// Why an attachment does not go on.
@@ -295,7 +343,10 @@ pub(in crate::kubectl) fn attachment_stuck(
     };
     let message = error.message.as_deref().unwrap_or("no reason is given");
     let why = format!("{what} node {node}: {message}");
-    Some(Stuck { why, since_ns: error.time.as_ref().map(ns) })
+    Some(Stuck {
+        why,
+        since_ns: error.time.as_ref().map(ns),
+    })
 }
 
 fn attachment_overdue(attachment: &VolumeAttachment, attached: bool, now_ns: u64) -> Option<Stuck> {
@@ -313,8 +364,10 @@ fn attachment_overdue(attachment: &VolumeAttachment, attached: bool, now_ns: u64
 fn frozen(volume: &VolumeReport, now_ns: u64) -> Option<Stuck> {
     let since_ns = volume.frozen_since_ns?;
     let why = "its filesystem is frozen: writes wait".to_owned();
-    (now_ns.saturating_sub(since_ns) > LONG_FREEZE_NS)
-        .then_some(Stuck { why, since_ns: Some(since_ns) })
+    (now_ns.saturating_sub(since_ns) > LONG_FREEZE_NS).then_some(Stuck {
+        why,
+        since_ns: Some(since_ns),
+    })
 }
 
 /// What the conditions of a claim say about a failed change.
@@ -322,14 +375,28 @@ fn claim_failure(claim: &PersistentVolumeClaim) -> Option<Stuck> {
     let status = claim.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
     let failed = conditions.find(|condition| {
-        let kinds = ["ControllerResizeError", "NodeResizeError", "ModifyVolumeError"];
+        let kinds = [
+            "ControllerResizeError",
+            "NodeResizeError",
+            "ModifyVolumeError",
+        ];
         condition.status == "True" && kinds.contains(&&*condition.type_)
     });
     if let Some(failed) = failed {
-        let why = format!("{}: {}", failed.type_, failed.message.as_deref().unwrap_or_default());
-        return Some(Stuck { why, since_ns: failed.last_transition_time.as_ref().map(ns) });
+        let why = format!(
+            "{}: {}",
+            failed.type_,
+            failed.message.as_deref().unwrap_or_default()
+        );
+        return Some(Stuck {
+            why,
+            since_ns: failed.last_transition_time.as_ref().map(ns),
+        });
     }
-    let resize = status.allocated_resource_statuses.as_ref()?.get("storage")?;
+    let resize = status
+        .allocated_resource_statuses
+        .as_ref()?
+        .get("storage")?;
     let is_impossible = resize.ends_with("Infeasible") || resize.ends_with("Failed");
     is_impossible.then(|| Stuck {
         why: format!("{resize}: ask for a size that the pool has room for"),
@@ -340,7 +407,11 @@ fn claim_failure(claim: &PersistentVolumeClaim) -> Option<Stuck> {
 /// A change of the claim that goes on.
 fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
     let status = claim.status.as_ref()?;
-    let condition = status.conditions.iter().flatten().find(|c| c.status == "True")?;
+    let condition = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|c| c.status == "True")?;
     Some(match condition.type_.as_str() {
         "Resizing" => "it is being expanded".to_owned(),
         "FileSystemResizePending" => "its filesystem grows when a pod uses it".to_owned(),
@@ -365,8 +436,14 @@ pub(super) fn snapshot_stuck(
     let error = status.and_then(|status| status.error.as_ref());
     let error = error.or_else(|| content_status.and_then(|status| status.error.as_ref()));
     if let Some(error) = error {
-        let why = error.message.clone().unwrap_or_else(|| "no reason is given".to_owned());
-        return Some(Stuck { why, since_ns: error.time.as_ref().map(ns) });
+        let why = error
+            .message
+            .clone()
+            .unwrap_or_else(|| "no reason is given".to_owned());
+        return Some(Stuck {
+            why,
+            since_ns: error.time.as_ref().map(ns),
+        });
     }
     let snapshot = snapshot?;
     if let Some(warning) = events::last_warning(events, snapshot) {
@@ -377,7 +454,10 @@ pub(super) fn snapshot_stuck(
         None => "not taken yet; does a snapshot controller run in the cluster?",
         Some(_) => "not taken yet, and no event says why; see the log of hostloop's pods",
     };
-    is_overdue(Some(since), now_ns).then(|| Stuck { why: why.to_owned(), since_ns: Some(since) })
+    is_overdue(Some(since), now_ns).then(|| Stuck {
+        why: why.to_owned(),
+        since_ns: Some(since),
+    })
 }
 
 fn is_overdue(since_ns: Option<u64>, now_ns: u64) -> bool {
@@ -387,7 +467,11 @@ fn is_overdue(since_ns: Option<u64>, now_ns: u64) -> bool {
 /// The pods' names in a sentence.
 fn names(pods: &[&Pod]) -> String {
     let names: Vec<String> = pods.iter().map(|pod| pod.name_any()).collect();
-    format!("pod{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
+    format!(
+        "pod{} {}",
+        if names.len() == 1 { "" } else { "s" },
+        names.join(", ")
+    )
 }
 
 #[cfg(test)]

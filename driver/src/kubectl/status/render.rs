@@ -49,12 +49,22 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
             (Some(_), _) | (None, None) => claim_cell(row),
             (None, Some(volume)) => format!("volume {volume}"),
         };
-        Some((place(look, &row.namespace, &what, &row.node), row.stuck.as_ref()?))
+        Some((
+            place(look, &row.namespace, &what, &row.node),
+            row.stuck.as_ref()?,
+        ))
     });
     let snapshots = report.snapshots.iter().filter_map(|row| {
-        let name = row.name.as_ref().or(row.content.as_ref()).or(row.handle.as_ref());
+        let name = row
+            .name
+            .as_ref()
+            .or(row.content.as_ref())
+            .or(row.handle.as_ref());
         let what = format!("snapshot {}", or_dash(name.cloned()));
-        Some((place(look, &row.namespace, &what, &row.node), row.stuck.as_ref()?))
+        Some((
+            place(look, &row.namespace, &what, &row.node),
+            row.stuck.as_ref()?,
+        ))
     });
     let mut all: Vec<(String, &Stuck)> = volumes.chain(snapshots).collect();
     let lost: Vec<(String, String)> = match look.only_objects {
@@ -67,23 +77,33 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
     all.sort_by_key(|(_, stuck)| Reverse(stuck.since_ns));
     page.heading(&format!("Stuck ({})", all.len() + lost.len()));
     for (what, why) in &lost {
-        page.lines.push(format!("  {}: {}", paint(BAD, what), one_line(why)));
+        page.lines
+            .push(format!("  {}: {}", paint(BAD, what), one_line(why)));
     }
     for (what, stuck) in all {
-        page.lines.push(format!("  {}: {}", paint(BAD, &what), reason(stuck, look.now_ns)));
+        page.lines.push(format!(
+            "  {}: {}",
+            paint(BAD, &what),
+            reason(stuck, look.now_ns)
+        ));
     }
 }
 
 /// Why something is stuck, and for how long.
 pub(in crate::kubectl) fn reason(stuck: &Stuck, now_ns: u64) -> String {
-    let since = stuck.since_ns.map(|since| format!(" ({} ago)", age(since, now_ns)));
+    let since = stuck
+        .since_ns
+        .map(|since| format!(" ({} ago)", age(since, now_ns)));
     format!("{}{}", one_line(&stuck.why), since.unwrap_or_default())
 }
 
 fn lost_pools(report: &ClusterReport) -> Vec<(String, String)> {
     let lost = report.pools.iter().filter_map(|pool| {
         let why = pool.pool.why.clone()?;
-        Some((format!("pool {} on node {}", pool.pool.name, pool.node), why))
+        Some((
+            format!("pool {} on node {}", pool.pool.name, pool.node),
+            why,
+        ))
     });
     lost.collect()
 }
@@ -91,8 +111,13 @@ fn lost_pools(report: &ClusterReport) -> Vec<(String, String)> {
 /// An object with its namespace and node.
 fn place(look: Look, namespace: &Option<String>, what: &str, node: &Option<String>) -> String {
     let namespace = namespace.as_ref().filter(|_| look.namespaces);
-    let namespace = namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
-    let node = node.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let namespace = namespace
+        .map(|namespace| format!("{namespace}/"))
+        .unwrap_or_default();
+    let node = node
+        .as_ref()
+        .map(|node| format!(" on node {node}"))
+        .unwrap_or_default();
     format!("{namespace}{what}{node}")
 }
 
@@ -110,7 +135,9 @@ fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
 fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
     let mut cells: Vec<Cell<VolumeRow>> = Vec::new();
     if look.namespaces {
-        cells.push((long("NAMESPACE", 9), |row, _| or_dash(row.namespace.clone())));
+        cells.push((long("NAMESPACE", 9), |row, _| {
+            or_dash(row.namespace.clone())
+        }));
     }
     cells.extend::<[Cell<VolumeRow>; 9]>([
         (long("CLAIM", 14), |row, _| claim_cell(row)),
@@ -134,11 +161,16 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
         ]);
     }
     if report.volumes.iter().any(|row| row.note.is_some()) {
-        cells.push((long("NOTE", 18), |row, _| one_line(row.note.as_deref().unwrap_or("-"))));
+        cells.push((long("NOTE", 18), |row, _| {
+            one_line(row.note.as_deref().unwrap_or("-"))
+        }));
     }
     let style = |row: &VolumeRow| match row {
         VolumeRow { stuck: Some(_), .. } => Some(BAD),
-        VolumeRow { state: State::Unclaimed, .. } => Some(QUIET),
+        VolumeRow {
+            state: State::Unclaimed,
+            ..
+        } => Some(QUIET),
         _ => None,
     };
     page.painted_table("Volumes", &cells, &report.volumes, style);
@@ -147,7 +179,9 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
 fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
     let mut cells: Vec<Cell<SnapshotRow>> = Vec::new();
     if look.namespaces {
-        cells.push((long("NAMESPACE", 9), |row, _| or_dash(row.namespace.clone())));
+        cells.push((long("NAMESPACE", 9), |row, _| {
+            or_dash(row.namespace.clone())
+        }));
     }
     cells.extend::<[Cell<SnapshotRow>; 7]>([
         (long("SNAPSHOT", 14), |row, _| or_dash(row.name.clone())),
@@ -197,24 +231,38 @@ fn unknown(report: &ClusterReport, page: &mut Page) {
     let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for node in &report.nodes {
         if let Some(problem) = &node.problem {
-            silent.entry(problem).or_default().push(or_dash(Some(node.node.clone())));
+            silent
+                .entry(problem)
+                .or_default()
+                .push(or_dash(Some(node.node.clone())));
         }
     }
-    let silent = silent.into_iter().map(|(problem, nodes)| format!("{}: {problem}", list(&nodes)));
+    let silent = silent
+        .into_iter()
+        .map(|(problem, nodes)| format!("{}: {problem}", list(&nodes)));
     not_known(silent.chain(report.missing.iter().cloned()), page);
-    let orphans: Vec<_> = report.nodes.iter().filter(|node| node.orphans > 0).collect();
+    let orphans: Vec<_> = report
+        .nodes
+        .iter()
+        .filter(|node| node.orphans > 0)
+        .collect();
     if !orphans.is_empty() {
         page.heading("Without an owner (hostloop fsck explains it)");
     }
     for node in orphans {
         let things = count(node.orphans, "thing");
-        page.lines.push(format!("  node {}: {things}; ask in pod {}", node.node, node.pod));
+        page.lines.push(format!(
+            "  node {}: {things}; ask in pod {}",
+            node.node, node.pod
+        ));
     }
 }
 
 /// What could not be read, if there is anything.
 pub(in crate::kubectl) fn not_known(notes: impl Iterator<Item = String>, page: &mut Page) {
-    let mut notes = notes.map(|note| format!("  {}", paint(WARNING, &one_line(&note)))).peekable();
+    let mut notes = notes
+        .map(|note| format!("  {}", paint(WARNING, &one_line(&note))))
+        .peekable();
     if notes.peek().is_some() {
         page.heading("Not known");
         page.lines.extend(notes);
@@ -223,7 +271,11 @@ pub(in crate::kubectl) fn not_known(notes: impl Iterator<Item = String>, page: &
 
 /// The names of nodes in a sentence, the first few of many.
 fn list(nodes: &[String]) -> String {
-    format!("node{} {}", if nodes.len() == 1 { "" } else { "s" }, names(nodes))
+    format!(
+        "node{} {}",
+        if nodes.len() == 1 { "" } else { "s" },
+        names(nodes)
+    )
 }
 
 #[cfg(test)]

@@ -58,7 +58,10 @@ async fn names_select_rows() {
         ("pod/web/b", vec!["pod/web/b"]),
         ("web", vec![]),
     ] {
-        let args = Args { names: vec![name.to_owned()], ..Args::default() };
+        let args = Args {
+            names: vec![name.to_owned()],
+            ..Args::default()
+        };
         let report = report(&args, &cluster_of(&api)).await.unwrap();
         let names = report.volumes.iter();
         let names = names.filter_map(|row| row.claim.clone().or_else(|| row.inline_name()));
@@ -70,11 +73,17 @@ async fn names_select_rows() {
 async fn a_cluster_without_hostloop() {
     let api = cluster_with_claims();
     api.take("pods/hostloop-a");
-    let args = Args { output: Some(Format::Json), ..Args::default() };
+    let args = Args {
+        output: Some(Format::Json),
+        ..Args::default()
+    };
     let lines = lines(&args, &api).await;
     let report: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
     let missing = report["missing"][0].as_str().unwrap();
-    assert!(missing.contains("no node pods in namespace hostloop"), "{missing}");
+    assert!(
+        missing.contains("no node pods in namespace hostloop"),
+        "{missing}"
+    );
     assert_eq!(report["volumes"][0]["state"], "pending");
 }
 
@@ -82,7 +91,10 @@ async fn a_cluster_without_hostloop() {
 async fn all_namespaces_are_asked() {
     let api = cluster_with_claims();
     api.hide("/api/v1/pods", 403);
-    let args = Args { all_namespaces: true, ..Args::default() };
+    let args = Args {
+        all_namespaces: true,
+        ..Args::default()
+    };
     let lines = lines(&args, &api).await;
     let right = "  you may not list pods in the whole cluster; ask for this right, or choose \
                  another --context";

@@ -56,7 +56,10 @@ fn next_lines(
     shown: Option<&ClusterReport>,
     terminal: bool,
 ) -> std::io::Result<Option<Vec<String>>> {
-    let redraw = terminal && args.output.is_none_or(|format| format == output::Format::Wide);
+    let redraw = terminal
+        && args
+            .output
+            .is_none_or(|format| format == output::Format::Wide);
     if !redraw && shown == Some(report) {
         return Ok(None);
     }
@@ -126,7 +129,10 @@ mod tests {
             (Some(Format::Yaml), false, Some(&b), Some("---")),
             (Some(Format::Yaml), false, Some(&a), None),
         ] {
-            let args = Args { output: format, ..Args::default() };
+            let args = Args {
+                output: format,
+                ..Args::default()
+            };
             let lines = next_lines(&args, &a, shown, terminal).unwrap();
             let first = lines.as_ref().map(|lines| terminal::printed(&lines[0]));
             let first = first.as_deref();
@@ -151,7 +157,11 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), PAUSE.as_secs());
         next_look(&mut changes).await;
         let end = PAUSE + REFRESH;
-        assert_eq!(start.elapsed().as_secs(), end.as_secs(), "the burst is over");
+        assert_eq!(
+            start.elapsed().as_secs(),
+            end.as_secs(),
+            "the burst is over"
+        );
         send.send(()).unwrap();
         next_look(&mut changes).await;
         assert_eq!(start.elapsed().as_secs(), (end + PAUSE).as_secs());

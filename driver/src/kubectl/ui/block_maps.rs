@@ -38,12 +38,22 @@ impl Image {
         let volumes = report.volumes.iter().filter_map(|volume| {
             let (id, source) = (volume.id.clone(), volume.source.clone());
             let (allocated, written_ns) = (volume.allocated_bytes?, volume.written_ns);
-            Some(Image { id, source, allocated, written_ns })
+            Some(Image {
+                id,
+                source,
+                allocated,
+                written_ns,
+            })
         });
         let snapshots = report.snapshots.iter().filter_map(|snapshot| {
             let (id, source) = (snapshot.id.clone(), Some(snapshot.source.clone()));
             let (allocated, written_ns) = (snapshot.allocated_bytes?, snapshot.written_ns);
-            Some(Image { id, source, allocated, written_ns })
+            Some(Image {
+                id,
+                source,
+                allocated,
+                written_ns,
+            })
         });
         volumes.chain(snapshots).collect()
     }
@@ -84,7 +94,13 @@ struct Known {
 
 impl Known {
     fn new(image: Image) -> Known {
-        Known { image, due: 1, asked: 0, runs: 0, sent: None }
+        Known {
+            image,
+            due: 1,
+            asked: 0,
+            runs: 0,
+            sent: None,
+        }
     }
 
     fn mark(&mut self, looks: u8) {
@@ -111,7 +127,11 @@ impl BlockMaps {
                 Some(same) if same.image == image => same,
                 Some(before) => {
                     of_written.add(&image);
-                    Known { due: before.due.max(1), image, ..before }
+                    Known {
+                        due: before.due.max(1),
+                        image,
+                        ..before
+                    }
                 }
                 None => {
                     copied.extend(image.source.clone());
@@ -144,10 +164,14 @@ impl BlockMaps {
     pub(super) fn due(&self, node: &str) -> Vec<String> {
         let has_room = self.has_room();
         let images = self.nodes.get(node).into_iter().flat_map(BTreeMap::values);
-        let mut due: Vec<&Known> =
-            images.filter(|known| known.due > 0 && (has_room || known.sent.is_some())).collect();
+        let mut due: Vec<&Known> = images
+            .filter(|known| known.due > 0 && (has_room || known.sent.is_some()))
+            .collect();
         due.sort_by_key(|known| known.asked);
-        due.iter().take(AT_ONCE).map(|known| known.image.id.clone()).collect()
+        due.iter()
+            .take(AT_ONCE)
+            .map(|known| known.image.id.clone())
+            .collect()
     }
 
     /// The number of images that have no map because the others need all the room.
@@ -174,7 +198,9 @@ impl BlockMaps {
         asked: &[String],
         maps: Vec<ImageMap>,
     ) -> Vec<(String, Vec<Mapped>)> {
-        let Some(known) = self.nodes.get_mut(node) else { return Vec::new() };
+        let Some(known) = self.nodes.get_mut(node) else {
+            return Vec::new();
+        };
         for id in asked {
             if let Some(image) = known.get_mut(id) {
                 self.turns += 1;

@@ -15,7 +15,10 @@ pub(super) struct Address {
 impl Address {
     /// The address with this token. Browsers do not send what is after the `#`.
     pub(super) fn new(port: u16, token: &Key) -> Address {
-        Address { port, url: format!("http://127.0.0.1:{port}/#token={}", token.as_str()) }
+        Address {
+            port,
+            url: format!("http://127.0.0.1:{port}/#token={}", token.as_str()),
+        }
     }
 }
 
@@ -43,14 +46,25 @@ impl Place {
     /// Reads the environment.
     pub(super) fn of_environment(no_open: bool) -> Place {
         let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Place { ssh: read("SSH_CONNECTION"), user: read("USER"), no_open }
+        Place {
+            ssh: read("SSH_CONNECTION"),
+            user: read("USER"),
+            no_open,
+        }
     }
 
     /// Over SSH, a browser would be on another machine, and reaches the port through a tunnel.
     fn decide(&self, port: u16) -> Opening {
-        let server = self.ssh.as_deref().map(|ssh| ssh.split(' ').nth(2).unwrap_or("HOST"));
+        let server = self
+            .ssh
+            .as_deref()
+            .map(|ssh| ssh.split(' ').nth(2).unwrap_or("HOST"));
         let tunnel = server.map(|server| {
-            let user = self.user.as_deref().map(|user| format!("{user}@")).unwrap_or_default();
+            let user = self
+                .user
+                .as_deref()
+                .map(|user| format!("{user}@"))
+                .unwrap_or_default();
             format!("ssh -N -L {port}:127.0.0.1:{port} {user}{server}")
         });
         match tunnel.is_none() && !self.no_open {
@@ -65,7 +79,11 @@ pub(super) fn open(place: &Place, address: &Address) -> io::Result<()> {
     let opening = place.decide(address.port);
     let mut lines = Vec::new();
     if let Opening::Say(Some(tunnel)) = &opening {
-        let tunnel = ["On your machine, run:", &format!("  {tunnel}"), "Then open:"];
+        let tunnel = [
+            "On your machine, run:",
+            &format!("  {tunnel}"),
+            "Then open:",
+        ];
         lines.extend(tunnel.map(str::to_owned));
     }
     lines.push(address.url.clone());
@@ -98,11 +116,21 @@ pub(super) fn say(port: u16, notice: &Notice) -> io::Result<()> {
 
 /// Starts the program of the system that opens addresses. It does not wait for the program.
 fn started(address: &str) -> bool {
-    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
     #[expect(clippy::disallowed_methods, reason = "a person's browser")]
     let mut command = Command::new(program);
-    command.arg(address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return false };
+    command
+        .arg(address)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else {
+        return false;
+    };
     std::thread::spawn(move || child.wait());
     true
 }

@@ -55,7 +55,10 @@ struct Entry {
 
 impl Concerns {
     pub(super) fn new(history: Arc<History>) -> Concerns {
-        Concerns { history, state: Arc::default() }
+        Concerns {
+            history,
+            state: Arc::default(),
+        }
     }
 
     /// Takes the state of an object, and adds it to the history if it concerns hostloop.
@@ -71,10 +74,18 @@ impl Concerns {
             || concern.itself
             || concern.through.iter().any(|other| state.is_shown(other));
         for other in &concern.through {
-            state.users.entry(other.clone()).or_default().insert(name.clone());
+            state
+                .users
+                .entry(other.clone())
+                .or_default()
+                .insert(name.clone());
         }
         let waiting = (!is_shown).then(|| object.clone());
-        let entry = Entry { uid, through: concern.through, waiting };
+        let entry = Entry {
+            uid,
+            through: concern.through,
+            waiting,
+        };
         state.objects.insert(name.clone(), entry);
         if is_shown {
             self.history.add(Message::set(kind, key, &object));
@@ -91,7 +102,10 @@ impl Concerns {
     pub(super) fn delete(&self, kind: &str, key: &str) {
         let name = (kind.to_owned(), key.to_owned());
         let mut state = self.state.lock();
-        if state.remove(&name).is_some_and(|entry| entry.waiting.is_none()) {
+        if state
+            .remove(&name)
+            .is_some_and(|entry| entry.waiting.is_none())
+        {
             self.history.add(Message::deleted(kind, key));
             // Events about events don't exist.
             if kind != "Event" {
@@ -102,10 +116,16 @@ impl Concerns {
 
     /// Shows what waits for an object that is shown now.
     fn show_users(&self, state: &mut State, shown: Name) {
-        let mut all: Vec<Name> = any_claim_beside(&shown).into_iter().chain([shown]).collect();
+        let mut all: Vec<Name> = any_claim_beside(&shown)
+            .into_iter()
+            .chain([shown])
+            .collect();
         while let Some(next) = all.pop() {
             for user in state.users.get(&next).cloned().unwrap_or_default() {
-                let waiting = state.objects.get_mut(&user).and_then(|entry| entry.waiting.take());
+                let waiting = state
+                    .objects
+                    .get_mut(&user)
+                    .and_then(|entry| entry.waiting.take());
                 if let Some(object) = waiting {
                     self.history.add(Message::set(&user.0, &user.1, &object));
                     if let Some(any) = any_claim_beside(&user) {

@@ -39,7 +39,11 @@ pub(super) struct Batch {
 impl History {
     /// Creates an empty history for this many bytes of messages.
     pub(super) fn new(limit: usize) -> History {
-        History { limit, state: Mutex::default(), changed: Notify::new() }
+        History {
+            limit,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
     }
 
     /// Adds a message, and drops the oldest ones if there is no room.
@@ -64,7 +68,10 @@ impl History {
         let state = self.state.lock();
         let messages = state.messages.iter().map(|message| &message.text);
         let texts = state.base.values().chain(messages).cloned().collect();
-        Batch { texts, next: state.end() }
+        Batch {
+            texts,
+            next: state.end(),
+        }
     }
 
     /// The messages from this number on. `None` if some of them are dropped.
@@ -73,7 +80,10 @@ impl History {
         let skip = usize::try_from(from.checked_sub(state.first)?).ok()?;
         let messages = state.messages.iter().skip(skip);
         let texts = messages.map(|message| message.text.clone()).collect();
-        Some(Batch { texts, next: state.end() })
+        Some(Batch {
+            texts,
+            next: state.end(),
+        })
     }
 
     /// Resolves at the next message after this call, once it is enabled or polled.
@@ -102,7 +112,10 @@ mod tests {
     use super::*;
 
     fn message(text: &str, slot: Slot) -> Message {
-        Message { text: text.into(), slot }
+        Message {
+            text: text.into(),
+            slot,
+        }
     }
 
     fn texts(batch: &Batch) -> Vec<&str> {
@@ -134,9 +147,12 @@ mod tests {
         for text in ["aa", "bb", "cc", "dd"] {
             history.add(message(text, Slot::None));
         }
-        for (from, expected) in
-            [(0, None), (1, Some(vec!["bb", "cc", "dd"])), (3, Some(vec!["dd"])), (4, Some(vec![]))]
-        {
+        for (from, expected) in [
+            (0, None),
+            (1, Some(vec!["bb", "cc", "dd"])),
+            (3, Some(vec!["dd"])),
+            (4, Some(vec![])),
+        ] {
             let batch = history.since(from);
             assert_eq!(batch.as_ref().map(texts), expected, "{from}");
             assert!(batch.is_none_or(|batch| batch.next == 4));

@@ -17,7 +17,11 @@ pub(super) struct Key(String);
 impl Key {
     /// A new key of 244 random bits.
     fn random() -> Key {
-        Key(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()))
+        Key(format!(
+            "{}{}",
+            Uuid::new_v4().simple(),
+            Uuid::new_v4().simple()
+        ))
     }
 
     /// The key as part of an address.
@@ -65,8 +69,18 @@ impl Keys {
     /// Makes the first token.
     pub(super) fn new() -> (Keys, mpsc::UnboundedReceiver<Notice>) {
         let (notices, received) = mpsc::unbounded_channel();
-        let state = State { token: Key::random(), used: Vec::new(), sessions: Vec::new() };
-        (Keys { state: Mutex::new(state), notices }, received)
+        let state = State {
+            token: Key::random(),
+            used: Vec::new(),
+            sessions: Vec::new(),
+        };
+        (
+            Keys {
+                state: Mutex::new(state),
+                notices,
+            },
+            received,
+        )
     }
 
     /// The token of the next browser.
@@ -97,7 +111,11 @@ impl Keys {
 
     /// True if this is the key of a session.
     pub(super) fn is_session(&self, text: &str) -> bool {
-        self.state.lock().sessions.iter().any(|session| session.is(text))
+        self.state
+            .lock()
+            .sessions
+            .iter()
+            .any(|session| session.is(text))
     }
 }
 
@@ -112,7 +130,9 @@ mod tests {
         assert!(!keys.is_session(token.as_str()), "a token is not a session");
         let session = keys.exchange(token.as_str()).unwrap();
         assert!(keys.is_session(session.as_str()));
-        let Ok(Notice::Opened(next)) = notices.try_recv() else { panic!("nothing is said") };
+        let Ok(Notice::Opened(next)) = notices.try_recv() else {
+            panic!("nothing is said")
+        };
         // The later ones are refused, and the person learns it once.
         for _ in 0..3 {
             assert_eq!(keys.exchange(token.as_str()).unwrap_err(), Refused::Used);
@@ -120,7 +140,10 @@ mod tests {
         assert!(matches!(notices.try_recv(), Ok(Notice::UsedAgain)));
         assert!(notices.try_recv().is_err());
         assert_eq!(keys.exchange("").unwrap_err(), Refused::Unknown);
-        assert_eq!(keys.exchange(session.as_str()).unwrap_err(), Refused::Unknown);
+        assert_eq!(
+            keys.exchange(session.as_str()).unwrap_err(),
+            Refused::Unknown
+        );
         assert!(notices.try_recv().is_err());
         // A second browser has a session of its own.
         let second = keys.exchange(next.as_str()).unwrap();

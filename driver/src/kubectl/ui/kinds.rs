@@ -92,24 +92,41 @@ impl Kind {
         let beside = |kind: &str, path: &str| named(kind, namespace, text(object, path));
         let (itself, through) = match self.kind {
             "PersistentVolumeClaim" => (
-                PROVISIONER.iter().any(|path| text(object, path) == names.driver),
+                PROVISIONER
+                    .iter()
+                    .any(|path| text(object, path) == names.driver),
                 vec![
                     of("StorageClass", "/spec/storageClassName"),
                     of("PersistentVolume", "/spec/volumeName"),
                 ],
             ),
-            "Pod" => (is_system_pod(object, names) || has_inline(object, names), claims(object)),
+            "Pod" => (
+                is_system_pod(object, names) || has_inline(object, names),
+                claims(object),
+            ),
             "Event" => {
                 let about = text(object, "/involvedObject/namespace");
                 let (kind, name) = ("/involvedObject/kind", "/involvedObject/name");
-                (false, vec![named(text(object, kind), about, text(object, name))])
+                (
+                    false,
+                    vec![named(text(object, kind), about, text(object, name))],
+                )
             }
             "VolumeSnapshot" => (
                 false,
                 vec![
-                    beside("PersistentVolumeClaim", "/spec/source/persistentVolumeClaimName"),
-                    of("VolumeSnapshotContent", "/spec/source/volumeSnapshotContentName"),
-                    of("VolumeSnapshotContent", "/status/boundVolumeSnapshotContentName"),
+                    beside(
+                        "PersistentVolumeClaim",
+                        "/spec/source/persistentVolumeClaimName",
+                    ),
+                    of(
+                        "VolumeSnapshotContent",
+                        "/spec/source/volumeSnapshotContentName",
+                    ),
+                    of(
+                        "VolumeSnapshotContent",
+                        "/status/boundVolumeSnapshotContentName",
+                    ),
                 ],
             ),
             "VolumeGroupSnapshot" => {
@@ -125,7 +142,10 @@ impl Kind {
             // Objects of other drivers are not among what the others show.
             _ => (true, Vec::new()),
         };
-        Concern { itself, through: through.into_iter().flatten().collect() }
+        Concern {
+            itself,
+            through: through.into_iter().flatten().collect(),
+        }
     }
 }
 
@@ -155,7 +175,10 @@ fn whole(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
-        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
             annotations.retain(|key, _| {
                 ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix)) && !key.contains("secret")
             });
@@ -181,8 +204,13 @@ fn only(object: &Value, paths: &[&str]) -> Value {
     let mut kept = Value::Object(Map::new());
     kept["metadata"] = whole(object)["metadata"].clone();
     for path in paths {
-        let Some(value) = object.pointer(path) else { continue };
-        let place = path.split('/').skip(1).fold(&mut kept, |at, field| &mut at[field]);
+        let Some(value) = object.pointer(path) else {
+            continue;
+        };
+        let place = path
+            .split('/')
+            .skip(1)
+            .fold(&mut kept, |at, field| &mut at[field]);
         *place = value.clone();
     }
     kept
@@ -190,14 +218,20 @@ fn only(object: &Value, paths: &[&str]) -> Value {
 
 /// The text at a path; empty if there is none.
 fn text<'o>(object: &'o Value, path: &str) -> &'o str {
-    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+    object
+        .pointer(path)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn volume(object: &Value, names: &Names) -> Option<Value> {
     if text(object, "/spec/csi/driver") != names.driver {
         return None;
     }
-    let mut shown = without(object, &["/spec/mountOptions", "/spec/csi/volumeAttributes"]);
+    let mut shown = without(
+        object,
+        &["/spec/mountOptions", "/spec/csi/volumeAttributes"],
+    );
     if let Some(csi) = shown["spec"]["csi"].as_object_mut() {
         csi.retain(|field, _| !field.ends_with("SecretRef"));
     }
@@ -211,7 +245,15 @@ fn class(object: &Value, names: &Names) -> Option<Value> {
 
 fn attachment(object: &Value, names: &Names) -> Option<Value> {
     let ours = text(object, "/spec/attacher") == names.driver;
-    ours.then(|| without(object, &["/spec/source/inlineVolumeSpec", "/status/attachmentMetadata"]))
+    ours.then(|| {
+        without(
+            object,
+            &[
+                "/spec/source/inlineVolumeSpec",
+                "/status/attachmentMetadata",
+            ],
+        )
+    })
 }
 
 fn content(object: &Value, names: &Names) -> Option<Value> {
@@ -220,7 +262,10 @@ fn content(object: &Value, names: &Names) -> Option<Value> {
 
 fn csi_node(object: &Value, names: &Names) -> Option<Value> {
     let drivers = object.pointer("/spec/drivers")?.as_array()?;
-    let ours: Vec<_> = drivers.iter().filter(|d| text(d, "/name") == names.driver).collect();
+    let ours: Vec<_> = drivers
+        .iter()
+        .filter(|d| text(d, "/name") == names.driver)
+        .collect();
     (!ours.is_empty()).then(|| {
         let mut shown = only(object, &[]);
         shown["spec"]["drivers"] = serde_json::json!(ours);
@@ -229,25 +274,39 @@ fn csi_node(object: &Value, names: &Names) -> Option<Value> {
 }
 
 fn node(object: &Value) -> Value {
-    only(object, &["/spec/unschedulable", "/spec/taints", "/status/conditions"])
+    only(
+        object,
+        &["/spec/unschedulable", "/spec/taints", "/status/conditions"],
+    )
 }
 
 /// A pod that uses volumes, or one of hostloop's.
 fn pod(object: &Value, names: &Names) -> Option<Value> {
-    let volumes: Vec<Value> =
-        volumes(object).filter_map(|volume| pod_volume(volume, names)).collect();
+    let volumes: Vec<Value> = volumes(object)
+        .filter_map(|volume| pod_volume(volume, names))
+        .collect();
     if volumes.is_empty() && !is_system_pod(object, names) {
         return None;
     }
     let mut shown = only(
         object,
-        &["/spec/nodeName", "/status/phase", "/status/conditions", "/status/startTime"],
+        &[
+            "/spec/nodeName",
+            "/status/phase",
+            "/status/conditions",
+            "/status/startTime",
+        ],
     );
     shown["spec"]["volumes"] = Value::Array(volumes);
-    let statuses = object.pointer("/status/containerStatuses").and_then(Value::as_array);
+    let statuses = object
+        .pointer("/status/containerStatuses")
+        .and_then(Value::as_array);
     let statuses = statuses.into_iter().flatten().map(|status| {
         let fields = ["name", "ready", "restartCount", "state"];
-        fields.into_iter().map(|field| (field.to_owned(), status[field].clone())).collect()
+        fields
+            .into_iter()
+            .map(|field| (field.to_owned(), status[field].clone()))
+            .collect()
     });
     shown["status"]["containerStatuses"] = Value::Array(statuses.map(Value::Object).collect());
     Some(shown)
@@ -260,7 +319,11 @@ fn is_system_pod(object: &Value, names: &Names) -> bool {
 }
 
 fn volumes(object: &Value) -> impl Iterator<Item = &Value> {
-    object.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten()
+    object
+        .pointer("/spec/volumes")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }
 
 /// True if the pod has an inline volume of the driver.
@@ -270,7 +333,10 @@ fn has_inline(object: &Value, names: &Names) -> bool {
 
 /// The claims that the pod names.
 fn claims(object: &Value) -> Vec<Option<Name>> {
-    let (namespace, pod) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+    let (namespace, pod) = (
+        text(object, "/metadata/namespace"),
+        text(object, "/metadata/name"),
+    );
     let claims = volumes(object).map(|volume| {
         let name = if volume["ephemeral"].is_object() {
             format!("{pod}-{}", text(volume, "/name"))

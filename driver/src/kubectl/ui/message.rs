@@ -33,7 +33,10 @@ impl Message {
     fn new(slot: Slot, kind: &str, mut value: Value) -> Message {
         value["type"] = kind.into();
         value["t"] = now().into();
-        Message { text: value.to_string().into(), slot }
+        Message {
+            text: value.to_string().into(),
+            slot,
+        }
     }
 
     /// An object as it is now.
@@ -46,7 +49,11 @@ impl Message {
     /// An object that is gone.
     pub(super) fn deleted(kind: &str, key: &str) -> Message {
         let slot = Slot::Emptied(format!("object/{kind}/{key}"));
-        Message::new(slot, "object", json!({"op": "delete", "kind": kind, "key": key}))
+        Message::new(
+            slot,
+            "object",
+            json!({"op": "delete", "kind": kind, "key": key}),
+        )
     }
 
     /// An event of a process.
@@ -59,7 +66,11 @@ impl Message {
     /// Events of a process that are lost.
     pub(super) fn gap(source: &Source, lost: u64) -> Message {
         let Source { node, process } = source;
-        Message::new(Slot::None, "gap", json!({"node": node, "process": process, "lost": lost}))
+        Message::new(
+            Slot::None,
+            "gap",
+            json!({"node": node, "process": process, "lost": lost}),
+        )
     }
 
     /// What `hostloop status --json` reports on a node.
@@ -144,21 +155,52 @@ mod tests {
     #[test]
     fn messages_change_the_slots_they_name() {
         let filled = |slot: &str| Slot::Filled(slot.to_owned());
-        let source = Source { node: "n1".to_owned(), process: "node".to_owned() };
+        let source = Source {
+            node: "n1".to_owned(),
+            process: "node".to_owned(),
+        };
         for (message, kind, slot) in [
-            (Message::set("Pod", "demo/a", &json!({})), "object", filled("object/Pod/demo/a")),
+            (
+                Message::set("Pod", "demo/a", &json!({})),
+                "object",
+                filled("object/Pod/demo/a"),
+            ),
             (
                 Message::deleted("Pod", "demo/a"),
                 "object",
                 Slot::Emptied("object/Pod/demo/a".to_owned()),
             ),
-            (Message::event(&source, &json!({"seq": 1})), "event", Slot::None),
+            (
+                Message::event(&source, &json!({"seq": 1})),
+                "event",
+                Slot::None,
+            ),
             (Message::gap(&source, 3), "gap", Slot::None),
-            (Message::report("n1", &json!({})), "report", filled("report/n1")),
-            (Message::extents("n1", "v", &[]), "extents", filled("extents/n1/v")),
-            (Message::no_extents("n1", "v"), "extents", Slot::Emptied("extents/n1/v".to_owned())),
-            (Message::problem("watch", "why"), "problem", filled("problem/watch")),
-            (Message::solved("watch"), "solved", Slot::Emptied("problem/watch".to_owned())),
+            (
+                Message::report("n1", &json!({})),
+                "report",
+                filled("report/n1"),
+            ),
+            (
+                Message::extents("n1", "v", &[]),
+                "extents",
+                filled("extents/n1/v"),
+            ),
+            (
+                Message::no_extents("n1", "v"),
+                "extents",
+                Slot::Emptied("extents/n1/v".to_owned()),
+            ),
+            (
+                Message::problem("watch", "why"),
+                "problem",
+                filled("problem/watch"),
+            ),
+            (
+                Message::solved("watch"),
+                "solved",
+                Slot::Emptied("problem/watch".to_owned()),
+            ),
         ] {
             let json: Value = serde_json::from_str(&message.text).unwrap();
             assert_eq!((&json["type"], &message.slot), (&json!(kind), &slot));

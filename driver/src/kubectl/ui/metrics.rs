@@ -37,14 +37,20 @@ pub(super) async fn send(cluster: Cluster, mut pods: Pods, out: Out) {
     let mut known: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
     while let Some(pods) = pods::found(&mut pods).await {
         let reads: Vec<_> = pods.iter().map(|pod| read(&cluster, pod)).collect();
-        let found: Vec<_> = futures::stream::iter(reads).buffered(AT_ONCE).collect().await;
+        let found: Vec<_> = futures::stream::iter(reads)
+            .buffered(AT_ONCE)
+            .collect()
+            .await;
         for (pod, values) in pods.iter().zip(found) {
             match values {
                 Some(Ok(values)) => {
                     out.problems.solved(ABOUT);
                     if known.get(&pod.pod.name) != Some(&values) {
                         let node = pod.pod.node.clone();
-                        let source = Source { node, process: pod.process.to_owned() };
+                        let source = Source {
+                            node,
+                            process: pod.process.to_owned(),
+                        };
                         out.history.add(Message::metrics(&source, &values));
                         known.insert(pod.pod.name.clone(), values);
                     }
@@ -69,8 +75,14 @@ async fn read(
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
     let request = Request::get(path).body(Vec::new()).ok()?;
     let call = Call::new("get", "pods/proxy", Some(namespace), name);
-    let answer = timeout(DEADLINE, cluster.client.request_text(request)).await.ok()?;
-    Some(answer.map(|text| chosen(&text)).map_err(|error| ApiError::new(call, error)))
+    let answer = timeout(DEADLINE, cluster.client.request_text(request))
+        .await
+        .ok()?;
+    Some(
+        answer
+            .map(|text| chosen(&text))
+            .map_err(|error| ApiError::new(call, error)),
+    )
 }
 
 /// The chosen metrics in an OpenMetrics text.

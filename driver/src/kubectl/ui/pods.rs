@@ -35,7 +35,10 @@ pub(super) async fn list(cluster: Cluster, out: Out, pods: watch::Sender<Vec<Eve
 
 /// The pods of the last look, once there are any. `None` after the last look.
 pub(super) async fn found(pods: &mut Pods) -> Option<Vec<EventPod>> {
-    pods.wait_for(|pods| !pods.is_empty()).await.ok().map(|pods| pods.clone())
+    pods.wait_for(|pods| !pods.is_empty())
+        .await
+        .ok()
+        .map(|pods| pods.clone())
 }
 
 fn no_pods(cluster: &Cluster) -> String {

@@ -17,7 +17,10 @@ pub(super) struct Problems {
 
 impl Problems {
     pub(super) fn new(history: Arc<History>) -> Problems {
-        Problems { history, open: Arc::default() }
+        Problems {
+            history,
+            open: Arc::default(),
+        }
     }
 
     /// Reports a problem, unless it is known in these words.

@@ -79,7 +79,11 @@ pub(super) fn write(path: &Path, page: &str, messages: &[Arc<str>]) -> Result<()
 /// The recording as JSON.
 fn json(messages: &[Arc<str>]) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let messages = messages.iter().map(|text| &**text).collect::<Vec<_>>().join(",\n");
+    let messages = messages
+        .iter()
+        .map(|text| &**text)
+        .collect::<Vec<_>>()
+        .join(",\n");
     format!(
         "{{\"recording\":\"{FORMAT}\",\"version\":\"{version}\",\"messages\":[\n{messages}\n]}}"
     )
@@ -106,7 +110,10 @@ mod tests {
         ]
         .map(Arc::from)
         .to_vec();
-        let page = page_with("<html><!--recording--><script>1</script></html>", &json(&messages));
+        let page = page_with(
+            "<html><!--recording--><script>1</script></html>",
+            &json(&messages),
+        );
         assert_eq!(page.matches("<script").count(), 2, "{page}");
         assert_eq!(page.matches("</script").count(), 2, "{page}");
         assert!(page.find(BEGIN) < page.find("<script>1"));
@@ -115,8 +122,10 @@ mod tests {
             let read: Value = serde_json::from_str(json).unwrap();
             read["messages"].as_array().unwrap().clone()
         };
-        let sent: Vec<Value> =
-            messages.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        let sent: Vec<Value> = messages
+            .iter()
+            .map(|text| serde_json::from_str(text).unwrap())
+            .collect();
         assert_eq!(messages_of(&page), sent);
         assert_eq!(messages_of(&json(&messages)), sent);
         let again = page_with("<!--recording-->", parse(Path::new("f"), &page).unwrap());

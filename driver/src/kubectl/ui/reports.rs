@@ -29,9 +29,15 @@ struct Pause {
 }
 
 /// A node spends at most a tenth of the time on looks.
-const OF_CLUSTER: Pause = Pause { shortest: Duration::from_secs(3), factor: 9 };
+const OF_CLUSTER: Pause = Pause {
+    shortest: Duration::from_secs(3),
+    factor: 9,
+};
 /// The person looks at a machine of their own.
-const OF_MACHINE: Pause = Pause { shortest: Duration::from_millis(500), factor: 3 };
+const OF_MACHINE: Pause = Pause {
+    shortest: Duration::from_millis(500),
+    factor: 3,
+};
 /// The longest pause between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -58,8 +64,13 @@ pub(super) async fn send(mut nodes: Nodes, out: Out) {
     loop {
         let (took, pause) = match &mut nodes {
             Nodes::Cluster(cluster, pods) => {
-                let Some(pods) = pods::found(pods).await else { return };
-                (of_cluster(cluster, pods, &out, &mut known).await, OF_CLUSTER)
+                let Some(pods) = pods::found(pods).await else {
+                    return;
+                };
+                (
+                    of_cluster(cluster, pods, &out, &mut known).await,
+                    OF_CLUSTER,
+                )
             }
             Nodes::Local(pools) => (of_machine(pools, &out, &mut known).await, OF_MACHINE),
             Nodes::None => return,
@@ -71,7 +82,8 @@ pub(super) async fn send(mut nodes: Nodes, out: Out) {
 impl Pause {
     /// The pause after a look that took a node this long.
     fn after(&self, took: Duration) -> Duration {
-        took.saturating_mul(self.factor).clamp(self.shortest, LONGEST_PAUSE)
+        took.saturating_mul(self.factor)
+            .clamp(self.shortest, LONGEST_PAUSE)
     }
 }
 
@@ -88,7 +100,9 @@ impl Known {
         for gone in self.maps.see(node, Image::all(report)) {
             out.history.add(Message::no_extents(node, &gone));
         }
-        let Ok(report) = serde_json::to_value(report) else { return };
+        let Ok(report) = serde_json::to_value(report) else {
+            return;
+        };
         let report = for_page(report);
         if self.reports.get(node) != Some(&report) {
             out.history.add(Message::report(node, &report));
@@ -122,9 +136,10 @@ impl Known {
         const ROOM: &str = "the blocks of further images";
         match self.maps.left_out() {
             0 => out.problems.solved(ROOM),
-            n => out
-                .problems
-                .found(ROOM, &format!("{n} images have no map: the others' maps are too large")),
+            n => out.problems.found(
+                ROOM,
+                &format!("{n} images have no map: the others' maps are too large"),
+            ),
         }
     }
 }
@@ -132,9 +147,11 @@ impl Known {
 /// The report without mount options, which may be secret. Times that change with each write are
 /// left out, too.
 fn for_page(mut report: Value) -> Value {
-    for (list, field) in
-        [("mounts", "options"), ("volumes", "written_ns"), ("snapshots", "written_ns")]
-    {
+    for (list, field) in [
+        ("mounts", "options"),
+        ("volumes", "written_ns"),
+        ("snapshots", "written_ns"),
+    ] {
         let items = report.get_mut(list).and_then(Value::as_array_mut);
         for item in items.into_iter().flatten().filter_map(Value::as_object_mut) {
             item.remove(field);
@@ -153,7 +170,12 @@ async fn of_cluster(
     let mut took = Duration::ZERO;
     let of_nodes = pods.into_iter().filter(|pod| pod.process == "node");
     let pods: Vec<NodePod> = of_nodes.map(|pod| pod.pod).collect();
-    known.maps.keep(&pods.iter().map(|pod| pod.node.as_str()).collect::<BTreeSet<_>>());
+    known.maps.keep(
+        &pods
+            .iter()
+            .map(|pod| pod.node.as_str())
+            .collect::<BTreeSet<_>>(),
+    );
     for report in node_pods::reports(cluster, &pods).await {
         let about = format!("the report of node {}", report.node);
         match report.report {

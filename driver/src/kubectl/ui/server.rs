@@ -61,7 +61,10 @@ fn check_host(headers: &HeaderMap) -> Result<(), Refusal> {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     match ["127.0.0.1", "localhost"].contains(&name) {
         true => Ok(()),
-        false => Err((StatusCode::FORBIDDEN, "the Host header does not name this machine\n")),
+        false => Err((
+            StatusCode::FORBIDDEN,
+            "the Host header does not name this machine\n",
+        )),
     }
 }
 
@@ -69,7 +72,10 @@ fn check_host(headers: &HeaderMap) -> Result<(), Refusal> {
 fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
     match text(headers, HeaderName::from_static("sec-fetch-site")).unwrap_or("none") {
         "same-origin" | "none" => Ok(()),
-        _ => Err((StatusCode::FORBIDDEN, "another web page sent this request\n")),
+        _ => Err((
+            StatusCode::FORBIDDEN,
+            "another web page sent this request\n",
+        )),
     }
 }
 
@@ -77,7 +83,9 @@ fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
 fn session_of(request: &Request) -> String {
     let query = request.uri().query().unwrap_or_default();
     let found = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "session");
-    found.map(|(_, session)| session.into_owned()).unwrap_or_default()
+    found
+        .map(|(_, session)| session.into_owned())
+        .unwrap_or_default()
 }
 
 impl Served {
@@ -117,14 +125,19 @@ impl Served {
     }
 }
 
-const JSON: (HeaderName, HeaderValue) =
-    (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+const JSON: (HeaderName, HeaderValue) = (
+    header::CONTENT_TYPE,
+    HeaderValue::from_static("application/json"),
+);
 
 async fn page(State(served): State<Arc<Served>>, request: Request) -> Response {
     if let Err(refusal) = check_host(request.headers()) {
         return answer(refusal);
     }
-    let html = (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    let html = (
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/html; charset=utf-8"),
+    );
     answer(([html], served.page.clone()))
 }
 
@@ -175,10 +188,18 @@ fn answer(body: impl IntoResponse) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
         // The page itself says which scripts run, and that it connects to this server alone.
         (header::CONTENT_SECURITY_POLICY, "frame-ancestors 'none'"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
     ] {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
     }
     response
 }
@@ -197,14 +218,22 @@ struct Position {
 fn sent(served: Arc<Served>) -> impl Stream<Item = Result<Event, Infallible>> {
     let ready = VecDeque::from([(served.hello)()]);
     let viewer = served.out.viewer();
-    stream::unfold(Position { served, next: None, ready, _viewer: viewer }, |mut at| async move {
-        loop {
-            if let Some(text) = at.ready.pop_front() {
-                return Some((Ok(Event::default().data(&*text)), at));
+    stream::unfold(
+        Position {
+            served,
+            next: None,
+            ready,
+            _viewer: viewer,
+        },
+        |mut at| async move {
+            loop {
+                if let Some(text) = at.ready.pop_front() {
+                    return Some((Ok(Event::default().data(&*text)), at));
+                }
+                at.more().await?;
             }
-            at.more().await?;
-        }
-    })
+        },
+    )
 }
 
 impl Position {

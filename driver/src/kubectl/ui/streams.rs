@@ -48,11 +48,20 @@ struct Follower {
 
 impl Follower {
     fn new(source: Source, out: Out) -> Follower {
-        Follower { source, out, boot: String::new(), next: 0 }
+        Follower {
+            source,
+            out,
+            boot: String::new(),
+            next: 0,
+        }
     }
 
     fn request(&self) -> Request {
-        Request { from: self.next, boot: self.boot.clone(), follow: true }
+        Request {
+            from: self.next,
+            boot: self.boot.clone(),
+            follow: true,
+        }
     }
 
     /// Takes the first line of a stream. Events between the last known one and the first one of the
@@ -64,7 +73,12 @@ impl Follower {
         self.boot = header.boot.clone();
         self.next = header.from;
         self.source.process = header.process.process.clone();
-        if let Some(node) = header.process.node.as_ref().filter(|_| self.source.node.is_empty()) {
+        if let Some(node) = header
+            .process
+            .node
+            .as_ref()
+            .filter(|_| self.source.node.is_empty())
+        {
             self.source.node = node.clone();
             // Only a driver without a cluster says it first.
             let _ = self.out.node.set(node.clone());
@@ -103,7 +117,10 @@ async fn follow_socket(socket: &Path, follower: &mut Follower, about: &str) -> R
     let mut stream = Stream::open(socket, &follower.request()).await?;
     follower.out.problems.solved(about);
     follower.begin(&stream.header);
-    while let Some(said) = timeout(SILENCE, stream.next()).await.map_err(|_| Error::Silent)?? {
+    while let Some(said) = timeout(SILENCE, stream.next())
+        .await
+        .map_err(|_| Error::Silent)??
+    {
         follower.take(&said);
     }
     Ok(())
@@ -170,11 +187,16 @@ async fn of_pod(cluster: Cluster, current: watch::Receiver<EventPod>, out: Out) 
     loop {
         let pod = current.borrow().clone();
         let about = about(&pod);
-        follower.source = Source { node: pod.pod.node.clone(), process: pod.process.to_owned() };
+        follower.source = Source {
+            node: pod.pod.node.clone(),
+            process: pod.process.to_owned(),
+        };
         let ended = follow_pod(&cluster, &pod, &mut follower, &about).await;
         let forbidden = matches!(
             &ended,
-            Err(Error::Pod(node_pods::NodeError::Api(ApiError::Forbidden { .. })))
+            Err(Error::Pod(node_pods::NodeError::Api(
+                ApiError::Forbidden { .. }
+            )))
         );
         if let Err(error) = ended {
             follower.out.problems.found(&about, &error.to_string());
@@ -198,8 +220,12 @@ async fn follow_pod(
     let mut lines = BufReader::new(output).lines();
     let mut began = false;
     loop {
-        let line = timeout(SILENCE, lines.next_line()).await.map_err(|_| Error::Silent)?;
-        let Some(line) = line.map_err(read::Error::Broken)? else { break };
+        let line = timeout(SILENCE, lines.next_line())
+            .await
+            .map_err(|_| Error::Silent)?;
+        let Some(line) = line.map_err(read::Error::Broken)? else {
+            break;
+        };
         match began {
             true => follower.take(&read::said(&line)?),
             false => {
@@ -231,7 +257,10 @@ mod tests {
     fn what_is_lost_is_said_and_nothing_comes_twice() {
         let out = Out::new();
         let mut follower = Follower::new(Source::default(), out.clone());
-        let event = |seq: u64| Said::Event { seq, json: json!({"seq": seq}) };
+        let event = |seq: u64| Said::Event {
+            seq,
+            json: json!({"seq": seq}),
+        };
         // The page comes late: the events before are not lost to it.
         follower.begin(&header("a", 7));
         follower.take(&event(7));
@@ -245,8 +274,10 @@ mod tests {
         follower.begin(&header("b", 0));
         follower.take(&event(0));
         let messages = out.history.all().texts;
-        let messages: Vec<Value> =
-            messages.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        let messages: Vec<Value> = messages
+            .iter()
+            .map(|text| serde_json::from_str(text).unwrap())
+            .collect();
         let seen: Vec<(&str, u64)> = messages
             .iter()
             .map(|message| match message["type"].as_str().unwrap() {
@@ -254,8 +285,14 @@ mod tests {
                 _ => ("event", message["event"]["seq"].as_u64().unwrap()),
             })
             .collect();
-        let expected =
-            [("event", 7), ("gap", 2), ("event", 10), ("gap", 3), ("event", 14), ("event", 0)];
+        let expected = [
+            ("event", 7),
+            ("gap", 2),
+            ("event", 10),
+            ("gap", 3),
+            ("event", 14),
+            ("event", 0),
+        ];
         assert_eq!(seen, expected);
         assert_eq!(messages[0]["node"], "n1");
     }

@@ -14,7 +14,10 @@ async fn until(out: &Out, word: &str) -> Vec<Value> {
     loop {
         let texts = out.history.all().texts;
         if texts.iter().any(|text| text.contains(word)) {
-            return texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+            return texts
+                .iter()
+                .map(|text| serde_json::from_str(text).unwrap())
+                .collect();
         }
         assert!(start.elapsed() < PATIENCE, "no {word:?} in {texts:#?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -26,8 +29,14 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
     const PODS: &str = "/api/v1/namespaces/hostloop/pods";
     let api = FakeApi::default();
     let claim = json!({"spec": {"volumeName": "pv"}});
-    api.set("/api/v1/namespaces/demo/persistentvolumeclaims/data", claim.clone());
-    api.set("/api/v1/namespaces/demo/persistentvolumeclaims/theirs", json!({}));
+    api.set(
+        "/api/v1/namespaces/demo/persistentvolumeclaims/data",
+        claim.clone(),
+    );
+    api.set(
+        "/api/v1/namespaces/demo/persistentvolumeclaims/theirs",
+        json!({}),
+    );
     api.set("/api/v1/namespaces/other/persistentvolumeclaims/far", claim);
     api.set(
         "/api/v1/persistentvolumes/pv",
@@ -53,16 +62,27 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
     assert_eq!(lists.len(), 1, "{lists:?}");
 
     let problem = |about: &str| -> String {
-        let found = messages.iter().find(|m| m["type"] == "problem" && m["about"] == about);
-        found.unwrap_or_else(|| panic!("no {about:?}"))["text"].as_str().unwrap().to_owned()
+        let found = messages
+            .iter()
+            .find(|m| m["type"] == "problem" && m["about"] == about);
+        found.unwrap_or_else(|| panic!("no {about:?}"))["text"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     let attachments = problem("watching volumeattachments.storage.k8s.io");
-    assert!(attachments.contains("you may not list volumeattachments"), "{attachments}");
+    assert!(
+        attachments.contains("you may not list volumeattachments"),
+        "{attachments}"
+    );
     for about in ["the events of node n1", "the report of node n1"] {
         assert!(problem(about).contains("you may not create pods/exec in namespace hostloop"));
     }
     let others = problem("watching persistentvolumeclaims");
-    assert!(others.contains("list persistentvolumeclaims in the whole cluster"), "{others}");
+    assert!(
+        others.contains("list persistentvolumeclaims in the whole cluster"),
+        "{others}"
+    );
     let claims: Vec<_> = messages
         .iter()
         .filter(|message| message["kind"] == "PersistentVolumeClaim")
@@ -70,7 +90,11 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
         .collect();
     assert_eq!(claims, ["demo/data"]);
     // The kinds of snapshots are not served, which is not a problem.
-    assert!(!messages.iter().any(|message| message.to_string().contains("snapshot")));
+    assert!(
+        !messages
+            .iter()
+            .any(|message| message.to_string().contains("snapshot"))
+    );
 }
 
 #[tokio::test]
@@ -80,7 +104,11 @@ async fn a_pod_that_goes_is_a_problem_until_its_node_has_another() {
     api.set(PODS, node_pod("hostloop-a", "n1"));
     let out = Out::new();
     let join = Join::of_cluster(&cluster_of(&api), &out);
-    assert!(join.hello().contains("\"driver\":\"hostloop.csi.dev\""), "{}", join.hello());
+    assert!(
+        join.hello().contains("\"driver\":\"hostloop.csi.dev\""),
+        "{}",
+        join.hello()
+    );
     until(&out, "the events of node n1").await;
     api.take("pods/hostloop-a");
     until(&out, "pod hostloop-a is gone").await;
@@ -96,7 +124,11 @@ async fn a_driver_without_a_cluster() {
     let join = Join::of_driver(&arguments(&[]), &endpoint, &out);
     let messages = until(&out, "csi.events.sock").await;
     assert_eq!(messages[0]["type"], "problem");
-    assert!(join.hello().contains("\"endpoint\":\"unix:///"), "{}", join.hello());
+    assert!(
+        join.hello().contains("\"endpoint\":\"unix:///"),
+        "{}",
+        join.hello()
+    );
     let listener = tokio::net::UnixListener::bind(directory.path().join("csi.events.sock"));
     let process = hostloop_events::serve::Process {
         process: "node".to_owned(),
@@ -104,11 +136,21 @@ async fn a_driver_without_a_cluster() {
         version: "1".to_owned(),
     };
     let stop = std::future::pending();
-    tokio::spawn(hostloop_events::serve::serve(listener.unwrap(), process, stop));
+    tokio::spawn(hostloop_events::serve::serve(
+        listener.unwrap(),
+        process,
+        stop,
+    ));
     hostloop_events::work::lease("lease-of-this-test", true);
     let messages = until(&out, "lease-of-this-test").await;
-    let event = messages.iter().find(|m| m["event"]["about"] == "lease-of-this-test").unwrap();
-    assert_eq!((&event["node"], &event["event"]["name"]), (&json!("n1"), &json!("acquired")));
+    let event = messages
+        .iter()
+        .find(|m| m["event"]["about"] == "lease-of-this-test")
+        .unwrap();
+    assert_eq!(
+        (&event["node"], &event["event"]["name"]),
+        (&json!("n1"), &json!("acquired"))
+    );
     assert!(messages.iter().any(|message| message["type"] == "solved"));
 }
 
@@ -118,7 +160,9 @@ fn the_page_of_a_file_replaces_the_one_of_the_build() {
     std::fs::write(file.path(), "<p>changed").unwrap();
     let path = file.path().to_str().unwrap();
     assert_eq!(page(&arguments(&["--page", path])).unwrap(), "<p>changed");
-    let missing = page(&arguments(&["--page", "/nowhere"])).unwrap_err().to_string();
+    let missing = page(&arguments(&["--page", "/nowhere"]))
+        .unwrap_err()
+        .to_string();
     assert!(missing.starts_with("page /nowhere: "), "{missing}");
     match page(&arguments(&[])) {
         Ok(built_in) => assert!(built_in.contains("<!--recording-->")),

@@ -40,7 +40,10 @@ pub(super) async fn watch(cluster: Cluster, kind: Kind, out: Out) {
         for namespace in &namespaces {
             match watch.run(&cluster, namespace).await {
                 End::Forbidden(error) => {
-                    watch.out.problems.found(&watch.about(namespace), &error.to_string());
+                    watch
+                        .out
+                        .problems
+                        .found(&watch.about(namespace), &error.to_string());
                 }
                 End::NotServed => {
                     watch.out.problems.solved(&watch.about(namespace));
@@ -66,7 +69,12 @@ impl Watch {
             driver: cluster.driver_name.clone(),
             system_namespace: cluster.system_namespace.clone(),
         };
-        Watch { kind, names, out, known: BTreeMap::new() }
+        Watch {
+            kind,
+            names,
+            out,
+            known: BTreeMap::new(),
+        }
     }
 
     fn about(&self, namespace: &Option<String>) -> String {
@@ -83,7 +91,13 @@ impl Watch {
 
     /// Watches in a namespace, or in all.
     async fn run(&mut self, cluster: &Cluster, namespace: &Option<String>) -> End {
-        let Kind { group, version, kind, plural, .. } = self.kind;
+        let Kind {
+            group,
+            version,
+            kind,
+            plural,
+            ..
+        } = self.kind;
         let gvk = GroupVersionKind::gvk(group, version, kind);
         let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
         let client = cluster.client.clone();
@@ -91,7 +105,9 @@ impl Watch {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         };
-        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut events = watcher(api, watcher::Config::default())
+            .default_backoff()
+            .boxed();
         // Objects of the list that the watcher reads first, or again after a failure.
         let mut listed = BTreeSet::new();
         while let Some(event) = events.next().await {
@@ -125,7 +141,9 @@ impl Watch {
             error @ ApiError::Forbidden { .. } => Some(End::Forbidden(error)),
             ApiError::NotFound { .. } | ApiError::NotServed(_) => Some(End::NotServed),
             error => {
-                self.out.problems.found(&self.about(namespace), &error.to_string());
+                self.out
+                    .problems
+                    .found(&self.about(namespace), &error.to_string());
                 None
             }
         }
@@ -192,7 +210,12 @@ mod tests {
         let messages = texts.iter().map(|text| {
             let json: Value = serde_json::from_str(text).unwrap();
             let word = |field: &str| json[field].as_str().unwrap_or_default().to_owned();
-            format!("{}{} {}", word("op"), word("type").replace("object", ""), word("key"))
+            format!(
+                "{}{} {}",
+                word("op"),
+                word("type").replace("object", ""),
+                word("key")
+            )
         });
         messages.collect()
     }
@@ -209,13 +232,22 @@ mod tests {
         let mut watch = Watch::new(
             &cluster_of(&FakeApi::default()),
             // Every node concerns hostloop.
-            *crate::kubectl::ui::kinds::KINDS.iter().find(|kind| kind.kind == "Node").unwrap(),
+            *crate::kubectl::ui::kinds::KINDS
+                .iter()
+                .find(|kind| kind.kind == "Node")
+                .unwrap(),
             out.clone(),
         );
         let mut listed = BTreeSet::new();
         let list = |objects: Vec<DynamicObject>| {
-            let applies = objects.into_iter().map(Readable).map(watcher::Event::InitApply);
-            [watcher::Event::Init].into_iter().chain(applies).chain([watcher::Event::InitDone])
+            let applies = objects
+                .into_iter()
+                .map(Readable)
+                .map(watcher::Event::InitApply);
+            [watcher::Event::Init]
+                .into_iter()
+                .chain(applies)
+                .chain([watcher::Event::InitDone])
         };
         let first = list(vec![object("a", 1), object("b", 1), object("c", 1)]);
         let second = list(vec![object("a", 1), object("b", 2)]);

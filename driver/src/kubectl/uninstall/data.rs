@@ -30,7 +30,10 @@ pub(super) fn lines(installed: &Option<Installed>, driver: &str) -> Vec<String> 
 fn pool(pool: &Pool) -> String {
     match pool.is_device() {
         true => {
-            format!("{}: pool {}, a filesystem on the device: wipefs -a {0}", pool.path, pool.name)
+            format!(
+                "{}: pool {}, a filesystem on the device: wipefs -a {0}",
+                pool.path, pool.name
+            )
         }
         false => pool_line(&pool.name, &pool.path),
     }
@@ -49,20 +52,34 @@ mod tests {
     fn each_thing_has_its_command() {
         let installed = Installed {
             kubelet_dir: Some("/k".to_owned()),
-            pools: vec!["a=/srv/a,inline".parse().unwrap(), "b=/dev/sdb".parse().unwrap()],
+            pools: vec![
+                "a=/srv/a,inline".parse().unwrap(),
+                "b=/dev/sdb".parse().unwrap(),
+            ],
             image: Some("i:1".to_owned()),
             ..Installed::default()
         };
         let lines = lines(&Some(installed), "d").join("\n");
         has(
             &lines,
-            &["rm -r /srv/a", "wipefs -a /dev/sdb", "rm -r /k/plugins/d", "crictl rmi i:1"],
+            &[
+                "rm -r /srv/a",
+                "wipefs -a /dev/sdb",
+                "rm -r /k/plugins/d",
+                "crictl rmi i:1",
+            ],
         );
     }
 
     #[test]
     fn without_a_daemon_set_there_are_defaults() {
         let lines = lines(&None, "d").join("\n");
-        has(&lines, &["rm -r /var/lib/hostloop", "rm -r /var/lib/kubelet/plugins/d"]);
+        has(
+            &lines,
+            &[
+                "rm -r /var/lib/hostloop",
+                "rm -r /var/lib/kubelet/plugins/d",
+            ],
+        );
     }
 }

@@ -24,10 +24,16 @@ pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(
 async fn find(cluster: &Cluster, objects: &mut Objects) -> Result<Vec<String>, ApiError> {
     let driver = cluster.driver_name.as_str();
     let volumes: Vec<PersistentVolume> = objects.list(("v1", "PersistentVolume"), "", "").await?;
-    let mut left: Vec<String> = volumes.iter().filter_map(|one| volume(one, driver)).collect();
+    let mut left: Vec<String> = volumes
+        .iter()
+        .filter_map(|one| volume(one, driver))
+        .collect();
     for (version, kind) in [
         ("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent"),
-        ("groupsnapshot.storage.k8s.io/v1", "VolumeGroupSnapshotContent"),
+        (
+            "groupsnapshot.storage.k8s.io/v1",
+            "VolumeGroupSnapshotContent",
+        ),
     ] {
         let contents: Vec<Value> = objects.list((version, kind), "", "").await?;
         left.extend(contents.iter().filter_map(|one| content(one, driver)));
@@ -42,9 +48,16 @@ fn volume(volume: &PersistentVolume, driver: &str) -> Option<String> {
     handle(volume, driver)?;
     let name = volume.name_any();
     let claim = volume.spec.as_ref()?.claim_ref.as_ref().and_then(|claim| {
-        Some(format!("{}/{}", claim.namespace.as_deref()?, claim.name.as_deref()?))
+        Some(format!(
+            "{}/{}",
+            claim.namespace.as_deref()?,
+            claim.name.as_deref()?
+        ))
     });
-    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = volume
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     Some(match (claim, phase) {
         (Some(claim), Some("Released")) => {
             format!("PersistentVolume {name} (its claim {claim} is deleted)")
@@ -80,7 +93,11 @@ fn inline(pod: &Pod, driver: &str) -> Option<String> {
 
 /// What the error says: the first of them, and the number of the others.
 pub(super) fn sentence(left: &[String]) -> String {
-    let named: String = left.iter().take(NAMED).map(|one| format!("\n  {one}")).collect();
+    let named: String = left
+        .iter()
+        .take(NAMED)
+        .map(|one| format!("\n  {one}"))
+        .collect();
     let others = match left.len().saturating_sub(NAMED) {
         0 => String::new(),
         others => format!("\n  and {others} more"),
@@ -111,9 +128,18 @@ mod tests {
         };
         let claim = || json!({"namespace": "n", "name": "c"});
         for (got, said) in [
-            (one("d", claim(), "Bound"), Some("PersistentVolume v of claim n/c")),
-            (one("d", claim(), "Released"), Some("PersistentVolume v (its claim n/c is deleted)")),
-            (one("d", json!(null), "Available"), Some("PersistentVolume v")),
+            (
+                one("d", claim(), "Bound"),
+                Some("PersistentVolume v of claim n/c"),
+            ),
+            (
+                one("d", claim(), "Released"),
+                Some("PersistentVolume v (its claim n/c is deleted)"),
+            ),
+            (
+                one("d", json!(null), "Available"),
+                Some("PersistentVolume v"),
+            ),
             (one("other", claim(), "Bound"), None),
         ] {
             assert_eq!(got.as_deref(), said);
@@ -130,7 +156,10 @@ mod tests {
         assert_eq!(content(&object, "other"), None);
         let pod: Pod = read(json!({"metadata": {"name": "p", "namespace": "n"},
             "spec": {"volumes": [{"csi": {"driver": "d"}}]}}));
-        assert_eq!(inline(&pod, "d").as_deref(), Some("Pod n/p with an inline volume"));
+        assert_eq!(
+            inline(&pod, "d").as_deref(),
+            Some("Pod n/p with an inline volume")
+        );
         assert_eq!(inline(&pod, "other"), None);
     }
 
@@ -139,7 +168,10 @@ mod tests {
         let all: Vec<String> = (0..13).map(|n| format!("PersistentVolume v{n}")).collect();
         let said = sentence(&all);
         assert!(said.starts_with("13 objects are left"), "{said}");
-        assert!(said.contains("\n  PersistentVolume v9\n  and 3 more\n"), "{said}");
+        assert!(
+            said.contains("\n  PersistentVolume v9\n  and 3 more\n"),
+            "{said}"
+        );
         assert!(sentence(&all[..1]).starts_with("1 object is left"));
         assert!(!sentence(&all[..10]).contains("more"));
     }

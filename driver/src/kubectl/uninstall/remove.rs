@@ -15,8 +15,16 @@ use crate::kubectl::{Cluster, NAME_LABEL};
 
 /// The kinds of everything that `install` may apply, and the namespaces of it.
 fn kinds() -> (BTreeSet<(String, String)>, BTreeSet<String>) {
-    let snapshots = Snapshots { class: true, group_class: true, controller: true };
-    let all = Settings { snapshots, ..Settings::default() }.objects();
+    let snapshots = Snapshots {
+        class: true,
+        group_class: true,
+        controller: true,
+    };
+    let all = Settings {
+        snapshots,
+        ..Settings::default()
+    }
+    .objects();
     let keys = || all.iter().map(ObjectKey::of);
     let kinds = keys().map(|key| (key.version, key.kind)).collect();
     (kinds, keys().map(|key| key.namespace).collect())
@@ -65,8 +73,11 @@ pub(super) async fn remove_rest(
     rest.sort_by_key(order);
     let namespace = cluster.system_namespace.as_str();
     let pods: Vec<Pod> = objects.list(("v1", "Pod"), namespace, "").await?;
-    let foreign: Vec<String> =
-        pods.iter().filter(|pod| is_foreign(pod)).map(|p| p.name_any()).collect();
+    let foreign: Vec<String> = pods
+        .iter()
+        .filter(|pod| is_foreign(pod))
+        .map(|p| p.name_any())
+        .collect();
     let mut kept = Vec::new();
     for object in &rest {
         let key = ObjectKey::of(object);
@@ -88,7 +99,9 @@ pub(super) async fn until_gone(cluster: &Cluster, objects: &mut Objects) -> Resu
     let end = Instant::now() + END;
     while objects.get(&namespace).await?.is_some() {
         if Instant::now() >= end {
-            return Err(Error::NamespaceStays { name: namespace.name });
+            return Err(Error::NamespaceStays {
+                name: namespace.name,
+            });
         }
         sleep(Duration::from_millis(500)).await;
     }
@@ -145,7 +158,9 @@ pub(super) async fn definitions(asked: bool, cluster: &mut Objects) -> Result<Ve
 async fn first_object(stored: &Value, cluster: &mut Objects) -> Result<Option<Value>, ApiError> {
     let spec = &stored["spec"];
     let versions = spec["versions"].as_array().into_iter().flatten();
-    let served = versions.into_iter().find(|version| version["served"] == true);
+    let served = versions
+        .into_iter()
+        .find(|version| version["served"] == true);
     let (group, kind) = (spec["group"].as_str(), spec["names"]["kind"].as_str());
     let name = served.and_then(|version| version["name"].as_str());
     let (Some(group), Some(kind), Some(name)) = (group, kind, name) else {
@@ -168,8 +183,14 @@ mod tests {
             .map(|kind| json!({"kind": kind}))
             .to_vec();
         all.sort_by_key(order);
-        let kinds: Vec<String> = all.iter().map(|object| ObjectKey::of(object).kind).collect();
-        assert_eq!(kinds, ["DaemonSet", "Deployment", "Role", "CSIDriver", "Namespace"]);
+        let kinds: Vec<String> = all
+            .iter()
+            .map(|object| ObjectKey::of(object).kind)
+            .collect();
+        assert_eq!(
+            kinds,
+            ["DaemonSet", "Deployment", "Role", "CSIDriver", "Namespace"]
+        );
     }
 
     #[test]
@@ -189,18 +210,32 @@ mod tests {
     #[test]
     fn the_kinds_of_everything_that_is_applied() {
         let (kinds, namespaces) = kinds();
-        assert!(kinds.iter().any(|(_, kind)| kind == "VolumeGroupSnapshotClass"));
+        assert!(
+            kinds
+                .iter()
+                .any(|(_, kind)| kind == "VolumeGroupSnapshotClass")
+        );
         assert!(kinds.len() > 14, "{kinds:?}");
-        assert!(["", "hostloop", "kube-system"].iter().all(|one| namespaces.contains(*one)));
+        assert!(
+            ["", "hostloop", "kube-system"]
+                .iter()
+                .all(|one| namespaces.contains(*one))
+        );
     }
 
     #[test]
     fn pods_of_others() {
-        for (name, is_other) in
-            [("hostloop", false), ("hostloop-controller", false), ("prometheus", true)]
-        {
+        for (name, is_other) in [
+            ("hostloop", false),
+            ("hostloop-controller", false),
+            ("prometheus", true),
+        ] {
             let pod = json!({"metadata": {"labels": {"app.kubernetes.io/name": name}}});
-            assert_eq!(is_foreign(&serde_json::from_value(pod).unwrap()), is_other, "{name}");
+            assert_eq!(
+                is_foreign(&serde_json::from_value(pod).unwrap()),
+                is_other,
+                "{name}"
+            );
         }
         assert!(is_foreign(&Pod::default()));
     }

@@ -5,13 +5,24 @@ use super::*;
 use crate::kubectl::manifests::{Settings, Snapshots, crds};
 use crate::kubectl::test_objects::{cluster_of, writes};
 
-const YES: Args = Args { data: false, crds: false, yes: true };
+const YES: Args = Args {
+    data: false,
+    crds: false,
+    yes: true,
+};
 
 /// A cluster in which everything is installed.
 fn installed() -> FakeApi {
     let server = FakeApi::default();
-    let snapshots = Snapshots { class: true, group_class: true, controller: true };
-    let settings = Settings { snapshots, ..Settings::default() };
+    let snapshots = Snapshots {
+        class: true,
+        group_class: true,
+        controller: true,
+    };
+    let settings = Settings {
+        snapshots,
+        ..Settings::default()
+    };
     for object in crds().into_iter().chain(settings.objects()) {
         server.put(object);
     }
@@ -27,15 +38,26 @@ fn volume() -> Value {
 #[tokio::test]
 async fn everything_but_the_definitions_is_removed() {
     let server = installed();
-    server.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-        "metadata": {"name": "standard"}}));
+    server.put(
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "standard"}}),
+    );
     run(&YES, &cluster_of(&server)).await.unwrap();
     let removed = writes(&server);
     assert!(removed.len() > 45, "{removed:?}");
-    assert!(removed[..4].iter().all(|write| write.contains("classes/")), "{removed:?}");
-    assert_eq!(removed.last().map(String::as_str), Some("DELETE namespaces/hostloop"));
+    assert!(
+        removed[..4].iter().all(|write| write.contains("classes/")),
+        "{removed:?}"
+    );
+    assert_eq!(
+        removed.last().map(String::as_str),
+        Some("DELETE namespaces/hostloop")
+    );
     assert_eq!(server.all("storageclasses").len(), 1);
-    assert_eq!(server.all("roles").len() + server.all("clusterroles").len(), 0);
+    assert_eq!(
+        server.all("roles").len() + server.all("clusterroles").len(),
+        0
+    );
     assert_eq!(server.all("customresourcedefinitions").len(), 6);
     // Again: nothing is left to remove.
     run(&YES, &cluster_of(&server)).await.unwrap();
@@ -56,7 +78,10 @@ async fn volumes_that_are_left_prevent_it() {
     ] {
         let server = installed();
         server.put(object);
-        let error = run(&YES, &cluster_of(&server)).await.unwrap_err().to_string();
+        let error = run(&YES, &cluster_of(&server))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(said), "{error}");
         assert_eq!(writes(&server), Vec::<String>::new());
     }
@@ -66,11 +91,16 @@ async fn volumes_that_are_left_prevent_it() {
 async fn definitions_are_removed_if_nothing_needs_them() {
     let args = Args { crds: true, ..YES };
     let server = installed();
-    server.put(json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-        "metadata": {"name": "of-another-driver"}, "driver": "other"}));
+    server.put(
+        json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "of-another-driver"}, "driver": "other"}),
+    );
     run(&args, &cluster_of(&server)).await.unwrap();
     let left = server.all("customresourcedefinitions");
-    let names: Vec<&Value> = left.iter().map(|object| &object["metadata"]["name"]).collect();
+    let names: Vec<&Value> = left
+        .iter()
+        .map(|object| &object["metadata"]["name"])
+        .collect();
     assert_eq!(names, ["volumesnapshotclasses.snapshot.storage.k8s.io"]);
 }
 
@@ -90,7 +120,10 @@ async fn what_helm_installed_stays() {
     let mut daemon_set = server.all("daemonsets").remove(0);
     daemon_set["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("store");
     server.put(daemon_set);
-    let error = run(&YES, &cluster_of(&server)).await.unwrap_err().to_string();
+    let error = run(&YES, &cluster_of(&server))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("helm uninstall store"), "{error}");
 }
 
@@ -98,7 +131,10 @@ async fn what_helm_installed_stays() {
 async fn a_missing_right_is_named() {
     let server = installed();
     server.fault(&["DELETE"], "storageclasses", None, Fault::Refuse(403));
-    let error = run(&YES, &cluster_of(&server)).await.unwrap_err().to_string();
+    let error = run(&YES, &cluster_of(&server))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("you may not delete storageclasses.storage.k8s.io in the whole"),
         "{error}"

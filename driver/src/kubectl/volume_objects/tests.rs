@@ -29,13 +29,22 @@ fn claims_of_the_driver() {
     };
     for (value, is_ours) in [
         (json!({"spec": {"volumeName": "pv"}}), true),
-        (json!({"spec": {"volumeName": "other-pv", "storageClassName": "ours"}}), false),
+        (
+            json!({"spec": {"volumeName": "other-pv", "storageClassName": "ours"}}),
+            false,
+        ),
         (json!({"spec": {"storageClassName": "ours"}}), true),
         (json!({"spec": {"storageClassName": "theirs"}}), false),
         (json!({"spec": {"storageClassName": "gone"}}), false),
         (json!({"spec": {}}), false),
-        (json!({"metadata": {"annotations": {PROVISIONER: DRIVER}}}), true),
-        (json!({"metadata": {"annotations": {PROVISIONER_BETA: DRIVER}}}), true),
+        (
+            json!({"metadata": {"annotations": {PROVISIONER: DRIVER}}}),
+            true,
+        ),
+        (
+            json!({"metadata": {"annotations": {PROVISIONER_BETA: DRIVER}}}),
+            true,
+        ),
         (
             json!({
                 "metadata": {"annotations": {PROVISIONER: "other"}},
@@ -45,7 +54,11 @@ fn claims_of_the_driver() {
         ),
     ] {
         let said = value.to_string();
-        assert_eq!(objects.is_of_driver(&claim(value), DRIVER), is_ours, "{said}");
+        assert_eq!(
+            objects.is_of_driver(&claim(value), DRIVER),
+            is_ours,
+            "{said}"
+        );
     }
 }
 
@@ -71,11 +84,17 @@ fn pods_of_a_claim() {
         ],
         ..Objects::default()
     };
-    for (name, pods) in
-        [("data", vec!["a", "b"]), ("logs", vec!["other"]), ("web-data", vec!["web"])]
-    {
+    for (name, pods) in [
+        ("data", vec!["a", "b"]),
+        ("logs", vec!["other"]),
+        ("web-data", vec!["web"]),
+    ] {
         let claim = claim(json!({"metadata": {"name": name}}));
-        let found: Vec<String> = objects.pods_of(&claim).iter().map(|p| p.name_any()).collect();
+        let found: Vec<String> = objects
+            .pods_of(&claim)
+            .iter()
+            .map(|p| p.name_any())
+            .collect();
         assert_eq!(found, pods, "{name}");
     }
 }
@@ -100,7 +119,11 @@ fn inline_volumes_have_kubelets_handle() {
 fn sizes_and_sources() {
     for (value, size, source) in [
         (json!({}), None, None),
-        (json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}}), Some(1 << 30), None),
+        (
+            json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}}),
+            Some(1 << 30),
+            None,
+        ),
         (
             json!({
                 "spec": {
@@ -134,7 +157,9 @@ async fn lists_without_a_right_are_notes() {
     api.set(&format!("{ns}/persistentvolumeclaims/data"), json!({}));
     api.hide("/api/v1/persistentvolumes", 403);
     api.hide(&format!("{ns}/events"), 403);
-    let objects = Objects::gather(&cluster_of(&api), Some("demo")).await.unwrap();
+    let objects = Objects::gather(&cluster_of(&api), Some("demo"))
+        .await
+        .unwrap();
     assert_eq!(objects.claims.len(), 1);
     assert!(!objects.has_all_volumes);
     assert_eq!(
@@ -154,6 +179,9 @@ async fn a_server_that_fails_ends_the_command() {
     let body = json!({"status": "Failure", "message": "no etcd", "code": 500});
     api.answer("/api/v1/persistentvolumeclaims", 500, body);
     let error = Objects::gather(&cluster_of(&api), None).await.unwrap_err();
-    assert_eq!(error.to_string(), "list persistentvolumeclaims: no etcd (HTTP 500)");
+    assert_eq!(
+        error.to_string(),
+        "list persistentvolumeclaims: no etcd (HTTP 500)"
+    );
     assert_eq!(api.requests().len(), 1);
 }

@@ -16,7 +16,14 @@ fn ext4(mode: AccessMode) -> Capability {
 
 fn flagged(flags: &[&str], mode: AccessMode) -> Capability {
     let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-    Capability { access: Access::Mount { fs: Ext4, flags, group: None }, mode }
+    Capability {
+        access: Access::Mount {
+            fs: Ext4,
+            flags,
+            group: None,
+        },
+        mode,
+    }
 }
 
 /// The specification's table for a second NodePublishVolume, mode by mode.
@@ -52,7 +59,10 @@ fn a_second_publication_follows_the_table() {
 #[test]
 fn another_use_than_staged_is_refused() {
     use AccessMode::*;
-    let xfs = Capability { access: on(Xfs), mode: SingleNodeWriter };
+    let xfs = Capability {
+        access: on(Xfs),
+        mode: SingleNodeWriter,
+    };
     let with = |flags: &[&str]| flagged(flags, SingleNodeWriter);
     let label = |flag: &str| with(&["noatime", flag]);
     let table = [
@@ -60,25 +70,50 @@ fn another_use_than_staged_is_refused() {
         (block(SingleNodeWriter), ext4(SingleNodeWriter), false),
         (ext4(SingleNodeWriter), xfs, false),
         (ext4(SingleNodeWriter), with(&["noatime"]), true),
-        (with(&["noatime,context=\"a:c1,c2\""]), label("context=\"a:c1,c2\""), true),
-        (label("context=\"a:c1,c2\""), label("context=\"a:c1,c3\""), false),
+        (
+            with(&["noatime,context=\"a:c1,c2\""]),
+            label("context=\"a:c1,c2\""),
+            true,
+        ),
+        (
+            label("context=\"a:c1,c2\""),
+            label("context=\"a:c1,c3\""),
+            false,
+        ),
         (label("context=\"a:c1,c2\""), with(&["noatime"]), false),
         (with(&["noatime"]), label("fscontext=a"), false),
         (ext4(SingleNodeWriter), ext4(SingleNodeMultiWriter), false),
-        (ext4(SingleNodeSingleWriter), ext4(MultiNodeMultiWriter), false),
+        (
+            ext4(SingleNodeSingleWriter),
+            ext4(MultiNodeMultiWriter),
+            false,
+        ),
         (ext4(MultiNodeMultiWriter), ext4(MultiNodeReaderOnly), true),
-        (ext4(SingleNodeMultiWriter), ext4(MultiNodeMultiWriter), true),
+        (
+            ext4(SingleNodeMultiWriter),
+            ext4(MultiNodeMultiWriter),
+            true,
+        ),
     ];
     for (staged, asked, fits) in table {
         let says = |here| {
             let elsewhere = false;
-            code(decide(&staged, &asked, false, Published { here, elsewhere }))
+            code(decide(
+                &staged,
+                &asked,
+                false,
+                Published { here, elsewhere },
+            ))
         };
         let expected = match fits {
             true => (Ok(Publish::Bind), Ok(Publish::Done)),
             false => (Err(FailedPrecondition), Err(AlreadyExists)),
         };
-        assert_eq!((says(None), says(Some(false))), expected, "{staged:?} {asked:?}");
+        assert_eq!(
+            (says(None), says(Some(false))),
+            expected,
+            "{staged:?} {asked:?}"
+        );
     }
 }
 
@@ -97,7 +132,10 @@ fn a_new_flag_ro_holds_for_what_is_published_later() {
         ("ro", "ro", true, exists, done),
     ] {
         let says = |here| {
-            let published = Published { here: Some(here), elsewhere: false };
+            let published = Published {
+                here: Some(here),
+                elsewhere: false,
+            };
             let with = |flag| flagged(&[flag], AccessMode::SingleNodeMultiWriter);
             code(decide(&with(staged), &with(asked), readonly, published))
         };

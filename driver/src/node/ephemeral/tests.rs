@@ -11,7 +11,10 @@ fn size_pool_and_what_kubelet_adds_are_attributes() {
         ("csi.storage.k8s.io/ephemeral", "true"),
         ("csi.storage.k8s.io/serviceAccount.tokens", "{}"),
     ]));
-    let expected = Attributes { size: Some(64 * MI), pool: Some("scratch".to_owned()) };
+    let expected = Attributes {
+        size: Some(64 * MI),
+        pool: Some("scratch".to_owned()),
+    };
     assert_eq!(read, Ok(expected));
     assert_eq!(attributes(&map(&[])), Ok(Attributes::default()));
 }
@@ -61,7 +64,10 @@ fn only_a_pool_that_is_open_is_chosen() {
 
 #[test]
 fn the_size_is_what_is_asked_for_within_the_limits() {
-    let limits = |size| InlineLimits { size, ..InlineLimits::default() };
+    let limits = |size| InlineLimits {
+        size,
+        ..InlineLimits::default()
+    };
     let table = [
         (None, FsType::Ext4, 1024 * MI, Some(1024 * MI)),
         (None, FsType::Ext4, 64 * MI, Some(64 * MI)),
@@ -80,7 +86,10 @@ fn the_size_is_what_is_asked_for_within_the_limits() {
         let expected = expected.ok_or(tonic::Code::OutOfRange);
         assert_eq!(got, expected, "{asked:?} {fs} {most}");
     }
-    refused!(size(Some(u64::MAX), FsType::Ext4, &limits(u64::MAX)), Error::Invalid(_));
+    refused!(
+        size(Some(u64::MAX), FsType::Ext4, &limits(u64::MAX)),
+        Error::Invalid(_)
+    );
 }
 
 #[test]

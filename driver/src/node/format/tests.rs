@@ -6,7 +6,10 @@ use super::*;
 use crate::testkit::code;
 
 fn fs(fs: FsType) -> Probe {
-    Probe::Filesystem { fs, uuid: String::new() }
+    Probe::Filesystem {
+        fs,
+        uuid: String::new(),
+    }
 }
 
 fn unknown() -> Probe {
@@ -14,7 +17,10 @@ fn unknown() -> Probe {
 }
 
 fn unfinished() -> Probe {
-    Probe::Unfinished { fs: FsType::Xfs, uuid: String::new() }
+    Probe::Unfinished {
+        fs: FsType::Xfs,
+        uuid: String::new(),
+    }
 }
 
 const KEEP: Result<FormatStep, Code> = Ok(FormatStep::Keep);

@@ -6,10 +6,22 @@ use crate::testkit::*;
 
 type Rig = crate::testkit::Rig<Model>;
 
-const CLEAN: FsState = FsState { unreplayed: false, needs_check: false };
-const CRASHED: FsState = FsState { unreplayed: true, needs_check: false };
-const ERRORS: FsState = FsState { unreplayed: false, needs_check: true };
-const BOTH: FsState = FsState { unreplayed: true, needs_check: true };
+const CLEAN: FsState = FsState {
+    unreplayed: false,
+    needs_check: false,
+};
+const CRASHED: FsState = FsState {
+    unreplayed: true,
+    needs_check: false,
+};
+const ERRORS: FsState = FsState {
+    unreplayed: false,
+    needs_check: true,
+};
+const BOTH: FsState = FsState {
+    unreplayed: true,
+    needs_check: true,
+};
 
 /// The model refuses tools on a journal that no mount has replayed.
 #[rstest]
@@ -49,7 +61,12 @@ fn no_check_replays_a_journal_because_of_another_error(#[case] state: FsState, #
     rig.stage(&id, "a", &mount("ext4")).unwrap_err();
     assert_eq!(changes(&rig), ["mount"]);
     let path = std::path::Path::new(&image);
-    assert_eq!(rig.kernel.fs_state(path, crate::kernel::FsType::Ext4).unwrap(), state);
+    assert_eq!(
+        rig.kernel
+            .fs_state(path, crate::kernel::FsType::Ext4)
+            .unwrap(),
+        state
+    );
     rig.stage(&id, "a", &mount("ext4")).unwrap();
 }
 

@@ -15,7 +15,10 @@ fn a_request_is_judged_by_what_the_kernel_still_shows() {
         mounted_at: mounted.iter().map(PathBuf::from).collect(),
     };
     let (ext4, block) = (mounted(), raw());
-    let xfs = Capability { access: on(FsType::Xfs), ..mounted() };
+    let xfs = Capability {
+        access: on(FsType::Xfs),
+        ..mounted()
+    };
     let nothing = seen(false, &[]);
     let idle = seen(true, &[]);
     let at_a = seen(true, &["/a"]);
@@ -51,8 +54,11 @@ fn a_request_is_judged_by_what_the_kernel_still_shows() {
         (staged("/a", &block), &idle, "/a", &ext4, exists),
     ];
     for (stage, seen, path, capability, expected) in table {
-        let requested =
-            Requested { path: path.into(), capability: capability.clone(), read_only: false };
+        let requested = Requested {
+            path: path.into(),
+            capability: capability.clone(),
+            read_only: false,
+        };
         let got = code(decide(stage.as_deref(), seen, &requested));
         assert_eq!(got, expected, "{stage:?} {seen:?} {path} {capability:?}");
     }

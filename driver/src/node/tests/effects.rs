@@ -11,9 +11,19 @@ fn the_order_is_attach_format_mount() {
     let rig = Rig::new();
     let cap = mount("");
     let id = rig.unformatted(new_volume(ext4(), 16 * MI));
-    assert_eq!(rig.kernel.take_effects(), ["mkfs"], "CreateVolume makes the filesystem");
+    assert_eq!(
+        rig.kernel.take_effects(),
+        ["mkfs"],
+        "CreateVolume makes the filesystem"
+    );
     rig.stage(id, "a", &cap).unwrap();
-    let expected = ["loop.attach", "loop.read-ahead", "mkfs", "loop.flush", "mount"];
+    let expected = [
+        "loop.attach",
+        "loop.read-ahead",
+        "mkfs",
+        "loop.flush",
+        "mount",
+    ];
     assert_eq!(rig.kernel.take_effects(), expected);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &cap).unwrap();
@@ -48,7 +58,10 @@ fn a_call_looks_at_loop_devices_and_mounts_as_often_as_it_must() {
         rig.stage(&id, "a", &cap).unwrap();
         looks_of("stage: first, and before the attach", (2, 1));
         rig.stage(&id, "a", &cap).unwrap();
-        looks_of("stage again; a block volume also looks before the attach", (1 + block_only, 1));
+        looks_of(
+            "stage again; a block volume also looks before the attach",
+            (1 + block_only, 1),
+        );
         for what in ["publish", "publish again"] {
             rig.publish(&id, "a", "p", &cap, false).unwrap();
             looks_of(what, (1, 1));
@@ -66,7 +79,10 @@ fn a_call_looks_at_loop_devices_and_mounts_as_often_as_it_must() {
         looks_of("unpublish: before and after the unmount", (1, 2));
         rig.unpublish(&id, "r").unwrap();
         let expected = (1 + block_only, 2 + block_only);
-        looks_of("unpublish read-only; a block volume also looks before the detach", expected);
+        looks_of(
+            "unpublish read-only; a block volume also looks before the detach",
+            expected,
+        );
         rig.unstage(&id, "a").unwrap();
         looks_of("unstage", (1, 1));
         rig.delete(&id).unwrap();

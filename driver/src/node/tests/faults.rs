@@ -30,8 +30,15 @@ const EFFECTS: [&str; 10] = [
 ];
 
 /// All kernel operations of the service that only read.
-const QUESTIONS: [&str; 7] =
-    ["loops", "loop_info", "loop_open", "loop_size", "mounts", "probe", "fs_size"];
+const QUESTIONS: [&str; 7] = [
+    "loops",
+    "loop_info",
+    "loop_open",
+    "loop_size",
+    "mounts",
+    "probe",
+    "fs_size",
+];
 
 /// Runs `test` for each life, each operation, and each call of it (1 is the first) until `test`
 /// returns false: the life has fewer such calls, or a failure has no effect. Returns the number of

@@ -21,7 +21,9 @@ fn enlarged(bytes: u64) -> (Rig, VolumeId) {
 
 fn filesystem_bytes(rig: &Rig, id: VolumeId) -> u64 {
     let device = loop_path(rig.device(id).minor);
-    rig.kernel.fs_size(&rig.staging("a"), &device, FsType::Ext4).unwrap()
+    rig.kernel
+        .fs_size(&rig.staging("a"), &device, FsType::Ext4)
+        .unwrap()
 }
 
 /// The reasons of a volume's conditions.
@@ -48,7 +50,10 @@ fn an_ext4_beyond_its_limit_is_mounted_as_it_is() {
         rig.unstage(id, "a").unwrap();
     }
     let effects = rig.kernel.take_effects();
-    assert!(!effects.contains(&"grow") && !effects.contains(&"check-whole"), "{effects:?}");
+    assert!(
+        !effects.contains(&"grow") && !effects.contains(&"check-whole"),
+        "{effects:?}"
+    );
 
     // With the right, it grows.
     rig.kernel.withhold_growth(false);
@@ -65,7 +70,10 @@ fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
     assert_eq!(filesystem_bytes(&rig, id), 8 * GI);
     let effects = rig.kernel.take_effects();
     let order = ["check-whole", "grow", "loop.flush", "mount"].map(|op| {
-        effects.iter().position(|e| *e == op).unwrap_or_else(|| panic!("no {op}: {effects:?}"))
+        effects
+            .iter()
+            .position(|e| *e == op)
+            .unwrap_or_else(|| panic!("no {op}: {effects:?}"))
     });
     assert!(order.is_sorted(), "{effects:?}");
     assert_eq!(rig.record(id).growth, None);
@@ -76,7 +84,10 @@ fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
 
     // In use, it waits for the next staging, and health says so meanwhile.
     rig.node.pools.expand_volume(&id, 9 * GI).unwrap();
-    refused!(rig.expand(id, &rig.staging("a"), 9 * GI), Error::FailedPrecondition(_));
+    refused!(
+        rig.expand(id, &rig.staging("a"), 9 * GI),
+        Error::FailedPrecondition(_)
+    );
     assert_eq!(reasons(&rig, id), ["FilesystemSmaller"]);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &cap).unwrap();
@@ -88,9 +99,13 @@ fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
 #[test]
 fn an_ext4_that_is_mounted_read_only_is_not_grown() {
     let (rig, id) = enlarged(GI);
-    rig.stage(id, "a", &with_flags(mount("ext4"), &["ro", "noload"])).unwrap();
+    rig.stage(id, "a", &with_flags(mount("ext4"), &["ro", "noload"]))
+        .unwrap();
     let effects = rig.kernel.take_effects();
-    assert!(!effects.contains(&"grow") && !effects.contains(&"check-whole"), "{effects:?}");
+    assert!(
+        !effects.contains(&"grow") && !effects.contains(&"check-whole"),
+        "{effects:?}"
+    );
     assert_eq!(filesystem_bytes(&rig, id), 8 * MI);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
@@ -100,9 +115,12 @@ fn an_ext4_that_is_mounted_read_only_is_not_grown() {
 /// A failed growth leaves a filesystem that only the driver can repair.
 #[test]
 fn a_growth_that_fails_is_mended_and_the_volume_is_mounted() {
-    for (op, afterwards) in
-        [("check-whole", false), ("grow", false), ("grow", true), ("loop.flush", false)]
-    {
+    for (op, afterwards) in [
+        ("check-whole", false),
+        ("grow", false),
+        ("grow", true),
+        ("loop.flush", false),
+    ] {
         let what = format!("{op}, afterwards: {afterwards}");
         let (rig, id) = enlarged(GI);
         let cap = mount("ext4");
@@ -111,7 +129,8 @@ fn a_growth_that_fails_is_mended_and_the_volume_is_mounted() {
         } else {
             rig.kernel.fail(op, 1, libc::EIO);
         }
-        rig.stage(id, "a", &cap).unwrap_or_else(|e| panic!("{what}: {e}"));
+        rig.stage(id, "a", &cap)
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(rig.record(id).growth, None, "{what}");
         if op != "loop.flush" {
             assert!(filesystem_bytes(&rig, id) < GI, "{what}");
@@ -134,18 +153,27 @@ fn an_interrupted_growth_is_completed_by_the_next_staging() {
         let cap = mount("ext4");
         rig.kernel.fail_afterwards(killed, 1, libc::EIO);
         rig.kernel.fail("mend", 1, libc::EIO);
-        refused!(rig.stage(id, "a", &cap), Error::Kernel(KernelError::Io { .. }));
+        refused!(
+            rig.stage(id, "a", &cap),
+            Error::Kernel(KernelError::Io { .. })
+        );
         let intent = rig.record(id).growth.clone().expect("an intent");
         assert_eq!(intent.begun, killed != "check-whole", "{killed}");
         let rig = rig.restarted();
 
         // A copy would not be mended.
         let source = Some(Source::Volume(id));
-        let copy = NewVolume { source, ..new_volume(ext4(), GI) };
+        let copy = NewVolume {
+            source,
+            ..new_volume(ext4(), GI)
+        };
         let pool = rig.node.pools.named(None).unwrap();
         let refused = rig.node.pools.create_volume(&pool, copy).unwrap_err();
         assert!(refused.to_string().contains("was interrupted"), "{refused}");
-        rig.node.pools.create_snapshot(&id, "s", &Default::default()).unwrap_err();
+        rig.node
+            .pools
+            .create_snapshot(&id, "s", &Default::default())
+            .unwrap_err();
 
         rig.stage(id, "a", &cap).unwrap();
         assert_eq!(filesystem_bytes(&rig, id), GI, "{killed}");
@@ -163,7 +191,10 @@ fn a_device_is_not_staged_while_a_growth_is_interrupted() {
     rig.kernel.withhold_growth(true);
     let mut new = new_volume(ext4(), 8 * MI);
     let mode = new.capabilities[0].mode;
-    new.capabilities.push(Capability { access: Access::Block, mode });
+    new.capabilities.push(Capability {
+        access: Access::Block,
+        mode,
+    });
     let id = rig.create(new);
     rig.node.pools.expand_volume(&id, GI).unwrap();
     rig.kernel.fail_afterwards("grow", 1, libc::EIO);
@@ -192,7 +223,10 @@ fn a_mounted_filesystem_that_fails_to_grow_stays_mounted() {
         assert_eq!(reasons(&rig, id), ["FilesystemSmaller"], "{fs}");
         // What may succeed later keeps its code.
         rig.kernel.fail("grow", 1, libc::EIO);
-        refused!(rig.expand(id, &rig.staging("a"), GI), Error::Kernel(KernelError::Io { .. }));
+        refused!(
+            rig.expand(id, &rig.staging("a"), GI),
+            Error::Kernel(KernelError::Io { .. })
+        );
         rig.stage(id, "a", &cap).unwrap();
         assert_eq!(reasons(&rig, id), [] as [&str; 0], "{fs}");
         assert_eq!(rig.expand(id, &rig.staging("a"), GI).unwrap(), GI);

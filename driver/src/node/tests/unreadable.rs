@@ -31,7 +31,10 @@ fn advice(rig: &Rig) -> Vec<(Kind, String)> {
         Repair::Person(how) | Repair::Itself(how) => how,
         Repair::Recovery => "recovery".to_owned(),
     };
-    check(&survey).into_iter().map(|p| (p.kind, how(p.repair))).collect()
+    check(&survey)
+        .into_iter()
+        .map(|p| (p.kind, how(p.repair)))
+        .collect()
 }
 
 /// A person does what fsck says, while the driver runs and a pod uses the volume.
@@ -49,7 +52,10 @@ fn the_advice_of_fsck_works() {
         let sound = damage(&mut rig, id, "{");
         let found = advice(&rig);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].0 == Kind::RecordUnreadable && found[0].1.contains(advised), "{found:?}");
+        assert!(
+            found[0].0 == Kind::RecordUnreadable && found[0].1.contains(advised),
+            "{found:?}"
+        );
         refused!(rig.stage(id, "b", &cap), Error::Pool(_));
         let leave = |rig: &Rig| {
             rig.unpublish(id, "p").unwrap();
@@ -94,7 +100,9 @@ fn a_record_of_another_volume_or_version_keeps_its_entry() {
         };
         damage(&mut rig, id, &text);
         let refused = rig.delete(&id.to_string());
-        let Err(Error::Pool(why)) = refused else { panic!("{refused:?}") };
+        let Err(Error::Pool(why)) = refused else {
+            panic!("{refused:?}")
+        };
         assert!(why.to_string().contains(what), "{why}");
         assert!(entry(&rig, id).join("image").exists());
         assert!(advice(&rig)[0].1.contains(what));
@@ -106,7 +114,8 @@ fn a_record_of_another_volume_or_version_keeps_its_entry() {
 #[test]
 fn a_pod_leaves_an_inline_volume_with_an_unreadable_record() {
     let mut rig = Rig::new();
-    rig.publish_inline(1, "p", &[("size", "16Mi")], false).unwrap();
+    rig.publish_inline(1, "p", &[("size", "16Mi")], false)
+        .unwrap();
     let id = rig.node.pools.volumes()[0].id;
     damage(&mut rig, id, "{");
     for _ in 0..2 {
@@ -142,7 +151,11 @@ fn a_volume_in_use_without_its_image_is_not_deleted() {
             damage(&mut rig, id, text);
         }
         let refused = rig.delete(&id.to_string());
-        assert_eq!(code(refused), Err(tonic::Code::FailedPrecondition), "{text:?}");
+        assert_eq!(
+            code(refused),
+            Err(tonic::Code::FailedPrecondition),
+            "{text:?}"
+        );
         rig.unstage(id, "a").unwrap();
         rig.delete(&id.to_string()).unwrap();
         assert_eq!(rig.kernel.loops().unwrap(), []);

@@ -72,11 +72,23 @@ fn topology_keys_and_values_are_checked() {
         (&format!("{labels} a b"), "unexpected argument"),
         (&format!("{labels} -"), "not a label key"),
         (&format!("{labels} zone,"), labels),
-        (&format!("{own} --topology A/K=x"), "--topology: A/K is the node's own key"),
-        (&format!("{own} {labels} a/k"), &format!("{labels}: a/k is the node's own")),
+        (
+            &format!("{own} --topology A/K=x"),
+            "--topology: A/K is the node's own key",
+        ),
+        (
+            &format!("{own} {labels} a/k"),
+            &format!("{labels}: a/k is the node's own"),
+        ),
         ("--topology r=1,r=2", "--topology: the key r is given twice"),
-        ("--topology r=1 --topology R=1", "--topology: the key R is given twice"),
-        (&format!("{labels} z,z"), &format!("{labels}: the key z is given twice")),
+        (
+            "--topology r=1 --topology R=1",
+            "--topology: the key R is given twice",
+        ),
+        (
+            &format!("{labels} z,z"),
+            &format!("{labels}: the key z is given twice"),
+        ),
         (
             &format!("--topology z=1 {labels} z"),
             &format!("{labels}: the key z is given twice, by --topology too"),
@@ -113,7 +125,10 @@ fn node_ids_and_pools_are_checked() {
     for (flags, expected) in [
         (format!("--nodeid {long}"), Some("at most 63")),
         (format!("--nodeid {long} --enable-topology=false"), None),
-        (format!("--nodeid {endless} --enable-topology=false"), Some("256 bytes")),
+        (
+            format!("--nodeid {endless} --enable-topology=false"),
+            Some("256 bytes"),
+        ),
         ("--capacity b=1Gi".to_owned(), Some("no pool is named")),
     ] {
         match (read(&flags), expected) {
@@ -141,8 +156,11 @@ fn each_half_of_expansion_can_be_switched_off() {
         ("--disable-node-expansion", true, true, false),
     ] {
         let settings = read(flags).unwrap();
-        let got =
-            (settings.identity.expansion, settings.controller.expansion, settings.node.expansion);
+        let got = (
+            settings.identity.expansion,
+            settings.controller.expansion,
+            settings.node.expansion,
+        );
         assert_eq!(got, (plugin, controller, node), "{flags}");
     }
 }
@@ -167,12 +185,19 @@ fn the_form_of_changed_blocks_can_be_chosen() {
     use controller::MetadataBlocks::*;
     let blocks = |flags| read(flags).unwrap().controller.metadata_blocks;
     assert_eq!(blocks(""), Fixed(4096));
-    assert_eq!(blocks("--snapshot-metadata-block-type=variable_length"), Variable);
+    assert_eq!(
+        blocks("--snapshot-metadata-block-type=variable_length"),
+        Variable
+    );
 }
 
 #[test]
 fn inline_volumes_are_limited_unless_flags_say_otherwise() {
-    let limits = |size, volumes, total| node::InlineLimits { size, volumes, total };
+    let limits = |size, volumes, total| node::InlineLimits {
+        size,
+        volumes,
+        total,
+    };
     const GIB: u64 = 1 << 30;
     for (flags, expected) in [
         ("", limits(GIB, 64, 16 * GIB)),

@@ -68,18 +68,34 @@ fn a_record_is_split_and_joined(#[case] inline: bool, #[case] kept: Option<Box<S
     let joined = other.with_boot_state(&record);
     assert_eq!(joined.capacity_bytes, other.capacity_bytes);
     assert_eq!(joined.freeze, record.freeze);
-    assert_eq!(joined.stage, if inline { other.stage } else { record.stage.clone() });
+    assert_eq!(
+        joined.stage,
+        if inline {
+            other.stage
+        } else {
+            record.stage.clone()
+        }
+    );
 
     let dir = tempfile::tempdir().unwrap();
     let open = std::fs::File::open(dir.path()).unwrap();
     let there = || dir.path().join(FILE).exists();
     let read = |boot: &str| {
         let mut read = durable.clone();
-        add(&mut read, std::os::fd::AsFd::as_fd(&open), Path::new(FILE), boot);
+        add(
+            &mut read,
+            std::os::fd::AsFd::as_fd(&open),
+            Path::new(FILE),
+            boot,
+        );
         read
     };
     let entry = std::os::fd::AsFd::as_fd(&open);
-    write(entry, Some(text(&joined.with_boot_state(&record)).as_bytes())).unwrap();
+    write(
+        entry,
+        Some(text(&joined.with_boot_state(&record)).as_bytes()),
+    )
+    .unwrap();
     assert_eq!(read(BOOT), record);
     assert_eq!(read("another"), durable);
     assert!(there());

@@ -31,19 +31,31 @@ fn books(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
 }
 
 fn reserve() -> Limits {
-    Limits { reserve: Reserve::Percent(5.0), ..limits() }
+    Limits {
+        reserve: Reserve::Percent(5.0),
+        ..limits()
+    }
 }
 
 fn double() -> Limits {
-    Limits { overcommit: 2.0, ..limits() }
+    Limits {
+        overcommit: 2.0,
+        ..limits()
+    }
 }
 
 fn double_with_reserve() -> Limits {
-    Limits { overcommit: 2.0, ..reserve() }
+    Limits {
+        overcommit: 2.0,
+        ..reserve()
+    }
 }
 
 fn capped(gi: u64) -> Limits {
-    Limits { capacity_bytes: Some(gi * GI), ..limits() }
+    Limits {
+        capacity_bytes: Some(gi * GI),
+        ..limits()
+    }
 }
 
 /// The accounting, the limits, and what thin and thick volumes can be promised, in GiB.
@@ -84,7 +96,10 @@ fn promisable_space(
 
 /// Another pool on the filesystem has promised 60 GiB.
 fn shared() -> SpaceUsage {
-    SpaceUsage { others: 60 * GI, ..books(80, 20, 30, 0) }
+    SpaceUsage {
+        others: 60 * GI,
+        ..books(80, 20, 30, 0)
+    }
 }
 
 fn root_reserve() -> SpaceUsage {
@@ -95,7 +110,10 @@ fn root_reserve() -> SpaceUsage {
 
 #[test]
 fn one_volume_is_limited() {
-    let limits = Limits { max_volume_bytes: Some(10 * GI + 5), ..limits() };
+    let limits = Limits {
+        max_volume_bytes: Some(10 * GI + 5),
+        ..limits()
+    };
     let large = capacity(&[books(100, 0, 0, 0)], &limits, Provisioning::Thin, 0);
     assert_eq!((large.available, large.largest), (100 * GI, 10 * GI));
     let small = capacity(&[books(4, 0, 0, 0)], &limits, Provisioning::Thin, 0);
@@ -106,7 +124,10 @@ fn one_volume_is_limited() {
 fn capacity_is_whole_blocks() {
     let mut odd = books(1, 0, 0, 0);
     odd.usage.available_bytes += 4095;
-    assert_eq!(capacity(&[odd], &limits(), Provisioning::Thin, 0).available, GI);
+    assert_eq!(
+        capacity(&[odd], &limits(), Provisioning::Thin, 0).available,
+        GI
+    );
 }
 
 #[test]
@@ -139,9 +160,10 @@ fn a_thick_volume_needs_the_whole_image(
     #[case] lacks: u64,
     #[case] thick: u64,
 ) {
-    let below = below
-        .iter()
-        .map(|(free, unused)| SpaceUsage { unused: unused * GI, ..books(*free, 0, 0, 0) });
+    let below = below.iter().map(|(free, unused)| SpaceUsage {
+        unused: unused * GI,
+        ..books(*free, 0, 0, 0)
+    });
     let all: Vec<_> = std::iter::once(books(60, 0, 0, 0)).chain(below).collect();
     let promised = capacity(&all, &limits(), Provisioning::Thick, lacks * GI);
     assert_eq!(promised.available, thick * GI);
@@ -169,13 +191,22 @@ fn admission(
 }
 
 fn image(id: u128, source: Option<u128>, allocated: u64) -> Image {
-    Image { id: Uuid::from_u128(id), source: source.map(Uuid::from_u128), allocated }
+    Image {
+        id: Uuid::from_u128(id),
+        source: source.map(Uuid::from_u128),
+        allocated,
+    }
 }
 
 #[test]
 fn families_count_once() {
     let lone = [image(1, None, 5), image(2, None, 7)];
-    let family = [image(1, None, 5), image(2, Some(1), 7), image(3, Some(2), 6), image(4, None, 1)];
+    let family = [
+        image(1, None, 5),
+        image(2, Some(1), 7),
+        image(3, Some(2), 6),
+        image(4, None, 1),
+    ];
     let orphans = [image(2, Some(1), 7), image(3, Some(1), 6)];
     let circle = [image(1, Some(2), 5), image(2, Some(1), 7)];
     for (name, images, shared, apart) in [

@@ -57,7 +57,10 @@ fn spec(name: &str, path: &str) -> PoolSpec {
 
 #[test]
 fn pools() {
-    assert_eq!("default=/srv/pool".parse(), Ok(spec("default", "/srv/pool")));
+    assert_eq!(
+        "default=/srv/pool".parse(),
+        Ok(spec("default", "/srv/pool"))
+    );
     assert_eq!("d=/srv//pool/./x/".parse(), Ok(spec("d", "/srv/pool/x")));
     assert_eq!("a.b-c_1=/dev/sdb".parse(), Ok(spec("a.b-c_1", "/dev/sdb")));
     let image = PoolSpec {
@@ -69,7 +72,10 @@ fn pools() {
     };
     let text = "fast=/var/lib/x,image=20Gi,preallocate,inline,capacity=10G";
     assert_eq!(text.parse(), Ok(image));
-    let wiped = PoolSpec { wipe: true, ..spec("d", "/dev/sdb") };
+    let wiped = PoolSpec {
+        wipe: true,
+        ..spec("d", "/dev/sdb")
+    };
     assert_eq!("d=/dev/sdb,wipe".parse(), Ok(wiped));
     let rounded: PoolSpec = "x=/x,image=314572801".parse().unwrap();
     assert_eq!(rounded.image_bytes, Some(314_572_800 + 4096));

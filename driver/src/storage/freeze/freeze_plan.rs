@@ -48,7 +48,10 @@ pub(super) fn steps(
             target.volume
         )));
     }
-    Ok(loops.iter().map(|device| step(target, device, mounts)).collect())
+    Ok(loops
+        .iter()
+        .map(|device| step(target, device, mounts))
+        .collect())
 }
 
 fn step(target: &Target, device: &LoopInfo, mounts: &MountTable) -> FreezeStep {
@@ -76,7 +79,11 @@ mod tests {
     const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 
     fn device(minor: u32) -> LoopInfo {
-        LoopInfo { minor, backing: Some(IMAGE), ..LoopInfo::default() }
+        LoopInfo {
+            minor,
+            backing: Some(IMAGE),
+            ..LoopInfo::default()
+        }
     }
 
     fn mounts(text: &str) -> MountTable {
@@ -133,6 +140,9 @@ mod tests {
             freeze_intent,
         };
         let loops: Vec<LoopInfo> = minors.iter().map(|m| device(*m)).collect();
-        assert_eq!(words(steps(&target, group, &loops, &mounts(EXT4))), expected);
+        assert_eq!(
+            words(steps(&target, group, &loops, &mounts(EXT4))),
+            expected
+        );
     }
 }

@@ -76,7 +76,8 @@ impl Shared {
         let mut state = self.state.lock();
         match until {
             Some(until) => {
-                self.changed.wait_while_until(&mut state, |state| wait(state), until);
+                self.changed
+                    .wait_while_until(&mut state, |state| wait(state), until);
             }
             None => self.changed.wait_while(&mut state, |state| wait(state)),
         }
@@ -109,21 +110,26 @@ impl Freezer {
             return Ok(None);
         };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { order: Order::Prepare, phase: Phase::Preparing }),
+            state: Mutex::new(State {
+                order: Order::Prepare,
+                phase: Phase::Preparing,
+            }),
             changed: Condvar::new(),
         });
         let theirs = Arc::clone(&shared);
         let call = Call::current();
-        std::thread::Builder::new().name("freezer".to_owned()).spawn(move || {
-            let work = || run(&*kernel, &mount, &theirs);
-            let done = match call {
-                Some(call) => call.enter(work),
-                None => work(),
-            };
-            // In this order: a caller that sees the end may start the next thread, or unmount.
-            drop((under_way, mount));
-            theirs.set(Phase::Done(done));
-        })?;
+        std::thread::Builder::new()
+            .name("freezer".to_owned())
+            .spawn(move || {
+                let work = || run(&*kernel, &mount, &theirs);
+                let done = match call {
+                    Some(call) => call.enter(work),
+                    None => work(),
+                };
+                // In this order: a caller that sees the end may start the next thread, or unmount.
+                drop((under_way, mount));
+                theirs.set(Phase::Done(done));
+            })?;
         Ok(Some(Freezer(shared)))
     }
 

@@ -85,7 +85,13 @@ impl<'a> Hold<'a> {
             self.kernel.thaw(&mount)?;
         }
         let freezer = start(self.kernel, &mount, volume, device)?;
-        self.held.push(Held { volume, device, mount, freezer, foreign: false });
+        self.held.push(Held {
+            volume,
+            device,
+            mount,
+            freezer,
+            foreign: false,
+        });
         Ok(())
     }
 
@@ -146,7 +152,9 @@ impl<'a> Hold<'a> {
 
     /// Checks that filesystems that another process froze have stayed frozen until now.
     pub(super) fn check_foreign(&mut self) -> Result<()> {
-        let foreign: Vec<usize> = (0..self.held.len()).filter(|i| self.held[*i].foreign).collect();
+        let foreign: Vec<usize> = (0..self.held.len())
+            .filter(|i| self.held[*i].foreign)
+            .collect();
         if foreign.is_empty() {
             return Ok(());
         }
@@ -246,9 +254,10 @@ fn hanging(volume: VolumeId) -> Error {
 /// The error for a failed freeze, or for a failed write-back before it.
 fn failed(volume: VolumeId, e: &kernel::Error) -> Error {
     match e {
-        kernel::Error::NoSpace { op, path } => {
-            Error::Kernel(kernel::Error::NoSpace { op, path: path.clone() })
-        }
+        kernel::Error::NoSpace { op, path } => Error::Kernel(kernel::Error::NoSpace {
+            op,
+            path: path.clone(),
+        }),
         e => cannot_freeze(volume, &format!("its filesystem can't be frozen: {e}")),
     }
 }

@@ -62,7 +62,12 @@ impl Volume {
     }
 
     fn target(&self) -> Target {
-        Target { volume: self.id, image: self.image, raw_staged: false, freeze_intent: false }
+        Target {
+            volume: self.id,
+            image: self.image,
+            raw_staged: false,
+            freeze_intent: false,
+        }
     }
 }
 
@@ -144,7 +149,10 @@ impl Bench {
         max_freeze: Duration,
         copy: impl FnOnce(&Still) -> Result<T>,
     ) -> Result<T> {
-        let limits = Limits { max_freeze, check: &self.check };
+        let limits = Limits {
+            max_freeze,
+            check: &self.check,
+        };
         quiesced(&self.kernel, targets, &limits, &self.notes, copy)
     }
 
@@ -253,7 +261,11 @@ fn without_room_or_its_intent_nothing_is_frozen() {
         }
         assert_eq!(bench.did("freeze"), 0);
         // Half of a failed write may be on disk.
-        let calls: &[&str] = if fail_write { &["write 1", "clear 1"] } else { &[] };
+        let calls: &[&str] = if fail_write {
+            &["write 1", "clear 1"]
+        } else {
+            &[]
+        };
         assert_eq!(bench.notes.calls(), calls.repeat(RETRIES));
     }
 }
@@ -312,7 +324,9 @@ fn a_hanging_freeze_is_given_up_and_thaws_itself() {
 
     let again = bench.quiesced::<()>(&[volume.target()], limit, not_copied);
     cannot_freeze(again, "hangs in the kernel");
-    end_hang.send(()).expect("the freeze still hangs: no caller waited for its end");
+    end_hang
+        .send(())
+        .expect("the freeze still hangs: no caller waited for its end");
 
     // Retry until the late freeze has returned and was thawed.
     let ended = Instant::now();
@@ -407,7 +421,9 @@ fn a_device_whose_filesystem_does_not_answer_is_not_copied() {
         other => panic!("{other:?}"),
     }
     // This one is unused, so it is not mounted.
-    bench.quiesced(&[rest.target()], PATIENCE, |_| Ok(())).unwrap();
+    bench
+        .quiesced(&[rest.target()], PATIENCE, |_| Ok(()))
+        .unwrap();
     bench.model.set_unasked(false);
     bench
         .quiesced(&[volume.target()], PATIENCE, |_| {

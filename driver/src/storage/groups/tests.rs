@@ -3,7 +3,8 @@ use crate::storage::{Provisioning, VolumeHandle};
 use crate::testkit::{MI, Site, new};
 
 fn group(site: &Site, volumes: &[VolumeId]) -> Result<Arc<GroupRecord>> {
-    site.pools().create_group("group", volumes, &BTreeMap::new())
+    site.pools()
+        .create_group("group", volumes, &BTreeMap::new())
 }
 
 #[test]

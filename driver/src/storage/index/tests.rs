@@ -5,7 +5,11 @@ use crate::storage::record_io::Unreadable;
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
-    Arc::new(VolumeRecord { name: name.into(), capacity_bytes, ..record.clone() })
+    Arc::new(VolumeRecord {
+        name: name.into(),
+        capacity_bytes,
+        ..record.clone()
+    })
 }
 
 #[test]
@@ -60,7 +64,11 @@ fn volumes_of_one_class_share_what_they_have_in_common() {
     let mut index = Index::default();
     let [one, two, other] = ["one", "two", "other"].map(|name| {
         let mut record = (*site.make(name)).clone();
-        let class = if name == "other" { "pool=other" } else { "pool=a" };
+        let class = if name == "other" {
+            "pool=other"
+        } else {
+            "pool=a"
+        };
         record.parameters = pairs(class).into();
         record.capabilities = record.capabilities.to_vec().into();
         index.share(&mut record);
@@ -69,5 +77,8 @@ fn volumes_of_one_class_share_what_they_have_in_common() {
     assert!(Arc::ptr_eq(&one.parameters, &two.parameters));
     assert!(!Arc::ptr_eq(&one.parameters, &other.parameters));
     assert!(Arc::ptr_eq(&one.capabilities, &other.capabilities));
-    assert_eq!((&*other.parameters, &one.mkfs_options), (&pairs("pool=other"), &two.mkfs_options));
+    assert_eq!(
+        (&*other.parameters, &one.mkfs_options),
+        (&pairs("pool=other"), &two.mkfs_options)
+    );
 }

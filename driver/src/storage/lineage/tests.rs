@@ -94,7 +94,10 @@ fn snapshots_never_hold_more_than_they_promise() {
     for _ in 0..5000 {
         // The volume writes: some of its blocks are new ones.
         for _ in 0..random(10) {
-            let old = content.iter().nth(random(content.len() as u64) as usize).copied();
+            let old = content
+                .iter()
+                .nth(random(content.len() as u64) as usize)
+                .copied();
             old.map(|old| content.remove(&old));
             content.insert(fresh);
             fresh += 1;
@@ -109,7 +112,10 @@ fn snapshots_never_hold_more_than_they_promise() {
             lineage.put(volume, id, all, own);
             taken.insert(id, content.clone());
         } else {
-            let id = *taken.keys().nth(random(taken.len() as u64) as usize).unwrap();
+            let id = *taken
+                .keys()
+                .nth(random(taken.len() as u64) as usize)
+                .unwrap();
             taken.remove(&id);
             lineage.take(volume, id);
         }

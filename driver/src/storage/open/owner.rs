@@ -40,7 +40,10 @@ pub(super) fn claim(
 ) -> Result<()> {
     let note = path.join(OWNER).display().to_string();
     if let Some(node) = judge(spec, options, &note, root)? {
-        let owner = Owner { schema: SCHEMA, node: node.to_owned() };
+        let owner = Owner {
+            schema: SCHEMA,
+            node: node.to_owned(),
+        };
         file::replace(root, OWNER, &encoding::encode(&owner, OWNER)?)?;
     }
     Ok(())
@@ -71,5 +74,8 @@ fn judge<'a>(
         spec.path.display(),
         state.display()
     );
-    Err(Error::OtherNode { name: spec.name.clone(), why })
+    Err(Error::OtherNode {
+        name: spec.name.clone(),
+        why,
+    })
 }

@@ -66,12 +66,16 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
     };
     let ours = |uuid: &String| [&entry.fs_uuid, &entry.mkfs].contains(&&Some(uuid.clone()));
     match (probe, entry.id) {
-        (Probe::Filesystem { fs: FsType::Xfs, uuid }, id) if ours(uuid) || id.is_none() => {
-            match ours(uuid) {
-                true => Plan::Mount(uuid.clone()),
-                false => Plan::Look(uuid.clone()),
-            }
-        }
+        (
+            Probe::Filesystem {
+                fs: FsType::Xfs,
+                uuid,
+            },
+            id,
+        ) if ours(uuid) || id.is_none() => match ours(uuid) {
+            true => Plan::Mount(uuid.clone()),
+            false => Plan::Look(uuid.clone()),
+        },
         (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
         (Probe::Blank, None) => Plan::Make,
         (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
@@ -96,7 +100,13 @@ pub(super) fn ground(
     let (kernel, options) = (&*pools.kernel, &pools.options);
     let at = mount_point(options, &spec.name)?;
     let mounted = is_mounted(kernel, spec, device, &at)?;
-    let mounting = Mounting { kernel, spec, options, device, at: &at };
+    let mounting = Mounting {
+        kernel,
+        spec,
+        options,
+        device,
+        at: &at,
+    };
     let uuid = match (mounted, &entry.fs_uuid) {
         (true, Some(uuid)) => uuid.clone(),
         // An earlier process died between the mount and its record in the registry.
@@ -136,8 +146,11 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
             });
             return unmounted.map(|()| false);
         }
-        let why =
-            format!("{} is mounted at {}, where the pool belongs", mount.source, at.display());
+        let why = format!(
+            "{} is mounted at {}, where the pool belongs",
+            mount.source,
+            at.display()
+        );
         return Err(unavailable(spec, why));
     }
     match mounts.entries.iter().find(|m| m.device == device.number) {
@@ -241,9 +254,10 @@ impl Mounting<'_> {
             })
             .map_err(|e| match self.in_use() {
                 nothing if nothing.is_empty() => e.into(),
-                in_use => {
-                    unavailable(self.spec, format!("{device} can't be formatted: {e}{in_use}"))
-                }
+                in_use => unavailable(
+                    self.spec,
+                    format!("{device} can't be formatted: {e}{in_use}"),
+                ),
             })?;
         self.mount().map(|()| uuid)
     }
@@ -253,7 +267,10 @@ impl Mounting<'_> {
             Probe::Filesystem { uuid, .. } => Ok(uuid),
             other => Err(unavailable(
                 self.spec,
-                format!("{} is mounted, but carries {other:?}", self.device.path.display()),
+                format!(
+                    "{} is mounted, but carries {other:?}",
+                    self.device.path.display()
+                ),
             )),
         }
     }

@@ -75,7 +75,10 @@ pub(super) fn refused(spec: &PoolSpec, why: String) -> Error {
 
 /// The error for a pool that is missing, but may come back.
 pub(super) fn unavailable(spec: &PoolSpec, why: String) -> Error {
-    Error::Unavailable { name: spec.name.clone(), why }
+    Error::Unavailable {
+        name: spec.name.clone(),
+        why,
+    }
 }
 
 /// Reads a pool's identity; `None` if the directory has no `pool.json`. `known` is the identity that
@@ -144,7 +147,15 @@ pub(super) fn open_ground(
     options: &PoolOptions,
     kernel: &Arc<dyn Kernel>,
 ) -> Result<Pool> {
-    let Ground { kind, fs_uuid: _, path, root, mut locks, places, notes } = ground;
+    let Ground {
+        kind,
+        fs_uuid: _,
+        path,
+        root,
+        mut locks,
+        places,
+        notes,
+    } = ground;
     let shown = path.display();
     let found = identity(root.as_fd(), entry.id)?;
     let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
@@ -159,7 +170,10 @@ pub(super) fn open_ground(
         Verdict::Missing => {
             let is_here = entry.id.is_some() && pool_of_entries(root.as_fd()) == entry.id;
             let why = if is_here {
-                format!("{shown} holds no {IDENTITY}, but its entries: {}", recipe(entry.id))
+                format!(
+                    "{shown} holds no {IDENTITY}, but its entries: {}",
+                    recipe(entry.id)
+                )
             } else {
                 let before = entry.path_before(spec);
                 if before.is_empty() {
@@ -268,7 +282,10 @@ pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
                 std::thread::sleep(PATIENCE / 50);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(Error::Locked { name: spec.name.clone(), path: path.to_path_buf() });
+                return Err(Error::Locked {
+                    name: spec.name.clone(),
+                    path: path.to_path_buf(),
+                });
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(e) if has_no_locks(e) => {
@@ -289,7 +306,10 @@ pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
 /// True for the error of a filesystem without locks.
 pub(super) fn has_no_locks(e: rustix::io::Errno) -> bool {
     use rustix::io::Errno;
-    matches!(e, Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
+    matches!(
+        e,
+        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL
+    )
 }
 
 fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
@@ -297,7 +317,11 @@ fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
     if let Some(id) = identity(root, None)? {
         return Ok(id);
     }
-    let identity = Identity { schema: SCHEMA, id: PoolId::generate(), name: spec.name.clone() };
+    let identity = Identity {
+        schema: SCHEMA,
+        id: PoolId::generate(),
+        name: spec.name.clone(),
+    };
     file::replace(root, IDENTITY, &encoding::encode(&identity, IDENTITY)?)?;
     Ok(identity.id)
 }

@@ -83,7 +83,10 @@ pub(super) fn attach(
     file::sync(&dir, &spec.path)?;
     let hold = on_loop(kernel, spec, &image)?;
     if !hold.direct_io {
-        notes.push(format!("{}: direct I/O is off, so its data is cached twice", path.display()));
+        notes.push(format!(
+            "{}: direct I/O is off, so its data is cached twice",
+            path.display()
+        ));
     }
     Ok(Attached {
         device: Device {

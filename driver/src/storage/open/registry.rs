@@ -88,7 +88,10 @@ impl Known {
     }
 
     fn read(&self) -> Result<Content> {
-        let empty = || Content { schema: SCHEMA, pools: BTreeMap::new() };
+        let empty = || Content {
+            schema: SCHEMA,
+            pools: BTreeMap::new(),
+        };
         let advice = || {
             "restore it from a backup, or delete it once every pool is mounted at its path: the \
              driver writes it again"
@@ -116,7 +119,9 @@ mod tests {
         let known = Known::at(&dir.path().join("state")).unwrap();
         assert_eq!(known.entry("a").unwrap(), Entry::default());
         let id = PoolId::generate();
-        known.remember("a", |e| e.fs_uuid = Some("x".into())).unwrap();
+        known
+            .remember("a", |e| e.fs_uuid = Some("x".into()))
+            .unwrap();
         known.remember("b", |_| {}).unwrap();
         known.remember("a", |e| e.id = Some(id)).unwrap();
         let again = Known::at(&dir.path().join("state")).unwrap();

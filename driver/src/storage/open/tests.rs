@@ -21,7 +21,11 @@ fn verdicts() {
         (Some(a), None, false, Verdict::Missing),
     ];
     for (known, found, empty, want) in table {
-        assert_eq!(judge(known, found, empty), want, "{known:?} {found:?} {empty}");
+        assert_eq!(
+            judge(known, found, empty),
+            want,
+            "{known:?} {found:?} {empty}"
+        );
     }
 }
 
@@ -157,7 +161,10 @@ fn a_missing_pool_says_where_it_was() {
     site.close();
     let empty = site.root().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    for (path, why) in [(site.root().join("none"), "is not there"), (empty, "holds no pool.json")] {
+    for (path, why) in [
+        (site.root().join("none"), "is not there"),
+        (empty, "holds no pool.json"),
+    ] {
         site.specs[0].path = path;
         assert_missing(&mut site, &format!("{why}: {before}"));
     }
@@ -208,8 +215,16 @@ fn a_name_or_path_configured_twice_is_refused() {
 }
 
 #[rstest]
-#[case::beside("/var/lib/hostloop", "/var/lib/kubelet/plugins/hostloop.csi.dev", false)]
-#[case::beneath("/var/lib/kubelet/pool", "/var/lib/kubelet/plugins/hostloop.csi.dev", true)]
+#[case::beside(
+    "/var/lib/hostloop",
+    "/var/lib/kubelet/plugins/hostloop.csi.dev",
+    false
+)]
+#[case::beneath(
+    "/var/lib/kubelet/pool",
+    "/var/lib/kubelet/plugins/hostloop.csi.dev",
+    true
+)]
 #[case::elsewhere("/data/kubelet/plugins/x/pool", "/data/kubelet/plugins/x", true)]
 #[case::similar("/var/lib/kubelet-pool", "/var/lib/kubelet/plugins/x", false)]
 #[case::without_kubelet("/srv/state/pool", "/srv/state", false)]
@@ -230,13 +245,19 @@ fn a_pool_beneath_kubelets_directory_gets_a_warning(
 #[case::taken(libc::EWOULDBLOCK, false)]
 #[case::broken(libc::EIO, false)]
 fn a_filesystem_without_locks_is_told_from_a_taken_one(#[case] errno: i32, #[case] expected: bool) {
-    assert_eq!(has_no_locks(rustix::io::Errno::from_raw_os_error(errno)), expected);
+    assert_eq!(
+        has_no_locks(rustix::io::Errno::from_raw_os_error(errno)),
+        expected
+    );
 }
 
 #[test]
 fn an_interrupted_first_start_is_completed() {
     let mut site = Site::fake(&["a"]);
-    for (i, leftovers) in ["", "lock", "lock .pool.json.new", "lost+found"].iter().enumerate() {
+    for (i, leftovers) in ["", "lock", "lock .pool.json.new", "lost+found"]
+        .iter()
+        .enumerate()
+    {
         site.specs[0].name = format!("n{i}");
         site.specs[0].path = site.root().join(format!("new{i}"));
         std::fs::create_dir_all(site.path("")).unwrap();
@@ -379,7 +400,10 @@ fn a_pool_whose_filesystem_fails_to_grow_is_opened() {
     site.open();
     let findings = site.pools().findings();
     assert_eq!(findings.len(), 1, "{findings:?}");
-    assert!(findings[0].what.contains("of 629145600 bytes"), "{findings:?}");
+    assert!(
+        findings[0].what.contains("of 629145600 bytes"),
+        "{findings:?}"
+    );
     site.open();
     assert!(site.pools().findings().is_empty());
 }

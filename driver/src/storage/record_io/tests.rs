@@ -71,7 +71,10 @@ fn a_damaged_record_is_kept_and_in_the_way(
     site.open();
     let pools = site.pools();
     let found = pools.volume(&VolumeHandle::Id(made.id)).unwrap_err();
-    assert!(matches!(&found, Error::Corrupt { path: p, .. } if *p == path), "{found}");
+    assert!(
+        matches!(&found, Error::Corrupt { path: p, .. } if *p == path),
+        "{found}"
+    );
     assert!(found.to_string().contains(why), "{found}");
     refused!(pools.delete_volume(&made.id), Error::Corrupt { .. });
     assert_eq!(pools.volumes().len(), 1);

@@ -83,7 +83,10 @@ fn report_strays(
         let Some(backing) = device.backing.filter(|file| left.contains_key(file)) else {
             continue;
         };
-        let what = format!("it holds {}, which no readable volume has", device.backing_path);
+        let what = format!(
+            "it holds {}, which no readable volume has",
+            device.backing_path
+        );
         let holds = Holds::Loop(device.minor, backing);
         pool.note(About::Loop(device.minor), holds, what);
     }
@@ -92,13 +95,18 @@ fn report_strays(
 
 fn file_at(path: &Path) -> Option<FileId> {
     let metadata = path.metadata().ok()?;
-    Some(FileId { dev: metadata.dev(), ino: metadata.ino() })
+    Some(FileId {
+        dev: metadata.dev(),
+        ino: metadata.ino(),
+    })
 }
 
 fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
     let view = volume.kernel();
-    let (idle, busy): (Vec<u32>, Vec<u32>) =
-        volume.own().map(|l| l.minor).partition(|minor| view.users(*minor).is_empty());
+    let (idle, busy): (Vec<u32>, Vec<u32>) = volume
+        .own()
+        .map(|l| l.minor)
+        .partition(|minor| view.users(*minor).is_empty());
     let mut steps = Vec::new();
     if destroy_data(volume.own()) {
         steps.push(LoopStep::Report(format!(

@@ -93,7 +93,9 @@ fn decide<'a>(left: &Leftover, holds: Holding, in_place: &'a [InPlace]) -> Step<
     let kind = kind_of(&left.name);
     let same = in_place.iter().find(|entry| entry.inode == left.inode);
     // Two images have one ID, and only a person knows which one is needed.
-    let named = in_place.iter().find(|entry| holds.image && entry.name == left.name);
+    let named = in_place
+        .iter()
+        .find(|entry| holds.image && entry.name == left.name);
     match (same.or(named), kind) {
         (Some(entry), _) => Step::Keep(entry),
         (None, Some(kind)) if holds.mark => Step::PutBack(kind),
@@ -113,9 +115,16 @@ fn kind_of(name: &str) -> Option<EntryKind> {
 
 fn sweep_one(pool: &Pool, left: Leftover) {
     let dir = pool.layout.dir(left.from);
-    let id = left.name.parse::<GroupId>().ok().filter(|id| id.pool() == pool.id);
+    let id = left
+        .name
+        .parse::<GroupId>()
+        .ok()
+        .filter(|id| id.pool() == pool.id);
     match id.and_then(|id| group_in(dir, id)) {
-        Some(group) => pool.unfinished.lock().push(Unfinished { left: left.from, group }),
+        Some(group) => pool.unfinished.lock().push(Unfinished {
+            left: left.from,
+            group,
+        }),
         None => remove(pool, left.from, left.name),
     }
 }
@@ -134,7 +143,12 @@ fn put_back(pool: &Pool, left: &Leftover, kind: EntryKind) {
             pool = %pool.name(), entry = %left.name, from = left.from.name(),
             "put an entry back into its place, where it was before the filesystem was repaired"
         ),
-        Err(e) => note_left(pool, left.from, &left.name, format!("can't be put back: {e}")),
+        Err(e) => note_left(
+            pool,
+            left.from,
+            &left.name,
+            format!("can't be put back: {e}"),
+        ),
     }
 }
 
@@ -154,8 +168,13 @@ fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
     if is_same && let Err(error) = pool.layout.mark(entry.kind, &entry.name) {
         tracing::warn!(pool = %pool.name(), entry = %entry.name, %error, "can't mark an entry");
     }
-    let what = format!("{} is {} as well: {advice}", there.display(), here.display());
-    pool.layout.hold(&entry.name, left.from, &left.name, what.clone());
+    let what = format!(
+        "{} is {} as well: {advice}",
+        there.display(),
+        here.display()
+    );
+    pool.layout
+        .hold(&entry.name, left.from, &left.name, what.clone());
     pool.note(About::Pool, Holds::File(path_of(pool, left)), what);
 }
 

@@ -27,7 +27,9 @@ fn bound(site: &Site, volume: &VolumeRecord) -> LoopDevice {
     let device = site.attach(volume);
     let target = site.root().join("target");
     std::fs::write(&target, "").unwrap();
-    let bound = site.kernel.bind(&device.path(), &target, BindFlags::default());
+    let bound = site
+        .kernel
+        .bind(&device.path(), &target, BindFlags::default());
     bound.unwrap();
     device
 }
@@ -215,7 +217,11 @@ fn a_failed_thaw_is_a_finding_until_the_intent_is_cleared() {
 
 /// Mounts a volume where earlier versions did to thaw the volume `named`. Returns the path.
 fn left_by_thaw(site: &Site, named: &VolumeRecord, volume: &VolumeRecord) -> PathBuf {
-    let at = site.options.state_dir.join("thaw").join(named.id.to_string());
+    let at = site
+        .options
+        .state_dir
+        .join("thaw")
+        .join(named.id.to_string());
     std::fs::create_dir_all(&at).unwrap();
     let at = at.canonicalize().unwrap();
     let image = site.pools().open_image(volume, true).unwrap();
@@ -275,7 +281,12 @@ fn a_record_adopts_the_length_of_a_longer_image_only() {
     // Deleting the volume ends its finding.
     site.pools().delete_volume(&gone.id).unwrap();
     assert_eq!(site.pools().findings().len(), 1);
-    assert!(!site.entries().iter().any(|entry| entry.contains(&gone.id.to_string())));
+    assert!(
+        !site
+            .entries()
+            .iter()
+            .any(|entry| entry.contains(&gone.id.to_string()))
+    );
 }
 
 /// Closes the pools and moves the record of a group of the first pool.
@@ -289,7 +300,9 @@ fn move_group(site: &mut Site, group: GroupId, to: &str) {
 fn grouped(site: &Site) -> Arc<GroupRecord> {
     let last = &site.specs.last().unwrap().name;
     let volumes = [site.make("one").id, site.create_in(last, new("two")).id];
-    let made = site.pools().create_group("group", &volumes, &BTreeMap::new());
+    let made = site
+        .pools()
+        .create_group("group", &volumes, &BTreeMap::new());
     made.unwrap()
 }
 
@@ -313,7 +326,12 @@ fn a_member_without_a_group_record_is_kept() {
     let away = site.root().join("away");
     std::fs::rename(&there, &away).unwrap();
     for _ in 0..2 {
-        let kept: Vec<About> = group.snapshots.iter().copied().map(About::Snapshot).collect();
+        let kept: Vec<About> = group
+            .snapshots
+            .iter()
+            .copied()
+            .map(About::Snapshot)
+            .collect();
         assert_eq!(reopened(&mut site), kept);
         let findings = site.pools().findings();
         assert!(findings[0].what.contains("kept"), "{findings:?}");
@@ -347,7 +365,10 @@ fn a_member_with_another_group_in_its_record_is_kept() {
     assert_eq!(site.pools().snapshots().len(), 2);
     // The group that lists the snapshot counts.
     let refused = site.pools().delete_snapshot(&member);
-    assert!(matches!(refused, Err(Error::InGroup(_, g)) if g == group.id), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::InGroup(_, g)) if g == group.id),
+        "{refused:?}"
+    );
     // Deleting the group frees its other members, but not the damaged one.
     move_group(&mut site, group.id, "trash");
     let left: Vec<_> = site.open().snapshots().iter().map(|s| s.id).collect();
@@ -430,7 +451,8 @@ fn a_finding_about_a_file_is_checked_without_the_kernel() {
     site.close();
     std::fs::write(site.path("volumes/notes.txt"), "").unwrap();
     site.open();
-    site.kernel.hook("loops", |_| panic!("the loop devices were queried"));
+    site.kernel
+        .hook("loops", |_| panic!("the loop devices were queried"));
     assert_eq!(found_later(&site), 1);
 }
 
@@ -451,7 +473,10 @@ fn a_finding_about_a_device_ends_when_the_device_is_as_recorded() {
 /// Creates a volume with the handle of the inline volume of this number.
 fn numbered(site: &Site, number: usize, inline: bool) -> VolumeId {
     let handle = format!("csi-{number:064}");
-    let new = NewVolume { inline: inline.then(|| handle.clone()), ..new(&handle) };
+    let new = NewVolume {
+        inline: inline.then(|| handle.clone()),
+        ..new(&handle)
+    };
     site.create(new).id
 }
 

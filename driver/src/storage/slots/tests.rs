@@ -16,7 +16,10 @@ struct Hung {
 
 impl Hung {
     fn new(pool: &Path) -> Hung {
-        let hung = Hung { identity: pool.join("pool.json"), kept: pool.join("lost+found") };
+        let hung = Hung {
+            identity: pool.join("pool.json"),
+            kept: pool.join("lost+found"),
+        };
         std::fs::rename(&hung.identity, &hung.kept).unwrap();
         mknodat(CWD, &hung.identity, FileType::Fifo, Mode::RUSR, 0).unwrap();
         hung
@@ -82,7 +85,10 @@ fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
     for _ in 0..2 {
         let problems = health::storage(pools);
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert_eq!((problems[0].pool.as_str(), problems[0].reason), ("a", "PoolGone"));
+        assert_eq!(
+            (problems[0].pool.as_str(), problems[0].reason),
+            ("a", "PoolGone")
+        );
     }
     let reasons = |volume| -> Vec<String> {
         let entries = health::volume(pools, volume).into_iter();

@@ -30,13 +30,17 @@ fn a_namespace_has_no_more_than_its_limit() {
     let (mut site, volumes) = site(1);
     let take = |site: &Site, name: &str, namespace: &str| {
         let parameters = parameters(NAMESPACES[0], namespace);
-        site.pools().create_snapshot(&volumes[0].id, name, &parameters)
+        site.pools()
+            .create_snapshot(&volumes[0].id, name, &parameters)
     };
     let first = take(&site, "1", "one").unwrap();
     let refused = take(&site, "2", "one").unwrap_err();
     assert!(refused.is_no_room());
     let why = refused.to_string();
-    assert!(why.starts_with("the snapshots of namespace \"one\" promise"), "{why}");
+    assert!(
+        why.starts_with("the snapshots of namespace \"one\" promise"),
+        "{why}"
+    );
     assert!(why.contains("--max-snapshot-bytes-per-namespace"), "{why}");
     take(&site, "3", "other").unwrap();
     // Also after a restart.
@@ -54,14 +58,23 @@ fn groups_count_and_so_do_snapshots_of_no_namespace() {
     let ids = [volumes[0].id, volumes[1].id];
     let group = parameters(NAMESPACES[1], "one");
     let refused = site.pools().create_group("g", &ids, &group).unwrap_err();
-    assert!(matches!(refused, Error::SnapshotQuota { .. }), "{refused:?}");
+    assert!(
+        matches!(refused, Error::SnapshotQuota { .. }),
+        "{refused:?}"
+    );
     assert!(site.pools().snapshots().is_empty() && site.pools().quota.0.lock().is_empty());
     site.pools().create_group("g", &ids[..1], &group).unwrap();
     let single = parameters(NAMESPACES[0], "one");
-    site.pools().create_snapshot(&ids[0], "s", &single).unwrap_err();
+    site.pools()
+        .create_snapshot(&ids[0], "s", &single)
+        .unwrap_err();
 
-    site.pools().create_snapshot(&ids[0], "t", &Parameters::new()).unwrap();
-    site.pools().create_snapshot(&ids[1], "u", &Parameters::new()).unwrap_err();
+    site.pools()
+        .create_snapshot(&ids[0], "t", &Parameters::new())
+        .unwrap();
+    site.pools()
+        .create_snapshot(&ids[1], "u", &Parameters::new())
+        .unwrap_err();
 }
 
 #[test]
@@ -74,11 +87,16 @@ fn of_many_at_once_only_those_within_the_limit_succeed() {
                 let site = &site;
                 scope.spawn(move || {
                     let one = parameters(NAMESPACES[0], "one");
-                    site.pools().create_snapshot(&volume.id, &volume.name, &one).is_ok()
+                    site.pools()
+                        .create_snapshot(&volume.id, &volume.name, &one)
+                        .is_ok()
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     assert_eq!(taken.iter().filter(|taken| **taken).count(), 1);
     assert_eq!(site.pools().snapshots().len(), 1);
@@ -93,9 +111,16 @@ fn a_pool_that_hangs_keeps_no_other_from_its_snapshots() {
     let (pools, volume) = (site.pools().clone(), volumes[0].id);
     let (done, taken) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let _ = done.send(pools.create_snapshot(&volume, "s", &Parameters::new()).is_ok());
+        let _ = done.send(
+            pools
+                .create_snapshot(&volume, "s", &Parameters::new())
+                .is_ok(),
+        );
     });
     // Much longer than any snapshot takes.
-    assert_eq!(taken.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+    assert_eq!(
+        taken.recv_timeout(std::time::Duration::from_secs(60)),
+        Ok(true)
+    );
     drop(hangs);
 }

@@ -27,7 +27,8 @@ fn a_snapshot_outlives_its_volume() {
 }
 
 fn take(site: &Site, volume: &VolumeRecord, name: &str) -> Result<Arc<SnapshotRecord>> {
-    site.pools().create_snapshot(&volume.id, name, &BTreeMap::new())
+    site.pools()
+        .create_snapshot(&volume.id, name, &BTreeMap::new())
 }
 
 #[test]

@@ -32,7 +32,10 @@ fn promises_at_once_are_of_one_book() {
     let site = Site::fake(&["a", "b"]);
     let pools = [site.named("a"), site.named("b")];
     let all = pools[0].capacity(Provisioning::Thin).unwrap().available;
-    let need = SpaceRequest { promise: all / 8 * 3, ..SpaceRequest::default() };
+    let need = SpaceRequest {
+        promise: all / 8 * 3,
+        ..SpaceRequest::default()
+    };
     let barrier = &std::sync::Barrier::new(8);
     let held = std::thread::scope(|scope| {
         let ask = |i: usize| {

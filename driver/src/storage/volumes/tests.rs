@@ -63,7 +63,10 @@ fn volumes_are_listed_in_order_of_creation_across_pools() {
 fn kubelets_handle_leads_to_the_volume() {
     let mut site = Site::fake(&["a"]);
     let inline = format!("csi-{}", "0a".repeat(32));
-    let new = NewVolume { inline: Some(inline.clone()), ..new("inline") };
+    let new = NewVolume {
+        inline: Some(inline.clone()),
+        ..new("inline")
+    };
     let made = site.create(new);
     let by = VolumeHandle::Inline(inline);
     assert_eq!(site.pools().volume(&by).unwrap().id, made.id);
@@ -95,13 +98,20 @@ fn a_pool_promises_no_more_than_its_cap() {
     site.make("second");
     assert_eq!(available(), 2 * MI);
     let third = create(&site, new("third")).unwrap_err();
-    let why = format!("no room for {} bytes: {} bytes can be promised", 4 * MI, 2 * MI);
+    let why = format!(
+        "no room for {} bytes: {} bytes can be promised",
+        4 * MI,
+        2 * MI
+    );
     assert!(third.to_string().contains(&why), "{third}");
     assert_eq!(site.entries().len(), 2);
 
     let grown = site.pools().expand_volume(&first.id, 6 * MI).unwrap();
     assert_eq!((grown.capacity_bytes, available()), (6 * MI, 0));
-    refused!(site.pools().expand_volume(&first.id, 6 * MI + 4096), Error::NoRoom { .. });
+    refused!(
+        site.pools().expand_volume(&first.id, 6 * MI + 4096),
+        Error::NoRoom { .. }
+    );
     site.pools().delete_volume(&first.id).unwrap();
     assert_eq!(available(), 6 * MI);
 }
@@ -192,8 +202,12 @@ fn a_copy_has_its_sources_bytes_and_its_own_size() {
     let snapshot = site.snapshot(&made, "snap");
     image.write_all_at(b"later", MI).unwrap();
     let (old, now) = (Source::Snapshot(snapshot.id), Source::Volume(made.id));
-    let cases =
-        [("a", old, b"hello"), ("b", old, b"hello"), ("a", now, b"later"), ("b", now, b"later")];
+    let cases = [
+        ("a", old, b"hello"),
+        ("b", old, b"hello"),
+        ("a", now, b"later"),
+        ("b", now, b"later"),
+    ];
     for (pool, source, want) in cases {
         let new = NewVolume {
             capacity_bytes: 8 * MI,
@@ -215,8 +229,11 @@ fn a_copy_has_its_sources_bytes_and_its_own_size() {
 fn a_copy_is_never_smaller_than_its_source() {
     let site = Site::fake(&["a"]);
     let made = site.make("source");
-    let new =
-        NewVolume { capacity_bytes: 2 * MI, source: Some(Source::Volume(made.id)), ..new("copy") };
+    let new = NewVolume {
+        capacity_bytes: 2 * MI,
+        source: Some(Source::Volume(made.id)),
+        ..new("copy")
+    };
     refused!(create(&site, new), Error::Refused(_));
     assert_eq!(site.entries().len(), 1);
 }
@@ -235,13 +252,19 @@ fn formats(
     #[case] source: Option<Format>,
     #[case] want: Format,
 ) {
-    let new = NewVolume { capabilities: capabilities.to_vec(), ..new("x") };
+    let new = NewVolume {
+        capabilities: capabilities.to_vec(),
+        ..new("x")
+    };
     assert_eq!(format_of(&new, source), want);
 }
 
 #[test]
 fn an_inline_volume_gets_its_filesystem_when_it_is_published() {
-    let inline = NewVolume { inline: Some("csi-1".to_owned()), ..new("x") };
+    let inline = NewVolume {
+        inline: Some("csi-1".to_owned()),
+        ..new("x")
+    };
     assert_eq!(format_of(&inline, None), Format::None);
 }
 
@@ -319,7 +342,10 @@ fn other_calls_do_not_wait_for_a_copy() {
         go_on.send(()).unwrap();
         // Without reflinks, the copy of a device that may be in use is refused in the end.
         let copied = copy.join().unwrap();
-        assert!(matches!(copied, Ok(_) | Err(Error::CannotFreeze(_))), "{copied:?}");
+        assert!(
+            matches!(copied, Ok(_) | Err(Error::CannotFreeze(_))),
+            "{copied:?}"
+        );
     });
     drop(device);
 }

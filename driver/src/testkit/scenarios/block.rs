@@ -53,7 +53,10 @@ pub(crate) fn a_block_volume_lives<K: TestKernel>() {
         let usage = rig.stats(id, path).unwrap();
         assert_eq!((usage.len(), usage[0].total), (1, (16 * MI) as i64));
     }
-    refused!(rig.publish(id, "a", "p", &cap, true), Error::AlreadyExists(_));
+    refused!(
+        rig.publish(id, "a", "p", &cap, true),
+        Error::AlreadyExists(_)
+    );
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     for _ in 0..2 {
         rig.unpublish(id, "p").unwrap();
@@ -120,7 +123,9 @@ pub(crate) fn other_loop_devices_over_a_block_volume_keep_it_staged<K: TestKerne
     let own = rig.device(id);
     let map = rig.target("map");
     std::fs::write(&map, "").unwrap();
-    rig.kernel.bind(&loop_path(own.minor), &map, Default::default()).unwrap();
+    rig.kernel
+        .bind(&loop_path(own.minor), &map, Default::default())
+        .unwrap();
     let below = rig.kernel.loop_reopen(&own).unwrap();
     let kubelets = attach(&*rig.kernel, &below.file, false).minor;
     drop(below);
@@ -182,7 +187,10 @@ pub(crate) fn a_lost_device_is_published_again_once_it_is_back<K: TestKernel>() 
         rig.kernel.loop_release(&lost).unwrap();
         rig.assert_detached(id);
         refused!(rig.publish(id, "a", "p", &cap, false), Error::Path { .. });
-        refused!(rig.publish(id, "a", "q", &cap, false), Error::FailedPrecondition(_));
+        refused!(
+            rig.publish(id, "a", "q", &cap, false),
+            Error::FailedPrecondition(_)
+        );
         let staged = rig.stage(id, "a", &cap);
         // Other programs on this machine attach devices too.
         let taken = K::SHARED && matches!(staged, Err(Error::FailedPrecondition(_)));
@@ -213,11 +221,20 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     let (own, over) = (rig.device(id), rig.devices_over(id).remove(0));
     let foreign = File::create_new(rig.root().join("foreign")).unwrap();
     foreign.set_len(MI).unwrap();
-    let foreign = File::options().read(true).write(true).open(rig.root().join("foreign")).unwrap();
+    let foreign = File::options()
+        .read(true)
+        .write(true)
+        .open(rig.root().join("foreign"))
+        .unwrap();
     let taken = [&over, &own].map(|lost| {
         rig.kernel.loop_release(lost).unwrap();
         let (minor, read_only) = (Some(lost.minor), lost.read_only);
-        let spec = LoopSpec { minor, read_only, autoclear: false, ..loop_spec(&foreign) };
+        let spec = LoopSpec {
+            minor,
+            read_only,
+            autoclear: false,
+            ..loop_spec(&foreign)
+        };
         // Yet another program may be faster, and then has the number.
         rig.kernel.loop_attach(&spec).is_ok()
     });
@@ -231,23 +248,40 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     let target = rig.target("p");
     for read_only in [false, true] {
         let again = if read_only { "r" } else { "p" };
-        refused!(rig.publish(id, "a", again, &cap, read_only), Error::Path { .. });
-        refused!(rig.publish(id, "a", "q", &cap, read_only), Error::FailedPrecondition(_));
+        refused!(
+            rig.publish(id, "a", again, &cap, read_only),
+            Error::Path { .. }
+        );
+        refused!(
+            rig.publish(id, "a", "q", &cap, read_only),
+            Error::FailedPrecondition(_)
+        );
     }
     assert!(!rig.target("q").exists());
     refused!(rig.stats(id, &target), Error::NotFound(_));
     refused!(rig.expand(id, &target, 32 * MI), Error::NotFound(_));
     let staged = rig.stage(id, "a", &cap).unwrap_err().to_string();
-    assert!(staged.contains("which has another image now: unpublish them"), "{staged}");
+    assert!(
+        staged.contains("which has another image now: unpublish them"),
+        "{staged}"
+    );
     let reasons = |rig: &Rig<K>| rig.reasons_at(id, &target);
     assert_eq!(reasons(&rig), ["LoopDeviceLost", "DeviceLost"]);
     assert_eq!(has_foreign(&rig), taken, "they are another program's");
 
     rig.restart();
     let findings = rig.node.pools.findings();
-    assert!(findings[0].what.contains("now holds another file: unpublish them"), "{findings:?}");
+    assert!(
+        findings[0]
+            .what
+            .contains("now holds another file: unpublish them"),
+        "{findings:?}"
+    );
     assert!(rig.record(id).stage.is_some());
-    assert_eq!(reasons(&rig), ["LoopDeviceLost", "DeviceLost", "NeedsAttention"]);
+    assert_eq!(
+        reasons(&rig),
+        ["LoopDeviceLost", "DeviceLost", "NeedsAttention"]
+    );
 
     for target in ["p", "r"] {
         rig.unpublish(id, target).unwrap();
@@ -259,7 +293,10 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     rig.publish(id, "a", "p", &cap, false).unwrap();
     rig.publish(id, "a", "r", &cap, true).unwrap();
     assert_eq!(rig.mount_at("p").loop_node, Some(rig.device(id).minor));
-    assert_eq!(rig.mount_at("r").loop_node, Some(rig.devices_over(id)[0].minor));
+    assert_eq!(
+        rig.mount_at("r").loop_node,
+        Some(rig.devices_over(id)[0].minor)
+    );
     for target in ["p", "r"] {
         rig.unpublish(id, target).unwrap();
     }
@@ -267,6 +304,8 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     rig.assert_detached(id);
     assert_eq!(has_foreign(&rig), taken, "they are another program's");
     for minor in [over.minor, own.minor] {
-        rig.kernel.loop_detach(minor, file_id(&foreign).unwrap()).unwrap();
+        rig.kernel
+            .loop_detach(minor, file_id(&foreign).unwrap())
+            .unwrap();
     }
 }

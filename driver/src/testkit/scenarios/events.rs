@@ -17,7 +17,10 @@ fn steps<T>(name: &'static str, work: impl FnOnce() -> T) -> (T, Vec<&'static st
     events.retain(|event| *event.trace == *trace && event.kind == Kind::Phase);
     for event in &events {
         assert_eq!(event.error, None, "{name}: {event:?}");
-        assert!(event.us.is_some() && event.parent.is_some(), "{name}: {event:?}");
+        assert!(
+            event.us.is_some() && event.parent.is_some(),
+            "{name}: {event:?}"
+        );
     }
     let mut names: Vec<_> = events.iter().map(|event| event.name).collect();
     names.retain(|name| !VARIES.contains(name));
@@ -33,15 +36,31 @@ pub(crate) fn the_steps_of_each_call_are_events<K: TestKernel>() {
     let (staged, made) = steps("NodeStageVolume", || rig.stage(id, "a", &cap));
     staged.unwrap();
     assert_eq!(made, ["record", "loop attach", "mount", "record"]);
-    let (published, made) = steps("NodePublishVolume", || rig.publish(id, "a", "p", &cap, false));
+    let (published, made) = steps("NodePublishVolume", || {
+        rig.publish(id, "a", "p", &cap, false)
+    });
     published.unwrap();
     assert_eq!(made, ["bind mount"]);
 
     let pools = &rig.node.pools;
-    let (snapshot, made) =
-        steps("CreateSnapshot", || pools.create_snapshot(&id, "snapshot", &map(&[])));
-    let copied = if made.contains(&"clone") { "clone" } else { "copy" };
-    let frozen = ["write back", "record", "freeze", copied, "thaw", "record", "sync", "record"];
+    let (snapshot, made) = steps("CreateSnapshot", || {
+        pools.create_snapshot(&id, "snapshot", &map(&[]))
+    });
+    let copied = if made.contains(&"clone") {
+        "clone"
+    } else {
+        "copy"
+    };
+    let frozen = [
+        "write back",
+        "record",
+        "freeze",
+        copied,
+        "thaw",
+        "record",
+        "sync",
+        "record",
+    ];
     assert_eq!(made, frozen);
 
     let (unpublished, made) = steps("NodeUnpublishVolume", || rig.unpublish(id, "p"));

@@ -51,9 +51,11 @@ pub(crate) fn a_filesystem_volume_lives<K: TestKernel>() {
         keep(&rig, &paths[1], 1);
         assert_kept(&rig, &paths[2], 1);
         assert_read_only(&rig, &paths[2]);
-        for (target, cap, readonly) in
-            [("rw", &cap, true), ("ro", &cap, false), ("rw", &block(), false)]
-        {
+        for (target, cap, readonly) in [
+            ("rw", &cap, true),
+            ("ro", &cap, false),
+            ("rw", &block(), false),
+        ] {
             let answer = rig.publish(id, "a", target, cap, readonly);
             refused!(answer, Error::AlreadyExists(_), "{target}");
         }
@@ -195,9 +197,11 @@ pub(crate) fn mounts_are_safe_unless_the_class_says_otherwise<K: TestKernel>() {
             rig.publish(id, "a", "pod", &cap, false).unwrap();
             rig.publish(id, "a", "reader", &cap, true).unwrap();
             let mounts = rig.kernel.mounts().unwrap();
-            for (at, first) in
-                [(rig.staging("a"), "rw"), (rig.target("pod"), "rw"), (rig.target("reader"), "ro")]
-            {
+            for (at, first) in [
+                (rig.staging("a"), "rw"),
+                (rig.target("pod"), "rw"),
+                (rig.target("reader"), "ro"),
+            ] {
                 let entry = mounts.at(&at).unwrap();
                 let expected = [&[first], shown, &["relatime"]].concat();
                 assert_eq!(
@@ -222,9 +226,12 @@ pub(crate) fn mounts_are_safe_unless_the_class_says_otherwise<K: TestKernel>() {
 
 pub(crate) fn a_class_that_mounts_read_only_is_published_again<K: TestKernel>() {
     let rig = Rig::<K>::new();
-    for (fs, group) in
-        [(FsType::Ext4, ""), (FsType::Ext4, "1000"), (FsType::Xfs, ""), (FsType::Btrfs, "")]
-    {
+    for (fs, group) in [
+        (FsType::Ext4, ""),
+        (FsType::Ext4, "1000"),
+        (FsType::Xfs, ""),
+        (FsType::Btrfs, ""),
+    ] {
         let cap = with_flags(with_group(mount(fs), group), &["ro"]);
         let id = rig.volume(on(fs), 16 * MI);
         for readonly in [false, true] {
@@ -272,7 +279,16 @@ pub(crate) fn mount_options_change_while_a_volume_is_used<K: TestKernel>() {
             rig.publish(id, "a", "own", &with(after), false).unwrap();
             rig.publish(id, "a", "next", &with(after), false).unwrap();
         }
-        assert_eq!(rig.record(id).stage.as_ref().unwrap().capability.access.flags(), before);
+        assert_eq!(
+            rig.record(id)
+                .stage
+                .as_ref()
+                .unwrap()
+                .capability
+                .access
+                .flags(),
+            before
+        );
         assert_eq!(options("own"), own, "{before:?} {after:?}");
         for word in shown {
             assert!(
@@ -282,13 +298,25 @@ pub(crate) fn mount_options_change_while_a_volume_is_used<K: TestKernel>() {
             );
         }
         if !before.contains(&"ro") {
-            refused!(rig.publish(id, "a", "own", &with(after), true), Error::AlreadyExists(_));
+            refused!(
+                rig.publish(id, "a", "own", &with(after), true),
+                Error::AlreadyExists(_)
+            );
         }
         rig.unpublish(id, "own").unwrap();
         rig.unpublish(id, "next").unwrap();
         rig.unstage(id, "a").unwrap();
         rig.stage(id, "a", &with(after)).unwrap();
-        assert_eq!(rig.record(id).stage.as_ref().unwrap().capability.access.flags(), after);
+        assert_eq!(
+            rig.record(id)
+                .stage
+                .as_ref()
+                .unwrap()
+                .capability
+                .access
+                .flags(),
+            after
+        );
         rig.unstage(id, "a").unwrap();
     }
     // Each pod asks for its own group.
@@ -315,6 +343,9 @@ pub(crate) fn a_publication_has_flags_of_its_own<K: TestKernel>() {
     for (target, readonly, first) in [("pod", false, "rw"), ("reader", true, "ro")] {
         rig.publish(id, "a", target, &cap, readonly).unwrap();
         let options = rig.mount_at(target).options;
-        assert_eq!(options.iter().collect::<Vec<_>>(), [first, "nosuid", "nodev", "relatime"]);
+        assert_eq!(
+            options.iter().collect::<Vec<_>>(),
+            [first, "nosuid", "nodev", "relatime"]
+        );
     }
 }

@@ -37,7 +37,10 @@ pub(crate) fn an_inline_volume_lives<K: TestKernel>() {
     keep(&rig, &target, 1);
     assert!(rig.stats(inline(1), &target).unwrap()[0].total > 0);
     let size = [("size", "24Mi")];
-    refused!(rig.publish_inline(1, "p", &size, true), Error::AlreadyExists(_));
+    refused!(
+        rig.publish_inline(1, "p", &size, true),
+        Error::AlreadyExists(_)
+    );
     let rig = rig.restarted();
     rig.publish_inline(1, "p", &[], false).unwrap();
     assert_kept(&rig, &target, 1);
@@ -57,7 +60,11 @@ pub(crate) fn an_inline_volume_lives<K: TestKernel>() {
 /// A pod's author may request a size and a pool, and nothing else.
 pub(crate) fn a_failed_inline_volume_leaves_nothing<K: TestKernel>() {
     let rig = Rig::<K>::new();
-    for (key, value) in [("size", "none"), ("pool", "other"), ("mkfsOptions", "-d etc")] {
+    for (key, value) in [
+        ("size", "none"),
+        ("pool", "other"),
+        ("mkfsOptions", "-d etc"),
+    ] {
         let refused = rig.publish_inline(1, "p", &[(key, value)], false);
         let Err(Error::Invalid(invalid)) = refused else {
             panic!("{key}={value}: {refused:?}");
@@ -85,10 +92,15 @@ fn limited<K: TestKernel>(limits: InlineLimits) -> Rig<K> {
 }
 
 pub(crate) fn inline_limits_hold_for_what_the_previous_process_made<K: TestKernel>() {
-    let rig = limited::<K>(InlineLimits { size: 8 * MI, volumes: 2, total: 16 * MI });
+    let rig = limited::<K>(InlineLimits {
+        size: 8 * MI,
+        volumes: 2,
+        total: 16 * MI,
+    });
     // A volume without a requested size gets the largest allowed size.
     for number in [1, 1, 2] {
-        rig.publish_inline(number, &number.to_string(), &[], false).unwrap();
+        rig.publish_inline(number, &number.to_string(), &[], false)
+            .unwrap();
     }
     let rig = rig.restarted();
     let third = || rig.publish_inline(3, "3", &[("size", "8Mi")], false);
@@ -99,12 +111,17 @@ pub(crate) fn inline_limits_hold_for_what_the_previous_process_made<K: TestKerne
 }
 
 pub(crate) fn many_inline_volumes_at_once_are_no_more_than_allowed<K: TestKernel>() {
-    let rig = limited::<K>(InlineLimits { volumes: 5, ..InlineLimits::default() });
+    let rig = limited::<K>(InlineLimits {
+        volumes: 5,
+        ..InlineLimits::default()
+    });
     let rig = &rig;
     let publish =
         |number: usize| rig.publish_inline(number, &number.to_string(), &[("size", "1Mi")], false);
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..20).map(|number| scope.spawn(move || publish(number))).collect();
+        let calls: Vec<_> = (0..20)
+            .map(|number| scope.spawn(move || publish(number)))
+            .collect();
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
     for refused in answers.iter().filter(|answer| answer.is_err()) {
@@ -119,7 +136,8 @@ fn publish_in<K: TestKernel>(rig: &Rig<K>, number: usize, pool: &str) -> (usize,
     let target = format!("{number}/volumes/plugin/name/mount");
     std::fs::create_dir_all(rig.target(&target).parent().unwrap()).unwrap();
     let attributes = [("size", "1Mi"), ("pool", pool)];
-    rig.publish_inline(number, &target, &attributes, false).unwrap();
+    rig.publish_inline(number, &target, &attributes, false)
+        .unwrap();
     (number, target)
 }
 
@@ -149,7 +167,10 @@ pub(crate) fn a_pod_with_an_inline_volume_leaves_while_a_pool_is_missing<K: Test
         rig.assert_devices(1);
     }
     // This mount does not belong to a missing pool.
-    refused!(rig.unpublish(inline(5), &stays), Error::Pool(storage::Error::Unavailable { .. }));
+    refused!(
+        rig.unpublish(inline(5), &stays),
+        Error::Pool(storage::Error::Unavailable { .. })
+    );
     assert_eq!(rig.mounted(), slice::from_ref(&rig.target(&stays)));
     rig.unpublish(inline(4), &stays).unwrap();
     rig.die();
@@ -179,7 +200,10 @@ pub(crate) fn an_administrator_opens_pools_to_inline_volumes<K: TestKernel>() {
         (["one=DIR/one", "two=DIR/two"], &["one"][..]),
         (["one=DIR/one,inline", "two=DIR/two"], &["one"]),
         (["one=DIR/one", "two=DIR/two,inline"], &["two"]),
-        (["one=DIR/one,inline", "two=DIR/two,inline"], &["one", "two"]),
+        (
+            ["one=DIR/one,inline", "two=DIR/two,inline"],
+            &["one", "two"],
+        ),
     ] {
         let rig = Rig::<K>::over(Rig::site(&specs), Configs::default());
         let pools = &rig.node.pools;
@@ -192,7 +216,10 @@ pub(crate) fn an_administrator_opens_pools_to_inline_volumes<K: TestKernel>() {
         let size = [("size", "1Mi")];
         rig.publish_inline(3, "unnamed", &size, false).unwrap();
         let made = pools.inline_volumes();
-        let unnamed = made.iter().find(|v| v.inline.as_deref() == Some(&*inline(3))).unwrap();
+        let unnamed = made
+            .iter()
+            .find(|v| v.inline.as_deref() == Some(&*inline(3)))
+            .unwrap();
         assert_eq!(pools.name_of(unnamed.id.pool()).unwrap(), open[0]);
     }
 }

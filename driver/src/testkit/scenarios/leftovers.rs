@@ -20,7 +20,10 @@ pub(crate) fn after_a_reboot_a_volume_is_staged_at_any_path<K: TestKernel>() {
     let cap = mount_as("ext4", SingleNodeWriter);
     let id = rig.staged(ext4(), "a", &cap);
     rig.kernel.clean(rig.root());
-    refused!(rig.publish(id, "a", "p", &cap, false), Error::FailedPrecondition(_));
+    refused!(
+        rig.publish(id, "a", "p", &cap, false),
+        Error::FailedPrecondition(_)
+    );
     rig.stage(id, "b", &mount("ext4")).unwrap();
     assert_eq!(rig.mounted(), [rig.staging("b")]);
     rig.unstage(id, "b").unwrap();
@@ -39,7 +42,10 @@ pub(crate) fn an_attached_device_is_used_and_two_are_refused<K: TestKernel>() {
 
     attach();
     attach();
-    refused!(rig.stage(id, "a", &mount("ext4")), Error::FailedPrecondition(_));
+    refused!(
+        rig.stage(id, "a", &mount("ext4")),
+        Error::FailedPrecondition(_)
+    );
 }
 
 /// Without an intent in the record, the driver must not end the freeze.
@@ -48,7 +54,10 @@ pub(crate) fn a_foreign_freeze_stays<K: TestKernel>() {
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
     let intent = rig.freeze(id, "a");
-    for (freeze, expected) in [(None, Freeze::AlreadyFrozen), (Some(intent), Freeze::Frozen)] {
+    for (freeze, expected) in [
+        (None, Freeze::AlreadyFrozen),
+        (Some(intent), Freeze::Frozen),
+    ] {
         rig.update(id, |r| r.freeze = freeze);
         rig.stage(id, "a", &cap).unwrap();
         let root = File::open(rig.staging("a")).unwrap();
@@ -65,7 +74,10 @@ pub(crate) fn nothing_is_formatted_that_was_not_known_to_be_blank<K: TestKernel>
     image.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
     image.write_all_at(&4095u32.to_le_bytes(), 1028).unwrap();
     image.sync_all().unwrap();
-    refused!(rig.stage(strange, "a", &mount("ext4")), Error::FailedPrecondition(_));
+    refused!(
+        rig.stage(strange, "a", &mount("ext4")),
+        Error::FailedPrecondition(_)
+    );
     let mut there = [0; 10];
     image.read_exact_at(&mut there, 4086).unwrap();
     assert_eq!(&there, b"SWAPSPACE2");
@@ -98,7 +110,11 @@ pub(crate) fn a_pod_leaves_a_volume_with_an_unreadable_record<K: TestKernel>() {
         ("empty", |_| Some(String::new()), true),
         ("garbage", |_| Some("\0garbage".to_owned()), false),
         ("missing", |_| None, true),
-        ("absurd", |text| Some(text.replace("\"capacity_bytes\": 16777216", ABSURD)), false),
+        (
+            "absurd",
+            |text| Some(text.replace("\"capacity_bytes\": 16777216", ABSURD)),
+            false,
+        ),
     ];
     for (what, damage, keep_state) in damages {
         let mut rig = Rig::<K>::new();
@@ -113,12 +129,19 @@ pub(crate) fn a_pod_leaves_a_volume_with_an_unreadable_record<K: TestKernel>() {
         }
         rig = rig.restarted();
         let pool = rig.node.pools.named(None).unwrap();
-        assert!(pool.capacity(Provisioning::Thin).unwrap().available > 0, "{what}");
+        assert!(
+            pool.capacity(Provisioning::Thin).unwrap().available > 0,
+            "{what}"
+        );
         for id in ids.map(|id| id.to_string()) {
             let unreadable = [(Inaccessible, "RecordUnreadable".to_owned())];
             assert_eq!(rig.node_health(&id).unwrap(), unreadable, "{what}");
             assert_eq!(rig.health(&id).unwrap(), unreadable, "{what}");
-            assert_eq!(code(rig.delete(&id)), Err(Code::FailedPrecondition), "{what}: in use");
+            assert_eq!(
+                code(rig.delete(&id)),
+                Err(Code::FailedPrecondition),
+                "{what}: in use"
+            );
             let detach = csi::ControllerUnpublishVolumeRequest {
                 volume_id: id,
                 node_id: "n1".to_owned(),

@@ -29,8 +29,14 @@ pub(crate) fn a_class_with_options_that_reach_other_devices_makes_nothing<K: Tes
         match rig.try_create(request) {
             Err(Error::Invalid(refused)) => {
                 assert_eq!(refused.field, "volume_capabilities[1].mount.mount_flags");
-                assert!(refused.why.starts_with(&format!("\"{named}\"")), "{refused}");
-                assert!(!refused.why.contains("null"), "flags may be secrets: {refused}");
+                assert!(
+                    refused.why.starts_with(&format!("\"{named}\"")),
+                    "{refused}"
+                );
+                assert!(
+                    !refused.why.contains("null"),
+                    "flags may be secrets: {refused}"
+                );
             }
             other => panic!("{fs} {flags:?}: {other:?}"),
         }
@@ -44,7 +50,10 @@ pub(crate) fn a_class_with_options_that_reach_other_devices_makes_nothing<K: Tes
             volume_capabilities: vec![capability],
             ..Default::default()
         };
-        let answer = rig.controller.validate_volume_capabilities(request).unwrap();
+        let answer = rig
+            .controller
+            .validate_volume_capabilities(request)
+            .unwrap();
         assert_eq!(answer.confirmed, None);
         assert!(answer.message.contains(named), "{}", answer.message);
     }
@@ -83,12 +92,25 @@ pub(crate) fn a_volume_that_has_other_options_is_mounted_and_says_so<K: TestKern
     rig.publish(&made, "a", "p", &capability, false).unwrap();
     assert!(rig.mount_at("p").options.has("noatime"));
     reasons(true);
-    let request =
-        csi::ControllerGetVolumeHealthRequest { volume_id: made.clone(), ..Default::default() };
-    let health = rig.controller.controller_get_volume_health(request).unwrap();
-    let messages = health.volume_health.unwrap().health_statuses.into_iter().map(|it| it.message);
+    let request = csi::ControllerGetVolumeHealthRequest {
+        volume_id: made.clone(),
+        ..Default::default()
+    };
+    let health = rig
+        .controller
+        .controller_get_volume_health(request)
+        .unwrap();
+    let messages = health
+        .volume_health
+        .unwrap()
+        .health_statuses
+        .into_iter()
+        .map(|it| it.message);
     let message = messages.collect::<Vec<_>>().join(" ");
-    assert!(message.contains("noload") && !message.contains("noatime"), "{message}");
+    assert!(
+        message.contains("noload") && !message.contains("noatime"),
+        "{message}"
+    );
     rig.unpublish(&made, "p").unwrap();
     rig.unstage(&made, "a").unwrap();
 

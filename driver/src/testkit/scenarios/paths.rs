@@ -16,7 +16,11 @@ pub(crate) fn a_second_path_or_another_use_is_refused<K: TestKernel>() {
     let cap = mount_as("ext4", SingleNodeWriter);
     let id = rig.staged(ext4(), "a", &cap);
     refused!(rig.stage(id, "b", &cap), Error::FailedPrecondition(_));
-    for other in [mount("ext4"), mount_as("xfs", SingleNodeWriter), block_as(SingleNodeWriter)] {
+    for other in [
+        mount("ext4"),
+        mount_as("xfs", SingleNodeWriter),
+        block_as(SingleNodeWriter),
+    ] {
         refused!(rig.stage(id, "a", &other), Error::AlreadyExists(_));
         refused!(rig.stage(id, "b", &other), Error::FailedPrecondition(_));
     }
@@ -27,7 +31,10 @@ pub(crate) fn a_second_path_or_another_use_is_refused<K: TestKernel>() {
     let raw = rig.staged(Access::Block, "c", &block);
     for (id, at, cap) in [(id, "a", &cap), (raw, "c", &block)] {
         rig.publish(id, at, "p", cap, false).unwrap();
-        refused!(rig.publish(id, at, "q", cap, false), Error::FailedPrecondition(_));
+        refused!(
+            rig.publish(id, at, "q", cap, false),
+            Error::FailedPrecondition(_)
+        );
         assert!(!rig.target("q").exists());
         rig.unpublish(id, "p").unwrap();
     }
@@ -79,15 +86,23 @@ pub(crate) fn mounts_of_others_between_those_of_a_volume_stay<K: TestKernel>() {
     rig.publish(id, "a", "p", &cap, false).unwrap();
     make_private(&rig.staging("a"));
     make_private(&rig.target("p"));
-    for (at, from) in [(rig.staging("a"), rig.target("p")), (rig.target("p"), rig.staging("a"))] {
+    for (at, from) in [
+        (rig.staging("a"), rig.target("p")),
+        (rig.target("p"), rig.staging("a")),
+    ] {
         new_filesystem(&*rig.kernel, &at, FsType::Ext4, 16 * MI);
         rig.kernel.bind(&from, &at, Default::default()).unwrap();
     }
     let foreign = |rig: &Rig<K>| {
         let table = rig.kernel.mounts().unwrap();
         let own = rig.device(id).minor;
-        let ours = table.entries.iter().filter(|m| m.mount_point.starts_with(rig.root()));
-        ours.filter(|m| !m.is_on_loop(own)).map(|m| m.mount_point.to_path_buf()).collect::<Vec<_>>()
+        let ours = table
+            .entries
+            .iter()
+            .filter(|m| m.mount_point.starts_with(rig.root()));
+        ours.filter(|m| !m.is_on_loop(own))
+            .map(|m| m.mount_point.to_path_buf())
+            .collect::<Vec<_>>()
     };
     let before = foreign(&rig);
     assert_eq!(before, [rig.staging("a"), rig.target("p")]);
@@ -131,7 +146,10 @@ pub(crate) fn only_the_last_component_may_not_be_a_symlink<K: TestKernel>() {
         assert_eq!(rig.record(id).stage, None, "{name}");
     }
     rig.stage(id, "a", &cap).unwrap();
-    refused!(rig.publish(id, "a", "link", &cap, false), Error::Path { .. });
+    refused!(
+        rig.publish(id, "a", "link", &cap, false),
+        Error::Path { .. }
+    );
     for _ in 0..2 {
         rig.publish(id, "a", "link/p", &cap, false).unwrap();
         assert!(rig.mounted().contains(&elsewhere.join("p")));

@@ -26,7 +26,12 @@ pub(crate) fn invalid_requests_name_their_field_and_have_no_effect<K: TestKernel
     for (id, path, capability, field) in [
         ("", "/a", &good, "volume_id"),
         (id, "relative", &good, "staging_target_path"),
-        (id, "/a", &group, "volume_capability.mount.volume_mount_group"),
+        (
+            id,
+            "/a",
+            &group,
+            "volume_capability.mount.volume_mount_group",
+        ),
         (id, "/a", &one, flags),
         (id, "/a", &two, flags),
         (id, "/a", &three, flags),
@@ -44,7 +49,10 @@ pub(crate) fn with_the_lifecycle_checked_the_controller_comes_first<K: TestKerne
     let mut rig = Rig::<K>::new();
     rig.node.config.check_lifecycle = true;
     let id = rig.volume(ext4(), 16 * MI);
-    refused!(rig.stage(id, "a", &mount("ext4")), Error::FailedPrecondition(_));
+    refused!(
+        rig.stage(id, "a", &mount("ext4")),
+        Error::FailedPrecondition(_)
+    );
     rig.publish_to_node(id, false);
     rig.stage(id, "a", &mount("ext4")).unwrap();
 }
@@ -133,9 +141,16 @@ pub(crate) fn mkfs_itself_takes_no_option_that_reads_a_file<K: TestKernel>() {
         (FsType::Btrfs, &["--rootdir", "etc"]),
     ] {
         let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-        let refused = rig.kernel.mkfs(&MkfsSpec { options: &options, ..mkfs_spec(&device, fs) });
+        let refused = rig.kernel.mkfs(&MkfsSpec {
+            options: &options,
+            ..mkfs_spec(&device, fs)
+        });
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("not allowed"), "{why}");
     }
-    assert_eq!(file::allocated_bytes(&data).unwrap(), 0, "nothing was written");
+    assert_eq!(
+        file::allocated_bytes(&data).unwrap(),
+        0,
+        "nothing was written"
+    );
 }

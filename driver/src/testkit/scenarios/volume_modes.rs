@@ -44,7 +44,12 @@ pub(crate) fn raw_bytes_are_mounted_by_an_administrators_word_alone<K: TestKerne
         ..Default::default()
     };
     let group = rig.controller.create_volume_group_snapshot(group).unwrap();
-    let member = group.group_snapshot.unwrap().snapshots.remove(0).snapshot_id;
+    let member = group
+        .group_snapshot
+        .unwrap()
+        .snapshots
+        .remove(0)
+        .snapshot_id;
     let before = rig.kernel.changes();
     for gone in [false, true] {
         for (source, is_volume) in [
@@ -76,8 +81,15 @@ pub(crate) fn raw_bytes_are_mounted_by_an_administrators_word_alone<K: TestKerne
         }
     }
 
-    let allowed = copy("allowed", of_snapshot(&snapshot), ALLOWED).unwrap().volume_id;
-    assert_eq!(copy("allowed", of_snapshot(&snapshot), ALLOWED).unwrap().volume_id, allowed);
+    let allowed = copy("allowed", of_snapshot(&snapshot), ALLOWED)
+        .unwrap()
+        .volume_id;
+    assert_eq!(
+        copy("allowed", of_snapshot(&snapshot), ALLOWED)
+            .unwrap()
+            .volume_id,
+        allowed
+    );
     assert_eq!(rig.record(&allowed).format, Format::Raw);
     // It is a filesystem by an administrator's word, also for its copies and after its mount.
     let early = rig.snapshot("early", &allowed).unwrap().snapshot_id;

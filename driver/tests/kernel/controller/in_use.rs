@@ -26,13 +26,19 @@ impl Staged {
             ..create_request("v")
         };
         let id = rig.created(request);
-        let volume = Staged { rig, id, capability };
+        let volume = Staged {
+            rig,
+            id,
+            capability,
+        };
         volume.stage();
         volume
     }
 
     fn stage(&self) {
-        self.rig.stage(&self.id, &self.id, &self.capability).unwrap();
+        self.rig
+            .stage(&self.id, &self.id, &self.capability)
+            .unwrap();
     }
 
     fn unstage(&self) {

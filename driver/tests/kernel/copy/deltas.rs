@@ -24,7 +24,9 @@ struct Snapshot {
 impl Snapshot {
     fn block(&self, i: u64) -> &[u8] {
         let at = (i * BLOCK) as usize;
-        self.content.get(at..at + BLOCK as usize).unwrap_or(&[0; BLOCK as usize])
+        self.content
+            .get(at..at + BLOCK as usize)
+            .unwrap_or(&[0; BLOCK as usize])
     }
 }
 
@@ -84,7 +86,11 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
         }
         let mut content = vec![0; len as usize];
         file.read_exact_at(&mut content, 0).unwrap();
-        snapshots.push(Snapshot { file, content, touched });
+        snapshots.push(Snapshot {
+            file,
+            content,
+            touched,
+        });
     }
     snapshots
 }

@@ -68,7 +68,12 @@ impl Volume {
     }
 
     fn target(&self) -> Target {
-        Target { volume: self.id, image: self.image, raw_staged: false, freeze_intent: false }
+        Target {
+            volume: self.id,
+            image: self.image,
+            raw_staged: false,
+            freeze_intent: false,
+        }
     }
 
     fn copy(&self, still: &Still, to: &File, pool: &Pool) -> Result<Copied> {
@@ -137,8 +142,10 @@ impl Drop for Volume {
 fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
     let nouuid = ["nouuid".to_owned()];
     let path = device.path();
-    let spec =
-        MountSpec { options: if fs == Xfs { &nouuid } else { &[] }, ..mount_spec(&path, at, fs) };
+    let spec = MountSpec {
+        options: if fs == Xfs { &nouuid } else { &[] },
+        ..mount_spec(&path, at, fs)
+    };
     kernel.mount(&spec).unwrap();
 }
 
@@ -175,7 +182,10 @@ fn limited<T>(
     copy: impl FnOnce(&Still) -> Result<T>,
 ) -> Result<T> {
     let notes = Notes::default();
-    let limits = Limits { max_freeze, check: &|| Ok(()) };
+    let limits = Limits {
+        max_freeze,
+        check: &|| Ok(()),
+    };
     let done = freeze::quiesced(&kernel(), targets, &limits, &notes, copy);
     assert!(notes.0.lock().is_empty(), "no intent is left");
     done
@@ -341,7 +351,10 @@ fn a_read_only_leftover_is_thawed_too() {
     let volume = Volume::mounted(&pool, "image", Ext4);
     unmount(&*volume.kernel, &volume.at);
     let path = volume.device.path();
-    let spec = MountSpec { read_only: true, ..mount_spec(&path, &volume.at, volume.fs) };
+    let spec = MountSpec {
+        read_only: true,
+        ..mount_spec(&path, &volume.at, volume.fs)
+    };
     volume.kernel.mount(&spec).unwrap();
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
@@ -360,7 +373,9 @@ fn a_hidden_mount_is_not_reached_through() {
     std::fs::create_dir(&bind).unwrap();
     {
         let _above = Mount::new("tmpfs", Path::new("none"), &volume.at, "size=1m");
-        let hidden = quiesced(&[volume.target()], |_| -> Result<()> { unreachable!("hidden") });
+        let hidden = quiesced(&[volume.target()], |_| -> Result<()> {
+            unreachable!("hidden")
+        });
         refused!(hidden, Error::CannotFreeze(_));
     }
     // A second mount of the volume is sufficient.
@@ -387,7 +402,10 @@ fn a_full_pool_does_not_hang_the_caller() {
         volume.write(&format!("file-{i}"), &[1; 20000]);
     }
     let notes = Notes::default();
-    let limits = Limits { max_freeze: Duration::from_secs(2), check: &|| Ok(()) };
+    let limits = Limits {
+        max_freeze: Duration::from_secs(2),
+        check: &|| Ok(()),
+    };
     let targets = [volume.target()];
     let attempt = || freeze::quiesced(&kernel(), &targets, &limits, &notes, |_| Ok(()));
     for _ in 0..3 {

@@ -33,8 +33,15 @@ impl Rig {
         site.options.overcommit = 4.0;
         site.options.reserve = Reserve::Percent(1.0);
         let pools = site.start();
-        let config = Config { metadata_blocks, ..Config::new("n1") };
-        Rig { controller: Controller::new(pools, config), _site: site, _pool: pool }
+        let config = Config {
+            metadata_blocks,
+            ..Config::new("n1")
+        };
+        Rig {
+            controller: Controller::new(pools, config),
+            _site: site,
+            _pool: pool,
+        }
     }
 
     fn volume(&self, name: &str, bytes: u64, provisioning: Provisioning) -> Arc<VolumeRecord> {
@@ -45,12 +52,16 @@ impl Rig {
             ..testkit::new(name)
         };
         new.settings.provisioning = provisioning;
-        pools.create_volume(&pools.named(None).unwrap(), new).unwrap()
+        pools
+            .create_volume(&pools.named(None).unwrap(), new)
+            .unwrap()
     }
 
     fn snapshot(&self, volume: &VolumeRecord, name: &str) -> Arc<SnapshotRecord> {
         let pools = &self.controller.pools;
-        pools.create_snapshot(&volume.id, name, &BTreeMap::new()).unwrap()
+        pools
+            .create_snapshot(&volume.id, name, &BTreeMap::new())
+            .unwrap()
     }
 
     fn content(&self, snapshot: &SnapshotRecord) -> Vec<u8> {
@@ -61,7 +72,10 @@ impl Rig {
     }
 
     fn scribble(&self, volume: &VolumeRecord, random: &mut Random) {
-        let volume = self.controller.pools.volume(&storage::VolumeHandle::Id(volume.id));
+        let volume = self
+            .controller
+            .pools
+            .volume(&storage::VolumeHandle::Id(volume.id));
         let volume = volume.unwrap();
         let image = self.controller.pools.open_image(&volume, true).unwrap();
         for _ in 0..30 {
@@ -157,7 +171,10 @@ fn a_volumes_history(
     let first = rig.snapshot(&volume, "first");
     rig.scribble(&volume, random);
     let second = rig.snapshot(&volume, "second");
-    rig.controller.pools.expand_volume(&volume.id, 24 << 20).unwrap();
+    rig.controller
+        .pools
+        .expand_volume(&volume.id, 24 << 20)
+        .unwrap();
     rig.scribble(&volume, random);
     let third = rig.snapshot(&volume, "third");
     // Snapshots outlive their volume, and so do their differences.
@@ -169,7 +186,10 @@ fn a_volumes_history(
     };
     let whole = |blocks: BTreeSet<u64>| -> BTreeSet<u64> {
         let n = unit / BLOCK;
-        blocks.iter().flat_map(|b| b / n * n..b / n * n + n).collect()
+        blocks
+            .iter()
+            .flat_map(|b| b / n * n..b / n * n + n)
+            .collect()
     };
     let snapshots = [&first, &second, &third].map(|s| (s, s.id.to_string()));
     for (target, id) in &snapshots {
@@ -279,7 +299,10 @@ fn bad_requests() {
     }
     let both = [mine.as_str(), &mine];
     for ((offset, max), expected) in numbers {
-        let got = [rig.allocated(&mine, offset, max), rig.delta(both, offset, max)];
+        let got = [
+            rig.allocated(&mine, offset, max),
+            rig.delta(both, offset, max),
+        ];
         assert_eq!(got.map(code), [expected; 2], "{offset} {max}");
     }
     assert_eq!(code(rig.delta([&mine, &foreign], 0, 0)), "invalid");

@@ -49,5 +49,8 @@ fn a_copy_leaves_the_page_cache_to_others(
     file::copy_sparse(&from, &to, pace, &|| false).unwrap();
     to.sync_all().unwrap();
     let left = ["from", "to"].map(|name| cached(&pool.path(name)));
-    assert!(left.iter().all(|bytes| expected.contains(bytes)), "{left:?}");
+    assert!(
+        left.iter().all(|bytes| expected.contains(bytes)),
+        "{left:?}"
+    );
 }

@@ -13,7 +13,9 @@ use crate::testkit::{Configs, Rig, code, ext4, mount, new_filesystem};
 
 /// The files of a volume except its image, with their inodes. A freeze replaces one of them first.
 fn records(dir: &Path) -> Vec<(PathBuf, u64)> {
-    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let entries = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let mut records: Vec<_> = entries
         .filter(|path| !path.ends_with("image"))
         .map(|path| (path.clone(), path.metadata().unwrap().ino()))
@@ -54,7 +56,14 @@ fn a_copy_that_would_freeze_too_long_leaves_writers_alone() {
     });
     let why = format!("{refused:?}");
     assert_eq!(code(refused), Err(tonic::Code::FailedPrecondition), "{why}");
-    for word in ["copying the ", &id.to_string(), "MiB/s", "0.001 s", "--max-freeze", "reflinks"] {
+    for word in [
+        "copying the ",
+        &id.to_string(),
+        "MiB/s",
+        "0.001 s",
+        "--max-freeze",
+        "reflinks",
+    ] {
         assert!(why.contains(word), "no {word} in {why}");
     }
     // The intent to freeze is written before each freeze.
@@ -78,7 +87,9 @@ fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
     let image = rig.open_image(id);
     // The filesystem has nothing there.
     for n in 0..EXTENTS {
-        image.write_all_at(&[1; 4096], VOLUME - (n + 1) * 8192).unwrap();
+        image
+            .write_all_at(&[1; 4096], VOLUME - (n + 1) * 8192)
+            .unwrap();
     }
     image.sync_all().unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
@@ -92,14 +103,25 @@ fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
         let before = records(&rig.path(format!("volumes/{id}")));
         let refused = rig.snapshot("snap", &id.to_string());
         whys.push(format!("{refused:?}"));
-        assert_eq!(code(refused), Err(tonic::Code::FailedPrecondition), "{whys:?}");
+        assert_eq!(
+            code(refused),
+            Err(tonic::Code::FailedPrecondition),
+            "{whys:?}"
+        );
         if whys.last().unwrap().contains("cloning the 12") {
-            assert_eq!(records(&rig.path(format!("volumes/{id}"))), before, "nothing was frozen");
+            assert_eq!(
+                records(&rig.path(format!("volumes/{id}"))),
+                before,
+                "nothing was frozen"
+            );
             break;
         }
     }
     assert!(whys.last().unwrap().contains("cloning the 12"), "{whys:?}");
-    assert!(whys.iter().any(|why| why.contains("extents of the image, and there are more")));
+    assert!(
+        whys.iter()
+            .any(|why| why.contains("extents of the image, and there are more"))
+    );
     std::fs::write(rig.staging("a").join("pod"), b"x").unwrap();
     // Without a freeze there is no limit.
     rig.unstage(id, "a").unwrap();
@@ -107,7 +129,8 @@ fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
     let snapshot = rig.node.pools.snapshots().remove(0);
     let copy = rig.node.pools.open_snapshot(&snapshot).unwrap();
     let mut blocks = [0; 8192];
-    copy.read_exact_at(&mut blocks, VOLUME - EXTENTS * 8192).unwrap();
+    copy.read_exact_at(&mut blocks, VOLUME - EXTENTS * 8192)
+        .unwrap();
     assert!(blocks[..4096] == [1; 4096] && blocks[4096..] == [0; 4096]);
     assert_eq!(copy.metadata().unwrap().len(), VOLUME);
 }

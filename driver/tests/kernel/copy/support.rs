@@ -40,7 +40,12 @@ impl Pool {
         if variant == "C" {
             run("chattr", &["+C", arg(&mount.at)]);
         }
-        Pool { mount, _device: device, _dir: dir, reflinks: fs != "ext4" }
+        Pool {
+            mount,
+            _device: device,
+            _dir: dir,
+            reflinks: fs != "ext4",
+        }
     }
 
     /// Takes all remaining space, until the file is dropped.
@@ -57,15 +62,22 @@ impl Pool {
 
     /// A thin copy of this length.
     pub(crate) fn thin(&self, len: u64, thick_source: bool) -> CopyRequest {
-        CopyRequest { len, provisioning: Provisioning::Thin, reflinks: self.reflinks, thick_source }
+        CopyRequest {
+            len,
+            provisioning: Provisioning::Thin,
+            reflinks: self.reflinks,
+            thick_source,
+        }
     }
 }
 
 /// Copies an image at rest.
 pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
     let kernel = Linux::new();
-    let copied =
-        copy_image::copy(&kernel, from, to, want, Source::Still, Pace::Fast, &|| false).unwrap();
+    let copied = copy_image::copy(&kernel, from, to, want, Source::Still, Pace::Fast, &|| {
+        false
+    })
+    .unwrap();
     copy_image::finish(&kernel, to, want, copied).unwrap();
     copied
 }

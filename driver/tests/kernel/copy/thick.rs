@@ -39,7 +39,9 @@ fn overwrite(pool: &Pool, name: &str) -> std::io::Result<()> {
 fn share(one: &File, other: &File) -> bool {
     let places = |file| {
         let extents = extents::extents(file).unwrap();
-        extents.into_iter().map(|e| e.physical..e.physical + e.length)
+        extents
+            .into_iter()
+            .map(|e| e.physical..e.physical + e.length)
     };
     places(one).any(|a| places(other).any(|b| a.start < b.end && b.start < a.end))
 }
@@ -81,7 +83,10 @@ fn a_thick_restore_is_thick_and_larger(#[values("ext4", "xfs", "btrfs+C")] fs: &
     snapshot.write_all_at(&[5; MI as usize], 3 * MI).unwrap();
     snapshot.write_all_at(&[5; MI as usize], 50 * MI).unwrap();
     let restored = sparse(&pool.path("restored"), 0);
-    let thick = CopyRequest { provisioning: Provisioning::Thick, ..pool.thin(100 * MI, false) };
+    let thick = CopyRequest {
+        provisioning: Provisioning::Thick,
+        ..pool.thin(100 * MI, false)
+    };
     populate(&snapshot, &restored, &thick);
     assert_eq!(restored.metadata().unwrap().len(), 100 * MI);
     assert!(file::allocated_bytes(&restored).unwrap() >= 100 * MI);

@@ -15,7 +15,9 @@ use crate::tools::run;
 /// What `fsck` finds, without loop devices of other tests.
 fn look(site: &Site, repair: bool) -> Outcome {
     let mut found = examine(&site.specs, &site.options, site.kernel.clone(), repair).unwrap();
-    found.problems.retain(|problem| problem.kind != Kind::LoopOfOtherPool);
+    found
+        .problems
+        .retain(|problem| problem.kind != Kind::LoopOfOtherPool);
     found
 }
 
@@ -71,7 +73,10 @@ fn leaves_alone_what_could_be_data() {
     }
     assert_eq!(fs::read_to_string(of(one, "volume.json")).unwrap(), "{");
     assert!(of(one, "image").exists() && of(two, "volume.json").exists());
-    assert_eq!(fs::read_to_string(site.path("volumes/notes")).unwrap(), "mine");
+    assert_eq!(
+        fs::read_to_string(site.path("volumes/notes")).unwrap(),
+        "mine"
+    );
 }
 
 #[test]
@@ -79,7 +84,9 @@ fn the_state_of_another_boot_is_no_problem() {
     let mut site = site("p=DIR/p");
     let record = site.make("data");
     let freeze = FreezeIntent { since_ns: 1 };
-    site.pools().update_volume(&record.id, |r| r.freeze = Some(freeze)).unwrap();
+    site.pools()
+        .update_volume(&record.id, |r| r.freeze = Some(freeze))
+        .unwrap();
     site.close();
     let entry = site.path(format!("volumes/{}", record.id));
     fs::write(entry.join(".state.json.new"), "{").unwrap();
@@ -117,8 +124,14 @@ fn a_loop_of_a_deleted_cluster_is_named_with_what_to_type() {
     let found = examine(&other.specs, &other.options, other.kernel.clone(), true).unwrap();
     let name = device.path().display().to_string();
     let named = found.problems.iter().find(|p| p.object == name).unwrap();
-    assert_eq!((named.kind, found.code()), (Kind::LoopOfOtherPool, CLEAN), "{found:?}");
-    let Repair::Person(how) = &named.repair else { panic!("{named:?}") };
+    assert_eq!(
+        (named.kind, found.code()),
+        (Kind::LoopOfOtherPool, CLEAN),
+        "{found:?}"
+    );
+    let Repair::Person(how) = &named.repair else {
+        panic!("{named:?}")
+    };
     assert!(how.ends_with(&format!("losetup -d {name}")), "{how}");
     assert!(named.what.contains(&record.id.to_string()), "{named:?}");
 
@@ -126,7 +139,12 @@ fn a_loop_of_a_deleted_cluster_is_named_with_what_to_type() {
     let info = site.kernel.loop_info(device.minor).unwrap().unwrap();
     drop(device);
     run("losetup", &["-d", &name]);
-    assert!(site.kernel.loop_info(info.minor).unwrap().is_none_or(|now| !now.is_same(&info)));
+    assert!(
+        site.kernel
+            .loop_info(info.minor)
+            .unwrap()
+            .is_none_or(|now| !now.is_same(&info))
+    );
 }
 
 #[test]

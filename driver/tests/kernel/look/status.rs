@@ -22,7 +22,10 @@ fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let m = entry.metadata().unwrap();
         let path = entry.path();
-        into.insert(path.display().to_string(), (m.len(), m.mtime(), m.mtime_nsec()));
+        into.insert(
+            path.display().to_string(),
+            (m.len(), m.mtime(), m.mtime_nsec()),
+        );
         if m.is_dir() {
             state(&path, into);
         }
@@ -92,10 +95,15 @@ fn maps_of_images_show_what_a_snapshot_shares_and_what_a_write_splits() {
     let site = site("fast=DIR/fast,image=400Mi");
     let record = site.make("data");
     let pool = site.options.state_dir.join("pools/fast");
-    let image = pool.join("volumes").join(record.id.to_string()).join("image");
+    let image = pool
+        .join("volumes")
+        .join(record.id.to_string())
+        .join("image");
     let image = File::options().write(true).open(image).unwrap();
     let write = |bytes: u64| {
-        image.write_all_at(&vec![7; usize::try_from(bytes).unwrap()], 0).unwrap();
+        image
+            .write_all_at(&vec![7; usize::try_from(bytes).unwrap()], 0)
+            .unwrap();
     };
     write(MI);
     let snapshot = site.snapshot(&record, "monday");
@@ -104,16 +112,25 @@ fn maps_of_images_show_what_a_snapshot_shares_and_what_a_write_splits() {
     let read = || {
         let maps = image_maps(&site.specs, &site.options.state_dir, &ids);
         let found: Vec<_> = maps.iter().map(|map| map.id.clone()).collect();
-        assert_eq!((&found[..], maps.iter().find_map(|map| map.problem.clone())), (&ids[..], None));
+        assert_eq!(
+            (&found[..], maps.iter().find_map(|map| map.problem.clone())),
+            (&ids[..], None)
+        );
         maps.into_iter().map(|map| map.extents)
     };
     let bytes = |runs: &[Mapped], shared: bool| -> u64 {
-        runs.iter().filter(|run| run.shared == shared).map(|run| run.len).sum()
+        runs.iter()
+            .filter(|run| run.shared == shared)
+            .map(|run| run.len)
+            .sum()
     };
     let [data, monday, gone] = read().collect::<Vec<_>>().try_into().unwrap();
     let (data, monday) = (data.unwrap(), monday.unwrap());
     assert_eq!((&data, gone), (&monday, None));
-    assert!(bytes(&data, true) >= MI && bytes(&data, false) == 0, "{data:?}");
+    assert!(
+        bytes(&data, true) >= MI && bytes(&data, false) == 0,
+        "{data:?}"
+    );
     write(WRITTEN);
     let [data, after, _] = read().collect::<Vec<_>>().try_into().unwrap();
     let (data, after) = (data.unwrap(), after.unwrap());

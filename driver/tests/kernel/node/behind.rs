@@ -46,7 +46,12 @@ const LIFE: [Call; 11] = [
 ];
 
 /// Calls that change nothing beneath the volume. Each change is made before one of them, in turn.
-const READING: [Call; 4] = [Call::PublishAgain, Call::Stats, Call::Snapshot, Call::Expand];
+const READING: [Call; 4] = [
+    Call::PublishAgain,
+    Call::Stats,
+    Call::Snapshot,
+    Call::Expand,
+];
 
 /// Changes before these calls are made to a new volume, which the life deletes. All other changes
 /// are made to the volume that has data.
@@ -67,8 +72,12 @@ type Lived = Vec<(Call, String, Vec<String>)>;
 type Change = (&'static str, fn(&World));
 
 const CHANGES: [Change; 15] = [
-    ("unmount the staging path", |w| attempt("umount", &["-l", arg(&w.staging())])),
-    ("unmount the target", |w| attempt("umount", &["-l", arg(&w.target())])),
+    ("unmount the staging path", |w| {
+        attempt("umount", &["-l", arg(&w.staging())])
+    }),
+    ("unmount the target", |w| {
+        attempt("umount", &["-l", arg(&w.target())])
+    }),
     ("mount over the staging path", |w| {
         attempt("mount", &["-t", "tmpfs", "foreign", arg(&w.staging())]);
     }),
@@ -94,11 +103,19 @@ const CHANGES: [Change; 15] = [
     }),
     ("move the mount at the target", |w| {
         // A directory for a filesystem, a file for a device.
-        let to = if w.target().is_dir() { w.elsewhere() } else { w.foreign() };
+        let to = if w.target().is_dir() {
+            w.elsewhere()
+        } else {
+            w.foreign()
+        };
         attempt("mount", &["--move", arg(&w.target()), arg(&to)]);
     }),
-    ("another device over the image", |w| attempt("losetup", &["-f", arg(&w.image())])),
-    ("a device of another program", |w| attempt("losetup", &["-f", arg(&w.foreign())])),
+    ("another device over the image", |w| {
+        attempt("losetup", &["-f", arg(&w.image())])
+    }),
+    ("a device of another program", |w| {
+        attempt("losetup", &["-f", arg(&w.foreign())])
+    }),
     ("detach the device", |w| w.detach()),
     ("another file at the device's number", |w| {
         for path in [w.target(), w.rig.target("r"), w.staging()] {
@@ -111,7 +128,10 @@ const CHANGES: [Change; 15] = [
     }),
     ("the device's settings", |w| w.losetup("--direct-io=off")),
     ("grow the image and the device", |w| {
-        let image = std::fs::File::options().write(true).open(w.image()).unwrap();
+        let image = std::fs::File::options()
+            .write(true)
+            .open(w.image())
+            .unwrap();
         image.set_len(image.metadata().unwrap().len() + MI).unwrap();
         w.losetup("-c");
     }),
@@ -123,7 +143,14 @@ fn attempt(program: &str, args: &[&str]) {
 
 /// Runs the program until it succeeds: a neighbour may have taken a device's number for a moment.
 fn insist(program: &str, args: &[&str]) {
-    let succeeds = |_: &u32| command(program).args(args).output().unwrap().status.success();
+    let succeeds = |_: &u32| {
+        command(program)
+            .args(args)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
     let pause = |_| std::thread::sleep(std::time::Duration::from_millis(20));
     (0..50).take_while(|turn| !succeeds(turn)).for_each(pause);
 }
@@ -135,7 +162,12 @@ impl World {
         let rig = Rig::over(site, Configs::default());
         let capability = capability(&access);
         let id = Cell::new(rig.volume(access.clone(), 16 * MI));
-        let world = World { rig, access, id, capability };
+        let world = World {
+            rig,
+            access,
+            id,
+            capability,
+        };
         std::fs::create_dir(world.elsewhere()).unwrap();
         sparse(&world.foreign(), MI);
         world
@@ -159,7 +191,9 @@ impl World {
     }
 
     fn image(&self) -> PathBuf {
-        self.rig.root().join(format!("pool/volumes/{}/image", self.id.get()))
+        self.rig
+            .root()
+            .join(format!("pool/volumes/{}/image", self.id.get()))
     }
 
     /// Runs `losetup` with this option for each device over the image.
@@ -181,11 +215,20 @@ impl World {
         let mut list = command("losetup");
         list.args(["-n", "-O", "NAME", "-j"]).arg(self.image());
         let listed = list.output().unwrap().stdout;
-        String::from_utf8(listed).unwrap().split_whitespace().map(str::to_owned).collect()
+        String::from_utf8(listed)
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect()
     }
 
     fn call(&self, call: Call) -> String {
-        let World { rig, id, capability, .. } = self;
+        let World {
+            rig,
+            id,
+            capability,
+            ..
+        } = self;
         let id = id.get().to_string();
         let answer = match call {
             Call::Stage => rig.stage(&id, "a", capability),
@@ -223,20 +266,36 @@ impl World {
         let loops = self.rig.devices();
         let device = |minor: u32| loops.iter().find(|l| l.minor == minor).map(backing);
         let table = self.rig.kernel.mounts().unwrap();
-        let ours = table.entries.iter().filter(|entry| entry.mount_point.starts_with(root));
+        let ours = table
+            .entries
+            .iter()
+            .filter(|entry| entry.mount_point.starts_with(root));
         let mounts = ours.map(|entry| {
             let of = entry.loop_minor().or(entry.loop_node).map(device);
             let (at, options) = (name(&entry.mount_point), &entry.options);
             let read_only = entry.fs_read_only();
-            format!("{} at {at} {options:?} ro={read_only} of {of:?}", entry.fs_type)
+            format!(
+                "{} at {at} {options:?} ro={read_only} of {of:?}",
+                entry.fs_type
+            )
         });
         let devices = loops.iter().map(|l| {
-            let LoopInfo { read_only, direct_io, size_bytes, .. } = l;
+            let LoopInfo {
+                read_only,
+                direct_io,
+                size_bytes,
+                ..
+            } = l;
             let over = backing(l);
             format!("loop over {over}: ro={read_only} dio={direct_io} {size_bytes} bytes")
         });
         let mut seen: Vec<String> = mounts.chain(devices).collect();
-        let record = self.rig.node.pools.volume(&VolumeHandle::Id(self.id.get())).ok();
+        let record = self
+            .rig
+            .node
+            .pools
+            .volume(&VolumeHandle::Id(self.id.get()))
+            .ok();
         let recorded = record.map(|record| {
             let minor = record.stage.as_ref().map(|stage| stage.minor.is_some());
             (record.capacity_bytes, minor)
@@ -268,15 +327,20 @@ impl World {
         change(self);
         let changed = self.seen();
         let foreign = |seen: &[String]| -> Vec<String> {
-            let foreign =
-                seen.iter().filter(|what| what.contains("foreign") || what.starts_with("tmpfs"));
+            let foreign = seen
+                .iter()
+                .filter(|what| what.contains("foreign") || what.starts_with("tmpfs"));
             foreign.cloned().collect()
         };
         let lived = (changed != unchanged).then(|| {
             let lived = life[before..].iter().map(|call| {
                 let answer = self.call(*call);
                 let seen = self.seen();
-                assert_eq!(foreign(&seen), foreign(&changed), "{call:?}: it is another program's");
+                assert_eq!(
+                    foreign(&seen),
+                    foreign(&changed),
+                    "{call:?}: it is another program's"
+                );
                 (*call, answer, seen)
             });
             lived.collect()

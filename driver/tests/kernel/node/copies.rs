@@ -32,7 +32,9 @@ fn a_snapshot_holds_what_was_written_and_leaves_the_original_mountable() {
             rig.stage(id, "a", &cap).unwrap();
             // The data is still in the page cache when the snapshot is taken.
             std::fs::write(a.join("data"), pattern(3, 3 << 20)).unwrap();
-            let snapshot = pools.create_snapshot(&id, "s", &Default::default()).unwrap();
+            let snapshot = pools
+                .create_snapshot(&id, "s", &Default::default())
+                .unwrap();
             assert_eq!(rig.record(id).freeze, None, "{what}");
             write(&a.join("later"), 4, 1000);
             refused!(pools.delete_volume(&id), Error::Attached { .. });
@@ -110,7 +112,9 @@ fn a_group_is_one_point_in_time() {
                     }
                 }
             });
-            until("the counters are written", || files.iter().all(|file| file.exists()));
+            until("the counters are written", || {
+                files.iter().all(|file| file.exists())
+            });
             let group = pools.create_group("g", &volumes, &Default::default());
             stop.store(true, Ordering::Relaxed);
             group.unwrap_or_else(|e| panic!("{pool}: {e}"))
@@ -140,7 +144,9 @@ fn copies_between_pools_are_whole() {
     write(&rig.staging("a").join("data"), 5, 2 << 20);
     rig.unstage(id, "a").unwrap();
     let pool = pools.named(Some("b")).unwrap();
-    let copy = pools.create_volume(&pool, copy_of(Source::Volume(id), ext4(), 16 * MI)).unwrap();
+    let copy = pools
+        .create_volume(&pool, copy_of(Source::Volume(id), ext4(), 16 * MI))
+        .unwrap();
     assert_eq!(copy.id.pool(), pool.id());
     rig.stage(copy.id, "b", &cap).unwrap();
     assert_written(&rig.staging("b").join("data"), 5, 2 << 20);

@@ -29,19 +29,36 @@ fn what_fsync_has_written_survives_a_power_cut_with_fast_commits() {
         let mut file = File::create(rig.staging("a").join(format!("file{round}"))).unwrap();
         file.write_all(&content(round)).unwrap();
         file.sync_all().unwrap();
-        run("cp", &["--sparse=always", arg(&image(id)), arg(&copy(round))]);
+        run(
+            "cp",
+            &["--sparse=always", arg(&image(id)), arg(&copy(round))],
+        );
     }
     rig.unstage(id, "a").unwrap();
 
     for round in 0..ROUNDS {
-        run("cp", &["--sparse=always", arg(&copy(round)), arg(&image(crashed))]);
+        run(
+            "cp",
+            &["--sparse=always", arg(&copy(round)), arg(&image(crashed))],
+        );
         let state = rig.kernel.fs_state(&image(crashed), FsType::Ext4).unwrap();
-        assert_eq!(state, FsState { unreplayed: true, needs_check: false }, "{round}");
+        assert_eq!(
+            state,
+            FsState {
+                unreplayed: true,
+                needs_check: false
+            },
+            "{round}"
+        );
         rig.stage(crashed, "b", &cap).unwrap();
         for written in 0..=round {
             let path = rig.staging("b").join(format!("file{written}"));
             let read = std::fs::read(&path).unwrap_or_else(|e| panic!("{round} {written}: {e}"));
-            assert!(read == content(written), "{round}: {} bytes of {written}", read.len());
+            assert!(
+                read == content(written),
+                "{round}: {} bytes of {written}",
+                read.len()
+            );
         }
         rig.unstage(crashed, "b").unwrap();
         run("e2fsck", &["-f", "-n", arg(&image(crashed))]);
@@ -61,11 +78,23 @@ fn a_filesystem_with_an_error_is_replayed_and_then_checked() {
     file.write_all(&pattern(1, 5000)).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    run("cp", &["--sparse=always", arg(&image(id)), arg(&image(crashed))]);
+    run(
+        "cp",
+        &["--sparse=always", arg(&image(id)), arg(&image(crashed))],
+    );
     rig.unstage(id, "a").unwrap();
-    run("debugfs", &["-w", "-R", "set_super_value state 2", arg(&image(crashed))]);
+    run(
+        "debugfs",
+        &["-w", "-R", "set_super_value state 2", arg(&image(crashed))],
+    );
     let state = || rig.kernel.fs_state(&image(crashed), FsType::Ext4).unwrap();
-    assert_eq!(state(), FsState { unreplayed: true, needs_check: true });
+    assert_eq!(
+        state(),
+        FsState {
+            unreplayed: true,
+            needs_check: true
+        }
+    );
 
     rig.stage(crashed, "b", &cap).unwrap();
     assert_written(&rig.staging("b").join("file"), 1, 5000);

@@ -103,7 +103,11 @@ impl Copied {
             }
         });
         done.recv().unwrap();
-        Copied { orders: Some(orders), done, thread: Some(thread) }
+        Copied {
+            orders: Some(orders),
+            done,
+            thread: Some(thread),
+        }
     }
 
     fn write(&self, path: PathBuf, text: &'static str) {

@@ -32,7 +32,10 @@ fn grows_mounted(rig: &Rig, what: &str) -> bool {
 /// A volume with these features. An older version made its image larger.
 fn enlarged(rig: &Rig, features: &str, from: u64, to: u64) -> VolumeId {
     let options = features.split_whitespace().map(str::to_owned).collect();
-    let id = rig.create(NewVolume { mkfs_options: options, ..new_volume(ext4(), from) });
+    let id = rig.create(NewVolume {
+        mkfs_options: options,
+        ..new_volume(ext4(), from)
+    });
     rig.stage(id, "a", &mount("ext4")).unwrap();
     write(&rig.staging("a").join("data"), 1, 50_000);
     rig.unstage(id, "a").unwrap();
@@ -43,7 +46,9 @@ fn enlarged(rig: &Rig, features: &str, from: u64, to: u64) -> VolumeId {
 
 fn filesystem_bytes(rig: &Rig, id: VolumeId) -> u64 {
     let device = loop_path(rig.device(id).minor);
-    rig.kernel.fs_size(&rig.staging("a"), &device, FsType::Ext4).unwrap()
+    rig.kernel
+        .fs_size(&rig.staging("a"), &device, FsType::Ext4)
+        .unwrap()
 }
 
 fn reasons(rig: &Rig, id: VolumeId) -> Vec<String> {
@@ -67,9 +72,16 @@ fn an_ext4_grown_beyond_its_limit_keeps_its_files() {
     let id = enlarged(&rig, "", 8 * MI, 20 * GI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
     let grows = rig.kernel.grows_mounted(FsType::Ext4);
-    let (bytes, smaller) = if grows { (20 * GI, false) } else { (8 * MI, true) };
+    let (bytes, smaller) = if grows {
+        (20 * GI, false)
+    } else {
+        (8 * MI, true)
+    };
     assert_eq!(filesystem_bytes(&rig, id), bytes);
-    assert_eq!(reasons(&rig, id).contains(&"FilesystemSmaller".to_owned()), smaller);
+    assert_eq!(
+        reasons(&rig, id).contains(&"FilesystemSmaller".to_owned()),
+        smaller
+    );
     assert_eq!(rig.expand(id, &rig.staging("a"), 20 * GI).is_err(), smaller);
     assert_sound(&rig, id);
 }
@@ -79,7 +91,10 @@ fn an_ext4_grows_unmounted_to_its_limit_with_a_journal_to_replay() {
     let rig = Rig::new();
     let id = enlarged(&rig, "", 8 * MI, 8 * GI);
     let image = rig.root().join(format!("pool/volumes/{id}/image"));
-    run("debugfs", &["-w", "-R", "feature needs_recovery", arg(&image)]);
+    run(
+        "debugfs",
+        &["-w", "-R", "feature needs_recovery", arg(&image)],
+    );
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert_eq!(filesystem_bytes(&rig, id), 8 * GI);
     assert_eq!(rig.record(id).growth, None);
@@ -110,7 +125,10 @@ fn an_ext4_with_sparse_super2_grows_before_it_is_mounted() {
     assert_eq!(filesystem_bytes(&rig, id), GI);
     // In use, it waits for the next staging.
     rig.node.pools.expand_volume(&id, 2 * GI).unwrap();
-    refused!(rig.expand(id, &rig.staging("a"), 2 * GI), Error::FailedPrecondition(_));
+    refused!(
+        rig.expand(id, &rig.staging("a"), 2 * GI),
+        Error::FailedPrecondition(_)
+    );
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert_eq!(filesystem_bytes(&rig, id), GI);
     rig.unstage(id, "a").unwrap();

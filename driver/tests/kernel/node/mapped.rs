@@ -18,7 +18,10 @@ impl Mapped {
         let name = format!("hostloop-test-{}", std::process::id());
         let table = format!("0 {} linear {} 0", bytes / 512, arg(device));
         // Without udev, nothing would confirm the mapping's node.
-        run("dmsetup", &["create", "--noudevsync", &name, "--table", &table]);
+        run(
+            "dmsetup",
+            &["create", "--noudevsync", &name, "--table", &table],
+        );
         Mapped(name)
     }
 }
@@ -32,7 +35,10 @@ impl Drop for Mapped {
 #[test]
 fn a_mapped_block_volume_stays_staged_until_the_mapping_is_gone() {
     if !Path::new("/dev/mapper/control").exists() {
-        return not_run("device mapper over a block volume", "this kernel has no device mapper");
+        return not_run(
+            "device mapper over a block volume",
+            "this kernel has no device mapper",
+        );
     }
     let rig = Rig::new();
     let id = rig.staged(Access::Block, "a", &block());
@@ -42,7 +48,11 @@ fn a_mapped_block_volume_stays_staged_until_the_mapping_is_gone() {
     rig.unpublish(id, "p").unwrap();
     for _ in 0..2 {
         refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
-        assert_eq!(rig.device(id).minor, device.minor, "its bytes are still in use");
+        assert_eq!(
+            rig.device(id).minor,
+            device.minor,
+            "its bytes are still in use"
+        );
     }
     // The pod, or a person, gives it back.
     drop(mapped);

@@ -40,7 +40,11 @@ fn a_volume_that_is_created_can_be_mounted(
             assert!(why.contains(refused.unwrap_or(fs)), "{why}");
             assert_eq!(code(Err::<(), _>(error)), Err(Code::InvalidArgument));
             for dir in ["volumes", "incoming"] {
-                assert_eq!(std::fs::read_dir(rig.path(dir)).unwrap().count(), 0, "{dir}");
+                assert_eq!(
+                    std::fs::read_dir(rig.path(dir)).unwrap().count(),
+                    0,
+                    "{dir}"
+                );
             }
             rig.assert_nothing_left(options);
         }
@@ -55,6 +59,9 @@ fn a_refused_option_is_explained_by_the_tool() {
     request.volume_capabilities = vec![mount("xfs")];
     request.parameters = map(&[("mkfsOptions", "-s size=65536")]);
     let why = rig.try_create(request).unwrap_err().to_string();
-    assert!(why.contains("Invalid value 65536 for -s size option"), "{why}");
+    assert!(
+        why.contains("Invalid value 65536 for -s size option"),
+        "{why}"
+    );
     assert!(!why.contains("Usage"), "{why}");
 }

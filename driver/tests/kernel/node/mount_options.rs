@@ -35,7 +35,11 @@ const MAY_FAIL: &str = "gqnoenforce gquota grpquota noacl nolifetime nouser_xatt
 /// Kernels of other versions lack some, and say that they are unknown.
 #[test]
 fn what_is_allowed_mounts_where_the_kernel_knows_it() {
-    for (fs, own) in [(FsType::Ext4, EXT4), (FsType::Xfs, XFS), (FsType::Btrfs, BTRFS)] {
+    for (fs, own) in [
+        (FsType::Ext4, EXT4),
+        (FsType::Xfs, XFS),
+        (FsType::Btrfs, BTRFS),
+    ] {
         let rig = Rig::new();
         let id = rig.volume(on(fs), 32 * MI);
         let mut failed = Vec::new();

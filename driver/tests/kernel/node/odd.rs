@@ -44,7 +44,10 @@ fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
     let id = rig.staged(ext4(), "a", &cap);
     let kept = std::fs::File::create(rig.staging("a").join("kept")).unwrap();
     refused!(rig.unstage(id, "a"), Error::Kernel(_));
-    refused!(rig.kernel.unmount(&rig.staging("a")), KernelError::Busy { .. });
+    refused!(
+        rig.kernel.unmount(&rig.staging("a")),
+        KernelError::Busy { .. }
+    );
     nix::mount::umount2(&rig.staging("a"), nix::mount::MntFlags::MNT_DETACH).unwrap();
     rig.unstage(id, "a").unwrap();
     assert_eq!(rig.record(id).stage, None);
@@ -62,7 +65,14 @@ fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
 /// Fills the rig's pool.
 fn fill(rig: &Rig) -> std::fs::File {
     let hog = std::fs::File::create(rig.root().join("pool/hog")).unwrap();
-    let mut len = rig.node.pools.named(None).unwrap().usage().unwrap().free_bytes;
+    let mut len = rig
+        .node
+        .pools
+        .named(None)
+        .unwrap()
+        .usage()
+        .unwrap()
+        .free_bytes;
     while file::allocate(&hog, len).is_err() {
         len -= 4096;
     }

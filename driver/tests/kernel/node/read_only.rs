@@ -13,7 +13,11 @@ use hostloop_driver::node::ReadOnlyCaches;
 struct Block([u8; 4096]);
 
 fn open(path: &Path, flags: i32) -> File {
-    File::options().read(true).custom_flags(flags).open(path).unwrap()
+    File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .unwrap()
 }
 
 /// The page cache of the read-only device is its own. Direct reads do not use it, a reader can drop
@@ -29,8 +33,10 @@ fn a_read_only_target_shows_what_was_written() {
         rig.stage(&id, "a", &block()).unwrap();
         rig.publish(&id, "a", "w", &block(), false).unwrap();
         rig.publish(&id, "a", "r", &block(), true).unwrap();
-        let (buffered, direct) =
-            (open(&rig.target("r"), 0), open(&rig.target("r"), libc::O_DIRECT));
+        let (buffered, direct) = (
+            open(&rig.target("r"), 0),
+            open(&rig.target("r"), libc::O_DIRECT),
+        );
         let read = |file: &File| {
             let mut block = Block([0; 4096]);
             file.read_exact_at(&mut block.0, 0).unwrap();
@@ -40,7 +46,11 @@ fn a_read_only_target_shows_what_was_written() {
         let mut caches = ReadOnlyCaches::default();
         for (byte, flags) in [(1, 0), (2, libc::O_DIRECT)] {
             let mut options = File::options();
-            let writer = options.write(true).custom_flags(flags).open(rig.target("w")).unwrap();
+            let writer = options
+                .write(true)
+                .custom_flags(flags)
+                .open(rig.target("w"))
+                .unwrap();
             writer.write_all_at(&Block([byte; 4096]).0, 0).unwrap();
             // At once: the writer has not even called fsync.
             assert_eq!(read(&direct), byte, "directIO={direct_io}");

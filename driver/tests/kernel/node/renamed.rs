@@ -37,9 +37,17 @@ fn a_btrfs_whose_device_has_another_name_stays_the_volumes(
     };
     scan_as(minor, &name);
     let table = rig.kernel.mounts().unwrap();
-    assert_eq!(source(&table, &rig.target("p")), arg(&name), "the test changes the source");
+    assert_eq!(
+        source(&table, &rig.target("p")),
+        arg(&name),
+        "the test changes the source"
+    );
     let staged = rig.staging("a");
-    for table in [table, rig.kernel.known_mounts().unwrap(), Linux::new().mounts().unwrap()] {
+    for table in [
+        table,
+        rig.kernel.known_mounts().unwrap(),
+        Linux::new().mounts().unwrap(),
+    ] {
         assert_eq!(table.at(&staged).unwrap().loop_minor(), Some(minor));
         assert_eq!(table.of_loop(minor).count(), 2);
     }
@@ -59,7 +67,10 @@ fn a_btrfs_whose_device_has_another_name_stays_the_volumes(
     refused!(deleted, storage::Error::Attached { .. });
     rig.restart();
     let findings = rig.node.pools.findings();
-    assert!(findings[0].what.contains("though it is not staged"), "{findings:?}");
+    assert!(
+        findings[0].what.contains("though it is not staged"),
+        "{findings:?}"
+    );
     rig.stage(id, "a", &cap).unwrap();
 
     rig.unpublish(other, "p").unwrap_err();
@@ -96,8 +107,11 @@ fn a_btrfs_that_was_hidden_is_found_once_it_can_be_reached() {
     run("mount", &["--bind", arg(&file), arg(&bound)]);
     run("umount", &["-l", arg(&staged)]);
     for table in [Linux::following().known_mounts(), Linux::new().mounts()] {
-        let found: Vec<_> =
-            table.unwrap().of_loop(minor).map(|m| m.mount_point.to_path_buf()).collect();
+        let found: Vec<_> = table
+            .unwrap()
+            .of_loop(minor)
+            .map(|m| m.mount_point.to_path_buf())
+            .collect();
         assert_eq!(found, std::slice::from_ref(&bound));
     }
     run("umount", &[arg(&bound)]);

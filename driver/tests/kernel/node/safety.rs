@@ -21,7 +21,10 @@ fn a_superblock_can_not_have_the_node_panic() {
     let remounts = |at: &Path| {
         let table = rig.kernel.mounts().unwrap();
         let options = &table.at(at).unwrap().super_options;
-        let policy: Vec<_> = options.iter().filter(|o| o.starts_with("errors=")).collect();
+        let policy: Vec<_> = options
+            .iter()
+            .filter(|o| o.starts_with("errors="))
+            .collect();
         assert_eq!(policy, ["errors=remount-ro"], "{}", at.display());
     };
     rig.stage(id, "a", &mount("ext4")).unwrap();

@@ -84,24 +84,43 @@ fn small_host() -> Rig {
 }
 
 fn available(rig: &Rig, provisioning: Provisioning) -> u64 {
-    rig.node.pools.named(None).unwrap().capacity(provisioning).unwrap().available
+    rig.node
+        .pools
+        .named(None)
+        .unwrap()
+        .capacity(provisioning)
+        .unwrap()
+        .available
 }
 
 fn reasons(rig: &Rig, id: VolumeId) -> Vec<String> {
-    rig.health(&id.to_string()).unwrap().into_iter().map(|(_, reason)| reason).collect()
+    rig.health(&id.to_string())
+        .unwrap()
+        .into_iter()
+        .map(|(_, reason)| reason)
+        .collect()
 }
 
 fn pool_problems(rig: &Rig) -> String {
     let problems = health::storage(&rig.node.pools);
-    problems.iter().map(|p| format!("{}: {}\n", p.reason, p.message)).collect()
+    problems
+        .iter()
+        .map(|p| format!("{}: {}\n", p.reason, p.message))
+        .collect()
 }
 
 /// What fsck says, with its advice, without loop devices of other tests.
 fn fsck(rig: &Rig) -> String {
     let mut outcome = examine(&rig.specs, &rig.options, rig.kernel.clone(), false).unwrap();
-    outcome.problems.retain(|problem| problem.kind != Kind::LoopOfOtherPool);
+    outcome
+        .problems
+        .retain(|problem| problem.kind != Kind::LoopOfOtherPool);
     let text = format!("{:?}", outcome.problems);
-    assert_eq!(outcome.code() == PROBLEMS, !outcome.problems.is_empty(), "{text}");
+    assert_eq!(
+        outcome.code() == PROBLEMS,
+        !outcome.problems.is_empty(),
+        "{text}"
+    );
     text
 }
 
@@ -110,18 +129,30 @@ fn a_full_host_under_an_empty_pool_is_said() {
     let rig = small_host();
     let id = rig.volume(ext4(), 64 * MI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!((pool_problems(&rig), fsck(&rig)), (String::new(), "[]".to_owned()));
+    assert_eq!(
+        (pool_problems(&rig), fsck(&rig)),
+        (String::new(), "[]".to_owned())
+    );
 
     let full = Full::new(&rig.path(""));
     let mut file = File::create(rig.staging("a").join("file")).unwrap();
-    let written = file.write_all(&vec![7; 48 << 20]).and_then(|()| file.sync_all());
+    let written = file
+        .write_all(&vec![7; 48 << 20])
+        .and_then(|()| file.sync_all());
     written.unwrap_err();
     drop(file);
     let host = rig.path("");
     let host = host.to_str().unwrap();
     let problems = pool_problems(&rig);
-    assert!(problems.contains("PoolNearlyFull") && problems.contains(host), "{problems}");
-    assert!(reasons(&rig, id).contains(&"PoolNearlyFull".to_owned()), "{:?}", reasons(&rig, id));
+    assert!(
+        problems.contains("PoolNearlyFull") && problems.contains(host),
+        "{problems}"
+    );
+    assert!(
+        reasons(&rig, id).contains(&"PoolNearlyFull".to_owned()),
+        "{:?}",
+        reasons(&rig, id)
+    );
     let found = fsck(&rig);
     assert!(found.contains(host) && found.contains("free"), "{found}");
     assert_eq!(available(&rig, Provisioning::Thin), 0);
@@ -133,7 +164,10 @@ fn a_full_host_under_an_empty_pool_is_said() {
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
     std::fs::write(rig.staging("a").join("again"), "again").unwrap();
-    assert_eq!((pool_problems(&rig), fsck(&rig)), (String::new(), "[]".to_owned()));
+    assert_eq!(
+        (pool_problems(&rig), fsck(&rig)),
+        (String::new(), "[]".to_owned())
+    );
     assert_eq!(reasons(&rig, id), [] as [&str; 0]);
 }
 
@@ -145,11 +179,19 @@ fn a_thick_volume_is_refused_if_the_host_cannot_hold_the_image() {
     assert_eq!(available(&rig, Provisioning::Thick), 0);
     let before = std::fs::metadata(rig.path("default.pool")).unwrap();
     let pool = rig.node.pools.named(None).unwrap();
-    let volume = rig.node.pools.create_volume(&pool, new("v", MI, Provisioning::Thick));
+    let volume = rig
+        .node
+        .pools
+        .create_volume(&pool, new("v", MI, Provisioning::Thick));
     let why = volume.map(drop).unwrap_err().to_string();
     assert!(why.contains("default.pool"), "{why}");
     use std::os::unix::fs::MetadataExt;
-    assert_eq!(std::fs::metadata(rig.path("default.pool")).unwrap().blocks(), before.blocks());
+    assert_eq!(
+        std::fs::metadata(rig.path("default.pool"))
+            .unwrap()
+            .blocks(),
+        before.blocks()
+    );
 }
 
 #[rstest]
@@ -182,9 +224,16 @@ fn a_filesystem_that_stopped_by_itself_is_said_and_heals(
             "FilesystemReadOnly"
         }
     };
-    assert!(reasons(&rig, id).contains(&reason.to_owned()), "{:?}", reasons(&rig, id));
+    assert!(
+        reasons(&rig, id).contains(&reason.to_owned()),
+        "{:?}",
+        reasons(&rig, id)
+    );
     let found = fsck(&rig);
-    assert!(found.contains(reason) && found.contains(&id.to_string()), "{found}");
+    assert!(
+        found.contains(reason) && found.contains(&id.to_string()),
+        "{found}"
+    );
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount(fs)).unwrap();
     std::fs::write(at.join("again"), "again").unwrap();
@@ -203,16 +252,22 @@ enum Harm {
 fn a_lost_pool_image_is_said_and_takes_no_new_volume(
     #[values(Harm::Deleted, Harm::Truncated, Harm::Replaced)] harm: Harm,
 ) {
-    let rig: Rig = Rig::over(Rig::site(&["default=DIR/pool,image=300Mi"]), Configs::default());
+    let rig: Rig = Rig::over(
+        Rig::site(&["default=DIR/pool,image=300Mi"]),
+        Configs::default(),
+    );
     let id = rig.volume(ext4(), 16 * MI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
     let image = rig.path("default.pool");
     let aside = rig.path("aside");
     match harm {
         Harm::Deleted => std::fs::remove_file(&image).unwrap(),
-        Harm::Truncated => {
-            File::options().write(true).open(&image).unwrap().set_len(299 * MI).unwrap()
-        }
+        Harm::Truncated => File::options()
+            .write(true)
+            .open(&image)
+            .unwrap()
+            .set_len(299 * MI)
+            .unwrap(),
         Harm::Replaced => {
             std::fs::rename(&image, &aside).unwrap();
             sparse(&image, 300 * MI);
@@ -228,11 +283,18 @@ fn a_lost_pool_image_is_said_and_takes_no_new_volume(
             "{problems} {found}"
         );
     }
-    assert!(reasons(&rig, id).contains(&"PoolImageLost".to_owned()), "{:?}", reasons(&rig, id));
+    assert!(
+        reasons(&rig, id).contains(&"PoolImageLost".to_owned()),
+        "{:?}",
+        reasons(&rig, id)
+    );
     let pool = rig.node.pools.named(None).unwrap();
     let volume = rig.node.pools.create_volume(&pool, thin("more", MI));
     refused!(volume, Error::Unavailable { .. });
-    let snapshot = rig.node.pools.create_snapshot(&id, "s", &Default::default());
+    let snapshot = rig
+        .node
+        .pools
+        .create_snapshot(&id, "s", &Default::default());
     refused!(snapshot, Error::Unavailable { .. });
     assert_eq!(capacity(&rig), 0);
     // The pods can leave.
@@ -240,19 +302,28 @@ fn a_lost_pool_image_is_said_and_takes_no_new_volume(
     if harm == Harm::Replaced {
         std::fs::rename(&aside, &image).unwrap();
         assert_eq!(pool_problems(&rig), "");
-        rig.node.pools.create_volume(&pool, thin("more", MI)).unwrap();
+        rig.node
+            .pools
+            .create_volume(&pool, thin("more", MI))
+            .unwrap();
     }
 }
 
 /// What GetCapacity answers.
 fn capacity(rig: &Rig) -> i64 {
-    rig.controller.get_capacity(Default::default()).unwrap().available_capacity
+    rig.controller
+        .get_capacity(Default::default())
+        .unwrap()
+        .available_capacity
 }
 
 /// The advice about a deleted image works as it is written, also after a restart of the driver.
 #[test]
 fn a_deleted_pool_image_is_saved_as_the_advice_says() {
-    let mut rig: Rig = Rig::over(Rig::site(&["default=DIR/pool,image=300Mi"]), Configs::default());
+    let mut rig: Rig = Rig::over(
+        Rig::site(&["default=DIR/pool,image=300Mi"]),
+        Configs::default(),
+    );
     let id = rig.volume(ext4(), 16 * MI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
     crate::testkit::write(&rig.staging("a").join("file"), 3, 1 << 20);
@@ -263,7 +334,10 @@ fn a_deleted_pool_image_is_saved_as_the_advice_says() {
             rig.restart();
         }
         let problems = pool_problems(&rig);
-        assert!(problems.contains("fsfreeze -f"), "restarted {restart}: {problems}");
+        assert!(
+            problems.contains("fsfreeze -f"),
+            "restarted {restart}: {problems}"
+        );
         assert!(!image.exists());
     }
     let advice = pool_problems(&rig);
@@ -312,7 +386,10 @@ fn preallocation_without_room_keeps_the_pool() {
     world.specs[0].preallocate = true;
     let findings = world.open().findings();
     assert_eq!(findings.len(), 1, "{findings:?}");
-    assert!(findings[0].what.contains("can't be preallocated"), "{findings:?}");
+    assert!(
+        findings[0].what.contains("can't be preallocated"),
+        "{findings:?}"
+    );
     assert_eq!(world.volume(made.id), made);
 }
 
@@ -338,7 +415,10 @@ fn the_room_below_a_sparse_loop_device_counts(#[values("ext4", "btrfs", "device"
     let usage = rustix::fs::statvfs(&host.at).unwrap();
     let there = usage.f_bavail * usage.f_frsize;
     let promised = world.available(Provisioning::Thin);
-    assert!((there / 2..=there).contains(&promised), "{promised} of {there}");
+    assert!(
+        (there / 2..=there).contains(&promised),
+        "{promised} of {there}"
+    );
     let full = Full::new(&host.at);
     assert_eq!(world.available(Provisioning::Thin), 0);
     let problems = health::storage(world.pools());

@@ -66,7 +66,10 @@ fn an_unfinished_filesystem_is_refused_without_the_mark() {
         let before = beginning(&disk.device);
         let refused = refusal(&world, &["mkfs did not end"]);
         assert!(matches!(refused, Error::Refused(_)), "{refused}");
-        assert!(beginning(&disk.device) == before, "{field}: it was written to");
+        assert!(
+            beginning(&disk.device) == before,
+            "{field}: it was written to"
+        );
     }
 }
 
@@ -119,7 +122,12 @@ impl Precious {
         };
         world.open();
         let volume = world.create(thin("v", MI)).id;
-        let precious = Precious { world, volume, bytes, _disk: disk };
+        let precious = Precious {
+            world,
+            volume,
+            bytes,
+            _disk: disk,
+        };
         let image = open_rw(&precious.image());
         image.write_all_at(b"precious", 4096).unwrap();
         image.sync_all().unwrap();
@@ -264,7 +272,10 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         device.sync_all().unwrap();
         let before = beginning(&disk.device);
         let world = World::at("p", &disk.device);
-        let refused = refusal(&world, &["without a known signature", "`wipe`", "blkdiscard"]);
+        let refused = refusal(
+            &world,
+            &["without a known signature", "`wipe`", "blkdiscard"],
+        );
         assert!(matches!(refused, Error::Refused(_)), "{refused}");
         assert!(beginning(&disk.device) == before, "it was written to");
 
@@ -306,7 +317,11 @@ fn a_pools_xfs_waits_for_its_disk() {
         limits.concat()
     };
     // The limits of a new mount; those that an older version set; those that an operator set.
-    for (set, expected) in [(None, "-1"), (Some(["1000", "30"]), "-1"), (Some(["7"; 2]), "7")] {
+    for (set, expected) in [
+        (None, "-1"),
+        (Some(["1000", "30"]), "-1"),
+        (Some(["7"; 2]), "7"),
+    ] {
         for (path, value) in limits().iter().zip(set.into_iter().flatten().cycle()) {
             std::fs::write(path, value).unwrap();
         }

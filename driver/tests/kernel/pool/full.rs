@@ -43,10 +43,16 @@ const OPERATIONS: [Operation; 7] = [
     }),
     ("group", |pools, volume, i| {
         let (name, none) = (i.to_string(), BTreeMap::new());
-        pools.create_group(&name, &[volume, volume], &none).map(drop)
+        pools
+            .create_group(&name, &[volume, volume], &none)
+            .map(drop)
     }),
-    ("expand", |pools, volume, i| pools.expand_volume(&volume, MI + i * 4096).map(drop)),
-    ("record", |pools, volume, i| pools.update_volume(&volume, |r| r.created_ns = i).map(drop)),
+    ("expand", |pools, volume, i| {
+        pools.expand_volume(&volume, MI + i * 4096).map(drop)
+    }),
+    ("record", |pools, volume, i| {
+        pools.update_volume(&volume, |r| r.created_ns = i).map(drop)
+    }),
     ("delete", |pools, _, _| {
         let last = pools.volumes().pop().filter(|v| *v.name != *"first");
         last.map_or(Ok(()), |v| pools.delete_volume(&v.id))

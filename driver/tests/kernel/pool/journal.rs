@@ -18,7 +18,10 @@ fn content(world: &World, id: VolumeId) -> Vec<u8> {
 }
 
 fn e2fsck(device: &Path) {
-    let status = command("e2fsck").args(["-f", "-y", arg(device)]).output().unwrap();
+    let status = command("e2fsck")
+        .args(["-f", "-y", arg(device)])
+        .output()
+        .unwrap();
     assert_eq!(status.status.code(), Some(1), "{status:?}");
 }
 
@@ -33,7 +36,11 @@ fn a_directory_with_two_names_keeps_its_data() {
     let mut mounted = Some(mount());
     let mut world = World::at("a", &at);
     world.open();
-    assert!(!world.kernel.renames_whole(std::fs::File::open(&at).unwrap().as_fd()));
+    assert!(
+        !world
+            .kernel
+            .renames_whole(std::fs::File::open(&at).unwrap().as_fd())
+    );
     let ids = ["incoming", "trash"].map(|name| world.make(name).id);
     for (seed, id) in (0..).zip(ids) {
         let image = world.pools().open_image(&world.volume(id), true).unwrap();
@@ -49,7 +56,10 @@ fn a_directory_with_two_names_keeps_its_data() {
     for _ in 0..2 {
         let findings = world.open().findings();
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings.iter().all(|f| f.what.contains("e2fsck -f")), "{findings:?}");
+        assert!(
+            findings.iter().all(|f| f.what.contains("e2fsck -f")),
+            "{findings:?}"
+        );
         for (seed, id) in (0..).zip(ids) {
             assert_eq!(content(&world, id), pattern(seed, 5000));
             refused!(world.pools().delete_volume(&id), Error::Refused(_));

@@ -27,7 +27,10 @@ fn directories_on_every_filesystem() {
                 ground.at.join(format!("snapshots/{}/image", snapshot.id)),
             ] {
                 let flags = run("lsattr", &[arg(&image)]);
-                assert!(flags.split_whitespace().next().unwrap().contains('C'), "{flags}");
+                assert!(
+                    flags.split_whitespace().next().unwrap().contains('C'),
+                    "{flags}"
+                );
             }
         }
         open_sound(&mut world, fs);
@@ -95,7 +98,10 @@ fn a_device_in_use_is_refused_by_what_has_it() {
     run("mkfs.xfs", &["-q", "-f", arg(&below.device)]);
     let over = Loop::attach(&below.device);
     let detach = format!("losetup -d {}", arg(&over.device));
-    refusal(&World::at("disk", &below.device), &["that is not a pool", "in use", &detach]);
+    refusal(
+        &World::at("disk", &below.device),
+        &["that is not a pool", "in use", &detach],
+    );
     drop(over);
 
     let swap = Disk::new(64 * MI);
@@ -107,7 +113,10 @@ fn a_device_in_use_is_refused_by_what_has_it() {
     }
     let on = SwapOn(&swap);
     let off = format!("swapoff {}", arg(&on.0.device));
-    refusal(&World::at("disk", &swap.device), &["carries swap", "in use: swap is on it", &off]);
+    refusal(
+        &World::at("disk", &swap.device),
+        &["carries swap", "in use: swap is on it", &off],
+    );
 }
 
 /// A disk that the kernel swaps to. Dropping it ends that.
@@ -122,7 +131,10 @@ impl Drop for SwapOn<'_> {
 #[test]
 fn a_pool_below_device_mapper_names_the_mapping() {
     if !std::path::Path::new("/dev/mapper/control").exists() {
-        return not_run("a pool's device under device mapper", "this kernel has no device mapper");
+        return not_run(
+            "a pool's device under device mapper",
+            "this kernel has no device mapper",
+        );
     }
     let disk = Disk::new(GI);
     let mut world = World::at("disk", &disk.device);
@@ -131,7 +143,10 @@ fn a_pool_below_device_mapper_names_the_mapping() {
     world.unmount();
     let name = format!("hostloop-test-pool-{}", std::process::id());
     let table = format!("0 {} linear {} 0", GI / 512, arg(&disk.device));
-    run("dmsetup", &["create", "--noudevsync", &name, "--table", &table]);
+    run(
+        "dmsetup",
+        &["create", "--noudevsync", &name, "--table", &table],
+    );
     assert_missing(&mut world, &format!("dmsetup remove {name}"));
     world.close();
     run("dmsetup", &["remove", "--noudevsync", &name]);

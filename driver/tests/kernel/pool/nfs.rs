@@ -39,8 +39,15 @@ impl Export {
         let dir = TempDir::with_prefix("hostloop-nfs-").unwrap();
         let at = dir.path().join("at");
         create_dir_all(&at).unwrap();
-        run("mount", &["-t", "nfs4", "-o", "vers=4.2", "127.0.0.1:/", arg(&at)]);
-        Export { at, _dir: dir, _served: served }
+        run(
+            "mount",
+            &["-t", "nfs4", "-o", "vers=4.2", "127.0.0.1:/", arg(&at)],
+        );
+        Export {
+            at,
+            _dir: dir,
+            _served: served,
+        }
     }
 }
 
@@ -56,7 +63,10 @@ impl Drop for Export {
 #[test]
 fn a_pool_on_nfs_takes_volumes_and_snapshots() {
     let filesystems = read_to_string("/proc/filesystems").unwrap();
-    if !["nfs4", "nfsd"].iter().all(|fs| filesystems.contains(&format!("\t{fs}\n"))) {
+    if !["nfs4", "nfsd"]
+        .iter()
+        .all(|fs| filesystems.contains(&format!("\t{fs}\n")))
+    {
         return not_run("a pool on NFS", "this kernel has no NFS server");
     }
     let export = Export::new();

@@ -69,13 +69,19 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
     rig.kernel.loop_release(&lost).unwrap();
     let finding = finding(&mut rig, id);
     if rig.loops(id).is_empty() {
-        assert!(finding.contains("now holds another file: unpublish them"), "{finding}");
+        assert!(
+            finding.contains("now holds another file: unpublish them"),
+            "{finding}"
+        );
         return;
     }
     assert_eq!(finding, "");
     assert_eq!(rig.device(id).minor, lost.minor);
     let mut read = [0; 4096];
-    File::open(rig.target("p")).unwrap().read_exact_at(&mut read, 8192).unwrap();
+    File::open(rig.target("p"))
+        .unwrap()
+        .read_exact_at(&mut read, 8192)
+        .unwrap();
     assert!(read[..] == pattern(1, 4096));
 }
 

@@ -35,11 +35,15 @@ fn an_image_promises_no_more_than_its_host_has() {
     let promised = available(&world, "p", Provisioning::Thin);
     let expected = there / 4 * 3..=there;
     assert!(expected.contains(&promised), "{promised}, not {expected:?}");
-    let more = world.pools().create_volume(&world.pool(), thin("more", promised + MI));
+    let more = world
+        .pools()
+        .create_volume(&world.pool(), thin("more", promised + MI));
     refused!(more, Error::NoRoom { .. });
     // A thick volume needs the whole image there.
     assert_eq!(available(&world, "p", Provisioning::Thick), 0);
-    let thick = world.pools().create_volume(&world.pool(), new("t", MI, Provisioning::Thick));
+    let thick = world
+        .pools()
+        .create_volume(&world.pool(), new("t", MI, Provisioning::Thick));
     refused!(thick, Error::NoRoomBelow { .. });
     world.create(thin("half", there / 2 / MI * MI));
     let left = available(&world, "p", Provisioning::Thin);
@@ -95,8 +99,10 @@ fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
         std::fs::create_dir(ground.at.join(name)).unwrap();
     }
     let at = arg(&ground.at);
-    let mut world =
-        World::new(&[&format!("i={at}/image,image=600Mi"), &format!("d={at}/directory")]);
+    let mut world = World::new(&[
+        &format!("i={at}/image,image=600Mi"),
+        &format!("d={at}/directory"),
+    ]);
     world.open();
     let before = available(&world, "d", Provisioning::Thin);
     let inside = world.create_in("i", thin("inside", 400 * MI));
@@ -148,11 +154,16 @@ fn snapshots_promise_what_they_do_not_share(#[case] fs: &str, #[case] shares: bo
         let promised = before - available(world, "p", Provisioning::Thin);
         // Filesystems keep some blocks for a file's own map.
         let expected = least * MI..=(least + 4) * MI;
-        assert!(expected.contains(&promised), "{what}: {promised}, not {expected:?}");
+        assert!(
+            expected.contains(&promised),
+            "{what}: {promised}, not {expected:?}"
+        );
     };
     let first = world.snapshot(&volume, "0");
     promise(&world, DATA, "the first");
-    let others: Vec<_> = (1..=10).map(|n| world.snapshot(&volume, &n.to_string())).collect();
+    let others: Vec<_> = (1..=10)
+        .map(|n| world.snapshot(&volume, &n.to_string()))
+        .collect();
     let all = if shares { DATA } else { 11 * DATA };
     promise(&world, all, "the others");
 

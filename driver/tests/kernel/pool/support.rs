@@ -59,7 +59,12 @@ impl Ground {
         let disk = Disk::new(bytes).mkfs(fs, options);
         let dir = TempDir::with_prefix("hostloop-pool-").unwrap();
         let at = dir.path().join("at");
-        Ground { _mount: Mount::new(fs, &disk.device, &at, "defaults"), at, _disk: disk, _dir: dir }
+        Ground {
+            _mount: Mount::new(fs, &disk.device, &at, "defaults"),
+            at,
+            _disk: disk,
+            _dir: dir,
+        }
     }
 }
 
@@ -70,7 +75,10 @@ pub(crate) fn thin(name: &str, bytes: u64) -> NewVolume {
 
 /// A volume of ext4 with one writer.
 pub(crate) fn new(name: &str, bytes: u64, provisioning: Provisioning) -> NewVolume {
-    let mut new = NewVolume { capacity_bytes: bytes, ..testkit::new(name) };
+    let mut new = NewVolume {
+        capacity_bytes: bytes,
+        ..testkit::new(name)
+    };
     new.settings.provisioning = provisioning;
     new
 }

@@ -47,23 +47,33 @@ async fn the_same_request_again_joins_and_another_is_aborted() {
     };
     for refused in [
         node.node_stage_volume(elsewhere).await.map(drop),
-        node.node_unstage_volume(rig.unstage(&volume)).await.map(drop),
+        node.node_unstage_volume(rig.unstage(&volume))
+            .await
+            .map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted);
         let says = format!("an operation on volume {volume} is in progress");
-        assert!(refused.message().starts_with(&says), "{}", refused.message());
+        assert!(
+            refused.message().starts_with(&says),
+            "{}",
+            refused.message()
+        );
     }
     // The lock delays neither calls for another volume nor calls that only read.
     let parallel = send(&rig, rig.stage(&other), 2).await;
-    node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap();
+    node.node_get_info(csi::NodeGetInfoRequest {})
+        .await
+        .unwrap();
 
     rig.gate.open();
     for call in [first, joined, parallel] {
         call.await.unwrap().unwrap();
     }
     assert_eq!(rig.gate.tried(), 2);
-    node.node_unstage_volume(rig.unstage(&volume)).await.unwrap();
+    node.node_unstage_volume(rig.unstage(&volume))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +113,10 @@ async fn calls_that_are_switched_off_are_unimplemented() {
     let volume_id = &rig.volume("a");
     macro_rules! request {
         ($name:ident) => {
-            csi::$name { volume_id: volume_id.clone(), ..Default::default() }
+            csi::$name {
+                volume_id: volume_id.clone(),
+                ..Default::default()
+            }
         };
     }
     let (mut controller, mut node) = (rig.controller().await, rig.node().await);
@@ -119,11 +132,32 @@ async fn calls_that_are_switched_off_are_unimplemented() {
         Err(status) => Err(status),
     };
     for (call, answer) in [
-        ("publish", controller.controller_publish_volume(publish).await.map(drop)),
-        ("unpublish", controller.controller_unpublish_volume(unpublish).await.map(drop)),
-        ("expand", controller.controller_expand_volume(expand).await.map(drop)),
-        ("modify", controller.controller_modify_volume(modify).await.map(drop)),
-        ("node expand", node.node_expand_volume(on_node).await.map(drop)),
+        (
+            "publish",
+            controller
+                .controller_publish_volume(publish)
+                .await
+                .map(drop),
+        ),
+        (
+            "unpublish",
+            controller
+                .controller_unpublish_volume(unpublish)
+                .await
+                .map(drop),
+        ),
+        (
+            "expand",
+            controller.controller_expand_volume(expand).await.map(drop),
+        ),
+        (
+            "modify",
+            controller.controller_modify_volume(modify).await.map(drop),
+        ),
+        (
+            "node expand",
+            node.node_expand_volume(on_node).await.map(drop),
+        ),
         ("metadata", streamed),
     ] {
         assert_eq!(answer.unwrap_err().code(), Code::Unimplemented, "{call}");
@@ -136,7 +170,11 @@ async fn probe_is_ready_without_a_pool() {
     rig.assert_ready().await;
 
     // A restart would not bring the pool back.
-    std::fs::rename(rig.dir.path().join("pool/pool.json"), rig.dir.path().join("gone")).unwrap();
+    std::fs::rename(
+        rig.dir.path().join("pool/pool.json"),
+        rig.dir.path().join("gone"),
+    )
+    .unwrap();
     rig.assert_ready().await;
     // NodeGetStorageHealth reports it instead.
     let request = csi::NodeGetStorageHealthRequest::default();

@@ -53,10 +53,16 @@ async fn create(rig: &Rig<Linux>, name: &str, source: Option<Type>) -> Result<St
 async fn copy_at_once(rig: &Rig<Linux>, what: &str, source: Type) {
     let began = Instant::now();
     let names: Vec<String> = (0..COPIES).map(|n| format!("{what}-{n}")).collect();
-    let copies = names.iter().map(|name| create(rig, name, Some(source.clone())));
+    let copies = names
+        .iter()
+        .map(|name| create(rig, name, Some(source.clone())));
     let answers = futures::future::join_all(copies).await;
     let made: Vec<&String> = answers.iter().flatten().collect();
-    println!("{what}: {} of {COPIES} after {:?}", made.len(), began.elapsed());
+    println!(
+        "{what}: {} of {COPIES} after {:?}",
+        made.len(),
+        began.elapsed()
+    );
     for answer in &answers {
         assert!(answer.is_ok(), "{what}: {answer:?}");
     }
@@ -64,7 +70,9 @@ async fn copy_at_once(rig: &Rig<Linux>, what: &str, source: Type) {
     let stage = rig.stage(made[COPIES - 1]);
     node.node_stage_volume(stage.clone()).await.unwrap();
     let found = std::fs::read(format!("{}/before", stage.staging_target_path)).unwrap();
-    node.node_unstage_volume(rig.unstage(made[COPIES - 1])).await.unwrap();
+    node.node_unstage_volume(rig.unstage(made[COPIES - 1]))
+        .await
+        .unwrap();
     assert!(found == content(), "{what}");
 }
 
@@ -78,9 +86,18 @@ async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xf
     let mut rig = rig(fs);
     let source = create(&rig, "source", None).await.unwrap();
     let stage = rig.stage(&source);
-    rig.node().await.node_stage_volume(stage.clone()).await.unwrap();
+    rig.node()
+        .await
+        .node_stage_volume(stage.clone())
+        .await
+        .unwrap();
     std::fs::write(format!("{}/before", stage.staging_target_path), content()).unwrap();
-    let taken = rig.controller().await.create_snapshot(snapshot(&source)).await.unwrap();
+    let taken = rig
+        .controller()
+        .await
+        .create_snapshot(snapshot(&source))
+        .await
+        .unwrap();
     let snapshot_id = taken.into_inner().snapshot.unwrap().snapshot_id;
 
     copy_at_once(&rig, "restore", of_snapshot(&snapshot_id)).await;
@@ -96,14 +113,25 @@ async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xf
         calls.spawn(async move { controller.create_volume(request).await.map(drop) });
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let delete = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-    rig.controller().await.delete_snapshot(delete).await.unwrap();
+    let delete = csi::DeleteSnapshotRequest {
+        snapshot_id,
+        ..Default::default()
+    };
+    rig.controller()
+        .await
+        .delete_snapshot(delete)
+        .await
+        .unwrap();
     while let Some(copied) = calls.join_next().await {
         if let Err(status) = copied.unwrap() {
             assert_eq!(status.code(), Code::NotFound, "{status:?}");
         }
     }
-    rig.node().await.node_unstage_volume(rig.unstage(&source)).await.unwrap();
+    rig.node()
+        .await
+        .node_unstage_volume(rig.unstage(&source))
+        .await
+        .unwrap();
     rig.stop();
     rig.stopped().await;
 }

@@ -23,7 +23,9 @@ async fn connect_from(from: [u8; 4], to: SocketAddr) -> tokio::net::TcpStream {
 }
 
 fn is_healthy(address: SocketAddr) -> bool {
-    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return false;
+    };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = String::new();
     let asked = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -31,7 +33,9 @@ fn is_healthy(address: SocketAddr) -> bool {
 }
 
 fn open_files(program: &Program) -> usize {
-    fs::read_dir(format!("/proc/{}/fd", program.pid())).unwrap().count()
+    fs::read_dir(format!("/proc/{}/fd", program.pid()))
+        .unwrap()
+        .count()
 }
 
 /// The processor time of the program so far, in ticks.
@@ -60,22 +64,39 @@ async fn connections_without_requests_take_no_descriptors_of_volumes() {
     let tools = program.path("tools");
     fs::create_dir(&tools).unwrap();
     let said = program.path("said");
-    let text = format!("#!/bin/sh\nulimit -Sn >>{}\nexec /sbin/mkfs.ext4 \"$@\"\n", said.display());
+    let text = format!(
+        "#!/bin/sh\nulimit -Sn >>{}\nexec /sbin/mkfs.ext4 \"$@\"\n",
+        said.display()
+    );
     script(&tools.join("mkfs.ext4"), &text);
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let log = program.path("log");
     program.start_with(&["--http-endpoint", &address.to_string()], |started| {
         let stderr = File::options().append(true).open(&log).unwrap();
         let mut limited = command("prlimit");
-        limited.arg("--nofile=1024:8192").arg(started.get_program()).args(started.get_args());
-        limited.env("PATH", &path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        limited
+            .arg("--nofile=1024:8192")
+            .arg(started.get_program())
+            .args(started.get_args());
+        limited
+            .env("PATH", &path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr);
         *started = limited;
     });
     let limits = fs::read_to_string(format!("/proc/{}/limits", program.pid())).unwrap();
-    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
     let files: Vec<&str> = files.split_whitespace().skip(3).take(2).collect();
     assert_eq!(files, ["8192", "8192"]);
-    assert!(program.log("log").contains("limit=8192 from=1024"), "{}", program.log("log"));
+    assert!(
+        program.log("log").contains("limit=8192 from=1024"),
+        "{}",
+        program.log("log")
+    );
 
     let before = open_files(&program);
     let mut flood = Vec::new();
@@ -91,10 +112,17 @@ async fn connections_without_requests_take_no_descriptors_of_volumes() {
     // 32 of the endpoint, and those of the CSI socket.
     let begun = Instant::now();
     while open_files(&program) > before + 1024 + 64 {
-        assert!(begun.elapsed() < PATIENCE, "{} files are open", open_files(&program));
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{} files are open",
+            open_files(&program)
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(fs::read_to_string(said).unwrap().lines().next(), Some("1024"));
+    assert_eq!(
+        fs::read_to_string(said).unwrap().lines().next(),
+        Some("1024")
+    );
     drop((flood, unix));
     program.stop();
 }
@@ -108,9 +136,14 @@ async fn without_a_free_descriptor_it_waits_for_one() {
     let few = open_files(&program) as u64 + 4;
     let pid = Pid::from_raw(program.pid().try_into().unwrap());
     // Without CAP_SYS_RESOURCE, the hard limit can't be raised again.
-    let few = Rlimit { current: Some(few), maximum: getrlimit(Resource::Nofile).maximum };
+    let few = Rlimit {
+        current: Some(few),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
     let former = prlimit(pid, Resource::Nofile, few).unwrap();
-    let flood: Vec<_> = (0..50).map(|_| UnixStream::connect(program.socket()).unwrap()).collect();
+    let flood: Vec<_> = (0..50)
+        .map(|_| UnixStream::connect(program.socket()).unwrap())
+        .collect();
     let mut more = Vec::new();
     for _ in 0..50 {
         more.push(connect_from([127, 0, 0, 2], address).await);

@@ -14,7 +14,10 @@ pub(super) const UID: &str = "0c1d2e3f-1111-4222-8333-444455556666";
 /// left out.
 pub(super) const LIFE: [(&str, &[&str]); 6] = [
     ("CreateVolume", &["image", "mkfs", "sync", "record"]),
-    ("NodeStageVolume", &["record", "loop attach", "mount", "record"]),
+    (
+        "NodeStageVolume",
+        &["record", "loop attach", "mount", "record"],
+    ),
     ("NodePublishVolume", &["bind mount"]),
     ("NodeUnpublishVolume", &["unmount"]),
     ("NodeUnstageVolume", &["unmount", "record"]),
@@ -22,7 +25,9 @@ pub(super) const LIFE: [(&str, &[&str]); 6] = [
 ];
 
 fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 pub(super) async fn live(program: &Program) {
@@ -36,7 +41,13 @@ pub(super) async fn live(program: &Program) {
         volume_capabilities: vec![mountable()],
         ..Default::default()
     });
-    let volume_id = created.await.unwrap().into_inner().volume.unwrap().volume_id;
+    let volume_id = created
+        .await
+        .unwrap()
+        .into_inner()
+        .volume
+        .unwrap()
+        .volume_id;
     let path = |name: &str| program.path(name).to_str().unwrap().to_owned();
     let (staging_target_path, target_path) = (path("stage"), path("target"));
     std::fs::create_dir(&staging_target_path).unwrap();
@@ -65,8 +76,10 @@ pub(super) async fn live(program: &Program) {
         staging_target_path,
     });
     unstaged.await.unwrap();
-    let deleted =
-        controller.delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() });
+    let deleted = controller.delete_volume(csi::DeleteVolumeRequest {
+        volume_id,
+        ..Default::default()
+    });
     deleted.await.unwrap();
 }
 
@@ -75,27 +88,53 @@ async fn the_life_of_a_volume_is_in_its_events_as_in_the_log() {
     let mut program = Program::new();
     program.start(&["--log-format", "json"]);
     let socket = program.path("csi.events.sock");
-    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     live(&program).await;
 
     let events = lines(&program.events(&["--json"]));
     let (header, events) = events.split_first().unwrap();
     assert_eq!(header["events"], "hostloop.events/v1");
-    assert_eq!((&header["process"], &header["node"]), (&"node".into(), &"n1".into()));
-    assert!(events.iter().all(|event| event["trace"] == UID), "{events:#?}");
-    let numbers: Vec<_> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    assert_eq!(
+        (&header["process"], &header["node"]),
+        (&"node".into(), &"n1".into())
+    );
+    assert!(
+        events.iter().all(|event| event["trace"] == UID),
+        "{events:#?}"
+    );
+    let numbers: Vec<_> = events
+        .iter()
+        .map(|event| event["seq"].as_u64().unwrap())
+        .collect();
     assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
 
-    let ended = events.iter().filter(|event| event["kind"] == "call" && event["us"].is_u64());
+    let ended = events
+        .iter()
+        .filter(|event| event["kind"] == "call" && event["us"].is_u64());
     let ended: Vec<&Value> = ended.collect();
     let log = lines(&program.log("log"));
-    let logged: Vec<&Value> = log.iter().filter(|line| line["message"] == "call").collect();
+    let logged: Vec<&Value> = log
+        .iter()
+        .filter(|line| line["message"] == "call")
+        .collect();
     assert_eq!((ended.len(), logged.len()), (LIFE.len(), LIFE.len()));
     for ((call, line), (name, steps)) in ended.iter().zip(logged).zip(LIFE) {
         assert_eq!((&call["name"], &call["code"]), (&name.into(), &"OK".into()));
-        assert_eq!((&line["method"], &line["about"]), (&call["name"], &call["about"]));
-        let (ms, logged) = (call["us"].as_f64().unwrap() / 1e3, line["ms"].as_f64().unwrap());
-        assert!((ms - logged).abs() < 5.0, "{name}: {ms} ms, and {logged} ms in the log");
+        assert_eq!(
+            (&line["method"], &line["about"]),
+            (&call["name"], &call["about"])
+        );
+        let (ms, logged) = (
+            call["us"].as_f64().unwrap() / 1e3,
+            line["ms"].as_f64().unwrap(),
+        );
+        assert!(
+            (ms - logged).abs() < 5.0,
+            "{name}: {ms} ms, and {logged} ms in the log"
+        );
         let inside = events.iter().filter(|event| event["parent"] == call["id"]);
         let inside: Vec<&Value> = inside.collect();
         let total: f64 = inside.iter().map(|step| step["us"].as_f64().unwrap()).sum();
@@ -123,10 +162,18 @@ fn a_socket_that_cannot_be_served_stops_no_driver_unless_it_was_asked_for() {
     std::fs::write(program.path("csi.events.sock"), "a file").unwrap();
     program.start(&[]);
     program.stop();
-    assert!(program.log("log").contains("events are not served"), "{}", program.log("log"));
+    assert!(
+        program.log("log").contains("events are not served"),
+        "{}",
+        program.log("log")
+    );
 
     let asked = format!("unix://{}", program.path("csi.events.sock").display());
     let mut command = program.command("log", &["--events-socket", &asked]);
     assert!(!command.status().unwrap().success());
-    assert!(program.log("log").contains("is not a socket"), "{}", program.log("log"));
+    assert!(
+        program.log("log").contains("is not a socket"),
+        "{}",
+        program.log("log")
+    );
 }

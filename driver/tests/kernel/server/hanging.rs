@@ -43,7 +43,11 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     }
     rig.wait_for(THREADS).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(rig.gate.tried(), THREADS, "the other calls wait without a thread");
+    assert_eq!(
+        rig.gate.tried(),
+        THREADS,
+        "the other calls wait without a thread"
+    );
 
     // The rest of the driver works normally.
     let rest = async {
@@ -124,7 +128,10 @@ impl Stuck {
         let (mut node, mut controller) = (rig.node().await, rig.controller().await);
         match self {
             Stuck::Create => call.spawn(async move {
-                controller.create_volume(create_request("stuck")).await.map(drop)
+                controller
+                    .create_volume(create_request("stuck"))
+                    .await
+                    .map(drop)
             }),
             Stuck::PublishInline => {
                 let request = csi::NodePublishVolumeRequest {
@@ -143,7 +150,12 @@ impl Stuck {
 }
 
 fn target(rig: &Rig, volume: &str) -> String {
-    rig.root().join("pods").join(volume).to_str().unwrap().to_owned()
+    rig.root()
+        .join("pods")
+        .join(volume)
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 fn publish(rig: &Rig, volume: &str, staged_at: &str) -> csi::NodePublishVolumeRequest {
@@ -180,7 +192,8 @@ async fn life(rig: &Rig) -> Result<(), Status> {
     let id = made.into_inner().volume.unwrap().volume_id;
     let stage = rig.stage(&id);
     node.node_stage_volume(stage.clone()).await?;
-    node.node_publish_volume(publish(rig, &id, &stage.staging_target_path)).await?;
+    node.node_publish_volume(publish(rig, &id, &stage.staging_target_path))
+        .await?;
     let volume_path = target(rig, &id);
     let stats = csi::NodeGetVolumeStatsRequest {
         volume_id: id.clone(),
@@ -200,14 +213,22 @@ async fn life(rig: &Rig) -> Result<(), Status> {
         ..Default::default()
     };
     controller.controller_expand_volume(expand).await?;
-    let expand =
-        csi::NodeExpandVolumeRequest { volume_id: id.clone(), volume_path, ..Default::default() };
+    let expand = csi::NodeExpandVolumeRequest {
+        volume_id: id.clone(),
+        volume_path,
+        ..Default::default()
+    };
     node.node_expand_volume(expand).await?;
-    let unpublish =
-        csi::NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: target(rig, &id) };
+    let unpublish = csi::NodeUnpublishVolumeRequest {
+        volume_id: id.clone(),
+        target_path: target(rig, &id),
+    };
     node.node_unpublish_volume(unpublish).await?;
     node.node_unstage_volume(rig.unstage(&id)).await?;
-    let delete = csi::DeleteVolumeRequest { volume_id: id, ..Default::default() };
+    let delete = csi::DeleteVolumeRequest {
+        volume_id: id,
+        ..Default::default()
+    };
     controller.delete_volume(delete).await.map(drop)
 }
 
@@ -224,8 +245,14 @@ async fn no_call_waits_for_one_of_another_volume_that_hangs(
     let rig = Rig::new();
     let (hanging, end) = hang_first(&rig.kernel, op);
     let mut call = stuck.call(&rig).await;
-    tokio::time::timeout(PATIENCE, hanging).await.unwrap().unwrap();
-    tokio::time::timeout(PATIENCE, life(&rig)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, hanging)
+        .await
+        .unwrap()
+        .unwrap();
+    tokio::time::timeout(PATIENCE, life(&rig))
+        .await
+        .unwrap()
+        .unwrap();
     rig.assert_ready().await;
     assert!(call.try_join_next().is_none(), "it still hangs");
     drop(end);

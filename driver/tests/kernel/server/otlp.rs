@@ -11,7 +11,11 @@ fn hex(bytes: &[u8]) -> String {
 
 /// The calls of a volume's life that have arrived.
 fn calls(received: &Received) -> usize {
-    received.spans.iter().filter(|span| span.name.starts_with("csi.v1.")).count()
+    received
+        .spans
+        .iter()
+        .filter(|span| span.name.starts_with("csi.v1."))
+        .count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,24 +24,47 @@ async fn the_life_of_a_volume_is_one_trace() {
     let mut program = Program::new();
     program.start(&["--otlp-endpoint", &collector.url()]);
     live(&program).await;
-    let received = collector.until(|received| calls(received) >= LIFE.len()).await.unwrap();
+    let received = collector
+        .until(|received| calls(received) >= LIFE.len())
+        .await
+        .unwrap();
 
     let spans = &received.spans;
-    assert!(spans.iter().all(|span| hex(&span.trace_id) == UID.replace('-', "")), "{spans:#?}");
-    let mut ended: Vec<_> = spans.iter().filter(|span| span.name.starts_with("csi.v1.")).collect();
+    assert!(
+        spans
+            .iter()
+            .all(|span| hex(&span.trace_id) == UID.replace('-', "")),
+        "{spans:#?}"
+    );
+    let mut ended: Vec<_> = spans
+        .iter()
+        .filter(|span| span.name.starts_with("csi.v1."))
+        .collect();
     ended.sort_by_key(|span| span.start_time_unix_nano);
     for (call, (name, steps)) in ended.iter().zip(LIFE) {
         let text = |key: &str| attribute(&call.attributes, key).unwrap_or_default();
-        assert!(call.name.ends_with(&format!("/{name}")), "{} {name}", call.name);
+        assert!(
+            call.name.ends_with(&format!("/{name}")),
+            "{} {name}",
+            call.name
+        );
         assert_eq!(
             (text("rpc.method"), text("rpc.response.status_code")),
             (call.name.clone(), "OK".into())
         );
-        assert_eq!((call.parent_span_id.len(), &call.status), (0, &None), "{name}");
-        let inside = spans.iter().filter(|span| span.parent_span_id == call.span_id);
+        assert_eq!(
+            (call.parent_span_id.len(), &call.status),
+            (0, &None),
+            "{name}"
+        );
+        let inside = spans
+            .iter()
+            .filter(|span| span.parent_span_id == call.span_id);
         let mut inside: Vec<_> = inside.collect();
         assert!(
-            inside.iter().all(|step| step.start_time_unix_nano >= call.start_time_unix_nano),
+            inside
+                .iter()
+                .all(|step| step.start_time_unix_nano >= call.start_time_unix_nano),
             "{inside:#?}"
         );
         inside.sort_by_key(|step| step.start_time_unix_nano);
@@ -48,10 +75,15 @@ async fn the_life_of_a_volume_is_one_trace() {
     }
     let volume = attribute(&ended[0].attributes, "csi.response.volume_id");
     assert!(volume.is_some());
-    assert_eq!(attribute(&ended[1].attributes, "csi.request.volume_id"), volume);
-    for (key, value) in
-        [("service.name", "hostloop"), ("k8s.node.name", "n1"), ("hostloop.process", "node")]
-    {
+    assert_eq!(
+        attribute(&ended[1].attributes, "csi.request.volume_id"),
+        volume
+    );
+    for (key, value) in [
+        ("service.name", "hostloop"),
+        ("k8s.node.name", "n1"),
+        ("hostloop.process", "node"),
+    ] {
         assert_eq!(attribute(&received.resource, key).as_deref(), Some(value));
     }
     program.stop();
@@ -65,7 +97,10 @@ async fn a_collector_that_hangs_delays_no_call() {
     let mut program = Program::new();
     program.start(&["--otlp-endpoint", &collector.url()]);
     live(&program).await;
-    collector.until(|received| received.requests > 0).await.unwrap();
+    collector
+        .until(|received| received.requests > 0)
+        .await
+        .unwrap();
     let events = program.events(&[]);
     assert!(events.contains("DeleteVolume"), "{events}");
     program.stop();

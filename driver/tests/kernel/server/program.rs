@@ -160,7 +160,10 @@ async fn a_hanging_pool_does_not_delay_the_start() {
     assert!(refused.message().contains("being opened"), "{refused:?}");
 
     // The pool answers again, and opens without a restart.
-    let fifo = std::fs::OpenOptions::new().write(true).open(&identity).unwrap();
+    let fifo = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&identity)
+        .unwrap();
     std::fs::remove_file(&identity).unwrap();
     drop(fifo);
     let begun = Instant::now();
@@ -178,8 +181,14 @@ fn contradicting_flags_are_refused() {
     for (more, says) in [
         (["--capacity", "other=1Gi"], "no pool is named \"other\""),
         (["--log-level", "hostloop=loud"], "--log-level"),
-        (["--http-endpoint", "192.0.2.1:1"], "--http-endpoint 192.0.2.1:1"),
-        (["--otlp-endpoint", "http://collector:4318/v1/traces"], "'--otlp-endpoint"),
+        (
+            ["--http-endpoint", "192.0.2.1:1"],
+            "--http-endpoint 192.0.2.1:1",
+        ),
+        (
+            ["--otlp-endpoint", "http://collector:4318/v1/traces"],
+            "'--otlp-endpoint",
+        ),
     ] {
         let ended = program.command("log", &more).status().unwrap();
         assert!(!ended.success());
@@ -225,7 +234,10 @@ async fn secrets_and_mount_flags_stay_out_of_the_log() {
         node.node_stage_volume(request).await.unwrap_err();
     }
     let events = program.events(&["--json"]);
-    assert!(events.contains("CreateVolume") && events.contains("no\\\\nsuch"), "{events}");
+    assert!(
+        events.contains("CreateVolume") && events.contains("no\\\\nsuch"),
+        "{events}"
+    );
     assert!(!events.contains(SECRET), "{events}");
     program.stop();
 
@@ -253,13 +265,20 @@ async fn the_http_endpoint_shows_metrics_and_health() {
     let get = |path: &str| {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
     let healthy = get("/healthz");
-    assert!(healthy.starts_with("HTTP/1.1 200 OK") && healthy.ends_with("ok"), "{healthy}");
+    assert!(
+        healthy.starts_with("HTTP/1.1 200 OK") && healthy.ends_with("ok"),
+        "{healthy}"
+    );
     let metrics = get("/metrics");
     for line in [
         "content-type: application/openmetrics-text",

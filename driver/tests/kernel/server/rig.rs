@@ -53,13 +53,18 @@ impl Rig {
         change(&mut configs);
         let site: Site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
         let gate = Gate::before(&site.kernel);
-        Rig { gate, ..Rig::over(site, configs) }
+        Rig {
+            gate,
+            ..Rig::over(site, configs)
+        }
     }
 
     /// Waits until this many calls have reached the gate.
     pub(crate) async fn wait_for(&self, tried: usize) {
         let gate = self.gate.clone();
-        tokio::task::spawn_blocking(move || gate.wait_for(tried)).await.unwrap();
+        tokio::task::spawn_blocking(move || gate.wait_for(tried))
+            .await
+            .unwrap();
     }
 
     /// Checks that Probe answers that the driver is ready.
@@ -88,7 +93,15 @@ impl<K: TestKernel> Rig<K> {
             })
         };
         let gate = Arc::default();
-        Rig { pools, server, socket, gate, stop: Some(stop), serving: Some(serving), site }
+        Rig {
+            pools,
+            server,
+            socket,
+            gate,
+            stop: Some(stop),
+            serving: Some(serving),
+            site,
+        }
     }
 
     /// A new connection of a client.
@@ -122,7 +135,10 @@ impl<K: TestKernel> Rig<K> {
     }
 
     pub(crate) fn volume_in(&self, pool: &str, name: &str) -> String {
-        let new = NewVolume { capacity_bytes: 16 << 20, ..testkit::new(name) };
+        let new = NewVolume {
+            capacity_bytes: 16 << 20,
+            ..testkit::new(name)
+        };
         let pool = self.pools.named(Some(pool)).unwrap();
         self.pools.create_volume(&pool, new).unwrap().id.to_string()
     }

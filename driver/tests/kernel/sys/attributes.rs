@@ -24,7 +24,13 @@ fn a_read_only_sys_keeps_no_attribute_from_being_set() {
             own_namespace(&Linux::default(), s.path());
             let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
             mount(None::<&str>, "/sys", None::<&str>, read_only, None::<&str>).unwrap();
-            let name = device.path().file_name().unwrap().to_str().unwrap().to_owned();
+            let name = device
+                .path()
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned();
             let attribute = format!("/sys/block/{name}/queue/read_ahead_kb");
             let refused = std::fs::write(&attribute, "64").unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
@@ -34,7 +40,9 @@ fn a_read_only_sys_keeps_no_attribute_from_being_set() {
             assert_eq!(read_to_string(&attribute).unwrap().trim(), "64");
             // The limit on its retries keeps an XFS from hanging in the kernel.
             mount_fs(&s.kernel, &device, &at, Xfs);
-            let limits = Path::new("/sys/fs/xfs").join(name).join("error/metadata/EIO");
+            let limits = Path::new("/sys/fs/xfs")
+                .join(name)
+                .join("error/metadata/EIO");
             let limit = read_to_string(limits.join("retry_timeout_seconds")).unwrap();
             assert_eq!(limit.trim(), "30");
             s.kernel.unmount(&at).unwrap();

@@ -20,7 +20,9 @@ fn the_model_answers_like_the_kernel() {
     let kernel = run(&real.kernel, &real.dir("script"), &|at, _| shut_down(at));
     let dir = tempfile::tempdir().unwrap();
     let model = Model::new();
-    let model = run(&model, dir.path(), &|_, minor| model.set_silent(minor, true));
+    let model = run(&model, dir.path(), &|_, minor| {
+        model.set_silent(minor, true)
+    });
     for (kernel, model) in kernel.iter().zip(&model) {
         assert_eq!(kernel, model, "the kernel left, the model right");
     }
@@ -32,7 +34,11 @@ fn the_model_answers_like_the_kernel() {
 type ShutDown<'a> = &'a dyn Fn(&Path, u32);
 
 fn run(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> {
-    let mut script = Script { kernel, dir, answers: Vec::new() };
+    let mut script = Script {
+        kernel,
+        dir,
+        answers: Vec::new(),
+    };
     script.attach_and_detach();
     script.stage_and_publish();
     for fs in FsType::ALL {
@@ -87,7 +93,10 @@ impl Script<'_> {
 
     fn mkfs(&mut self, what: &str, device: &LoopDevice, fs: FsType, force: bool) {
         let path = device.path();
-        let spec = MkfsSpec { force, ..mkfs_spec(&path, fs) };
+        let spec = MkfsSpec {
+            force,
+            ..mkfs_spec(&path, fs)
+        };
         self.did(what, self.kernel.mkfs(&spec));
     }
 
@@ -101,9 +110,12 @@ impl Script<'_> {
         self.did(
             what,
             opened.map(drop).map_err(|e| match e {
-                Error::NotMountable { path, .. } => {
-                    Error::Tool { tool: String::new(), path, code: None, message: String::new() }
-                }
+                Error::NotMountable { path, .. } => Error::Tool {
+                    tool: String::new(),
+                    path,
+                    code: None,
+                    message: String::new(),
+                },
                 e => e,
             }),
         );
@@ -174,7 +186,10 @@ impl Script<'_> {
         drop(device);
         self.look("lasts", &image);
         let other = self.image("b", MI);
-        let taken = self.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..loop_spec(&other) });
+        let taken = self.kernel.loop_attach(&LoopSpec {
+            minor: Some(minor),
+            ..loop_spec(&other)
+        });
         self.did("taken", taken.map(drop));
         let theirs = self.kernel.loop_detach(minor, file_id(&other).unwrap());
         self.did("another file's", theirs);
@@ -230,7 +245,12 @@ impl Script<'_> {
         drop(device);
         self.look("staged", &image);
         let pod = self.directory("pod");
-        let all = BindFlags { read_only: true, nosuid: true, nodev: true, noexec: true };
+        let all = BindFlags {
+            read_only: true,
+            nosuid: true,
+            nodev: true,
+            noexec: true,
+        };
         self.did("publish", self.kernel.bind(&stage, &pod, all));
         self.look("published", &image);
         for on in [true, false] {
@@ -322,7 +342,10 @@ impl Script<'_> {
         self.unmount("unmount", &at);
         drop(device);
         self.gone("gone", &image);
-        let read_only = LoopSpec { read_only: true, ..loop_spec(&image) };
+        let read_only = LoopSpec {
+            read_only: true,
+            ..loop_spec(&image)
+        };
         let device = self.kernel.loop_attach(&read_only).unwrap();
         self.mount("ro device", &device, Ext4, &at, &[]);
         self.mount("ro device, ro", &device, Ext4, &at, &["ro"]);
@@ -371,7 +394,9 @@ impl Script<'_> {
         let (id, minor) = (file_id(&image).unwrap(), device.minor);
         let node = self.dir.join("node");
         File::create_new(&node).unwrap();
-        let bound = self.kernel.bind(&device.path(), &node, BindFlags::default());
+        let bound = self
+            .kernel
+            .bind(&device.path(), &node, BindFlags::default());
         self.did("publish", bound);
         let bound = |kernel: &dyn Kernel| {
             let table = kernel.mounts().unwrap();
@@ -427,7 +452,12 @@ impl Script<'_> {
         let info = self.kernel.loop_info(minor).unwrap().unwrap();
         self.say("silent", format!("{:?} {:?}", info.backing, info.label));
         self.say("its path", info.backing_path == path);
-        let more = (info.size_bytes, info.block_size, info.autoclear, info.offset);
+        let more = (
+            info.size_bytes,
+            info.block_size,
+            info.autoclear,
+            info.offset,
+        );
         self.say("more of it", format!("{more:?}"));
         let named = |name| self.kernel.loops_holding(id, name).map(|all| all.len());
         let answers = [named("image"), named("imag")].map(plain).join(", ");

@@ -18,9 +18,22 @@ use crate::tools::{arg, command, own_namespace, run, script};
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
 fn static_dev() {
     own_namespace(&Linux::default(), Path::new("/nothing"));
-    mount(None::<&str>, "/dev", Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    mount(
+        None::<&str>,
+        "/dev",
+        Some("tmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .unwrap();
     for (path, major, minor) in [("/dev/null", 1, 3), ("/dev/loop-control", 10, 237)] {
-        mknod(path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(major, minor)).unwrap();
+        mknod(
+            path,
+            SFlag::S_IFCHR,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+            makedev(major, minor),
+        )
+        .unwrap();
     }
 }
 
@@ -29,9 +42,16 @@ fn loop_nodes() -> Vec<u32> {
         let entry = entry.unwrap();
         let name = entry.file_name();
         let is_device = entry.file_type().unwrap().is_block_device();
-        name.to_str()?.strip_prefix("loop")?.parse().ok().filter(|_| is_device)
+        name.to_str()?
+            .strip_prefix("loop")?
+            .parse()
+            .ok()
+            .filter(|_| is_device)
     };
-    std::fs::read_dir("/dev").unwrap().filter_map(minor).collect()
+    std::fs::read_dir("/dev")
+        .unwrap()
+        .filter_map(minor)
+        .collect()
 }
 
 #[test]
@@ -108,10 +128,16 @@ fn a_killed_driver_takes_its_mkfs_along() {
     let t = tempfile::tempdir().unwrap();
     // An mkfs that takes its time, first in PATH.
     let (tool, note) = (t.path().join("mkfs.ext4"), t.path().join("pid"));
-    script(&tool, &format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", note.display()));
+    script(
+        &tool,
+        &format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", note.display()),
+    );
     let path = format!("{}:{}", t.path().display(), std::env::var("PATH").unwrap());
     let mut driver = command(std::env::current_exe().unwrap().to_str().unwrap())
-        .args(["--exact", "sys::devices::a_killed_driver_takes_its_mkfs_along"])
+        .args([
+            "--exact",
+            "sys::devices::a_killed_driver_takes_its_mkfs_along",
+        ])
         .env(PLAYS_DRIVER, "/dev/null")
         .env("PATH", path)
         .stdout(Stdio::null())

@@ -22,8 +22,13 @@ fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: 
     let device = s.attach(&image);
     let path = device.path();
     assert_eq!(s.kernel.probe(&path).unwrap(), Probe::Blank);
-    let make =
-        |force| s.kernel.mkfs(&MkfsSpec { uuid: Some(&wanted), force, ..mkfs_spec(&path, fs) });
+    let make = |force| {
+        s.kernel.mkfs(&MkfsSpec {
+            uuid: Some(&wanted),
+            force,
+            ..mkfs_spec(&path, fs)
+        })
+    };
     make(false).unwrap();
     let uuid = wanted.clone();
     let probe = s.kernel.probe(&path).unwrap();
@@ -123,13 +128,18 @@ fn ext4_is_repaired_or_reported() {
         .nth(1)
         .and_then(|rest| rest.split(',').next()?.trim().parse().ok())
         .unwrap();
-    image.write_all_at(&[0xff; BLOCK_SIZE as usize], block * u64::from(BLOCK_SIZE)).unwrap();
+    image
+        .write_all_at(&[0xff; BLOCK_SIZE as usize], block * u64::from(BLOCK_SIZE))
+        .unwrap();
     image.write_all_at(&[0xff; 2], 1024 + 0x3a).unwrap();
     let device = s.attach(&image);
     let damaged = s.kernel.check(&device.path(), Ext4);
     let message = damaged.unwrap_err().to_string();
     // Later, the device's number may be another volume's.
-    assert!(message.starts_with(&format!("e2fsck {}: ", arg(&path))), "{message}");
+    assert!(
+        message.starts_with(&format!("e2fsck {}: ", arg(&path))),
+        "{message}"
+    );
     assert!(!message.contains("/dev/loop"), "{message}");
 }
 
@@ -140,11 +150,20 @@ fn a_superblock_shows_what_a_probe_shows(#[values(Ext4, Xfs, Btrfs)] fs: FsType)
     let found = || s.kernel.superblock(&device.path(), fs).unwrap().unwrap();
     // As after a crash, the mount must replay the journal of an ext4.
     let state = || s.kernel.fs_state(&device.path(), fs).unwrap();
-    assert_eq!(state(), FsState { unreplayed: fs == Ext4, needs_check: false });
+    assert_eq!(
+        state(),
+        FsState {
+            unreplayed: fs == Ext4,
+            needs_check: false
+        }
+    );
     s.kernel.unmount(&at).unwrap();
     assert_eq!(state(), FsState::default());
     let uuid = found().uuid;
-    assert_eq!(s.kernel.probe(&device.path()).unwrap(), Probe::Filesystem { fs, uuid });
+    assert_eq!(
+        s.kernel.probe(&device.path()).unwrap(),
+        Probe::Filesystem { fs, uuid }
+    );
 }
 
 #[test]
@@ -206,11 +225,17 @@ fn an_xfs_on_a_full_pool_gives_up() {
     let s = Scratch::new();
     // A pool with less room than its volume.
     let pool = s.dir("pool");
-    run("mount", &["-t", "tmpfs", "-o", "size=96m", "none", arg(&pool)]);
+    run(
+        "mount",
+        &["-t", "tmpfs", "-o", "size=96m", "none", arg(&pool)],
+    );
     let (_image, device, at) = s.mounted("pool/image", Xfs, 300 * MI);
     // The driver keeps limits that an operator has set; these make the test shorter.
     for kind in ["ENOSPC", "EIO", "default"] {
-        let path = format!("/sys/fs/xfs/loop{}/error/metadata/{kind}/max_retries", device.minor);
+        let path = format!(
+            "/sys/fs/xfs/loop{}/error/metadata/{kind}/max_retries",
+            device.minor
+        );
         std::fs::write(path, "10").unwrap();
     }
     let rest = s.kernel.usage(&pool).unwrap().free_bytes;

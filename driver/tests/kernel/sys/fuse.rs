@@ -27,7 +27,10 @@ impl Hanging {
     pub(crate) fn mount(at: &Path) -> Hanging {
         let channel = File::options().read(true).write(true).open("/dev/fuse");
         let channel = channel.expect("this test needs /dev/fuse");
-        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", channel.as_raw_fd());
+        let data = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            channel.as_raw_fd()
+        );
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         let source = Some("hostloop-test");
         nix::mount::mount(source, at, Some("fuse"), flags, Some(data.as_str())).unwrap();
@@ -105,8 +108,10 @@ pub(super) fn words(words: &[u64]) -> Vec<u8> {
 
 /// `struct fuse_init_out`: version 7.31, writes of 4 KiB.
 pub(super) fn hello() -> Vec<u8> {
-    let mut out: Vec<u8> =
-        [7u32, 31, 0, 0, 0, 4096, 1].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let mut out: Vec<u8> = [7u32, 31, 0, 0, 0, 4096, 1]
+        .iter()
+        .flat_map(|w| w.to_ne_bytes())
+        .collect();
     out.resize(64, 0);
     out
 }
@@ -125,7 +130,9 @@ pub(super) fn directory(node: u64) -> Vec<u8> {
 /// `struct fuse_attr`.
 fn described(node: u64, mode: u32, size: u64) -> Vec<u8> {
     let long = words(&[node, size, size / 512, 0, 0, 0]);
-    let short: Vec<u8> =
-        [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].iter().flat_map(|w: &u32| w.to_ne_bytes()).collect();
+    let short: Vec<u8> = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0]
+        .iter()
+        .flat_map(|w: &u32| w.to_ne_bytes())
+        .collect();
     [long, short].concat()
 }

@@ -18,7 +18,13 @@ use crate::tools::{arg, attach_late, loops_of, own_namespace, run, until};
 fn scratch(queries: MountQueries) -> Scratch {
     let mut s = Scratch::new();
     s.kernel = Linux::following_by(queries);
-    let by_id = s.kernel.known_mounts().unwrap().entries.iter().all(|m| m.unique_id.is_some());
+    let by_id = s
+        .kernel
+        .known_mounts()
+        .unwrap()
+        .entries
+        .iter()
+        .all(|m| m.unique_id.is_some());
     assert_eq!(by_id, queries != MountQueries::Table);
     s
 }
@@ -27,12 +33,18 @@ fn scratch(queries: MountQueries) -> Scratch {
 /// shows.
 fn ours(s: &Scratch, table: &MountTable) -> Vec<MountEntry> {
     let shown = |option: &&str| matches!(*option, "ro" | "rw" | "discard");
-    let ours = table.entries.iter().filter(|m| m.mount_point.starts_with(s.path()));
+    let ours = table
+        .entries
+        .iter()
+        .filter(|m| m.mount_point.starts_with(s.path()));
     ours.cloned()
         .map(|mut entry| {
             let options: Vec<_> = entry.super_options.iter().filter(shown).collect();
             entry.super_options = options.join(",").as_str().into();
-            MountEntry { unique_id: None, ..entry }
+            MountEntry {
+                unique_id: None,
+                ..entry
+            }
         })
         .collect()
 }
@@ -41,13 +53,25 @@ fn ours(s: &Scratch, table: &MountTable) -> Vec<MountEntry> {
 fn known(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
     for _ in 0..5 {
         let table = s.kernel.known_mounts().unwrap();
-        let loops = s.kernel.known_loops(LoopScope::All).unwrap().table.iter().cloned().collect();
+        let loops = s
+            .kernel
+            .known_loops(LoopScope::All)
+            .unwrap()
+            .table
+            .iter()
+            .cloned()
+            .collect();
         let loops = loops_beneath(loops, s.path());
-        let mounts: Vec<_> =
-            table.entries.iter().filter(|m| m.mount_point.starts_with(s.path())).collect();
+        let mounts: Vec<_> = table
+            .entries
+            .iter()
+            .filter(|m| m.mount_point.starts_with(s.path()))
+            .collect();
         let points = mounts.iter().map(|m| &*m.mount_point);
         let at: Vec<_> = points.map(|path| (path, table.at(path))).collect();
-        if s.kernel.confirm(&loops.iter().collect::<Vec<_>>(), &mounts, &at) {
+        if s.kernel
+            .confirm(&loops.iter().collect::<Vec<_>>(), &mounts, &at)
+        {
             return (loops, ours(s, &table));
         }
     }
@@ -80,17 +104,44 @@ fn what_is_known_follows_what_others_change(
     type Change<'a> = (&'a str, Box<dyn Fn() + 'a>);
     let changes: Vec<Change<'_>> = vec![
         ("nothing", Box::new(|| {})),
-        ("mount", Box::new(|| mount(&["-o", "noatime,discard", arg(&node), &at("a")]))),
+        (
+            "mount",
+            Box::new(|| mount(&["-o", "noatime,discard", arg(&node), &at("a")])),
+        ),
         ("bind", Box::new(|| mount(&["--bind", &at("a"), &at("b")]))),
-        ("remount the bind read-only", Box::new(|| mount(&["-o", "remount,bind,ro", &at("b")]))),
-        ("bind with a space", Box::new(|| mount(&["--bind", &at("a"), &at("with space")]))),
-        ("bind with a tab", Box::new(|| mount(&["--bind", &at("a"), &at("tab\there")]))),
-        ("bind the device's node", Box::new(|| mount(&["--bind", arg(&node), &at("file")]))),
-        ("hide a mount", Box::new(|| mount(&["-t", "tmpfs", "none", &at("b")]))),
-        ("move", Box::new(|| mount(&["--move", &at("with space"), &at("c")]))),
+        (
+            "remount the bind read-only",
+            Box::new(|| mount(&["-o", "remount,bind,ro", &at("b")])),
+        ),
+        (
+            "bind with a space",
+            Box::new(|| mount(&["--bind", &at("a"), &at("with space")])),
+        ),
+        (
+            "bind with a tab",
+            Box::new(|| mount(&["--bind", &at("a"), &at("tab\there")])),
+        ),
+        (
+            "bind the device's node",
+            Box::new(|| mount(&["--bind", arg(&node), &at("file")])),
+        ),
+        (
+            "hide a mount",
+            Box::new(|| mount(&["-t", "tmpfs", "none", &at("b")])),
+        ),
+        (
+            "move",
+            Box::new(|| mount(&["--move", &at("with space"), &at("c")])),
+        ),
         ("unmount", Box::new(|| drop(run("umount", &[&at("c")])))),
-        ("remount read-only", Box::new(|| mount(&["-o", "remount,ro", &at("a")]))),
-        ("unmount what hides", Box::new(|| drop(run("umount", &[&at("b")])))),
+        (
+            "remount read-only",
+            Box::new(|| mount(&["-o", "remount,ro", &at("a")])),
+        ),
+        (
+            "unmount what hides",
+            Box::new(|| drop(run("umount", &[&at("b")]))),
+        ),
         (
             "unmount and mount at once",
             Box::new(|| {
@@ -98,12 +149,19 @@ fn what_is_known_follows_what_others_change(
                 mount(&["--bind", &at("a"), &at("c")]);
             }),
         ),
-        ("the driver unmounts", Box::new(|| s.kernel.unmount(&path("c")).unwrap())),
+        (
+            "the driver unmounts",
+            Box::new(|| s.kernel.unmount(&path("c")).unwrap()),
+        ),
         (
             "the driver mounts and unmounts",
             Box::new(|| {
-                s.kernel.bind(&path("a"), &path("c"), BindFlags::default()).unwrap();
-                s.kernel.bind(&path("a"), &path("b"), BindFlags::default()).unwrap();
+                s.kernel
+                    .bind(&path("a"), &path("c"), BindFlags::default())
+                    .unwrap();
+                s.kernel
+                    .bind(&path("a"), &path("b"), BindFlags::default())
+                    .unwrap();
                 s.kernel.unmount(&path("c")).unwrap();
             }),
         ),
@@ -117,19 +175,26 @@ fn what_is_known_follows_what_others_change(
         (
             "the driver mounts, and others unmount",
             Box::new(|| {
-                s.kernel.bind(&path("a"), &path("c"), BindFlags::default()).unwrap();
+                s.kernel
+                    .bind(&path("a"), &path("c"), BindFlags::default())
+                    .unwrap();
                 run("umount", &[&at("b")]);
             }),
         ),
         (
             "the driver unmounts, and others unmount",
             Box::new(|| {
-                s.kernel.bind(&path("a"), &path("b"), BindFlags::default()).unwrap();
+                s.kernel
+                    .bind(&path("a"), &path("b"), BindFlags::default())
+                    .unwrap();
                 s.kernel.unmount(&path("c")).unwrap();
                 run("umount", &[&at("b")]);
             }),
         ),
-        ("another device", Box::new(|| drop(run("losetup", &["-f", &at("other")])))),
+        (
+            "another device",
+            Box::new(|| drop(run("losetup", &["-f", &at("other")]))),
+        ),
         (
             "grow it",
             Box::new(|| {
@@ -142,13 +207,21 @@ fn what_is_known_follows_what_others_change(
                 run("losetup", &["-c", &loops_of(&path("other"))[0]]);
             }),
         ),
-        ("detach it", Box::new(|| drop(run("losetup", &["-d", &loops_of(&path("other"))[0]])))),
+        (
+            "detach it",
+            Box::new(|| drop(run("losetup", &["-d", &loops_of(&path("other"))[0]]))),
+        ),
     ];
-    std::fs::File::create(path("other")).unwrap().set_len(MI).unwrap();
+    std::fs::File::create(path("other"))
+        .unwrap()
+        .set_len(MI)
+        .unwrap();
     for (what, change) in changes {
         change();
         // A device goes between the two looks if another program has it open for a moment.
-        until(&format!("both agree, after: {what}"), || known(&s) == read(&s));
+        until(&format!("both agree, after: {what}"), || {
+            known(&s) == read(&s)
+        });
     }
 }
 
@@ -168,7 +241,11 @@ fn a_stale_detail_is_not_confirmed(
     assert!(!s.kernel.confirm(&[&before], &[], &[]), "it has grown");
     let find = || {
         let known = s.kernel.known_loops(LoopScope::All).unwrap().table;
-        known.iter().find(|l| l.minor == device.minor).unwrap().clone()
+        known
+            .iter()
+            .find(|l| l.minor == device.minor)
+            .unwrap()
+            .clone()
     };
     assert_eq!(find().size_bytes, 8 * MI);
     run("losetup", &["-d", &node]);
@@ -179,12 +256,18 @@ fn a_stale_detail_is_not_confirmed(
     let at = at.canonicalize().unwrap();
     let entry = s.kernel.known_mounts().unwrap().at(&at).unwrap().clone();
     assert!(s.kernel.confirm(&[], &[&entry], &[(&at, Some(&entry))]));
-    assert!(!s.kernel.confirm(&[], &[], &[(&at, None)]), "there is a mount");
+    assert!(
+        !s.kernel.confirm(&[], &[], &[(&at, None)]),
+        "there is a mount"
+    );
     run("mount", &["-o", "remount,ro", arg(&at)]);
     assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is read-only");
     run("umount", &[arg(&at)]);
     assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is gone");
-    assert!(!s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]), "nothing is mounted there");
+    assert!(
+        !s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]),
+        "nothing is mounted there"
+    );
     assert!(s.kernel.confirm(&[], &[], &[(&at, None)]));
 }
 
@@ -213,7 +296,10 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
         s.image(&format!("{name}/image"), MI)
     });
     let none = BTreeSet::new();
-    let of = |directory| LoopScope::Image { directory, minors: &none };
+    let of = |directory| LoopScope::Image {
+        directory,
+        minors: &none,
+    };
     let find = |scope: LoopScope<'_>, minor| {
         let known = s.kernel.known_loops(scope).unwrap().table;
         known.iter().find(|l| l.minor == minor).cloned()
@@ -224,7 +310,11 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
     }
     let minors = paths.each_ref().map(|path| {
         let device = loops_of(path).remove(0);
-        device.strip_prefix("/dev/loop").unwrap().parse::<u32>().unwrap()
+        device
+            .strip_prefix("/dev/loop")
+            .unwrap()
+            .parse::<u32>()
+            .unwrap()
     });
     let ids = images.each_ref().map(|image| file_id(image).unwrap());
     for (own, other) in [(0, 1), (1, 0)] {
@@ -233,10 +323,19 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
         assert_eq!(mine.backing, Some(ids[own]));
         let theirs = find(of(names[own]), minors[other]).unwrap();
         assert_eq!(theirs.backing, None, "it was not asked");
-        assert_eq!(theirs.backing_path, arg(&paths[other].canonicalize().unwrap()));
+        assert_eq!(
+            theirs.backing_path,
+            arg(&paths[other].canonicalize().unwrap())
+        );
         let recorded = BTreeSet::from([minors[other]]);
-        let scope = LoopScope::Image { directory: names[own], minors: &recorded };
-        assert_eq!(find(scope, minors[other]).unwrap().backing, Some(ids[other]));
+        let scope = LoopScope::Image {
+            directory: names[own],
+            minors: &recorded,
+        };
+        assert_eq!(
+            find(scope, minors[other]).unwrap().backing,
+            Some(ids[other])
+        );
     }
     s.kernel.forget();
     find(of(names[0]), minors[0]);

@@ -16,8 +16,12 @@ use crate::tools::sparse;
 fn an_exact_minor_can_be_chosen_again_after_a_detach() {
     let s = Scratch::new();
     let (one, other) = (s.image("one", MI), s.image("other", MI));
-    let at =
-        |image, minor| s.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..loop_spec(image) });
+    let at = |image, minor| {
+        s.kernel.loop_attach(&LoopSpec {
+            minor: Some(minor),
+            ..loop_spec(image)
+        })
+    };
     // These minors are far from those that others take, and may not exist yet. They are few,
     // because the kernel keeps a device once it is made.
     let (minor, device) = (0..16)
@@ -38,7 +42,10 @@ fn a_file_that_cannot_do_direct_io_is_attached_buffered() {
     let device = s.attach(&pool);
     let options = ["-b", "size=16384"].map(str::to_owned);
     let path = device.path();
-    let large_blocks = MkfsSpec { options: &options, ..mkfs_spec(&path, FsType::Xfs) };
+    let large_blocks = MkfsSpec {
+        options: &options,
+        ..mkfs_spec(&path, FsType::Xfs)
+    };
     s.kernel.mkfs(&large_blocks).unwrap();
     let at = s.dir("pool.mnt");
     mount_fs(&s.kernel, &device, &at, FsType::Xfs);
@@ -59,8 +66,13 @@ fn claim_free() -> File {
     let control = LoopControl::open().unwrap();
     loop {
         let path = control.next_free().unwrap().path().unwrap();
-        let claim = File::options().read(true).custom_flags(libc::O_EXCL).open(&path);
-        let attached = Path::new("/sys/block").join(path.file_name().unwrap()).join("loop");
+        let claim = File::options()
+            .read(true)
+            .custom_flags(libc::O_EXCL)
+            .open(&path);
+        let attached = Path::new("/sys/block")
+            .join(path.file_name().unwrap())
+            .join("loop");
         // Another test may have been faster.
         if let Ok(claim) = claim
             && !attached.exists()

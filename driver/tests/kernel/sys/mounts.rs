@@ -14,8 +14,12 @@ use super::scratch::{Scratch, mount, size};
 use crate::testkit::mount_spec;
 use crate::tools::{arg, own_namespace, run};
 
-const READ_ONLY: BindFlags =
-    BindFlags { read_only: true, nosuid: false, nodev: false, noexec: false };
+const READ_ONLY: BindFlags = BindFlags {
+    read_only: true,
+    nosuid: false,
+    nodev: false,
+    noexec: false,
+};
 
 fn entry(s: &Scratch, at: &Path) -> MountEntry {
     let at = std::fs::canonicalize(at).unwrap();
@@ -60,7 +64,11 @@ fn a_read_only_bind_is_never_writable() {
 
 /// On each kind of kernel, and with nothing followed.
 fn kernels() -> Vec<Linux> {
-    let queries = [MountQueries::Table, MountQueries::ById, MountQueries::Counted];
+    let queries = [
+        MountQueries::Table,
+        MountQueries::ById,
+        MountQueries::Counted,
+    ];
     let following = queries.map(Linux::following_by);
     [Linux::new()].into_iter().chain(following).collect()
 }
@@ -102,7 +110,11 @@ fn a_mount_that_comes_during_an_unmount_stays() {
     };
     let is_there = |fs: &str| {
         let table = s.kernel.mounts().unwrap();
-        table.entries.iter().find(|e| e.mount_point == at && *e.fs_type == *fs).cloned()
+        table
+            .entries
+            .iter()
+            .find(|e| e.mount_point == at && *e.fs_type == *fs)
+            .cloned()
     };
     let mut covered = 0;
     for _ in 0..300 {
@@ -115,7 +127,10 @@ fn a_mount_that_comes_during_an_unmount_stays() {
         let theirs = is_there("tmpfs").expect("only its owner unmounts it");
         s.kernel.unmount_exactly(&theirs).unwrap();
         if let Err(error) = answer {
-            assert!(matches!(error, Error::Covered { .. } | Error::Busy { .. }), "{error}");
+            assert!(
+                matches!(error, Error::Covered { .. } | Error::Busy { .. }),
+                "{error}"
+            );
             covered += 1;
             s.kernel.unmount_exactly(&ours).unwrap();
         }
@@ -149,7 +164,12 @@ fn a_filesystem_is_mounted_writable_once_its_read_only_copies_are_gone() {
     let (_image, device) = s.made("image", Xfs, size(Xfs));
     let (path, at) = (device.path(), s.dir("at"));
     let spec = mount_spec(&path, &at, Xfs);
-    s.kernel.mount(&MountSpec { read_only: true, ..spec.clone() }).unwrap();
+    s.kernel
+        .mount(&MountSpec {
+            read_only: true,
+            ..spec.clone()
+        })
+        .unwrap();
     std::thread::scope(|scope| {
         let (entered, has_entered) = std::sync::mpsc::channel();
         let at = &at;
@@ -170,8 +190,9 @@ fn a_bad_option_is_named(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
     let (_image, device) = s.made("image", fs, size(fs));
     let at = s.dir("at");
-    let message =
-        mount(&s.kernel, &device, fs, &at, &["noatime", "rubbish"]).unwrap_err().to_string();
+    let message = mount(&s.kernel, &device, fs, &at, &["noatime", "rubbish"])
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("rubbish"), "{message}");
     assert!(message.contains(at.to_str().unwrap()), "{message}");
 }
@@ -182,8 +203,10 @@ fn xfs_limits_its_retries() {
     let (_image, device, _at) = s.volume(Xfs);
     for kind in ["EIO", "ENOSPC", "default"] {
         for attribute in ["max_retries", "retry_timeout_seconds"] {
-            let path =
-                format!("/sys/fs/xfs/loop{}/error/metadata/{kind}/{attribute}", device.minor);
+            let path = format!(
+                "/sys/fs/xfs/loop{}/error/metadata/{kind}/{attribute}",
+                device.minor
+            );
             let value = std::fs::read_to_string(path).unwrap();
             let value: i64 = value.trim().parse().unwrap();
             assert!(value > 0, "{kind} {attribute}: {value}");
@@ -196,7 +219,14 @@ fn discard_changes_alone(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
     let (_image, device) = s.made("image", fs, size(fs));
     let at = s.dir("at");
-    mount(&s.kernel, &device, fs, &at, &["noatime", "nosuid", "nodiscard"]).unwrap();
+    mount(
+        &s.kernel,
+        &device,
+        fs,
+        &at,
+        &["noatime", "nosuid", "nodiscard"],
+    )
+    .unwrap();
     let pod = s.dir("pod");
     s.kernel.bind(&at, &pod, READ_ONLY).unwrap();
     let _in_use = File::open(&at).unwrap();

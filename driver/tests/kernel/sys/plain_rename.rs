@@ -73,11 +73,24 @@ fn open(path: &Path) -> File {
 fn an_entry_is_renamed_and_replaces_nothing() {
     let s = Scratch::new();
     let at = s.dir("at");
-    let channel = File::options().read(true).write(true).open("/dev/fuse").unwrap();
-    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", channel.as_raw_fd());
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    nix::mount::mount(Some("hostloop-test"), &at, Some("fuse"), flags, Some(data.as_str()))
+    let channel = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
         .unwrap();
+    let data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0",
+        channel.as_raw_fd()
+    );
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    nix::mount::mount(
+        Some("hostloop-test"),
+        &at,
+        Some("fuse"),
+        flags,
+        Some(data.as_str()),
+    )
+    .unwrap();
     let server = std::thread::spawn(move || serve(channel));
     {
         let (incoming, volumes) = (open(&at.join("incoming")), open(&at.join("volumes")));

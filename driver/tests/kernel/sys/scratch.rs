@@ -17,7 +17,10 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
-        Scratch { dir: tempfile::tempdir().unwrap(), kernel: Linux::get() }
+        Scratch {
+            dir: tempfile::tempdir().unwrap(),
+            kernel: Linux::get(),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -87,19 +90,30 @@ pub(crate) fn mount(
     options: &[&str],
 ) -> Result<()> {
     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    kernel.mount(&MountSpec { options: &options, ..mount_spec(&device.path(), at, fs) })
+    kernel.mount(&MountSpec {
+        options: &options,
+        ..mount_spec(&device.path(), at, fs)
+    })
 }
 
 /// A device that stays attached after its last close.
 pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
-    LoopSpec { autoclear: false, direct_io: false, ..loop_spec(backing) }
+    LoopSpec {
+        autoclear: false,
+        direct_io: false,
+        ..loop_spec(backing)
+    }
 }
 
 /// True if the file has no loop device any more.
 pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.
     let end = Instant::now() + PATIENCE;
-    while !kernel.loops_of(file_id(backing).unwrap()).unwrap().is_empty() {
+    while !kernel
+        .loops_of(file_id(backing).unwrap())
+        .unwrap()
+        .is_empty()
+    {
         if Instant::now() > end {
             return false;
         }

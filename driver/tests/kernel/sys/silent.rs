@@ -58,7 +58,9 @@ fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
         dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
     let flags = OFlags::CREATE | OFlags::RDWR;
-    let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR).unwrap().into();
+    let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR)
+        .unwrap()
+        .into();
     image.set_len(MI).unwrap();
     let device = s.attach(&image);
     let info = find(&s, device.minor);
@@ -72,7 +74,10 @@ fn a_device_that_is_not_as_the_driver_attaches_it_says_so() {
     s.image("image", MI);
     let path = s.path().join("image");
     let attach = |more: &[&str]| {
-        let name = run("losetup", &[&["--find", "--show"], more, &[arg(&path)]].concat());
+        let name = run(
+            "losetup",
+            &[&["--find", "--show"], more, &[arg(&path)]].concat(),
+        );
         find(&s, name.strip_prefix("/dev/loop").unwrap().parse().unwrap())
     };
     for (more, offset, size_limit) in [
@@ -110,7 +115,9 @@ fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
         let bound: Vec<_> = table.of_loop_node(device.minor).collect();
         assert!(bound.is_empty(), "{bound:?}");
         s.kernel.unmount(&at).unwrap();
-        s.kernel.bind(&device.path(), &at, BindFlags::default()).unwrap();
+        s.kernel
+            .bind(&device.path(), &at, BindFlags::default())
+            .unwrap();
         let table = s.kernel.mounts().unwrap();
         assert_eq!(table.of_loop_node(device.minor).count(), 1);
         s.kernel.unmount(&at).unwrap();
@@ -126,7 +133,11 @@ fn a_read_only_device_does_not_block_an_image() {
     let at = s.dir("vol-x");
     let server = Hanging::mount(&at);
     let (own, victims) = (s.image("own", MI), s.image("victims", MI));
-    let reader = LoopSpec { read_only: true, direct_io: false, ..loop_spec(&own) };
+    let reader = LoopSpec {
+        read_only: true,
+        direct_io: false,
+        ..loop_spec(&own)
+    };
     let device = s.kernel.loop_attach(&reader).unwrap();
     let theirs = File::open(at.join("image")).unwrap();
     let number = |file: &File| std::os::fd::AsRawFd::as_raw_fd(file);

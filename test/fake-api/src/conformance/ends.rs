@@ -22,7 +22,11 @@ pub(super) async fn a_watch_ends_in_its_time(site: &Site) {
     let mut params = WatchParams::default().labels("of=ending").timeout(6);
     params.bookmarks = true;
     let maps = maps(site);
-    let mut events = maps.watch(&params, &version(&made)).await.expect("a watch").boxed();
+    let mut events = maps
+        .watch(&params, &version(&made))
+        .await
+        .expect("a watch")
+        .boxed();
     let all = async {
         while let Some(event) = events.next().await {
             let event = event.expect("an event");
@@ -33,7 +37,9 @@ pub(super) async fn a_watch_ends_in_its_time(site: &Site) {
 }
 
 pub(super) async fn times_are_those_of_the_clock(site: &Site) {
-    let (path, made) = site.map("x", json!({"finalizers": ["conformance.test/f"]})).await;
+    let (path, made) = site
+        .map("x", json!({"finalizers": ["conformance.test/f"]}))
+        .await;
     let now = k8s_openapi::jiff::Timestamp::now();
     let is_now = |time: &Value| {
         let time = time.as_str().expect("a time");
@@ -45,17 +51,26 @@ pub(super) async fn times_are_those_of_the_clock(site: &Site) {
     let marked = site.get(&path).await.code(200);
     is_now(&marked["metadata"]["deletionTimestamp"]);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
-    site.merge(&path, json!({"metadata": {"finalizers": null}})).await.code(200);
+    site.merge(&path, json!({"metadata": {"finalizers": null}}))
+        .await
+        .code(200);
 }
 
 pub(super) async fn an_object_waits_for_what_it_owns_if_asked(site: &Site) {
     for (policy, finalizer) in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")] {
         let hold = json!({"finalizers": ["conformance.test/f"]});
         let (path, _) = site.map(&policy.to_lowercase(), hold).await;
-        let marked = site.delete(&path, json!({"propagationPolicy": policy})).await.code(200);
-        let finalizers = marked["metadata"]["finalizers"].as_array().expect("finalizers");
+        let marked = site
+            .delete(&path, json!({"propagationPolicy": policy}))
+            .await
+            .code(200);
+        let finalizers = marked["metadata"]["finalizers"]
+            .as_array()
+            .expect("finalizers");
         assert!(finalizers.contains(&json!(finalizer)), "{marked}");
-        site.merge(&path, json!({"metadata": {"finalizers": null}})).await.code(200);
+        site.merge(&path, json!({"metadata": {"finalizers": null}}))
+            .await
+            .code(200);
     }
 }
 
@@ -78,13 +93,19 @@ pub(super) async fn an_ending_namespace_takes_nothing_new(site: &Site) {
     let cause = refused.body["details"]["causes"][0]["reason"].clone();
     let message = refused.failed(403, "Forbidden");
     assert_eq!(cause, "NamespaceTerminating");
-    assert!(message.ends_with("because it is being terminated"), "{message}");
+    assert!(
+        message.ends_with("because it is being terminated"),
+        "{message}"
+    );
     // What is there can still change.
     let changed = json!({"metadata": {"finalizers": null}, "data": {"a": "1"}});
     site.merge(&format!("{maps}/x"), changed).await.code(200);
     let missing = format!("{NAMESPACES}/{}-missing/configmaps", site.namespace);
     let message = site.post(&missing, map("x")).await.failed(404, "NotFound");
-    assert_eq!(message, format!("namespaces \"{}-missing\" not found", site.namespace));
+    assert_eq!(
+        message,
+        format!("namespaces \"{}-missing\" not found", site.namespace)
+    );
 }
 
 pub(super) async fn a_pod_is_assigned_once_and_ends_in_its_time(site: &Site) {
@@ -109,20 +130,35 @@ pub(super) async fn a_pod_is_assigned_once_and_ends_in_its_time(site: &Site) {
     let path = format!("{pods}/{name}");
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "conformance-none"}});
-    site.post(&format!("{path}/binding"), binding.clone()).await.code(201);
+    site.post(&format!("{path}/binding"), binding.clone())
+        .await
+        .code(201);
     let bound = site.get(&path).await.code(200);
     assert_eq!(bound["spec"]["nodeName"], "conformance-none");
-    let conditions = bound["status"]["conditions"].as_array().expect("conditions");
+    let conditions = bound["status"]["conditions"]
+        .as_array()
+        .expect("conditions");
     let is_met = |one: &Value| one["type"] == "PodScheduled" && one["status"] == "True";
     assert!(conditions.iter().any(is_met), "{bound}");
-    site.post(&format!("{path}/binding"), binding).await.failed(409, "Conflict");
-    site.merge(&path, json!({"spec": {"nodeName": "other"}})).await.failed(422, "Invalid");
+    site.post(&format!("{path}/binding"), binding)
+        .await
+        .failed(409, "Conflict");
+    site.merge(&path, json!({"spec": {"nodeName": "other"}}))
+        .await
+        .failed(422, "Invalid");
     let ending = site.delete(&path, json!({})).await.code(200);
     assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 30);
     // Kubelet deletes it at last.
-    site.merge(&format!("{path}/status"), json!({"status": {"message": "m"}})).await.code(200);
+    site.merge(
+        &format!("{path}/status"),
+        json!({"status": {"message": "m"}}),
+    )
+    .await
+    .code(200);
     site.get(&path).await.code(200);
-    site.delete(&path, json!({"gracePeriodSeconds": 0})).await.code(200);
+    site.delete(&path, json!({"gracePeriodSeconds": 0}))
+        .await
+        .code(200);
     site.get(&path).await.failed(404, "NotFound");
 }
 
@@ -162,6 +198,10 @@ pub(super) async fn custom_objects_count_their_changes(site: &Site) {
     }
     let marked = site.delete(&path, json!({})).await.code(200);
     assert_eq!(marked["metadata"]["generation"], 3);
-    site.merge(&path, json!({"metadata": {"finalizers": null}})).await.code(200);
-    site.delete(&format!("{definitions}/counts.{group}"), json!({})).await.code(200);
+    site.merge(&path, json!({"metadata": {"finalizers": null}}))
+        .await
+        .code(200);
+    site.delete(&format!("{definitions}/counts.{group}"), json!({}))
+        .await
+        .code(200);
 }

@@ -10,7 +10,10 @@ const VOLUMES: &str = "/api/v1/persistentvolumes";
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 
 fn claims(site: &Site) -> String {
-    format!("/api/v1/namespaces/{}/persistentvolumeclaims", site.namespace)
+    format!(
+        "/api/v1/namespaces/{}/persistentvolumeclaims",
+        site.namespace
+    )
 }
 
 fn claim(site: &Site, name: &str, size: &str) -> Value {
@@ -44,7 +47,11 @@ async fn bound(site: &Site, name: &str, class: &str) -> (String, String) {
         "namespace": site.namespace, "name": claim["metadata"]["name"]});
     site.post(VOLUMES, volume).await.code(201);
     let made = site.post(&claims(site), claim).await.code(201);
-    let path = format!("{}/{}", claims(site), made["metadata"]["name"].as_str().expect("a name"));
+    let path = format!(
+        "{}/{}",
+        claims(site),
+        made["metadata"]["name"].as_str().expect("a name")
+    );
     for _ in 0..100 {
         let now = site.get(&path).await.code(200);
         if now["status"]["phase"] == "Bound" {
@@ -53,28 +60,40 @@ async fn bound(site: &Site, name: &str, class: &str) -> (String, String) {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let status = json!({"status": {"phase": "Bound", "capacity": {"storage": "2Gi"}}});
-    site.ask("PATCH", &format!("{path}/status"), STRATEGIC, status).await.code(200);
-    (path, format!("{VOLUMES}/{}", volume_name.as_str().expect("a name")))
+    site.ask("PATCH", &format!("{path}/status"), STRATEGIC, status)
+        .await
+        .code(200);
+    (
+        path,
+        format!("{VOLUMES}/{}", volume_name.as_str().expect("a name")),
+    )
 }
 
 /// Removes an object that a finalizer holds.
 async fn remove(site: &Site, path: &str) {
     site.delete(path, json!({})).await;
-    site.merge(path, json!({"metadata": {"finalizers": null}})).await;
+    site.merge(path, json!({"metadata": {"finalizers": null}}))
+        .await;
 }
 
 pub(super) async fn a_claim_is_completed(site: &Site) {
     let claims = claims(site);
-    for (name, size, expected) in
-        [("a", "1024Mi", "1Gi"), ("b", "1500M", "1500M"), ("c", "0.5Gi", "512Mi"), ("d", "1", "1")]
-    {
+    for (name, size, expected) in [
+        ("a", "1024Mi", "1Gi"),
+        ("b", "1500M", "1500M"),
+        ("c", "0.5Gi", "512Mi"),
+        ("d", "1", "1"),
+    ] {
         let mut claim = claim(site, name, size);
         claim["status"] = json!({"phase": "Bound"});
         let made = site.post(&claims, claim).await.code(201);
         assert_eq!(made["spec"]["resources"]["requests"]["storage"], expected);
         assert_eq!(made["spec"]["volumeMode"], "Filesystem");
         assert_eq!(made["status"]["phase"], "Pending");
-        assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
+        assert_eq!(
+            made["metadata"]["finalizers"],
+            json!(["kubernetes.io/pvc-protection"])
+        );
         assert!(made["metadata"]["generation"].is_null(), "{made}");
     }
     let mut clone = claim(site, "e", "1Gi");
@@ -105,7 +124,10 @@ pub(super) async fn a_claim_needs_modes_and_a_size(site: &Site) {
 }
 
 pub(super) async fn a_claim_changes_only_in_size_and_class(site: &Site) {
-    let made = site.post(&claims(site), claim(site, "x", "2Gi")).await.code(201);
+    let made = site
+        .post(&claims(site), claim(site, "x", "2Gi"))
+        .await
+        .code(201);
     let name = made["metadata"]["name"].as_str().expect("a name");
     let path = format!("{}/{name}", claims(site));
     let spec = |change: Value| json!({"spec": change});
@@ -122,8 +144,12 @@ pub(super) async fn a_claim_changes_only_in_size_and_class(site: &Site) {
         site.merge(&path, change).await.failed(422, "Invalid");
     }
     site.merge(&path, size("2048Mi")).await.code(200);
-    site.merge(&path, spec(json!({"volumeName": "v"}))).await.code(200);
-    site.merge(&path, spec(json!({"volumeName": "w"}))).await.failed(422, "Invalid");
+    site.merge(&path, spec(json!({"volumeName": "v"})))
+        .await
+        .code(200);
+    site.merge(&path, spec(json!({"volumeName": "w"})))
+        .await
+        .failed(422, "Invalid");
     let (path, volume) = bound(site, "y", "none").await;
     for refused in [
         size("1Gi"),
@@ -143,7 +169,9 @@ pub(super) async fn a_claim_grows_if_its_class_allows_it_and_not_below_its_size(
         let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": class}, "provisioner": "conformance.test",
             "allowVolumeExpansion": allowed});
-        site.post(&format!("{STORAGE}/storageclasses"), object).await.code(201);
+        site.post(&format!("{STORAGE}/storageclasses"), object)
+            .await
+            .code(201);
         let (path, volume) = bound(site, name, &class).await;
         let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let grown: Answer = site.merge(&path, size("4Gi")).await;
@@ -155,7 +183,9 @@ pub(super) async fn a_claim_grows_if_its_class_allows_it_and_not_below_its_size(
         grown.code(200);
         site.merge(&path, size("3Gi")).await.code(200);
         for refused in ["2Gi", "1Gi"] {
-            site.merge(&path, size(refused)).await.failed(422, "Invalid");
+            site.merge(&path, size(refused))
+                .await
+                .failed(422, "Invalid");
         }
         site.merge(&path, size("2049Mi")).await.code(200);
         remove(site, &volume).await;
@@ -168,15 +198,23 @@ pub(super) async fn a_volume_is_completed_and_keeps_its_source(site: &Site) {
     assert_eq!(made["spec"]["capacity"]["storage"], "1Gi");
     assert_eq!(made["spec"]["volumeMode"], "Filesystem");
     assert_eq!(made["spec"]["persistentVolumeReclaimPolicy"], "Retain");
-    assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
+    assert_eq!(
+        made["metadata"]["finalizers"],
+        json!(["kubernetes.io/pv-protection"])
+    );
     assert_eq!(made["status"]["phase"], "Pending");
-    let path = format!("{VOLUMES}/{}", made["metadata"]["name"].as_str().expect("a name"));
+    let path = format!(
+        "{VOLUMES}/{}",
+        made["metadata"]["name"].as_str().expect("a name")
+    );
     for change in [
         json!({"csi": {"volumeHandle": "other"}}),
         json!({"volumeMode": "Block"}),
         json!({"capacity": {"storage": "0"}}),
     ] {
-        site.merge(&path, json!({"spec": change})).await.failed(422, "Invalid");
+        site.merge(&path, json!({"spec": change}))
+            .await
+            .failed(422, "Invalid");
     }
     for change in [
         json!({"capacity": {"storage": "2Gi"}}),
@@ -206,13 +244,19 @@ pub(super) async fn classes_and_attachments_stay_as_they_are(site: &Site) {
                 json!({"reclaimPolicy": "Retain"}),
                 json!({"volumeBindingMode": "WaitForFirstConsumer"}),
             ],
-            vec![json!({"allowVolumeExpansion": true}), json!({"mountOptions": ["noatime"]})],
+            vec![
+                json!({"allowVolumeExpansion": true}),
+                json!({"mountOptions": ["noatime"]}),
+            ],
         ),
         (
             format!("{STORAGE}/volumeattributesclasses"),
             json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
                 "metadata": meta, "driverName": "conformance.test", "parameters": {"a": "1"}}),
-            vec![json!({"parameters": {"a": "2"}}), json!({"driverName": "other.test"})],
+            vec![
+                json!({"parameters": {"a": "2"}}),
+                json!({"driverName": "other.test"}),
+            ],
             vec![json!({"metadata": {"labels": {"l": "1"}}})],
         ),
         (

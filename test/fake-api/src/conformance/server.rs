@@ -32,7 +32,10 @@ pub(super) async fn the_version_has_numbers(site: &Site) {
     assert_eq!(version["major"], "1");
     let minor = version["minor"].as_str().expect("a number");
     let full = version["gitVersion"].as_str().expect("a version");
-    assert!(full.starts_with(&format!("v1.{}.", minor.trim_end_matches('+'))), "{version}");
+    assert!(
+        full.starts_with(&format!("v1.{}.", minor.trim_end_matches('+'))),
+        "{version}"
+    );
 }
 
 pub(super) async fn a_refused_request_names_the_right(site: &Site) {
@@ -44,12 +47,48 @@ pub(super) async fn a_refused_request_names_the_right(site: &Site) {
     let attachments = "/apis/storage.k8s.io/v1/volumeattachments";
     let cluster = "in API group \"storage.k8s.io\" at the cluster scope";
     for (method, path, object, right, place) in [
-        ("GET", &site.maps, "configmaps", "list resource \"configmaps\"", within),
-        ("POST", &site.maps, "configmaps", "create resource \"configmaps\"", within),
-        ("GET", &map, "configmaps \"x\"", "get resource \"configmaps\"", within),
-        ("PUT", &map, "configmaps \"x\"", "update resource \"configmaps\"", within),
-        ("DELETE", &map, "configmaps \"x\"", "delete resource \"configmaps\"", within),
-        ("POST", &exec, "pods \"x\"", "create resource \"pods/exec\"", within),
+        (
+            "GET",
+            &site.maps,
+            "configmaps",
+            "list resource \"configmaps\"",
+            within,
+        ),
+        (
+            "POST",
+            &site.maps,
+            "configmaps",
+            "create resource \"configmaps\"",
+            within,
+        ),
+        (
+            "GET",
+            &map,
+            "configmaps \"x\"",
+            "get resource \"configmaps\"",
+            within,
+        ),
+        (
+            "PUT",
+            &map,
+            "configmaps \"x\"",
+            "update resource \"configmaps\"",
+            within,
+        ),
+        (
+            "DELETE",
+            &map,
+            "configmaps \"x\"",
+            "delete resource \"configmaps\"",
+            within,
+        ),
+        (
+            "POST",
+            &exec,
+            "pods \"x\"",
+            "create resource \"pods/exec\"",
+            within,
+        ),
         (
             "GET",
             &format!("{attachments}?watch=true"),
@@ -59,7 +98,10 @@ pub(super) async fn a_refused_request_names_the_right(site: &Site) {
         ),
     ] {
         let user = ("impersonate-user", "conformance");
-        let message = site.send(method, path, user, Value::Null).await.failed(403, "Forbidden");
+        let message = site
+            .send(method, path, user, Value::Null)
+            .await
+            .failed(403, "Forbidden");
         let expected =
             format!("{object} is forbidden: User \"conformance\" cannot {right} {place}");
         assert_eq!(message, expected);
@@ -105,8 +147,13 @@ pub(super) async fn a_definition_brings_a_kind(site: &Site) {
     until(site, &things, 200).await;
     let kinds = until(site, &version, 200).await;
     assert_eq!(kinds["resources"][0]["kind"], "Thing");
-    let stored = site.get(&format!("{definitions}/things.{group}")).await.code(200);
-    let conditions = stored["status"]["conditions"].as_array().expect("conditions");
+    let stored = site
+        .get(&format!("{definitions}/things.{group}"))
+        .await
+        .code(200);
+    let conditions = stored["status"]["conditions"]
+        .as_array()
+        .expect("conditions");
     let is_met = |one: &Value| one["type"] == "Established" && one["status"] == "True";
     assert!(conditions.iter().any(is_met), "{stored}");
 
@@ -115,13 +162,26 @@ pub(super) async fn a_definition_brings_a_kind(site: &Site) {
     let made = site.post(&things, thing).await.code(201);
     assert!(made["status"].is_null(), "{made}");
     let list = site.get(&things).await.code(200);
-    assert_eq!((&list["kind"], &list["items"][0]["kind"]), (&json!("ThingList"), &json!("Thing")));
+    assert_eq!(
+        (&list["kind"], &list["items"][0]["kind"]),
+        (&json!("ThingList"), &json!("Thing"))
+    );
     let path = format!("{things}/x");
     let status = json!({"metadata": {"labels": {"l": "1"}}, "a": 2, "status": {"b": 2}});
-    let written = site.merge(&format!("{path}/status"), status).await.code(200);
-    assert_eq!((&written["a"], &written["status"]["b"]), (&json!(1), &json!(2)));
+    let written = site
+        .merge(&format!("{path}/status"), status)
+        .await
+        .code(200);
+    assert_eq!(
+        (&written["a"], &written["status"]["b"]),
+        (&json!(1), &json!(2))
+    );
     assert!(written["metadata"]["labels"].is_null(), "{written}");
-    site.ask("PATCH", &path, STRATEGIC, json!({})).await.failed(415, "UnsupportedMediaType");
-    site.delete(&format!("{definitions}/things.{group}"), json!({})).await.code(200);
+    site.ask("PATCH", &path, STRATEGIC, json!({}))
+        .await
+        .failed(415, "UnsupportedMediaType");
+    site.delete(&format!("{definitions}/things.{group}"), json!({}))
+        .await
+        .code(200);
     until(site, &things, 404).await;
 }

@@ -6,7 +6,10 @@ use super::{ATTACHMENTS, JSON_PATCH, NODES, STRATEGIC, Site, version};
 
 pub(super) async fn every_change_has_a_version_and_no_change_has_none(site: &Site) {
     let (path, made) = site.map("x", json!({})).await;
-    let changed = site.merge(&path, json!({"data": {"a": "2"}})).await.code(200);
+    let changed = site
+        .merge(&path, json!({"data": {"a": "2"}}))
+        .await
+        .code(200);
     assert_ne!(version(&made), version(&changed));
     let same = json!({"data": {"a": "2"}});
     let again = site.merge(&path, same).await.code(200);
@@ -16,7 +19,10 @@ pub(super) async fn every_change_has_a_version_and_no_change_has_none(site: &Sit
     assert_eq!(version(&changed), version(&again));
     let again = site.put(&path, again).await.code(200);
     assert_eq!(version(&changed), version(&again));
-    let gone = site.merge(&path, json!({"data": {"a": null, "b": "3"}})).await.code(200);
+    let gone = site
+        .merge(&path, json!({"data": {"a": null, "b": "3"}}))
+        .await
+        .code(200);
     assert_eq!(gone["data"], json!({"b": "3"}));
     assert_ne!(version(&changed), version(&gone));
 }
@@ -26,13 +32,18 @@ pub(super) async fn a_write_names_the_version_it_depends_on(site: &Site) {
     let bound = |value: &str| json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}});
     site.merge(&path, bound("2")).await.code(200);
     let message = site.merge(&path, bound("3")).await.failed(409, "Conflict");
-    assert!(message.starts_with("Operation cannot be fulfilled on configmaps "), "{message}");
+    assert!(
+        message.starts_with("Operation cannot be fulfilled on configmaps "),
+        "{message}"
+    );
     site.put(&path, made.clone()).await.failed(409, "Conflict");
     let patch = json!([
         {"op": "replace", "path": "/metadata/resourceVersion", "value": version(&made)},
         {"op": "replace", "path": "/data/a", "value": "4"},
     ]);
-    site.ask("PATCH", &path, JSON_PATCH, patch).await.failed(409, "Conflict");
+    site.ask("PATCH", &path, JSON_PATCH, patch)
+        .await
+        .failed(409, "Conflict");
     assert_eq!(site.get(&path).await.code(200)["data"]["a"], "2");
 }
 
@@ -40,7 +51,10 @@ pub(super) async fn a_write_names_the_uid_it_depends_on(site: &Site) {
     let (path, made) = site.map("x", json!({})).await;
     let bound = |uid: &Value| json!({"metadata": {"uid": uid}, "data": {"a": "2"}});
     let other = json!("another");
-    let message = site.merge(&path, bound(&other)).await.failed(422, "Invalid");
+    let message = site
+        .merge(&path, bound(&other))
+        .await
+        .failed(422, "Invalid");
     assert!(message.contains("metadata.uid: Invalid value"), "{message}");
     let mut stale = bound(&other);
     stale["metadata"]["resourceVersion"] = json!("1");
@@ -64,10 +78,16 @@ pub(super) async fn a_json_patch_tests_first(site: &Site) {
     for unfit in [patch("9"), missing] {
         let answer = site.ask("PATCH", &path, JSON_PATCH, unfit).await;
         let message = answer.failed(422, "Invalid");
-        assert_eq!(message, "the server rejected our request due to an error in our request");
+        assert_eq!(
+            message,
+            "the server rejected our request due to an error in our request"
+        );
     }
     assert_eq!(version(&site.get(&path).await.code(200)), version(&made));
-    let changed = site.ask("PATCH", &path, JSON_PATCH, patch("1")).await.code(200);
+    let changed = site
+        .ask("PATCH", &path, JSON_PATCH, patch("1"))
+        .await
+        .code(200);
     assert_eq!(changed["data"]["a"], "2");
 }
 
@@ -125,7 +145,9 @@ pub(super) async fn a_status_leaves_the_metadata_of_some_kinds_alone(site: &Site
         "metadata": {"labels": {"l": "1"}, "finalizers": ["conformance.test/f"], "uid": "another"},
         "status": {"attached": true},
     });
-    site.merge(&format!("{path}/status"), patch.clone()).await.failed(422, "Invalid");
+    site.merge(&format!("{path}/status"), patch.clone())
+        .await
+        .failed(422, "Invalid");
     let mut patch = patch;
     patch["metadata"]["uid"] = made["metadata"]["uid"].clone();
     let status = site.merge(&format!("{path}/status"), patch).await.code(200);
@@ -136,7 +158,10 @@ pub(super) async fn a_status_leaves_the_metadata_of_some_kinds_alone(site: &Site
 }
 
 pub(super) async fn conditions_are_merged_by_type(site: &Site) {
-    let claims = format!("/api/v1/namespaces/{}/persistentvolumeclaims", site.namespace);
+    let claims = format!(
+        "/api/v1/namespaces/{}/persistentvolumeclaims",
+        site.namespace
+    );
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": site.prefix},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
@@ -154,16 +179,27 @@ pub(super) async fn conditions_are_merged_by_type(site: &Site) {
             vec![condition("FileSystemResizePending", "True")],
             "FileSystemResizePending=True Resizing=True",
         ),
-        (vec![condition("Resizing", "False")], "FileSystemResizePending=True Resizing=False"),
-        (vec![json!({"$patch": "delete", "type": "Resizing"})], "FileSystemResizePending=True"),
         (
-            vec![json!({"$patch": "replace"}), condition("ModifyingVolume", "True")],
+            vec![condition("Resizing", "False")],
+            "FileSystemResizePending=True Resizing=False",
+        ),
+        (
+            vec![json!({"$patch": "delete", "type": "Resizing"})],
+            "FileSystemResizePending=True",
+        ),
+        (
+            vec![
+                json!({"$patch": "replace"}),
+                condition("ModifyingVolume", "True"),
+            ],
             "ModifyingVolume=True",
         ),
     ] {
         let patch = json!({"status": {"conditions": given}});
         let patched = site.ask("PATCH", &status, STRATEGIC, patch).await.code(200);
-        let conditions = patched["status"]["conditions"].as_array().expect("conditions");
+        let conditions = patched["status"]["conditions"]
+            .as_array()
+            .expect("conditions");
         let mut conditions: Vec<_> = conditions
             .iter()
             .map(|one| format!("{}={}", one["type"], one["status"]).replace('"', ""))
@@ -182,7 +218,9 @@ pub(super) async fn a_delete_minds_its_preconditions(site: &Site) {
         refused.failed(409, "Conflict");
     }
     let version = &made["metadata"]["resourceVersion"];
-    site.delete(&path, only("resourceVersion", version)).await.code(200);
+    site.delete(&path, only("resourceVersion", version))
+        .await
+        .code(200);
     site.get(&path).await.failed(404, "NotFound");
 }
 
@@ -192,7 +230,10 @@ pub(super) async fn an_object_goes_with_its_last_finalizer(site: &Site) {
     assert!(made["metadata"]["deletionTimestamp"].is_null());
     site.delete(&path, json!({})).await.code(200);
     let marked = site.get(&path).await.code(200);
-    assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
+    assert!(
+        marked["metadata"]["deletionTimestamp"].is_string(),
+        "{marked}"
+    );
     assert_ne!(version(&made), version(&marked));
     site.delete(&path, json!({})).await.code(200);
     let again = site.get(&path).await.code(200);

@@ -27,12 +27,17 @@ impl State {
         if !options.knows_node(&node) {
             return Err(Status::not_found(format!("node {node} does not exist")));
         }
-        let wanted = Publication { readonly: request.readonly, capability };
+        let wanted = Publication {
+            readonly: request.readonly,
+            capability,
+        };
         match volume.published.get(&node) {
             Some(there) if *there == wanted => {}
             Some(_) => {
-                let why =
-                    format!("volume {} is published to {node} with another capability", volume.id);
+                let why = format!(
+                    "volume {} is published to {node} with another capability",
+                    volume.id
+                );
                 return Err(Status::already_exists(why));
             }
             None => {
@@ -55,7 +60,10 @@ impl State {
     }
 
     fn published_at(&self, node: &str) -> i64 {
-        let here = self.volumes.values().filter(|v| v.published.contains_key(node));
+        let here = self
+            .volumes
+            .values()
+            .filter(|v| v.published.contains_key(node));
         here.count() as i64
     }
 

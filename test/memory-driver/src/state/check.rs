@@ -70,7 +70,9 @@ pub(crate) fn size(
 ) -> Answer<i64> {
     let (required, limit) = range.map_or((0, 0), |r| (r.required_bytes, r.limit_bytes));
     if required < 0 || limit < 0 || (limit > 0 && required > limit) {
-        return Err(Status::invalid_argument("capacity_range contradicts itself"));
+        return Err(Status::invalid_argument(
+            "capacity_range contradicts itself",
+        ));
     }
     let wanted = match (required, limit) {
         (0, 0) => default,
@@ -81,9 +83,9 @@ pub(crate) fn size(
     let too_large = (limit > 0 && size > limit)
         || (options.max_volume_size > 0 && size > options.max_volume_size);
     match too_large {
-        true => {
-            Err(Status::out_of_range(format!("a volume of {required} bytes exceeds the limit")))
-        }
+        true => Err(Status::out_of_range(format!(
+            "a volume of {required} bytes exceeds the limit"
+        ))),
         false => Ok(size),
     }
 }

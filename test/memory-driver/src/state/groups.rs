@@ -18,7 +18,9 @@ impl State {
         _: csi::GroupControllerGetCapabilitiesRequest,
     ) -> Answer<csi::GroupControllerGetCapabilitiesResponse> {
         let capability = |rpc: &GroupRpc| csi::GroupControllerServiceCapability {
-            r#type: Some(capability::Type::Rpc(capability::Rpc { r#type: (*rpc).into() })),
+            r#type: Some(capability::Type::Rpc(capability::Rpc {
+                r#type: (*rpc).into(),
+            })),
         };
         Ok(csi::GroupControllerGetCapabilitiesResponse {
             capabilities: options.capabilities.group.iter().map(capability).collect(),
@@ -40,8 +42,10 @@ impl State {
         let named = self.groups.values().find(|g| g.name == request.name);
         let id = match named {
             Some(there) if there.sources != sources || there.parameters != request.parameters => {
-                let why =
-                    format!("group {} has this name and other volumes or parameters", there.id);
+                let why = format!(
+                    "group {} has this name and other volumes or parameters",
+                    there.id
+                );
                 return Err(Status::already_exists(why));
             }
             Some(there) => there.id.clone(),
@@ -58,8 +62,9 @@ impl State {
         request: csi::CreateVolumeGroupSnapshotRequest,
     ) -> Answer<String> {
         let sources = request.source_volume_ids.iter();
-        let sources: Vec<_> =
-            sources.map(|id| Ok(self.volume(id)?.clone())).collect::<Answer<_>>()?;
+        let sources: Vec<_> = sources
+            .map(|id| Ok(self.volume(id)?.clone()))
+            .collect::<Answer<_>>()?;
         let (group, created) = (self.new_id(options, "group"), SystemTime::now().into());
         let mut members = Vec::new();
         for source in sources {

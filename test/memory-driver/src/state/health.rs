@@ -23,7 +23,10 @@ impl State {
         can(options, ControllerRpc::ListVolumeHealth)?;
         let all = self.volumes.keys().map(|id| self.health_of(id));
         let (entries, next_token) = list::page(all, request.max_entries, &request.starting_token)?;
-        Ok(csi::ControllerListVolumeHealthResponse { entries, next_token })
+        Ok(csi::ControllerListVolumeHealthResponse {
+            entries,
+            next_token,
+        })
     }
 
     pub(crate) fn controller_get_volume_health(
@@ -33,7 +36,9 @@ impl State {
     ) -> Answer<csi::ControllerGetVolumeHealthResponse> {
         can(options, ControllerRpc::GetVolumeHealth)?;
         let id = self.volume(&request.volume_id)?.id.clone();
-        Ok(csi::ControllerGetVolumeHealthResponse { volume_health: Some(self.health_of(&id)) })
+        Ok(csi::ControllerGetVolumeHealthResponse {
+            volume_health: Some(self.health_of(&id)),
+        })
     }
 
     pub(crate) fn node_get_volume_health(
@@ -43,7 +48,9 @@ impl State {
     ) -> Answer<csi::NodeGetVolumeHealthResponse> {
         node_can(options, NodeRpc::GetVolumeHealth)?;
         let id = self.volume(&request.volume_id)?.id.clone();
-        Ok(csi::NodeGetVolumeHealthResponse { volume_health: Some(self.health_of(&id)) })
+        Ok(csi::NodeGetVolumeHealthResponse {
+            volume_health: Some(self.health_of(&id)),
+        })
     }
 
     pub(crate) fn node_get_storage_health(

@@ -25,7 +25,11 @@ impl State {
         _: csi::GetPluginCapabilitiesRequest,
     ) -> Answer<csi::GetPluginCapabilitiesResponse> {
         let services = options.capabilities.services.iter();
-        let services = services.map(|s| Type::Service(Service { r#type: (*s).into() }));
+        let services = services.map(|s| {
+            Type::Service(Service {
+                r#type: (*s).into(),
+            })
+        });
         let expansion = options
             .capabilities
             .expansion

@@ -16,10 +16,14 @@ impl State {
         _: csi::ControllerGetCapabilitiesRequest,
     ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
         let capability = |rpc: &ControllerRpc| csi::ControllerServiceCapability {
-            r#type: Some(capability::Type::Rpc(capability::Rpc { r#type: (*rpc).into() })),
+            r#type: Some(capability::Type::Rpc(capability::Rpc {
+                r#type: (*rpc).into(),
+            })),
         };
         let rpcs = options.capabilities.controller.iter();
-        Ok(csi::ControllerGetCapabilitiesResponse { capabilities: rpcs.map(capability).collect() })
+        Ok(csi::ControllerGetCapabilitiesResponse {
+            capabilities: rpcs.map(capability).collect(),
+        })
     }
 
     pub(crate) fn list_volumes(
@@ -37,7 +41,10 @@ impl State {
             }),
         });
         let (entries, next_token) = page(all, request.max_entries, &request.starting_token)?;
-        Ok(csi::ListVolumesResponse { entries, next_token })
+        Ok(csi::ListVolumesResponse {
+            entries,
+            next_token,
+        })
     }
 
     pub(crate) fn controller_get_volume(
@@ -63,10 +70,14 @@ impl State {
     ) -> Answer<csi::ListSnapshotsResponse> {
         can(options, ControllerRpc::ListSnapshots)?;
         let found = self.matching(options, &request.snapshot_id, &request.source_volume_id);
-        let entries =
-            found.into_iter().map(|s| list_snapshots_response::Entry { snapshot: Some(s) });
+        let entries = found
+            .into_iter()
+            .map(|s| list_snapshots_response::Entry { snapshot: Some(s) });
         let (entries, next_token) = page(entries, request.max_entries, &request.starting_token)?;
-        Ok(csi::ListSnapshotsResponse { entries, next_token })
+        Ok(csi::ListSnapshotsResponse {
+            entries,
+            next_token,
+        })
     }
 }
 

@@ -36,7 +36,9 @@ impl State {
         _: csi::NodeGetCapabilitiesRequest,
     ) -> Answer<csi::NodeGetCapabilitiesResponse> {
         let capability = |rpc: &NodeRpc| csi::NodeServiceCapability {
-            r#type: Some(capability::Type::Rpc(capability::Rpc { r#type: (*rpc).into() })),
+            r#type: Some(capability::Type::Rpc(capability::Rpc {
+                r#type: (*rpc).into(),
+            })),
         };
         Ok(csi::NodeGetCapabilitiesResponse {
             capabilities: options.capabilities.node.iter().map(capability).collect(),
@@ -55,10 +57,15 @@ impl State {
         let volume = self.volume_mut(&request.volume_id)?;
         match volume.staged.get(&request.staging_target_path) {
             Some(there) if *there != capability => {
-                let why = format!("volume {} is staged there with another capability", volume.id);
+                let why = format!(
+                    "volume {} is staged there with another capability",
+                    volume.id
+                );
                 return Err(Status::already_exists(why));
             }
-            _ => volume.staged.insert(request.staging_target_path, capability),
+            _ => volume
+                .staged
+                .insert(request.staging_target_path, capability),
         };
         Ok(csi::NodeStageVolumeResponse {})
     }
@@ -86,7 +93,10 @@ impl State {
         check::path("target_path", &request.target_path)?;
         let capability = check::capability(request.volume_capability.as_ref())?;
         let alone = check::mode(&capability)? == Mode::SingleNodeSingleWriter;
-        let stages = options.capabilities.node.contains(&NodeRpc::StageUnstageVolume);
+        let stages = options
+            .capabilities
+            .node
+            .contains(&NodeRpc::StageUnstageVolume);
         let volume = self.volume_mut(&request.volume_id)?;
         if stages && !volume.staged.contains_key(&request.staging_target_path) {
             let why = format!("volume {} is not staged", volume.id);
@@ -99,8 +109,10 @@ impl State {
         }
         match volume.targets.get(&request.target_path) {
             Some(readonly) if *readonly != request.readonly => {
-                let why =
-                    format!("volume {} is published there with another read-only flag", volume.id);
+                let why = format!(
+                    "volume {} is published there with another read-only flag",
+                    volume.id
+                );
                 return Err(Status::already_exists(why));
             }
             Some(_) => {}
@@ -166,7 +178,9 @@ impl State {
         check::given("volume_id", &request.volume_id)?;
         check::path("volume_path", &request.volume_path)?;
         let volume = self.at(&request.volume_id, &request.volume_path)?;
-        Ok(csi::NodeExpandVolumeResponse { capacity_bytes: volume.capacity })
+        Ok(csi::NodeExpandVolumeResponse {
+            capacity_bytes: volume.capacity,
+        })
     }
 
     /// The volume staged or published at this path.

@@ -32,7 +32,9 @@ impl State {
             Some(there) => there.id.clone(),
             None => self.new_snapshot(options, request)?,
         };
-        Ok(csi::CreateSnapshotResponse { snapshot: self.polled(options, &id) })
+        Ok(csi::CreateSnapshotResponse {
+            snapshot: self.polled(options, &id),
+        })
     }
 
     fn new_snapshot(
@@ -91,7 +93,9 @@ impl State {
         check::path("snapshot_id", &request.snapshot_id)?;
         let snapshot = self.polled(options, &request.snapshot_id);
         let none = || Status::not_found(format!("snapshot {} does not exist", request.snapshot_id));
-        Ok(csi::GetSnapshotResponse { snapshot: Some(snapshot.ok_or_else(none)?) })
+        Ok(csi::GetSnapshotResponse {
+            snapshot: Some(snapshot.ok_or_else(none)?),
+        })
     }
 }
 
@@ -99,7 +103,9 @@ impl State {
 pub(crate) fn to_csi(options: &Options, snapshot: &Snapshot) -> csi::Snapshot {
     let placed = Service::SnapshotAccessibilityConstraints;
     let placed = options.capabilities.services.contains(&placed);
-    let place = csi::Topology { segments: snapshot.place.clone() };
+    let place = csi::Topology {
+        segments: snapshot.place.clone(),
+    };
     csi::Snapshot {
         size_bytes: snapshot.size,
         snapshot_id: snapshot.id.clone(),

@@ -19,7 +19,11 @@ impl State {
         can(options, ControllerRpc::CreateDeleteVolume)?;
         check::given("name", &request.name)?;
         check::capabilities(&request.volume_capabilities)?;
-        known("parameter", &request.parameters, options.known_parameters.as_ref())?;
+        known(
+            "parameter",
+            &request.parameters,
+            options.known_parameters.as_ref(),
+        )?;
         if !request.mutable_parameters.is_empty() {
             can(options, ControllerRpc::ModifyVolume)?;
         }
@@ -39,7 +43,9 @@ impl State {
         if options.forgets_source {
             answer.content_source = None;
         }
-        Ok(csi::CreateVolumeResponse { volume: Some(answer) })
+        Ok(csi::CreateVolumeResponse {
+            volume: Some(answer),
+        })
     }
 
     fn new_volume(
@@ -141,7 +147,11 @@ impl State {
         request: csi::ValidateVolumeCapabilitiesRequest,
     ) -> Answer<csi::ValidateVolumeCapabilitiesResponse> {
         use csi::validate_volume_capabilities_response::Confirmed;
-        if !options.capabilities.controller.contains(&ControllerRpc::CreateDeleteVolume) {
+        if !options
+            .capabilities
+            .controller
+            .contains(&ControllerRpc::CreateDeleteVolume)
+        {
             return Err(unimplemented("volumes"));
         }
         check::path("volume_id", &request.volume_id)?;
@@ -177,7 +187,11 @@ impl State {
         request: csi::GetCapacityRequest,
     ) -> Answer<csi::GetCapacityResponse> {
         can(options, ControllerRpc::GetCapacity)?;
-        let parameters = known("parameter", &request.parameters, options.known_parameters.as_ref());
+        let parameters = known(
+            "parameter",
+            &request.parameters,
+            options.known_parameters.as_ref(),
+        );
         let asked = request.accessible_topology.map(|t| t.segments);
         let asked = asked.filter(|_| options.capabilities.topology());
         let places = options.topology.iter().filter(|place| match &asked {
@@ -201,7 +215,9 @@ impl State {
 /// The volume in CSI terms.
 pub(crate) fn to_csi(options: &Options, volume: &Volume) -> csi::Volume {
     let topology = options.capabilities.topology();
-    let place = csi::Topology { segments: volume.place.clone() };
+    let place = csi::Topology {
+        segments: volume.place.clone(),
+    };
     csi::Volume {
         capacity_bytes: volume.capacity,
         volume_id: volume.id.clone(),
@@ -225,7 +241,9 @@ fn same(existing: &Volume, request: &csi::CreateVolumeRequest) -> Answer<()> {
         return Ok(());
     };
     let (name, id) = (&existing.name, &existing.id);
-    Err(Status::already_exists(format!("volume {id} has the name {name} and another {other}")))
+    Err(Status::already_exists(format!(
+        "volume {id} has the name {name} and another {other}"
+    )))
 }
 
 fn known(

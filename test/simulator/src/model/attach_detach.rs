@@ -47,10 +47,14 @@ impl Model for AttachDetach {
     fn decide(&mut self, view: &View, now: Instant) -> Vec<Step> {
         let wanted = wanted(view);
         let mut steps = self.detach(view, &wanted, now);
-        let attach =
-            wanted.iter().filter_map(|(attachment, wanted)| attach(view, attachment, wanted));
+        let attach = wanted
+            .iter()
+            .filter_map(|(attachment, wanted)| attach(view, attachment, wanted));
         steps.extend(attach);
-        steps.extend(view.all("nodes").filter_map(|node| report(view, node, &wanted)));
+        steps.extend(
+            view.all("nodes")
+                .filter_map(|node| report(view, node, &wanted)),
+        );
         steps
     }
 }
@@ -67,24 +71,35 @@ pub(crate) fn attachment_name(volume: &Value, node: &str) -> String {
 /// The name of a volume in the status of a node.
 pub(crate) fn unique_name(volume: &Value) -> String {
     let handle = text(volume, "/spec/csi/volumeHandle");
-    format!("kubernetes.io/csi/{}^{handle}", text(volume, "/spec/csi/driver"))
+    format!(
+        "kubernetes.io/csi/{}^{handle}",
+        text(volume, "/spec/csi/driver")
+    )
 }
 
 /// The volumes that pods need on their nodes, by the name of their attachment.
 fn wanted(view: &View) -> BTreeMap<String, Wanted<'_>> {
     let mut all = BTreeMap::new();
     for pod in view.all("pods").filter(|pod| !has_ended(pod)) {
-        let Some(node) = view.get("nodes", "", text(pod, "/spec/nodeName")) else { continue };
+        let Some(node) = view.get("nodes", "", text(pod, "/spec/nodeName")) else {
+            continue;
+        };
         for (claim, _) in claims_of(pod) {
             let claim = view.get("persistentvolumeclaims", namespace(pod), &claim);
             let bound = claim.filter(|claim| text(claim, "/status/phase") == "Bound");
             let volume = bound.and_then(|claim| {
                 view.get("persistentvolumes", "", text(claim, "/spec/volumeName"))
             });
-            let Some(volume) = volume.filter(|volume| is_attached(view, volume)) else { continue };
+            let Some(volume) = volume.filter(|volume| is_attached(view, volume)) else {
+                continue;
+            };
             let key = attachment_name(volume, name(node));
             let wanted = all.entry(key);
-            let wanted = wanted.or_insert(Wanted { volume, node, pods: Vec::new() });
+            let wanted = wanted.or_insert(Wanted {
+                volume,
+                node,
+                pods: Vec::new(),
+            });
             wanted.pods.push(pod);
         }
     }
@@ -102,15 +117,21 @@ fn is_attached(view: &View, volume: &Value) -> bool {
 
 /// True if several nodes may have a volume at once.
 fn is_shared(volume: &Value) -> bool {
-    items(volume, "/spec/accessModes")
-        .any(|mode| ["ReadOnlyMany", "ReadWriteMany"].iter().any(|shared| mode == shared))
+    items(volume, "/spec/accessModes").any(|mode| {
+        ["ReadOnlyMany", "ReadWriteMany"]
+            .iter()
+            .any(|shared| mode == shared)
+    })
 }
 
 /// The next step to attach a volume.
 fn attach(view: &View, attachment: &str, wanted: &Wanted) -> Option<Step> {
     let tell = |message: &str| {
         let reason = ("Warning", "FailedAttachVolume");
-        wanted.pods.first().map(|pod| Step::event(WHO, pod, reason, message))
+        wanted
+            .pods
+            .first()
+            .map(|pod| Step::event(WHO, pod, reason, message))
     };
     let volume_name = name(wanted.volume);
     if let Some(attachment) = view.get(ATTACHMENTS, "", attachment) {
@@ -150,10 +171,14 @@ impl AttachDetach {
             .all(ATTACHMENTS)
             .filter(|one| !wanted.contains_key(name(one)) && !is_deleting(one))
             .collect();
-        self.unwanted.retain(|known, _| unwanted.iter().any(|one| name(one) == known));
+        self.unwanted
+            .retain(|known, _| unwanted.iter().any(|one| name(one) == known));
         let mut steps = Vec::new();
         for attachment in unwanted {
-            let since = *self.unwanted.entry(name(attachment).to_owned()).or_insert(now);
+            let since = *self
+                .unwanted
+                .entry(name(attachment).to_owned())
+                .or_insert(now);
             let node = view.get("nodes", "", text(attachment, "/spec/nodeName"));
             let is_forced = node.is_none_or(|node| {
                 is_out_of_service(node) || !is_ready(node) && now - since > FORCED_AFTER
@@ -198,14 +223,21 @@ fn report(view: &View, node: &Value, wanted: &BTreeMap<String, Wanted>) -> Optio
             view.get("persistentvolumes", "", volume).map(unique_name)
         })
         .collect();
-    let known: BTreeSet<String> =
-        items(node, "/status/volumesAttached").map(|one| text(one, "/name").to_owned()).collect();
+    let known: BTreeSet<String> = items(node, "/status/volumesAttached")
+        .map(|one| text(one, "/name").to_owned())
+        .collect();
     if attached == known {
         return None;
     }
-    let list: Vec<Value> =
-        attached.iter().map(|one| json!({"name": one, "devicePath": ""})).collect();
-    Some(Step::status("nodes", node, json!({"volumesAttached": list})))
+    let list: Vec<Value> = attached
+        .iter()
+        .map(|one| json!({"name": one, "devicePath": ""}))
+        .collect();
+    Some(Step::status(
+        "nodes",
+        node,
+        json!({"volumesAttached": list}),
+    ))
 }
 
 /// True if the node of an attachment says that it uses the volume.

@@ -17,8 +17,10 @@ const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// The annotation of a volume or claim that a controller bound, and no user.
 pub(crate) const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONERS: [&str; 2] =
-    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+const PROVISIONERS: [&str; 2] = [
+    "volume.kubernetes.io/storage-provisioner",
+    "volume.beta.kubernetes.io/storage-provisioner",
+];
 
 /// Set by the scheduler: the node for which a volume is provisioned.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -31,7 +33,9 @@ impl Model for Binder {
     const PERIOD: Duration = Duration::from_secs(15);
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
-        let volumes = view.all(VOLUMES).flat_map(|volume| volume_steps(view, volume));
+        let volumes = view
+            .all(VOLUMES)
+            .flat_map(|volume| volume_steps(view, volume));
         let claims = view
             .all(CLAIMS)
             .flat_map(|claim| claim_steps(view, claim).into_iter().chain(expansion(claim)));
@@ -39,7 +43,8 @@ impl Model for Binder {
         // again.
         let mut taken = std::collections::BTreeSet::new();
         let all = volumes.chain(claims);
-        all.filter(|step| step.method == "POST" || taken.insert(step.path.clone())).collect()
+        all.filter(|step| step.method == "POST" || taken.insert(step.path.clone()))
+            .collect()
     }
 }
 
@@ -52,7 +57,9 @@ fn claim_steps(view: &View, claim: &Value) -> Vec<Step> {
     if wanted.is_empty() {
         return open_claim(view, claim);
     }
-    let Some(volume) = volume else { return unbound(claim) };
+    let Some(volume) = volume else {
+        return unbound(claim);
+    };
     let tell = |reason: &str, message: &str| Step::event(WHO, claim, ("Warning", reason), message);
     if volume["spec"]["claimRef"].is_null() {
         if let Err(why) = suits(volume, claim) {
@@ -75,7 +82,12 @@ fn expansion(claim: &Value) -> Option<Step> {
         return None;
     }
     let message = "waiting for an external controller to expand this PVC";
-    Some(Step::event("volume_expand", claim, ("Normal", "ExternalExpanding"), message))
+    Some(Step::event(
+        "volume_expand",
+        claim,
+        ("Normal", "ExternalExpanding"),
+        message,
+    ))
 }
 
 /// A claim that was bound stays so, or has lost its volume.
@@ -118,8 +130,9 @@ fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
     }
     if claim["spec"]["storageClassName"].is_null() {
         let key = "storageclass.kubernetes.io/is-default-class";
-        let mut defaults =
-            view.all("storageclasses").filter(|class| annotation(class, key) == Some("true"));
+        let mut defaults = view
+            .all("storageclasses")
+            .filter(|class| annotation(class, key) == Some("true"));
         if let Some(default) = defaults.next_back_by_age() {
             let patch = json!({"spec": {"storageClassName": name(default)}});
             return vec![Step::merge(CLAIMS, claim, patch)];
@@ -133,7 +146,11 @@ fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
     }
     if class_name.is_empty() {
         let message = "no persistent volumes available for this claim and no storage class is set";
-        return [vec![tell("Normal", "FailedBinding", message)], unbound(claim)].concat();
+        return [
+            vec![tell("Normal", "FailedBinding", message)],
+            unbound(claim),
+        ]
+        .concat();
     }
     let Some(class) = class else {
         let message = format!("storageclass.storage.k8s.io {class_name:?} not found");
@@ -144,7 +161,10 @@ fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
         let message = format!("no volume plugin matched name: {provisioner}");
         return vec![tell("Warning", "ProvisioningFailed", &message)];
     }
-    if PROVISIONERS.iter().all(|key| annotation(claim, key) == Some(provisioner)) {
+    if PROVISIONERS
+        .iter()
+        .all(|key| annotation(claim, key) == Some(provisioner))
+    {
         let message = format!(
             "Waiting for a volume to be created either by the external provisioner \
              '{provisioner}' or manually by the system administrator. If volume creation is \
@@ -152,9 +172,15 @@ fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
         );
         return vec![tell("Normal", "ExternalProvisioning", &message)];
     }
-    let annotations: Value =
-        PROVISIONERS.iter().map(|key| ((*key).to_owned(), json!(provisioner))).collect();
-    vec![Step::merge(CLAIMS, claim, json!({"metadata": {"annotations": annotations}}))]
+    let annotations: Value = PROVISIONERS
+        .iter()
+        .map(|key| ((*key).to_owned(), json!(provisioner)))
+        .collect();
+    vec![Step::merge(
+        CLAIMS,
+        claim,
+        json!({"metadata": {"annotations": annotations}}),
+    )]
 }
 
 /// The reason and the message of an event about a claim that waits for its first pod.
@@ -170,10 +196,16 @@ fn what_it_waits_for(view: &View, claim: &Value) -> (&'static str, String) {
             "WaitForFirstConsumer",
             "waiting for first consumer to be created before binding".to_owned(),
         ),
-        [pod] => ("WaitForPodScheduled", format!("waiting for pod {pod} to be scheduled")),
+        [pod] => (
+            "WaitForPodScheduled",
+            format!("waiting for pod {pod} to be scheduled"),
+        ),
         pods => {
             let pods = pods.join(",");
-            ("WaitForPodScheduled", format!("waiting for pods {pods} to be scheduled"))
+            (
+                "WaitForPodScheduled",
+                format!("waiting for pods {pods} to be scheduled"),
+            )
         }
     }
 }
@@ -193,9 +225,13 @@ impl<'a, I: Iterator<Item = &'a Value>> Newest<'a> for I {
 fn unbound(claim: &Value) -> Vec<Step> {
     let status = &claim["status"];
     if status["phase"] == "Pending"
-        && ["accessModes", "capacity", "currentVolumeAttributesClassName"]
-            .iter()
-            .all(|field| status[*field].is_null())
+        && [
+            "accessModes",
+            "capacity",
+            "currentVolumeAttributesClassName",
+        ]
+        .iter()
+        .all(|field| status[*field].is_null())
     {
         return Vec::new();
     }
@@ -217,13 +253,25 @@ fn suits(volume: &Value, claim: &Value) -> Result<(), &'static str> {
     let same = |field: &str| text(&volume["spec"], field) == text(&claim["spec"], field);
     let problems = [
         (is_deleting(volume), "the volume is marked for deletion"),
-        (capacity(volume) < requested(claim), "requested PV is too small"),
-        (!same("/storageClassName"), "storageClassName does not match"),
-        (!same("/volumeAttributesClassName"), "volumeAttributesClassName does not match"),
+        (
+            capacity(volume) < requested(claim),
+            "requested PV is too small",
+        ),
+        (
+            !same("/storageClassName"),
+            "storageClassName does not match",
+        ),
+        (
+            !same("/volumeAttributesClassName"),
+            "volumeAttributesClassName does not match",
+        ),
         (!has_mode(volume, claim), "incompatible volumeMode"),
         (!has_access(volume, claim), "incompatible accessMode"),
     ];
-    problems.iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, why)| Err(why))
+    problems
+        .iter()
+        .find(|(is_so, _)| *is_so)
+        .map_or(Ok(()), |(_, why)| Err(why))
 }
 
 fn capacity(volume: &Value) -> i128 {
@@ -373,14 +421,28 @@ fn phase(volume: &Value, phase: &str) -> Step {
 /// Keeps the phase of a volume right, and releases it when its claim is gone.
 fn volume_steps(view: &View, volume: &Value) -> Vec<Step> {
     let is = |wanted: &str| text(volume, "/status/phase") == wanted;
-    let set = |wanted: &str| if is(wanted) { Vec::new() } else { vec![phase(volume, wanted)] };
+    let set = |wanted: &str| {
+        if is(wanted) {
+            Vec::new()
+        } else {
+            vec![phase(volume, wanted)]
+        }
+    };
     let reference = &volume["spec"]["claimRef"];
     if text(reference, "/uid").is_empty() {
         return set("Available");
     }
-    let claim = view.get(CLAIMS, text(reference, "/namespace"), text(reference, "/name"));
+    let claim = view.get(
+        CLAIMS,
+        text(reference, "/namespace"),
+        text(reference, "/name"),
+    );
     let Some(claim) = claim.filter(|claim| uid(claim) == text(reference, "/uid")) else {
-        return if is("Failed") { Vec::new() } else { set("Released") };
+        return if is("Failed") {
+            Vec::new()
+        } else {
+            set("Released")
+        };
     };
     let bound = text(claim, "/spec/volumeName");
     if bound == name(volume) {
@@ -396,12 +458,21 @@ fn volume_steps(view: &View, volume: &Value) -> Vec<Step> {
              incompatible volumeMode.",
             name(volume)
         );
-        return vec![Step::event(WHO, claim, ("Warning", "VolumeMismatch"), &message)];
+        return vec![Step::event(
+            WHO,
+            claim,
+            ("Warning", "VolumeMismatch"),
+            &message,
+        )];
     }
     // The claim is bound to another volume.
     let is_deleted = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete";
     if annotation(volume, PROVISIONED_BY).is_some() && is_deleted {
-        return if is("Failed") { Vec::new() } else { set("Released") };
+        return if is("Failed") {
+            Vec::new()
+        } else {
+            set("Released")
+        };
     }
     let patch = match annotation(volume, BY_CONTROLLER) {
         Some(_) => json!({"spec": {"claimRef": null},

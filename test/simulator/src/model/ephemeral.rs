@@ -23,7 +23,9 @@ impl Model for Ephemeral {
                 .filter(|volume| volume["ephemeral"].is_object())
                 .map(move |volume| (pod, volume))
         });
-        volumes.filter_map(|(pod, volume)| claim_for(view, pod, volume)).collect()
+        volumes
+            .filter_map(|(pod, volume)| claim_for(view, pod, volume))
+            .collect()
     }
 }
 

@@ -66,10 +66,14 @@ enum Owner<'a> {
 
 fn owner<'a>(view: &'a View, object: &Value, reference: &Value) -> Owner<'a> {
     let kind = KINDS.iter().find(|(_, kind)| reference["kind"] == *kind);
-    let Some((plural, _)) = kind else { return Owner::Unknown };
+    let Some((plural, _)) = kind else {
+        return Owner::Unknown;
+    };
     // An owner is in the namespace of the object, or in none.
     let spaces = [namespace(object), ""];
-    let found = spaces.iter().find_map(|space| view.get(plural, space, text(reference, "/name")));
+    let found = spaces
+        .iter()
+        .find_map(|space| view.get(plural, space, text(reference, "/name")));
     match found.filter(|found| found["metadata"]["uid"] == reference["uid"]) {
         Some(owner) => Owner::Present(owner),
         None => Owner::Absent,
@@ -94,8 +98,9 @@ fn collect(view: &View, plural: &str, object: &Value) -> Option<Step> {
 
 /// The objects that an object owns.
 fn owned<'a>(view: &'a View, owner: &'a Value) -> impl Iterator<Item = (&'static str, &'a Value)> {
-    let all =
-        KINDS.iter().flat_map(|(plural, _)| view.all(plural).map(move |object| (*plural, object)));
+    let all = KINDS
+        .iter()
+        .flat_map(|(plural, _)| view.all(plural).map(move |object| (*plural, object)));
     all.filter(|(_, object)| {
         items(object, "/metadata/ownerReferences").any(|one| text(one, "/uid") == uid(owner))
     })
@@ -111,21 +116,35 @@ fn in_foreground(view: &View, plural: &str, object: &Value) -> Vec<Step> {
         return Vec::new();
     }
     let finalizers = without_finalizer(object, FOREGROUND);
-    vec![Step::merge(plural, object, json!({"metadata": {"finalizers": finalizers}}))]
+    vec![Step::merge(
+        plural,
+        object,
+        json!({"metadata": {"finalizers": finalizers}}),
+    )]
 }
 
 /// What an object owned forgets it, and then it goes.
 fn orphan(view: &View, plural: &str, object: &Value) -> Vec<Step> {
     let forget = |(plural, owned): (&'static str, &Value)| {
         let others = items(owned, "/metadata/ownerReferences");
-        let others: Value =
-            others.filter(|one| text(one, "/uid") != uid(object)).cloned().collect();
-        Step::merge(plural, owned, json!({"metadata": {"ownerReferences": others}}))
+        let others: Value = others
+            .filter(|one| text(one, "/uid") != uid(object))
+            .cloned()
+            .collect();
+        Step::merge(
+            plural,
+            owned,
+            json!({"metadata": {"ownerReferences": others}}),
+        )
     };
     let steps: Vec<Step> = owned(view, object).map(forget).collect();
     if !steps.is_empty() {
         return steps;
     }
     let finalizers = without_finalizer(object, ORPHAN);
-    vec![Step::merge(plural, object, json!({"metadata": {"finalizers": finalizers}}))]
+    vec![Step::merge(
+        plural,
+        object,
+        json!({"metadata": {"finalizers": finalizers}}),
+    )]
 }

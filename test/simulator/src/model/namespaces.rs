@@ -48,17 +48,27 @@ impl Model for Namespaces {
 /// The next steps to empty a namespace.
 fn empty(view: &View, space: &Value) -> Vec<Step> {
     for kinds in [&["pods"] as &[&'static str], &OTHERS] {
-        let within =
-            kinds.iter().flat_map(|plural| view.all(plural).map(move |object| (*plural, object)));
-        let within: Vec<_> =
-            within.filter(|(_, object)| namespace(object) == name(space)).collect();
+        let within = kinds
+            .iter()
+            .flat_map(|plural| view.all(plural).map(move |object| (*plural, object)));
+        let within: Vec<_> = within
+            .filter(|(_, object)| namespace(object) == name(space))
+            .collect();
         if !within.is_empty() {
-            let left = within.into_iter().filter(|(_, object)| !is_deleting(object));
-            return left.map(|(plural, object)| Step::delete(plural, object)).collect();
+            let left = within
+                .into_iter()
+                .filter(|(_, object)| !is_deleting(object));
+            return left
+                .map(|(plural, object)| Step::delete(plural, object))
+                .collect();
         }
     }
     let mut body = space.clone();
     body["spec"]["finalizers"] = json!([]);
     let path = format!("{}/finalize", path_of("namespaces", space));
-    vec![Step { method: "PUT", path, body }]
+    vec![Step {
+        method: "PUT",
+        path,
+        body,
+    }]
 }

@@ -25,7 +25,9 @@ impl Model for Protection {
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
         let claims = view.all(CLAIMS).filter_map(|claim| {
-            protect(CLAIMS, claim, CLAIM_FINALIZER, || is_claim_used(view, claim))
+            protect(CLAIMS, claim, CLAIM_FINALIZER, || {
+                is_claim_used(view, claim)
+            })
         });
         let volumes = view.all(VOLUMES).filter_map(|volume| {
             let is_bound = || text(volume, "/status/phase") == "Bound";
@@ -50,7 +52,11 @@ fn protect(
         }
         _ => return None,
     };
-    Some(Step::merge(plural, object, json!({"metadata": {"finalizers": finalizers}})))
+    Some(Step::merge(
+        plural,
+        object,
+        json!({"metadata": {"finalizers": finalizers}}),
+    ))
 }
 
 /// True if a pod on a node uses a claim, even one that has ended.

@@ -77,7 +77,10 @@ impl Model for Scheduler {
 
     fn wait(&self, now: Instant) -> Duration {
         let again = self.waiting.values().map(|(at, _)| *at);
-        let expire = self.chosen.values().map(|choice| choice.since + BIND_WITHIN);
+        let expire = self
+            .chosen
+            .values()
+            .map(|choice| choice.since + BIND_WITHIN);
         let next = again.chain(expire).filter(|at| *at > now).min();
         next.map_or(Self::PERIOD, |at| (at - now).min(Self::PERIOD))
     }
@@ -116,11 +119,20 @@ impl Scheduler {
         }
         match choose(view, pod) {
             Ok((node, plans)) => {
-                let choice = Choice { node: name(node).to_owned(), since: now };
+                let choice = Choice {
+                    node: name(node).to_owned(),
+                    since: now,
+                };
                 self.chosen.insert(uid(pod).to_owned(), choice);
-                let steps = plans.iter().filter_map(|(claim, plan)| prepare(claim, plan, node));
+                let steps = plans
+                    .iter()
+                    .filter_map(|(claim, plan)| prepare(claim, plan, node));
                 let steps: Vec<Step> = steps.collect();
-                if steps.is_empty() { self.schedule(view, pod, now) } else { steps }
+                if steps.is_empty() {
+                    self.schedule(view, pod, now)
+                } else {
+                    steps
+                }
             }
             Err(why) => self.fail(pod, now, &why),
         }
@@ -137,13 +149,17 @@ impl Scheduler {
         let condition = json!({"type": "PodScheduled", "status": "False",
             "reason": "Unschedulable", "message": why});
         let known = items(pod, "/status/conditions");
-        let (same, mut others): (Vec<Value>, Vec<Value>) =
-            known.cloned().partition(|one| one["type"] == "PodScheduled");
+        let (same, mut others): (Vec<Value>, Vec<Value>) = known
+            .cloned()
+            .partition(|one| one["type"] == "PodScheduled");
         if same.iter().any(|one| one["message"] == why) {
             return vec![event];
         }
         others.push(condition);
-        vec![event, Step::status("pods", pod, json!({"conditions": others}))]
+        vec![
+            event,
+            Step::status("pods", pod, json!({"conditions": others})),
+        ]
     }
 }
 
@@ -153,7 +169,11 @@ fn assign(pod: &Value, node: &str) -> Step {
         "metadata": {"name": name(pod), "namespace": namespace(pod), "uid": uid(pod)},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
     let path = format!("{}/binding", path_of("pods", pod));
-    Step { method: "POST", path, body }
+    Step {
+        method: "POST",
+        path,
+        body,
+    }
 }
 
 fn scheduled(pod: &Value, node: &str) -> Step {
@@ -259,13 +279,19 @@ fn claims<'a>(view: &'a View, pod: &Value) -> Result<Vec<&'a Value>, String> {
             return Err(format!("persistentvolumeclaim {claim_name:?} {lost}"));
         }
         if is_deleting(claim) {
-            return Err(format!("persistentvolumeclaim {claim_name:?} is being deleted"));
+            return Err(format!(
+                "persistentvolumeclaim {claim_name:?} is being deleted"
+            ));
         }
         if is_ephemeral && !is_for_pod(claim, pod) {
             return Err(format!("PVC {claim_name} was not created for the pod"));
         }
         let is_single = items(claim, "/spec/accessModes").any(|mode| mode == "ReadWriteOncePod");
-        if is_single && view.all("pods").any(|other| is_user(other, pod, &claim_name)) {
+        if is_single
+            && view
+                .all("pods")
+                .any(|other| is_user(other, pod, &claim_name))
+        {
             let why = "node has pod using PersistentVolumeClaim with the same name and \
                        ReadWriteOncePod access mode";
             return Err(why.to_owned());
@@ -366,7 +392,10 @@ fn takes_pod(pod: &Value, node: &Value) -> Result<(), String> {
         return Err("node(s) were unschedulable".to_owned());
     }
     let hard = |taint: &&Value| taint["effect"] != "PreferNoSchedule";
-    if items(node, "/spec/taints").filter(hard).any(|taint| !tolerates(&taint)) {
+    if items(node, "/spec/taints")
+        .filter(hard)
+        .any(|taint| !tolerates(&taint))
+    {
         return Err("node(s) had untolerated taint(s)".to_owned());
     }
     let is_selected = selects(&json!({"matchLabels": pod["spec"]["nodeSelector"]}), labels);
@@ -382,17 +411,25 @@ fn takes_pod(pod: &Value, node: &Value) -> Result<(), String> {
 
 /// True if the volumes of a pod are too many for a node, with those that other pods have there.
 fn exceeds_limit(view: &View, pod: &Value, claims: &[&Value], node: &Value) -> bool {
-    let Some(csi_node) = view.get("csinodes", "", name(node)) else { return false };
+    let Some(csi_node) = view.get("csinodes", "", name(node)) else {
+        return false;
+    };
     let driver_of = |claim: &Value| {
         let volume = view.get(VOLUMES, "", text(claim, "/spec/volumeName"));
         let class = view.get("storageclasses", "", text(claim, "/spec/storageClassName"));
         volume.map_or_else(
-            || class.map_or(String::new(), |class| text(class, "/provisioner").to_owned()),
+            || {
+                class.map_or(String::new(), |class| {
+                    text(class, "/provisioner").to_owned()
+                })
+            },
             |volume| text(volume, "/spec/csi/driver").to_owned(),
         )
     };
     items(csi_node, "/spec/drivers").any(|driver| {
-        let Some(limit) = driver["allocatable"]["count"].as_u64() else { return false };
+        let Some(limit) = driver["allocatable"]["count"].as_u64() else {
+            return false;
+        };
         let is_mine = |claim: &&Value| driver_of(claim) == text(driver, "/name");
         let here = view.all("pods").filter(|other| {
             text(other, "/spec/nodeName") == name(node)
@@ -405,7 +442,10 @@ fn exceeds_limit(view: &View, pod: &Value, claims: &[&Value], node: &Value) -> b
                 .filter_map(|(claim, _)| view.get(CLAIMS, namespace(other), &claim))
         });
         let mut used: Vec<&str> = theirs.filter(|claim| is_mine(claim)).map(uid).collect();
-        let new = claims.iter().filter(|claim| is_mine(claim)).map(|claim| uid(claim));
+        let new = claims
+            .iter()
+            .filter(|claim| is_mine(claim))
+            .map(|claim| uid(claim));
         let new: Vec<&str> = new.filter(|claim| !used.contains(claim)).collect();
         let is_new = !new.is_empty();
         used.extend(new);

@@ -49,9 +49,17 @@ impl Cluster {
         let api = FakeApi::cluster();
         let running = api.clone();
         let controllers = tokio::spawn(async move { controllers(&running).await });
-        let cluster =
-            Cluster { user: api.connect("user").client(), api, _controllers: controllers };
-        cluster.make("csidrivers", json!({"metadata": {"name": DRIVER}, "spec": driver})).await;
+        let cluster = Cluster {
+            user: api.connect("user").client(),
+            api,
+            _controllers: controllers,
+        };
+        cluster
+            .make(
+                "csidrivers",
+                json!({"metadata": {"name": DRIVER}, "spec": driver}),
+            )
+            .await;
         for node in ["node-1", "node-2"] {
             let ready = json!([{"type": "Ready", "status": "True"}]);
             cluster.api.put(json!({"apiVersion": "v1", "kind": "Node",
@@ -84,14 +92,20 @@ impl Cluster {
         };
         object["apiVersion"] = json!(version);
         object["kind"] = json!(kind);
-        write(&self.user, &Step::create(plural, object)).await.expect("a new object")
+        write(&self.user, &Step::create(plural, object))
+            .await
+            .expect("a new object")
     }
 
     async fn claim(&self, name: &str, class: &str) -> Value {
         let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class,
             "resources": {"requests": {"storage": "1Gi"}}});
         let metadata = json!({"name": name, "namespace": "default"});
-        self.make("persistentvolumeclaims", json!({"metadata": metadata, "spec": spec})).await
+        self.make(
+            "persistentvolumeclaims",
+            json!({"metadata": metadata, "spec": spec}),
+        )
+        .await
     }
 
     async fn pod(&self, name: &str, claim: &str) -> Value {
@@ -101,7 +115,11 @@ impl Cluster {
 
     async fn pod_with(&self, name: &str, volume: Value) -> Value {
         let metadata = json!({"name": name, "namespace": "default"});
-        self.make("pods", json!({"metadata": metadata, "spec": {"volumes": [volume]}})).await
+        self.make(
+            "pods",
+            json!({"metadata": metadata, "spec": {"volumes": [volume]}}),
+        )
+        .await
     }
 
     async fn volume(&self, name: &str, class: &str, size: &str, change: Value) -> Value {
@@ -110,15 +128,23 @@ impl Cluster {
         for (field, value) in change.as_object().expect("fields") {
             spec[field] = value.clone();
         }
-        self.make("persistentvolumes", json!({"metadata": {"name": name}, "spec": spec})).await
+        self.make(
+            "persistentvolumes",
+            json!({"metadata": {"name": name}, "spec": spec}),
+        )
+        .await
     }
 
     async fn delete(&self, plural: &str, object: &Value) {
-        write(&self.user, &Step::delete(plural, object)).await.expect("a deletion");
+        write(&self.user, &Step::delete(plural, object))
+            .await
+            .expect("a deletion");
     }
 
     fn get(&self, path: &str) -> Value {
-        self.api.get(path).unwrap_or_else(|| panic!("{path} is there"))
+        self.api
+            .get(path)
+            .unwrap_or_else(|| panic!("{path} is there"))
     }
 
     fn claim_now(&self, name: &str) -> Value {
@@ -128,7 +154,9 @@ impl Cluster {
     /// The events about an object, as `Reason: message`.
     fn events(&self, about: &str) -> Vec<String> {
         let events = self.api.all("events");
-        let events = events.iter().filter(|event| text(event, "/involvedObject/name") == about);
+        let events = events
+            .iter()
+            .filter(|event| text(event, "/involvedObject/name") == about);
         let line =
             |event: &Value| format!("{}: {}", text(event, "/reason"), text(event, "/message"));
         events.map(line).collect()
@@ -144,7 +172,8 @@ impl Cluster {
         let change = json!({"claimRef": reference, "nodeAffinity": affinity,
             "persistentVolumeReclaimPolicy": "Delete"});
         let class = text(&claim, "/spec/storageClassName");
-        self.volume(&format!("pv-{}", name(&claim)), class, "1Gi", change).await;
+        self.volume(&format!("pv-{}", name(&claim)), class, "1Gi", change)
+            .await;
     }
 }
 
@@ -154,7 +183,10 @@ async fn a_claim_is_provisioned_bound_and_released() {
     let claim = cluster.claim("a", "now").await;
     cluster.settle().await;
     let asked = cluster.claim_now("a");
-    assert_eq!(annotation(&asked, "volume.kubernetes.io/storage-provisioner"), Some(DRIVER));
+    assert_eq!(
+        annotation(&asked, "volume.kubernetes.io/storage-provisioner"),
+        Some(DRIVER)
+    );
     assert!(cluster.events("a")[0].starts_with("ExternalProvisioning: Waiting for a volume"));
     cluster.provision("a", "node-1").await;
     cluster.settle().await;
@@ -162,11 +194,17 @@ async fn a_claim_is_provisioned_bound_and_released() {
     assert_eq!(bound["status"]["phase"], "Bound");
     assert_eq!(bound["status"]["capacity"]["storage"], "1Gi");
     assert_eq!(bound["spec"]["volumeName"], "pv-a");
-    assert_eq!(cluster.get("persistentvolumes/pv-a")["status"]["phase"], "Bound");
+    assert_eq!(
+        cluster.get("persistentvolumes/pv-a")["status"]["phase"],
+        "Bound"
+    );
     cluster.delete("persistentvolumeclaims", &claim).await;
     cluster.settle().await;
     assert!(cluster.api.get("persistentvolumeclaims/a").is_none());
-    assert_eq!(cluster.get("persistentvolumes/pv-a")["status"]["phase"], "Released");
+    assert_eq!(
+        cluster.get("persistentvolumes/pv-a")["status"]["phase"],
+        "Released"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,7 +223,12 @@ async fn the_smallest_volume_that_suits_is_bound() {
     cluster.api.take("persistentvolumes/right");
     cluster.settle().await;
     assert_eq!(cluster.claim_now("a")["status"]["phase"], "Lost");
-    assert!(cluster.events("a").iter().any(|event| event.starts_with("ClaimLost")));
+    assert!(
+        cluster
+            .events("a")
+            .iter()
+            .any(|event| event.starts_with("ClaimLost"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,8 +244,15 @@ async fn a_claim_that_grows_waits_for_a_resizer() {
     grown["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
     cluster.api.put(grown);
     cluster.settle().await;
-    assert!(cluster.events("a").contains(&waits.to_owned()), "{:?}", cluster.events("a"));
-    assert_eq!(cluster.claim_now("a")["status"]["capacity"]["storage"], "1Gi");
+    assert!(
+        cluster.events("a").contains(&waits.to_owned()),
+        "{:?}",
+        cluster.events("a")
+    );
+    assert_eq!(
+        cluster.claim_now("a")["status"]["capacity"]["storage"],
+        "1Gi"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,15 +261,24 @@ async fn a_volume_that_names_a_claim_is_kept_for_it() {
     let reference = json!({"claimRef": {"namespace": "default", "name": "b"}});
     cluster.volume("kept", "static", "1Gi", reference).await;
     cluster.settle().await;
-    assert_eq!(cluster.get("persistentvolumes/kept")["status"]["phase"], "Available");
+    assert_eq!(
+        cluster.get("persistentvolumes/kept")["status"]["phase"],
+        "Available"
+    );
     cluster.claim("a", "static").await;
     cluster.claim("b", "static").await;
     cluster.settle().await;
     assert_eq!(cluster.claim_now("a")["status"]["phase"], "Pending");
     assert_eq!(cluster.claim_now("b")["spec"]["volumeName"], "kept");
     let volume = cluster.get("persistentvolumes/kept");
-    assert_eq!(volume["spec"]["claimRef"]["uid"], cluster.claim_now("b")["metadata"]["uid"]);
-    assert_eq!(annotation(&volume, "pv.kubernetes.io/bound-by-controller"), None);
+    assert_eq!(
+        volume["spec"]["claimRef"]["uid"],
+        cluster.claim_now("b")["metadata"]["uid"]
+    );
+    assert_eq!(
+        annotation(&volume, "pv.kubernetes.io/bound-by-controller"),
+        None
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,7 +302,10 @@ async fn a_claim_waits_for_its_pod_and_the_pod_for_its_volume() {
     assert!(is_deleting(&cluster.claim_now("a")));
     cluster.delete("pods", &pod).await;
     cluster.settle().await;
-    assert!(is_deleting(&cluster.claim_now("a")), "the pod has 30 seconds, and no kubelet ends it");
+    assert!(
+        is_deleting(&cluster.claim_now("a")),
+        "the pod has 30 seconds, and no kubelet ends it"
+    );
     cluster.api.take("pods/p");
     cluster.settle().await;
     assert!(cluster.api.get("persistentvolumeclaims/a").is_none());
@@ -264,23 +326,38 @@ async fn a_pod_goes_where_there_is_room() {
         (&json!("False"), &json!("Unschedulable"))
     );
     for (node, capacity) in [("node-1", "1023Mi"), ("node-2", "1Gi")] {
-        cluster.api.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+        cluster.api.put(
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
             "metadata": {"name": node, "namespace": "kube-system"}, "storageClassName": "later",
-            "nodeTopology": {"matchLabels": {NODE: node}}, "capacity": capacity}));
+            "nodeTopology": {"matchLabels": {NODE: node}}, "capacity": capacity}),
+        );
     }
     cluster.settle().await;
     let claim = cluster.claim_now("a");
-    assert_eq!(annotation(&claim, "volume.kubernetes.io/selected-node"), Some("node-2"));
+    assert_eq!(
+        annotation(&claim, "volume.kubernetes.io/selected-node"),
+        Some("node-2")
+    );
     // The provisioner takes the node back: the scheduler looks again.
     let back = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}});
-    write(&cluster.user, &Step::merge("persistentvolumeclaims", &claim, back))
-        .await
-        .expect("a change");
+    write(
+        &cluster.user,
+        &Step::merge("persistentvolumeclaims", &claim, back),
+    )
+    .await
+    .expect("a change");
     cluster.settle().await;
     let failed = "FailedScheduling: binding volumes: provisioning failed for PVC \"a\"";
-    assert!(cluster.events("p").contains(&failed.to_owned()), "{:?}", cluster.events("p"));
+    assert!(
+        cluster.events("p").contains(&failed.to_owned()),
+        "{:?}",
+        cluster.events("p")
+    );
     let claim = cluster.claim_now("a");
-    assert_eq!(annotation(&claim, "volume.kubernetes.io/selected-node"), Some("node-2"));
+    assert_eq!(
+        annotation(&claim, "volume.kubernetes.io/selected-node"),
+        Some("node-2")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -382,7 +459,10 @@ async fn a_pods_ephemeral_claim_comes_and_goes_with_it() {
     cluster.settle().await;
     let claim = cluster.claim_now("p-v");
     assert_eq!(claim["metadata"]["labels"]["l"], "1");
-    assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], pod["metadata"]["uid"]);
+    assert_eq!(
+        claim["metadata"]["ownerReferences"][0]["uid"],
+        pod["metadata"]["uid"]
+    );
     assert!(annotation(&claim, "volume.kubernetes.io/selected-node").is_some());
     cluster.delete("pods", &pod).await;
     cluster.settle().await;
@@ -406,8 +486,14 @@ async fn what_a_pod_owns_goes_before_it_or_stays_if_its_deletion_says_so() {
         write(&cluster.user, &step).await.expect("a deletion");
         cluster.settle().await;
         let claim = cluster.claim_now("p-v");
-        assert_eq!((is_deleting(&claim), cluster.api.get("pods/p").is_none()), (!stays, stays));
-        assert_eq!(items(&claim, "/metadata/ownerReferences").count(), usize::from(!stays));
+        assert_eq!(
+            (is_deleting(&claim), cluster.api.get("pods/p").is_none()),
+            (!stays, stays)
+        );
+        assert_eq!(
+            items(&claim, "/metadata/ownerReferences").count(),
+            usize::from(!stays)
+        );
         cluster.api.take("persistentvolumeclaims/p-v");
         cluster.settle().await;
         assert!(cluster.api.get("pods/p").is_none());
@@ -417,15 +503,24 @@ async fn what_a_pod_owns_goes_before_it_or_stays_if_its_deletion_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_namespace_takes_all_with_it_and_pods_first() {
     let cluster = Cluster::new(json!({})).await;
-    let space = cluster.make("namespaces", json!({"metadata": {"name": "s"}})).await;
+    let space = cluster
+        .make("namespaces", json!({"metadata": {"name": "s"}}))
+        .await;
     let metadata = |name: &str| {
         json!({"name": name, "namespace": "s",
         "finalizers": ["example.com/held"]})
     };
     let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "later",
         "resources": {"requests": {"storage": "1Gi"}}});
-    cluster.make("persistentvolumeclaims", json!({"metadata": metadata("a"), "spec": spec})).await;
-    cluster.make("pods", json!({"metadata": metadata("p"), "spec": {}})).await;
+    cluster
+        .make(
+            "persistentvolumeclaims",
+            json!({"metadata": metadata("a"), "spec": spec}),
+        )
+        .await;
+    cluster
+        .make("pods", json!({"metadata": metadata("p"), "spec": {}}))
+        .await;
     cluster.delete("namespaces", &space).await;
     cluster.settle().await;
     assert!(is_deleting(&cluster.get("s/pods/p")));
@@ -450,7 +545,10 @@ async fn the_controllers_outlive_outages_ends_and_forgotten_versions() {
     cluster.api.compact();
     cluster.settle().await;
     let claim = cluster.claim_now("a");
-    assert_eq!(annotation(&claim, "volume.kubernetes.io/storage-provisioner"), Some(DRIVER));
+    assert_eq!(
+        annotation(&claim, "volume.kubernetes.io/storage-provisioner"),
+        Some(DRIVER)
+    );
 }
 
 #[tokio::test(start_paused = true)]

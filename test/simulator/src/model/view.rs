@@ -43,17 +43,28 @@ impl View {
 
 fn key(object: &Value) -> String {
     let metadata = &object["metadata"];
-    format!("{}/{}", text(metadata, "/namespace"), text(metadata, "/name"))
+    format!(
+        "{}/{}",
+        text(metadata, "/namespace"),
+        text(metadata, "/name")
+    )
 }
 
 /// A text in an object; empty if it is missing.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// The items of a list in an object.
 pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
-    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }
 
 pub(crate) fn namespace(object: &Value) -> &str {
@@ -82,7 +93,10 @@ pub(crate) fn has_finalizer(object: &Value, finalizer: &str) -> bool {
 
 /// The list of an object's finalizers without one of them.
 pub(crate) fn without_finalizer(object: &Value, finalizer: &str) -> Value {
-    items(object, "/metadata/finalizers").filter(|one| **one != *finalizer).cloned().collect()
+    items(object, "/metadata/finalizers")
+        .filter(|one| **one != *finalizer)
+        .cloned()
+        .collect()
 }
 
 /// A size in billionths of a byte; none if it is missing.
@@ -126,13 +140,21 @@ impl Step {
     /// Creates an object, which has its kind and version.
     pub(crate) fn create(plural: &str, object: Value) -> Step {
         let path = collection(plural, namespace(&object));
-        Step { method: "POST", path, body: object }
+        Step {
+            method: "POST",
+            path,
+            body: object,
+        }
     }
 
     /// Changes this version of an object.
     pub(crate) fn merge(plural: &str, object: &Value, mut patch: Value) -> Step {
         patch["metadata"]["resourceVersion"] = object["metadata"]["resourceVersion"].clone();
-        Step { method: "PATCH", path: path_of(plural, object), body: patch }
+        Step {
+            method: "PATCH",
+            path: path_of(plural, object),
+            body: patch,
+        }
     }
 
     /// Changes the status of this version of an object.
@@ -145,7 +167,11 @@ impl Step {
     /// Deletes an object if it is still the same.
     pub(crate) fn delete(plural: &str, object: &Value) -> Step {
         let body = json!({"preconditions": {"uid": object["metadata"]["uid"]}});
-        Step { method: "DELETE", path: path_of(plural, object), body }
+        Step {
+            method: "DELETE",
+            path: path_of(plural, object),
+            body,
+        }
     }
 
     /// Sends an event about an object. `who` is the component that sends it.
@@ -155,7 +181,9 @@ impl Step {
         (kind, reason): (&str, &str),
         message: &str,
     ) -> Step {
-        let space = Some(namespace(object)).filter(|space| !space.is_empty()).unwrap_or("default");
+        let space = Some(namespace(object))
+            .filter(|space| !space.is_empty())
+            .unwrap_or("default");
         let about = json!({"kind": object["kind"], "apiVersion": object["apiVersion"],
             "namespace": object["metadata"]["namespace"], "name": name(object),
             "uid": uid(object), "resourceVersion": object["metadata"]["resourceVersion"]});
@@ -280,7 +308,13 @@ pub(crate) async fn write(client: &Client, step: &Step) -> kube::Result<Value> {
     };
     let request = Request::builder().method(step.method).uri(&step.path);
     let request = request.header("content-type", content);
-    client.request(request.body(step.body.to_string().into_bytes()).expect("a request")).await
+    client
+        .request(
+            request
+                .body(step.body.to_string().into_bytes())
+                .expect("a request"),
+        )
+        .await
 }
 
 /// A change that a watch reports.
@@ -317,14 +351,18 @@ impl Cache {
 
     /// Waits for a change, and takes it in.
     async fn change(&mut self) {
-        let Some((plural, change)) = self.changes.next().await else { return };
+        let Some((plural, change)) = self.changes.next().await else {
+            return;
+        };
         match change {
             Change::Put(object) => self.view.put(plural, object),
             Change::Gone(object) => self.view.take(plural, &object),
             Change::All(objects) => {
                 self.missing.remove(plural);
                 self.view.0.remove(plural);
-                objects.into_iter().for_each(|object| self.view.put(plural, object));
+                objects
+                    .into_iter()
+                    .for_each(|object| self.view.put(plural, object));
             }
         }
     }
@@ -352,7 +390,12 @@ type Events = futures::stream::BoxStream<'static, kube::Result<WatchEvent<Value>
 
 /// Lists a kind and follows its changes. It lists again when the server has forgotten some.
 fn changes(client: Client, plural: &'static str) -> Changes {
-    let watch = Watch { client, plural, version: None, events: None };
+    let watch = Watch {
+        client,
+        plural,
+        version: None,
+        events: None,
+    };
     futures::stream::unfold(watch, |mut watch| {
         let next: BoxFuture<'static, _> = async move {
             let change = watch.next().await;
@@ -398,12 +441,18 @@ impl Watch {
                 }
             };
             self.version = Some(text(&object, "/metadata/resourceVersion").to_owned());
-            return if is_gone { Change::Gone(object) } else { Change::Put(object) };
+            return if is_gone {
+                Change::Gone(object)
+            } else {
+                Change::Put(object)
+            };
         }
     }
 
     async fn list(&mut self) -> Option<Change> {
-        let request = Request::get(collection(self.plural, "")).body(Vec::new()).ok()?;
+        let request = Request::get(collection(self.plural, ""))
+            .body(Vec::new())
+            .ok()?;
         let list: Value = self.client.request(request).await.ok()?;
         self.version = Some(text(&list, "/metadata/resourceVersion").to_owned());
         let kind = text(&list, "/kind").trim_end_matches("List");

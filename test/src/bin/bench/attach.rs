@@ -32,13 +32,23 @@ pub(crate) fn figures(_: &Runtime) -> Vec<Figure> {
             autoclear: true,
             minor: None,
         };
-        ours.push(timed(|| attached = Some(kernel.loop_attach(&spec).expect("it attaches"))));
+        ours.push(timed(|| {
+            attached = Some(kernel.loop_attach(&spec).expect("it attaches"))
+        }));
         // Both detach with their last handle, outside the clock.
         drop(attached);
         let mut attached = None;
-        floor.push(timed(|| attached = Some(bare_attach(&image).expect("it attaches"))));
+        floor.push(timed(|| {
+            attached = Some(bare_attach(&image).expect("it attaches"))
+        }));
         drop(attached);
     }
     let what = "attach, against bare LOOP_CONFIGURE";
-    vec![Figure::beside(what, ours, floor, "ms", Aim::RatioAtMost(1.5))]
+    vec![Figure::beside(
+        what,
+        ours,
+        floor,
+        "ms",
+        Aim::RatioAtMost(1.5),
+    )]
 }

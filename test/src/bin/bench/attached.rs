@@ -19,7 +19,10 @@ const AT_ONCE: usize = 8;
 /// A directory to stage a volume at, and a path to publish it at.
 pub(crate) fn places(scratch: &Scratch, name: &str) -> (PathBuf, PathBuf) {
     let dir = scratch.dir(&format!("kubelet/{name}"));
-    (scratch.dir(&format!("kubelet/{name}/staging")), dir.join("target"))
+    (
+        scratch.dir(&format!("kubelet/{name}/staging")),
+        dir.join("target"),
+    )
 }
 
 /// Creates, stages and publishes a small volume for each number.
@@ -49,7 +52,9 @@ pub(crate) async fn remove_volumes(csi: &Csi, scratch: &Scratch, numbers: Range<
 /// Runs `work` with the name of each volume, several side by side.
 async fn for_each<W: Future<Output = ()>>(numbers: Range<usize>, work: impl Fn(String) -> W) {
     let names = numbers.map(|number| format!("attached-{number}"));
-    futures::stream::iter(names).for_each_concurrent(AT_ONCE, work).await;
+    futures::stream::iter(names)
+        .for_each_concurrent(AT_ONCE, work)
+        .await;
 }
 
 /// The loop devices that the machine has, attached or not. Dropping it removes free devices that
@@ -72,7 +77,11 @@ impl Drop for LoopDevices {
 }
 
 fn minors() -> Vec<u32> {
-    let devices = std::fs::read_dir("/sys/block").expect("/sys is there").flatten();
+    let devices = std::fs::read_dir("/sys/block")
+        .expect("/sys is there")
+        .flatten();
     let minor = |name: &str| name.strip_prefix("loop")?.parse().ok();
-    devices.filter_map(|entry| minor(entry.file_name().to_str()?)).collect()
+    devices
+        .filter_map(|entry| minor(entry.file_name().to_str()?))
+        .collect()
 }

@@ -28,8 +28,14 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) const ALL: [Step; 6] =
-        [Step::Configure, Step::Mount, Step::Bind, Step::Unbind, Step::Unmount, Step::Clear];
+    pub(crate) const ALL: [Step; 6] = [
+        Step::Configure,
+        Step::Mount,
+        Step::Bind,
+        Step::Unbind,
+        Step::Unmount,
+        Step::Clear,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -65,7 +71,11 @@ impl ByHand {
 
     /// Attaches, mounts and binds the image, and undoes it. Returns milliseconds of each step.
     pub(crate) fn steps(&self) -> [(Step, f64); 6] {
-        let ByHand { image, mounted, bound } = self;
+        let ByHand {
+            image,
+            mounted,
+            bound,
+        } = self;
         let mut attached = None;
         let configure = timed(|| {
             attached = Some(loop {

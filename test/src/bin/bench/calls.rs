@@ -15,7 +15,10 @@ pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
 /// CreateVolume of this size with this filesystem; returns the ID.
 pub(crate) async fn create_as(csi: &Csi, name: &str, bytes: u64, fs: &str) -> String {
     let volume_capabilities = vec![mounted(fs, Mode::SingleNodeWriter)];
-    let request = csi::CreateVolumeRequest { volume_capabilities, ..new_volume(name, bytes) };
+    let request = csi::CreateVolumeRequest {
+        volume_capabilities,
+        ..new_volume(name, bytes)
+    };
     id_of(csi.ok(request).await)
 }
 
@@ -28,7 +31,11 @@ pub(crate) async fn stage(csi: &Csi, id: &str, staging: &Path) {
 pub(crate) async fn stage_as(csi: &Csi, id: &str, staging: &Path, fs: &str) {
     let volume_capability = Some(mounted(fs, Mode::SingleNodeWriter));
     let stage = requests::stage(id, staging);
-    csi.ok(csi::NodeStageVolumeRequest { volume_capability, ..stage }).await;
+    csi.ok(csi::NodeStageVolumeRequest {
+        volume_capability,
+        ..stage
+    })
+    .await;
 }
 
 /// NodePublishVolume.

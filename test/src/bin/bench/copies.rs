@@ -58,24 +58,40 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     });
     let figure = |(call, name): (usize, &&str)| {
         let runs = |lives: &[Life]| lives.iter().map(|life| life[call]).collect();
-        let what = format!("{name} beside {COPIES} restores of {} MiB, ext4", DATA >> 20);
+        let what = format!(
+            "{name} beside {COPIES} restores of {} MiB, ext4",
+            DATA >> 20
+        );
         Figure::beside(what, runs(&busy), runs(&idle), "ms", Aim::RatioAtMost(2.0))
     };
-    let what =
-        format!("{COPIES} restores of {} MiB alone against copies by hand, ext4", DATA >> 20);
+    let what = format!(
+        "{COPIES} restores of {} MiB alone against copies by hand, ext4",
+        DATA >> 20
+    );
     let alone = Figure::beside(what, alone, by_hand, "ms", Aim::None);
-    CALLS.iter().enumerate().map(figure).chain([alone]).collect()
+    CALLS
+        .iter()
+        .enumerate()
+        .map(figure)
+        .chain([alone])
+        .collect()
 }
 
 /// A snapshot with data.
 async fn source(csi: &Csi, scratch: &Scratch) -> String {
-    let (id, staging) = (create(csi, "source", 256 * MIB).await, scratch.dir("source"));
+    let (id, staging) = (
+        create(csi, "source", 256 * MIB).await,
+        scratch.dir("source"),
+    );
     stage(csi, &id, &staging).await;
     std::fs::write(staging.join("data"), vec![0x5a; DATA]).expect("the volume takes data");
     unstage(csi, &id, &staging).await;
     let taken = csi.ok(requests::snapshot("source", &id)).await;
     delete(csi, &id).await;
-    taken.snapshot.expect("CreateSnapshot answers a snapshot").snapshot_id
+    taken
+        .snapshot
+        .expect("CreateSnapshot answers a snapshot")
+        .snapshot_id
 }
 
 /// The medians of a few lives.
@@ -142,7 +158,10 @@ async fn restores(csi: &Csi, snapshot: &str) -> f64 {
 
 /// Writes as many bytes as the restores do.
 fn copies_by_hand(pool: &PoolFixture) {
-    let beside = pool.mount().expect("the pool is a directory").join("by-hand");
+    let beside = pool
+        .mount()
+        .expect("the pool is a directory")
+        .join("by-hand");
     std::fs::create_dir(&beside).expect("the filesystem of the pool takes a directory");
     let source = beside.join("source");
     std::fs::write(&source, vec![0x5a; DATA]).expect("the filesystem takes data");

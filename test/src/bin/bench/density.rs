@@ -39,14 +39,22 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { volumes: vec![1, 50, 200, 500, 1_000, 2_000], passes: 12, runs: 1 }
+        Settings {
+            volumes: vec![1, 50, 200, 500, 1_000, 2_000],
+            passes: 12,
+            runs: 1,
+        }
     }
 }
 
 impl Settings {
     /// Settings that only show that the benchmark works.
     pub(crate) fn quick(self) -> Settings {
-        Settings { volumes: vec![1, 20], passes: 2, ..self }
+        Settings {
+            volumes: vec![1, 20],
+            passes: 2,
+            ..self
+        }
     }
 }
 
@@ -54,7 +62,9 @@ pub(crate) fn figures(settings: &Settings, docs: &Docs) -> Vec<Figure> {
     docs.figures(|| {
         let runtime = Runtime::of_one_thread();
         let runs = (0..settings.runs).flat_map(|_| measured(&runtime, settings));
-        Density { numbers: runs.collect() }
+        Density {
+            numbers: runs.collect(),
+        }
     })
 }
 
@@ -73,7 +83,13 @@ fn measured(runtime: &Runtime, settings: &Settings) -> Vec<Beside> {
     // Kubelet's directories are in memory. ext4 without a journal needs up to a millisecond to make
     // a directory once many were removed.
     let kubelet = scratch.dir("kubelet");
-    let mounted = mount(Some("tmpfs"), &kubelet, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+    let mounted = mount(
+        Some("tmpfs"),
+        &kubelet,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    );
     mounted.expect("a tmpfs can be mounted");
     runtime.block_on(async {
         let csi = driver.csi().await;
@@ -107,7 +123,9 @@ fn measured(runtime: &Runtime, settings: &Settings) -> Vec<Beside> {
 fn add<K: Ord, const N: usize>(runs: &mut BTreeMap<K, Vec<f64>>, run: [(K, f64); N]) {
     for (key, elapsed) in run {
         // Microseconds are precise enough, and short in the data file.
-        runs.entry(key).or_default().push((elapsed * 1e3).round() / 1e3);
+        runs.entry(key)
+            .or_default()
+            .push((elapsed * 1e3).round() / 1e3);
     }
 }
 

@@ -22,8 +22,12 @@ const VOLUME: u64 = GIB;
 const FILE: u64 = 512 * MIB;
 
 /// fio's name for a pattern, block size, queue depth.
-const PATTERNS: [(&str, &str, u32); 4] =
-    [("randwrite", "4k", 16), ("randread", "4k", 16), ("write", "1m", 4), ("read", "1m", 4)];
+const PATTERNS: [(&str, &str, u32); 4] = [
+    ("randwrite", "4k", 16),
+    ("randread", "4k", 16),
+    ("write", "1m", 4),
+    ("read", "1m", 4),
+];
 
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
@@ -37,12 +41,19 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
             parameters: map(&[("provisioning", "thick")]),
             ..new_volume("fio", VOLUME)
         };
-        let made = csi.ok(request).await.volume.expect("CreateVolume answers a volume");
+        let made = csi
+            .ok(request)
+            .await
+            .volume
+            .expect("CreateVolume answers a volume");
         stage(&csi, &made.volume_id, &staging).await;
         made.volume_id
     });
     let hand = ByHand::new(pool.root(), scratch.dir("by-hand").as_path());
-    let figures = PATTERNS.iter().map(|pattern| compare(pattern, &staging, &hand.at)).collect();
+    let figures = PATTERNS
+        .iter()
+        .map(|pattern| compare(pattern, &staging, &hand.at))
+        .collect();
     drop(hand);
     runtime.block_on(async {
         let csi = driver.csi().await;
@@ -93,8 +104,14 @@ fn fio(dir: &Path, (rw, block, depth): &(&str, &str, u32)) -> f64 {
         ],
     );
     let json: serde_json::Value = serde_json::from_str(&output).expect("fio prints JSON");
-    let side = if rw.ends_with("write") { "write" } else { "read" };
-    json["jobs"][0][side]["iops"].as_f64().expect("fio says how many")
+    let side = if rw.ends_with("write") {
+        "write"
+    } else {
+        "read"
+    };
+    json["jobs"][0][side]["iops"]
+        .as_f64()
+        .expect("fio says how many")
 }
 
 /// A loop device and a mount made by hand as the driver makes them. Dropping it undoes both.
@@ -107,11 +124,18 @@ struct ByHand {
 impl ByHand {
     fn new(pool: &Path, at: &Path) -> ByHand {
         let image = pool.parent().expect("a pool has a parent").join("by-hand");
-        run("fallocate", &["--length", &VOLUME.to_string(), text(&image)]);
+        run(
+            "fallocate",
+            &["--length", &VOLUME.to_string(), text(&image)],
+        );
         let device = losetup(&image);
         run("mkfs.ext4", &["-q", "-F", "-E", "nodiscard", &device]);
         run("mount", &["-t", "ext4", &device, text(at)]);
-        ByHand { image, device, at: at.to_path_buf() }
+        ByHand {
+            image,
+            device,
+            at: at.to_path_buf(),
+        }
     }
 }
 

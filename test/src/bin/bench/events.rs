@@ -33,10 +33,17 @@ const WARM_UP: usize = 20;
 /// The figures. They need no node, and limits are raised.
 pub(crate) fn figures(runtime: &Runtime, quick: bool, docs: &Docs) -> Vec<Figure> {
     docs.figures(|| {
-        let (claims, rounds) = if quick { (WARM_UP, 1) } else { (CLAIMS, ROUNDS) };
+        let (claims, rounds) = if quick {
+            (WARM_UP, 1)
+        } else {
+            (CLAIMS, ROUNDS)
+        };
         // This comes first: later, the process would reuse memory that it has freed.
         let ring_mib = ring::mebibytes();
-        Cost { ring_mib, rounds: measured(runtime, claims, rounds) }
+        Cost {
+            ring_mib,
+            rounds: measured(runtime, claims, rounds),
+        }
     })
 }
 
@@ -79,7 +86,10 @@ async fn round(ground: &mut Ground, driver: &Driver, name: &str, claims: usize) 
 
 /// The number of a process's next event. A request from the end gets no earlier events.
 async fn events(socket: &Path) -> u64 {
-    let request = Request { from: u64::MAX, ..Request::default() };
+    let request = Request {
+        from: u64::MAX,
+        ..Request::default()
+    };
     let stream = Stream::open(socket, &request).await;
     stream.unwrap_or_else(|e| panic!("{e}")).header.from
 }

@@ -51,10 +51,16 @@ const PARTS: &[Part] = &[
     ("copies", |runtime, _| copies::figures(runtime)),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
-    ("density", |_, args| density::figures(&args.density(), &args.docs())),
+    ("density", |_, args| {
+        density::figures(&args.density(), &args.docs())
+    }),
     ("cluster", |runtime, _| cluster::figures(runtime)),
-    ("events", |runtime, args| events::figures(runtime, args.quick, &args.docs())),
-    ("scale", |runtime, args| scale::figures(runtime, &args.scale(), &args.docs())),
+    ("events", |runtime, args| {
+        events::figures(runtime, args.quick, &args.docs())
+    }),
+    ("scale", |runtime, args| {
+        scale::figures(runtime, &args.scale(), &args.docs())
+    }),
 ];
 
 /// Measures the driver and its controllers against floors taken in the same run.
@@ -98,11 +104,17 @@ struct Args {
 
 impl Args {
     fn docs(&self) -> Docs {
-        Docs { dir: self.docs.clone(), again: self.again }
+        Docs {
+            dir: self.docs.clone(),
+            again: self.again,
+        }
     }
 
     fn density(&self) -> density::Settings {
-        let mut settings = density::Settings { runs: self.runs.get(), ..Default::default() };
+        let mut settings = density::Settings {
+            runs: self.runs.get(),
+            ..Default::default()
+        };
         if self.quick {
             settings = settings.quick();
         }
@@ -146,11 +158,18 @@ fn main() -> ExitCode {
     }) {
         eprintln!("measuring: {name}");
         let mut of_part = part(&runtime, &args);
-        let runs = if IN_TURNS.contains(name) { 1 } else { args.runs.get() };
+        let runs = if IN_TURNS.contains(name) {
+            1
+        } else {
+            args.runs.get()
+        };
         for run in 2..=runs {
             eprintln!("measuring: {name}, run {run} of {runs}");
             let more = part(&runtime, &args);
-            of_part.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
+            of_part
+                .iter_mut()
+                .zip(more)
+                .for_each(|(all, more)| all.extend(more));
         }
         of_part.iter().for_each(|figure| println!("{figure}"));
         figures.extend(of_part);

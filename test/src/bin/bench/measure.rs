@@ -114,7 +114,13 @@ impl Figure {
         unit: &'static str,
         aim: Aim,
     ) -> Figure {
-        Figure { what: what.into(), ours, floor, unit, aim }
+        Figure {
+            what: what.into(),
+            ours,
+            floor,
+            unit,
+            aim,
+        }
     }
 
     /// Adds the runs of the same figure that was measured again.
@@ -217,8 +223,20 @@ mod tests {
             ("below", Aim::LessThan(5.0), &[1.0, 4.9, 2.0], &[], Met),
             ("at it", Aim::LessThan(5.0), &[5.0; 3], &[], Missed),
             ("above", Aim::LessThan(5.0), &[6.0, 9.0, 8.0], &[], Missed),
-            ("around", Aim::LessThan(5.0), &[1.0, 1.0, 6.0], &[], Spread(1.0, 6.0)),
-            ("an outlier of many", Aim::LessThan(5.0), &one_outlier, &[], Met),
+            (
+                "around",
+                Aim::LessThan(5.0),
+                &[1.0, 1.0, 6.0],
+                &[],
+                Spread(1.0, 6.0),
+            ),
+            (
+                "an outlier of many",
+                Aim::LessThan(5.0),
+                &one_outlier,
+                &[],
+                Met,
+            ),
             ("a size", Aim::SizeLessThan(5.0), &[4.0], &[], Met),
             ("a large one", Aim::SizeLessThan(5.0), &[5.0], &[], Missed),
             ("at most", Aim::RatioAtMost(1.5), &[15.0; 3], &floor, Met),
@@ -226,8 +244,20 @@ mod tests {
             ("at least", Aim::RatioAtLeast(0.8), &[8.0; 3], &floor, Met),
             ("less", Aim::RatioAtLeast(0.8), &[7.0; 3], &floor, Missed),
             // The machine was slower for both.
-            ("run by run", Aim::RatioAtLeast(0.8), &[9.0, 4.0, 18.0], &[10.0, 5.0, 20.0], Met),
-            ("few floors", Aim::RatioAtLeast(0.8), &[9.0; 3], &[10.0; 2], FewRuns(2)),
+            (
+                "run by run",
+                Aim::RatioAtLeast(0.8),
+                &[9.0, 4.0, 18.0],
+                &[10.0, 5.0, 20.0],
+                Met,
+            ),
+            (
+                "few floors",
+                Aim::RatioAtLeast(0.8),
+                &[9.0; 3],
+                &[10.0; 2],
+                FewRuns(2),
+            ),
         ];
         for (name, aim, ours, floor, verdict) in cases {
             assert_eq!(decide(aim, ours, floor), verdict, "{name}");
@@ -254,7 +284,12 @@ mod tests {
 
     #[test]
     fn the_spread_of_many_runs_is_narrow() {
-        for (count, low, high) in [(3, 0.0, 2.0), (8, 0.0, 7.0), (9, 1.0, 7.0), (101, 40.0, 60.0)] {
+        for (count, low, high) in [
+            (3, 0.0, 2.0),
+            (8, 0.0, 7.0),
+            (9, 1.0, 7.0),
+            (101, 40.0, 60.0),
+        ] {
             let runs: Vec<_> = (0..count).map(f64::from).collect();
             assert_eq!(spread(&runs), (low, high), "{count} runs");
         }

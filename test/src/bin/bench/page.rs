@@ -86,7 +86,9 @@ fn drawn<R: Report>(report: &R, page: &str) -> Option<String> {
     let (_, after) = rest.split_once(&end)?;
     let (table, charts) = (report.table(), report.charts());
     let verdicts = verdicts(&report.figures());
-    Some(format!("{before}{begin}\n{table}{verdicts}{charts}\n{end}{after}"))
+    Some(format!(
+        "{before}{begin}\n{table}{verdicts}{charts}\n{end}{after}"
+    ))
 }
 
 /// A paragraph for each verdict. It counts the aims that are met, and names the others.
@@ -183,7 +185,11 @@ pub(crate) mod tests {
     pub(crate) fn require_drawn<R: Report>() {
         let (report, page) = documented::<R>();
         let drawn = drawn(&report, &page);
-        assert!(drawn.as_ref() == Some(&page), "{}", drawn.unwrap_or_default());
+        assert!(
+            drawn.as_ref() == Some(&page),
+            "{}",
+            drawn.unwrap_or_default()
+        );
     }
 
     #[derive(Deserialize, Serialize)]
@@ -211,9 +217,15 @@ pub(crate) mod tests {
         let page = dir.path().join("sample.md");
         let begin = "<!-- scripts/bench sample writes from here -->";
         let shown = |text: &str| format!("{begin}\n\n| {text} |\n\nchart\n\n<!-- to here -->\n");
-        let mut docs = Docs { dir: Some(dir.path().to_owned()), again: false };
+        let mut docs = Docs {
+            dir: Some(dir.path().to_owned()),
+            again: false,
+        };
         docs.figures(|| Sample("first".to_owned()));
-        assert_eq!(std::fs::read_to_string(&page).expect("it was made"), shown("first"));
+        assert_eq!(
+            std::fs::read_to_string(&page).expect("it was made"),
+            shown("first")
+        );
 
         std::fs::write(&page, format!("a\n{}b\n", shown("old"))).expect("it can be changed");
         docs.again = true;
@@ -226,7 +238,12 @@ pub(crate) mod tests {
     #[test]
     fn aims_that_are_not_met_are_named() {
         let figure = |what: &str, runs: &[f64]| {
-            Figure::alone(what, runs.to_vec(), "ms", crate::measure::Aim::LessThan(2.0))
+            Figure::alone(
+                what,
+                runs.to_vec(),
+                "ms",
+                crate::measure::Aim::LessThan(2.0),
+            )
         };
         let cases = [
             (vec![], ""),
@@ -249,7 +266,12 @@ pub(crate) mod tests {
 
     #[test]
     fn numbers_are_short() {
-        for (value, shown) in [(3.0, "3"), (0.123, "0.12"), (12.34, "12.3"), (1234.5, "1234")] {
+        for (value, shown) in [
+            (3.0, "3"),
+            (0.123, "0.12"),
+            (12.34, "12.3"),
+            (1234.5, "1234"),
+        ] {
             assert_eq!(number(value), shown);
         }
         assert_eq!(row("a", [Some(1.0), None]), "| a | 1 | |\n");

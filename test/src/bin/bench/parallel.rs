@@ -62,15 +62,20 @@ fn staging(runtime: &Runtime) -> [Figure; 2] {
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 40 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let (mut together, mut alone) = (Vec::new(), Vec::new());
-    let threads: Vec<ByHand> =
-        (0..CLIENTS).map(|n| ByHand::new(&pool, &scratch, &format!("by-hand-{n}"))).collect();
+    let threads: Vec<ByHand> = (0..CLIENTS)
+        .map(|n| ByHand::new(&pool, &scratch, &format!("by-hand-{n}")))
+        .collect();
     let (mut kernel_together, mut kernel_alone) = (Vec::new(), Vec::new());
     runtime.block_on(async {
         let mut clients = Vec::new();
         for number in 0..CLIENTS {
             let name = format!("client-{number}");
             let (csi, (staging, _)) = (driver.csi().await, places(&scratch, &name));
-            let client = Client { id: create(&csi, &name, BYTES).await, csi, staging };
+            let client = Client {
+                id: create(&csi, &name, BYTES).await,
+                csi,
+                staging,
+            };
             client.cycle().await;
             clients.push(client);
         }
@@ -85,7 +90,10 @@ fn staging(runtime: &Runtime) -> [Figure; 2] {
                 join_all(clients.iter().map(Client::cycles)).await;
             });
             together.push(rate(CLIENTS * CYCLES, at_once.await));
-            kernel_alone.push(rate(CLIENTS, timed(|| threads.iter().for_each(ByHand::cycle))));
+            kernel_alone.push(rate(
+                CLIENTS,
+                timed(|| threads.iter().for_each(ByHand::cycle)),
+            ));
             kernel_together.push(rate(CLIENTS * CYCLES, timed(|| side_by_side(&threads))));
         }
     });
@@ -146,7 +154,10 @@ fn creating(runtime: &Runtime) -> [Figure; 2] {
         let what = format!("{CREATIONS} volumes {what} at once, against one by one");
         Figure::beside(what, together, alone, "/s", aim)
     };
-    [figure("created", created, Aim::RatioAtLeast(3.0)), figure("deleted", deleted, Aim::None)]
+    [
+        figure("created", created, Aim::RatioAtLeast(3.0)),
+        figure("deleted", deleted, Aim::None),
+    ]
 }
 
 fn restoring(runtime: &Runtime, kind: PoolKind) -> [Figure; 2] {
@@ -177,8 +188,10 @@ fn restoring(runtime: &Runtime, kind: PoolKind) -> [Figure; 2] {
                 join_all(restored.map(|id| delete(&csi, id))).await;
             });
             together.push(at_once.await / answers.iter().flatten().count() as f64);
-            let errors: Vec<_> =
-                answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+            let errors: Vec<_> = answers
+                .iter()
+                .filter_map(|answer| answer.as_ref().err())
+                .collect();
             if let Some(first) = errors.first() {
                 eprintln!("  {} restores failed, the first one: {first}", errors.len());
             }
@@ -188,12 +201,18 @@ fn restoring(runtime: &Runtime, kind: PoolKind) -> [Figure; 2] {
     let what = format!("{RESTORES} restores at once on {}", kind.name());
     let failures = Figure::alone(format!("{what}: failed"), failed, "", Aim::LessThan(1.0));
     let against = format!("{what} and deleted, each, against one");
-    [failures, Figure::beside(against, together, alone, "ms", Aim::None)]
+    [
+        failures,
+        Figure::beside(against, together, alone, "ms", Aim::None),
+    ]
 }
 
 async fn snapshot(csi: &Csi, source: &str) -> String {
     let answer = csi.ok(requests::snapshot("snapshot", source)).await;
-    answer.snapshot.expect("CreateSnapshot answers a snapshot").snapshot_id
+    answer
+        .snapshot
+        .expect("CreateSnapshot answers a snapshot")
+        .snapshot_id
 }
 
 /// Creates a volume from the snapshot.

@@ -28,7 +28,10 @@ impl Runtime {
         let signals = [SignalKind::interrupt(), SignalKind::terminate()];
         let signals = signals.map(|kind| signal(kind).expect("signals can be received"));
         drop(inside);
-        Runtime { runtime, signals: RefCell::new(signals) }
+        Runtime {
+            runtime,
+            signals: RefCell::new(signals),
+        }
     }
 
     /// Runs the future to its end.

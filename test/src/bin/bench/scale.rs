@@ -68,7 +68,13 @@ impl Settings {
     /// Enough to see that it works.
     pub(crate) fn quick(self) -> Settings {
         let rest = Duration::from_secs(1);
-        Settings { instances: vec![1, 3], claims: 10, attachments: 5, rest, ..self }
+        Settings {
+            instances: vec![1, 3],
+            claims: 10,
+            attachments: 5,
+            rest,
+            ..self
+        }
     }
 }
 
@@ -90,9 +96,15 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
     let floor = Floor::on(cluster, scratch).await;
     let attach = (settings.attachments > 0).then_some("attach");
     let place = settings.policy.then_some("place-claims");
-    let components = ["snapshot-controller"].into_iter().chain(attach).chain(place);
+    let components = ["snapshot-controller"]
+        .into_iter()
+        .chain(attach)
+        .chain(place);
     let manifest = deployed::without_pods(&components.collect::<Vec<_>>());
-    let mut report = Report { claims: settings.claims, numbers: Vec::new() };
+    let mut report = Report {
+        claims: settings.claims,
+        numbers: Vec::new(),
+    };
     for run in 0..settings.runs {
         for count in &settings.instances {
             let name = match run {
@@ -156,5 +168,14 @@ async fn instances(
     };
     let deleted = fielded.clear().await;
     fielded.down().await;
-    Instances { count, floors, started_after, start_requests, rest, rounds, attached, deleted }
+    Instances {
+        count,
+        floors,
+        started_after,
+        start_requests,
+        rest,
+        rounds,
+        attached,
+        deleted,
+    }
 }

@@ -15,11 +15,17 @@ use crate::runtime::Runtime;
 
 const ROUNDS: usize = 21;
 
-const SIZES: [(&str, u64, usize); 3] =
-    [("1 MiB", MIB, 0), ("1 GiB", GIB, 64), ("100 GiB", 100 * GIB, 256)];
+const SIZES: [(&str, u64, usize); 3] = [
+    ("1 MiB", MIB, 0),
+    ("1 GiB", GIB, 64),
+    ("100 GiB", 100 * GIB, 256),
+];
 
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
-    [PoolKind::Xfs, PoolKind::Btrfs].into_iter().flat_map(|kind| of_pool(runtime, kind)).collect()
+    [PoolKind::Xfs, PoolKind::Btrfs]
+        .into_iter()
+        .flat_map(|kind| of_pool(runtime, kind))
+        .collect()
 }
 
 fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
@@ -61,7 +67,9 @@ fn fill(dir: &Path, mib: usize) {
     let content = vec![0x5a; mib << 20];
     let file = dir.join("data");
     std::fs::write(&file, content).expect("the volume takes data");
-    std::fs::File::open(&file).and_then(|f| f.sync_all()).expect("and keeps it");
+    std::fs::File::open(&file)
+        .and_then(|f| f.sync_all())
+        .expect("and keeps it");
 }
 
 async fn snapshot_once(csi: &Csi, volume: &str, round: usize) -> f64 {

@@ -19,7 +19,11 @@ const ROUNDS: usize = 15;
 /// Rounds of each filesystem and size.
 const ROUNDS_OF_SIZES: usize = 9;
 
-const SIZES: [(&str, u64); 3] = [("1 GiB", GIB), ("100 GiB", 100 * GIB), ("1 TiB", 1024 * GIB)];
+const SIZES: [(&str, u64); 3] = [
+    ("1 GiB", GIB),
+    ("100 GiB", 100 * GIB),
+    ("1 TiB", 1024 * GIB),
+];
 
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = vec![against_by_hand(runtime)];

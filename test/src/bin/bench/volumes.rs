@@ -38,9 +38,25 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     vec![
         Figure::alone("resident memory at rest", at_rest, "MiB", small),
         Figure::alone("resident memory with 1,000 volumes", with_few, "MiB", small),
-        Figure::beside("start with 10,000 volumes, against 1,000", many, few, "ms", soon),
-        Figure::alone("start with 10,000 volumes, 1,000 attached", start_attached, "ms", soon),
-        Figure::alone("resident memory with these", with_attached, "MiB", Aim::LessThan(20.0)),
+        Figure::beside(
+            "start with 10,000 volumes, against 1,000",
+            many,
+            few,
+            "ms",
+            soon,
+        ),
+        Figure::alone(
+            "start with 10,000 volumes, 1,000 attached",
+            start_attached,
+            "ms",
+            soon,
+        ),
+        Figure::alone(
+            "resident memory with these",
+            with_attached,
+            "MiB",
+            Aim::LessThan(20.0),
+        ),
     ]
 }
 
@@ -107,7 +123,11 @@ fn settled_mib(runtime: &Runtime, driver: &Driver) -> f64 {
     runtime.block_on(async {
         let csi = driver.csi().await;
         for _ in 0..20 {
-            csi.ok(csi::ListVolumesRequest { max_entries: 100, ..Default::default() }).await;
+            csi.ok(csi::ListVolumesRequest {
+                max_entries: 100,
+                ..Default::default()
+            })
+            .await;
             csi.ok(csi::ProbeRequest {}).await;
         }
     });
@@ -120,14 +140,17 @@ fn multiply(pool: &Path, pattern: &str, count: usize) {
     let volumes = pool.join("volumes");
     let record = std::fs::read_to_string(volumes.join(pattern).join("volume.json"))
         .expect("a volume has a record");
-    let there = std::fs::read_dir(&volumes).expect("a pool has volumes").count();
+    let there = std::fs::read_dir(&volumes)
+        .expect("a pool has volumes")
+        .count();
     for number in there..count {
         // The last digits of the ID are random.
         let id = format!("{}{number:08x}", &pattern[..pattern.len() - 8]);
         let dir = volumes.join(&id);
         std::fs::create_dir(&dir).expect("an entry can be made");
-        let text =
-            record.replace(pattern, &id).replace("\"pattern\"", &format!("\"copy-{number}\""));
+        let text = record
+            .replace(pattern, &id)
+            .replace("\"pattern\"", &format!("\"copy-{number}\""));
         std::fs::write(dir.join("volume.json"), text).expect("a record can be written");
         let image = std::fs::File::create(dir.join("image")).expect("an image can be made");
         image.set_len(1 << 20).expect("an image can be sparse");

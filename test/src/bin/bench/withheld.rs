@@ -20,9 +20,10 @@ impl Cpus {
         let times = stat.lines().next()?.strip_prefix("cpu ")?;
         let times: Result<Vec<u64>, _> = times.split_whitespace().map(str::parse).collect();
         match times.ok()?.as_slice() {
-            &[user, nice, system, _, _, irq, softirq, withheld, ..] => {
-                Some(Cpus { ran: user + nice + system + irq + softirq, withheld })
-            }
+            &[user, nice, system, _, _, irq, softirq, withheld, ..] => Some(Cpus {
+                ran: user + nice + system + irq + softirq,
+                withheld,
+            }),
             _ => None,
         }
     }

@@ -35,7 +35,10 @@ pub(crate) struct Shown {
 
 /// A time that a person waits for.
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
+    let seconds: Option<f64> = text
+        .parse()
+        .ok()
+        .filter(|seconds| (0.0..=3600.0).contains(seconds));
     seconds.ok_or_else(|| "must be a number of seconds up to 3600".to_owned())
 }
 
@@ -48,10 +51,19 @@ struct Ui(Program);
 impl Ui {
     fn start(driver: &Driver, state_dir: &Path, pool: &PoolFixture, arguments: &[&str]) -> Ui {
         let page = machine::root().join("driver/ui/dist/index.html");
-        assert!(page.is_file(), "There is no page: run ./scripts/ui, which needs Node.js and npm.");
+        assert!(
+            page.is_file(),
+            "There is no page: run ./scripts/ui, which needs Node.js and npm."
+        );
         let mut command = child::desktop_command(binary());
         command
-            .args(["ui", "--endpoint", &driver.endpoint(), "--pool", &pool.argument()])
+            .args([
+                "ui",
+                "--endpoint",
+                &driver.endpoint(),
+                "--pool",
+                &pool.argument(),
+            ])
             .args(["--statedir", text(state_dir), "--page", text(&page)])
             .args(arguments)
             .stdin(Stdio::null())
@@ -101,13 +113,20 @@ impl Page {
             }
         });
         // It has said why, if it has no address.
-        let address = addresses.recv_timeout(LIMIT).expect("`hostloop ui` prints an address");
+        let address = addresses
+            .recv_timeout(LIMIT)
+            .expect("`hostloop ui` prints an address");
         Page { address, _ui: ui }
     }
 
     /// True if the page is served.
     pub(crate) fn answers(&self) -> bool {
-        let host = self.address.trim_start_matches("http://").split('/').next().unwrap_or("");
+        let host = self
+            .address
+            .trim_start_matches("http://")
+            .split('/')
+            .next()
+            .unwrap_or("");
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let answer = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect(host)?;
@@ -136,7 +155,10 @@ impl Recorder {
         file: &Path,
     ) -> Recorder {
         let ui = Ui::start(driver, state_dir, pool, &["--record", text(file)]);
-        Recorder { file: file.to_path_buf(), ui }
+        Recorder {
+            file: file.to_path_buf(),
+            ui,
+        }
     }
 
     /// Writes the file. `None` if that fails.

@@ -85,7 +85,11 @@ fn create(volume: Name, fs: &'static str, mib: u64, from: Option<Origin>) -> Ste
 /// Attaches, stages and publishes a volume to its pod.
 fn mount(volume: Name) -> [Step; 3] {
     let (target, read_only) = (POD, false);
-    let publish = Step::Publish { volume, target, read_only };
+    let publish = Step::Publish {
+        volume,
+        target,
+        read_only,
+    };
     [Step::Attach(volume), Step::Stage(volume), publish]
 }
 
@@ -216,7 +220,8 @@ async fn take_down(t: &mut Tour, leaks: &Leaks) {
     let there = t.csi.snapshot_ids().await == [t.world.snapshot_id(SNAPSHOT)];
     t.check("the snapshot is still there", there);
     let steps = [Step::DeleteSnapshot(SNAPSHOT)];
-    t.step("Delete the snapshot", "DeleteSnapshot.", &steps).await;
+    t.step("Delete the snapshot", "DeleteSnapshot.", &steps)
+        .await;
     look_back(t).await;
     let left = leaks.after(&[&t.pool], &t.driver);
     left.iter().for_each(|leak| say!("    left: {leak}"));
@@ -234,18 +239,39 @@ async fn look_back(t: &mut Tour) {
     if let Some(page) = t.page.take() {
         t.check("the page was there until now", page.answers());
     }
-    let Some(recorder) = t.recorder.take() else { return };
-    let Some(file) = recorder.end() else { return t.check("the recording is written", false) };
+    let Some(recorder) = t.recorder.take() else {
+        return;
+    };
+    let Some(file) = recorder.end() else {
+        return t.check("the recording is written", false);
+    };
     let messages = recording::read(&file);
-    let (events, reports) =
-        (recording::count(&messages, "event"), recording::count(&messages, "report"));
+    let (events, reports) = (
+        recording::count(&messages, "event"),
+        recording::count(&messages, "report"),
+    );
     let at = file.display();
-    say!("    {at}: {}, {}", count(events, "event"), count(reports, "report"));
-    t.check("the recording has the calls and what they changed", events > 0 && reports > 0);
+    say!(
+        "    {at}: {}, {}",
+        count(events, "event"),
+        count(reports, "report")
+    );
+    t.check(
+        "the recording has the calls and what they changed",
+        events > 0 && reports > 0,
+    );
     // What is deleted is only known here.
-    let id = |name| t.names.iter().find(|(_, n)| **n == name).map_or("", |(id, _)| id.as_str());
+    let id = |name| {
+        t.names
+            .iter()
+            .find(|(_, n)| **n == name)
+            .map_or("", |(id, _)| id.as_str())
+    };
     let sharings = recording::sharings(&messages, id("data"), id(SNAPSHOT));
-    t.check("in it, the snapshot shares blocks", sharings.iter().any(|s| s.shared > 0));
+    t.check(
+        "in it, the snapshot shares blocks",
+        sharings.iter().any(|s| s.shared > 0),
+    );
     let split = recording::was_split(&sharings, data::BYTES as u64 / 2);
     t.check("and a later write splits them", split);
 }
@@ -293,7 +319,10 @@ async fn tell(fs: &'static str, options: Options) -> ExitCode {
         return finish(t);
     }
     say!("\n{TITLE}Everything is kept until Ctrl-C{TITLE:#}");
-    say!("    Processes, mounts and devices: driver {}, findmnt, losetup", t.driver.pid());
+    say!(
+        "    Processes, mounts and devices: driver {}, findmnt, losetup",
+        t.driver.pid()
+    );
     print_commands(&t);
     std::future::pending().await
 }

@@ -84,7 +84,11 @@ mod tests {
             (Some(5.0), true, false, seconds(5)),
             (Some(0.0), false, true, seconds(0)),
         ] {
-            assert_eq!(decide(pause, shown, recorded), expected, "{pause:?} {shown} {recorded}");
+            assert_eq!(
+                decide(pause, shown, recorded),
+                expected,
+                "{pause:?} {shown} {recorded}"
+            );
         }
     }
 }

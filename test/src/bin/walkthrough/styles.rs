@@ -15,5 +15,8 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 #[expect(clippy::disallowed_methods, reason = "the walkthrough's own words")]
 pub(crate) fn write(text: Arguments<'_>) {
     let mut output = anstream::stdout().lock();
-    output.write_fmt(text).and_then(|()| output.flush()).expect("the terminal takes output");
+    output
+        .write_fmt(text)
+        .and_then(|()| output.flush())
+        .expect("the terminal takes output");
 }

@@ -54,7 +54,9 @@ impl Tour {
         let record = shown.record.as_deref();
         Tour {
             recorder: record.map(|file| Recorder::start(&driver, &state, &pool, file)),
-            page: shown.ui.then(|| Page::open(&driver, &state, &pool, shown.no_open)),
+            page: shown
+                .ui
+                .then(|| Page::open(&driver, &state, &pool, shown.no_open)),
             pace: Pace::new(shown.pause, shown.ui, record.is_some()),
             world: World::new(scratch.dir("kubelet")),
             csi: driver.csi().await,
@@ -152,7 +154,11 @@ impl Tour {
             }
         }
         for l in loops::beneath(self.scratch.path()) {
-            let io = if l.direct_io { "direct I/O" } else { "buffered" };
+            let io = if l.direct_io {
+                "direct I/O"
+            } else {
+                "buffered"
+            };
             let is = format!("{}, {}-byte blocks, {io}", self.short(&l.backing), l.sector);
             picture.insert(format!("loop  /dev/loop{}", l.minor), is);
         }
@@ -165,7 +171,9 @@ impl Tour {
     /// The mounts beneath the scratch directory, with their devices.
     pub(crate) fn mounts(&self) -> BTreeMap<PathBuf, String> {
         let ours = mounted(&mountinfo("self")).into_iter();
-        ours.filter(|m| m.at.starts_with(self.scratch.path())).map(|m| (m.at, m.source)).collect()
+        ours.filter(|m| m.at.starts_with(self.scratch.path()))
+            .map(|m| (m.at, m.source))
+            .collect()
     }
 
     pub(crate) fn target(&self, volume: Name) -> PathBuf {

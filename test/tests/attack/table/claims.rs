@@ -51,11 +51,23 @@ fn of_claims() -> Vec<Attack> {
             [No(MANAGER_TIME), No(DENIED), No(DENIED), No(DENIED)],
         ),
         patch("add another finalizer", added, never(REMOVED)),
-        patch("remove a finalizer", finalizers(&[PROTECTION]), never(REMOVED)),
+        patch(
+            "remove a finalizer",
+            finalizers(&[PROTECTION]),
+            never(REMOVED),
+        ),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
-        patch("repeat a finalizer", repeated(&[KEEP, PROTECTION], CLONE), never(REMOVED)),
+        patch(
+            "repeat a finalizer",
+            repeated(&[KEEP, PROTECTION], CLONE),
+            never(REMOVED),
+        ),
         patch("set an owner", owner(), never("who owns a claim")),
-        patch("give it back to the scheduler", no_node, [Yes, No(ELSEWHERE), Nothing, No(DRIVER)]),
+        patch(
+            "give it back to the scheduler",
+            no_node,
+            [Yes, No(ELSEWHERE), Nothing, No(DRIVER)],
+        ),
         patch(
             "select another node for it",
             other_node,
@@ -67,7 +79,11 @@ fn of_claims() -> Vec<Attack> {
             [Nothing, No(ELSEWHERE), No(ELSEWHERE), Nothing],
         ),
         patch("hand it to another provisioner", given, never(ANNOTATION)),
-        patch("take it from another provisioner", taken, [Nothing, Nothing, Nothing, No(DRIVER)]),
+        patch(
+            "take it from another provisioner",
+            taken,
+            [Nothing, Nothing, Nothing, No(DRIVER)],
+        ),
         patch("label it as its own", label(NODE_LABEL, "$OWN"), own),
         patch("label it as another node's", other_label(), never(LABEL)),
         patch("change another label", label("app", "x"), never(LABEL)),
@@ -101,7 +117,9 @@ fn of_statuses() -> Vec<Attack> {
         status(json!({"conditions": [condition]}))
     };
     let resources = |field: &str, value: &str| {
-        let all: Value = (0..1000).map(|n| (format!("example.com/{n}"), json!(value))).collect();
+        let all: Value = (0..1000)
+            .map(|n| (format!("example.com/{n}"), json!(value)))
+            .collect();
         status(json!({field: all}))
     };
     let modified = json!({"modifyVolumeStatus": {"status": long(),
@@ -112,12 +130,32 @@ fn of_statuses() -> Vec<Attack> {
         "targetVolumeAttributesClassName": "x"}});
     vec![
         patch("say how far its expansion is", status(resizing), own),
-        patch("say in 4 kB how far it is", condition("x".repeat(4096)), own),
-        patch("say in 200 kB how far it is", condition(long()), never(MESSAGE)),
+        patch(
+            "say in 4 kB how far it is",
+            condition("x".repeat(4096)),
+            own,
+        ),
+        patch(
+            "say in 200 kB how far it is",
+            condition(long()),
+            never(MESSAGE),
+        ),
         patch("set a hundred conditions", many, never(MESSAGE)),
-        patch("set a condition with a type of 200 kB", text("type"), never(MESSAGE)),
-        patch("set a condition with a status of 200 kB", text("status"), never(MESSAGE)),
-        patch("set a condition of the year 10000", at("lastTransitionTime", LATE), never(TIME)),
+        patch(
+            "set a condition with a type of 200 kB",
+            text("type"),
+            never(MESSAGE),
+        ),
+        patch(
+            "set a condition with a status of 200 kB",
+            text("status"),
+            never(MESSAGE),
+        ),
+        patch(
+            "set a condition of the year 10000",
+            at("lastTransitionTime", LATE),
+            never(TIME),
+        ),
         patch(
             "set a condition that was tried in the year 10000",
             at("lastProbeTime", LATE),
@@ -128,8 +166,16 @@ fn of_statuses() -> Vec<Attack> {
             at("lastTransitionTime", LAST_DAY),
             never(TIME),
         ),
-        patch("set a condition of the year -1", at("lastTransitionTime", EARLY), never(TIME)),
-        patch("say that it has a thousand resources", resources("capacity", "1"), never(STORAGE)),
+        patch(
+            "set a condition of the year -1",
+            at("lastTransitionTime", EARLY),
+            never(TIME),
+        ),
+        patch(
+            "say that it has a thousand resources",
+            resources("capacity", "1"),
+            never(STORAGE),
+        ),
         patch(
             "say that it is to have a thousand resources",
             resources("allocatedResources", "1"),
@@ -140,19 +186,43 @@ fn of_statuses() -> Vec<Attack> {
             resources("allocatedResourceStatuses", "NodeResizePending"),
             never(STORAGE),
         ),
-        patch("say in 200 kB how far its attributes are", status(modified), never(STORAGE)),
-        patch("set a prefix of its name of 200 kB", name_prefix(), denied(NAME)),
+        patch(
+            "say in 200 kB how far its attributes are",
+            status(modified),
+            never(STORAGE),
+        ),
+        patch(
+            "set a prefix of its name of 200 kB",
+            name_prefix(),
+            denied(NAME),
+        ),
         patch("say that its node need not expand it", expanded, own),
-        patch("say so in 200 kB", annotation(EXPANDED, json!(long())), never(ANNOTATION)),
-        patch("say that it is to have what it asks for", allocated("1Gi"), own),
+        patch(
+            "say so in 200 kB",
+            annotation(EXPANDED, json!(long())),
+            never(ANNOTATION),
+        ),
+        patch(
+            "say that it is to have what it asks for",
+            allocated("1Gi"),
+            own,
+        ),
         // A ResourceQuota counts the larger of the two.
         patch(
             "say that it is to have more than it asks for",
             allocated("1Ti"),
             never("more room than it asks for"),
         ),
-        patch("say that it has another attributes class", status(class), never(CLASS)),
-        patch("say that it is to have another attributes class", status(target), never(CLASS)),
+        patch(
+            "say that it has another attributes class",
+            status(class),
+            never(CLASS),
+        ),
+        patch(
+            "say that it is to have another attributes class",
+            status(target),
+            never(CLASS),
+        ),
         patch(
             "say that it is lost",
             status(json!({"phase": "Lost"})),

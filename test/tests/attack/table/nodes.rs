@@ -28,7 +28,11 @@ pub(super) fn attachments() -> Vec<Attack> {
     let attached = status(json!({"attached": true}));
     let failed = |message: String| status(json!({"attachError": {"message": message}}));
     let failed_at = |time| status(json!({"attachError": {"message": "x", "time": time}}));
-    let mut since = managed("storage.k8s.io/v1", json!({"f:spec": {"f:attacher": {}}}), LATE);
+    let mut since = managed(
+        "storage.k8s.io/v1",
+        json!({"f:spec": {"f:attacher": {}}}),
+        LATE,
+    );
     since["metadata"]["annotations"] = node_id["metadata"]["annotations"].clone();
     let metadata = status(json!({"attachmentMetadata": {"x": long()}}));
     let patch_status = rows("patch", "volumeattachments/status");
@@ -38,7 +42,11 @@ pub(super) fn attachments() -> Vec<Attack> {
         patch("set the node's ID", node_id, own),
         patch("set another annotation", other, never(ANNOTATION)),
         patch("set a node's ID of 200 kB", long_id, never(ANNOTATION)),
-        patch("repeat a finalizer", repeated(&[KEEP], ATTACHER), never(FINALIZER)),
+        patch(
+            "repeat a finalizer",
+            repeated(&[KEEP], ATTACHER),
+            never(FINALIZER),
+        ),
         patch("set an owner", owner(), never("who owns it")),
         patch("set a label", label("app", "x"), never("or its labels")),
         patch(
@@ -49,13 +57,21 @@ pub(super) fn attachments() -> Vec<Attack> {
         patch_status("say that it is attached", attached, own),
         patch_status("say in 1 kB why it is not", failed("x".repeat(1024)), own),
         patch_status("say in 200 kB why it is not", failed(long()), LONG),
-        patch_status("say that it failed in the year 10000", failed_at(LATE), never(TIME)),
+        patch_status(
+            "say that it failed in the year 10000",
+            failed_at(LATE),
+            never(TIME),
+        ),
         patch_status(
             "say that it failed on the last day of the year 9999",
             failed_at(LAST_DAY),
             never(TIME),
         ),
-        patch_status("say that it failed in the year -1", failed_at(EARLY), never(TIME)),
+        patch_status(
+            "say that it failed in the year -1",
+            failed_at(EARLY),
+            never(TIME),
+        ),
         patch(
             "say that a field has a manager since the year 10000",
             since,
@@ -92,7 +108,9 @@ pub(super) fn capacities() -> Vec<Attack> {
     waited_for["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = json!(true);
     let everywhere = json!({"nodeTopology": {"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "Exists"}]}});
-    let labels: Value = (0..100).map(|n| (format!("example.com/{n}"), json!("x"))).collect();
+    let labels: Value = (0..100)
+        .map(|n| (format!("example.com/{n}"), json!("x")))
+        .collect();
     let narrow = json!({"nodeTopology": {"matchLabels": labels}});
     let class = json!({"storageClassName": "$RUN-foreign"});
     let topology =
@@ -102,32 +120,73 @@ pub(super) fn capacities() -> Vec<Attack> {
         create("create one", json!({}), own),
         create("in the name of another node", other(), never(MANAGED)),
         create("with a finalizer", finalizers(&[KEEP]), never(FINALIZER)),
-        create("owned by its pod's DaemonSet", owned("DaemonSet", "hostloop"), own),
+        create(
+            "owned by its pod's DaemonSet",
+            owned("DaemonSet", "hostloop"),
+            own,
+        ),
         create("with an owner", owner(), never(OWNER)),
-        create("owned by another DaemonSet", owned("DaemonSet", "x"), never(OWNER)),
+        create(
+            "owned by another DaemonSet",
+            owned("DaemonSet", "x"),
+            never(OWNER),
+        ),
         create(
             "owned by a DaemonSet with a name of 200 kB",
             owned("DaemonSet", &format!("hostloop{}", long())),
-            [No("owners with names of up to 253 characters"), No(DENIED), Nothing, No(DENIED)],
+            [
+                No("owners with names of up to 253 characters"),
+                No(DENIED),
+                Nothing,
+                No(DENIED),
+            ],
         ),
-        create("that its owner's deletion waits for", waited_for, never(OWNER)),
+        create(
+            "that its owner's deletion waits for",
+            waited_for,
+            never(OWNER),
+        ),
         create("with a label", label("app", "x"), never(MARKS)),
-        create("with an annotation of 200 kB", annotation("x", json!(long())), never(MARKS)),
-        create("with pools of 200 kB", annotation(POOLS, json!(long())), never(MARKS)),
+        create(
+            "with an annotation of 200 kB",
+            annotation("x", json!(long())),
+            never(MARKS),
+        ),
+        create(
+            "with pools of 200 kB",
+            annotation(POOLS, json!(long())),
+            never(MARKS),
+        ),
         create("of all nodes, too", everywhere, never(PLACE)),
         create("with a hundred labels to select by", narrow, never(PLACE)),
         patch("change what room there is", json!({"capacity": "9Gi"}), own),
         patch("name its pools", pools, own),
-        patch("name pools in 200 kB", annotation(POOLS, json!(long())), never(MARKS)),
-        patch("set another annotation of 200 kB", annotation("x", json!(long())), never(MARKS)),
+        patch(
+            "name pools in 200 kB",
+            annotation(POOLS, json!(long())),
+            never(MARKS),
+        ),
+        patch(
+            "set another annotation of 200 kB",
+            annotation("x", json!(long())),
+            never(MARKS),
+        ),
         patch("set a label", label("app", "x"), never(MARKS)),
         patch("set an owner", owner(), never(OWNER)),
         patch("add a finalizer", finalizers(&[KEEP]), never(FINALIZER)),
         patch("make it another node's keeper's", other(), never(MANAGED)),
         rows("delete", C)("delete it", json!({}), own),
         // The class and the topology are immutable, so there is no patch to try.
-        create("for another driver's class", class, [No(CLASS), Nothing, Nothing, Nothing]),
-        create("of another node", topology, [No(ELSEWHERE), Nothing, Nothing, Nothing]),
+        create(
+            "for another driver's class",
+            class,
+            [No(CLASS), Nothing, Nothing, Nothing],
+        ),
+        create(
+            "of another node",
+            topology,
+            [No(ELSEWHERE), Nothing, Nothing, Nothing],
+        ),
     ]
 }
 
@@ -159,12 +218,29 @@ pub(super) fn events() -> Vec<Attack> {
         create(
             "under a name of 1 kB",
             json!({"metadata": {"name": "x".repeat(1024)}}),
-            [No("a name of up to 300 characters"), No(DENIED), Nothing, No(DENIED)],
+            [
+                No("a name of up to 300 characters"),
+                No(DENIED),
+                Nothing,
+                No(DENIED),
+            ],
         ),
         create("with a label", label("app", "x"), never(SHORT)),
-        create("with an annotation of 200 kB", annotation("x", json!(long())), never(SHORT)),
-        create("first in the year 10000", json!({"firstTimestamp": LATE}), never(TIME)),
-        create("of a series until the last day of the year 9999", series, never(TIME)),
+        create(
+            "with an annotation of 200 kB",
+            annotation("x", json!(long())),
+            never(SHORT),
+        ),
+        create(
+            "first in the year 10000",
+            json!({"firstTimestamp": LATE}),
+            never(TIME),
+        ),
+        create(
+            "of a series until the last day of the year 9999",
+            series,
+            never(TIME),
+        ),
         create(
             "with a field that has a manager since the year 10000",
             since,
@@ -183,7 +259,11 @@ pub(super) fn events() -> Vec<Attack> {
         ),
         patch("change what it says", json!({"message": "x"}), never(COUNT)),
         patch("set an owner", owner(), never(COUNT)),
-        rows("delete", E)("delete it", json!({}), [No(ROLE), No(ROLE), Nothing, No(ROLE)]),
+        rows("delete", E)(
+            "delete it",
+            json!({}),
+            [No(ROLE), No(ROLE), Nothing, No(ROLE)],
+        ),
     ]
 }
 

@@ -110,9 +110,21 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
     let (patch, patch_status) = (rows("patch", kind.resource), rows("patch", kind.status));
     let mut attacks = vec![
         patch("say that its snapshot is being made", creating, own),
-        patch("say so in 200 kB", long_creating, never("no annotation of a content")),
-        patch("set another annotation", secret, never("no annotation of a content")),
-        patch("remove the snapshotter's finalizer", finalizers(&[KEEP]), own),
+        patch(
+            "say so in 200 kB",
+            long_creating,
+            never("no annotation of a content"),
+        ),
+        patch(
+            "set another annotation",
+            secret,
+            never("no annotation of a content"),
+        ),
+        patch(
+            "remove the snapshotter's finalizer",
+            finalizers(&[KEEP]),
+            own,
+        ),
         patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
         patch("set an owner", owner(), never("who owns a content")),
         patch(
@@ -143,7 +155,11 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
             status(json!({"error": {"message": "x", "time": LAST_DAY}})),
             never(UTC),
         ),
-        patch_status(another, named(json!("x")), [No(why), Nothing, Nothing, Nothing]),
+        patch_status(
+            another,
+            named(json!("x")),
+            [No(why), Nothing, Nothing, Nothing],
+        ),
         // After that it could name any.
         patch_status(kind.none, named(Value::Null), never(OTHER_HANDLE)),
         // The API server ignores everything but the status here.

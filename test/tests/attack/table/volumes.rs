@@ -37,15 +37,19 @@ fn new_volumes() -> Vec<Attack> {
         let any = json!({"namespace": "kube-system", "name": "any"});
         spec(json!({"csi": {field: any}}))
     };
-    let long_name =
-        annotation("volume.kubernetes.io/provisioner-deletion-secret-name", json!(long()));
+    let long_name = annotation(
+        "volume.kubernetes.io/provisioner-deletion-secret-name",
+        json!(long()),
+    );
     let attributes = spec(json!({"csi": {"volumeAttributes": {IDENTITY: long()}}}));
     let options = spec(json!({"mountOptions": [long()]}));
     let about_claim = |field: &str| spec(json!({"claimRef": {field: long()}}));
     let modes = spec(json!({"accessModes": vec!["ReadWriteOnce"; 1000]}));
     let place = |others: Vec<Value>| {
-        let mut terms = vec![json!({"key": "topology.hostloop.csi.dev/node", "operator": "In",
-            "values": ["$OWN"]})];
+        let mut terms = vec![
+            json!({"key": "topology.hostloop.csi.dev/node", "operator": "In",
+            "values": ["$OWN"]}),
+        ];
         terms.extend(others);
         spec(json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
             {"matchExpressions": terms}]}}}))
@@ -56,14 +60,26 @@ fn new_volumes() -> Vec<Attack> {
     };
     let many_values = (0..1000).map(|n| n.to_string()).collect();
     let many_values = place(vec![label_of(0, many_values)]);
-    let many_labels = place((0..100).map(|n| label_of(n, vec!["x".to_owned()])).collect());
+    let many_labels = place(
+        (0..100)
+            .map(|n| label_of(n, vec!["x".to_owned()]))
+            .collect(),
+    );
     let only_own = |why| [No(why), Nothing, Nothing, Nothing];
     let create = rows("create", V);
     vec![
         create("for a claim, by its UID", json!({}), others.own()),
-        create("on another node, too", two_nodes, [No(ELSEWHERE), Nothing, Nothing, Nothing]),
+        create(
+            "on another node, too",
+            two_nodes,
+            [No(ELSEWHERE), Nothing, Nothing, Nothing],
+        ),
         create("for no claim", no_claim, refused(CLAIM)),
-        create("for a claim by its name, without UID", no_uid, refused(CLAIM)),
+        create(
+            "for a claim by its name, without UID",
+            no_uid,
+            refused(CLAIM),
+        ),
         create("under a name that is not its claim's", name, refused(CLAIM)),
         create("without a class", no_class, refused(CLASS)),
         create(
@@ -87,9 +103,21 @@ fn new_volumes() -> Vec<Attack> {
             refused(SECRET),
         ),
         create("with an owner", owner(), refused(OWNER)),
-        create("with a finalizer of another component", finalizers(&[KEEP]), refused(FINALIZER)),
-        create("with a label of a zone", label(ZONE, "here"), refused(LABEL)),
-        create("with the name of a secret of 200 kB", long_name, refused(LONG)),
+        create(
+            "with a finalizer of another component",
+            finalizers(&[KEEP]),
+            refused(FINALIZER),
+        ),
+        create(
+            "with a label of a zone",
+            label(ZONE, "here"),
+            refused(LABEL),
+        ),
+        create(
+            "with the name of a secret of 200 kB",
+            long_name,
+            refused(LONG),
+        ),
         create("with attributes of 200 kB", attributes, refused(LONG)),
         create("with a mount option of 200 kB", options, refused(LONG)),
         create(
@@ -97,10 +125,26 @@ fn new_volumes() -> Vec<Attack> {
             about_claim("resourceVersion"),
             refused(CLAIM_TEXT),
         ),
-        create("for a part of a claim, in 200 kB", about_claim("fieldPath"), refused(CLAIM_TEXT)),
-        create("with an access mode a thousand times", modes, refused(CLAIM_TEXT)),
-        create("for nodes without a thousand values of a label", many_values, only_own(PLACE)),
-        create("for nodes with a hundred labels", many_labels, only_own(LABELS)),
+        create(
+            "for a part of a claim, in 200 kB",
+            about_claim("fieldPath"),
+            refused(CLAIM_TEXT),
+        ),
+        create(
+            "with an access mode a thousand times",
+            modes,
+            refused(CLAIM_TEXT),
+        ),
+        create(
+            "for nodes without a thousand values of a label",
+            many_values,
+            only_own(PLACE),
+        ),
+        create(
+            "for nodes with a hundred labels",
+            many_labels,
+            only_own(LABELS),
+        ),
     ]
 }
 
@@ -148,7 +192,11 @@ fn changed_volumes() -> Vec<Attack> {
         patch("label it as another node's", other_label(), never(LABEL)),
         patch("set a label of a zone", label(ZONE, "here"), never(LABEL)),
         patch("set the resizer's annotation", resized, own),
-        patch("set it to 200 kB", annotation(RESIZED, json!(long())), never(ANNOTATION)),
+        patch(
+            "set it to 200 kB",
+            annotation(RESIZED, json!(long())),
+            never(ANNOTATION),
+        ),
         patch("set the secret of its deletion", secret, never(ANNOTATION)),
         patch("grow it", size("2Gi"), own),
         patch("shrink it", size("1Mi"), never("may only grow")),

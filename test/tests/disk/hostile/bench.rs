@@ -91,16 +91,27 @@ const SITUATION: &[Step] = &[
     Step::Attach("block"),
     Step::Stage("block"),
     publish("block"),
-    Step::Snapshot { snapshot: "idle", volume: "idle" },
-    Step::Snapshot { snapshot: "used", volume: "used" },
-    Step::Group { group: "g", volumes: &["idle", "attached"] },
+    Step::Snapshot {
+        snapshot: "idle",
+        volume: "idle",
+    },
+    Step::Snapshot {
+        snapshot: "used",
+        volume: "used",
+    },
+    Step::Group {
+        group: "g",
+        volumes: &["idle", "attached"],
+    },
 ];
 
 impl Bench {
     pub(crate) async fn new() -> Bench {
         let scratch = Scratch::new();
         let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
-        let driver = DriverSpec::new(&scratch, &[&pool]).args(["--log-level", "debug"]).start();
+        let driver = DriverSpec::new(&scratch, &[&pool])
+            .args(["--log-level", "debug"])
+            .start();
         let leaks = Leaks::before(&scratch, &[&pool], &driver);
         let csi = driver.csi().await;
         let mut world = World::new(scratch.dir("kubelet"));
@@ -123,7 +134,12 @@ impl Bench {
     }
 
     fn look(&self) -> State {
-        let Known { canary, paths, foreign_mount, .. } = &*self.known;
+        let Known {
+            canary,
+            paths,
+            foreign_mount,
+            ..
+        } = &*self.known;
         let kubelet = self.scratch.path().join("kubelet");
         let trees = [self.pool.root(), canary, paths, foreign_mount, &kubelet];
         look(self.scratch.path(), &trees)
@@ -236,7 +252,8 @@ impl Bench {
     }
 
     fn fail<C: Call>(&mut self, what: &str, why: &str) {
-        self.failures.push(format!("{} with {what}: {why}\n    {}", C::NAME, self.last));
+        self.failures
+            .push(format!("{} with {what}: {why}\n    {}", C::NAME, self.last));
     }
 
     /// Takes everything down and fails if anything was wrong. Returns how many requests of each RPC
@@ -247,7 +264,8 @@ impl Bench {
         self.leaks.assert_none(&[&self.pool], &self.driver);
         let log = self.driver.log();
         let leaked = log.lines().filter(|line| line.contains(SECRET));
-        self.failures.extend(leaked.map(|line| format!("a secret is in the log: {line}")));
+        self.failures
+            .extend(leaked.map(|line| format!("a secret is in the log: {line}")));
         assert!(
             self.failures.is_empty(),
             "{} of {} requests:\n{}",

@@ -22,8 +22,12 @@ pub(super) const MISSING: &[Code] = &[Code::NotFound, Code::InvalidArgument];
 pub(super) const FOREIGN: &[Code] = &[Code::NotFound, Code::FailedPrecondition, Code::Unavailable];
 
 /// What is at the path is not what it must be.
-pub(super) const WRONG_PLACE: &[Code] =
-    &[Code::Internal, Code::InvalidArgument, Code::FailedPrecondition, Code::AlreadyExists];
+pub(super) const WRONG_PLACE: &[Code] = &[
+    Code::Internal,
+    Code::InvalidArgument,
+    Code::FailedPrecondition,
+    Code::AlreadyExists,
+];
 
 /// As [`WRONG_PLACE`], or there is nothing to take down at the path.
 pub(super) const UNTOUCHED: &[Code] = &[

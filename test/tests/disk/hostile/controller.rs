@@ -14,8 +14,13 @@ use super::strings::{foreign, missing, not_capabilities, not_ids, not_tokens};
 pub(crate) async fn volumes(bench: &mut Bench) {
     let known = bench.known.clone();
     let (idle, elsewhere) = (&known.idle, &foreign(&known.idle));
-    let delete = |id: &str| csi::DeleteVolumeRequest { secrets: secrets(), ..requests::delete(id) };
-    let get = |volume_id: &str| csi::ControllerGetVolumeRequest { volume_id: volume_id.to_owned() };
+    let delete = |id: &str| csi::DeleteVolumeRequest {
+        secrets: secrets(),
+        ..requests::delete(id)
+    };
+    let get = |volume_id: &str| csi::ControllerGetVolumeRequest {
+        volume_id: volume_id.to_owned(),
+    };
     let health = |volume_id: &str| csi::ControllerGetVolumeHealthRequest {
         volume_id: volume_id.to_owned(),
         secrets: secrets(),
@@ -39,7 +44,9 @@ pub(crate) async fn volumes(bench: &mut Bench) {
         ("a snapshot's ID", delete(&known.snapshot), OK),
     ];
     bench.refuse_all(rows).await;
-    bench.refuse("another node's volume", get(elsewhere), FOREIGN).await;
+    bench
+        .refuse("another node's volume", get(elsewhere), FOREIGN)
+        .await;
     let none = csi::ValidateVolumeCapabilitiesRequest {
         volume_capabilities: Vec::new(),
         ..validate(idle)
@@ -70,7 +77,10 @@ pub(crate) async fn publish(bench: &mut Bench) {
         node_id: node.to_owned(),
         ..publish(attached)
     };
-    let read_only = csi::ControllerPublishVolumeRequest { readonly: true, ..publish(attached) };
+    let read_only = csi::ControllerPublishVolumeRequest {
+        readonly: true,
+        ..publish(attached)
+    };
     let elsewhere = publish(&foreign(attached));
     let rows = [
         ("no node", at(""), INVALID),
@@ -118,11 +128,17 @@ pub(crate) async fn lists(bench: &mut Bench) {
     // The specification: a filter that matches nothing lists nothing.
     let known = bench.known.clone();
     let sources = not_ids(&known.idle).into_iter().map(|(what, id)| {
-        let request = csi::ListSnapshotsRequest { source_volume_id: id, ..Default::default() };
+        let request = csi::ListSnapshotsRequest {
+            source_volume_id: id,
+            ..Default::default()
+        };
         (what, request)
     });
     let ids = not_ids(&known.snapshot).into_iter().map(|(what, id)| {
-        let request = csi::ListSnapshotsRequest { snapshot_id: id, ..Default::default() };
+        let request = csi::ListSnapshotsRequest {
+            snapshot_id: id,
+            ..Default::default()
+        };
         (what, request)
     });
     for (what, request) in sources.chain(ids) {
@@ -169,10 +185,14 @@ pub(crate) async fn expand_and_modify(bench: &mut Bench) {
         ("readAheadKiB", "1; reboot"),
         ("readAheadKiB", "18446744073709551616"),
     ];
-    bench.parameters(&pairs, |key, value| modify(idle, key, value)).await;
+    bench
+        .parameters(&pairs, |key, value| modify(idle, key, value))
+        .await;
     let discard = |id: &str| modify(id, "discard", "true");
     bench.ids(idle, discard, MISSING).await;
-    bench.refuse("another node's volume", discard(&foreign(idle)), FOREIGN).await;
+    bench
+        .refuse("another node's volume", discard(&foreign(idle)), FOREIGN)
+        .await;
 }
 
 pub(crate) async fn capacity(bench: &mut Bench) {
@@ -180,10 +200,14 @@ pub(crate) async fn capacity(bench: &mut Bench) {
         parameters: map(&[(key, value)]),
         ..Default::default()
     };
-    bench.parameters(&[("provisioning", "maybe"), ("unknown", "x")], ask).await;
+    bench
+        .parameters(&[("provisioning", "maybe"), ("unknown", "x")], ask)
+        .await;
     for (what, capability) in not_capabilities() {
-        let request =
-            csi::GetCapacityRequest { volume_capabilities: vec![capability], ..Default::default() };
+        let request = csi::GetCapacityRequest {
+            volume_capabilities: vec![capability],
+            ..Default::default()
+        };
         bench.refuse(what, request, INVALID).await;
     }
     let elsewhere = csi::GetCapacityRequest {

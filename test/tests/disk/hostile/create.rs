@@ -17,11 +17,16 @@ type Create = csi::CreateVolumeRequest;
 const NODE_KEY: &str = "topology.hostloop.csi.dev/node";
 
 pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange { required_bytes, limit_bytes })
+    Some(csi::CapacityRange {
+        required_bytes,
+        limit_bytes,
+    })
 }
 
 fn topology(segments: &[(&str, &str)]) -> csi::Topology {
-    csi::Topology { segments: map(segments) }
+    csi::Topology {
+        segments: map(segments),
+    }
 }
 
 pub(crate) fn on_node(node: &str) -> csi::Topology {
@@ -30,21 +35,36 @@ pub(crate) fn on_node(node: &str) -> csi::Topology {
 
 /// A request that only its hostile part makes fail.
 fn base() -> Create {
-    Create { secrets: secrets(), ..new_volume("pvc-hostile", 32 * MIB) }
+    Create {
+        secrets: secrets(),
+        ..new_volume("pvc-hostile", 32 * MIB)
+    }
 }
 
 pub(crate) async fn create_volume(bench: &mut Bench) {
-    bench.names(|name| Create { name: name.to_owned(), ..base() }).await;
-    let with = |volume_capabilities| Create { volume_capabilities, ..base() };
+    bench
+        .names(|name| Create {
+            name: name.to_owned(),
+            ..base()
+        })
+        .await;
+    let with = |volume_capabilities| Create {
+        volume_capabilities,
+        ..base()
+    };
     let capability = |c: Option<_>| with(c.into_iter().collect());
     bench.capabilities(capability).await;
     let good = || mounted("ext4", Mode::SingleNodeWriter);
     for (what, capability) in not_capabilities() {
         let what = format!("{what} as the second");
-        bench.refuse(&what, with(vec![good(), capability]), INVALID).await;
+        bench
+            .refuse(&what, with(vec![good(), capability]), INVALID)
+            .await;
     }
     let both = with(vec![good(), raw_block(Mode::SingleNodeWriter)]);
-    bench.refuse("block and mount together", both, INVALID).await;
+    bench
+        .refuse("block and mount together", both, INVALID)
+        .await;
     sizes(bench).await;
     parameters(bench).await;
     sources(bench).await;
@@ -52,7 +72,10 @@ pub(crate) async fn create_volume(bench: &mut Bench) {
 }
 
 async fn sizes(bench: &mut Bench) {
-    let size = |required, limit| Create { capacity_range: range(required, limit), ..base() };
+    let size = |required, limit| Create {
+        capacity_range: range(required, limit),
+        ..base()
+    };
     let xfs = Create {
         volume_capabilities: vec![mounted("xfs", Mode::SingleNodeWriter)],
         ..size(1 << 20, 100 << 20)
@@ -92,11 +115,20 @@ async fn parameters(bench: &mut Bench) {
         ("readAheadKiB", "99999999999999999999"),
         ("mkfsOptions", "-N 10\0"),
     ];
-    let with = |key: &str, value: &str| Create { parameters: map(&[(key, value)]), ..base() };
+    let with = |key: &str, value: &str| Create {
+        parameters: map(&[(key, value)]),
+        ..base()
+    };
     bench.parameters(&immutable, with).await;
-    let mutable = [("unknown", "x"), ("provisioning", "maybe"), ("pool", "default")];
-    let with =
-        |key: &str, value: &str| Create { mutable_parameters: map(&[(key, value)]), ..base() };
+    let mutable = [
+        ("unknown", "x"),
+        ("provisioning", "maybe"),
+        ("pool", "default"),
+    ];
+    let with = |key: &str, value: &str| Create {
+        mutable_parameters: map(&[(key, value)]),
+        ..base()
+    };
     bench.parameters(&mutable, with).await;
     let mkfs = |fs: &str, options: &str| Create {
         parameters: map(&[("mkfsOptions", options)]),
@@ -109,24 +141,38 @@ async fn parameters(bench: &mut Bench) {
         ..new_volume("pvc-hostile", 512 * MIB)
     };
     bench.parameters(MOUNT_OPTIONS, mount).await;
-    let contradiction =
-        Create { parameters: map(&[("pool", "default"), ("kind", "nowhere")]), ..base() };
-    bench.refuse("a pool and another kind", contradiction, INVALID).await;
+    let contradiction = Create {
+        parameters: map(&[("pool", "default"), ("kind", "nowhere")]),
+        ..base()
+    };
+    bench
+        .refuse("a pool and another kind", contradiction, INVALID)
+        .await;
 }
 
 async fn sources(bench: &mut Bench) {
     let known = bench.known.clone();
     let (idle, snapshot) = (&known.idle[..], &known.snapshot[..]);
-    let from = |volume_content_source| Create { volume_content_source, ..base() };
+    let from = |volume_content_source| Create {
+        volume_content_source,
+        ..base()
+    };
     let volume = |id: &str| from(of_volume(id));
     let snap = |id: &str| from(of_snapshot(id));
     bench.ids(idle, volume, MISSING).await;
     bench.ids(snapshot, snap, MISSING).await;
     let raw = volume(&known.block);
-    let smaller = Create { capacity_range: range(8 << 20, 8 << 20), ..snap(snapshot) };
+    let smaller = Create {
+        capacity_range: range(8 << 20, 8 << 20),
+        ..snap(snapshot)
+    };
     let elsewhere = snap(&foreign(snapshot));
     let rows = [
-        ("a source of no type", from(Some(Default::default())), INVALID),
+        (
+            "a source of no type",
+            from(Some(Default::default())),
+            INVALID,
+        ),
         ("the bytes of a block device as a filesystem", raw, INVALID),
         ("a snapshot as a volume", volume(snapshot), MISSING),
         ("a volume as a snapshot", snap(idle), MISSING),
@@ -142,7 +188,10 @@ async fn topologies(bench: &mut Bench) {
         ("another node", on_node("elsewhere")),
         ("an unknown key", topology(&[("region", "moon")])),
         ("a node that is a path", on_node("../")),
-        ("this node and more", topology(&[(NODE_KEY, NODE), ("region", "moon")])),
+        (
+            "this node and more",
+            topology(&[(NODE_KEY, NODE), ("region", "moon")]),
+        ),
     ] {
         let request = Create {
             accessibility_requirements: Some(csi::TopologyRequirement {
@@ -160,7 +209,10 @@ pub(crate) async fn odd_names(bench: &mut Bench) {
     let before = bench.csi.volume_ids().await.len();
     let mut ids = Vec::new();
     for (what, name) in strings::odd_names() {
-        let request = Create { secrets: secrets(), ..new_volume(&name, 8 * MIB) };
+        let request = Create {
+            secrets: secrets(),
+            ..new_volume(&name, 8 * MIB)
+        };
         let first = bench.take(what, request.clone()).await;
         let again = bench.take(&format!("{what}, again"), request).await;
         let id = |answer: Option<csi::CreateVolumeResponse>| Some(answer?.volume?.volume_id);
@@ -172,6 +224,14 @@ pub(crate) async fn odd_names(bench: &mut Bench) {
     let names = strings::odd_names().len();
     assert_eq!(distinct, names, "every name has its own volume");
     for volume_id in ids {
-        bench.take("its ID", csi::DeleteVolumeRequest { volume_id, secrets: secrets() }).await;
+        bench
+            .take(
+                "its ID",
+                csi::DeleteVolumeRequest {
+                    volume_id,
+                    secrets: secrets(),
+                },
+            )
+            .await;
     }
 }

@@ -19,7 +19,10 @@ pub(crate) async fn snapshots(bench: &mut Bench) {
     let of = |source: &str| create(source, "hostile");
     bench.names(|name| create(idle, name)).await;
     bench.ids(idle, of, MISSING).await;
-    let unknown = csi::CreateSnapshotRequest { parameters: map(&[("unknown", "x")]), ..of(idle) };
+    let unknown = csi::CreateSnapshotRequest {
+        parameters: map(&[("unknown", "x")]),
+        ..of(idle)
+    };
     let topology = csi::CreateSnapshotRequest {
         accessibility_requirements: Some(csi::TopologyRequirement {
             requisite: vec![on_node("elsewhere")],
@@ -37,9 +40,14 @@ pub(crate) async fn snapshots(bench: &mut Bench) {
     ];
     bench.refuse_all(rows).await;
 
-    let delete =
-        |id: &str| csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), secrets: secrets() };
-    let get = |id: &str| csi::GetSnapshotRequest { snapshot_id: id.to_owned(), secrets: secrets() };
+    let delete = |id: &str| csi::DeleteSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        secrets: secrets(),
+    };
+    let get = |id: &str| csi::GetSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        secrets: secrets(),
+    };
     bench.ids(snapshot, delete, OK).await;
     bench.ids(snapshot, get, MISSING).await;
     let (missing, elsewhere) = (&missing(snapshot), &foreign(snapshot));
@@ -95,7 +103,9 @@ pub(crate) async fn groups(bench: &mut Bench) {
     };
     bench.ids(idle, |id| delete(id, &[]), OK).await;
     bench.ids(idle, |id| get(id, &[]), MISSING).await;
-    bench.not_ids(idle, |id| delete(group, &[id]), MISSING).await;
+    bench
+        .not_ids(idle, |id| delete(group, &[id]), MISSING)
+        .await;
     let member = |id: &str| get(group, &[id]);
     bench.not_ids(idle, member, MISSING).await;
     let (missing, elsewhere) = (&missing(group), &foreign(group));
@@ -134,14 +144,32 @@ pub(crate) async fn metadata(bench: &mut Bench) {
     };
     let of = |id: &str| allocated(id, 0, 0);
     bench.ids(snapshot, of, MISSING).await;
-    bench.ids(snapshot, |id| delta(id, snapshot, 0), MISSING).await;
+    bench
+        .ids(snapshot, |id| delta(id, snapshot, 0), MISSING)
+        .await;
     let target = |id: &str| delta(snapshot, id, 0);
     bench.ids(snapshot, target, MISSING).await;
     for offset in [-1, i64::MIN, i64::MAX, 1 << 40] {
         let what = &format!("offset {offset}");
-        bench.refuse(what, allocated(snapshot, offset, 0), BAD_RANGE).await;
-        bench.refuse(what, delta(snapshot, snapshot, offset), BAD_RANGE).await;
+        bench
+            .refuse(what, allocated(snapshot, offset, 0), BAD_RANGE)
+            .await;
+        bench
+            .refuse(what, delta(snapshot, snapshot, offset), BAD_RANGE)
+            .await;
     }
-    bench.refuse("negative max_results", allocated(snapshot, 0, -1), BAD_RANGE).await;
-    bench.refuse("snapshots of two volumes", target(&known.other_snapshot), INVALID).await;
+    bench
+        .refuse(
+            "negative max_results",
+            allocated(snapshot, 0, -1),
+            BAD_RANGE,
+        )
+        .await;
+    bench
+        .refuse(
+            "snapshots of two volumes",
+            target(&known.other_snapshot),
+            INVALID,
+        )
+        .await;
 }

@@ -83,7 +83,9 @@ pub(crate) async fn paths(bench: &mut Bench) {
     bench.paths(|path| unpublish(used, path), INVALID).await;
     bench.paths(|path| unstage(used, path), INVALID).await;
     bench.paths(|path| stats_request(used, path), MISSING).await;
-    bench.paths(|path| expand_request(used, path), MISSING).await;
+    bench
+        .paths(|path| expand_request(used, path), MISSING)
+        .await;
     let endless = format!("/{}", "a/".repeat(4000));
     let what = "a path longer than the kernel's";
     bench.refuse(what, stage(&endless), WRONG_PLACE).await;
@@ -102,7 +104,9 @@ pub(crate) async fn stage(bench: &mut Bench) {
     };
     bench.capabilities(capability).await;
     for (what, path) in unusable_places(&known) {
-        bench.refuse(what, stage_request(attached, &path), WRONG_PLACE).await;
+        bench
+            .refuse(what, stage_request(attached, &path), WRONG_PLACE)
+            .await;
     }
     let xfs = csi::NodeStageVolumeRequest {
         volume_capability: Some(mounted("xfs", Mode::SingleNodeMultiWriter)),
@@ -131,7 +135,9 @@ pub(crate) async fn publish(bench: &mut Bench) {
     let mut places = unusable_places(&known);
     places.push(("another volume's target", known.block_target.clone()));
     for (what, path) in places {
-        bench.refuse(what, publish_request(&known, &path), WRONG_PLACE).await;
+        bench
+            .refuse(what, publish_request(&known, &path), WRONG_PLACE)
+            .await;
     }
     let staged_at = |id: &str, path: String| csi::NodePublishVolumeRequest {
         staging_target_path: path,
@@ -212,7 +218,9 @@ pub(crate) async fn ask(bench: &mut Bench) {
         ("a foreign mount", text(&known.foreign_mount)),
         ("another volume's", known.block_target.clone()),
     ] {
-        bench.refuse(what, stats_request(used, &place), NOT_FOUND).await;
+        bench
+            .refuse(what, stats_request(used, &place), NOT_FOUND)
+            .await;
         let larger = csi::NodeExpandVolumeRequest {
             capacity_range: at_least(64 * MIB),
             ..expand_request(used, &place)
@@ -266,12 +274,16 @@ pub(crate) async fn inline(bench: &mut Bench) {
         bench.parameters(INLINE_ATTRIBUTES, with).await;
     }
     for size in INLINE_SIZES {
-        bench.refuse(size, inline(&id, "ext4", &[("size", size)]), OUT_OF_RANGE).await;
+        bench
+            .refuse(size, inline(&id, "ext4", &[("size", size)]), OUT_OF_RANGE)
+            .await;
     }
     let mut not_ids = not_ids(&id);
     not_ids.retain(|(_, id)| id.starts_with("csi-"));
     for (what, id) in not_ids {
-        bench.refuse(what, inline(&id, "ext4", &[("size", "32Mi")]), MISSING).await;
+        bench
+            .refuse(what, inline(&id, "ext4", &[("size", "32Mi")]), MISSING)
+            .await;
     }
 }
 
@@ -307,7 +319,9 @@ pub(crate) async fn odd_paths(bench: &mut Bench) {
         volume_context: context,
         ..publish_request(&known, target)
     };
-    bench.take("a path through a symlink", publish(context)).await;
+    bench
+        .take("a path through a symlink", publish(context))
+        .await;
     // Tokens are new at every republish: the call is the same.
     let fresh = map(&[("csi.storage.k8s.io/serviceAccount.tokens", "fresh")]);
     bench.take("other tokens", publish(fresh)).await;

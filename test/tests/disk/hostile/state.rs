@@ -22,10 +22,15 @@ pub(crate) fn look(scratch: &Path, trees: &[&Path]) -> State {
     let devices = loops::beneath(scratch);
     let attached: Vec<_> = devices.iter().map(|l| l.backing_inode).collect();
     for tree in trees {
-        let device = std::fs::symlink_metadata(tree).expect("the tree is there").dev();
+        let device = std::fs::symlink_metadata(tree)
+            .expect("the tree is there")
+            .dev();
         walk(tree, device, &attached, &mut state);
     }
-    for (n, mount) in mount_points(&mountinfo("self"), scratch).into_iter().enumerate() {
+    for (n, mount) in mount_points(&mountinfo("self"), scratch)
+        .into_iter()
+        .enumerate()
+    {
         state.insert(format!("mount {n}"), mount.display().to_string());
     }
     for device in devices {
@@ -41,7 +46,12 @@ fn walk(path: &Path, device: u64, attached: &[u64], state: &mut State) {
     if meta.dev() != device {
         return;
     }
-    let mut line = format!("mode {:o} length {} owner {}", meta.mode(), meta.len(), meta.uid());
+    let mut line = format!(
+        "mode {:o} length {} owner {}",
+        meta.mode(),
+        meta.len(),
+        meta.uid()
+    );
     if meta.is_symlink() {
         let to = std::fs::read_link(path).expect("it is a symlink");
         line += &format!(" to {}", to.display());

@@ -129,7 +129,10 @@ pub(crate) fn not_paths() -> Vec<(&'static str, String)> {
 /// Capabilities that are none.
 pub(crate) fn not_capabilities() -> Vec<(&'static str, csi::VolumeCapability)> {
     let plain = || mounted("ext4", Mode::SingleNodeWriter);
-    let mode = |mode| csi::VolumeCapability { access_mode: Some(AccessMode { mode }), ..plain() };
+    let mode = |mode| csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode }),
+        ..plain()
+    };
     let fs = |fs| mounted(fs, Mode::SingleNodeWriter);
     let mount = |mount_flags, group: &str| csi::VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume {
@@ -141,8 +144,14 @@ pub(crate) fn not_capabilities() -> Vec<(&'static str, csi::VolumeCapability)> {
     };
     let flag = |flag: &str| mount(vec![flag.to_owned()], "");
     let group = |group| mount(Vec::new(), group);
-    let no_mode = csi::VolumeCapability { access_mode: None, ..plain() };
-    let no_type = csi::VolumeCapability { access_type: None, ..plain() };
+    let no_mode = csi::VolumeCapability {
+        access_mode: None,
+        ..plain()
+    };
+    let no_type = csi::VolumeCapability {
+        access_type: None,
+        ..plain()
+    };
     vec![
         ("an empty capability", csi::VolumeCapability::default()),
         ("no access mode", no_mode),

@@ -38,11 +38,17 @@ impl Rig {
     fn new(collector: &Collector, limit: usize, pace: Pace) -> Rig {
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Lines(log.clone());
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || lines.clone()).finish();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || lines.clone())
+            .finish();
         let _log = tracing::subscriber::set_default(subscriber);
 
-        let process = Process { process: "node".into(), node: None, version: "1".into() };
+        let process = Process {
+            process: "node".into(),
+            node: None,
+            version: "1".into(),
+        };
         let environment = Environment::read(|name| {
             (name == "OTEL_EXPORTER_OTLP_HEADERS").then(|| "authorization=token".to_owned())
         });
@@ -55,10 +61,19 @@ impl Rig {
             let ring = ring.clone();
             async move {
                 let stopped = async { drop(stopped.await) };
-                Follower::new(exporter, &ring, pace).run_until(stopped).await;
+                Follower::new(exporter, &ring, pace)
+                    .run_until(stopped)
+                    .await;
             }
         });
-        Rig { ring, dropped, stop, running, log, _log }
+        Rig {
+            ring,
+            dropped,
+            stop,
+            running,
+            log,
+            _log,
+        }
     }
 
     fn push(&self, about: &str) {
@@ -73,7 +88,10 @@ impl Rig {
     fn log(&self, message: &str) -> Vec<String> {
         let log = self.log.lock();
         let text = String::from_utf8_lossy(&log);
-        text.lines().filter(|line| line.contains(message)).map(str::to_owned).collect()
+        text.lines()
+            .filter(|line| line.contains(message))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Waits for these numbers of lines that the export failed and that it goes on.
@@ -130,11 +148,17 @@ async fn the_collector_gets_each_event_once() {
     for number in 0..500 {
         rig.push(&number.to_string());
     }
-    let received = collector.until(|received| received.spans.len() >= 500).await.unwrap();
+    let received = collector
+        .until(|received| received.spans.len() >= 500)
+        .await
+        .unwrap();
     assert_eq!(abouts(&received), numbers(0..500));
     assert!(received.requests < 20, "{} requests", received.requests);
     assert_eq!(received.headers.get("authorization").unwrap(), "token");
-    assert_eq!(attribute(&received.resource, "service.name").as_deref(), Some("hostloop"));
+    assert_eq!(
+        attribute(&received.resource, "service.name").as_deref(),
+        Some("hostloop")
+    );
     // The last events, when the process stops.
     rig.push("last");
     let dropped = rig.dropped.clone();
@@ -153,7 +177,10 @@ async fn a_collector_that_comes_back_gets_what_the_ring_still_has() {
         sleep(Duration::from_millis(10)).await;
     }
     collector.resume().unwrap();
-    let received = collector.until(|received| received.spans.len() >= 10).await.unwrap();
+    let received = collector
+        .until(|received| received.spans.len() >= 10)
+        .await
+        .unwrap();
     assert_eq!(abouts(&received), numbers(0..10));
 
     rig.logged(1, 1).await;
@@ -163,7 +190,10 @@ async fn a_collector_that_comes_back_gets_what_the_ring_still_has() {
     rig.push("10");
     sleep(Duration::from_millis(100)).await;
     collector.resume().unwrap();
-    let received = collector.until(|received| received.spans.len() >= 11).await.unwrap();
+    let received = collector
+        .until(|received| received.spans.len() >= 11)
+        .await
+        .unwrap();
     assert_eq!(abouts(&received), numbers(0..11));
     rig.logged(2, 2).await;
     assert_eq!(rig.dropped.count(), 0);
@@ -189,11 +219,21 @@ async fn events_of_a_long_outage_are_dropped_and_counted() {
     let received = collector.until(last).await.unwrap();
     // Each call has two events, and the first one may be gone alone.
     let lost = 10_000 - rig.dropped.count() as usize;
-    assert!(received.spans.len().abs_diff(lost / 2) <= 1, "{} of {lost}", received.spans.len());
-    assert!(rig.dropped.count() > 1000, "the ring is smaller than what was sent");
+    assert!(
+        received.spans.len().abs_diff(lost / 2) <= 1,
+        "{} of {lost}",
+        received.spans.len()
+    );
+    assert!(
+        rig.dropped.count() > 1000,
+        "the ring is smaller than what was sent"
+    );
     rig.logged(1, 1).await;
     let again = rig.log(AGAIN);
-    assert!(again[0].contains(&format!("dropped={}", rig.dropped.count())), "{again:?}");
+    assert!(
+        again[0].contains(&format!("dropped={}", rig.dropped.count())),
+        "{again:?}"
+    );
     rig.end().await;
 }
 
@@ -201,19 +241,32 @@ async fn events_of_a_long_outage_are_dropped_and_counted() {
 async fn a_slow_collector_delays_no_caller() {
     let collector = Collector::start().unwrap();
     collector.answer(Answer::After(2 * PATIENCE));
-    let pace = Pace { request: Duration::from_millis(300), ..QUICK };
+    let pace = Pace {
+        request: Duration::from_millis(300),
+        ..QUICK
+    };
     let rig = Rig::new(&collector, 64 << 10, pace);
     rig.push("first");
-    collector.until(|received| received.requests == 1).await.unwrap();
+    collector
+        .until(|received| received.requests == 1)
+        .await
+        .unwrap();
     let started = Instant::now();
     for number in 0..5000 {
         rig.push(&number.to_string());
     }
     assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
     // A request without an answer ends, and the same events come again.
-    collector.until(|received| received.requests >= 3).await.unwrap();
+    collector
+        .until(|received| received.requests >= 3)
+        .await
+        .unwrap();
     assert_eq!(rig.log(NOT).len(), 1, "{:?}", rig.log(NOT));
-    assert!(rig.log(NOT)[0].contains("no answer in time"), "{:?}", rig.log(NOT));
+    assert!(
+        rig.log(NOT)[0].contains("no answer in time"),
+        "{:?}",
+        rig.log(NOT)
+    );
     assert!(rig.dropped.count() > 0);
     collector.answer(Answer::Accept);
     let last = |received: &Received| abouts(received).last().is_some_and(|about| about == "4999");
@@ -224,9 +277,21 @@ async fn a_slow_collector_delays_no_caller() {
 #[tokio::test]
 async fn refused_spans_are_dropped_and_the_next_ones_come() {
     let refusals = [
-        (Answer::Fail(Status::invalid_argument("bad span")), "bad span", 0),
-        (Answer::Fail(Status::unauthenticated("who are you")), "who are you", 0),
-        (Answer::Fail(Status::resource_exhausted("too large")), "too large", 0),
+        (
+            Answer::Fail(Status::invalid_argument("bad span")),
+            "bad span",
+            0,
+        ),
+        (
+            Answer::Fail(Status::unauthenticated("who are you")),
+            "who are you",
+            0,
+        ),
+        (
+            Answer::Fail(Status::resource_exhausted("too large")),
+            "too large",
+            0,
+        ),
         // Taken by the collector that says so.
         (Answer::Reject(1), "as the test says", 1),
     ];
@@ -240,7 +305,11 @@ async fn refused_spans_are_dropped_and_the_next_ones_come() {
         rig.push("next");
         let next = |received: &Received| abouts(received).last().is_some_and(|last| last == "next");
         let received = collector.until(next).await.unwrap();
-        assert_eq!((rig.dropped.count(), received.spans.len()), (1, 1 + taken), "{reason}");
+        assert_eq!(
+            (rig.dropped.count(), received.spans.len()),
+            (1, 1 + taken),
+            "{reason}"
+        );
         assert!(rig.log(NOT)[0].contains(reason), "{:?}", rig.log(NOT));
         rig.end().await;
     }
@@ -249,22 +318,38 @@ async fn refused_spans_are_dropped_and_the_next_ones_come() {
 #[tokio::test]
 async fn a_failing_collector_does_not_fill_the_log() {
     let collector = Collector::start().unwrap();
-    let pace = Pace { warning: Duration::from_secs(60), ..QUICK };
+    let pace = Pace {
+        warning: Duration::from_secs(60),
+        ..QUICK
+    };
     let rig = Rig::new(&collector, 1 << 20, pace);
     for round in 0..5 {
         for (answer, about) in [
-            (Answer::Fail(Status::internal("broken")), format!("{round} fails")),
+            (
+                Answer::Fail(Status::internal("broken")),
+                format!("{round} fails"),
+            ),
             (Answer::Accept, format!("{round} comes")),
         ] {
             collector.answer(answer);
             let requests = collector.received().requests;
             rig.push(&about);
-            collector.until(|received| received.requests > requests).await.unwrap();
+            collector
+                .until(|received| received.requests > requests)
+                .await
+                .unwrap();
             eventually(|| rig.dropped.count() == round + 1).await;
         }
     }
     rig.logged(1, 1).await;
-    assert_eq!((rig.log(NOT).len(), rig.log(AGAIN).len(), rig.dropped.count()), (1, 1, 5));
+    assert_eq!(
+        (
+            rig.log(NOT).len(),
+            rig.log(AGAIN).len(),
+            rig.dropped.count()
+        ),
+        (1, 1, 5)
+    );
     rig.end().await;
 }
 
@@ -272,7 +357,11 @@ async fn a_failing_collector_does_not_fill_the_log() {
 async fn the_end_waits_for_no_collector_that_is_away() {
     let mut collector = Collector::start().unwrap();
     collector.stop();
-    let pace = Pace { first_retry: 2 * PATIENCE, end: 2 * PATIENCE, ..QUICK };
+    let pace = Pace {
+        first_retry: 2 * PATIENCE,
+        end: 2 * PATIENCE,
+        ..QUICK
+    };
     let rig = Rig::new(&collector, 1 << 20, pace);
     rig.push("1");
     rig.logged(1, 0).await;
@@ -290,7 +379,10 @@ fn which_failures_may_pass() {
         (Status::aborted(""), true),
         (Status::data_loss(""), true),
         (Status::resource_exhausted(""), false),
-        (Status::with_details(Code::ResourceExhausted, "", b"later".as_slice().into()), true),
+        (
+            Status::with_details(Code::ResourceExhausted, "", b"later".as_slice().into()),
+            true,
+        ),
         (Status::invalid_argument(""), false),
         (Status::unimplemented(""), false),
         (Status::unauthenticated(""), false),

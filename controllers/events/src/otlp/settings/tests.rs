@@ -12,7 +12,10 @@ fn environment(headers: &str, attributes: &str) -> Environment {
 fn addresses() {
     for (word, address) in [
         ("http://collector:4317", "http://collector:4317"),
-        ("http://collector.observability.svc:4317/", "http://collector.observability.svc:4317"),
+        (
+            "http://collector.observability.svc:4317/",
+            "http://collector.observability.svc:4317",
+        ),
         ("HTTP://otlp.example.com:80", "http://otlp.example.com:80"),
         ("http://[::1]:4317", "http://[::1]:4317"),
         ("http://10.0.0.1:4317", "http://10.0.0.1:4317"),
@@ -49,7 +52,10 @@ fn headers_of_the_environment() {
     let headers = headers.unwrap();
     assert_eq!(headers.get("authorization").unwrap(), "Basic a==");
     assert!(headers.get("authorization").unwrap().is_sensitive());
-    assert_eq!((headers.get("x-tenant").unwrap(), headers.len()), (&"a=b".parse().unwrap(), 2));
+    assert_eq!(
+        (headers.get("x-tenant").unwrap(), headers.len()),
+        (&"a=b".parse().unwrap(), 2)
+    );
     assert!(environment("", "").headers().unwrap().is_empty());
     for (text, reason) in [
         ("secret", "entry 1 is not NAME=VALUE"),
@@ -60,15 +66,21 @@ fn headers_of_the_environment() {
         ("key-bin=secret", "entry 1 is not a header"),
     ] {
         let error = environment(text, "").headers().unwrap_err().to_string();
-        assert!(error.starts_with(HEADERS) && error.contains(reason), "{text}: {error}");
+        assert!(
+            error.starts_with(HEADERS) && error.contains(reason),
+            "{text}: {error}"
+        );
         assert!(!error.contains("secret"), "{error}");
     }
 }
 
 #[test]
 fn the_resource_is_this_start_of_the_process() {
-    let mut process =
-        Process { process: "node".into(), node: Some("n1".into()), version: "1.2".into() };
+    let mut process = Process {
+        process: "node".into(),
+        node: Some("n1".into()),
+        version: "1.2".into(),
+    };
     let own = [
         attribute("service.name", "hostloop"),
         attribute("service.version", "1.2"),

@@ -10,8 +10,11 @@ use crate::api::pvc::{self, ClaimContext};
 use crate::api::scope::{SELECTED_NODE, Scope};
 
 /// For each key, every value in these tests, and values that no node has.
-const UNIVERSE: [(&str, &[&str]); 3] =
-    [("rack", &["1", "2", "9"]), ("site", &["x", "9"]), ("zone", &["a", "b", "c", "9"])];
+const UNIVERSE: [(&str, &[&str]); 3] = [
+    ("rack", &["1", "2", "9"]),
+    ("site", &["x", "9"]),
+    ("zone", &["a", "b", "c", "9"]),
+];
 
 const ALLOWED: [(&str, &[&str]); 7] = [
     ("none", &[]),
@@ -19,7 +22,10 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("two keys", &["zone=b rack=1"]),
     ("a cross product", &["zone=a|b rack=1|2"]),
     ("two terms", &["zone=a", "zone=b rack=1|2"]),
-    ("terms that overlap", &["zone=b rack=1", "zone=b|b", "zone=b rack=1|2"]),
+    (
+        "terms that overlap",
+        &["zone=b rack=1", "zone=b|b", "zone=b rack=1|2"],
+    ),
     ("where no node is", &["site=x"]),
 ];
 
@@ -33,7 +39,10 @@ fn clusters() -> [(&'static str, Vec<NodeTopology>); 3] {
         place("n3", "zone=b rack=1"),
         place("n4", "zone=b rack=1"),
         place("far", "zone=c rack=2"),
-        NodeTopology { is_registered: false, ..place_with("fresh", "zone=a rack=1", &[]) },
+        NodeTopology {
+            is_registered: false,
+            ..place_with("fresh", "zone=a rack=1", &[])
+        },
     ];
     let mut mixed = uniform.clone();
     mixed.extend([
@@ -155,7 +164,11 @@ impl Case<'_> {
     }
 
     fn is_due(&self) -> bool {
-        let mode = if self.delayed { "WaitForFirstConsumer" } else { "Immediate" };
+        let mode = if self.delayed {
+            "WaitForFirstConsumer"
+        } else {
+            "Immediate"
+        };
         let class =
             json!({"metadata": {"name": "c"}, "provisioner": "d", "volumeBindingMode": mode});
         let class: StorageClass = serde_json::from_value(class).expect("a class");
@@ -165,7 +178,11 @@ impl Case<'_> {
         }
         let claim = json!({"metadata": {"name": "data-web-1", "annotations": annotations}});
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).expect("a claim");
-        let standing = ClaimContext { driver: "d", scope: &Scope::Cluster, leads: true };
+        let standing = ClaimContext {
+            driver: "d",
+            scope: &Scope::Cluster,
+            leads: true,
+        };
         pvc::is_due(&claim, &class, standing)
     }
 
@@ -197,12 +214,18 @@ fn check(case: &Case<'_>, made: &TopologyRequirement, claim: &str, what: &str) {
     // All keys and values in these tests have the same length, so the text order is the segment
     // order.
     let rank = |place: &Segment| (place.len(), shown(place));
-    let rising = requisite.windows(2).all(|two| rank(&two[0]) < rank(&two[1]));
+    let rising = requisite
+        .windows(2)
+        .all(|two| rank(&two[0]) < rank(&two[1]));
     assert!(rising, "sorted, and none twice: {what}: {requisite:?}");
     let at = requisite.iter().position(|place| *place == preferred[0]);
     let at = at.unwrap_or_else(|| panic!("{what}: {preferred:?} is not of {requisite:?}"));
     let (tail, head) = (&requisite[at..], &requisite[..at]);
-    assert_eq!(preferred, [tail, head].concat(), "{what}: turned, and no more");
+    assert_eq!(
+        preferred,
+        [tail, head].concat(),
+        "{what}: turned, and no more"
+    );
     match case.node() {
         Some((node, _)) => {
             let first = requisite.iter().position(|place| says(node, place));
@@ -274,7 +297,10 @@ fn replicas_go_round_wherever_nothing_is_selected() {
             let first = |ordinal: usize| {
                 let made = case.made(&format!("data-web-{ordinal}")).expect("nodes");
                 let made = made.expect("a requirement");
-                let at = made.requisite.iter().position(|one| *one == made.preferred[0]);
+                let at = made
+                    .requisite
+                    .iter()
+                    .position(|one| *one == made.preferred[0]);
                 (at.expect("one of them"), made.requisite.len())
             };
             for ordinal in 0..12 {

@@ -13,7 +13,10 @@ fn keep<K: Resource>(form: &mut Encoding<K>, object: &Arc<K>) -> StoredObject<K>
 
 /// A typical claim, before and after it is bound.
 fn claim(number: u64, bound: bool) -> Arc<PersistentVolumeClaim> {
-    let uid = format!("0c4f{number:04x}-5a31-4f0b-9d{number:02x}-{:012x}", number * 77);
+    let uid = format!(
+        "0c4f{number:04x}-5a31-4f0b-9d{number:02x}-{:012x}",
+        number * 77
+    );
     let mut claim = json!({
         "metadata": {
             "name": format!("data-{number}"), "namespace": "default", "uid": uid,

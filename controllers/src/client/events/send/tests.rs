@@ -46,7 +46,10 @@ async fn a_repeated_event_is_counted() {
     {
         let found = &happened[number];
         let count = format!("\"count\":{count}");
-        assert!(found.starts_with(request) && found.contains(&count), "{found}");
+        assert!(
+            found.starts_with(request) && found.contains(&count),
+            "{found}"
+        );
     }
     assert_eq!(happened.len(), 4);
     let event = api.get("events/a.00001").expect("an event");
@@ -61,7 +64,12 @@ async fn a_shared_event_is_created_once() {
         let claim = claim();
         let lost = send(&api, CancellationToken::new(), |events| {
             events.once(&claim, Kind::Warning, "Refused", "no such pool".to_owned());
-            events.once(&claim, Kind::Warning, "Refused", format!("other {}", node / 2));
+            events.once(
+                &claim,
+                Kind::Warning,
+                "Refused",
+                format!("other {}", node / 2),
+            );
             events.once(&claim, Kind::Normal, "AllPodsOnOneNode", "n1".to_owned());
         });
         assert_eq!(lost.await, 0);
@@ -158,9 +166,11 @@ async fn what_overflows_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
-    for (each, expected) in
-        [(Duration::from_millis(10), 40..=40), (HURRY / 10, 10..=11), (2 * HURRY, 1..=1)]
-    {
+    for (each, expected) in [
+        (Duration::from_millis(10), 40..=40),
+        (HURRY / 10, 10..=11),
+        (2 * HURRY, 1..=1),
+    ] {
         let api = FakeApi::default();
         api.fault(&[], "events", None, Fault::Delay(each));
         let stop = CancellationToken::new();

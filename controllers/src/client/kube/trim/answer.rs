@@ -28,7 +28,10 @@ impl<S> Layer<S> for Trim {
     type Service = Trimming<S>;
 
     fn layer(&self, inner: S) -> Trimming<S> {
-        Trimming { inner, kinds: self.0 }
+        Trimming {
+            inner,
+            kinds: self.0,
+        }
     }
 }
 
@@ -67,7 +70,11 @@ where
         let uri = request.uri();
         let (plural, verb) = resource_and_verb(request.method().as_str(), uri.path(), uri.query());
         let kind = self.kinds.iter().find(|kind| kind.plural == plural);
-        let kind = request.extensions().get().map(|TrimTo(kind)| *kind).or(kind);
+        let kind = request
+            .extensions()
+            .get()
+            .map(|TrimTo(kind)| *kind)
+            .or(kind);
         let answer_kind = match verb {
             "list" => AnswerKind::List,
             "watch" => AnswerKind::Watch,
@@ -107,7 +114,9 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for TrimmedBody<B> {
             let (Some(trimmer), Some(Ok(frame))) = (&mut self.trimmer, &polled) else {
                 return Poll::Ready(polled);
             };
-            let Some(data) = frame.data_ref() else { return Poll::Ready(polled) };
+            let Some(data) = frame.data_ref() else {
+                return Poll::Ready(polled);
+            };
             let mut kept = Vec::new();
             trimmer.push(data, &mut kept);
             if !kept.is_empty() {

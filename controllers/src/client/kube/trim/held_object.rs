@@ -29,7 +29,14 @@ pub(super) struct HeldObject {
 impl HeldObject {
     pub(super) fn new(kind: &'static KeptFields, depth: usize) -> Self {
         let (json, identity) = (Vec::new(), Vec::new());
-        HeldObject { kind, depth, json, size: 0, identity, in_identity: false }
+        HeldObject {
+            kind,
+            depth,
+            json,
+            size: 0,
+            identity,
+            in_identity: false,
+        }
     }
 
     pub(super) fn depth(&self) -> usize {
@@ -54,7 +61,10 @@ impl HeldObject {
         if self.is_too_large() {
             return;
         }
-        let values = bytes.iter().filter(|byte| matches!(byte, b',' | b':' | b'{' | b'[')).count();
+        let values = bytes
+            .iter()
+            .filter(|byte| matches!(byte, b',' | b':' | b'{' | b'['))
+            .count();
         self.size += bytes.len() + values * VALUE;
         if self.is_too_large() {
             self.json = Vec::new();
@@ -66,7 +76,8 @@ impl HeldObject {
     /// The value of a member of the metadata begins.
     pub(super) fn identity_begins(&mut self, key: &[u8]) {
         if let Some(name) = IDENTITY.iter().find(|name| name.as_bytes() == key) {
-            self.identity.extend_from_slice(format!("\"{name}\":").as_bytes());
+            self.identity
+                .extend_from_slice(format!("\"{name}\":").as_bytes());
             self.in_identity = true;
         }
     }

@@ -12,21 +12,34 @@ const MEMBERS: &[(&str, Keep)] = &[
             ("uid", Keep::Whole),
             ("resourceVersion", Keep::Whole),
             ("finalizers", Keep::Whole),
-            ("annotations", Keep::Members(&[("kept.example/a", Keep::Whole)])),
+            (
+                "annotations",
+                Keep::Members(&[("kept.example/a", Keep::Whole)]),
+            ),
         ]),
     ),
     (
         "spec",
         Keep::Members(&[
             ("whole", Keep::Whole),
-            ("list", Keep::Members(&[("name", Keep::Whole), ("empty", Keep::Members(&[]))])),
+            (
+                "list",
+                Keep::Members(&[("name", Keep::Whole), ("empty", Keep::Members(&[]))]),
+            ),
         ]),
     ),
 ];
 
-const SMALL: KeptFields =
-    KeptFields { plural: "things", members: MEMBERS, max: 2000, blank: r#","spec":{"whole":0}"# };
-const ANY_SIZE: KeptFields = KeptFields { max: usize::MAX, ..SMALL };
+const SMALL: KeptFields = KeptFields {
+    plural: "things",
+    members: MEMBERS,
+    max: 2000,
+    blank: r#","spec":{"whole":0}"#,
+};
+const ANY_SIZE: KeptFields = KeptFields {
+    max: usize::MAX,
+    ..SMALL
+};
 
 /// The answer after trimming, in pieces of these sizes, again and again.
 fn trimmed(kind: &'static KeptFields, answer: AnswerKind, json: &[u8], sizes: &[usize]) -> Vec<u8> {
@@ -46,7 +59,11 @@ fn trimmed(kind: &'static KeptFields, answer: AnswerKind, json: &[u8], sizes: &[
 fn text(kind: &'static KeptFields, answer: AnswerKind, json: &str) -> String {
     let whole = trimmed(kind, answer, json.as_bytes(), &[json.len().max(1)]);
     let bytewise = trimmed(kind, answer, json.as_bytes(), &[1]);
-    assert_eq!(String::from_utf8_lossy(&whole), String::from_utf8_lossy(&bytewise), "{json}");
+    assert_eq!(
+        String::from_utf8_lossy(&whole),
+        String::from_utf8_lossy(&bytewise),
+        "{json}"
+    );
     String::from_utf8(whole).expect("text")
 }
 
@@ -107,7 +124,12 @@ fn answers_lose_what_is_not_kept() {
                 r#""items":[{"metadata":{"name":"a"}},{"metadata":{}}]}"#
             ),
         ),
-        ("a list without objects", List, r#"{"items":null}"#, r#"{"items":null}"#),
+        (
+            "a list without objects",
+            List,
+            r#"{"items":null}"#,
+            r#"{"items":null}"#,
+        ),
         (
             "events",
             Watch,
@@ -153,9 +175,15 @@ fn what_is_too_large_is_only_named() {
         let kept = text(&SMALL, AnswerKind::List, &list.to_string());
         let kept: Value = serde_json::from_str(&kept).expect("JSON");
         let names: Vec<_> = kept["items"].as_array().expect("a list").iter().collect();
-        let [a, b, c] = names[..] else { panic!("{what}: {names:?}") };
+        let [a, b, c] = names[..] else {
+            panic!("{what}: {names:?}")
+        };
         let left_out = |one: &Value| one["metadata"]["annotations"].get(LEFT_OUT).is_some();
-        assert_eq!([a, b, c].map(left_out), [false, is_left_out, false], "{what}");
+        assert_eq!(
+            [a, b, c].map(left_out),
+            [false, is_left_out, false],
+            "{what}"
+        );
         for (member, expected) in [("name", "b"), ("namespace", "ns"), ("uid", "u")] {
             assert_eq!(b["metadata"][member], expected, "{what}");
         }

@@ -28,7 +28,11 @@ fn shown(decision: Result<Decision, Error>) -> String {
         Type::Volume(one) => one.volume_id,
     });
     let required = request.accessibility_requirements.unwrap_or_default();
-    let zones: Vec<_> = required.requisite.iter().map(|one| &*one.segments["zone"]).collect();
+    let zones: Vec<_> = required
+        .requisite
+        .iter()
+        .map(|one| &*one.segments["zone"])
+        .collect();
     let kept = creation.protects_source && source.is_some();
     format!("create {source:?} {kept} {}", zones.join(" "))
 }
@@ -39,7 +43,10 @@ async fn decisions() {
     let driver = able_driver();
     let pools = Pools::default();
     let [lenient, strict] = [false, true].map(|strict_topology| Settings {
-        options: Options { strict_topology, ..crate::testing::options() },
+        options: Options {
+            strict_topology,
+            ..crate::testing::options()
+        },
         ..settings()
     });
     let (all, n1) = (Scope::Cluster, node("n1"));
@@ -92,7 +99,11 @@ async fn decisions() {
             last: last.map(|last| Arc::new(last.plan.clone())),
         };
         let inputs = Inputs {
-            source: if is("source") { objects.clone() } else { SourceObjects::default() },
+            source: if is("source") {
+                objects.clone()
+            } else {
+                SourceObjects::default()
+            },
             nodes: match (is("on-n1"), is("moved")) {
                 (true, _) => vec![in_zone("n1", "n1")],
                 (_, true) => vec![in_zone("n1", "x")],
@@ -133,7 +144,13 @@ async fn decisions() {
         ("another leads", of("d"), "follows", None, "Nothing"),
         ("no node", of("d"), "on-n1", None, "Nothing"),
         ("another node", on("n2"), "on-n1", None, "Nothing"),
-        ("this node", on("n1"), "on-n1 follows", None, "create None false n1"),
+        (
+            "this node",
+            on("n1"),
+            "on-n1 follows",
+            None,
+            "create None false n1",
+        ),
         ("another class", of("d"), "other-class", None, "Nothing"),
         ("no class", of("d"), "no-class", None, no_class),
         ("late, without a node", of("d"), "late", None, "Nothing"),
@@ -153,10 +170,28 @@ async fn decisions() {
         ("a selector", selector(), "", None, no_selector),
         ("no attributes class", gold(), "", None, no_attributes),
         ("a missing source", clone(), "", None, no_source),
-        ("a clone", clone(), "source", None, "create Some(\"old\") true a b"),
-        ("a source deleted while running", clone(), "", cloned, "create Some(\"old\") false a b"),
+        (
+            "a clone",
+            clone(),
+            "source",
+            None,
+            "create Some(\"old\") true a b",
+        ),
+        (
+            "a source deleted while running",
+            clone(),
+            "",
+            cloned,
+            "create Some(\"old\") false a b",
+        ),
         ("strict", on("n1"), "strict", None, "create None false a"),
-        ("strict, running, the node moved", on("n1"), "strict moved", first, "create None false a"),
+        (
+            "strict, running, the node moved",
+            on("n1"),
+            "strict moved",
+            first,
+            "create None false a",
+        ),
     ] {
         let text = shown(decided(&claim, words, last));
         let fits = match expected.starts_with("create") {

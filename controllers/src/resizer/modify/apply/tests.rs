@@ -81,7 +81,11 @@ async fn a_modification_is_recorded_before_and_after_the_call() {
         ("iops", "b"),
     ];
     let parameters = request.mutable_parameters.iter();
-    assert!(parameters.map(|(key, value)| (&**key, &**value)).eq(expected));
+    assert!(
+        parameters
+            .map(|(key, value)| (&**key, &**value))
+            .eq(expected)
+    );
     rig.wrote_in_order();
     assert_eq!(rig.volume()["spec"]["volumeAttributesClassName"], "b");
     let status = json!({

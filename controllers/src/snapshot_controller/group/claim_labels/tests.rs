@@ -34,14 +34,22 @@ impl ClaimLabels {
 
     /// The claims of a namespace with this label; all for an empty one.
     async fn selected(&self, namespace: &str, app: &str) -> Vec<String> {
-        let labels = if app.is_empty() { json!({}) } else { json!({"app": app}) };
-        self.fitting(namespace, json!({"matchLabels": labels})).await
+        let labels = if app.is_empty() {
+            json!({})
+        } else {
+            json!({"app": app})
+        };
+        self.fitting(namespace, json!({"matchLabels": labels}))
+            .await
     }
 
     /// The namespaces with an index, and the number of all entries.
     fn indexed(&self) -> (Vec<String>, usize) {
         let indexes = self.indexes.lock();
-        let known = indexes.namespaces.iter().filter(|(_, known)| known.entries.is_some());
+        let known = indexes
+            .namespaces
+            .iter()
+            .filter(|(_, known)| known.entries.is_some());
         let mut namespaces: Vec<_> = known.map(|(name, _)| name.clone()).collect();
         namespaces.sort();
         let entries: usize = indexes.namespaces.values().map(Namespace::len).sum();
@@ -71,7 +79,11 @@ async fn claims_by_their_labels() {
         ("other", "", &["f"]),
         ("empty", "", &[]),
     ] {
-        assert_eq!(labels.selected(namespace, app).await, expected, "{app} in {namespace}");
+        assert_eq!(
+            labels.selected(namespace, app).await,
+            expected,
+            "{app} in {namespace}"
+        );
     }
     // From now on, they follow the claims.
     labels.stores("team", "d", "new", "Bound", 2);
@@ -122,7 +134,9 @@ async fn selectors_of_every_kind() {
     }
     labels.claims.apply_write(read(json!({"metadata": {
         "namespace": "team", "name": "none", "uid": "none", "resourceVersion": "1"}})));
-    let many: BTreeMap<_, _> = (0..=MAX_LABELS).map(|number| (format!("l{number}"), "")).collect();
+    let many: BTreeMap<_, _> = (0..=MAX_LABELS)
+        .map(|number| (format!("l{number}"), ""))
+        .collect();
     let many = with(json!({"app": "db"}), json!(many));
     labels.claims.apply_write(read(json!({
         "metadata": {"namespace": "team", "name": "many", "uid": "many", "resourceVersion": "1",
@@ -132,7 +146,10 @@ async fn selectors_of_every_kind() {
         let expression = json!({"key": "app", "operator": operator, "values": values});
         json!({"matchExpressions": [expression]})
     };
-    let both = with(expressions("NotIn", &["web"]), json!({"matchLabels": {"l3": ""}}));
+    let both = with(
+        expressions("NotIn", &["web"]),
+        json!({"matchLabels": {"l3": ""}}),
+    );
     for (selector, expected) in [
         (expressions("In", &["db"]), &["a", "c", "many"][..]),
         (expressions("In", &["web", "db"]), &["a", "b", "c", "many"]),
@@ -144,7 +161,11 @@ async fn selectors_of_every_kind() {
         (json!({"matchLabels": {"app": "db", "l3": ""}}), &["many"]),
         (both, &["many"]),
     ] {
-        assert_eq!(labels.fitting("team", selector.clone()).await, expected, "{selector}");
+        assert_eq!(
+            labels.fitting("team", selector.clone()).await,
+            expected,
+            "{selector}"
+        );
     }
 }
 
@@ -155,12 +176,25 @@ fn labels_that_selectors_require() {
     for (selector, expected) in [
         (json!({}), None),
         (json!({"matchLabels": {}}), None),
-        (json!({"matchLabels": {"a": "1", "b": "2"}}), Some(("a", vec!["1"]))),
+        (
+            json!({"matchLabels": {"a": "1", "b": "2"}}),
+            Some(("a", vec!["1"])),
+        ),
         (json!({"matchExpressions": [exists]}), None),
-        (json!({"matchExpressions": [exists, within]}), Some(("a", vec!["1", "2"]))),
-        (json!({"matchLabels": {"c": ""}, "matchExpressions": [within]}), Some(("c", vec![""]))),
+        (
+            json!({"matchExpressions": [exists, within]}),
+            Some(("a", vec!["1", "2"])),
+        ),
+        (
+            json!({"matchLabels": {"c": ""}, "matchExpressions": [within]}),
+            Some(("c", vec![""])),
+        ),
     ] {
-        assert_eq!(required(&selector_of(selector.clone())), expected, "{selector}");
+        assert_eq!(
+            required(&selector_of(selector.clone())),
+            expected,
+            "{selector}"
+        );
     }
 }
 

@@ -32,15 +32,19 @@ fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts 
 #[test]
 fn members_of_a_group() {
     let snapshot = |status: Value| {
-        Some(json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        Some(
+            json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "s", "namespace": "team", "uid": "s-uid"},
-            "spec": {"source": {}}, "status": status}))
+            "spec": {"source": {}}, "status": status}),
+        )
     };
     let content = |uid: Option<&str>, status: Value| {
-        Some(json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        Some(
+            json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {"name": "c"}, "spec": {"driver": "csi.example", "deletionPolicy": "Delete",
             "volumeSnapshotRef": {"name": "s", "namespace": "team", "uid": uid},
-            "source": {"volumeHandle": "vol-1"}}, "status": status}))
+            "source": {"volumeHandle": "vol-1"}}, "status": status}),
+        )
     };
     let whole = json!({"snapshotHandle": "s-1", "volumeGroupSnapshotHandle": "gs",
         "readyToUse": false});
@@ -49,7 +53,11 @@ fn members_of_a_group() {
         (None, None, "member"),
         (None, content(None, json!(null)), "member"),
         (snapshot(json!(null)), None, "member's content"),
-        (snapshot(json!(null)), content(None, json!(null)), "bind member's content to s-uid"),
+        (
+            snapshot(json!(null)),
+            content(None, json!(null)),
+            "bind member's content to s-uid",
+        ),
         (
             snapshot(json!(null)),
             content(Some("other"), json!(null)),
@@ -61,7 +69,11 @@ fn members_of_a_group() {
             "member's content {\"creationTime\":5,\"readyToUse\":true,\"restoreSize\":1024,\
              \"snapshotHandle\":\"s-1\",\"volumeGroupSnapshotHandle\":\"gs\"}",
         ),
-        (snapshot(json!(null)), content(Some("s-uid"), whole.clone()), "bind member to c"),
+        (
+            snapshot(json!(null)),
+            content(Some("s-uid"), whole.clone()),
+            "bind member to c",
+        ),
         (snapshot(bound), content(Some("s-uid"), whole), "status"),
     ] {
         expect(&with_member(member, member_content), expected);
@@ -150,7 +162,11 @@ fn the_mode_of_a_member() {
         (Some(r#"["vol-2","vol-1"]"#), None, Some("Block")),
         (Some(r#"["vol-2"]"#), None, Some("Filesystem")),
         (Some("[]"), None, Some("Filesystem")),
-        (Some(r#"["vol-1"]"#), Some(json!("Filesystem")), Some("Block")),
+        (
+            Some(r#"["vol-1"]"#),
+            Some(json!("Filesystem")),
+            Some("Block"),
+        ),
         (None, Some(json!("Block")), Some("Block")),
         (None, Some(Value::Null), Some("Filesystem")),
         (Some("vol-1"), Some(json!("Block")), Some("Block")),
@@ -178,9 +194,11 @@ fn the_noted_modes_are_those_of_the_sources() {
     let noted = json!({"metadata": {"annotations":
         {"hostloop.csi.dev/block-volume-handles": r#"["vol-1","vol-9"]"#}}});
     let made: VolumeGroupSnapshotContent = serde_json::from_value(content(noted)).unwrap();
-    for (handle, expected) in
-        [("vol-1", Some("Block")), ("vol-2", Some("Filesystem")), ("vol-9", None)]
-    {
+    for (handle, expected) in [
+        ("vol-1", Some("Block")),
+        ("vol-2", Some("Filesystem")),
+        ("vol-9", None),
+    ] {
         assert_eq!(source_modes::of(&made, handle), expected, "{handle}");
     }
 }

@@ -8,8 +8,14 @@ fn contents_expected() {
         "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]);
     for (changes, expected) in [
         (json!({}), Some("snapcontent-11-22")),
-        (json!({"status": {"boundVolumeSnapshotContentName": "b"}}), Some("b")),
-        (json!({"status": {"boundVolumeSnapshotContentName": ""}}), Some("snapcontent-11-22")),
+        (
+            json!({"status": {"boundVolumeSnapshotContentName": "b"}}),
+            Some("b"),
+        ),
+        (
+            json!({"status": {"boundVolumeSnapshotContentName": ""}}),
+            Some("snapcontent-11-22"),
+        ),
         (
             json!({"spec": {"source": {"persistentVolumeClaimName": null,
                 "volumeSnapshotContentName": "c"}}}),
@@ -52,7 +58,12 @@ fn deletion() {
         (own.clone(), doomed(json!({})), 0, "mark"),
         (own.clone(), doomed(marked()), 0, "delete content"),
         // The snapshot stays until the content is gone.
-        (own.clone(), doomed(going.clone()), 0, "finalizers 1: volumesnapshot-bound-protection"),
+        (
+            own.clone(),
+            doomed(going.clone()),
+            0,
+            "finalizers 1: volumesnapshot-bound-protection",
+        ),
         (json!([names::SNAPSHOT_BOUND]), doomed(going), 0, "done"),
         (own.clone(), kept(json!({})), 0, "mark"),
         (own.clone(), kept(marked()), 0, "finalizers 0"),
@@ -84,7 +95,10 @@ fn the_claim_is_released_first() {
 #[test]
 fn deletion_of_members() {
     for (deleting, expected) in [
-        (None, "block deletion: this snapshot is a member of group snapshot team/g: delete that"),
+        (
+            None,
+            "block deletion: this snapshot is a member of group snapshot team/g: delete that",
+        ),
         (Some(DELETED), "wait"),
     ] {
         let changes = json!({"metadata": {"deletionTimestamp": DELETED}});
@@ -105,7 +119,11 @@ fn claims_held() {
         (json!({}), None, true),
         (json!({"status": {"readyToUse": false}}), None, true),
         (json!({"status": {"readyToUse": true}}), None, false),
-        (json!({"metadata": {"deletionTimestamp": deleting}}), None, true),
+        (
+            json!({"metadata": {"deletionTimestamp": deleting}}),
+            None,
+            true,
+        ),
         (
             json!({"metadata": {"deletionTimestamp": deleting,
                 "finalizers": [names::SNAPSHOT_BOUND]}}),

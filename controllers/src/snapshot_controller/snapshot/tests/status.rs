@@ -45,7 +45,12 @@ fn statuses() {
         (bound(false), unready, None, patch(with_error.clone())),
         (failed.clone(), with_error, None, nothing),
         (failed, none.clone(), None, patch(json!({"error": null}))),
-        (bound(true), none.clone(), None, patch(json!({"readyToUse": false}))),
+        (
+            bound(true),
+            none.clone(),
+            None,
+            patch(json!({"readyToUse": false})),
+        ),
         (bound(false), none, Some("g"), patch(in_group)),
         (zero, json!({"restoreSize": 5}), None, patch(new_size)),
     ] {

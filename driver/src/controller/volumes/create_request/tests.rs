@@ -27,7 +27,10 @@ fn existing() -> VolumeRecord {
         capabilities: request.wanted.into_all().into(),
         parameters: request.parameters.into(),
         mutable_parameters: request.mutable_parameters.into(),
-        settings: Settings { discard: true, ..THIN },
+        settings: Settings {
+            discard: true,
+            ..THIN
+        },
         ..record()
     }
 }
@@ -48,11 +51,20 @@ fn a_request_fits_an_existing_volume_or_the_error_says_why_not() {
         (|_| {}, ""),
         (|r| r.capacity_range = None, ""),
         (|r| r.capacity_range = range(1, 8 * MI), ""),
-        (|r| r.capacity_range = range(8 * MI + 1, 0), "capacity_range"),
-        (|r| r.capacity_range = range(1, 8 * MI - 1), "capacity_range"),
+        (
+            |r| r.capacity_range = range(8 * MI + 1, 0),
+            "capacity_range",
+        ),
+        (
+            |r| r.capacity_range = range(1, 8 * MI - 1),
+            "capacity_range",
+        ),
         // Without a filesystem, the request means the one that the volume has.
         (|r| r.volume_capabilities = vec![mount("")], ""),
-        (|r| r.volume_capabilities = vec![mount("xfs")], "capabilities"),
+        (
+            |r| r.volume_capabilities = vec![mount("xfs")],
+            "capabilities",
+        ),
         (
             |r| r.volume_capabilities = vec![mount_as("ext4", Mode::MultiNodeMultiWriter)],
             "capabilities",
@@ -60,13 +72,19 @@ fn a_request_fits_an_existing_volume_or_the_error_says_why_not() {
         (|r| r.volume_capabilities = vec![block()], "capabilities"),
         (|r| r.parameters = pairs("pool=default"), ""),
         (|r| r.parameters = pairs(""), "differs in parameters"),
-        (|r| r.parameters = pairs("pool=other"), "differs in parameters"),
+        (
+            |r| r.parameters = pairs("pool=other"),
+            "differs in parameters",
+        ),
         (|r| r.mutable_parameters = pairs("discard=false"), "mutable"),
         (
             |r| r.volume_content_source = from_volume(VolumeId::generate(PoolId::generate())),
             "volume_content_source",
         ),
-        (|r| r.accessibility_requirements = required(["t/node=n2"]), "accessible"),
+        (
+            |r| r.accessibility_requirements = required(["t/node=n2"]),
+            "accessible",
+        ),
     ];
     for (number, (change, expected)) in cases.into_iter().enumerate() {
         let fits = read(change, &config()).unwrap().fits(&existing());
@@ -74,7 +92,10 @@ fn a_request_fits_an_existing_volume_or_the_error_says_why_not() {
         let why = fits.err().unwrap_or_default();
         assert!(why.contains(expected), "case {number}: {why}");
     }
-    let inline = VolumeRecord { inline: Some("csi-x".into()), ..existing() };
+    let inline = VolumeRecord {
+        inline: Some("csi-x".into()),
+        ..existing()
+    };
     assert!(read(|_| {}, &config()).unwrap().fits(&inline).is_err());
 }
 
@@ -84,7 +105,10 @@ fn sources_are_compared_by_id() {
     let (volume, other) = (VolumeId::generate(pool), VolumeId::generate(pool));
     let snapshot = SnapshotId::generate(pool);
     let inline = format!("csi-{}", "a".repeat(64));
-    let (of_v, of_s) = (Some(Source::Volume(volume)), Some(Source::Snapshot(snapshot)));
+    let (of_v, of_s) = (
+        Some(Source::Volume(volume)),
+        Some(Source::Snapshot(snapshot)),
+    );
     for (asked, recorded, expected) in [
         (None, None, true),
         (from_volume(volume), of_v, true),
@@ -108,17 +132,35 @@ fn invalid_requests_are_refused_by_field() {
         (|r| r.name = "a".repeat(129), "name"),
         (|r| r.name.push('\0'), "name"),
         (|r| r.volume_capabilities.clear(), "volume_capabilities"),
-        (|r| r.capacity_range = range(-1, 0), "capacity_range.required_bytes"),
-        (|r| r.capacity_range = range(2, 1), "capacity_range.limit_bytes"),
+        (
+            |r| r.capacity_range = range(-1, 0),
+            "capacity_range.required_bytes",
+        ),
+        (
+            |r| r.capacity_range = range(2, 1),
+            "capacity_range.limit_bytes",
+        ),
         (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
-        (|r| r.mutable_parameters = pairs("pool=y"), r#"mutable_parameters["pool"]"#),
+        (
+            |r| r.mutable_parameters = pairs("pool=y"),
+            r#"mutable_parameters["pool"]"#,
+        ),
         (
             |r| r.volume_content_source = Some(csi::VolumeContentSource { r#type: None }),
             "volume_content_source",
         ),
-        (|r| r.volume_content_source = from_volume(""), "volume_content_source.volume.volume_id"),
-        (|r| r.accessibility_requirements = required([]), "accessibility_requirements"),
-        (|r| r.volume_content_source = from_volume("../../x"), "NotFound"),
+        (
+            |r| r.volume_content_source = from_volume(""),
+            "volume_content_source.volume.volume_id",
+        ),
+        (
+            |r| r.accessibility_requirements = required([]),
+            "accessibility_requirements",
+        ),
+        (
+            |r| r.volume_content_source = from_volume("../../x"),
+            "NotFound",
+        ),
     ];
     for (change, expected) in cases {
         assert_answer(read(change, &config()), expected);
@@ -134,6 +176,9 @@ fn mutable_parameters_win_and_can_be_switched_off() {
     let request = read(change, &config()).unwrap();
     assert_eq!(request.changes.discard, Some(false));
     assert_eq!(request.changes.read_ahead_kib, Some(64));
-    let off = Config { modify: false, ..config() };
+    let off = Config {
+        modify: false,
+        ..config()
+    };
     assert_answer(read(change, &off), "mutable_parameters");
 }

@@ -67,14 +67,23 @@ impl Rig {
             pools: site.pools().clone(),
             calls: Arc::new(Calls::new("test")),
         };
-        Rig { site, dispatcher, service: Arc::default(), copies: JoinSet::new() }
+        Rig {
+            site,
+            dispatcher,
+            service: Arc::default(),
+            copies: JoinSet::new(),
+        }
     }
 
     /// Begins copies of a snapshot for claims of a namespace.
     fn copy(&mut self, snapshot: &str, namespace: &str, count: usize) {
         for n in 0..count {
-            let from = SnapshotSource { snapshot_id: snapshot.to_owned() };
-            let source = csi::VolumeContentSource { r#type: Some(Type::Snapshot(from)) };
+            let from = SnapshotSource {
+                snapshot_id: snapshot.to_owned(),
+            };
+            let source = csi::VolumeContentSource {
+                r#type: Some(Type::Snapshot(from)),
+            };
             let key = "csi.storage.k8s.io/pvc/namespace".to_owned();
             let request = csi::CreateVolumeRequest {
                 name: format!("{namespace}-{n}"),
@@ -84,7 +93,9 @@ impl Rig {
             };
             let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
             self.copies.spawn(async move {
-                dispatcher.answer(&service, Request::new(request), Service::copy).await
+                dispatcher
+                    .answer(&service, Request::new(request), Service::copy)
+                    .await
             });
         }
     }
@@ -98,7 +109,9 @@ impl Rig {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, there).await.expect("the copies run and wait");
+        tokio::time::timeout(PATIENCE, there)
+            .await
+            .expect("the copies run and wait");
     }
 
     async fn call<C: Call, R>(&self, request: C)
@@ -111,7 +124,9 @@ impl Rig {
             Service::answer,
         );
         let answered = tokio::time::timeout(PATIENCE, call).await;
-        answered.unwrap_or_else(|_| panic!("{} waits for a copy", C::METHOD)).unwrap();
+        answered
+            .unwrap_or_else(|_| panic!("{} waits for a copy", C::METHOD))
+            .unwrap();
     }
 
     async fn finish(mut self) -> Vec<String> {
@@ -140,7 +155,10 @@ async fn no_call_waits_for_copies_of_others() {
             )+
         };
     }
-    let other = csi::CreateVolumeRequest { name: "other".into(), ..Default::default() };
+    let other = csi::CreateVolumeRequest {
+        name: "other".into(),
+        ..Default::default()
+    };
     rig.call::<_, csi::CreateVolumeResponse>(other).await;
     call! {
         ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse
@@ -158,7 +176,10 @@ async fn no_call_waits_for_copies_of_others() {
     };
     rig.call::<_, csi::DeleteSnapshotResponse>(delete).await;
     let begun = rig.service.begun.lock().len();
-    assert_eq!((begun, rig.service.answered.load(Ordering::SeqCst)), (COPIES, 10));
+    assert_eq!(
+        (begun, rig.service.answered.load(Ordering::SeqCst)),
+        (COPIES, 10)
+    );
     assert_eq!(rig.finish().await.len(), 40);
 }
 
@@ -167,8 +188,12 @@ async fn no_call_waits_for_copies_of_others() {
 async fn a_volume_is_detached_while_it_is_copied() {
     let mut rig = Rig::new();
     let volume = rig.site.make("one").id.to_string();
-    let from = VolumeSource { volume_id: volume.clone() };
-    let source = csi::VolumeContentSource { r#type: Some(Type::Volume(from)) };
+    let from = VolumeSource {
+        volume_id: volume.clone(),
+    };
+    let source = csi::VolumeContentSource {
+        r#type: Some(Type::Volume(from)),
+    };
     let request = csi::CreateVolumeRequest {
         name: "clone".into(),
         volume_content_source: Some(source),
@@ -176,11 +201,17 @@ async fn a_volume_is_detached_while_it_is_copied() {
     };
     let (dispatcher, service) = (rig.dispatcher.clone(), rig.service.clone());
     rig.copies.spawn(async move {
-        dispatcher.answer(&service, Request::new(request), Service::copy).await
+        dispatcher
+            .answer(&service, Request::new(request), Service::copy)
+            .await
     });
     rig.until(1, 0).await;
-    let detach = csi::ControllerUnpublishVolumeRequest { volume_id: volume, ..Default::default() };
-    rig.call::<_, csi::ControllerUnpublishVolumeResponse>(detach).await;
+    let detach = csi::ControllerUnpublishVolumeRequest {
+        volume_id: volume,
+        ..Default::default()
+    };
+    rig.call::<_, csi::ControllerUnpublishVolumeResponse>(detach)
+        .await;
     rig.finish().await;
 }
 
@@ -199,5 +230,8 @@ async fn namespaces_take_turns() {
         rig.until(COPIES + ended, 21 - COPIES - ended).await;
     }
     let begun = rig.finish().await;
-    assert!(begun[COPIES..COPIES + 2].contains(&"one-0".to_owned()), "{begun:?}");
+    assert!(
+        begun[COPIES..COPIES + 2].contains(&"one-0".to_owned()),
+        "{begun:?}"
+    );
 }

@@ -25,14 +25,25 @@ async fn a_copy_that_has_not_begun_keeps_no_pod_waiting() {
     }
     // One after another, and the last of them still runs when the thread is free.
     for number in 3..5 {
-        assert_eq!(run(&locks, B, mounted("v"), number, || Ok(3)).await.unwrap(), 3);
+        assert_eq!(
+            run(&locks, B, mounted("v"), number, || Ok(3))
+                .await
+                .unwrap(),
+            3
+        );
     }
     let gate = Gate::default();
     let mount = begin(&locks, &gate, mounted("v"), 5).await;
     drop(held);
     // The thread serves others meanwhile.
     let other = operation(B, volume("w"), 6, PATIENT);
-    assert_eq!(locks.run(one.clone(), other, || Ok::<u32, Status>(6)).await.unwrap(), 6);
+    assert_eq!(
+        locks
+            .run(one.clone(), other, || Ok::<u32, Status>(6))
+            .await
+            .unwrap(),
+        6
+    );
     assert!(done.lock().is_empty());
     gate.open();
     mount.await.unwrap().unwrap();
@@ -51,7 +62,10 @@ async fn a_copy_that_has_not_begun_keeps_no_pod_waiting() {
 async fn a_change_that_waits_for_a_thread_keeps_no_pod_waiting() {
     let (locks, done, one) = (OperationLocks::new(), Order::default(), threads(1));
     let held = one.acquire("").await;
-    let expand = Operation { long: true, ..operation(A, volume("v"), 1, PATIENT) };
+    let expand = Operation {
+        long: true,
+        ..operation(A, volume("v"), 1, PATIENT)
+    };
     let (theirs, threads, ours) = (locks.clone(), one.clone(), done.clone());
     let work = move || {
         ours.lock().push(1);
@@ -65,14 +79,23 @@ async fn a_change_that_waits_for_a_thread_keeps_no_pod_waiting() {
     for (number, holds) in [(2, record.clone()), (3, mounted("v")), (4, mounted("v"))] {
         assert_eq!(run(&locks, B, holds, number, || Ok(3)).await.unwrap(), 3);
     }
-    assert_eq!(refused(&locks, B, volume("v"), 5).await.code(), Code::Aborted);
+    assert_eq!(
+        refused(&locks, B, volume("v"), 5).await.code(),
+        Code::Aborted
+    );
     // It begins after the last of them, which still runs when the thread is free.
     let gate = Gate::default();
     let mount = begin(&locks, &gate, mounted("v"), 6).await;
     assert_eq!(refused(&locks, B, record, 7).await.code(), Code::Aborted);
     drop(held);
     let other = operation(B, volume("w"), 8, PATIENT);
-    assert_eq!(locks.run(one.clone(), other, || Ok::<u32, Status>(8)).await.unwrap(), 8);
+    assert_eq!(
+        locks
+            .run(one.clone(), other, || Ok::<u32, Status>(8))
+            .await
+            .unwrap(),
+        8
+    );
     assert!(done.lock().is_empty());
     gate.open();
     mount.await.unwrap().unwrap();
@@ -89,7 +112,10 @@ async fn a_change_that_waits_for_a_thread_keeps_no_pod_waiting() {
 #[case::a_copy(Usage::Change, Usage::Copy, [false, false])]
 #[case::mounts(Usage::Mount, Usage::Mount, [false, false])]
 fn what_goes_ahead(#[case] earlier: Usage, #[case] later: Usage, #[case] expected: [bool; 2]) {
-    assert_eq!([false, true].map(|long| goes_ahead(earlier, long, later)), expected);
+    assert_eq!(
+        [false, true].map(|long| goes_ahead(earlier, long, later)),
+        expected
+    );
 }
 
 /// A deletion came later than the copy, so it waits for it.

@@ -16,14 +16,22 @@ struct Copying {
 impl Copying {
     fn new() -> Copying {
         let (steps, gate) = <(Arc<AtomicUsize>, Gate)>::default();
-        Copying { locks: OperationLocks::new(), threads: threads(1), steps, gate }
+        Copying {
+            locks: OperationLocks::new(),
+            threads: threads(1),
+            steps,
+            gate,
+        }
     }
 
     /// Sends request `number` to copy volume "v", or joins it.
     fn call(&self, number: u8) -> Work {
         let holds = [volume(&format!("new {number}")), copied("v")].concat();
         let patience = Duration::from_secs(9);
-        let operation = Operation { grace: Some(GRACE), ..operation(A, holds, number, patience) };
+        let operation = Operation {
+            grace: Some(GRACE),
+            ..operation(A, holds, number, patience)
+        };
         let (locks, threads) = (self.locks.clone(), self.threads.clone());
         let (steps, gate) = (self.steps.clone(), self.gate.clone());
         let work = move || {
@@ -97,7 +105,13 @@ async fn a_copy_ends_once_no_caller_has_come_for_the_time_of_grace() {
         tokio::task::yield_now().await;
     }
     assert!(copying.locks.table.lock().queues.is_empty());
-    assert_eq!((copying.threads.in_use(), copying.steps.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(
+        (
+            copying.threads.in_use(),
+            copying.steps.load(Ordering::SeqCst)
+        ),
+        (0, 1)
+    );
     // A later call begins a new copy.
     copying.gate.open();
     assert_eq!(copying.call(1).await.unwrap().unwrap(), 7);
@@ -119,8 +133,10 @@ async fn a_call_that_waits_for_copies_says_so() {
     let first = copying.call(1);
     copying.begun(1).await;
     // Another source, so only the thread is in the way.
-    let other =
-        Operation { grace: Some(GRACE), ..operation(A, copied("w"), 9, Duration::from_secs(9)) };
+    let other = Operation {
+        grace: Some(GRACE),
+        ..operation(A, copied("w"), 9, Duration::from_secs(9))
+    };
     let (locks, threads) = (copying.locks.clone(), copying.threads.clone());
     let waits = tokio::spawn(async move { locks.run(threads, other, never).await });
     pass(Duration::from_secs(9)).await;

@@ -26,7 +26,10 @@ impl Executor for Inline {
 
 fn locks() -> (OperationLocks, Arc<Semaphore>) {
     let may = Arc::new(Semaphore::new(0));
-    (OperationLocks::running_on(Blocking::on(Inline(may.clone()))), may)
+    (
+        OperationLocks::running_on(Blocking::on(Inline(may.clone()))),
+        may,
+    )
 }
 
 async fn until(done: impl Fn() -> bool) {
@@ -41,7 +44,9 @@ async fn work_elsewhere_holds_its_objects_and_its_permit_until_it_ends() {
     let here = std::thread::current().id();
     let request = |id, number| {
         let operation = operation(A, volume(id), number, PATIENT);
-        locks.run(permits.clone(), operation, || Ok::<_, Status>(std::thread::current().id()))
+        locks.run(permits.clone(), operation, || {
+            Ok::<_, Status>(std::thread::current().id())
+        })
     };
     let (first, second, ()) = tokio::join!(request("a", 1), request("b", 2), async {
         until(|| (permits.in_use(), permits.waiting()) == (1, 1)).await;
@@ -59,7 +64,11 @@ async fn work_elsewhere_holds_its_objects_and_its_permit_until_it_ends() {
 async fn dropped_locks_leave_no_task() {
     let (locks, may) = locks();
     let permits = threads(1);
-    let call = locks.run(permits.clone(), operation(A, volume("a"), 1, PATIENT), never);
+    let call = locks.run(
+        permits.clone(),
+        operation(A, volume("a"), 1, PATIENT),
+        never,
+    );
     tokio::select! {
         _ = call => panic!("the work has run"),
         () = until(|| permits.in_use() == 1) => {}

@@ -45,7 +45,10 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
                 Severity::Error,
                 Kind::LoopTwice,
                 object(owner),
-                format!("is on {} at once: that destroys data", devices.join(" and ")),
+                format!(
+                    "is on {} at once: that destroys data",
+                    devices.join(" and ")
+                ),
                 person("stop what uses the later one, and detach it"),
             )
         })
@@ -60,7 +63,10 @@ fn leftover(l: &LeftoverLoop) -> Problem {
         Severity::Note,
         Kind::LoopOfOtherPool,
         &device,
-        format!("holds {}, of a pool that is not open here: its space is not free", l.file),
+        format!(
+            "holds {}, of a pool that is not open here: its space is not free",
+            l.file
+        ),
         person(format!(
             "if the cluster of that pool is gone for good, detach it: losetup -d {device}"
         )),
@@ -108,9 +114,18 @@ fn over_deleted(l: &LoopUse, path: &str) -> Problem {
             format!("holds {path}: its space is not free"),
             Repair::Itself("it detaches when nothing has it open or mounted any more".into()),
         ),
-        None => (format!("holds {path}: its space is not free"), Repair::Recovery),
+        None => (
+            format!("holds {path}: its space is not free"),
+            Repair::Recovery,
+        ),
     };
-    problem(Severity::Warning, Kind::LoopOverDeleted, device(l), what, repair)
+    problem(
+        Severity::Warning,
+        Kind::LoopOverDeleted,
+        device(l),
+        what,
+        repair,
+    )
 }
 
 /// Reports a loop device that is not mounted and not in any record.

@@ -14,7 +14,9 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
             continue;
         };
         let name = group.to_string();
-        let there = survey.contents().any(|(_, c)| c.groups.iter().any(|g| g.name == name));
+        let there = survey
+            .contents()
+            .any(|(_, c)| c.groups.iter().any(|g| g.name == name));
         if !there {
             // During creation and deletion the group's record is a leftover, which recovery
             // handles.
@@ -58,7 +60,9 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
 
 /// True if a readable pool has a snapshot with this directory name.
 fn snapshot_there(survey: &Survey, name: &str) -> bool {
-    survey.contents().any(|(_, c)| c.snapshots.iter().any(|s| s.name == name))
+    survey
+        .contents()
+        .any(|(_, c)| c.snapshots.iter().any(|s| s.name == name))
 }
 
 /// True if the pool with this ID is readable.

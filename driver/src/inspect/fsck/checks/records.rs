@@ -41,7 +41,10 @@ fn item<R>(contents: &Contents, item: &Item<R>, pool_of: impl Fn(&R) -> PoolId) 
     };
     let pool = pool_of(record);
     (pool != contents.id).then(|| {
-        misplaced(&item.name, format!("belongs to pool {pool}, and this is {}", contents.id))
+        misplaced(
+            &item.name,
+            format!("belongs to pool {pool}, and this is {}", contents.id),
+        )
     })
 }
 
@@ -64,7 +67,13 @@ fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
         Unreadable::Missing => "has no record".to_owned(),
         _ => format!("can't be read: its record {why}"),
     };
-    problem(Severity::Error, kind, &item.name, what, person(why.advice()))
+    problem(
+        Severity::Error,
+        kind,
+        &item.name,
+        what,
+        person(why.advice()),
+    )
 }
 
 fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {

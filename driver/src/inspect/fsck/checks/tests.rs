@@ -27,7 +27,12 @@ pub(crate) struct Scene {
 
 pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Box<Stage>>) -> VolumeRecord {
     let format = Format::Done(FsType::Ext4);
-    VolumeRecord { capacity_bytes: SIZE, format, stage, ..record_of(pool, name) }
+    VolumeRecord {
+        capacity_bytes: SIZE,
+        format,
+        stage,
+        ..record_of(pool, name)
+    }
 }
 
 pub(crate) fn pool(state: Result<Contents, String>) -> PoolSurvey {
@@ -47,7 +52,12 @@ pub(crate) fn pool(state: Result<Contents, String>) -> PoolSurvey {
 
 fn image(ino: u64) -> Option<Image> {
     let file = FileId { dev: DEVICE, ino };
-    Some(Image { file, bytes: SIZE, allocated: 4096, written_ns: 1 })
+    Some(Image {
+        file,
+        bytes: SIZE,
+        allocated: 4096,
+        written_ns: 1,
+    })
 }
 
 fn on_loop(minor: u32, ino: u64) -> LoopInfo {
@@ -62,7 +72,11 @@ fn on_loop(minor: u32, ino: u64) -> LoopInfo {
 }
 
 fn item<R>(name: impl ToString, record: R, ino: Option<u64>) -> Item<R> {
-    Item { name: name.to_string(), record: Ok(record), image: ino.and_then(image) }
+    Item {
+        name: name.to_string(),
+        record: Ok(record),
+        image: ino.and_then(image),
+    }
 }
 
 impl Scene {
@@ -149,7 +163,10 @@ impl Scene {
 
     /// Adds a volume that is not staged, with this ID and name in its record.
     fn add_volume(&mut self, directory: VolumeId, id: VolumeId, name: &str) {
-        let record = VolumeRecord { id, ..volume(id.pool(), name, None) };
+        let record = VolumeRecord {
+            id,
+            ..volume(id.pool(), name, None)
+        };
         let added = item(directory, record, Some(21));
         self.contents().volumes.push(added);
     }
@@ -159,7 +176,11 @@ impl Scene {
     }
 
     fn add_leftover(&mut self, area: Area, name: impl ToString) {
-        self.contents().leftovers.push(Leftover { area, name: name.to_string(), image: image(30) });
+        self.contents().leftovers.push(Leftover {
+            area,
+            name: name.to_string(),
+            image: image(30),
+        });
     }
 
     fn add_stranger(&mut self) {
@@ -195,7 +216,9 @@ fn bad_pools_and_records_are_one_problem_each() {
         s.survey.pools[0].state = Err("gone".into());
         s.survey.kernel.loops.edit(|l| l.clear());
     });
-    finds(Error, Kind::RecordNewer, |s| s.group().record = Err(Unreadable::Newer(7)));
+    finds(Error, Kind::RecordNewer, |s| {
+        s.group().record = Err(Unreadable::Newer(7))
+    });
     finds(Error, Kind::RecordUnreadable, |s| {
         s.group().record = Err(Unreadable::Damaged("x".into()));
     });
@@ -219,15 +242,21 @@ fn bad_pools_and_records_are_one_problem_each() {
         s.add_volume(id, id, "v");
     });
     finds(Warning, Kind::GroupMissing, |s| s.contents().groups.clear());
-    finds(Error, Kind::GroupIncomplete, |s| s.contents().snapshots.clear());
+    finds(Error, Kind::GroupIncomplete, |s| {
+        s.contents().snapshots.clear()
+    });
     finds(Warning, Kind::Stranger, Scene::add_stranger);
-    finds(Warning, Kind::Leftover, |s| s.add_leftover(Area::Incoming, "x"));
+    finds(Warning, Kind::Leftover, |s| {
+        s.add_leftover(Area::Incoming, "x")
+    });
 }
 
 /// `diagnose/volume` has the other problems of a volume.
 #[test]
 fn bad_images_devices_and_mounts_are_one_problem_each() {
-    finds(Error, Kind::ImageMissing, |s| s.contents().snapshots[0].image = None);
+    finds(Error, Kind::ImageMissing, |s| {
+        s.contents().snapshots[0].image = None
+    });
     finds(Error, Kind::ImageShort, |s| s.image(1).bytes = SIZE - 4096);
     finds(Error, Kind::LoopTwice, |s| s.add_loop(on_loop(5, 10)));
     finds(Warning, Kind::LoopOverDeleted, |s| {
@@ -238,7 +267,9 @@ fn bad_images_devices_and_mounts_are_one_problem_each() {
         });
     });
     finds(Warning, Kind::LoopUnused, |s| s.add_loop(on_loop(5, 12)));
-    finds(Error, Kind::LoopChanged, |s| s.survey.kernel.loops.edit(|l| l[0].block_size = 512));
+    finds(Error, Kind::LoopChanged, |s| {
+        s.survey.kernel.loops.edit(|l| l[0].block_size = 512)
+    });
     finds(Warning, Kind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
     });
@@ -248,9 +279,15 @@ fn bad_images_devices_and_mounts_are_one_problem_each() {
 #[test]
 fn only_a_device_that_the_driver_attached_counts_as_changed() {
     let mut scene = Scene::new();
-    let kubelets = LoopInfo { backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4), ..on_loop(6, 50) };
+    let kubelets = LoopInfo {
+        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
+        ..on_loop(6, 50)
+    };
     for device in [on_loop(5, 12), kubelets] {
-        scene.add_loop(LoopInfo { block_size: 512, ..device });
+        scene.add_loop(LoopInfo {
+            block_size: 512,
+            ..device
+        });
     }
     let kinds: Vec<Kind> = scene.check().iter().map(|p| p.kind).collect();
     assert_eq!(kinds, [Kind::LoopUnused]);
@@ -273,7 +310,11 @@ fn a_healthy_pool_has_no_problem() {
     // A snapshot outlives its volume.
     let volume = scene.contents().volumes.remove(1);
     scene.snapshot().source = volume.record.unwrap().id;
-    scene.survey.kernel.loops.edit(|l| l.retain(|l| l.minor == 3));
+    scene
+        .survey
+        .kernel
+        .loops
+        .edit(|l| l.retain(|l| l.minor == 3));
     assert_eq!(scene.check(), []);
     // Objects in an unreadable pool do not count as missing.
     scene.snapshot().group = Some(GroupId::generate(PoolId::generate()));
@@ -350,10 +391,17 @@ fn a_device_without_a_reported_file_counts_if_its_path_is_the_drivers() {
     let id = VolumeId::generate(PoolId::generate());
     for (backing_path, problems) in [
         ("/x/image".to_owned(), &[][..]),
-        (format!("/x/volumes/{id}/image"), &[(Kind::LoopSilent, "/dev/loop9")]),
+        (
+            format!("/x/volumes/{id}/image"),
+            &[(Kind::LoopSilent, "/dev/loop9")],
+        ),
     ] {
         let mut scene = Scene::new();
-        scene.add_loop(LoopInfo { backing: None, backing_path, ..on_loop(9, 40) });
+        scene.add_loop(LoopInfo {
+            backing: None,
+            backing_path,
+            ..on_loop(9, 40)
+        });
         let found = scene.check();
         let found: Vec<_> = found.iter().map(|p| (p.kind, p.object.as_str())).collect();
         assert_eq!(found, problems);

@@ -43,7 +43,10 @@ pub(super) fn check(
 
 fn image(found: Option<inventory::Image>) -> Image {
     match found {
-        Some(image) => Image::Present { bytes: image.bytes, allocated: image.allocated },
+        Some(image) => Image::Present {
+            bytes: image.bytes,
+            allocated: image.allocated,
+        },
         None => Image::Missing,
     }
 }
@@ -68,12 +71,22 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
             person("find out why"),
         ),
         Issue::ImageShort { bytes, recorded } => short(name, bytes, recorded),
-        Issue::ImageLong { bytes, recorded } => {
-            long(name, (bytes, recorded), "an expansion was interrupted", Repair::Recovery)
-        }
-        Issue::NotThick { allocated, recorded } => warning(
+        Issue::ImageLong { bytes, recorded } => long(
+            name,
+            (bytes, recorded),
+            "an expansion was interrupted",
+            Repair::Recovery,
+        ),
+        Issue::NotThick {
+            allocated,
+            recorded,
+        } => warning(
             Kind::NotThick,
-            format!("is thick, and {} of its {} are allocated", bytes(allocated), bytes(recorded)),
+            format!(
+                "is thick, and {} of its {} are allocated",
+                bytes(allocated),
+                bytes(recorded)
+            ),
             person("make room in the pool, then set provisioning=thick again"),
         ),
         Issue::Buffered { minor } => warning(
@@ -81,7 +94,11 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
             format!("asks for direct I/O, and /dev/loop{minor} is buffered"),
             person("keep the pool on a filesystem that does direct I/O, or set directIO=false"),
         ),
-        Issue::DeviceSmall { minor, bytes: device, image } => note(
+        Issue::DeviceSmall {
+            minor,
+            bytes: device,
+            image,
+        } => note(
             Kind::LoopSize,
             format!(
                 "has grown to {}, and /dev/loop{minor} is still of {}",
@@ -92,12 +109,18 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
         ),
         Issue::NoDevice { path, .. } => warning(
             Kind::StageWithoutLoop,
-            format!("is staged at {} on record, and no loop device is attached", path.display()),
+            format!(
+                "is staged at {} on record, and no loop device is attached",
+                path.display()
+            ),
             Repair::Recovery,
         ),
         Issue::NotMounted { path, .. } => warning(
             Kind::StageWithoutMount,
-            format!("is staged at {} on record, and is not mounted there", path.display()),
+            format!(
+                "is staged at {} on record, and is not mounted there",
+                path.display()
+            ),
             Repair::Itself(
                 "the next NodeStageVolume mounts it, NodeUnstageVolume forgets it".into(),
             ),
@@ -158,7 +181,9 @@ fn missing(name: &str, owner: &str) -> Problem {
         Kind::ImageMissing,
         name,
         "has a record and no image",
-        person(format!("bring {owner} image back from a backup, or delete it")),
+        person(format!(
+            "bring {owner} image back from a backup, or delete it"
+        )),
     )
 }
 

@@ -20,8 +20,14 @@ use crate::kernel::linux::{ioctl, loopdev, open_files, private_mounts};
 use crate::kernel::{Error, Result};
 
 /// Directories of programs, searched after `PATH`.
-const SYSTEM_DIRS: [&str; 6] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const SYSTEM_DIRS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
 
 /// Lines of a program's output that go into an error.
 const LAST_LINES: usize = 5;
@@ -63,7 +69,10 @@ pub(super) fn find(name: &'static str) -> Option<PathBuf> {
     let is_there = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     let known = FOUND.lock().get(name).cloned();
     known.filter(is_there).or_else(|| {
-        let path = search_path().into_iter().map(|dir| dir.join(name)).find(is_there)?;
+        let path = search_path()
+            .into_iter()
+            .map(|dir| dir.join(name))
+            .find(is_there)?;
         FOUND.lock().insert(name, path.clone());
         Some(path)
     })
@@ -91,12 +100,21 @@ fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
 
 impl Tool {
     pub(super) fn new(name: &'static str, limit: Duration) -> Tool {
-        Tool { name, arguments: Vec::new(), limit, without_volumes: false, input: Stdio::null() }
+        Tool {
+            name,
+            arguments: Vec::new(),
+            limit,
+            without_volumes: false,
+            input: Stdio::null(),
+        }
     }
 
     /// Hides all mounted volumes from the program.
     pub(super) fn without_volumes(self) -> Tool {
-        Tool { without_volumes: true, ..self }
+        Tool {
+            without_volumes: true,
+            ..self
+        }
     }
 
     pub(super) fn arg(mut self, argument: impl Into<OsString>) -> Tool {
@@ -107,8 +125,14 @@ impl Tool {
     /// Adds an open file as an argument. The program inherits the handle as its standard input and
     /// opens the file through it.
     pub(super) fn arg_file(self, file: &File) -> Result<Tool> {
-        let input = file.try_clone().map_err(|e| Error::io("dup", name_of(file), e))?;
-        Ok(Tool { input: input.into(), ..self }.arg("/proc/self/fd/0"))
+        let input = file
+            .try_clone()
+            .map_err(|e| Error::io("dup", name_of(file), e))?;
+        Ok(Tool {
+            input: input.into(),
+            ..self
+        }
+        .arg("/proc/self/fd/0"))
     }
 
     pub(super) fn args(mut self, words: impl IntoIterator<Item: Into<OsString>>) -> Tool {
@@ -123,7 +147,10 @@ impl Tool {
         let path = std::env::join_paths(search_path()).map_err(|e| failed(e.to_string()))?;
         let empty = empty_directory();
         let empty = empty.map_err(|e| failed(format!("no empty directory to run in: {e}")))?;
-        #[expect(clippy::disallowed_methods, reason = "its environment is cleared below")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "its environment is cleared below"
+        )]
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
@@ -168,7 +195,10 @@ fn finish(
     limit: Duration,
 ) -> std::io::Result<Option<(ExitStatus, String, String)>> {
     let end = Instant::now() + limit;
-    let streams = (child.stdout.take().map(collect), child.stderr.take().map(collect));
+    let streams = (
+        child.stdout.take().map(collect),
+        child.stderr.take().map(collect),
+    );
     let (Some(stdout), Some(stderr)) = (text(streams.0, end), text(streams.1, end)) else {
         child.kill()?;
         // The killed process stays in the kernel until its I/O ends, perhaps without limit, so this
@@ -205,7 +235,9 @@ fn text(stream: Option<Receiver<String>>, end: Instant) -> Option<String> {
 
 fn code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
 impl Output {
@@ -220,8 +252,10 @@ impl Output {
     /// Builds an error from the code and the last lines of output before a description of the
     /// usage.
     pub(super) fn failed(self) -> Error {
-        let mut lines: Vec<&str> =
-            [&self.stdout, &self.stderr].into_iter().flat_map(|text| causes(text)).collect();
+        let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
+            .into_iter()
+            .flat_map(|text| causes(text))
+            .collect();
         lines.drain(..lines.len().saturating_sub(LAST_LINES));
         let how = if self.code > 128 {
             format!("killed by signal {}", self.code - 128)
@@ -233,7 +267,12 @@ impl Output {
         let code = Some(self.code).filter(|code| *code <= 128);
         let image = loopdev::image_of(&self.on);
         let message = with_name(&message, &self.on, &image);
-        Error::Tool { tool: self.tool.to_owned(), path: image, code, message }
+        Error::Tool {
+            tool: self.tool.to_owned(),
+            path: image,
+            code,
+            message,
+        }
     }
 }
 
@@ -254,8 +293,11 @@ fn with_name(output: &str, device: &Path, name: &Path) -> String {
 /// The lines of an output that say why a program failed. After a wrong option, most programs
 /// describe their usage, which is longer than the cause.
 fn causes(output: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> =
-        output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut lines: Vec<&str> = output
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     let causes = lines.iter().take_while(|line| !begins_usage(line)).count();
     if causes > 0 {
         lines.truncate(causes);

@@ -77,7 +77,12 @@ impl Templates {
     /// Writes the filesystem into a blank image. False if no such image is remembered.
     pub(super) fn write(&self, spec: &MkfsSpec<'_>, image: &File) -> Result<bool> {
         let bytes = file::length(image)?;
-        let known = self.0.lock().iter().find(|t| t.is_for(spec, bytes)).cloned();
+        let known = self
+            .0
+            .lock()
+            .iter()
+            .find(|t| t.is_for(spec, bytes))
+            .cloned();
         let Some(known) = known else {
             return Ok(false);
         };
@@ -153,7 +158,11 @@ impl Template {
             next = end;
         }
         put(at, &mut content);
-        Ok(Some(Template { bytes, options: spec.options.to_vec(), chunks }))
+        Ok(Some(Template {
+            bytes,
+            options: spec.options.to_vec(),
+            chunks,
+        }))
     }
 
     /// Bytes of memory.
@@ -181,7 +190,11 @@ impl Chunk {
         };
         let copies = (0..content.len()).step_by(BLOCK).filter(is_copy);
         let superblocks = superblocks.into_iter().chain(copies).collect();
-        Chunk { at, superblocks, content: lz4_flex::compress_prepend_size(content) }
+        Chunk {
+            at,
+            superblocks,
+            content: lz4_flex::compress_prepend_size(content),
+        }
     }
 
     /// The content with another identity of the filesystem.
@@ -197,8 +210,14 @@ impl Chunk {
 
 impl Identity {
     fn new() -> Identity {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Identity { uuid: Uuid::new_v4(), hash_seed: Uuid::new_v4(), now: now.as_secs() as u32 }
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Identity {
+            uuid: Uuid::new_v4(),
+            hash_seed: Uuid::new_v4(),
+            now: now.as_secs() as u32,
+        }
     }
 
     fn write(&self, superblock: &mut [u8]) {

@@ -50,7 +50,12 @@ impl Image {
     }
 
     fn set_len(&self, bytes: u64) {
-        File::options().write(true).open(&self.path).unwrap().set_len(bytes).unwrap();
+        File::options()
+            .write(true)
+            .open(&self.path)
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
     }
 
     fn ext4(&self) -> Ext4 {
@@ -79,7 +84,10 @@ impl Image {
         run("debugfs", &["-R", &dump, self.arg()]);
         let files = self.dir.path().join("files");
         let (files, there) = (files.to_str().unwrap(), copy.to_str().unwrap());
-        assert!(run("diff", &["-r", "-x", "lost+found", files, there]), "{what}: files differ");
+        assert!(
+            run("diff", &["-r", "-x", "lost+found", files, there]),
+            "{what}: files differ"
+        );
         std::fs::remove_dir_all(&copy).unwrap();
     }
 
@@ -139,7 +147,11 @@ fn an_unmounted_ext4_grows_to_its_limit_and_no_further() {
         check_whole(&image.path).unwrap();
         grow_unmounted(&image.path).unwrap();
         assert_eq!(image.layout().bytes(), limit - limit % 4096, "{what}");
-        assert_eq!(image.layout().growth(limit, false), Ext4Growth::Done, "{what}");
+        assert_eq!(
+            image.layout().growth(limit, false),
+            Ext4Growth::Done,
+            "{what}"
+        );
         assert_eq!(image.most(), limit, "{what}: the limit stays");
         image.assert_sound(&what);
     }
@@ -178,7 +190,11 @@ fn the_size_after_growth_is_known_before() {
         grow_unmounted(&image.path).unwrap();
         let same = image.layout().bytes() <= bytes;
         assert_eq!(growth == Ext4Growth::Done, same, "{bytes} {grown}");
-        assert_eq!(image.layout().growth(grown, false), Ext4Growth::Done, "{bytes} {grown}");
+        assert_eq!(
+            image.layout().growth(grown, false),
+            Ext4Growth::Done,
+            "{bytes} {grown}"
+        );
         assert!(grown - image.layout().bytes() < 6 * MI, "{bytes} {grown}");
     }
 }
@@ -194,8 +210,11 @@ fn an_interrupted_growth_is_mended_and_loses_nothing() {
         let (before, saved) = (image.blocks(), image.ext4().superblock);
         grow_unmounted(&image.path).unwrap();
         let after = image.blocks();
-        let written: Vec<u64> =
-            after.keys().filter(|at| before.get(at) != after.get(at)).copied().collect();
+        let written: Vec<u64> = after
+            .keys()
+            .filter(|at| before.get(at) != after.get(at))
+            .copied()
+            .collect();
         assert!(written.len() > 2, "{written:?}");
 
         let mut cases: Vec<(String, BTreeMap<u64, Vec<u8>>)> = Vec::new();
@@ -263,7 +282,10 @@ fn a_filesystem_that_was_mounted_since_is_left_as_it_is() {
     std::fs::write(&large, vec![7; 40 << 20]).unwrap();
     let write = format!("write {} large", large.display());
     for request in [&write, "set_super_value mtime now"] {
-        assert!(run("debugfs", &["-w", "-R", request, image.arg()]), "{request}");
+        assert!(
+            run("debugfs", &["-w", "-R", request, image.arg()]),
+            "{request}"
+        );
     }
     let used = image.ext4();
     for whole in [false, true] {

@@ -6,21 +6,33 @@ use crate::testkit::mkfs_spec;
 
 #[test]
 fn probes_are_read() {
-    let fs = |fs, uuid: &str| Probe::Filesystem { fs, uuid: uuid.to_owned() };
+    let fs = |fs, uuid: &str| Probe::Filesystem {
+        fs,
+        uuid: uuid.to_owned(),
+    };
     for (output, want) in [
         (
             "DEVNAME=/dev/loop1\nUUID=ab-c\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n",
             fs(FsType::Ext4, "ab-c"),
         ),
         ("DEVNAME=/dev/loop1\nTYPE=xfs\n", fs(FsType::Xfs, "")),
-        ("LABEL=TYPE=vfat\nUUID_SUB=1\nUUID=2\nTYPE=btrfs\n", fs(FsType::Btrfs, "2")),
-        ("TYPE=LVM2_member\nUSAGE=raid\n", Probe::Other("LVM2_member".to_owned())),
+        (
+            "LABEL=TYPE=vfat\nUUID_SUB=1\nUUID=2\nTYPE=btrfs\n",
+            fs(FsType::Btrfs, "2"),
+        ),
+        (
+            "TYPE=LVM2_member\nUSAGE=raid\n",
+            Probe::Other("LVM2_member".to_owned()),
+        ),
         (
             "DEVNAME=/dev/loop1\nPTUUID=1\nPTTYPE=gpt\n",
             Probe::Other("gpt partition table".to_owned()),
         ),
         ("PTTYPE=dos\nTYPE=vfat\n", Probe::Other("vfat".to_owned())),
-        ("DEVNAME=/dev/sda3\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=3\n", Probe::Blank),
+        (
+            "DEVNAME=/dev/sda3\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=3\n",
+            Probe::Blank,
+        ),
     ] {
         assert_eq!(parse_probe(output), want, "{output}");
     }
@@ -31,7 +43,14 @@ fn mkfs_gets_the_options_of_the_spec() {
     use FsType::{Btrfs, Ext4, Xfs};
     for (fs, options, discard, force, uuid, want) in [
         (Ext4, &[][..], true, false, None, "-q -F -b 4096"),
-        (Ext4, &[], false, true, Some("u"), "-q -F -b 4096 -U u -E nodiscard"),
+        (
+            Ext4,
+            &[],
+            false,
+            true,
+            Some("u"),
+            "-q -F -b 4096 -U u -E nodiscard",
+        ),
         (Ext4, &["-m", "0"], true, false, None, "-q -F -b 4096 -m 0"),
         (
             Ext4,
@@ -41,9 +60,23 @@ fn mkfs_gets_the_options_of_the_spec() {
             None,
             "-q -F -b 4096 -m 0 -E nodiscard,stride=4,root_owner",
         ),
-        (Ext4, &["-E"], false, false, None, "-q -F -b 4096 -E nodiscard"),
+        (
+            Ext4,
+            &["-E"],
+            false,
+            false,
+            None,
+            "-q -F -b 4096 -E nodiscard",
+        ),
         (Xfs, &[], true, false, None, "-q"),
-        (Xfs, &["-i", "size=1024"], false, true, Some("u"), "-q -f -K -m uuid=u -i size=1024"),
+        (
+            Xfs,
+            &["-i", "size=1024"],
+            false,
+            true,
+            Some("u"),
+            "-q -f -K -m uuid=u -i size=1024",
+        ),
         (Btrfs, &[], false, true, Some("u"), "-q -f -K -U u"),
         (Btrfs, &["-d", "single"], true, false, None, "-q -d single"),
     ] {
@@ -72,14 +105,21 @@ fn an_image_is_formatted_by_its_handle() {
         let options = &["-L".to_owned(), "label".to_owned()];
         mkfs(
             &Templates::default(),
-            &MkfsSpec { image: Some(&image), options, ..mkfs_spec(&path, fs) },
+            &MkfsSpec {
+                image: Some(&image),
+                options,
+                ..mkfs_spec(&path, fs)
+            },
         )
         .unwrap();
         let tool = Tool::new("blkid", LOOK).args(["-p", "-o", "export"]);
         let found = tool.arg_file(&image).unwrap().run(&path).unwrap().stdout;
         assert!(found.contains(&format!("TYPE={fs}\n")), "{found}");
         assert!(found.contains("LABEL=label\n"), "{found}");
-        assert!(found.contains(&format!("BLOCK_SIZE={BLOCK_SIZE}\n")), "{found}");
+        assert!(
+            found.contains(&format!("BLOCK_SIZE={BLOCK_SIZE}\n")),
+            "{found}"
+        );
         let used = crate::kernel::file::allocated_bytes(&image).unwrap();
         // XFS writes its whole log.
         let most = if fs == FsType::Xfs { 80 << 20 } else { 8 << 20 };
@@ -90,15 +130,25 @@ fn an_image_is_formatted_by_its_handle() {
     image.set_len(512 << 20).unwrap();
     let options = &["-s", "size=4096"].map(str::to_owned);
     let path = Path::new("image");
-    let spec = MkfsSpec { image: Some(&image), options, ..mkfs_spec(path, FsType::Xfs) };
+    let spec = MkfsSpec {
+        image: Some(&image),
+        options,
+        ..mkfs_spec(path, FsType::Xfs)
+    };
     mkfs(&Templates::default(), &spec).unwrap();
 
     let path = dir.path().join("small");
     let image = File::create_new(&path).unwrap();
-    let small = MkfsSpec { image: Some(&image), ..mkfs_spec(&path, FsType::Xfs) };
+    let small = MkfsSpec {
+        image: Some(&image),
+        ..mkfs_spec(&path, FsType::Xfs)
+    };
     let failed = mkfs(&Templates::default(), &small);
     let why = failed.unwrap_err().to_string();
-    assert!(why.starts_with(&format!("mkfs.xfs {}: ", path.display())), "{why}");
+    assert!(
+        why.starts_with(&format!("mkfs.xfs {}: ", path.display())),
+        "{why}"
+    );
 }
 
 /// `mkfs.ext4 -d` would copy a directory below its working directory.
@@ -114,8 +164,11 @@ fn tools_find_nothing_in_their_working_directory() {
             .arg(&image)
             .run(&image)
             .unwrap();
-        let listed =
-            Tool::new("debugfs", LOOK).args(["-R", "ls -p /"]).arg(&image).run(&image).unwrap();
+        let listed = Tool::new("debugfs", LOOK)
+            .args(["-R", "ls -p /"])
+            .arg(&image)
+            .run(&image)
+            .unwrap();
         let mut names = listed.stdout.lines().filter_map(|l| l.split('/').nth(5));
         let done = output.code == 0;
         assert_eq!(done, planted == ".", "{planted}: {}", output.stderr);
@@ -145,9 +198,16 @@ fn a_failing_tool_is_quoted() {
 fn a_wrong_option_is_quoted_without_the_usage() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
-    std::fs::File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    std::fs::File::create(&image)
+        .unwrap()
+        .set_len(300 << 20)
+        .unwrap();
     for (tool, options, cause) in [
-        ("mkfs.xfs", "-s size=65536", "Invalid value 65536 for -s size option"),
+        (
+            "mkfs.xfs",
+            "-s size=65536",
+            "Invalid value 65536 for -s size option",
+        ),
         ("mkfs.xfs", "-m unheard=1", "unknown option -m unheard=1"),
         ("mkfs.ext4", "-Y", "invalid option -- 'Y'"),
         ("mkfs.btrfs", "--unheard", "unrecognized option '--unheard'"),
@@ -167,15 +227,33 @@ fn a_feature_that_loses_data_is_switched_off() {
     let image = std::fs::File::create_new(&path).unwrap();
     image.set_len(64 << 20).unwrap();
     let run = |tool, words: &[&str]| {
-        let output = Tool::new(tool, MAKE).args(words).arg(&path).run(&path).unwrap();
-        assert_eq!(output.code, 0, "{tool}: {} {}", output.stdout, output.stderr);
+        let output = Tool::new(tool, MAKE)
+            .args(words)
+            .arg(&path)
+            .run(&path)
+            .unwrap();
+        assert_eq!(
+            output.code, 0,
+            "{tool}: {} {}",
+            output.stdout, output.stderr
+        );
         output.stdout
     };
-    run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-O", "fast_commit"]);
+    run(
+        "mkfs.ext4",
+        &["-q", "-F", "-b", "4096", "-O", "fast_commit"],
+    );
     assert!(run("dumpe2fs", &["-h"]).contains("fast_commit"));
-    let image = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let image = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     for image in [Some(&image), None] {
-        let spec = MkfsSpec { image, ..mkfs_spec(&path, FsType::Ext4) };
+        let spec = MkfsSpec {
+            image,
+            ..mkfs_spec(&path, FsType::Ext4)
+        };
         without_fast_commit(&spec).unwrap();
         assert!(!run("dumpe2fs", &["-h"]).contains("fast_commit"));
         run("e2fsck", &["-f", "-n"]);
@@ -193,7 +271,9 @@ fn a_missing_tool_is_named() {
 #[test]
 fn a_slow_tool_is_ended() {
     let began = Instant::now();
-    let slow = Tool::new("sleep", Duration::from_millis(200)).arg("600").run(Path::new("/dev/x"));
+    let slow = Tool::new("sleep", Duration::from_millis(200))
+        .arg("600")
+        .run(Path::new("/dev/x"));
     assert!(matches!(slow, Err(Error::TimedOut { .. })));
     assert!(began.elapsed() < Duration::from_secs(60));
 }

@@ -6,11 +6,18 @@ use crate::kernel::FileId;
 static EMPTY: BTreeSet<u32> = BTreeSet::new();
 
 fn device(minor: u32, ino: u64) -> LoopInfo {
-    LoopInfo { minor, backing: Some(FileId { dev: 1, ino }), ..LoopInfo::default() }
+    LoopInfo {
+        minor,
+        backing: Some(FileId { dev: 1, ino }),
+        ..LoopInfo::default()
+    }
 }
 
 fn silent(minor: u32) -> LoopInfo {
-    LoopInfo { minor, ..LoopInfo::default() }
+    LoopInfo {
+        minor,
+        ..LoopInfo::default()
+    }
 }
 
 /// Devices that were listed once, with nothing left to query.
@@ -37,7 +44,13 @@ fn minors(query: &Query) -> Option<Vec<u32>> {
 fn only_changed_devices_are_queried() {
     // Known devices; messages; expected query; answers; expected list.
     let table = [
-        (vec![device(1, 1)], vec![], vec![], vec![], vec![device(1, 1)]),
+        (
+            vec![device(1, 1)],
+            vec![],
+            vec![],
+            vec![],
+            vec![device(1, 1)],
+        ),
         (
             vec![device(1, 1)],
             vec![3],
@@ -45,7 +58,13 @@ fn only_changed_devices_are_queried() {
             vec![device(3, 3)],
             vec![device(1, 1), device(3, 3)],
         ),
-        (vec![device(1, 1)], vec![1, 1], vec![1], vec![device(1, 2)], vec![device(1, 2)]),
+        (
+            vec![device(1, 1)],
+            vec![1, 1],
+            vec![1],
+            vec![device(1, 2)],
+            vec![device(1, 2)],
+        ),
         (vec![device(1, 1)], vec![1], vec![1], vec![], vec![]),
         (vec![], vec![2], vec![2], vec![silent(2)], vec![silent(2)]),
     ];
@@ -67,21 +86,36 @@ fn a_device_that_does_not_report_its_file_is_queried_each_time() {
     }
     let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
     loops.learn(query, vec![device(1, 1)]);
-    assert_eq!(minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)), Some(vec![]));
+    assert_eq!(
+        minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)),
+        Some(vec![])
+    );
 }
 
 #[test]
 fn a_device_of_another_image_is_queried_when_it_is_needed() {
     let path = |volume: &str| format!("/pool/volumes/vol-a-{volume}/image");
-    let seen = LoopInfo { backing_path: path("2"), ..silent(5) };
-    let of = |directory| LoopScope::Image { directory, minors: &EMPTY };
+    let seen = LoopInfo {
+        backing_path: path("2"),
+        ..silent(5)
+    };
+    let of = |directory| LoopScope::Image {
+        directory,
+        minors: &EMPTY,
+    };
     let none = || Changes::Loops(vec![]);
     let mut loops = listed(&[]);
     let query = loops.note(Changes::Loops(vec![5]), of("vol-a-1"));
     assert_eq!(minors(&query), Some(vec![5]), "its path is not known yet");
-    assert_eq!(all(&loops.learn(query, vec![seen.clone()])), vec![seen.clone()]);
+    assert_eq!(
+        all(&loops.learn(query, vec![seen.clone()])),
+        vec![seen.clone()]
+    );
     let recorded = BTreeSet::from([5]);
-    let with_minor = LoopScope::Image { directory: "vol-a-1", minors: &recorded };
+    let with_minor = LoopScope::Image {
+        directory: "vol-a-1",
+        minors: &recorded,
+    };
     for (scope, asked) in [
         (of("vol-a-1"), vec![]),
         (of("vol-a-3"), vec![]),
@@ -95,12 +129,21 @@ fn a_device_of_another_image_is_queried_when_it_is_needed() {
     // A look for another image meanwhile reads the path after that.
     let late = loops.note(Changes::Loops(vec![5]), of("vol-a-1"));
     assert_eq!(minors(&late), Some(vec![5]), "it changed again");
-    let whole = LoopInfo { backing_path: path("2"), ..device(5, 2) };
+    let whole = LoopInfo {
+        backing_path: path("2"),
+        ..device(5, 2)
+    };
     loops.learn(query, vec![whole.clone()]);
     assert_eq!(minors(&loops.note(none(), of("vol-a-1"))), Some(vec![5]));
-    assert_eq!(all(&loops.learn(late, vec![seen.clone()])), vec![seen.clone()]);
+    assert_eq!(
+        all(&loops.learn(late, vec![seen.clone()])),
+        vec![seen.clone()]
+    );
     let query = loops.note(none(), of("vol-a-2"));
-    assert_eq!(all(&loops.learn(query.clone(), vec![whole.clone()])), vec![whole.clone()]);
+    assert_eq!(
+        all(&loops.learn(query.clone(), vec![whole.clone()])),
+        vec![whole.clone()]
+    );
     // The path of the same message comes late, and is older than the whole answer.
     assert_eq!(all(&loops.learn(query, vec![seen])), [whole]);
     assert_eq!(minors(&loops.note(none(), LoopScope::All)), Some(vec![]));
@@ -109,14 +152,21 @@ fn a_device_of_another_image_is_queried_when_it_is_needed() {
 #[test]
 fn only_the_devices_of_the_last_answers_are_not_old() {
     let old = |known: KnownLoops| {
-        known.old(known.iter()).iter().map(|info| info.minor).collect::<Vec<_>>()
+        known
+            .old(known.iter())
+            .iter()
+            .map(|info| info.minor)
+            .collect::<Vec<_>>()
     };
     let none = || Changes::Loops(vec![]);
     let mut loops = Loops::default();
     let query = loops.note(none(), LoopScope::All);
     assert_eq!(old(loops.learn(query, vec![device(1, 1), silent(2)])), [2]);
     let query = loops.note(Changes::Loops(vec![3, 4]), LoopScope::All);
-    assert_eq!(old(loops.learn(query, vec![silent(2), device(3, 3)])), [1, 2]);
+    assert_eq!(
+        old(loops.learn(query, vec![silent(2), device(3, 3)])),
+        [1, 2]
+    );
     let query = loops.note(none(), LoopScope::All);
     assert_eq!(old(loops.learn(query, vec![silent(2)])), [1, 2, 3]);
     // The device changes again during its query, and another call has the later answer.
@@ -133,7 +183,10 @@ fn lost_messages_list_all_devices() {
     let query = loops.note(Changes::Unknown, LoopScope::All);
     assert_eq!(minors(&query), None);
     assert_eq!(all(&loops.learn(query, vec![device(2, 2)])), [device(2, 2)]);
-    assert_eq!(minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)), Some(vec![]));
+    assert_eq!(
+        minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)),
+        Some(vec![])
+    );
 }
 
 #[test]
@@ -142,7 +195,10 @@ fn messages_lost_during_a_listing_list_again() {
     let first = loops.note(Changes::Unknown, LoopScope::All);
     assert_eq!(minors(&loops.note(Changes::Unknown, LoopScope::All)), None);
     loops.learn(first, vec![device(1, 1)]);
-    assert_eq!(minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)), None);
+    assert_eq!(
+        minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)),
+        None
+    );
 }
 
 #[test]
@@ -150,7 +206,11 @@ fn a_device_that_changes_during_a_query_is_queried_again() {
     // The answers of the first query, of all devices or of one, are older than the second message.
     for lost in [true, false] {
         let mut loops = listed(&[device(1, 1)]);
-        let changes = if lost { Changes::Unknown } else { Changes::Loops(vec![1]) };
+        let changes = if lost {
+            Changes::Unknown
+        } else {
+            Changes::Loops(vec![1])
+        };
         let first = loops.note(changes, LoopScope::All);
         let second = loops.note(Changes::Loops(vec![1]), LoopScope::All);
         loops.learn(first, vec![device(1, 2)]);
@@ -159,7 +219,10 @@ fn a_device_that_changes_during_a_query_is_queried_again() {
         assert_eq!(all(&loops.learn(third, vec![device(1, 3)])), [device(1, 3)]);
         // An answer to an older query comes last, and has nothing new.
         if !lost {
-            assert_eq!(all(&loops.learn(second, vec![device(1, 2)])), [device(1, 3)]);
+            assert_eq!(
+                all(&loops.learn(second, vec![device(1, 2)])),
+                [device(1, 3)]
+            );
         }
     }
 }

@@ -90,7 +90,9 @@ impl Linux {
     pub(super) fn dev_makes_nodes(&self) -> bool {
         *self.devtmpfs.get_or_init(|| {
             mount::table().is_ok_and(|table| {
-                table.at(Path::new("/dev")).is_some_and(|entry| *entry.fs_type == *"devtmpfs")
+                table
+                    .at(Path::new("/dev"))
+                    .is_some_and(|entry| *entry.fs_type == *"devtmpfs")
             })
         })
     }

@@ -51,7 +51,11 @@ pub(in crate::kernel::linux) fn size(block: &Block) -> Option<u64> {
     }
     let low = u64::from(block.le32(BLOCKS_LOW));
     let is_wide = block.le32(INCOMPATIBLE) & INCOMPAT_64BIT != 0;
-    let high = if is_wide { u64::from(block.le32(BLOCKS_HIGH)) } else { 0 };
+    let high = if is_wide {
+        u64::from(block.le32(BLOCKS_HIGH))
+    } else {
+        0
+    };
     let block_size = 1024u64.checked_shl(block.le32(LOG_BLOCK_SIZE));
     (high << 32 | low).checked_mul(block_size.filter(|s| *s <= 65536 && *s > 0)?)
 }
@@ -69,8 +73,14 @@ pub(super) fn layout(block: &Block) -> Option<Ext4Layout> {
     let incompatible = block.le32(INCOMPATIBLE);
     let is_wide = incompatible & INCOMPAT_64BIT != 0;
     let has_clusters = block.le32(RO_COMPATIBLE) & RO_COMPAT_BIGALLOC != 0;
-    let shift = block.le32(LOG_CLUSTER_SIZE).checked_sub(block.le32(LOG_BLOCK_SIZE));
-    let cluster_blocks = if has_clusters { 1u64.checked_shl(shift?)? } else { 1 };
+    let shift = block
+        .le32(LOG_CLUSTER_SIZE)
+        .checked_sub(block.le32(LOG_BLOCK_SIZE));
+    let cluster_blocks = if has_clusters {
+        1u64.checked_shl(shift?)?
+    } else {
+        1
+    };
     let has_two_copies = block.le32(COMPATIBLE) & COMPAT_SPARSE_SUPER2 != 0;
     let layout = Ext4Layout {
         blocks: bytes / block_bytes,
@@ -101,7 +111,9 @@ pub(super) fn layout(block: &Block) -> Option<Ext4Layout> {
 /// The superblock, if its checksum matches.
 pub(super) fn parse(block: &Block) -> Option<Superblock> {
     let intact = block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM != 0 && is_intact(block);
-    intact.then(|| Superblock { uuid: block.uuid(UUID) })
+    intact.then(|| Superblock {
+        uuid: block.uuid(UUID),
+    })
 }
 
 /// True if this is the superblock of an ext4. A checksum, if there is one, must match.
@@ -172,7 +184,11 @@ mod tests {
             (1, u32::MAX, true, None),
             (u64::MAX, 6, true, None),
         ] {
-            assert_eq!(size(&superblock(blocks, log, wide)), expected, "{blocks} {log}");
+            assert_eq!(
+                size(&superblock(blocks, log, wide)),
+                expected,
+                "{blocks} {log}"
+            );
         }
         assert_eq!(size(&Block([0; 4096])), None);
     }

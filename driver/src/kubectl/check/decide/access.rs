@@ -11,7 +11,10 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     for right in &facts.rights {
         accounts.entry(&right.account).or_default().push(right);
     }
-    accounts.into_iter().map(|(account, rights)| line(account, &rights)).collect()
+    accounts
+        .into_iter()
+        .map(|(account, rights)| line(account, &rights))
+        .collect()
 }
 
 fn line(account: &str, rights: &[&Right]) -> Line {
@@ -41,7 +44,11 @@ mod tests {
     use crate::kubectl::check::line::Mark::*;
 
     fn right(account: &str, what: &str, allowed: Fact<bool>) -> Right {
-        Right { account: account.into(), what: what.into(), allowed }
+        Right {
+            account: account.into(),
+            what: what.into(),
+            allowed,
+        }
     }
 
     #[test]
@@ -56,6 +63,9 @@ mod tests {
         let lines = lines(&facts);
         assert_eq!(marks(&lines), [Failed, Passed, Skipped]);
         assert_eq!(lines[0].text, "Account hostloop may not patch events");
-        assert_eq!(lines[1].text, "Account hostloop-controller has its 1 rights");
+        assert_eq!(
+            lines[1].text,
+            "Account hostloop-controller has its 1 rights"
+        );
     }
 }

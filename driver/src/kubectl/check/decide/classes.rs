@@ -14,8 +14,10 @@ const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-cla
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     match known("StorageClasses", &facts.classes) {
         Ok(classes) => {
-            let ours: Vec<&StorageClass> =
-                classes.iter().filter(|class| class.provisioner == facts.driver).collect();
+            let ours: Vec<&StorageClass> = classes
+                .iter()
+                .filter(|class| class.provisioner == facts.driver)
+                .collect();
             let mut lines = vec![own(&ours, &facts.driver), default(classes)];
             lines.extend(immediate(&ours));
             lines
@@ -61,7 +63,11 @@ fn default(classes: &[StorageClass]) -> Line {
         [] => Line::ok("No StorageClass is the default: each claim names its class"),
         [one] => Line::ok(format!("One StorageClass is the default: {}", name(one))),
         several => Line::warning(
-            format!("{} StorageClasses are defaults: {}", several.len(), list(several)),
+            format!(
+                "{} StorageClasses are defaults: {}",
+                several.len(),
+                list(several)
+            ),
             format!(
                 "Kubernetes takes the newest. Keep one: kubectl annotate storageclass NAME \
                  {DEFAULT_CLASS}=false --overwrite"
@@ -71,11 +77,17 @@ fn default(classes: &[StorageClass]) -> Line {
 }
 
 fn immediate(ours: &[&StorageClass]) -> Option<Line> {
-    let immediate: Vec<&StorageClass> =
-        ours.iter().copied().filter(|class| is_immediate(class)).collect();
+    let immediate: Vec<&StorageClass> = ours
+        .iter()
+        .copied()
+        .filter(|class| is_immediate(class))
+        .collect();
     (!immediate.is_empty()).then(|| {
         Line::warning(
-            format!("Volumes are made before their pods are known: {}", list(&immediate)),
+            format!(
+                "Volumes are made before their pods are known: {}",
+                list(&immediate)
+            ),
             "A volume stays on its node, so its pods can run nowhere else. Use \
              volumeBindingMode: WaitForFirstConsumer unless a tool needs Immediate.",
         )

@@ -8,7 +8,10 @@ use crate::kubectl::volume_objects::title;
 
 /// The container in which the driver runs.
 pub(in crate::kubectl::check) fn driver_container(spec: &PodSpec) -> Option<&Container> {
-    spec.containers.iter().find(|c| runs_driver(c)).or(spec.containers.first())
+    spec.containers
+        .iter()
+        .find(|c| runs_driver(c))
+        .or(spec.containers.first())
 }
 
 /// True if the container's arguments begin the driver.
@@ -20,17 +23,23 @@ pub(super) fn runs_driver(container: &Container) -> bool {
 /// value is `true`.
 pub(in crate::kubectl::check) fn flag(container: &Container, name: &str) -> Option<String> {
     // A pod template has no values for the fields of a pod.
-    let given = arguments(&Pod::default(), container).into_iter().find_map(|arg| {
-        let rest = arg.strip_prefix("--")?.strip_prefix(name)?;
-        match rest.strip_prefix('=') {
-            Some(value) => Some(value.to_owned()),
-            None if rest.is_empty() => Some("true".to_owned()),
-            None => None,
-        }
-    });
+    let given = arguments(&Pod::default(), container)
+        .into_iter()
+        .find_map(|arg| {
+            let rest = arg.strip_prefix("--")?.strip_prefix(name)?;
+            match rest.strip_prefix('=') {
+                Some(value) => Some(value.to_owned()),
+                None if rest.is_empty() => Some("true".to_owned()),
+                None => None,
+            }
+        });
     let variable = format!("HOSTLOOP_{}", name.to_ascii_uppercase().replace('-', "_"));
     let in_environment = || {
-        let variable = container.env.iter().flatten().find(|v| v.name == variable)?;
+        let variable = container
+            .env
+            .iter()
+            .flatten()
+            .find(|v| v.name == variable)?;
         variable.value.clone()
     };
     given.or_else(in_environment)
@@ -44,7 +53,11 @@ pub(in crate::kubectl::check) fn snapshot_controllers(deployments: &[Deployment]
         let pod = spec.and_then(|s| s.template.spec.as_ref());
         wanted && pod.is_some_and(|pod| pod.containers.iter().any(is_snapshot_controller))
     };
-    deployments.iter().filter(runs).map(|d| title(&d.metadata)).collect()
+    deployments
+        .iter()
+        .filter(runs)
+        .map(|d| title(&d.metadata))
+        .collect()
 }
 
 fn is_snapshot_controller(container: &Container) -> bool {
@@ -55,7 +68,10 @@ fn is_snapshot_controller(container: &Container) -> bool {
     let name = name.split(['@', ':']).next().unwrap_or_default();
     let ours = flag(container, "controllers");
     name.ends_with("snapshot-controller")
-        || ours.is_some_and(|list| list.split(',').any(|role| role.trim() == "snapshot-controller"))
+        || ours.is_some_and(|list| {
+            list.split(',')
+                .any(|role| role.trim() == "snapshot-controller")
+        })
 }
 
 #[cfg(test)]

@@ -20,14 +20,26 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
              --driver-name.",
         )];
     };
-    join([Ok(vec![fields(&facts.driver, &object.spec)]), attach(facts, &object.spec)])
+    join([
+        Ok(vec![fields(&facts.driver, &object.spec)]),
+        attach(facts, &object.spec),
+    ])
 }
 
 fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
-    let has = |mode: &str| spec.volume_lifecycle_modes.iter().flatten().any(|m| m == mode);
+    let has = |mode: &str| {
+        spec.volume_lifecycle_modes
+            .iter()
+            .flatten()
+            .any(|m| m == mode)
+    };
     // Each field, whether it has its value, and what fails otherwise.
     let fields = [
-        ("podInfoOnMount: true", spec.pod_info_on_mount == Some(true), "inline volumes fail"),
+        (
+            "podInfoOnMount: true",
+            spec.pod_info_on_mount == Some(true),
+            "inline volumes fail",
+        ),
         (
             "storageCapacity: true",
             spec.storage_capacity == Some(true),
@@ -36,10 +48,20 @@ fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
         (
             "volumeLifecycleModes: Persistent",
             // The default of a CSIDriver without the field.
-            has("Persistent") || spec.volume_lifecycle_modes.iter().flatten().next().is_none(),
+            has("Persistent")
+                || spec
+                    .volume_lifecycle_modes
+                    .iter()
+                    .flatten()
+                    .next()
+                    .is_none(),
             "claims get no volumes",
         ),
-        ("volumeLifecycleModes: Ephemeral", has("Ephemeral"), "inline volumes fail"),
+        (
+            "volumeLifecycleModes: Ephemeral",
+            has("Ephemeral"),
+            "inline volumes fail",
+        ),
         (
             "fsGroupPolicy: File",
             spec.fs_group_policy.as_deref() == Some("File"),
@@ -52,8 +74,13 @@ fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
         .map(|(field, _, harm)| format!("{field} ({harm})"))
         .collect();
     match wrong.is_empty() {
-        true => Line::ok(format!("CSIDriver {driver} has the fields that the driver needs")),
-        false => Line::failed(format!("CSIDriver {driver} lacks {}", wrong.join(", ")), APPLY),
+        true => Line::ok(format!(
+            "CSIDriver {driver} has the fields that the driver needs"
+        )),
+        false => Line::failed(
+            format!("CSIDriver {driver} lacks {}", wrong.join(", ")),
+            APPLY,
+        ),
     }
 }
 
@@ -62,7 +89,9 @@ fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
 fn attach(facts: &Facts, spec: &CSIDriverSpec) -> Part {
     let sets = known("Attaching", &facts.daemon_sets)?;
     let required = spec.attach_required.unwrap_or(true);
-    let pods = sets.iter().filter_map(|set| set.spec.as_ref()?.template.spec.as_ref());
+    let pods = sets
+        .iter()
+        .filter_map(|set| set.spec.as_ref()?.template.spec.as_ref());
     let containers = pods.filter_map(driver_container);
     // The flag's default is true.
     let flags = containers.map(|c| flag(c, "enable-attach").is_none_or(|value| value != "false"));

@@ -36,15 +36,21 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 /// The holder of a lease, or why it has none.
 pub(super) fn state(lease: &Lease, now: Timestamp) -> Result<String, String> {
     let spec = lease.spec.as_ref();
-    let holder = spec.and_then(|s| s.holder_identity.as_deref()).filter(|h| !h.is_empty());
+    let holder = spec
+        .and_then(|s| s.holder_identity.as_deref())
+        .filter(|h| !h.is_empty());
     let Some(holder) = holder else {
         return Err("its lease has no holder".to_owned());
     };
     let renewed = spec.and_then(|s| s.renew_time.as_ref()).map(|time| time.0);
-    let lasts = spec.and_then(|s| s.lease_duration_seconds).map_or(15, i64::from);
+    let lasts = spec
+        .and_then(|s| s.lease_duration_seconds)
+        .map_or(15, i64::from);
     match renewed.map(|renewed| now.duration_since(renewed).as_secs()) {
         Some(age) if age <= lasts + CLOCKS => Ok(holder.to_owned()),
-        Some(age) => Err(format!("{holder} renewed the lease {age} s ago, and it lasts {lasts} s")),
+        Some(age) => Err(format!(
+            "{holder} renewed the lease {age} s ago, and it lasts {lasts} s"
+        )),
         None => Err(format!("{holder} has never renewed the lease")),
     }
 }

@@ -19,7 +19,9 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         .iter()
         .filter_map(|(node, machine)| Some((node.as_str(), machine.report.as_ref().ok()?)))
         .collect();
-    let mut lines = unreported(&facts.machines, "Machine", |machine| machine.report.as_ref().err());
+    let mut lines = unreported(&facts.machines, "Machine", |machine| {
+        machine.report.as_ref().err()
+    });
     if known.is_empty() {
         return lines;
     }
@@ -39,7 +41,11 @@ pub(super) fn unreported<'a>(
     let mut reasons: BTreeMap<String, (&Unknown, Vec<&str>)> = BTreeMap::new();
     for (node, machine) in machines {
         if let Some(why) = why(machine) {
-            reasons.entry(why.to_string()).or_insert((why, Vec::new())).1.push(node);
+            reasons
+                .entry(why.to_string())
+                .or_insert((why, Vec::new()))
+                .1
+                .push(node);
         }
     }
     let line = |(why, nodes): (&Unknown, Vec<&str>)| {
@@ -57,8 +63,9 @@ pub(super) fn unreported<'a>(
 }
 
 fn loop_devices(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
-    let (good, bad): (Vec<_>, Vec<_>) =
-        machines.iter().partition(|(_, report)| report.missing.is_empty());
+    let (good, bad): (Vec<_>, Vec<_>) = machines
+        .iter()
+        .partition(|(_, report)| report.missing.is_empty());
     let mut lines = Vec::new();
     if !good.is_empty() {
         let nodes = names(good.iter().map(|(node, _)| *node));
@@ -80,13 +87,19 @@ fn leftover_loops(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
     let mut found: BTreeMap<(&Path, &str), Vec<&str>> = BTreeMap::new();
     for (node, report) in machines {
         for left in &report.leftover_loops {
-            found.entry((&left.device, &left.file)).or_default().push(node);
+            found
+                .entry((&left.device, &left.file))
+                .or_default()
+                .push(node);
         }
     }
     let line = |((device, file), nodes): ((&Path, &str), Vec<&str>)| {
         let device = device.display();
         Line::warning(
-            format!("{device} of {} holds {file}, which no pool here knows", names(nodes)),
+            format!(
+                "{device} of {} holds {file}, which no pool here knows",
+                names(nodes)
+            ),
             format!(
                 "If the cluster of that file is gone for good, free its space on the machine: \
                  losetup -d {device}"
@@ -108,7 +121,10 @@ fn filesystems(machines: &[(&str, &MachineReport)], facts: &Facts) -> Vec<Line> 
     if missing.is_empty() {
         let all = machines.first().map(|(_, report)| &report.filesystems);
         let all = all.into_iter().flatten().map(|fs| fs.name.as_str());
-        return vec![Line::ok(format!("Filesystems can be made and mounted: {}", names(all)))];
+        return vec![Line::ok(format!(
+            "Filesystems can be made and mounted: {}",
+            names(all)
+        ))];
     }
     let used = fs_types(facts);
     let line = |((fs, why), nodes): ((&str, &str), Vec<&str>)| {
@@ -124,7 +140,11 @@ fn filesystems(machines: &[(&str, &MachineReport)], facts: &Facts) -> Vec<Line> 
 
 /// The filesystems that the driver's StorageClasses name. The driver's default is ext4.
 fn fs_types(facts: &Facts) -> Vec<&str> {
-    let classes = facts.classes.iter().flatten().filter(|c| c.provisioner == facts.driver);
+    let classes = facts
+        .classes
+        .iter()
+        .flatten()
+        .filter(|c| c.provisioner == facts.driver);
     let named = classes.map(|class| {
         let parameters = class.parameters.as_ref();
         let fs = parameters.and_then(|p| p.get("csi.storage.k8s.io/fstype"));
@@ -134,21 +154,34 @@ fn fs_types(facts: &Facts) -> Vec<&str> {
 }
 
 fn clocks(machines: &BTreeMap<String, Machine>) -> Vec<Line> {
-    let known: Vec<(&str, ClockOffset)> =
-        machines.iter().filter_map(|(node, m)| Some((node.as_str(), m.clock?))).collect();
-    let mut lines: Vec<Line> =
-        known.iter().filter_map(|(node, offset)| clock(node, *offset)).collect();
+    let known: Vec<(&str, ClockOffset)> = machines
+        .iter()
+        .filter_map(|(node, m)| Some((node.as_str(), m.clock?)))
+        .collect();
+    let mut lines: Vec<Line> = known
+        .iter()
+        .filter_map(|(node, offset)| clock(node, *offset))
+        .collect();
     if lines.is_empty() && !known.is_empty() {
         let nodes = names(known.iter().map(|(node, _)| *node));
-        lines.push(Line::ok(format!("Clocks agree with the API server's: {nodes}")));
+        lines.push(Line::ok(format!(
+            "Clocks agree with the API server's: {nodes}"
+        )));
     }
     lines
 }
 
 fn clock(node: &str, offset: ClockOffset) -> Option<Line> {
     // A slow request makes the measurement uncertain, not the clock wrong.
-    let surely = offset.seconds.unsigned_abs().saturating_sub(offset.error.as_secs());
-    let way = if offset.seconds > 0 { "ahead of" } else { "behind" };
+    let surely = offset
+        .seconds
+        .unsigned_abs()
+        .saturating_sub(offset.error.as_secs());
+    let way = if offset.seconds > 0 {
+        "ahead of"
+    } else {
+        "behind"
+    };
     let text = format!(
         "The clock of {node} is {} s {way} the API server's",
         offset.seconds.unsigned_abs()
@@ -184,34 +217,59 @@ mod tests {
 
     #[test]
     fn a_node_without_loop_devices_has_its_own_line() {
-        let lines = lines(&with(|report| report.missing.push("loop devices: ENOENT".into())));
+        let lines = lines(&with(|report| {
+            report.missing.push("loop devices: ENOENT".into())
+        }));
         assert_eq!(marks(&lines), [Passed, Failed, Passed, Passed]);
         assert_eq!(lines[1].text, "Node n1 lacks loop devices: ENOENT");
     }
 
     #[test]
     fn devices_of_deleted_clusters_are_named_once() {
-        let left = LeftoverLoop { device: "/dev/loop3".into(), file: "/p/image (deleted)".into() };
+        let left = LeftoverLoop {
+            device: "/dev/loop3".into(),
+            file: "/p/image (deleted)".into(),
+        };
         let mut facts = with(|report| report.leftover_loops.push(left.clone()));
-        facts.machines.insert("n2".into(), facts.machines["n1"].clone());
+        facts
+            .machines
+            .insert("n2".into(), facts.machines["n1"].clone());
         let lines = lines(&facts);
         assert_eq!(marks(&lines), [Passed, Warning, Passed, Passed]);
-        assert!(lines[1].text.contains("/dev/loop3 of n1, n2 holds /p/image"), "{lines:?}");
-        assert!(lines[1].advice.as_ref().unwrap().ends_with("losetup -d /dev/loop3"), "{lines:?}");
+        assert!(
+            lines[1]
+                .text
+                .contains("/dev/loop3 of n1, n2 holds /p/image"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1]
+                .advice
+                .as_ref()
+                .unwrap()
+                .ends_with("losetup -d /dev/loop3"),
+            "{lines:?}"
+        );
     }
 
     #[rstest]
     #[case("xfs", Failed)]
     #[case("btrfs", Warning)]
     fn a_missing_filesystem_fails_if_a_class_names_it(#[case] fs: &str, #[case] mark: Mark) {
-        let gone = FilesystemReport { name: fs.into(), missing: Some("no module".into()) };
+        let gone = FilesystemReport {
+            name: fs.into(),
+            missing: Some("no module".into()),
+        };
         let mut facts = with(|report| report.filesystems.push(gone.clone()));
         let class = &mut facts.classes.as_mut().unwrap()[0];
         class.parameters =
             Some([("csi.storage.k8s.io/fstype".to_owned(), "xfs".to_owned())].into());
         let lines = lines(&facts);
         assert_eq!(marks(&lines), [Passed, mark, Passed]);
-        assert_eq!(lines[1].text, format!("{fs} is not offered on n1: no module"));
+        assert_eq!(
+            lines[1].text,
+            format!("{fs} is not offered on n1: no module")
+        );
     }
 
     #[rstest]
@@ -234,11 +292,17 @@ mod tests {
         let mut facts = good();
         let why = Unknown::Forbidden("create pods/exec".into());
         for node in ["n1", "n2"] {
-            let machine = Machine { report: Err(why.clone()), ..machine() };
+            let machine = Machine {
+                report: Err(why.clone()),
+                ..machine()
+            };
             facts.machines.insert(node.into(), machine);
         }
         let lines = lines(&facts);
         assert_eq!(marks(&lines), [Skipped]);
-        assert!(lines[0].text.starts_with("Machine of n1, n2: skipped"), "{lines:?}");
+        assert!(
+            lines[0].text.starts_with("Machine of n1, n2: skipped"),
+            "{lines:?}"
+        );
     }
 }

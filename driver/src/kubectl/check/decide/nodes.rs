@@ -49,7 +49,12 @@ type Pods<'a> = BTreeMap<&'a str, &'a Pod>;
 
 /// The pods of DaemonSets that run the driver, by node.
 pub(in crate::kubectl::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
-    let has_driver = |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).any(runs_driver);
+    let has_driver = |pod: &Pod| {
+        pod.spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .any(runs_driver)
+    };
     pods.iter()
         .filter(|pod| is_of_daemon_set(pod) && has_driver(pod))
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod)))
@@ -75,7 +80,10 @@ fn scheduled(sets: &[DaemonSet], pods: &Pods<'_>, namespace: &str) -> Vec<Line> 
             "Look at its nodeSelector and at the labels of the nodes.",
         )],
         (wanted, pods) if pods < wanted => vec![Line::failed(
-            format!("{} of {wanted} nodes have no pod of hostloop", wanted - pods),
+            format!(
+                "{} of {wanted} nodes have no pod of hostloop",
+                wanted - pods
+            ),
             format!(
                 "Look at: kubectl -n {namespace} describe daemonsets -l \
                  app.kubernetes.io/name=hostloop"
@@ -87,8 +95,10 @@ fn scheduled(sets: &[DaemonSet], pods: &Pods<'_>, namespace: &str) -> Vec<Line> 
 
 fn ready(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
     let (ready, not_ready): (Vec<_>, Vec<_>) = pods.iter().partition(|(_, pod)| is_ready(pod));
-    let mut lines: Vec<Line> =
-        not_ready.into_iter().map(|(node, pod)| waiting::line(node, pod, namespace)).collect();
+    let mut lines: Vec<Line> = not_ready
+        .into_iter()
+        .map(|(node, pod)| waiting::line(node, pod, namespace))
+        .collect();
     if lines.is_empty() && !ready.is_empty() {
         let nodes = names(ready.iter().map(|(node, _)| **node));
         lines.push(Line::ok(format!("The pods are ready: {nodes}")));
@@ -102,9 +112,14 @@ fn image(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
         [] => Vec::new(),
         [(image, _)] => vec![Line::ok(format!("All pods run the image {image}"))],
         several => {
-            let each = several.iter().map(|(image, nodes)| format!("{image} on {}", names(*nodes)));
+            let each = several
+                .iter()
+                .map(|(image, nodes)| format!("{image} on {}", names(*nodes)));
             vec![Line::failed(
-                format!("The pods run different images: {}", each.collect::<Vec<_>>().join("; ")),
+                format!(
+                    "The pods run different images: {}",
+                    each.collect::<Vec<_>>().join("; ")
+                ),
                 format!(
                     "An update is under way, or is stuck. Look at: kubectl -n {namespace} rollout \
                      status daemonset -l app.kubernetes.io/name=hostloop"
@@ -128,7 +143,10 @@ fn images<'a>(pods: &Pods<'a>) -> BTreeMap<&'a str, Vec<&'a str>> {
 
 /// Versions of the driver: as the pods report them, or else as in the tags of their images.
 fn version(pods: &Pods<'_>, facts: &Facts) -> Vec<Line> {
-    let machines = facts.machines.values().filter_map(|machine| machine.report.as_ref().ok());
+    let machines = facts
+        .machines
+        .values()
+        .filter_map(|machine| machine.report.as_ref().ok());
     let mut versions: BTreeSet<&str> = machines.map(|report| report.version.as_str()).collect();
     if versions.is_empty() {
         versions = images(pods).into_keys().filter_map(tag).collect();
@@ -136,9 +154,14 @@ fn version(pods: &Pods<'_>, facts: &Facts) -> Vec<Line> {
     let other: Vec<&str> = versions.iter().copied().filter(|v| *v != PROGRAM).collect();
     match (versions.is_empty(), other.is_empty()) {
         (true, _) => Vec::new(),
-        (false, true) => vec![Line::ok(format!("The pods run version {PROGRAM}, as this program"))],
+        (false, true) => vec![Line::ok(format!(
+            "The pods run version {PROGRAM}, as this program"
+        ))],
         (false, false) => vec![Line::warning(
-            format!("The pods run version {}, and this program is {PROGRAM}", other.join(", ")),
+            format!(
+                "The pods run version {}, and this program is {PROGRAM}",
+                other.join(", ")
+            ),
             "Use the program of the same release, or update the cluster: kubectl hostloop install",
         )],
     }
@@ -156,10 +179,18 @@ fn registered(pods: &Pods<'_>, facts: &Facts) -> Part {
     let nodes = known("Registration", &facts.csi_nodes)?;
     let has_driver: BTreeSet<&str> = nodes
         .iter()
-        .filter(|node| node.spec.drivers.iter().any(|driver| driver.name == facts.driver))
+        .filter(|node| {
+            node.spec
+                .drivers
+                .iter()
+                .any(|driver| driver.name == facts.driver)
+        })
         .filter_map(|node| node.metadata.name.as_deref())
         .collect();
-    let ready = pods.iter().map(|(node, pod)| (*node, *pod)).filter(|(_, pod)| is_ready(pod));
+    let ready = pods
+        .iter()
+        .map(|(node, pod)| (*node, *pod))
+        .filter(|(_, pod)| is_ready(pod));
     let (yes, no): (Vec<_>, Vec<_>) = ready.partition(|(node, _)| has_driver.contains(node));
     let mut lines = Vec::new();
     if let Some((_, pod)) = yes.first() {
@@ -171,7 +202,10 @@ fn registered(pods: &Pods<'_>, facts: &Facts) -> Part {
             lines.push(Line::ok(format!("Kubelet's directory is right: {dir}")));
         }
     }
-    lines.extend(no.into_iter().map(|(node, pod)| unregistered(node, pod, facts)));
+    lines.extend(
+        no.into_iter()
+            .map(|(node, pod)| unregistered(node, pod, facts)),
+    );
     lines.extend(yes.iter().filter_map(|(node, _)| labels::line(node, facts)));
     Ok(lines)
 }
@@ -180,7 +214,11 @@ fn registered(pods: &Pods<'_>, facts: &Facts) -> Part {
 fn kubelet_dir(pod: &Pod) -> Option<String> {
     let container = pod.spec.as_ref().and_then(driver_container)?;
     let path = flag(container, "plugin-registration-path")?;
-    Some(path.strip_suffix("/plugins_registry").unwrap_or(&path).to_owned())
+    Some(
+        path.strip_suffix("/plugins_registry")
+            .unwrap_or(&path)
+            .to_owned(),
+    )
 }
 
 fn unregistered(node: &str, pod: &Pod, facts: &Facts) -> Line {
@@ -192,7 +230,10 @@ fn unregistered(node: &str, pod: &Pod, facts: &Facts) -> Line {
         .map(|node| Distribution::of(node).kubelet_dir())
         .filter(|likely| *likely != dir);
     Line::failed(
-        format!("Kubelet of node {node} has not registered the driver of pod {}", name(pod)),
+        format!(
+            "Kubelet of node {node} has not registered the driver of pod {}",
+            name(pod)
+        ),
         match likely {
             Some(likely) => format!(
                 "The pod uses {dir}, and this distribution's kubelet {likely}: kubectl hostloop \

@@ -60,8 +60,10 @@ fn judge(
     policies: &[ValidatingAdmissionPolicy],
     bindings: &[ValidatingAdmissionPolicyBinding],
 ) -> Vec<Line> {
-    let policies: BTreeMap<&str, &ValidatingAdmissionPolicy> =
-        policies.iter().filter_map(|p| Some((p.metadata.name.as_deref()?, p))).collect();
+    let policies: BTreeMap<&str, &ValidatingAdmissionPolicy> = policies
+        .iter()
+        .filter_map(|p| Some((p.metadata.name.as_deref()?, p)))
+        .collect();
     let state = |name: &str| state(policies.get(name).copied(), bindings, name);
     let states: Vec<(&str, State)> = POLICIES.iter().map(|name| (*name, state(name))).collect();
     let of = |wanted: State| {
@@ -75,7 +77,10 @@ fn judge(
     ] {
         let bad = of(state);
         if !bad.is_empty() {
-            lines.push(Line::failed(format!("Policies {what}: {}", names(bad)), advice));
+            lines.push(Line::failed(
+                format!("Policies {what}: {}", names(bad)),
+                advice,
+            ));
         }
     }
     for (state, what, advice) in [
@@ -127,7 +132,10 @@ fn state(
     let denies = bindings.iter().map(|binding| &binding.spec).any(|spec| {
         spec.policy_name == name
             && spec.match_resources.is_none()
-            && spec.validation_actions.iter().any(|action| action == "Deny")
+            && spec
+                .validation_actions
+                .iter()
+                .any(|action| action == "Deny")
     });
     if !denies {
         return State::Unbound;
@@ -202,7 +210,10 @@ mod tests {
         json!({"observedGeneration": 2, "typeChecking": {"expressionWarnings":
             [{"fieldRef": "spec", "warning": "w"}]}}), State::Doubted)]
     fn states(#[case] spec: Value, #[case] status: Value, #[case] expected: State) {
-        assert_eq!(state(Some(&policy(status)), &[binding(spec)], "p"), expected);
+        assert_eq!(
+            state(Some(&policy(status)), &[binding(spec)], "p"),
+            expected
+        );
     }
 
     #[test]

@@ -27,8 +27,14 @@ impl Pool<'_> {
 }
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
-    let mut lines = unreported(&facts.machines, "Pools", |machine| machine.pools.as_ref().err());
-    let pools: Vec<Pool<'_>> = facts.machines.iter().flat_map(|(n, m)| of_node(n, m)).collect();
+    let mut lines = unreported(&facts.machines, "Pools", |machine| {
+        machine.pools.as_ref().err()
+    });
+    let pools: Vec<Pool<'_>> = facts
+        .machines
+        .iter()
+        .flat_map(|(n, m)| of_node(n, m))
+        .collect();
     let (open, missing): (Vec<_>, Vec<_>) =
         pools.iter().partition(|pool| pool.report.state == "open");
     lines.extend(missing.into_iter().map(not_open));
@@ -61,7 +67,11 @@ fn list(pools: &[&Pool<'_>]) -> String {
 }
 
 fn not_open(pool: &Pool<'_>) -> Line {
-    let why = pool.report.why.as_deref().unwrap_or("no driver has it open");
+    let why = pool
+        .report
+        .why
+        .as_deref()
+        .unwrap_or("no driver has it open");
     Line::failed(
         format!("Pool {} is {}: {why}", pool.name(), pool.report.state),
         format!(
@@ -73,8 +83,11 @@ fn not_open(pool: &Pool<'_>) -> Line {
 }
 
 fn reflinks(pools: &[&Pool<'_>]) -> Vec<Line> {
-    let without: Vec<_> =
-        pools.iter().filter(|pool| pool.report.reflinks == Some(false)).copied().collect();
+    let without: Vec<_> = pools
+        .iter()
+        .filter(|pool| pool.report.reflinks == Some(false))
+        .copied()
+        .collect();
     let fs = |pool: &Pool<'_>| pool.report.fs.clone().unwrap_or_default();
     vec![match without.first() {
         None => Line::ok("Snapshots and clones share blocks in all pools"),
@@ -91,7 +104,11 @@ fn reflinks(pools: &[&Pool<'_>]) -> Vec<Line> {
 }
 
 fn direct_io(pools: &[&Pool<'_>]) -> Vec<Line> {
-    let without: Vec<_> = pools.iter().filter(|p| p.no_direct_io.is_some()).copied().collect();
+    let without: Vec<_> = pools
+        .iter()
+        .filter(|p| p.no_direct_io.is_some())
+        .copied()
+        .collect();
     vec![match without.first() {
         None => Line::ok("Direct I/O works in all pools"),
         Some(first) => Line::warning(
@@ -109,7 +126,10 @@ fn room(pools: &[&Pool<'_>]) -> Vec<Line> {
     let mut lines: Vec<Line> = pools.iter().filter_map(|pool| low(pool)).collect();
     let free = pools.iter().filter_map(|pool| pool.report.free_bytes).min();
     if let (true, Some(least)) = (lines.is_empty(), free) {
-        lines.push(Line::ok(format!("Pools have room: {} or more is free", bytes(least))));
+        lines.push(Line::ok(format!(
+            "Pools have room: {} or more is free",
+            bytes(least)
+        )));
     }
     lines
 }
@@ -117,7 +137,12 @@ fn room(pools: &[&Pool<'_>]) -> Vec<Line> {
 fn low(pool: &Pool<'_>) -> Option<Line> {
     let (free, size) = (pool.report.free_bytes?, pool.report.size_bytes?);
     let percent = u128::from(free) * 100 / u128::from(size.max(1));
-    let text = format!("Pool {} has {} of {} free", pool.name(), bytes(free), bytes(size));
+    let text = format!(
+        "Pool {} has {} of {} free",
+        pool.name(),
+        bytes(free),
+        bytes(size)
+    );
     let advice = "Thin volumes get errors when it is full. Delete claims or snapshots, or make \
                   its filesystem larger.";
     match percent {
@@ -148,7 +173,10 @@ mod tests {
     fn good_pools() {
         let lines = with(|_| {});
         assert_eq!(marks(&lines), [Passed; 4]);
-        assert_eq!(lines[0].text, "Pools are open: default on n1, default on n2");
+        assert_eq!(
+            lines[0].text,
+            "Pools are open: default on n1, default on n2"
+        );
     }
 
     #[test]
@@ -172,7 +200,10 @@ mod tests {
         facts.machines.insert("n1".into(), machine);
         let lines = super::lines(&facts);
         assert_eq!(marks(&lines), [Passed, Passed, Warning, Passed]);
-        assert_eq!(lines[2].text, "Direct I/O does not work in default on n1: EINVAL");
+        assert_eq!(
+            lines[2].text,
+            "Direct I/O does not work in default on n1: EINVAL"
+        );
     }
 
     #[rstest]

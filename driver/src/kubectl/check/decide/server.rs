@@ -44,12 +44,17 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 }
 
 fn version(facts: &Facts) -> Part {
-    let Server { version, number, .. } = known("Version of the server", &facts.server)?;
+    let Server {
+        version, number, ..
+    } = known("Version of the server", &facts.server)?;
     Ok(vec![match *number >= Version::OLDEST {
         true => Line::ok(format!("Kubernetes {version} is new enough")),
         false => Line::failed(
             format!("Kubernetes {version} is too old"),
-            format!("hostloop needs {} or newer. Upgrade the cluster.", Version::OLDEST),
+            format!(
+                "hostloop needs {} or newer. Upgrade the cluster.",
+                Version::OLDEST
+            ),
         ),
     }])
 }
@@ -58,26 +63,37 @@ fn optional(facts: &Facts) -> Part {
     let served = known("Optional APIs", &facts.served)?;
     Ok(OPTIONAL
         .iter()
-        .map(|api| match served.has(api.group, api.resource, api.version) {
-            true => Line::ok(format!("{} {} is served", api.name, api.version)),
-            false => Line::skipped(format!(
-                "{} {} is left out: {} (Kubernetes {} and newer serve it)",
-                api.name, api.version, api.without, api.since
-            )),
-        })
+        .map(
+            |api| match served.has(api.group, api.resource, api.version) {
+                true => Line::ok(format!("{} {} is served", api.name, api.version)),
+                false => Line::skipped(format!(
+                    "{} {} is left out: {} (Kubernetes {} and newer serve it)",
+                    api.name, api.version, api.without, api.since
+                )),
+            },
+        )
         .collect())
 }
 
 /// The clock of the person's machine. Its error would make every age below wrong.
 fn clock(facts: &Facts) -> Part {
     // The version's line already says why the server is unknown.
-    let ahead = facts.server.as_ref().ok().and_then(|server| server.ahead_seconds);
+    let ahead = facts
+        .server
+        .as_ref()
+        .ok()
+        .and_then(|server| server.ahead_seconds);
     Ok(match ahead {
         Some(ahead) if ahead.abs() > CLOCK_SECONDS => vec![Line::warning(
-            format!("This machine's clock differs from the API server's by {} s", ahead.abs()),
+            format!(
+                "This machine's clock differs from the API server's by {} s",
+                ahead.abs()
+            ),
             "Synchronize both clocks (NTP): certificates and tokens depend on them.",
         )],
-        Some(_) => vec![Line::ok("This machine's clock agrees with the API server's")],
+        Some(_) => vec![Line::ok(
+            "This machine's clock agrees with the API server's",
+        )],
         None => Vec::new(),
     })
 }
@@ -123,7 +139,12 @@ mod tests {
         facts.served = Ok(Default::default());
         let lines = lines(&facts);
         assert_eq!(marks(&lines), [Passed, Skipped, Skipped, Passed]);
-        assert!(lines[1].text.contains("VolumeAttributesClass v1 is left out"), "{lines:?}");
+        assert!(
+            lines[1]
+                .text
+                .contains("VolumeAttributesClass v1 is left out"),
+            "{lines:?}"
+        );
         assert_eq!(marks(&super::lines(&forbidden())), [Skipped, Skipped]);
     }
 }

@@ -6,9 +6,16 @@ use crate::kubectl::check::line::{Line, names};
 
 pub(in crate::kubectl::check) const GROUP: &str = "snapshot.storage.k8s.io";
 const GROUP_GROUP: &str = "groupsnapshot.storage.k8s.io";
-const KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
-const GROUP_KINDS: [&str; 3] =
-    ["volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"];
+const KINDS: [&str; 3] = [
+    "volumesnapshots",
+    "volumesnapshotcontents",
+    "volumesnapshotclasses",
+];
+const GROUP_KINDS: [&str; 3] = [
+    "volumegroupsnapshots",
+    "volumegroupsnapshotcontents",
+    "volumegroupsnapshotclasses",
+];
 /// The version that hostloop uses of all of them.
 const VERSION: &str = "v1";
 
@@ -22,7 +29,11 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let mut parts = vec![Ok(vec![kinds(served)])];
     // Without the kinds, nothing needs a controller or a class.
     if has_snapshots(served) {
-        parts.extend([Ok(vec![group_kinds(served)]), controller(facts), class(facts)]);
+        parts.extend([
+            Ok(vec![group_kinds(served)]),
+            controller(facts),
+            class(facts),
+        ]);
     }
     join(parts)
 }
@@ -33,7 +44,11 @@ pub(in crate::kubectl::check) fn has_snapshots(served: &Served) -> bool {
 }
 
 fn missing(served: &Served, group: &str, kinds: &[&'static str]) -> Vec<&'static str> {
-    kinds.iter().filter(|kind| !served.has(group, kind, VERSION)).copied().collect()
+    kinds
+        .iter()
+        .filter(|kind| !served.has(group, kind, VERSION))
+        .copied()
+        .collect()
 }
 
 fn versions(served: &Served, group: &str, kinds: &[&str]) -> String {
@@ -45,15 +60,19 @@ fn versions(served: &Served, group: &str, kinds: &[&str]) -> String {
 fn kinds(served: &Served) -> Line {
     let missing = missing(served, GROUP, &KINDS);
     match missing.len() {
-        0 => {
-            Line::ok(format!("The snapshot kinds are served: {}", versions(served, GROUP, &KINDS)))
-        }
+        0 => Line::ok(format!(
+            "The snapshot kinds are served: {}",
+            versions(served, GROUP, &KINDS)
+        )),
         n if n == KINDS.len() => Line::skipped(format!(
             "Snapshots are left out: the server does not serve {GROUP}/{VERSION}. To have them: \
              {INSTALL}"
         )),
         _ => Line::failed(
-            format!("The server lacks {} of {GROUP}/{VERSION}", missing.join(", ")),
+            format!(
+                "The server lacks {} of {GROUP}/{VERSION}",
+                missing.join(", ")
+            ),
             format!("Install all CustomResourceDefinitions of snapshots: {INSTALL}"),
         ),
     }
@@ -72,7 +91,10 @@ fn group_kinds(served: &Served) -> Line {
              hostloop uses {VERSION}"
         )),
         (_, _) => Line::failed(
-            format!("The server lacks {} of {GROUP_GROUP}/{VERSION}", missing.join(", ")),
+            format!(
+                "The server lacks {} of {GROUP_GROUP}/{VERSION}",
+                missing.join(", ")
+            ),
             format!("Install all CustomResourceDefinitions of group snapshots: {INSTALL}"),
         ),
     }
@@ -91,7 +113,11 @@ fn controller(facts: &Facts) -> Part {
             format!("Let hostloop be the snapshot controller: {INSTALL}"),
         ),
         (several, _) => Line::warning(
-            format!("{} snapshot controllers are installed: {}", several.len(), names(several)),
+            format!(
+                "{} snapshot controllers are installed: {}",
+                several.len(),
+                names(several)
+            ),
             "One is enough. To leave snapshots to the other one: kubectl hostloop install \
              --snapshot-controller no",
         ),
@@ -104,9 +130,14 @@ fn class(facts: &Facts) -> Part {
         fact => known("VolumeSnapshotClass", fact)?,
     };
     let ours = classes.iter().filter(|class| class.driver == facts.driver);
-    let ours: Vec<&str> = ours.filter_map(|class| class.metadata.name.as_deref()).collect();
+    let ours: Vec<&str> = ours
+        .filter_map(|class| class.metadata.name.as_deref())
+        .collect();
     Ok(vec![match ours.is_empty() {
-        false => Line::ok(format!("The driver has a VolumeSnapshotClass: {}", names(ours))),
+        false => Line::ok(format!(
+            "The driver has a VolumeSnapshotClass: {}",
+            names(ours)
+        )),
         true => Line::warning(
             format!("No VolumeSnapshotClass has the driver {}", facts.driver),
             "A VolumeSnapshot needs one. Run `kubectl hostloop install` again to create it.",

@@ -39,7 +39,10 @@ pub(in crate::kubectl::check) fn good() -> Facts {
         now: "2026-01-01T00:00:00Z".parse().expect("a time"),
         server: Ok(Server {
             version: "v1.36.0".to_owned(),
-            number: Version { major: 1, minor: 36 },
+            number: Version {
+                major: 1,
+                minor: 36,
+            },
             ahead_seconds: Some(0),
         }),
         served: Ok(served()),
@@ -62,7 +65,10 @@ pub(in crate::kubectl::check) fn good() -> Facts {
         enforced: Ok(true),
         lease: Ok(of_kind(&all, "Lease").pop()),
         snapshot_lease: Ok(None),
-        objects: Ok(Objects { has_all_volumes: true, ..Objects::default() }),
+        objects: Ok(Objects {
+            has_all_volumes: true,
+            ..Objects::default()
+        }),
         reports: Vec::new(),
     }
 }
@@ -99,17 +105,30 @@ fn served() -> Served {
     let mut served = Served::default();
     for (group, resources) in [
         ("storage.k8s.io", &["volumeattributesclasses"][..]),
-        ("admissionregistration.k8s.io", &["mutatingadmissionpolicies"]),
+        (
+            "admissionregistration.k8s.io",
+            &["mutatingadmissionpolicies"],
+        ),
         (
             "snapshot.storage.k8s.io",
-            &["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"],
+            &[
+                "volumesnapshots",
+                "volumesnapshotcontents",
+                "volumesnapshotclasses",
+            ],
         ),
         (
             "groupsnapshot.storage.k8s.io",
-            &["volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"],
+            &[
+                "volumegroupsnapshots",
+                "volumegroupsnapshotcontents",
+                "volumegroupsnapshotclasses",
+            ],
         ),
     ] {
-        resources.iter().for_each(|resource| served.add(group, resource, "v1"));
+        resources
+            .iter()
+            .for_each(|resource| served.add(group, resource, "v1"));
     }
     served
 }
@@ -167,10 +186,19 @@ pub(super) fn machine() -> Machine {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ns: 0,
             missing: Vec::new(),
-            filesystems: vec![FilesystemReport { name: "ext4".to_owned(), missing: None }],
-            direct_io: vec![DirectIoReport { root: "/p".into(), missing: None }],
+            filesystems: vec![FilesystemReport {
+                name: "ext4".to_owned(),
+                missing: None,
+            }],
+            direct_io: vec![DirectIoReport {
+                root: "/p".into(),
+                missing: None,
+            }],
             leftover_loops: Vec::new(),
         }),
-        clock: Some(ClockOffset { seconds: 0, error: Default::default() }),
+        clock: Some(ClockOffset {
+            seconds: 0,
+            error: Default::default(),
+        }),
     }
 }

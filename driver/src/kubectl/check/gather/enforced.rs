@@ -35,7 +35,10 @@ pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
     });
     let request = Request::post("/api/v1/persistentvolumes?dryRun=All")
         .header(CONTENT_TYPE, "application/json")
-        .header("Impersonate-User", format!("system:serviceaccount:{namespace}:{ACCOUNT}"))
+        .header(
+            "Impersonate-User",
+            format!("system:serviceaccount:{namespace}:{ACCOUNT}"),
+        )
         .body(volume.to_string().into_bytes())
         .map_err(|error| Unknown::Failed(error.to_string()))?;
     let sent = cluster.client.request::<PersistentVolume>(request);
@@ -90,7 +93,10 @@ mod tests {
         };
         api.answer("/api/v1/persistentvolumes", code, body);
         let got = enforced(&cluster_of(&api)).await;
-        assert_eq!(api.requests(), ["POST /api/v1/persistentvolumes?dryRun=All"]);
+        assert_eq!(
+            api.requests(),
+            ["POST /api/v1/persistentvolumes?dryRun=All"]
+        );
         match (got, stored) {
             (Ok(enforced), Ok(stored)) => assert_eq!(enforced, !stored),
             (Err(got), Err(())) => assert_eq!(got.to_string(), why),

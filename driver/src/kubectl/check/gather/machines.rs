@@ -50,7 +50,13 @@ async fn machine(
 ) -> (String, Machine, Option<NodeReport>) {
     let asked = node_pods::node_report(cluster, pod).await;
     let (pools, status): (Fact<Vec<PoolReport>>, _) = match asked.report {
-        Ok(report) => (Ok(report.pools.clone()), Some(NodeReport { report: Ok(report), ..asked })),
+        Ok(report) => (
+            Ok(report.pools.clone()),
+            Some(NodeReport {
+                report: Ok(report),
+                ..asked
+            }),
+        ),
         Err(error) => (Err(error.into()), None),
     };
     let before = Timestamp::now();
@@ -60,14 +66,25 @@ async fn machine(
         let node = Timestamp::from_nanosecond(i128::from(report.now_ns)).ok()?;
         Some(offset(node, before, took, ahead))
     });
-    (pod.node.clone(), Machine { pools, report, clock }, status)
+    (
+        pod.node.clone(),
+        Machine {
+            pools,
+            report,
+            clock,
+        },
+        status,
+    )
 }
 
 async fn probe(cluster: &Cluster, pod: &NodePod, pools: &[PoolReport]) -> Fact<MachineReport> {
     let roots = pools.iter().filter_map(|pool| pool.root.as_ref());
     let roots = roots.map(|root| format!("--pool-root={}", root.display()));
-    let command: Vec<String> =
-        [pod.program(), "probe", "machine"].map(str::to_owned).into_iter().chain(roots).collect();
+    let command: Vec<String> = [pod.program(), "probe", "machine"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(roots)
+        .collect();
     Ok(node_pods::ask(cluster, pod, &command).await?)
 }
 
@@ -103,7 +120,13 @@ mod tests {
             ("2025-12-31T23:58:52Z", -10),
         ] {
             let got = offset(at(node), before, took, ahead);
-            assert_eq!(got, ClockOffset { seconds, error: Duration::from_secs(3) });
+            assert_eq!(
+                got,
+                ClockOffset {
+                    seconds,
+                    error: Duration::from_secs(3)
+                }
+            );
         }
     }
 }

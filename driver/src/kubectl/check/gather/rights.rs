@@ -82,8 +82,15 @@ pub(super) fn required(cluster: &Cluster, snapshot_controller: bool) -> Vec<Requ
     let mut required = Vec::new();
     for binding in all.iter().filter(|object| object.kind.ends_with("Binding")) {
         let role = all.iter().find(|object| {
-            (&object.kind, &object.metadata.name, &object.metadata.namespace)
-                == (&binding.role_ref.kind, &binding.role_ref.name, &binding.metadata.namespace)
+            (
+                &object.kind,
+                &object.metadata.name,
+                &object.metadata.namespace,
+            ) == (
+                &binding.role_ref.kind,
+                &binding.role_ref.name,
+                &binding.metadata.namespace,
+            )
         });
         let rules = role.iter().flat_map(|role| &role.rules);
         for subject in &binding.subjects {
@@ -136,26 +143,39 @@ pub(super) async fn ask(cluster: &Cluster, required: &[Required]) -> Vec<Right> 
     if let Some((first, others)) = required.split_first() {
         let right = review(cluster, first).await;
         if let Err(why) = &right.allowed {
-            return accounts(required).into_iter().map(|account| unknown(account, why)).collect();
+            return accounts(required)
+                .into_iter()
+                .map(|account| unknown(account, why))
+                .collect();
         }
         rights.push(right);
         rest = others;
     }
     let asked = rest.iter().map(|right| review(cluster, right));
-    let others: Vec<Right> = futures::stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let others: Vec<Right> = futures::stream::iter(asked)
+        .buffered(AT_ONCE)
+        .collect()
+        .await;
     rights.extend(others);
     rights
 }
 
 fn accounts(required: &[Required]) -> Vec<&str> {
-    let mut accounts: Vec<&str> = required.iter().map(|right| right.account.as_str()).collect();
+    let mut accounts: Vec<&str> = required
+        .iter()
+        .map(|right| right.account.as_str())
+        .collect();
     accounts.sort_unstable();
     accounts.dedup();
     accounts
 }
 
 fn unknown(account: &str, why: &Unknown) -> Right {
-    Right { account: account.to_owned(), what: String::new(), allowed: Err(why.clone()) }
+    Right {
+        account: account.to_owned(),
+        what: String::new(),
+        allowed: Err(why.clone()),
+    }
 }
 
 async fn review(cluster: &Cluster, right: &Required) -> Right {
@@ -170,7 +190,10 @@ async fn allowed(cluster: &Cluster, right: &Required) -> Fact<bool> {
     let namespace = &cluster.system_namespace;
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(format!("system:serviceaccount:{namespace}:{}", right.account)),
+            user: Some(format!(
+                "system:serviceaccount:{namespace}:{}",
+                right.account
+            )),
             groups: Some(vec![
                 "system:serviceaccounts".to_owned(),
                 format!("system:serviceaccounts:{namespace}"),
@@ -190,14 +213,28 @@ async fn allowed(cluster: &Cluster, right: &Required) -> Fact<bool> {
 impl Required {
     /// As in `patch persistentvolumeclaims/status`.
     fn title(&self) -> String {
-        let ResourceAttributes { verb, group, resource, subresource, .. } = &self.attributes;
+        let ResourceAttributes {
+            verb,
+            group,
+            resource,
+            subresource,
+            ..
+        } = &self.attributes;
         let text = |part: &Option<String>| part.clone().unwrap_or_default();
         let dotted = |group: &str| match group {
             "" => String::new(),
             group => format!(".{group}"),
         };
-        let slashed = subresource.as_ref().map(|sub| format!("/{sub}")).unwrap_or_default();
-        format!("{} {}{}{slashed}", text(verb), text(resource), dotted(&text(group)))
+        let slashed = subresource
+            .as_ref()
+            .map(|sub| format!("/{sub}"))
+            .unwrap_or_default();
+        format!(
+            "{} {}{}{slashed}",
+            text(verb),
+            text(resource),
+            dotted(&text(group))
+        )
     }
 }
 
@@ -217,7 +254,10 @@ mod tests {
     }
 
     fn of<'a>(required: &'a [Required], account: &str, title: &str) -> Vec<&'a Required> {
-        required.iter().filter(|r| r.account == account && r.title() == title).collect()
+        required
+            .iter()
+            .filter(|r| r.account == account && r.title() == title)
+            .collect()
     }
 
     #[tokio::test]
@@ -230,7 +270,10 @@ mod tests {
 
         let lease = of(&required, "hostloop", "get leases.coordination.k8s.io");
         assert_eq!(lease[0].attributes.namespace.as_deref(), Some("storage"));
-        assert_eq!(lease[0].attributes.name.as_deref(), Some("hostloop-other-example-com"));
+        assert_eq!(
+            lease[0].attributes.name.as_deref(),
+            Some("hostloop-other-example-com")
+        );
         assert_eq!(
             of(&required, "hostloop", "update leases.coordination.k8s.io"),
             [] as [&Required; 0]
@@ -244,8 +287,14 @@ mod tests {
         let with = required(&cluster(), true);
         assert!(of(&without, "hostloop-controller", create).is_empty());
         assert_eq!(of(&with, "hostloop-controller", create).len(), 1);
-        let lease = of(&with, "hostloop-controller", "update leases.coordination.k8s.io");
-        let namespaces = lease.iter().filter_map(|r| r.attributes.namespace.as_deref());
+        let lease = of(
+            &with,
+            "hostloop-controller",
+            "update leases.coordination.k8s.io",
+        );
+        let namespaces = lease
+            .iter()
+            .filter_map(|r| r.attributes.namespace.as_deref());
         assert_eq!(namespaces.collect::<Vec<_>>(), ["storage", "kube-system"]);
     }
 }

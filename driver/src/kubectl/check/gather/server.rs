@@ -29,7 +29,9 @@ impl Asked {
 
 /// Asks for the version. The error says why there is no answer at all.
 pub(super) async fn server(client: &Client) -> Result<Asked, String> {
-    let request = Request::get("/version").body(Body::empty()).map_err(|e| e.to_string())?;
+    let request = Request::get("/version")
+        .body(Body::empty())
+        .map_err(|e| e.to_string())?;
     let before = Timestamp::now();
     let answered = timeout(DEADLINE, client.send(request)).await;
     let answered = answered.map_err(|_| format!("no answer within {} s", DEADLINE.as_secs()))?;
@@ -37,7 +39,11 @@ pub(super) async fn server(client: &Client) -> Result<Asked, String> {
     let between = before + before.duration_until(Timestamp::now()) / 2;
     let ahead = date(response.headers()).map(|date| between.duration_since(date));
     let status = response.status();
-    let body = response.into_body().collect_bytes().await.map_err(|error| error_chain(&error))?;
+    let body = response
+        .into_body()
+        .collect_bytes()
+        .await
+        .map_err(|error| error_chain(&error))?;
     let server = match status.as_u16() {
         200 => serde_json::from_slice(&body)
             .map_err(|error| Unknown::Failed(format!("the version is unreadable: {error}")))
@@ -46,7 +52,10 @@ pub(super) async fn server(client: &Client) -> Result<Asked, String> {
         403 => Err(Unknown::Forbidden("get /version".to_owned())),
         code => Err(Unknown::Failed(format!("/version answers {code}"))),
     };
-    Ok(Asked { server, ahead: ahead.unwrap_or_default() })
+    Ok(Asked {
+        server,
+        ahead: ahead.unwrap_or_default(),
+    })
 }
 
 fn version(info: &Info, ahead: Option<SignedDuration>) -> Server {
@@ -70,7 +79,10 @@ pub(super) async fn served(client: &Client) -> Fact<Served> {
     let groups = timely(call, client.list_api_groups_aggregated()).await?;
     let mut served = Served::default();
     for group in groups.items {
-        let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
+        let name = group
+            .metadata
+            .and_then(|metadata| metadata.name)
+            .unwrap_or_default();
         for version in group.versions {
             let number = version.version.unwrap_or_default();
             for resource in version.resources.into_iter().filter_map(|r| r.resource) {
@@ -89,9 +101,13 @@ mod tests {
     fn the_date_is_in_the_middle_of_its_second() {
         let mut headers = HeaderMap::new();
         assert_eq!(date(&headers), None);
-        for (text, expected) in
-            [("Tue, 24 Nov 2026 08:21:59 GMT", Some("2026-11-24T08:21:59.5Z")), ("yesterday", None)]
-        {
+        for (text, expected) in [
+            (
+                "Tue, 24 Nov 2026 08:21:59 GMT",
+                Some("2026-11-24T08:21:59.5Z"),
+            ),
+            ("yesterday", None),
+        ] {
             headers.insert(DATE, text.parse().unwrap());
             assert_eq!(date(&headers), expected.map(|text| text.parse().unwrap()));
         }

@@ -22,17 +22,25 @@ fn api() -> FakeApi {
             {"version": "v1beta1", "resources": [{"resource": "volumesnapshots"}]},
         ]}]}),
     );
-    api.set(&format!("{STORAGE}/csidrivers/hostloop.csi.dev"), json!({"spec": {}}));
+    api.set(
+        &format!("{STORAGE}/csidrivers/hostloop.csi.dev"),
+        json!({"spec": {}}),
+    );
     let class = json!({"provisioner": "hostloop.csi.dev"});
     api.set(&format!("{STORAGE}/storageclasses/hostloop-ext4"), class);
     let labels = json!({"app.kubernetes.io/name": "hostloop"});
-    api.set(&format!("{DAEMON_SETS}/hostloop"), json!({"metadata": {"labels": labels}}));
+    api.set(
+        &format!("{DAEMON_SETS}/hostloop"),
+        json!({"metadata": {"labels": labels}}),
+    );
     api.set("/api/v1/namespaces/hostloop/pods", node_pod("n1"));
     api
 }
 
 async fn facts(api: &FakeApi) -> Facts {
-    gather(&cluster_of(api), &mut Progress::new()).await.unwrap()
+    gather(&cluster_of(api), &mut Progress::new())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -42,7 +50,13 @@ async fn what_the_server_answers_becomes_facts() {
     let server = facts.server.unwrap();
     assert_eq!(
         (server.version.as_str(), server.number),
-        ("v1.33.0", Version { major: 1, minor: 33 })
+        (
+            "v1.33.0",
+            Version {
+                major: 1,
+                minor: 33
+            }
+        )
     );
     let served = facts.served.unwrap();
     let versions = served.versions("snapshot.storage.k8s.io", "volumesnapshots");
@@ -56,7 +70,10 @@ async fn what_the_server_answers_becomes_facts() {
     // An object that does not exist, and a kind that is not served.
     assert_eq!(facts.lease, Ok(None));
     let classes = "volumesnapshotclasses.snapshot.storage.k8s.io";
-    assert_eq!(facts.snapshot_classes.unwrap_err(), Unknown::NotServed(classes.to_owned()));
+    assert_eq!(
+        facts.snapshot_classes.unwrap_err(),
+        Unknown::NotServed(classes.to_owned())
+    );
 }
 
 #[tokio::test]
@@ -68,14 +85,26 @@ async fn a_missing_right_is_a_fact_of_its_own() {
     api.hide("/pods/hostloop-n1/exec", 403);
     let facts = facts(&api).await;
     let forbidden = |text: &str| Unknown::Forbidden(text.to_owned());
-    assert_eq!(facts.nodes.unwrap_err(), forbidden("list nodes in the whole cluster"));
+    assert_eq!(
+        facts.nodes.unwrap_err(),
+        forbidden("list nodes in the whole cluster")
+    );
     let lease = "get leases.coordination.k8s.io in namespace hostloop";
     assert_eq!(facts.lease.unwrap_err(), forbidden(lease));
     let review = "create subjectaccessreviews.authorization.k8s.io in the whole cluster";
     // One answer for each account, from one request.
     assert_eq!(facts.rights.len(), 2);
-    assert!(facts.rights.iter().all(|right| right.allowed == Err(forbidden(review))));
-    let reviews = api.requests().iter().filter(|path| path.contains(REVIEWS)).count();
+    assert!(
+        facts
+            .rights
+            .iter()
+            .all(|right| right.allowed == Err(forbidden(review)))
+    );
+    let reviews = api
+        .requests()
+        .iter()
+        .filter(|path| path.contains(REVIEWS))
+        .count();
     assert_eq!(reviews, 1);
     let machine = &facts.machines["n1"];
     let exec = forbidden("create pods/exec in namespace hostloop");
@@ -101,5 +130,8 @@ async fn credentials_that_are_not_accepted_end_the_check() {
     assert!(error.unwrap().contains("log in again"));
     api.answer("/version", 503, json!({}));
     let server = facts(&api).await.server;
-    assert_eq!(server.unwrap_err(), Unknown::Failed("/version answers 503".to_owned()));
+    assert_eq!(
+        server.unwrap_err(),
+        Unknown::Failed("/version answers 503".to_owned())
+    );
 }

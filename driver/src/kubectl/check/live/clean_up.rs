@@ -21,21 +21,31 @@ pub(super) async fn clean_up(
     progress: &mut Progress,
 ) -> Result<String, String> {
     progress.show("deleting what the check has made");
-    let cleaner = Cleaner { cluster, plan, began: Instant::now() };
+    let cleaner = Cleaner {
+        cluster,
+        plan,
+        began: Instant::now(),
+    };
     // A volume is known only while its claim exists.
     let mut volumes = Vec::new();
     for claim in [Object::Claim, Object::Restored] {
         volumes.extend(cleaner.volume(&claim.name(plan)).await);
     }
     let mut problems = Vec::new();
-    for object in Object::ALL.into_iter().filter(|object| made.contains(object)) {
+    for object in Object::ALL
+        .into_iter()
+        .filter(|object| made.contains(object))
+    {
         problems.extend(cleaner.delete(object).await.err());
     }
     if !problems.is_empty() {
         return Err(problems.join("; "));
     }
     cleaner.gone(&volumes).await?;
-    Ok(format!("All of it was deleted, and no volume is left ({})", seconds(cleaner.began)))
+    Ok(format!(
+        "All of it was deleted, and no volume is left ({})",
+        seconds(cleaner.began)
+    ))
 }
 
 struct Cleaner<'a> {
@@ -51,7 +61,9 @@ impl Cleaner<'_> {
 
     /// The name of a claim's volume, if the claim has one.
     async fn volume(&self, claim: &str) -> Option<String> {
-        let claim = api::get(&self.api::<PersistentVolumeClaim>(), claim).await.ok()??;
+        let claim = api::get(&self.api::<PersistentVolumeClaim>(), claim)
+            .await
+            .ok()??;
         claim.spec?.volume_name
     }
 

@@ -48,7 +48,9 @@ impl Plan {
 
 /// Plans the check, or says why it can't run.
 pub(in crate::kubectl::check) fn plan(facts: &Facts, choice: Choice) -> Result<Plan, Line> {
-    let pod = pods_by_node(needed(&facts.pods)?).into_values().find(|pod| is_ready(pod));
+    let pod = pods_by_node(needed(&facts.pods)?)
+        .into_values()
+        .find(|pod| is_ready(pod));
     let container = pod.and_then(|pod| driver_container(pod.spec.as_ref()?));
     let Some(container) = container else {
         return Err(Line::failed(
@@ -93,7 +95,9 @@ fn needed<T>(fact: &Fact<T>) -> Result<&T, Line> {
 fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
     let classes = needed(&facts.classes)?;
     let name = |class: &StorageClass| class.metadata.name.clone().unwrap_or_default();
-    let ours = classes.iter().filter(|class| class.provisioner == facts.driver);
+    let ours = classes
+        .iter()
+        .filter(|class| class.provisioner == facts.driver);
     if let Some(named) = named {
         return match ours.map(name).find(|class| class == named) {
             Some(class) => Ok(class),
@@ -107,17 +111,27 @@ fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
     let deletes = |class: &&StorageClass| class.reclaim_policy.as_deref() != Some("Retain");
     let is_thick = |class: &StorageClass| {
         let parameters = class.parameters.as_ref();
-        parameters.and_then(|p| p.get("provisioning")).is_some_and(|value| value == "thick")
+        parameters
+            .and_then(|p| p.get("provisioning"))
+            .is_some_and(|value| value == "thick")
     };
     let order = |class: &&StorageClass| {
-        (is_thick(class), !is_default(class), is_immediate(class), name(class))
-    };
-    ours.filter(deletes).min_by_key(order).map(name).ok_or_else(|| {
-        Line::failed(
-            "The live check needs a StorageClass of the driver with reclaimPolicy Delete",
-            "Name one with --class. With reclaimPolicy Retain, delete its volumes yourself.",
+        (
+            is_thick(class),
+            !is_default(class),
+            is_immediate(class),
+            name(class),
         )
-    })
+    };
+    ours.filter(deletes)
+        .min_by_key(order)
+        .map(name)
+        .ok_or_else(|| {
+            Line::failed(
+                "The live check needs a StorageClass of the driver with reclaimPolicy Delete",
+                "Name one with --class. With reclaimPolicy Retain, delete its volumes yourself.",
+            )
+        })
 }
 
 /// The class of the snapshot, or why there is none.
@@ -125,14 +139,19 @@ fn snapshot_class(facts: &Facts) -> Result<String, String> {
     if !has_snapshots(facts.served.as_ref().map_err(ToString::to_string)?) {
         return Err("the server does not serve snapshots".to_owned());
     }
-    let classes = facts.snapshot_classes.as_ref().map_err(ToString::to_string)?;
+    let classes = facts
+        .snapshot_classes
+        .as_ref()
+        .map_err(ToString::to_string)?;
     let ours = classes.iter().filter(|class| class.driver == facts.driver);
     let mut names = ours.filter_map(|class| {
         // A snapshot that is retained would be left behind.
         use hostloop_controllers::snapshots::DeletionPolicy::Delete;
         (class.deletion_policy == Delete).then(|| class.metadata.name.clone())?
     });
-    names.next().ok_or_else(|| "the driver has no VolumeSnapshotClass that deletes".to_owned())
+    names
+        .next()
+        .ok_or_else(|| "the driver has no VolumeSnapshotClass that deletes".to_owned())
 }
 
 #[cfg(test)]
@@ -180,14 +199,23 @@ mod tests {
     ) {
         let mut facts = good();
         facts.classes = Ok(vec![storage_class("a", a), storage_class("b", b)]);
-        assert_eq!(plan(&facts, choice(named)).ok().map(|plan| plan.class).as_deref(), expected);
+        assert_eq!(
+            plan(&facts, choice(named))
+                .ok()
+                .map(|plan| plan.class)
+                .as_deref(),
+            expected
+        );
     }
 
     #[test]
     fn the_pods_have_the_drivers_image() {
         let mut facts = good();
         let good = plan(&facts, choice(None)).unwrap();
-        assert_eq!(good.image, concat!("hostloop.csi.dev/hostloop:", env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            good.image,
+            concat!("hostloop.csi.dev/hostloop:", env!("CARGO_PKG_VERSION"))
+        );
         assert_eq!(good.pull_policy, "IfNotPresent");
         assert_eq!(good.snapshot_class.as_deref(), Some("hostloop"));
         assert_eq!(good.left_out(), None);
@@ -211,13 +239,19 @@ mod tests {
         let mut facts = good();
         facts.classes = no("list classes");
         assert_eq!(said(&facts, None), format!("{begin} list classes"));
-        assert_eq!(said(&facts, Some("hostloop-ext4")), format!("{begin} list classes"));
+        assert_eq!(
+            said(&facts, Some("hostloop-ext4")),
+            format!("{begin} list classes")
+        );
         facts.pods = no("list pods");
         assert_eq!(said(&facts, None), format!("{begin} list pods"));
 
         let mut facts = good();
         facts.served = no("get /apis");
         let left_out = plan(&facts, choice(None)).unwrap().left_out().unwrap();
-        assert_eq!(left_out.text, "The snapshot is left out: you may not get /apis");
+        assert_eq!(
+            left_out.text,
+            "The snapshot is left out: you may not get /apis"
+        );
     }
 }

@@ -48,13 +48,22 @@ fn bind(claim: &mut Value) -> Value {
 fn created(server: &FakeApi) -> Vec<String> {
     let writes = writes(server).into_iter();
     let made = writes.filter_map(|line| Some(line.strip_prefix("POST demo/")?.to_owned()));
-    made.filter_map(|object| Some(object.split_once('/')?.0.to_owned())).collect()
+    made.filter_map(|object| Some(object.split_once('/')?.0.to_owned()))
+        .collect()
 }
 
 /// The kinds of what exists.
 fn left(server: &FakeApi) -> Vec<&'static str> {
-    let kinds = ["persistentvolumes", "persistentvolumeclaims", "pods", "volumesnapshots"];
-    kinds.into_iter().flat_map(|kind| vec![kind; server.all(kind).len()]).collect()
+    let kinds = [
+        "persistentvolumes",
+        "persistentvolumeclaims",
+        "pods",
+        "volumesnapshots",
+    ];
+    kinds
+        .into_iter()
+        .flat_map(|kind| vec![kind; server.all(kind).len()])
+        .collect()
 }
 
 fn plan() -> Plan {
@@ -74,7 +83,10 @@ fn plan() -> Plan {
 async fn lines(server: &FakeApi, plan: &Plan) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut progress = Progress::new();
-    run(&cluster_of(server), plan, &mut progress, &mut |line| lines.push(line)).await;
+    run(&cluster_of(server), plan, &mut progress, &mut |line| {
+        lines.push(line)
+    })
+    .await;
     lines
 }
 
@@ -92,7 +104,10 @@ async fn a_good_cluster() {
 #[tokio::test]
 async fn without_snapshots_another_pod_reads_the_claim() {
     let server = server();
-    let plan = Plan { snapshot_class: None, ..plan() };
+    let plan = Plan {
+        snapshot_class: None,
+        ..plan()
+    };
     let lines = lines(&server, &plan).await;
     assert_eq!(marks(&lines), [Passed; 3]);
     assert_eq!(created(&server), ["persistentvolumeclaims", "pods", "pods"]);
@@ -104,14 +119,24 @@ async fn after_a_failure_everything_is_deleted() {
     let failed = json!({"status": {"phase": "Failed", "message": "it differs"}});
     let server = server_with("hostloop-check-x-verify", failed);
     let lines = lines(&server, &plan()).await;
-    assert_eq!(marks(&lines), [Passed, Passed, Failed, Passed], "{lines:#?}");
-    assert!(lines[2].text.ends_with("on node n1 it failed: it differs"), "{lines:?}");
+    assert_eq!(
+        marks(&lines),
+        [Passed, Passed, Failed, Passed],
+        "{lines:#?}"
+    );
+    assert!(
+        lines[2].text.ends_with("on node n1 it failed: it differs"),
+        "{lines:?}"
+    );
     assert_eq!(left(&server), [""; 0]);
 }
 
 #[tokio::test]
 async fn at_the_deadline_the_events_say_why() {
-    let server = server_with("hostloop-check-x-write", json!({"status": {"phase": "Pending"}}));
+    let server = server_with(
+        "hostloop-check-x-write",
+        json!({"status": {"phase": "Pending"}}),
+    );
     server.set(
         &format!("{NS}/events/e"),
         json!({"type": "Warning", "reason": "FailedMount", "message": "no loop",
@@ -119,7 +144,10 @@ async fn at_the_deadline_the_events_say_why() {
     );
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Failed, Passed], "{lines:#?}");
-    assert!(lines[0].text.ends_with("; FailedMount: no loop"), "{lines:?}");
+    assert!(
+        lines[0].text.ends_with("; FailedMount: no loop"),
+        "{lines:?}"
+    );
     assert_eq!(left(&server), [""; 0]);
 }
 
@@ -140,14 +168,26 @@ async fn a_volume_that_outlives_its_claim_is_named() {
     let server = server_with("pv-hostloop-check-x", without_owner);
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Passed, Passed, Passed, Failed]);
-    assert!(lines[3].text.ends_with("PersistentVolume pv-hostloop-check-x still exists"));
+    assert!(
+        lines[3]
+            .text
+            .ends_with("PersistentVolume pv-hostloop-check-x still exists")
+    );
 }
 
 #[tokio::test]
 async fn what_was_not_made_is_not_deleted() {
     let server = server();
-    server.fault(&["POST"], "persistentvolumeclaims", None, Fault::Refuse(403));
+    server.fault(
+        &["POST"],
+        "persistentvolumeclaims",
+        None,
+        Fault::Refuse(403),
+    );
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Failed], "{lines:#?}");
-    assert_eq!(writes(&server), ["POST demo/persistentvolumeclaims/hostloop-check-x"]);
+    assert_eq!(
+        writes(&server),
+        ["POST demo/persistentvolumeclaims/hostloop-check-x"]
+    );
 }

@@ -69,8 +69,16 @@ impl Waiting<'_> {
     /// What is known at the deadline: the object's state, and the last warning about it.
     async fn late(&self, last: String) -> String {
         let warning = self.warning().await.unwrap_or_default();
-        let parts = [format!("not within {} s", self.timeout.as_secs()), last, warning];
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+        let parts = [
+            format!("not within {} s", self.timeout.as_secs()),
+            last,
+            warning,
+        ];
+        parts
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     async fn warning(&self) -> Option<String> {
@@ -81,22 +89,41 @@ impl Waiting<'_> {
             let name = event.involved_object.name.as_deref().unwrap_or_default();
             name == self.name || self.related.iter().any(|related| related == name)
         };
-        found.iter().filter(about).max_by_key(|event| events::at_ns(event)).map(events::text)
+        found
+            .iter()
+            .filter(about)
+            .max_by_key(|event| events::at_ns(event))
+            .map(events::text)
     }
 }
 
 /// Whether a pod has ended; its node.
 pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let node = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.clone())
+        .unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
-    let state = || status.container_statuses.iter().flatten().find_map(|c| c.state.as_ref());
+    let state = || {
+        status
+            .container_statuses
+            .iter()
+            .flatten()
+            .find_map(|c| c.state.as_ref())
+    };
     match status.phase.as_deref() {
         Some("Succeeded") => Look::Done(node),
         Some("Failed") => {
             let ended = state().and_then(|state| state.terminated.as_ref());
             let message = ended.and_then(|ended| ended.message.clone());
-            let reason = ended.and_then(|ended| ended.reason.clone()).or(status.reason.clone());
-            let why = message.or(status.message.clone()).or(reason).unwrap_or_default();
+            let reason = ended
+                .and_then(|ended| ended.reason.clone())
+                .or(status.reason.clone());
+            let why = message
+                .or(status.message.clone())
+                .or(reason)
+                .unwrap_or_default();
             Look::Failed(format!("on node {node} it failed: {}", why.trim()))
         }
         _ => {
@@ -115,8 +142,10 @@ pub(super) fn snapshot_ready(snapshot: &VolumeSnapshot) -> Look<()> {
         Some(true) => Look::Done(()),
         // An error may pass: the snapshotter tries again.
         _ => Look::NotYet(
-            match (status.error.and_then(|e| e.message), status.bound_volume_snapshot_content_name)
-            {
+            match (
+                status.error.and_then(|e| e.message),
+                status.bound_volume_snapshot_content_name,
+            ) {
                 (Some(error), _) => error,
                 (None, None) => "no snapshot controller has given it a content".to_owned(),
                 (None, Some(_)) => String::new(),

@@ -45,11 +45,19 @@ impl Installed {
 /// The container at this path; an empty one if it can't be read.
 fn container(workload: &Value, path: &str) -> Container {
     let found = field(workload, path).cloned();
-    found.and_then(|container| serde_json::from_value(container).ok()).unwrap_or_default()
+    found
+        .and_then(|container| serde_json::from_value(container).ok())
+        .unwrap_or_default()
 }
 
 /// The value of an environment variable.
 fn variable(container: &Container, name: &str) -> Option<String> {
     // As in Kubernetes, the last of equal names counts.
-    container.env.iter().flatten().rfind(|variable| variable.name == name)?.value.clone()
+    container
+        .env
+        .iter()
+        .flatten()
+        .rfind(|variable| variable.name == name)?
+        .value
+        .clone()
 }

@@ -32,13 +32,21 @@ impl FromStr for Pool {
         PoolSpec::from_str(word).map_err(|error| error.to_string())?;
         let (name, rest) = word.split_once('=').ok_or("is not NAME=PATH")?;
         let (path, options) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
-        Ok(Pool { name: name.to_owned(), path: path.to_owned(), options: options.to_owned() })
+        Ok(Pool {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            options: options.to_owned(),
+        })
     }
 }
 
 impl fmt::Display for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pool { name, path, options } = self;
+        let Pool {
+            name,
+            path,
+            options,
+        } = self;
         write!(f, "{name}={path}{options}")
     }
 }

@@ -63,8 +63,14 @@ fn no_choice_is_the_base() {
 #[test]
 fn a_default_class_has_the_annotation() {
     for class in [Class::Ext4, Class::Xfs, Class::Btrfs, Class::Thick] {
-        let settings = Settings { default_class: Some(class), ..Settings::default() };
-        assert_changes(settings, &[&[class.name(), "annotations", "is-default-class\":\"true\""]]);
+        let settings = Settings {
+            default_class: Some(class),
+            ..Settings::default()
+        };
+        assert_changes(
+            settings,
+            &[&[class.name(), "annotations", "is-default-class\":\"true\""]],
+        );
         assert_eq!(Class::named(class.name()), Some(class));
     }
     assert_eq!(Class::named("standard"), None);
@@ -72,13 +78,27 @@ fn a_default_class_has_the_annotation() {
 
 #[test]
 fn snapshots_add_their_objects() {
-    let snapshots = Snapshots { class: true, group_class: false, controller: false };
+    let snapshots = Snapshots {
+        class: true,
+        group_class: false,
+        controller: false,
+    };
     assert_changes(
-        Settings { snapshots, ..Settings::default() },
+        Settings {
+            snapshots,
+            ..Settings::default()
+        },
         &[&["+ VolumeSnapshotClass hostloop"]],
     );
-    let snapshots = Snapshots { class: true, group_class: true, controller: true };
-    let settings = Settings { snapshots, ..Settings::default() };
+    let snapshots = Snapshots {
+        class: true,
+        group_class: true,
+        controller: true,
+    };
+    let settings = Settings {
+        snapshots,
+        ..Settings::default()
+    };
     let changes = changes(&settings).join("\n");
     has(
         &changes,
@@ -105,18 +125,27 @@ fn volumes(settings: &Settings) -> Vec<(String, String)> {
     let mut objects = settings.objects();
     let volumes = list_mut(daemon_set(&mut objects), "spec.template.spec.volumes").clone();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    volumes.iter().map(|v| (text(&v["name"]), text(&v["hostPath"]["path"]))).collect()
+    volumes
+        .iter()
+        .map(|v| (text(&v["name"]), text(&v["hostPath"]["path"])))
+        .collect()
 }
 
 #[test]
 fn kubelets_directory_is_a_variable_and_a_volume() {
-    let settings = Settings { kubelet_dir: Some("/k".to_owned()), ..Settings::default() };
+    let settings = Settings {
+        kubelet_dir: Some("/k".to_owned()),
+        ..Settings::default()
+    };
     let container = container(&settings);
     let variable = field(&container, "env.[name=KUBELET_DIR].value");
     assert_eq!(variable, Some(&json!("/k")));
     let mount = field(&container, "volumeMounts.[name=kubelet-dir].mountPath");
     assert_eq!(mount, Some(&json!("/k")));
-    assert_eq!(volumes(&settings)[0], ("kubelet-dir".to_owned(), "/k".to_owned()));
+    assert_eq!(
+        volumes(&settings)[0],
+        ("kubelet-dir".to_owned(), "/k".to_owned())
+    );
 }
 
 #[test]
@@ -126,7 +155,12 @@ fn pools_by_what_they_are() {
     let (first, second) = (Some(("pool-dir", "/srv/a")), Some(("pool-dir-2", "/srv/a")));
     for (words, args, options, path) in [
         (vec!["default=/srv/a"], vec![base_arg], None, first),
-        (vec!["default=/srv/a,image=20Gi"], vec![base_arg], Some(",image=20Gi"), first),
+        (
+            vec!["default=/srv/a,image=20Gi"],
+            vec![base_arg],
+            Some(",image=20Gi"),
+            first,
+        ),
         (vec!["fast=/srv/a"], vec![fast], None, first),
         (
             vec!["fast=/dev/nvme1n1", "slow=/srv/a,inline"],
@@ -136,9 +170,16 @@ fn pools_by_what_they_are() {
         ),
         (vec!["default=/dev/sdb"], vec![base_arg], None, None),
     ] {
-        let settings = Settings { pools: pools(&words), ..Settings::default() };
+        let settings = Settings {
+            pools: pools(&words),
+            ..Settings::default()
+        };
         let container = container(&settings);
-        let all = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+        let all = container["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str);
         let got: Vec<&str> = all.filter(|arg| arg.starts_with("--pool=")).collect();
         assert_eq!(got, args, "{words:?}");
         let value = field(&container, "env.[name=POOL_OPTIONS].value").and_then(Value::as_str);
@@ -156,21 +197,34 @@ fn pools_by_what_they_are() {
 
 #[test]
 fn attaching_is_a_variable_and_the_drivers_object() {
-    let settings = Settings { attach: true, ..Settings::default() };
+    let settings = Settings {
+        attach: true,
+        ..Settings::default()
+    };
     let container = container(&settings);
-    assert_eq!(field(&container, "env.[name=ATTACH].value"), Some(&json!("true")));
+    assert_eq!(
+        field(&container, "env.[name=ATTACH].value"),
+        Some(&json!("true"))
+    );
     let objects = settings.objects();
-    let driver = objects.iter().find(|object| object["kind"] == "CSIDriver").unwrap();
+    let driver = objects
+        .iter()
+        .find(|object| object["kind"] == "CSIDriver")
+        .unwrap();
     assert_eq!(driver["spec"]["attachRequired"], true);
 }
 
 #[test]
 fn images_and_who_pulls_them() {
     let tagged = format!("{}:other", repository(&base_image()));
-    for (image, policy) in
-        [(tagged.as_str(), "Never"), ("registry.example:5000/hostloop@sha256:0", "IfNotPresent")]
-    {
-        let settings = Settings { image: Some(image.to_owned()), ..Settings::default() };
+    for (image, policy) in [
+        (tagged.as_str(), "Never"),
+        ("registry.example:5000/hostloop@sha256:0", "IfNotPresent"),
+    ] {
+        let settings = Settings {
+            image: Some(image.to_owned()),
+            ..Settings::default()
+        };
         let mut containers = 0;
         for object in settings.objects() {
             let list = field(&object, "spec.template.spec.containers").and_then(Value::as_array);
@@ -211,27 +265,45 @@ fn pools_that_the_driver_would_reject_are_rejected() {
 /// What one installation chose, the next finds.
 #[test]
 fn an_installation_shows_its_settings() {
-    for words in [vec![], vec!["default=/srv/a,image=20Gi"], vec!["a=/dev/sdb", "b=/srv/b,inline"]]
-    {
+    for words in [
+        vec![],
+        vec!["default=/srv/a,image=20Gi"],
+        vec!["a=/dev/sdb", "b=/srv/b,inline"],
+    ] {
         for controller in [false, true] {
             let settings = Settings {
                 kubelet_dir: Some("/k".to_owned()),
                 pools: pools(&words),
                 image: Some("r.example/h:1".to_owned()),
-                snapshots: Snapshots { controller, ..Snapshots::default() },
+                snapshots: Snapshots {
+                    controller,
+                    ..Snapshots::default()
+                },
                 ..Settings::default()
             };
             let objects = settings.objects();
-            let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+            let of = |kind: &str| {
+                objects
+                    .iter()
+                    .find(|object| object["kind"] == kind)
+                    .unwrap()
+            };
             let installed = Installed::of(of("DaemonSet"), Some(of("Deployment")));
             let pools = match words.is_empty() {
                 true => pools(&["default=/var/lib/hostloop"]),
                 false => settings.pools,
             };
-            let Settings { kubelet_dir, image, .. } = settings;
+            let Settings {
+                kubelet_dir, image, ..
+            } = settings;
             let snapshot_controller = controller;
-            let expected =
-                Installed { kubelet_dir, pools, image, snapshot_controller, helm_release: None };
+            let expected = Installed {
+                kubelet_dir,
+                pools,
+                image,
+                snapshot_controller,
+                helm_release: None,
+            };
             assert_eq!(installed, expected);
         }
     }

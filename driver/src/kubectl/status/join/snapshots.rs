@@ -18,8 +18,11 @@ impl Inputs<'_> {
         let objects = self.objects;
         let mut rows = Vec::new();
         let mut seen = BTreeSet::new();
-        let contents: BTreeMap<String, &VolumeSnapshotContent> =
-            objects.contents.iter().map(|content| (content.name_any(), content)).collect();
+        let contents: BTreeMap<String, &VolumeSnapshotContent> = objects
+            .contents
+            .iter()
+            .map(|content| (content.name_any(), content))
+            .collect();
         for snapshot in &objects.snapshots {
             let content = content_name(snapshot).and_then(|name| contents.get(name).copied());
             if !self.has_snapshot(snapshot, content) {
@@ -40,9 +43,15 @@ impl Inputs<'_> {
                 rows.push(row);
             }
         }
-        let rest = found.snapshots.iter().filter(|(id, _)| !seen.contains(**id));
+        let rest = found
+            .snapshots
+            .iter()
+            .filter(|(id, _)| !seen.contains(**id));
         rows.extend(rest.map(|(_, (node, snapshot))| {
-            let row = SnapshotRow { node: Some((*node).to_owned()), ..SnapshotRow::default() };
+            let row = SnapshotRow {
+                node: Some((*node).to_owned()),
+                ..SnapshotRow::default()
+            };
             on_disk(row, snapshot)
         }));
         rows
@@ -77,7 +86,9 @@ impl Inputs<'_> {
         let claim =
             snapshot.and_then(|snapshot| snapshot.spec.source.persistent_volume_claim_name.clone());
         let asked = snapshot.map(created_ns).or(content.map(created_ns));
-        let taken = status.and_then(|status| status.creation_time.as_ref()).map(ns);
+        let taken = status
+            .and_then(|status| status.creation_time.as_ref())
+            .map(ns);
         let size = status.and_then(|status| quantity::bytes(status.restore_size.as_deref()?));
         let size = size.or(content_status.and_then(|status| status.restore_size));
         let row = SnapshotRow {
@@ -96,10 +107,18 @@ impl Inputs<'_> {
             handle,
             ..SnapshotRow::default()
         };
-        match row.handle.as_deref().and_then(|handle| found.snapshots.get(handle)) {
-            Some((node, snapshot)) => {
-                on_disk(SnapshotRow { node: Some((*node).to_owned()), ..row }, snapshot)
-            }
+        match row
+            .handle
+            .as_deref()
+            .and_then(|handle| found.snapshots.get(handle))
+        {
+            Some((node, snapshot)) => on_disk(
+                SnapshotRow {
+                    node: Some((*node).to_owned()),
+                    ..row
+                },
+                snapshot,
+            ),
             None => row,
         }
     }

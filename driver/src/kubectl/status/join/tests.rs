@@ -33,7 +33,12 @@ fn node(name: &str, pool: Value, volumes: &[Value], snapshots: &[Value]) -> Node
         "mounts": [], "orphans": [],
     });
     let (node, pod) = (name.to_owned(), format!("hostloop-{name}"));
-    NodeReport { node, pod, report: Ok(read(report)), took: Duration::ZERO }
+    NodeReport {
+        node,
+        pod,
+        report: Ok(read(report)),
+        took: Duration::ZERO,
+    }
 }
 
 fn pool(state: &str, why: Option<&str>) -> Value {
@@ -47,7 +52,12 @@ fn pool(state: &str, why: Option<&str>) -> Value {
 fn silent(name: &str) -> NodeReport {
     let late = NodeError::Late("hostloop-x".to_owned());
     let (node, pod) = (name.to_owned(), "hostloop-x".to_owned());
-    NodeReport { node, pod, report: Err(late), took: Duration::ZERO }
+    NodeReport {
+        node,
+        pod,
+        report: Err(late),
+        took: Duration::ZERO,
+    }
 }
 
 fn objects() -> Objects {
@@ -60,7 +70,11 @@ fn nodes() -> Vec<NodeReport> {
         node(
             "n1",
             pool("open", None),
-            &[on_node("vol-a", None), on_node("vol-i", Some(&handle)), on_node("vol-x", None)],
+            &[
+                on_node("vol-a", None),
+                on_node("vol-i", Some(&handle)),
+                on_node("vol-x", None),
+            ],
             &[snapshot_on_node("snap-a"), snapshot_on_node("snap-x")],
         ),
         silent("n2"),
@@ -70,11 +84,19 @@ fn nodes() -> Vec<NodeReport> {
 /// Kubelet's handle for the volume `scratch` of the pod.
 fn inline_handle() -> String {
     let pod = &objects().pods[0];
-    crate::kubectl::volume_objects::inline_volumes(pod, DRIVER)[0].1.clone()
+    crate::kubectl::volume_objects::inline_volumes(pod, DRIVER)[0]
+        .1
+        .clone()
 }
 
 fn joined(objects: &Objects, nodes: &[NodeReport], namespace: Option<&str>) -> ClusterReport {
-    join(&Inputs { objects, nodes, driver: DRIVER, namespace, now_ns: 0 })
+    join(&Inputs {
+        objects,
+        nodes,
+        driver: DRIVER,
+        namespace,
+        now_ns: 0,
+    })
 }
 
 fn word(text: &Option<String>) -> &str {
@@ -84,7 +106,10 @@ fn word(text: &Option<String>) -> &str {
 /// A row in a few words.
 fn volume_line(row: &VolumeRow) -> String {
     let inline = row.inline.as_ref().map(|_| " inline").unwrap_or_default();
-    let stuck = row.stuck.as_ref().map(|stuck| format!(" STUCK {}", stuck.why));
+    let stuck = row
+        .stuck
+        .as_ref()
+        .map(|stuck| format!(" STUCK {}", stuck.why));
     format!(
         "{}/{}{inline} {} {} {} [{}] {}{}",
         word(&row.namespace),
@@ -117,8 +142,18 @@ fn volumes_of_a_namespace() {
     );
     let data = &report.volumes[1];
     assert_eq!(
-        (data.used_bytes, data.filesystem.as_deref(), &data.loops, data.pool.as_deref()),
-        (Some(4096), Some("xfs"), &vec!["/dev/loop3".to_owned()], Some("default"))
+        (
+            data.used_bytes,
+            data.filesystem.as_deref(),
+            &data.loops,
+            data.pool.as_deref()
+        ),
+        (
+            Some(4096),
+            Some("xfs"),
+            &vec!["/dev/loop3".to_owned()],
+            Some("default")
+        )
     );
 }
 
@@ -128,7 +163,11 @@ fn inline_volumes_of_ended_pods_are_shown_while_the_node_has_them() {
     objects.pods[0].status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
     let inline = |nodes: &[NodeReport]| {
         let report = joined(&objects, nodes, Some("demo"));
-        report.volumes.iter().filter_map(VolumeRow::inline_name).collect::<Vec<_>>()
+        report
+            .volumes
+            .iter()
+            .filter_map(VolumeRow::inline_name)
+            .collect::<Vec<_>>()
     };
     assert_eq!(inline(&nodes()), ["pod/web/scratch"]);
     assert_eq!(inline(&[]), [""; 0]);
@@ -169,7 +208,10 @@ fn without_reports_the_objects_remain() {
 
 #[test]
 fn without_claims_their_volumes_remain() {
-    let objects = Objects { claims: Vec::new(), ..objects() };
+    let objects = Objects {
+        claims: Vec::new(),
+        ..objects()
+    };
     let report = joined(&objects, &nodes(), Some("demo"));
     expect_volumes(
         &report.volumes,
@@ -186,9 +228,17 @@ fn a_missing_pool_explains_its_volumes() {
     let lost = node("n1", pool("missing", Some("not mounted")), &[], &[]);
     let report = joined(&objects(), &[lost], Some("demo"));
     let stuck = report.volumes[0].stuck.as_ref().unwrap();
-    assert_eq!(stuck.why, "node n1 does not have it: pool default is missing: not mounted");
-    let yaml = output::document(Some(Format::Yaml), &report.pools).unwrap().unwrap();
-    has(&yaml, &["node: n1\n", "name: default\n", "why: not mounted\n"]);
+    assert_eq!(
+        stuck.why,
+        "node n1 does not have it: pool default is missing: not mounted"
+    );
+    let yaml = output::document(Some(Format::Yaml), &report.pools)
+        .unwrap()
+        .unwrap();
+    has(
+        &yaml,
+        &["node: n1\n", "name: default\n", "why: not mounted\n"],
+    );
 }
 
 fn snapshot_line(row: &SnapshotRow) -> String {
@@ -206,7 +256,13 @@ fn snapshot_line(row: &SnapshotRow) -> String {
 #[test]
 fn snapshots() {
     for (namespace, expected) in [
-        (Some("demo"), vec!["asked of logs - - 0 None", "s of data n1 snap-a 2 Some(true)"]),
+        (
+            Some("demo"),
+            vec![
+                "asked of logs - - 0 None",
+                "s of data n1 snap-a 2 Some(true)",
+            ],
+        ),
         (
             None,
             vec![
@@ -243,6 +299,10 @@ fn the_node_of_a_volume() {
         ("topology.kubernetes.io/zone", "In", vec!["z"], "by-label"),
     ] {
         let expression = json!({"key": key, "operator": operator, "values": values});
-        assert_eq!(of(expression, label()).as_deref(), Some(node), "{key} {operator} {values:?}");
+        assert_eq!(
+            of(expression, label()).as_deref(),
+            Some(node),
+            "{key} {operator} {values:?}"
+        );
     }
 }

@@ -13,7 +13,9 @@ const NOW: u64 = 1_767_322_800;
 /// A time some seconds before now.
 fn ago(seconds: u64) -> String {
     let at = i64::try_from(NOW - seconds).unwrap();
-    k8s_openapi::jiff::Timestamp::from_second(at).unwrap().to_string()
+    k8s_openapi::jiff::Timestamp::from_second(at)
+        .unwrap()
+        .to_string()
 }
 
 /// The objects of a case, as JSON.
@@ -32,7 +34,10 @@ struct Case {
 
 impl Case {
     fn of(claim: Value) -> Case {
-        Case { claim, ..Case::default() }
+        Case {
+            claim,
+            ..Case::default()
+        }
     }
 
     fn pod(mut self, name: &str, phase: &str) -> Case {
@@ -154,35 +159,70 @@ fn expect<const N: usize>(cases: [(Case, &str); N]) {
 }
 
 fn bound() -> Case {
-    Case { volume: volume("Bound"), ..Case::of(claim("Bound", 900)) }
+    Case {
+        volume: volume("Bound"),
+        ..Case::of(claim("Bound", 900))
+    }
 }
 
 #[test]
 fn claims_without_a_volume() {
     let pending = |age| Case::of(claim("Pending", age));
-    let late = |age| Case { class: class("WaitForFirstConsumer"), ..pending(age) };
-    let named = |age| Case::of(with(claim("Pending", age), "/spec/volumeName", json!("mine")));
+    let late = |age| Case {
+        class: class("WaitForFirstConsumer"),
+        ..pending(age)
+    };
+    let named = |age| {
+        Case::of(with(
+            claim("Pending", age),
+            "/spec/volumeName",
+            json!("mine"),
+        ))
+    };
     let unscheduled = late(5)
         .pod("a", "Pending")
         .pod("b", "Pending")
         .warning("uid-a", "FailedScheduling", 9)
         .warning("uid-b", "FailedScheduling", 4)
         .warning("uid-b", "BackOff", 1);
-    let failed = late(5).warning("c", "ProvisioningFailed", 3).warning("x", "Other", 1);
+    let failed = late(5)
+        .warning("c", "ProvisioningFailed", 3)
+        .warning("x", "Other", 1);
     let unexplained = "Pending STUCK 300s: no volume yet, and no event says why; see the log of \
                        hostloop's pods";
     expect([
         (pending(5), "Pending (the volume is being made)"),
         (pending(300), unexplained),
         (late(300), "Pending (waits for its first pod)"),
-        (late(5).pod("a", "Pending"), "Pending (the volume is being made)"),
-        (unscheduled, "Pending STUCK 4s: pod b: FailedScheduling: why"),
+        (
+            late(5).pod("a", "Pending"),
+            "Pending (the volume is being made)",
+        ),
+        (
+            unscheduled,
+            "Pending STUCK 4s: pod b: FailedScheduling: why",
+        ),
         (failed, "Pending STUCK 3s: ProvisioningFailed: why"),
         (named(5), "Pending (waits for PersistentVolume mine)"),
-        (named(500), "Pending STUCK 500s: waits for PersistentVolume mine"),
-        (Case::of(claim("Lost", 5)), "Lost STUCK: PersistentVolume pv is gone"),
-        (Case::of(claim("Bound", 5)), "Lost STUCK: PersistentVolume pv does not exist"),
-        (Case { volumes_unknown: true, ..Case::of(claim("Bound", 5)) }, "Bound"),
+        (
+            named(500),
+            "Pending STUCK 500s: waits for PersistentVolume mine",
+        ),
+        (
+            Case::of(claim("Lost", 5)),
+            "Lost STUCK: PersistentVolume pv is gone",
+        ),
+        (
+            Case::of(claim("Bound", 5)),
+            "Lost STUCK: PersistentVolume pv does not exist",
+        ),
+        (
+            Case {
+                volumes_unknown: true,
+                ..Case::of(claim("Bound", 5))
+            },
+            "Bound",
+        ),
     ]);
 }
 
@@ -191,10 +231,15 @@ fn volumes_in_use() {
     let staged = || bound().on_node(true, &["/k/stage"]);
     let published = || bound().on_node(true, &["/k/stage", "/pods/uid-a/v"]);
     let unmounted = |case: Case| case.warning("uid-a", "FailedMount", 7);
-    let missing = Case { missing_on_node: Some("node n1 does not have it"), ..bound() };
+    let missing = Case {
+        missing_on_node: Some("node n1 does not have it"),
+        ..bound()
+    };
     let frozen = |seconds: u64| {
         let since = json!((NOW - seconds) * 1_000_000_000);
-        bound().on_node(true, &[]).reported("frozen_since_ns", since)
+        bound()
+            .on_node(true, &[])
+            .reported("frozen_since_ns", since)
     };
     expect([
         (bound(), "Bound"),
@@ -204,12 +249,18 @@ fn volumes_in_use() {
         (bound().pod("a", "Running"), "published"),
         (bound().pod("a", "Pending"), "Bound"),
         (bound().pod("a", "Running").on_node(false, &[]), "Bound"),
-        (unmounted(staged().pod("a", "Pending")), "staged STUCK 7s: pod a: FailedMount: why"),
+        (
+            unmounted(staged().pod("a", "Pending")),
+            "staged STUCK 7s: pod a: FailedMount: why",
+        ),
         // The pod has the volume: the warning is old.
         (unmounted(published().pod("a", "Pending")), "published"),
         (unmounted(bound().pod("a", "Running")), "published"),
         (missing, "Bound STUCK: node n1 does not have it"),
-        (frozen(61), "staged STUCK 61s: its filesystem is frozen: writes wait"),
+        (
+            frozen(61),
+            "staged STUCK 61s: its filesystem is frozen: writes wait",
+        ),
         (frozen(5), "staged"),
     ]);
 }
@@ -217,8 +268,16 @@ fn volumes_in_use() {
 #[test]
 fn claims_that_are_deleted() {
     let deleted = |seconds: u64| {
-        let claim = with(claim("Bound", 900), "/metadata/deletionTimestamp", json!(ago(seconds)));
-        let claim = with(claim, "/metadata/finalizers", json!(["kubernetes.io/pvc-protection"]));
+        let claim = with(
+            claim("Bound", 900),
+            "/metadata/deletionTimestamp",
+            json!(ago(seconds)),
+        );
+        let claim = with(
+            claim,
+            "/metadata/finalizers",
+            json!(["kubernetes.io/pvc-protection"]),
+        );
         Case { claim, ..bound() }
     };
     let used = || deleted(500).pod("a", "Running");
@@ -227,17 +286,27 @@ fn claims_that_are_deleted() {
     expect([
         (deleted(5), "Deleting"),
         (used(), "Deleting (waits for the end of pod a)"),
-        (used().pod("b", "Running"), "Deleting (waits for the end of pods a, b)"),
+        (
+            used().pod("b", "Running"),
+            "Deleting (waits for the end of pods a, b)",
+        ),
         (deleted(500), held),
     ]);
 }
 
 #[test]
 fn volumes_without_a_claim() {
-    let alone = |phase: &str| Case { volume: volume(phase), ..Case::default() };
+    let alone = |phase: &str| Case {
+        volume: volume(phase),
+        ..Case::default()
+    };
     let on_node = || Case::default().on_node(false, &[]);
     // An inline volume is staged at the path of its pod.
-    let inline = |mounts| Case::default().on_node(true, mounts).reported("inline", json!("csi-1"));
+    let inline = |mounts| {
+        Case::default()
+            .on_node(true, mounts)
+            .reported("inline", json!("csi-1"))
+    };
     let pending = || Case::default().pod("a", "Pending");
     let attached = |policy: &str, status: Value| {
         let mut case = alone("Released");
@@ -256,15 +325,33 @@ fn volumes_without_a_claim() {
         (alone("Released"), "Released (kept: its policy is Retain)"),
         // The person may not list claims.
         (alone("Bound"), "Bound"),
-        (attached("Delete", Value::Null), "Released (waits for the detach from node n1)"),
-        (attached("Delete", busy), "Released STUCK 3s: detaching from node n1: busy"),
-        (attached("Retain", Value::Null), "Released (kept: its policy is Retain)"),
+        (
+            attached("Delete", Value::Null),
+            "Released (waits for the detach from node n1)",
+        ),
+        (
+            attached("Delete", busy),
+            "Released STUCK 3s: detaching from node n1: busy",
+        ),
+        (
+            attached("Retain", Value::Null),
+            "Released (kept: its policy is Retain)",
+        ),
         (undeleted, "Released STUCK 3s: VolumeFailedDelete: why"),
         (on_node(), "unclaimed (no PersistentVolume has it)"),
-        (Case { volumes_unknown: true, ..on_node() }, "Bound"),
+        (
+            Case {
+                volumes_unknown: true,
+                ..on_node()
+            },
+            "Bound",
+        ),
         (inline(&["/k/stage"]).pod("a", "Running"), "published"),
         (inline(&[]).pod("a", "Pending"), "staged"),
-        (inline(&["/k/stage"]), "published (inline; its pod is not known)"),
+        (
+            inline(&["/k/stage"]),
+            "published (inline; its pod is not known)",
+        ),
         (pending(), "Pending"),
         (unmounted, "Pending STUCK 3s: pod a: FailedMount: why"),
     ]);
@@ -295,12 +382,27 @@ fn snapshots() {
     for (snapshot, content, events, stuck) in [
         (new(5), Value::Null, vec![], None),
         (new(500), Value::Null, vec![], Some(absent)),
-        (snapshot(500, json!({"readyToUse": true})), Value::Null, vec![], None),
-        (snapshot(500, json!({"readyToUse": false})), Value::Null, vec![], Some(unexplained)),
+        (
+            snapshot(500, json!({"readyToUse": true})),
+            Value::Null,
+            vec![],
+            None,
+        ),
+        (
+            snapshot(500, json!({"readyToUse": false})),
+            Value::Null,
+            vec![],
+            Some(unexplained),
+        ),
         (snapshot(5, error()), Value::Null, vec![], Some("6s: full")),
         (new(5), content(error()), vec![], Some("6s: full")),
         (new(5), content(json!({"readyToUse": true})), vec![], None),
-        (new(5), Value::Null, failed, Some("2s: SnapshotCreationFailed: why")),
+        (
+            new(5),
+            Value::Null,
+            failed,
+            Some("2s: SnapshotCreationFailed: why"),
+        ),
         (Value::Null, content(json!({})), vec![], None),
     ] {
         let said = format!("{snapshot} {content}");

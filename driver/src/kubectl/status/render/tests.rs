@@ -25,7 +25,12 @@ fn report() -> ClusterReport {
         class: text_of("hostloop"),
         ..VolumeRow::default()
     };
-    let stuck = |why: &str, since_ns| Some(Stuck { why: why.to_owned(), since_ns });
+    let stuck = |why: &str, since_ns| {
+        Some(Stuck {
+            why: why.to_owned(),
+            since_ns,
+        })
+    };
     ClusterReport {
         nodes: vec![
             NodeRow {
@@ -34,8 +39,16 @@ fn report() -> ClusterReport {
                 orphans: 2,
                 ..Default::default()
             },
-            NodeRow { node: "n2".to_owned(), problem: text_of("no answer"), ..Default::default() },
-            NodeRow { node: "n3".to_owned(), problem: text_of("no answer"), ..Default::default() },
+            NodeRow {
+                node: "n2".to_owned(),
+                problem: text_of("no answer"),
+                ..Default::default()
+            },
+            NodeRow {
+                node: "n3".to_owned(),
+                problem: text_of("no answer"),
+                ..Default::default()
+            },
         ],
         pools: vec![
             PoolRow {
@@ -70,7 +83,10 @@ fn report() -> ClusterReport {
             VolumeRow {
                 namespace: text_of("demo"),
                 claim: text_of("new"),
-                stuck: stuck("ProvisioningFailed: no\n room \u{1b}[31m", Some(60_000_000_000)),
+                stuck: stuck(
+                    "ProvisioningFailed: no\n room \u{1b}[31m",
+                    Some(60_000_000_000),
+                ),
                 ..VolumeRow::default()
             },
             volume,
@@ -107,7 +123,13 @@ fn report() -> ClusterReport {
 }
 
 fn lines(report: &ClusterReport, look: Look) -> Vec<String> {
-    plain(&text(report, Look { now_ns: 90_000_000_000, ..look }))
+    plain(&text(
+        report,
+        Look {
+            now_ns: 90_000_000_000,
+            ..look
+        },
+    ))
 }
 
 #[test]
@@ -153,7 +175,14 @@ fn what_is_stuck_comes_first() {
 
 #[test]
 fn more_and_fewer_columns() {
-    let wide = lines(&report(), Look { wide: true, namespaces: true, ..Look::default() });
+    let wide = lines(
+        &report(),
+        Look {
+            wide: true,
+            namespaces: true,
+            ..Look::default()
+        },
+    );
     let whole = wide.join("\n");
     has(
         &whole,
@@ -167,26 +196,44 @@ fn more_and_fewer_columns() {
             "demo/snapshot bad: full",
         ],
     );
-    let few = lines(&report(), Look { only_objects: true, ..Look::default() });
+    let few = lines(
+        &report(),
+        Look {
+            only_objects: true,
+            ..Look::default()
+        },
+    );
     assert!(!few.iter().any(|line| line == "Pools"), "{few:?}");
     assert_eq!(few[0], "Stuck (2)");
 }
 
 #[test]
 fn tables_fit_a_narrow_terminal() {
-    let look = Look { width: Some(100), ..Look::default() };
+    let look = Look {
+        width: Some(100),
+        ..Look::default()
+    };
     let mut report = report();
     report.volumes[1].claim = Some("a-claim-with-a-very-long-name-that-does-not-fit".to_owned());
     let lines = lines(&report, look);
     let start = lines.iter().position(|line| line == "Volumes").unwrap();
-    let table: Vec<_> = lines[start..].iter().take_while(|line| !line.is_empty()).collect();
-    assert!(table.iter().all(|line| line.chars().count() <= 100), "{table:#?}");
+    let table: Vec<_> = lines[start..]
+        .iter()
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert!(
+        table.iter().all(|line| line.chars().count() <= 100),
+        "{table:#?}"
+    );
 }
 
 #[test]
 fn an_empty_cluster() {
     let report = ClusterReport::default();
-    assert_eq!(lines(&report, Look::default()), ["No volumes and no snapshots."]);
+    assert_eq!(
+        lines(&report, Look::default()),
+        ["No volumes and no snapshots."]
+    );
 }
 
 #[test]
@@ -211,7 +258,14 @@ fn states_in_words() {
         (State::Staged, stuck(), "staged, stuck"),
         (State::Published, None, "published"),
     ] {
-        assert_eq!(state_cell(&VolumeRow { state, stuck, ..VolumeRow::default() }), text);
+        assert_eq!(
+            state_cell(&VolumeRow {
+                state,
+                stuck,
+                ..VolumeRow::default()
+            }),
+            text
+        );
     }
     for (ready, name, text) in [
         (Some(true), Some("s"), "ready"),
@@ -221,6 +275,13 @@ fn states_in_words() {
         (Some(true), None, "ready"),
     ] {
         let name = name.map(str::to_owned);
-        assert_eq!(snapshot_state(&SnapshotRow { ready, name, ..Default::default() }), text);
+        assert_eq!(
+            snapshot_state(&SnapshotRow {
+                ready,
+                name,
+                ..Default::default()
+            }),
+            text
+        );
     }
 }

@@ -12,11 +12,17 @@ struct Scene {
 impl Scene {
     fn new() -> Scene {
         let history = Arc::new(History::new(1 << 20));
-        Scene { concerns: Concerns::new(history.clone()), history }
+        Scene {
+            concerns: Concerns::new(history.clone()),
+            history,
+        }
     }
 
     fn set(&self, kind: &str, key: &str, mut object: Value) {
-        let names = Names { driver: "d".to_owned(), system_namespace: "hostloop".to_owned() };
+        let names = Names {
+            driver: "d".to_owned(),
+            system_namespace: "hostloop".to_owned(),
+        };
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
         object["metadata"]["name"] = name.into();
         object["metadata"]["namespace"] = namespace.into();
@@ -25,7 +31,8 @@ impl Scene {
         }
         let known = KINDS.iter().find(|known| known.kind == kind).unwrap();
         if let Some(shown) = (known.show)(&object, &names) {
-            self.concerns.set(kind, key, shown, known.concern(&object, &names));
+            self.concerns
+                .set(kind, key, shown, known.concern(&object, &names));
         }
     }
 
@@ -68,22 +75,42 @@ fn objects() -> Vec<(&'static str, &'static str, Value, bool)> {
         ("StorageClass", "theirs", json!({"provisioner": "x"}), false),
         ("PersistentVolume", "pv-ours", volume("d"), true),
         ("PersistentVolume", "pv-theirs", volume("x"), false),
-        ("PersistentVolumeClaim", "demo/by-class", class("ours"), true),
+        (
+            "PersistentVolumeClaim",
+            "demo/by-class",
+            class("ours"),
+            true,
+        ),
         (
             "PersistentVolumeClaim",
             "demo/by-volume",
             json!({"spec": {"volumeName": "pv-ours"}}),
             true,
         ),
-        ("PersistentVolumeClaim", "demo/owner-data", class("ours"), true),
-        ("PersistentVolumeClaim", "bank/theirs", class("theirs"), false),
+        (
+            "PersistentVolumeClaim",
+            "demo/owner-data",
+            class("ours"),
+            true,
+        ),
+        (
+            "PersistentVolumeClaim",
+            "bank/theirs",
+            class("theirs"),
+            false,
+        ),
         (
             "PersistentVolumeClaim",
             "bank/by-volume",
             json!({"spec": {"volumeName": "pv-theirs"}}),
             false,
         ),
-        ("PersistentVolumeClaim", "bank/none", json!({"spec": {}}), false),
+        (
+            "PersistentVolumeClaim",
+            "bank/none",
+            json!({"spec": {}}),
+            false,
+        ),
         ("Pod", "demo/user", pod("by-class"), true),
         ("Pod", "bank/by-class", pod("by-class"), false),
         ("Pod", "bank/secret-project", pod("theirs"), false),
@@ -99,7 +126,12 @@ fn objects() -> Vec<(&'static str, &'static str, Value, bool)> {
             json!({"spec": {"volumes": [{"name": "data", "ephemeral": {}}]}}),
             false,
         ),
-        ("VolumeSnapshotContent", "content", json!({"spec": {"driver": "d"}}), true),
+        (
+            "VolumeSnapshotContent",
+            "content",
+            json!({"spec": {"driver": "d"}}),
+            true,
+        ),
         ("VolumeSnapshot", "demo/by-claim", taken("by-class"), true),
         (
             "VolumeSnapshot",
@@ -108,20 +140,75 @@ fn objects() -> Vec<(&'static str, &'static str, Value, bool)> {
             true,
         ),
         ("VolumeSnapshot", "bank/theirs", taken("theirs"), false),
-        ("VolumeGroupSnapshotContent", "group", json!({"spec": {"driver": "d"}}), true),
+        (
+            "VolumeGroupSnapshotContent",
+            "group",
+            json!({"spec": {"driver": "d"}}),
+            true,
+        ),
         ("VolumeGroupSnapshot", "demo/group", group("group"), true),
-        ("VolumeGroupSnapshot", "demo/theirs", group("another"), false),
-        ("VolumeGroupSnapshot", "demo/new", json!({"spec": {"source": {"selector": {}}}}), true),
-        ("VolumeGroupSnapshot", "bank/new", json!({"spec": {"source": {"selector": {}}}}), false),
+        (
+            "VolumeGroupSnapshot",
+            "demo/theirs",
+            group("another"),
+            false,
+        ),
+        (
+            "VolumeGroupSnapshot",
+            "demo/new",
+            json!({"spec": {"source": {"selector": {}}}}),
+            true,
+        ),
+        (
+            "VolumeGroupSnapshot",
+            "bank/new",
+            json!({"spec": {"source": {"selector": {}}}}),
+            false,
+        ),
         ("Event", "demo/1", about("Pod", "demo", "user"), true),
-        ("Event", "demo/2", about("PersistentVolumeClaim", "demo", "by-class"), true),
-        ("Event", "demo/3", about("VolumeSnapshot", "demo", "by-claim"), true),
-        ("Event", "default/4", about("PersistentVolume", "", "pv-ours"), true),
-        ("Event", "bank/1", about("Pod", "bank", "secret-project"), false),
-        ("Event", "bank/2", about("PersistentVolumeClaim", "bank", "theirs"), false),
-        ("Event", "bank/3", about("VolumeSnapshot", "bank", "theirs"), false),
+        (
+            "Event",
+            "demo/2",
+            about("PersistentVolumeClaim", "demo", "by-class"),
+            true,
+        ),
+        (
+            "Event",
+            "demo/3",
+            about("VolumeSnapshot", "demo", "by-claim"),
+            true,
+        ),
+        (
+            "Event",
+            "default/4",
+            about("PersistentVolume", "", "pv-ours"),
+            true,
+        ),
+        (
+            "Event",
+            "bank/1",
+            about("Pod", "bank", "secret-project"),
+            false,
+        ),
+        (
+            "Event",
+            "bank/2",
+            about("PersistentVolumeClaim", "bank", "theirs"),
+            false,
+        ),
+        (
+            "Event",
+            "bank/3",
+            about("VolumeSnapshot", "bank", "theirs"),
+            false,
+        ),
         ("Event", "bank/4", about("Pod", "bank", "unknown"), false),
-        ("Event", "default/5", about("PersistentVolume", "", "pv-theirs"), false),
+        (
+            "Event",
+            "default/5",
+            about("PersistentVolume", "", "pv-theirs"),
+            false,
+        ),
     ]
 }
 
@@ -151,7 +238,11 @@ fn only_what_concerns_hostloop_is_shown_in_whatever_order_it_comes() {
 #[test]
 fn what_was_shown_stays_until_its_end() {
     let scene = Scene::new();
-    scene.set("PersistentVolume", "pv", json!({"spec": {"csi": {"driver": "d"}}}));
+    scene.set(
+        "PersistentVolume",
+        "pv",
+        json!({"spec": {"csi": {"driver": "d"}}}),
+    );
     let claim =
         |uid: &str, volume: &str| json!({"metadata": {"uid": uid}, "spec": {"volumeName": volume}});
     scene.set("PersistentVolumeClaim", "demo/a", claim("1", "pv"));
@@ -161,11 +252,19 @@ fn what_was_shown_stays_until_its_end() {
     scene.concerns.delete("PersistentVolumeClaim", "demo/a");
     assert!(scene.shown().is_empty());
     // An event about the end comes after it.
-    scene.set("Event", "demo/1", about("PersistentVolumeClaim", "demo", "a"));
+    scene.set(
+        "Event",
+        "demo/1",
+        about("PersistentVolumeClaim", "demo", "a"),
+    );
     assert_eq!(scene.shown(), ["Event demo/1"]);
     // Another claim of this name is another driver's, and so are its events.
     scene.set("PersistentVolumeClaim", "demo/a", claim("2", ""));
-    scene.set("Event", "demo/2", about("PersistentVolumeClaim", "demo", "a"));
+    scene.set(
+        "Event",
+        "demo/2",
+        about("PersistentVolumeClaim", "demo", "a"),
+    );
     assert_eq!(scene.shown(), ["Event demo/1"]);
     // Also if no watch saw the end of the first one.
     scene.set("PersistentVolumeClaim", "demo/b", claim("3", "pv"));

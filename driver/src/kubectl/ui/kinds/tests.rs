@@ -5,7 +5,10 @@ use super::*;
 const SECRET: &str = "hush-90ab12";
 
 fn names() -> Names {
-    Names { driver: "d".to_owned(), system_namespace: "hostloop".to_owned() }
+    Names {
+        driver: "d".to_owned(),
+        system_namespace: "hostloop".to_owned(),
+    }
 }
 
 fn show(kind: &str, object: Value) -> Option<Value> {
@@ -93,16 +96,44 @@ fn objects_that_have_nothing_to_do_with_the_driver() {
     let inline = |driver: &str| json!([{"name": "v", "csi": {"driver": driver}}]);
     let about = |kind: &str| json!({"involvedObject": {"kind": kind}});
     for (kind, object, shown) in [
-        ("PersistentVolume", json!({"spec": {"csi": {"driver": "d"}}}), true),
-        ("PersistentVolume", json!({"spec": {"csi": {"driver": "x"}}}), false),
+        (
+            "PersistentVolume",
+            json!({"spec": {"csi": {"driver": "d"}}}),
+            true,
+        ),
+        (
+            "PersistentVolume",
+            json!({"spec": {"csi": {"driver": "x"}}}),
+            false,
+        ),
         ("PersistentVolume", json!({"spec": {"hostPath": {}}}), false),
         ("StorageClass", json!({"provisioner": "d"}), true),
         ("StorageClass", json!({"provisioner": "x"}), false),
-        ("VolumeAttachment", json!({"spec": {"attacher": "x"}}), false),
-        ("VolumeSnapshotContent", json!({"spec": {"driver": "d"}}), true),
-        ("VolumeSnapshotContent", json!({"spec": {"driver": "x"}}), false),
-        ("CSINode", json!({"spec": {"drivers": [{"name": "d"}]}}), true),
-        ("CSINode", json!({"spec": {"drivers": [{"name": "x"}]}}), false),
+        (
+            "VolumeAttachment",
+            json!({"spec": {"attacher": "x"}}),
+            false,
+        ),
+        (
+            "VolumeSnapshotContent",
+            json!({"spec": {"driver": "d"}}),
+            true,
+        ),
+        (
+            "VolumeSnapshotContent",
+            json!({"spec": {"driver": "x"}}),
+            false,
+        ),
+        (
+            "CSINode",
+            json!({"spec": {"drivers": [{"name": "d"}]}}),
+            true,
+        ),
+        (
+            "CSINode",
+            json!({"spec": {"drivers": [{"name": "x"}]}}),
+            false,
+        ),
         ("CSINode", json!({"spec": {}}), false),
         ("CSIDriver", json!({"metadata": {"name": "d"}}), true),
         ("CSIDriver", json!({"metadata": {"name": "x"}}), false),
@@ -110,10 +141,18 @@ fn objects_that_have_nothing_to_do_with_the_driver() {
         ("Pod", pod("hostloop", json!([])), true),
         ("Pod", pod("demo", inline("d")), true),
         ("Pod", pod("demo", inline("x")), false),
-        ("Pod", pod("demo", json!([{"name": "v", "ephemeral": {}}])), true),
+        (
+            "Pod",
+            pod("demo", json!([{"name": "v", "ephemeral": {}}])),
+            true,
+        ),
         ("Event", about("PersistentVolumeClaim"), true),
         ("Event", about("Deployment"), false),
     ] {
-        assert_eq!(show(kind, object.clone()).is_some(), shown, "{kind} {object}");
+        assert_eq!(
+            show(kind, object.clone()).is_some(),
+            shown,
+            "{kind} {object}"
+        );
     }
 }

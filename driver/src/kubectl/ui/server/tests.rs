@@ -31,8 +31,14 @@ async fn send(router: &Router, request: axum::http::request::Builder) -> (u16, S
     let response = router.clone().oneshot(request).await.unwrap();
     let status = response.status().as_u16();
     assert_eq!(response.headers()["cache-control"], "no-store");
-    assert!(!response.headers().contains_key("access-control-allow-origin"));
-    let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    assert!(
+        !response
+            .headers()
+            .contains_key("access-control-allow-origin")
+    );
+    let body = axum::body::to_bytes(response.into_body(), 1 << 20)
+        .await
+        .unwrap();
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
@@ -76,14 +82,34 @@ async fn requests_of_others_are_refused() {
         ("/".to_owned(), vec![("host", "localhost:8080")], 200),
         ("/".to_owned(), vec![("host", "localhost")], 200),
         ("/".to_owned(), vec![("host", "evil.example")], 403),
-        ("/".to_owned(), vec![("host", "127.0.0.1.evil.example:8080")], 403),
+        (
+            "/".to_owned(),
+            vec![("host", "127.0.0.1.evil.example:8080")],
+            403,
+        ),
         ("/".to_owned(), vec![("host", "")], 403),
         ("/".to_owned(), vec![], 403),
-        ("/".to_owned(), vec![local, ("sec-fetch-site", "cross-site")], 200),
+        (
+            "/".to_owned(),
+            vec![local, ("sec-fetch-site", "cross-site")],
+            200,
+        ),
         (with("/stream", &session), vec![local], 200),
-        (with("/stream", &session), vec![local, ("sec-fetch-site", "same-origin")], 200),
-        (with("/stream", &session), vec![local, ("sec-fetch-site", "same-site")], 403),
-        (with("/stream", &session), vec![("host", "evil.example")], 403),
+        (
+            with("/stream", &session),
+            vec![local, ("sec-fetch-site", "same-origin")],
+            200,
+        ),
+        (
+            with("/stream", &session),
+            vec![local, ("sec-fetch-site", "same-site")],
+            403,
+        ),
+        (
+            with("/stream", &session),
+            vec![("host", "evil.example")],
+            403,
+        ),
         (with("/stream", &almost), vec![local], 401),
         (with("/stream", &format!("{session}0")), vec![local], 401),
         (with("/stream", &session.to_uppercase()), vec![local], 401),
@@ -104,7 +130,10 @@ async fn requests_of_others_are_refused() {
         cases += 1;
     }
     assert_eq!(cases, 23);
-    let changed = Request::post("/").header("host", "localhost").body(Body::empty()).unwrap();
+    let changed = Request::post("/")
+        .header("host", "localhost")
+        .body(Body::empty())
+        .unwrap();
     let changed = router.clone().oneshot(changed).await.unwrap();
     assert_eq!(changed.status(), StatusCode::METHOD_NOT_ALLOWED);
 }
@@ -114,17 +143,33 @@ async fn a_token_opens_one_browser() {
     let (router, token, _) = server(None);
     // A request that is refused for another reason does not use it up.
     let evil = ("host", "evil.example");
-    for headers in [vec![evil], vec![], vec![LOCAL, ("sec-fetch-site", "cross-site")]] {
+    for headers in [
+        vec![evil],
+        vec![],
+        vec![LOCAL, ("sec-fetch-site", "cross-site")],
+    ] {
         assert_eq!(begin(&router, &token, &headers).await.0, 403, "{headers:?}");
     }
     let (status, why) = begin(&router, "wrong", &[LOCAL]).await;
-    assert!(status == 401 && why.contains("Open the one that the terminal shows"), "{why}");
+    assert!(
+        status == 401 && why.contains("Open the one that the terminal shows"),
+        "{why}"
+    );
     session(&router, &token).await;
     let (status, why) = begin(&router, &token, &[LOCAL]).await;
-    assert!(status == 403 && why.contains("another user of this machine"), "{why}");
+    assert!(
+        status == 403 && why.contains("another user of this machine"),
+        "{why}"
+    );
     // A link or an image of another page can't ask for a session.
-    let by_get = Request::get("/session").header("host", "localhost").header(TOKEN, "x");
-    let by_get = router.clone().oneshot(by_get.body(Body::empty()).unwrap()).await.unwrap();
+    let by_get = Request::get("/session")
+        .header("host", "localhost")
+        .header(TOKEN, "x");
+    let by_get = router
+        .clone()
+        .oneshot(by_get.body(Body::empty()).unwrap())
+        .await
+        .unwrap();
     assert_eq!(by_get.status(), StatusCode::METHOD_NOT_ALLOWED);
 }
 
@@ -136,7 +181,10 @@ async fn a_recording_needs_a_session_too() {
     let page = get(&router, "/", &[LOCAL]).await;
     assert_eq!(page.status(), StatusCode::OK);
     assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
-    assert_eq!(page.headers()["content-security-policy"], "frame-ancestors 'none'");
+    assert_eq!(
+        page.headers()["content-security-policy"],
+        "frame-ancestors 'none'"
+    );
     let session = session(&router, &token).await;
     let recording = send(&router, local(&format!("/recording?session={session}"))).await;
     assert_eq!(recording, (200, "{\"messages\":[]}".to_owned()));

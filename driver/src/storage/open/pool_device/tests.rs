@@ -9,7 +9,10 @@ fn filesystem(fs: FsType, uuid: &str) -> Probe {
 }
 
 fn unfinished(uuid: &str) -> Probe {
-    Probe::Unfinished { fs: FsType::Xfs, uuid: uuid.to_owned() }
+    Probe::Unfinished {
+        fs: FsType::Xfs,
+        uuid: uuid.to_owned(),
+    }
 }
 
 /// A plan as one word, and its message.
@@ -31,10 +34,19 @@ fn plans() {
     let other = Probe::Other("LVM2_member".into());
     let random = Probe::Unknown { offset: 7 };
     let new = Entry::default();
-    let begun = Entry { mkfs: Some(UUID.into()), ..Entry::default() };
+    let begun = Entry {
+        mkfs: Some(UUID.into()),
+        ..Entry::default()
+    };
     // The state that version 0.1.0 left if it was killed during mkfs, or before it knew the pool.
-    let old = Entry { fs_uuid: Some(UUID.into()), ..Entry::default() };
-    let known = Entry { id: Some(PoolId::generate()), ..old.clone() };
+    let old = Entry {
+        fs_uuid: Some(UUID.into()),
+        ..Entry::default()
+    };
+    let known = Entry {
+        id: Some(PoolId::generate()),
+        ..old.clone()
+    };
     let table = [
         (&new, Probe::Blank, "make", ""),
         (&new, xfs("other"), "look", "other"),

@@ -52,10 +52,22 @@ impl Content {
         site.open();
         let volume = site.make("one");
         let snapshot = site.snapshot(&volume, "snapshot").id;
-        let other = site.create(NewVolume { capacity_bytes: 8 * MI, ..new("two") });
-        let group = site.pools().create_group("group", &[other.id], &Default::default()).unwrap();
+        let other = site.create(NewVolume {
+            capacity_bytes: 8 * MI,
+            ..new("two")
+        });
+        let group = site
+            .pools()
+            .create_group("group", &[other.id], &Default::default())
+            .unwrap();
         let (volume, member) = (volume.id, group.snapshots[0]);
-        Content { volume, snapshot, member, group: group.id, site }
+        Content {
+            volume,
+            snapshot,
+            member,
+            group: group.id,
+            site,
+        }
     }
 
     /// Damages a file while the driver is down, and starts it.
@@ -76,7 +88,11 @@ impl Content {
     /// The number of volumes, snapshots and groups with a usable record.
     fn counted(&self) -> [usize; 3] {
         let pools: &Pools = self.site.pools();
-        [pools.volumes().len(), pools.snapshots().len(), pools.groups().len()]
+        [
+            pools.volumes().len(),
+            pools.snapshots().len(),
+            pools.groups().len(),
+        ]
     }
 }
 
@@ -120,16 +136,24 @@ fn check_damaged(kind: &str, damage: Damage) {
             About::Snapshot(content.snapshot),
             [2, 1, 1],
         ),
-        _ => {
-            (format!("groups/{}/group.json", content.group), About::Group(content.group), [2, 2, 0])
-        }
+        _ => (
+            format!("groups/{}/group.json", content.group),
+            About::Group(content.group),
+            [2, 2, 0],
+        ),
     };
     let file = content.site.path(file);
     content.damage(&file, damage);
     let site = &content.site;
     let findings = site.pools().findings();
-    assert_eq!(findings.iter().map(|f| &f.about).collect::<Vec<_>>(), [&about]);
-    assert!(findings[0].what.contains("restore the record"), "{findings:?}");
+    assert_eq!(
+        findings.iter().map(|f| &f.about).collect::<Vec<_>>(),
+        [&about]
+    );
+    assert!(
+        findings[0].what.contains("restore the record"),
+        "{findings:?}"
+    );
     assert_eq!(content.counted(), left);
     assert_eq!(content.promised(), before);
 
@@ -138,7 +162,9 @@ fn check_damaged(kind: &str, damage: Damage) {
     match kind {
         "volume" => pools.delete_unrecorded_volume(content.volume).unwrap(),
         "snapshot" => pools.delete_snapshot(&content.snapshot).unwrap(),
-        _ => pools.delete_unrecorded_group(content.group, &members).unwrap(),
+        _ => pools
+            .delete_unrecorded_group(content.group, &members)
+            .unwrap(),
     }
     assert_eq!(pools.findings(), []);
     let member_goes = usize::from(kind == "group");
@@ -151,12 +177,17 @@ fn check_damaged(kind: &str, damage: Damage) {
 #[test]
 fn an_unreadable_member_is_deleted_with_its_group_only() {
     let mut content = Content::new();
-    let file = content.site.path(format!("snapshots/{}/snapshot.json", content.member));
+    let file = content
+        .site
+        .path(format!("snapshots/{}/snapshot.json", content.member));
     content.damage(&file, Empty);
     let pools = content.site.pools();
     refused!(pools.delete_snapshot(&content.member), Error::InGroup(..));
     pools.delete_group(&content.group).unwrap();
-    assert_eq!((content.counted(), pools.findings()), ([2, 1, 0], Vec::new()));
+    assert_eq!(
+        (content.counted(), pools.findings()),
+        ([2, 1, 0], Vec::new())
+    );
 }
 
 /// The pool is missing, and is back once a person has done what the message says.
@@ -179,9 +210,15 @@ fn the_advice_for_a_file_of_a_pool_works(
     let why = content.site.why_missing();
     assert!(why.contains(expected), "{why}");
     // Its volumes can be unpublished meanwhile, and nothing is taken for deleted.
-    let volume = content.site.pools().volume(&VolumeHandle::Id(content.volume));
+    let volume = content
+        .site
+        .pools()
+        .volume(&VolumeHandle::Id(content.volume));
     refused!(volume, Error::Unavailable { .. });
-    match why.split_once("write ").and_then(|(_, rest)| rest.split_once(" into it")) {
+    match why
+        .split_once("write ")
+        .and_then(|(_, rest)| rest.split_once(" into it"))
+    {
         Some((text, _)) => std::fs::write(path, text).unwrap(),
         None => std::fs::remove_file(path).unwrap(),
     }
@@ -200,7 +237,10 @@ fn a_pool_is_known_by_its_entries() {
     content.site.close();
     std::fs::remove_file(&identity).unwrap();
     let refused = content.site.try_open().map(drop).unwrap_err().to_string();
-    assert!(refused.contains(&format!("the entries of pool {id}")), "{refused}");
+    assert!(
+        refused.contains(&format!("the entries of pool {id}")),
+        "{refused}"
+    );
 }
 
 /// Nothing is lost with these: they are written again, or describe the running kernel.
@@ -211,7 +251,10 @@ fn a_file_that_is_written_again_is_not_missed(#[case] file: &str, #[case] damage
     let mut content = Content::new();
     let path = content.site.root().join(file);
     content.damage(&path, damage);
-    assert_eq!((content.counted(), content.site.pools().findings()), ([2, 2, 1], Vec::new()));
+    assert_eq!(
+        (content.counted(), content.site.pools().findings()),
+        ([2, 2, 1], Vec::new())
+    );
     assert!(path.exists());
 }
 
@@ -220,12 +263,16 @@ fn a_file_that_is_written_again_is_not_missed(#[case] file: &str, #[case] damage
 fn a_record_with_too_large_a_size_takes_no_space() {
     let mut content = Content::new();
     let before = content.promised();
-    let file = content.site.path(format!("volumes/{}/volume.json", content.volume));
+    let file = content
+        .site
+        .path(format!("volumes/{}/volume.json", content.volume));
     let sound = read(&file);
     content.damage(&file, Numbers(&["capacity_bytes"], "4611686018427387904"));
     assert_eq!(content.promised(), before);
     assert_eq!(content.site.pools().findings().len(), 1);
-    content.site.update(content.volume, |record| record.fresh = false);
+    content
+        .site
+        .update(content.volume, |record| record.fresh = false);
     assert_eq!(content.promised(), before);
     std::fs::write(&file, sound).unwrap();
     content.site.open();
@@ -236,14 +283,19 @@ fn a_record_with_too_large_a_size_takes_no_space() {
 #[test]
 fn a_large_file_or_a_pipe_is_not_read() {
     let mut content = Content::new();
-    let file = content.site.path(format!("volumes/{}/volume.json", content.volume));
+    let file = content
+        .site
+        .path(format!("volumes/{}/volume.json", content.volume));
     content.damage(&file, Missing);
     content.site.close();
     rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
     assert_eq!(content.site.open().volumes().len(), 1);
     content.site.close();
     std::fs::remove_file(&file).unwrap();
-    std::fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
     assert_eq!(content.site.open().volumes().len(), 1);
 }
 

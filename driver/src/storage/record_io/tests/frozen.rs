@@ -49,7 +49,11 @@ fn read_and_written_back<R: Record>(at_least: usize) -> Vec<R> {
 fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
     let volumes: Vec<VolumeRecord> = read_and_written_back(6);
     let any = |is: fn(&VolumeRecord) -> bool| assert!(volumes.iter().any(is));
-    any(|v| v.stage.as_ref().is_some_and(|s| s.read_only_loops.len() == 1));
+    any(|v| {
+        v.stage
+            .as_ref()
+            .is_some_and(|s| s.read_only_loops.len() == 1)
+    });
     any(|v| v.fresh && v.inline.is_some() && !v.mkfs_options.is_empty());
     any(|v| v.freeze.is_some());
     any(|v| matches!(v.format, Format::Formatting(_)));
@@ -163,7 +167,10 @@ fn what_a_newer_version_wrote_is_refused_and_left_as_it_is() {
             Ok(pools) => pools.slots().remove(0).state.unwrap_err(),
             Err(e) => e.to_string(),
         };
-        assert!(why.contains("a newer version of hostloop wrote it"), "{why}");
+        assert!(
+            why.contains("a newer version of hostloop wrote it"),
+            "{why}"
+        );
         assert!(why.contains(name), "{why}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }

@@ -11,7 +11,10 @@ use crate::storage::{AccessMode, Capability};
 fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> KernelState {
     let device = |&(minor, below): &(u32, Option<u32>)| LoopInfo {
         minor,
-        backing: Some(FileId { dev: 9, ino: u64::from(minor) }),
+        backing: Some(FileId {
+            dev: 9,
+            ino: u64::from(minor),
+        }),
         backing_rdev: below.map_or(0, |below| rustix::fs::makedev(7, below)),
         backing_path: "/elsewhere".into(),
         read_only: below.is_some(),
@@ -36,14 +39,21 @@ fn stage(access: Access, minor: Option<u32>, read_only: &[u32]) -> Option<Stage>
     let target = |ro: &u32| (PathBuf::from(format!("/pod/{ro}")), *ro);
     Some(Stage {
         path: "/stage".into(),
-        capability: Capability { access, mode: AccessMode::SingleNodeWriter },
+        capability: Capability {
+            access,
+            mode: AccessMode::SingleNodeWriter,
+        },
         minor,
         read_only_loops: read_only.iter().map(target).collect(),
     })
 }
 
 fn mounted() -> Option<Stage> {
-    let access = Access::Mount { fs: FsType::Ext4, flags: Vec::new(), group: None };
+    let access = Access::Mount {
+        fs: FsType::Ext4,
+        flags: Vec::new(),
+        group: None,
+    };
     stage(access, Some(3), &[])
 }
 

@@ -7,9 +7,15 @@ use crate::testkit::Site;
 fn what_is_in_place_is_never_removed() {
     let pool = PoolId::generate();
     let [one, two] = [0, 1].map(|_| VolumeId::generate(pool).to_string());
-    let [group, snapshot] =
-        [GroupId::generate(pool).to_string(), SnapshotId::generate(pool).to_string()];
-    let at = |kind, name: &str, inode| InPlace { kind, name: name.to_owned(), inode };
+    let [group, snapshot] = [
+        GroupId::generate(pool).to_string(),
+        SnapshotId::generate(pool).to_string(),
+    ];
+    let at = |kind, name: &str, inode| InPlace {
+        kind,
+        name: name.to_owned(),
+        inode,
+    };
     let in_place = [
         at(EntryKind::Volumes, &one, 1),
         at(EntryKind::Volumes, "notes", 2),
@@ -33,7 +39,11 @@ fn what_is_in_place_is_never_removed() {
         ("other", 9, true, true, "remove"),
     ] {
         for from in [Left::Incoming, Left::Trash] {
-            let left = Leftover { from, name: name.to_owned(), inode };
+            let left = Leftover {
+                from,
+                name: name.to_owned(),
+                inode,
+            };
             let step = match decide(&left, Holding { mark, image }, &in_place) {
                 Step::Remove => "remove".to_owned(),
                 Step::PutBack(kind) => format!("put back {kind:?}"),
@@ -58,9 +68,15 @@ fn a_volume_with_a_second_directory_is_kept_and_not_deleted() {
         assert!(other.join("image").exists());
         let findings = site.pools().findings();
         assert_eq!(findings.len(), 1, "{findings:?}");
-        assert!(findings[0].what.contains("another directory has its ID"), "{findings:?}");
+        assert!(
+            findings[0].what.contains("another directory has its ID"),
+            "{findings:?}"
+        );
         let refused = site.pools().delete_volume(&id).unwrap_err();
-        assert!(refused.to_string().contains(&format!("{from}/{id}")), "{refused}");
+        assert!(
+            refused.to_string().contains(&format!("{from}/{id}")),
+            "{refused}"
+        );
         assert_eq!(site.entries().len(), 2);
 
         // The advice is to move one of them away.
@@ -80,7 +96,10 @@ fn a_marked_entry_is_put_back() {
         site.kernel.lose_journal();
         let [kept, freed] = ["kept", "freed"].map(|name| site.make(name));
         site.open();
-        site.pool().layout.mark(EntryKind::Volumes, &kept.id.to_string()).unwrap();
+        site.pool()
+            .layout
+            .mark(EntryKind::Volumes, &kept.id.to_string())
+            .unwrap();
         site.close();
         for id in [kept.id, freed.id] {
             let at = |dir: &str| site.path(format!("{dir}/{id}"));

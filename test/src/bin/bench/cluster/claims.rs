@@ -68,11 +68,13 @@ pub(crate) async fn provisioner(
 ) -> (String, Driver) {
     cluster.apply(&ground::driver().to_string());
     let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
-    let spec = DriverSpec::new(scratch, &[pool]).with_loops(NAMESPACE).args([
-        format!("--kubeconfig={}", text(&kubeconfig)).as_str(),
-        "--controllers=provisioner",
-        "--node-deployment=false",
-    ]);
+    let spec = DriverSpec::new(scratch, &[pool])
+        .with_loops(NAMESPACE)
+        .args([
+            format!("--kubeconfig={}", text(&kubeconfig)).as_str(),
+            "--controllers=provisioner",
+            "--node-deployment=false",
+        ]);
     (user, tokio::task::block_in_place(|| spec.start()))
 }
 
@@ -123,13 +125,27 @@ fn times(samples: Samples) -> Vec<Figure> {
     ];
     let [ours, null, hand] = samples.latencies;
     let close = Aim::RatioAtMost(1.15);
-    for (name, floor, aim) in [("made by hand", hand, Aim::None), ("null provisioner", null, close)]
-    {
+    for (name, floor, aim) in [
+        ("made by hand", hand, Aim::None),
+        ("null provisioner", null, close),
+    ] {
         let what = |percent| format!("one claim bound, {percent}, against {name}");
         // The median of all claims. Each alternated with a claim of the floor.
-        figures.push(Figure::beside(what("p50"), ours.clone(), floor.clone(), "ms", aim));
+        figures.push(Figure::beside(
+            what("p50"),
+            ours.clone(),
+            floor.clone(),
+            "ms",
+            aim,
+        ));
         let (slow, slow_floor) = (vec![percentile(&ours, 99)], vec![percentile(&floor, 99)]);
-        figures.push(Figure::beside(what("p99"), slow, slow_floor, "ms", Aim::None));
+        figures.push(Figure::beside(
+            what("p99"),
+            slow,
+            slow_floor,
+            "ms",
+            Aim::None,
+        ));
     }
     figures
 }
@@ -142,7 +158,9 @@ fn requests(asked: &Asked) -> Vec<Figure> {
         *verbs.entry(verb).or_default() += count;
     }
     let volumes = (CLAIMS * ROUNDS + SINGLES) as f64;
-    let each = verbs.into_iter().map(|(verb, n)| (verb, n as f64 / volumes));
+    let each = verbs
+        .into_iter()
+        .map(|(verb, n)| (verb, n as f64 / volumes));
     // The list after a watch restarts belongs to no volume.
     let known = each.filter(|(_, each)| *each >= 0.005);
     let figure = |(verb, each)| {
@@ -168,14 +186,19 @@ mod tests {
             // The machine becomes slower for all.
             let slower = |n: usize, by: f64| (0..n).map(move |at| by * (1.0 + at as f64 / 50.0));
             let latencies = [latency, 10.0, 5.0].map(|by| slower(SINGLES, by).collect());
-            Samples { rates: [rate, 100.0, 200.0].map(|by| vec![by; ROUNDS]), latencies }
+            Samples {
+                rates: [rate, 100.0, 200.0].map(|by| vec![by; ROUNDS]),
+                latencies,
+            }
         };
         for (rate, latency, rates, latencies) in [
             (96.0, 11.0, Verdict::Met, Verdict::Met),
             (94.0, 12.0, Verdict::Missed, Verdict::Missed),
         ] {
             let figures = times(samples(rate, latency));
-            let decided = figures.iter().filter(|figure| !matches!(figure.aim, Aim::None));
+            let decided = figures
+                .iter()
+                .filter(|figure| !matches!(figure.aim, Aim::None));
             let decided: Vec<_> = decided.map(|f| (&*f.what, f.verdict())).collect();
             let expected = [
                 ("300 claims bound, against a null provisioner", rates),

@@ -114,7 +114,10 @@ pub(crate) async fn provision(client: Client) {
             "uid": claim.uid(), "resourceVersion": claim.resource_version(),
         });
         let name = format!("pvc-{}", claim.uid().unwrap_or_default());
-        let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
+        let class = claim
+            .spec
+            .as_ref()
+            .and_then(|s| s.storage_class_name.as_deref());
         let volume = volume(class.unwrap_or_default(), &name, reference);
         let (volumes, permits) = (volumes.clone(), permits.clone());
         tokio::spawn(async move {
@@ -127,7 +130,9 @@ pub(crate) async fn provision(client: Client) {
 
 /// True if the cluster waits for the null provisioner to make this claim's volume.
 fn is_asked(claim: &PersistentVolumeClaim) -> bool {
-    let wanted = claim.annotations().get("volume.kubernetes.io/storage-provisioner");
+    let wanted = claim
+        .annotations()
+        .get("volume.kubernetes.io/storage-provisioner");
     let spec = claim.spec.as_ref();
     let bound = spec.and_then(|s| s.volume_name.as_deref()).is_some();
     !bound && wanted.is_some_and(|name| name == By::Null.provisioner())

@@ -44,7 +44,11 @@ impl Ground {
         cluster.apply(&surroundings().to_string());
         let client = cluster.client().await;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), NAMESPACE);
-        Ground { bound: watch_bound(claims.clone()), volumes: Api::all(client), claims }
+        Ground {
+            bound: watch_bound(claims.clone()),
+            volumes: Api::all(client),
+            claims,
+        }
     }
 
     /// Creates the volumes of `By::Hand` before the clock starts, until all are available.
@@ -75,8 +79,11 @@ impl Ground {
 
     /// Creates claims of these names. Returns the time until the last is bound.
     pub(crate) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
-        let wish =
-            |name: &String| Wish { name: name.clone(), class: by.class().to_owned(), node: None };
+        let wish = |name: &String| Wish {
+            name: name.clone(),
+            class: by.class().to_owned(),
+            node: None,
+        };
         let wishes: Vec<_> = names.iter().map(wish).collect();
         self.bind_wishes(&wishes).await
     }

@@ -72,23 +72,39 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
         node.deploy(&["--component", "attach"]).await;
         let mut attached = Vec::new();
         let not_counted = &mut Vec::new();
-        node.pods_start(ROUNDS_ATTACHED, &mut attached, not_counted).await;
+        node.pods_start(ROUNDS_ATTACHED, &mut attached, not_counted)
+            .await;
         // It is deleted last, and takes its pool's mount with it.
         let manifest = node.manifest(&[]);
         tokio::task::block_in_place(|| node.cluster.delete(&manifest));
-        let (a_claim, attach) =
-            ("pod with a new claim, against one without", "… attached first, against not attached");
-        let (resident, busy) =
-            ("resident memory of the whole container", "CPU of the whole container at rest");
+        let (a_claim, attach) = (
+            "pod with a new claim, against one without",
+            "… attached first, against not attached",
+        );
+        let (resident, busy) = (
+            "resident memory of the whole container",
+            "CPU of the whole container at rest",
+        );
         vec![
             Figure::beside(a_claim, with.clone(), without, "s", Aim::None),
-            Figure::beside(attach, attached, with[..ROUNDS_ATTACHED].to_vec(), "s", Aim::None),
+            Figure::beside(
+                attach,
+                attached,
+                with[..ROUNDS_ATTACHED].to_vec(),
+                "s",
+                Aim::None,
+            ),
             Figure::alone(resident, memory, "MiB", Aim::LessThan(30.0)),
             Figure::alone(busy, cpu, "% of one", Aim::None),
         ]
     });
     let small = Aim::SizeLessThan(40.0);
-    figures.push(Figure::alone("image, compressed", vec![megabytes], "MB", small));
+    figures.push(Figure::alone(
+        "image, compressed",
+        vec![megabytes],
+        "MB",
+        small,
+    ));
     figures
 }
 
@@ -131,7 +147,9 @@ impl Node {
         wait_for("the driver at kubelet", PATIENCE, async || {
             let node = self.cluster.node(1);
             let drivers = "jsonpath={.spec.drivers[*].name}";
-            let found = self.cluster.try_kubectl(&["get", "csinode", &node, "-o", drivers])?;
+            let found = self
+                .cluster
+                .try_kubectl(&["get", "csinode", &node, "-o", drivers])?;
             match found.contains(DRIVER) {
                 true => Ok(()),
                 false => Err(format!("it has: {found}")),
@@ -182,10 +200,16 @@ impl Node {
         let id = id.rsplit('/').next().unwrap_or_default();
         tokio::time::sleep(SETTLE).await;
         let pids = process::of_container(id);
-        let busy = || pids.iter().map(|pid| process::cpu_seconds(*pid)).sum::<f64>();
+        let busy = || {
+            pids.iter()
+                .map(|pid| process::cpu_seconds(*pid))
+                .sum::<f64>()
+        };
         let before = busy();
         tokio::time::sleep(REST).await;
-        let resident = pids.iter().map(|pid| process::mib(*pid, "status", "VmRSS:"));
+        let resident = pids
+            .iter()
+            .map(|pid| process::mib(*pid, "status", "VmRSS:"));
         let percent = (busy() - before) / REST.as_secs_f64() * 100.0;
         (resident.sum(), percent)
     }
@@ -214,6 +238,10 @@ fn pod(with_claim: bool) -> Value {
             "volumes": [volume],
         },
     });
-    let items = if with_claim { vec![claim, pod] } else { vec![pod] };
+    let items = if with_claim {
+        vec![claim, pod]
+    } else {
+        vec![pod]
+    };
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }

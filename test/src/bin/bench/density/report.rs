@@ -90,7 +90,12 @@ pub(super) struct Beside {
 impl Beside {
     pub(super) fn new(volumes: usize) -> Beside {
         let (calls, kernel) = Default::default();
-        Beside { volumes, calls, kernel, withheld: 0.0 }
+        Beside {
+            volumes,
+            calls,
+            kernel,
+            withheld: 0.0,
+        }
     }
 
     /// The median of a call's rounds.
@@ -117,12 +122,19 @@ impl Density {
 
     /// A value of each pass beside this number of volumes.
     fn by_pass(&self, count: usize, of: impl Fn(&Beside) -> f64) -> Vec<f64> {
-        self.numbers.iter().filter(|n| n.volumes == count).map(of).collect()
+        self.numbers
+            .iter()
+            .filter(|n| n.volumes == count)
+            .map(of)
+            .collect()
     }
 
     /// For each number of volumes, the median of its passes.
     fn medians(&self, of: impl Fn(&Beside) -> f64) -> Vec<f64> {
-        self.counts().into_iter().map(|count| median(&self.by_pass(count, &of))).collect()
+        self.counts()
+            .into_iter()
+            .map(|count| median(&self.by_pass(count, &of)))
+            .collect()
     }
 
     /// Milliseconds that the kernel's share of a call takes more than beside the fewest volumes.
@@ -141,7 +153,9 @@ impl Density {
     /// For each number of volumes, the median ratio of its passes to those beside the fewest.
     fn against(&self, by_pass: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
         let all: Vec<_> = self.counts().into_iter().map(by_pass).collect();
-        all.iter().map(|of_count| median(&ratios(of_count, &all[0]))).collect()
+        all.iter()
+            .map(|of_count| median(&ratios(of_count, &all[0])))
+            .collect()
     }
 }
 
@@ -182,7 +196,10 @@ impl Report for Density {
         let driver = |call: Call| (call.name(), self.against(|count| self.driver(count, call)));
         let restage = [
             ("the driver", self.medians(|n| n.call(Call::Restage))),
-            ("the kernel's share", self.medians(|n| n.share(Call::Restage))),
+            (
+                "the kernel's share",
+                self.medians(|n| n.share(Call::Restage)),
+            ),
         ];
         let chart = |title, lines: &[_]| chart(title, "attached volumes", &counts, lines);
         let times = "Time of a call against that beside the fewest, without the kernel's growth";
@@ -205,10 +222,17 @@ impl Density {
     /// The figures beside this number of volumes, against those beside the fewest.
     fn aims(&self, fewest: usize, many: usize) -> Vec<Figure> {
         // With one number of volumes, the figure would be its own floor.
-        let flat = if fewest == many { Aim::None } else { Aim::RatioAtMost(FLAT) };
+        let flat = if fewest == many {
+            Aim::None
+        } else {
+            Aim::RatioAtMost(FLAT)
+        };
         let figure = |call: Call| {
             let what = format!("{many} volumes: {}, against {fewest}", call.name());
-            let (driver, floor) = (self.driver(many, call), self.by_pass(fewest, |n| n.call(call)));
+            let (driver, floor) = (
+                self.driver(many, call),
+                self.by_pass(fewest, |n| n.call(call)),
+            );
             Figure::beside(what, driver, floor, "ms", flat)
         };
         let mut figures = Vec::from(Call::ALL.map(figure));
@@ -234,7 +258,11 @@ mod tests {
     fn beside(volumes: usize, call: f64, step: f64) -> Beside {
         let calls = Call::ALL.map(|c| (c, vec![call])).into();
         let kernel = Step::ALL.map(|s| (s, vec![step])).into();
-        Beside { calls, kernel, ..Beside::new(volumes) }
+        Beside {
+            calls,
+            kernel,
+            ..Beside::new(volumes)
+        }
     }
 
     #[test]
@@ -247,12 +275,36 @@ mod tests {
             ("as fast", Publish, (4.0, 1.0), (4.0, 1.0), Met),
             ("a little slower", Publish, (4.0, 1.0), (5.0, 1.0), Met),
             ("slower", Publish, (4.0, 1.0), (5.1, 1.0), Missed),
-            ("slower, as one step is", Publish, (4.0, 1.0), (7.0, 3.0), Met),
-            ("slower, as two steps are", Unstage, (4.0, 1.0), (8.0, 3.0), Met),
+            (
+                "slower, as one step is",
+                Publish,
+                (4.0, 1.0),
+                (7.0, 3.0),
+                Met,
+            ),
+            (
+                "slower, as two steps are",
+                Unstage,
+                (4.0, 1.0),
+                (8.0, 3.0),
+                Met,
+            ),
             ("slower, as four are", Restage, (8.0, 1.0), (16.0, 3.0), Met),
-            ("no step of this call", Stats, (4.0, 1.0), (7.0, 3.0), Missed),
+            (
+                "no step of this call",
+                Stats,
+                (4.0, 1.0),
+                (7.0, 3.0),
+                Missed,
+            ),
             // Noise of the floor does not count.
-            ("the kernel became faster", Publish, (4.0, 3.0), (5.0, 1.0), Met),
+            (
+                "the kernel became faster",
+                Publish,
+                (4.0, 3.0),
+                (5.0, 1.0),
+                Met,
+            ),
         ];
         for (name, call, (few, few_step), (many, many_step), verdict) in cases {
             let pass = [
@@ -263,11 +315,20 @@ mod tests {
             let numbers = vec![pass; 3].concat();
             let figures = Density { numbers }.figures();
             let (of_1000, of_2000) = figures.split_at(Call::ALL.len() + 1);
-            let at = Call::ALL.iter().position(|c| *c == call).expect("it is there");
+            let at = Call::ALL
+                .iter()
+                .position(|c| *c == call)
+                .expect("it is there");
             assert_eq!(of_1000[at].verdict(), verdict, "{name}");
-            assert_eq!(of_1000[at].what, format!("1000 volumes: {}, against 1", call.name()));
+            assert_eq!(
+                of_1000[at].what,
+                format!("1000 volumes: {}, against 1", call.name())
+            );
             assert_eq!(of_2000[at].verdict(), Missed, "{name}");
-            assert_eq!(of_2000[at].what, format!("2000 volumes: {}, against 1", call.name()));
+            assert_eq!(
+                of_2000[at].what,
+                format!("2000 volumes: {}, against 1", call.name())
+            );
         }
     }
 
@@ -289,10 +350,19 @@ mod tests {
             (&[1, 300, 999], &[999]),
             (&[1, 500, 1_000, 2_000], &[1_000, 2_000]),
         ] {
-            let numbers = counts.iter().map(|count| beside(*count, 4.0, 1.0)).collect();
-            let stats = Density { numbers }.figures().into_iter().map(|figure| figure.what);
+            let numbers = counts
+                .iter()
+                .map(|count| beside(*count, 4.0, 1.0))
+                .collect();
+            let stats = Density { numbers }
+                .figures()
+                .into_iter()
+                .map(|figure| figure.what);
             let stats: Vec<_> = stats.filter(|what| what.ends_with(": stats")).collect();
-            let expected: Vec<_> = about.iter().map(|c| format!("{c} volumes: stats")).collect();
+            let expected: Vec<_> = about
+                .iter()
+                .map(|c| format!("{c} volumes: stats"))
+                .collect();
             assert_eq!(stats, expected, "{counts:?}");
         }
     }

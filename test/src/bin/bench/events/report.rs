@@ -50,20 +50,40 @@ impl Report for Cost {
     const PAGE: &'static str = "kubectl";
 
     fn table(&self) -> String {
-        let claims = self.rounds.iter().map(|round| round.claims).max().unwrap_or_default();
+        let claims = self
+            .rounds
+            .iter()
+            .map(|round| round.claims)
+            .max()
+            .unwrap_or_default();
         let rows = [
-            (format!("{claims} claims bound at once, claims per second"), self.each(|r| r.rate)),
-            ("Events of a claim, until it is deleted".to_owned(), self.each(|r| r.events)),
-            ("CPU time of a claim, ms".to_owned(), self.each(|r| r.cpu_ms)),
+            (
+                format!("{claims} claims bound at once, claims per second"),
+                self.each(|r| r.rate),
+            ),
+            (
+                "Events of a claim, until it is deleted".to_owned(),
+                self.each(|r| r.events),
+            ),
+            (
+                "CPU time of a claim, ms".to_owned(),
+                self.each(|r| r.cpu_ms),
+            ),
             ("One event, µs".to_owned(), self.each(|r| r.event_us)),
-            ("Events' share of the CPU time, %".to_owned(), self.each(Round::share)),
+            (
+                "Events' share of the CPU time, %".to_owned(),
+                self.each(Round::share),
+            ),
             ("A full ring, MiB".to_owned(), self.ring_mib.clone()),
         ];
         let head = "| | Median | Least | Most |\n|---|--:|--:|--:|\n".to_owned();
         rows.iter().fold(head, |table, (what, values)| {
             let sorted = sorted(values);
             let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
-            format!("{table}| {what} | {:.2} | {least:.2} | {most:.2} |\n", median(values))
+            format!(
+                "{table}| {what} | {:.2} | {least:.2} | {most:.2} |\n",
+                median(values)
+            )
         })
     }
 
@@ -74,11 +94,21 @@ impl Report for Cost {
     fn figures(&self) -> Vec<Figure> {
         let share = "events, of a claim's CPU time without a reader";
         vec![
-            Figure::alone("claims bound at once", self.each(|r| r.rate), "volumes/s", Aim::None),
+            Figure::alone(
+                "claims bound at once",
+                self.each(|r| r.rate),
+                "volumes/s",
+                Aim::None,
+            ),
             Figure::alone("events of a claim", self.each(|r| r.events), "", Aim::None),
             Figure::alone("an event", self.each(|r| r.event_us), "µs", Aim::None),
             Figure::alone(share, self.each(Round::share), "%", Aim::LessThan(SHARE)),
-            Figure::alone("a full ring", self.ring_mib.clone(), "MiB", Aim::LessThan(MEMORY)),
+            Figure::alone(
+                "a full ring",
+                self.ring_mib.clone(),
+                "MiB",
+                Aim::LessThan(MEMORY),
+            ),
         ]
     }
 }
@@ -96,14 +126,26 @@ mod tests {
 
     #[test]
     fn the_share_decides() {
-        let round =
-            |event_us| Round { claims: 300, rate: 100.0, events: 20.0, cpu_ms: 2.0, event_us };
-        for (event_us, ring_mib, share, memory) in
-            [(0.9, 0.5, Verdict::Met, Verdict::Met), (1.1, 1.5, Verdict::Missed, Verdict::Missed)]
-        {
-            let cost = Cost { ring_mib: vec![ring_mib; 3], rounds: vec![round(event_us); 3] };
+        let round = |event_us| Round {
+            claims: 300,
+            rate: 100.0,
+            events: 20.0,
+            cpu_ms: 2.0,
+            event_us,
+        };
+        for (event_us, ring_mib, share, memory) in [
+            (0.9, 0.5, Verdict::Met, Verdict::Met),
+            (1.1, 1.5, Verdict::Missed, Verdict::Missed),
+        ] {
+            let cost = Cost {
+                ring_mib: vec![ring_mib; 3],
+                rounds: vec![round(event_us); 3],
+            };
             let figures = cost.figures();
-            assert_eq!((figures[3].verdict(), figures[4].verdict()), (share, memory));
+            assert_eq!(
+                (figures[3].verdict(), figures[4].verdict()),
+                (share, memory)
+            );
         }
     }
 }

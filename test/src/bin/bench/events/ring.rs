@@ -46,7 +46,10 @@ fn creation(number: usize) {
             let Ok(()) = phase(step, || Ok::<(), Infallible>(()));
         }
     });
-    let answer = Fields::of([("volume_id", id.into()), ("capacity_bytes", (1 << 30).into())]);
+    let answer = Fields::of([
+        ("volume_id", id.into()),
+        ("capacity_bytes", (1 << 30).into()),
+    ]);
     call.end("OK", "", Duration::ZERO, answer);
     let mut work = Work::begin("provisioner", &name, Duration::from_millis(10));
     work.takes_long();
@@ -85,7 +88,11 @@ fn growth() -> f64 {
 /// A copy of the event with texts of its own. The events of a real call share theirs.
 fn copied(event: &Event) -> Event {
     let (trace, about) = ((*event.trace).into(), (*event.about).into());
-    Event { trace, about, ..event.clone() }
+    Event {
+        trace,
+        about,
+        ..event.clone()
+    }
 }
 
 #[cfg(test)]
@@ -101,7 +108,9 @@ mod tests {
         let work = ["provisioner"; 3];
         let expected = [&["CreateVolume"][..], &STEPS, &["CreateVolume"], &work].concat();
         assert_eq!(names, expected);
-        let traces = events.iter().filter(|event| event.trace.ends_with("000000000001"));
+        let traces = events
+            .iter()
+            .filter(|event| event.trace.ends_with("000000000001"));
         assert_eq!(traces.count(), expected.len());
     }
 }

@@ -41,7 +41,10 @@ pub(super) struct Start {
 
 impl Start {
     pub(super) fn now(cluster: &Cluster) -> Start {
-        Start { server: server_cpu_seconds(cluster), cpus: Cpus::now() }
+        Start {
+            server: server_cpu_seconds(cluster),
+            cpus: Cpus::now(),
+        }
     }
 
     /// The pace of so many volumes in so many seconds, which ended just now.
@@ -71,7 +74,10 @@ impl Display for Pace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Pace { rate, withheld, .. } = self;
         let withheld = withheld.unwrap_or_default();
-        write!(f, "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld")
+        write!(
+            f,
+            "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld"
+        )
     }
 }
 
@@ -101,7 +107,10 @@ impl<'c> Floor<'c> {
         let class = objects::class(NULL_WAIT, By::Null.provisioner(), late);
         cluster.apply(&class.to_string());
         let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
-        Floor { cluster, kubeconfig }
+        Floor {
+            cluster,
+            kubeconfig,
+        }
     }
 
     /// Measures the floors with so many claims. The null provisioner ends with the measurement.
@@ -118,7 +127,9 @@ impl<'c> Floor<'c> {
         eprintln!("  floor: volumes made by hand {by_hand}");
         ground.clear().await;
 
-        let null = self.bound(&mut ground, By::Null, &names("null", claims)).await;
+        let null = self
+            .bound(&mut ground, By::Null, &names("null", claims))
+            .await;
         eprintln!("  floor: a null provisioner {null}");
         ground.clear().await;
 
@@ -126,7 +137,11 @@ impl<'c> Floor<'c> {
         eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
         ground.clear().await;
         provisioner.abort();
-        Floors { by_hand, null, null_wait }
+        Floors {
+            by_hand,
+            null,
+            null_wait,
+        }
     }
 
     async fn bound(&self, ground: &mut Ground, by: By, names: &[String]) -> Pace {
@@ -137,7 +152,11 @@ impl<'c> Floor<'c> {
 
     async fn wait(&self, ground: &mut Ground, claims: usize) -> Pace {
         let node = Some("a-node".to_owned());
-        let wish = |name| Wish { name, class: NULL_WAIT.to_owned(), node: node.clone() };
+        let wish = |name| Wish {
+            name,
+            class: NULL_WAIT.to_owned(),
+            node: node.clone(),
+        };
         let wishes: Vec<_> = names("null-wait", claims).into_iter().map(wish).collect();
         let start = Start::now(self.cluster);
         let bound = ground.bind_wishes(&wishes).await;
@@ -146,7 +165,9 @@ impl<'c> Floor<'c> {
 }
 
 fn names(what: &str, count: usize) -> Vec<String> {
-    (0..count).map(|number| format!("{what}-{number}")).collect()
+    (0..count)
+        .map(|number| format!("{what}-{number}"))
+        .collect()
 }
 
 /// Volumes a second.

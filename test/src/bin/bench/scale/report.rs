@@ -55,16 +55,28 @@ type Maybe<T> = (&'static str, fn(&T) -> Option<f64>);
 /// The lines of each binding.
 const LINES: [Line; 12] = [
     ("volumes/s", |round, _| round.pace.rate),
-    ("seconds from the last claim to the last bound", |r, _| r.tail),
+    ("seconds from the last claim to the last bound", |r, _| {
+        r.tail
+    }),
     ("refused writes (409)", |r, _| r.conflicts as f64),
-    ("refused writes of others (409)", |r, _| r.conflicts_of_others.values().sum::<usize>() as f64),
+    ("refused writes of others (409)", |r, _| {
+        r.conflicts_of_others.values().sum::<usize>() as f64
+    }),
     ("API requests a volume, events aside", |r, _| r.requests),
     ("Kubernetes events written a volume", |r, _| r.events),
-    ("watch events a volume, all instances", |r, _| r.traffic.events),
-    ("watch KiB a volume, all instances", |r, _| r.traffic.bytes / 1024.0),
-    ("watch events a volume, one instance", |r, n| r.traffic.events / n),
+    ("watch events a volume, all instances", |r, _| {
+        r.traffic.events
+    }),
+    ("watch KiB a volume, all instances", |r, _| {
+        r.traffic.bytes / 1024.0
+    }),
+    ("watch events a volume, one instance", |r, n| {
+        r.traffic.events / n
+    }),
     ("CPU ms a volume, all instances", |r, _| r.cpu),
-    ("most memory of the leader, MiB", |r, _| r.taken.peak_max_mib),
+    ("most memory of the leader, MiB", |r, _| {
+        r.taken.peak_max_mib
+    }),
     ("most memory of another, MiB", |r, _| r.taken.peak_next_mib),
 ];
 
@@ -108,11 +120,21 @@ impl page::Report for Report {
             }
         }
         let rest: [Of<Instances>; 8] = [
-            ("volumes made by hand/s, without instances", |n| n.floors.by_hand.rate),
-            ("at rest: resident MiB of an instance", |n| n.rest.taken.resident_mib),
-            ("at rest: MiB, shared pages by their share", |n| n.rest.taken.proportional_mib),
-            ("at rest: CPU of an instance, % of one", |n| n.rest.cpu_percent),
-            ("at rest: API requests of an instance a minute", |n| n.rest.requests_a_minute),
+            ("volumes made by hand/s, without instances", |n| {
+                n.floors.by_hand.rate
+            }),
+            ("at rest: resident MiB of an instance", |n| {
+                n.rest.taken.resident_mib
+            }),
+            ("at rest: MiB, shared pages by their share", |n| {
+                n.rest.taken.proportional_mib
+            }),
+            ("at rest: CPU of an instance, % of one", |n| {
+                n.rest.cpu_percent
+            }),
+            ("at rest: API requests of an instance a minute", |n| {
+                n.rest.requests_a_minute
+            }),
             ("start: seconds until all are at work", |n| n.started_after),
             ("start: API requests of an instance", |n| n.start_requests),
             ("volumes deleted/s", |n| n.deleted),
@@ -163,7 +185,11 @@ impl page::Report for Report {
             return Vec::new();
         };
         // With one number of instances, the figure would be its own floor.
-        let flat = if fewest == most { Aim::None } else { Aim::RatioAtMost(FLAT) };
+        let flat = if fewest == most {
+            Aim::None
+        } else {
+            Aim::RatioAtMost(FLAT)
+        };
         let mut figures = Vec::new();
         for binding in Binding::ALL {
             let what = |what: &str| format!("{most} nodes, {}: {what}", binding.mode());
@@ -178,7 +204,12 @@ impl page::Report for Report {
 
             let refused = runs(most, |r| r.conflicts as f64);
             let none = Aim::LessThan(1.0);
-            figures.push(Figure::alone(what("refused writes (409)"), refused, "", none));
+            figures.push(Figure::alone(
+                what("refused writes (409)"),
+                refused,
+                "",
+                none,
+            ));
 
             let each: [Maybe<Round>; 4] = [
                 ("API requests", |r| Some(r.requests)),
@@ -192,8 +223,10 @@ impl page::Report for Report {
                     .map(|count| self.runs(*count, |n| round(n, binding).and_then(of)));
                 figures.push(Figure::beside(against, many, few, "a volume", flat));
             }
-            let peaks: [Of<Round>; 2] =
-                [("the leader", |r| r.taken.peak_max_mib), ("another", |r| r.taken.peak_next_mib)];
+            let peaks: [Of<Round>; 2] = [
+                ("the leader", |r| r.taken.peak_max_mib),
+                ("another", |r| r.taken.peak_next_mib),
+            ];
             for (who, of) in peaks {
                 let memory = what(&format!("most memory of {who}"));
                 let small = Aim::LessThan(MOST_MEMORY);
@@ -224,11 +257,16 @@ impl Report {
             ("volumes detached/s", |a| a.detach_rate),
             ("API requests an attachment", |a| a.requests),
             ("refused writes (409)", |a| a.conflicts as f64),
-            ("watch events an attachment, all watchers", |a| a.traffic.events),
+            ("watch events an attachment, all watchers", |a| {
+                a.traffic.events
+            }),
             ("CPU ms an attachment, all instances", |a| a.cpu),
         ];
         let line = |(what, of): Of<Attached>| {
-            row(&format!("attach: {what}"), self.medians(|n| n.attached.as_ref().map(of)))
+            row(
+                &format!("attach: {what}"),
+                self.medians(|n| n.attached.as_ref().map(of)),
+            )
         };
         let server = self.medians(|n| n.attached.as_ref()?.server_cpu);
         let server = row("attach: CPU ms of the API server an attachment", server);
@@ -256,7 +294,10 @@ impl Report {
 
     /// The values of a line, one for each number of instances.
     fn line(&self, of: impl Fn(&Instances) -> f64) -> Vec<f64> {
-        self.medians(|n| Some(of(n))).into_iter().map(Option::unwrap_or_default).collect()
+        self.medians(|n| Some(of(n)))
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect()
     }
 }
 
@@ -286,10 +327,16 @@ mod tests {
         let verdicts = |report: &Report| report.figures().iter().map(Figure::verdict).collect();
         let few: Vec<Verdict> = verdicts(&once);
         assert_eq!(few, vec![Verdict::FewRuns(1); few.len()]);
-        let thrice = Report { numbers: [&*once.numbers; 3].concat(), ..once.clone() };
+        let thrice = Report {
+            numbers: [&*once.numbers; 3].concat(),
+            ..once.clone()
+        };
         let [drawn, table] = [&thrice, &once].map(page::Report::table);
         let (head, drawn) = drawn.split_once('\n').expect("it has lines");
-        assert_eq!(head, format!("{} claims of each kind, medians of 3 runs.", once.claims));
+        assert_eq!(
+            head,
+            format!("{} claims of each kind, medians of 3 runs.", once.claims)
+        );
         assert!(table.ends_with(drawn));
         let enough: Vec<Verdict> = verdicts(&thrice);
         assert!(enough.iter().all(|v| !v.undecided()), "{enough:?}");
@@ -299,21 +346,42 @@ mod tests {
     fn an_attachment_may_not_cost_more_with_more_nodes() {
         let (mut report, _) = documented::<Report>();
         report.numbers.retain(|n| [1, 100].contains(&n.count));
-        for (more, verdict) in [(0.0, Verdict::Met), (0.1, Verdict::Met), (0.3, Verdict::Missed)] {
+        for (more, verdict) in [
+            (0.0, Verdict::Met),
+            (0.1, Verdict::Met),
+            (0.3, Verdict::Missed),
+        ] {
             for instances in &mut report.numbers {
                 let attached = instances.attached.as_mut().expect("volumes were attached");
-                let grown = if instances.count == 100 { 1.0 + more } else { 1.0 };
-                let traffic = WatchTraffic { events: 19.0 * grown, bytes: 20e3 * grown };
+                let grown = if instances.count == 100 {
+                    1.0 + more
+                } else {
+                    1.0
+                };
+                let traffic = WatchTraffic {
+                    events: 19.0 * grown,
+                    bytes: 20e3 * grown,
+                };
                 (attached.requests, attached.traffic) = (3.0 * grown, traffic);
                 attached.server_cpu = Some(5.0 * grown);
             }
-            let thrice = Report { numbers: [&*report.numbers; 3].concat(), ..report.clone() };
+            let thrice = Report {
+                numbers: [&*report.numbers; 3].concat(),
+                ..report.clone()
+            };
             let figures = thrice.figures();
-            let attach = figures.iter().filter(|figure| figure.what.contains("attach: "));
+            let attach = figures
+                .iter()
+                .filter(|figure| figure.what.contains("attach: "));
             let verdicts: Vec<_> = attach.map(Figure::verdict).collect();
             assert_eq!(verdicts, [verdict; 4], "{more}");
         }
         report.numbers.iter_mut().for_each(|n| n.attached = None);
-        assert!(report.figures().iter().all(|figure| !figure.what.contains("attach")));
+        assert!(
+            report
+                .figures()
+                .iter()
+                .all(|figure| !figure.what.contains("attach"))
+        );
     }
 }

@@ -55,7 +55,11 @@ impl Reader {
         let path = cluster.audit_log();
         let mut log = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let at = log.seek(SeekFrom::End(0)).expect("a file has an end");
-        Reader { log, at, users: users.iter().map(|user| (*user).to_owned()).collect() }
+        Reader {
+            log,
+            at,
+            users: users.iter().map(|user| (*user).to_owned()).collect(),
+        }
     }
 
     /// What was asked since the last look.
@@ -109,7 +113,10 @@ impl Asked {
     /// How many requests were of objects. The requests for kinds that the API server does not serve
     /// never end, and the events of thousands of claims come for many minutes.
     fn of_objects(&self) -> usize {
-        let discovery = self.by_kind.iter().filter(|(kind, _)| kind.starts_with("get /apis/"));
+        let discovery = self
+            .by_kind
+            .iter()
+            .filter(|(kind, _)| kind.starts_with("get /apis/"));
         self.requests - discovery.map(|(_, count)| count).sum::<usize>()
     }
 
@@ -155,12 +162,18 @@ impl WatchTraffic {
     }
 
     pub(super) fn since(self, before: WatchTraffic) -> WatchTraffic {
-        WatchTraffic { events: self.events - before.events, bytes: self.bytes - before.bytes }
+        WatchTraffic {
+            events: self.events - before.events,
+            bytes: self.bytes - before.bytes,
+        }
     }
 
     /// The traffic per item, where there are so many.
     pub(super) fn each(self, count: f64) -> WatchTraffic {
-        WatchTraffic { events: self.events / count, bytes: self.bytes / count }
+        WatchTraffic {
+            events: self.events / count,
+            bytes: self.bytes / count,
+        }
     }
 }
 

@@ -88,7 +88,12 @@ impl Rest {
 
 impl<'a> Fielded<'a> {
     pub(super) fn new(cluster: &'a Cluster, fleet: Fleet, requests: Reader) -> Fielded<'a> {
-        Fielded { bound: watch_bound(fleet.claims.clone()), cluster, fleet, requests }
+        Fielded {
+            bound: watch_bound(fleet.claims.clone()),
+            cluster,
+            fleet,
+            requests,
+        }
     }
 
     /// Binds some claims before those that are counted.
@@ -147,17 +152,28 @@ impl<'a> Fielded<'a> {
     fn traffic(&self) -> WatchTraffic {
         let shown: Vec<_> = tokio::task::block_in_place(|| {
             let members = self.fleet.members.iter().map(|member| &**member);
-            members.chain(&self.fleet.controller).map(Pod::metrics).collect()
+            members
+                .chain(&self.fleet.controller)
+                .map(Pod::metrics)
+                .collect()
         });
         let events = shown.iter().map(|one| sum(one, EVENTS)).sum();
-        let bytes = shown.iter().map(|one| sum_with(one, BYTES, OF_WATCHES)).sum();
+        let bytes = shown
+            .iter()
+            .map(|one| sum_with(one, BYTES, OF_WATCHES))
+            .sum();
         WatchTraffic { events, bytes }
     }
 
     /// Deletes all claims and waits until nothing is left. Returns how many volumes were deleted a
     /// second.
     pub(super) async fn clear(&mut self) -> f64 {
-        let volumes: usize = self.fleet.members.iter().map(|m| m.driver.left().volumes).sum();
+        let volumes: usize = self
+            .fleet
+            .members
+            .iter()
+            .map(|m| m.driver.left().volumes)
+            .sum();
         let began = Instant::now();
         self.fleet.clear(PATIENCE).await;
         let rate = rate(volumes, began.elapsed().as_secs_f64());

@@ -15,12 +15,18 @@ fn image(dir: &Path, bytes: u64) -> File {
 
 fn make(templates: &Templates, image: &File, options: &[String]) {
     let path = Path::new("image");
-    let spec = MkfsSpec { image: Some(image), options, ..mkfs_spec(path, FsType::Ext4) };
+    let spec = MkfsSpec {
+        image: Some(image),
+        options,
+        ..mkfs_spec(path, FsType::Ext4)
+    };
     mkfs(templates, &spec).unwrap();
 }
 
 fn run(tool: &'static str, words: &[&str], image: &File) -> String {
-    let tool_on = Tool::new(tool, std::time::Duration::from_secs(60)).args(words).arg_file(image);
+    let tool_on = Tool::new(tool, std::time::Duration::from_secs(60))
+        .args(words)
+        .arg_file(image);
     let output = tool_on.unwrap().run(Path::new("image")).unwrap();
     assert_eq!(output.code, 0, "{tool}: {}{}", output.stdout, output.stderr);
     output.stdout
@@ -34,7 +40,10 @@ fn words(options: &str) -> Vec<String> {
 fn is_copied(templates: &Templates, bytes: u64, options: &[String]) -> bool {
     let image = tempfile::tempfile().unwrap();
     image.set_len(bytes).unwrap();
-    let spec = MkfsSpec { options, ..mkfs_spec(Path::new("image"), FsType::Ext4) };
+    let spec = MkfsSpec {
+        options,
+        ..mkfs_spec(Path::new("image"), FsType::Ext4)
+    };
     templates.write(&spec, &image).unwrap()
 }
 
@@ -70,7 +79,10 @@ fn a_copy_is_sound_and_has_its_own_identity() {
             let rest = rest.into_iter().filter(|l| !l.starts_with("Last checked"));
             shown.insert(rest.collect::<Vec<_>>().join("\n"));
         }
-        assert!(is_copied(&templates, bytes, &options), "{bytes} {options:?}");
+        assert!(
+            is_copied(&templates, bytes, &options),
+            "{bytes} {options:?}"
+        );
         assert_eq!(identities.len(), 9, "{bytes}: {identities:?}");
         assert_eq!(shown.len(), 1, "{bytes}: {shown:#?}");
     }
@@ -84,7 +96,12 @@ fn only_an_equal_image_is_copied() {
     assert!(is_copied(&templates, 16 * MI, &plain));
     assert!(!is_copied(&templates, 17 * MI, &plain));
     assert!(!is_copied(&templates, 16 * MI, &words("-m 0")));
-    for features in ["-O ^metadata_csum_seed", "-O ^metadata_csum,^metadata_csum_seed"].map(words) {
+    for features in [
+        "-O ^metadata_csum_seed",
+        "-O ^metadata_csum,^metadata_csum_seed",
+    ]
+    .map(words)
+    {
         make(&templates, &image(dir.path(), 16 * MI), &features);
         assert!(!is_copied(&templates, 16 * MI, &features), "{features:?}");
     }

@@ -36,7 +36,10 @@ fn pods_that_are_not_ready(#[case] state: Value, #[case] text: &str, #[case] adv
     let lines = ready(&pods(&facts), "hostloop");
     assert_eq!(marks(&lines), [Failed]);
     assert!(lines[0].text.contains(text), "{lines:?}");
-    assert!(lines[0].advice.as_ref().unwrap().contains(advice), "{lines:?}");
+    assert!(
+        lines[0].advice.as_ref().unwrap().contains(advice),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -55,7 +58,9 @@ fn pods_that_are_missing_or_going() {
 
     facts.daemon_sets = Ok(vec![]);
     assert_eq!(marks(&super::lines(&facts)), [Failed]);
-    facts.daemon_sets = Ok(vec![object(json!({"status": {"desiredNumberScheduled": 0}}))]);
+    facts.daemon_sets = Ok(vec![object(
+        json!({"status": {"desiredNumberScheduled": 0}}),
+    )]);
     facts.pods = Ok(vec![]);
     assert!(super::lines(&facts)[0].text.contains("selects no node"));
 }
@@ -69,7 +74,10 @@ fn all_missing_rights_are_named_at_once() {
     facts.pods = Err(no("list pods"));
     let lines = super::lines(&facts);
     assert_eq!(marks(&lines), [Skipped, Skipped]);
-    assert!(lines[1].text.ends_with("you may not list pods"), "{lines:?}");
+    assert!(
+        lines[1].text.ends_with("you may not list pods"),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -89,7 +97,10 @@ fn images_must_be_equal() {
     facts.pods = Ok(vec![node_pod("n1"), pod("n2", other)]);
     let lines = image(&pods(&facts), "hostloop");
     assert_eq!(marks(&lines), [Failed]);
-    assert!(lines[0].text.contains("r/hostloop:0.0.1 on n2"), "{lines:?}");
+    assert!(
+        lines[0].text.contains("r/hostloop:0.0.1 on n2"),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -123,12 +134,22 @@ fn registration_proves_the_directory() {
     let mut facts = good();
     let lines = registered(&pods(&facts), &facts).unwrap();
     assert_eq!(marks(&lines), [Passed, Passed]);
-    assert_eq!(lines[1].text, "Kubelet's directory is right: /var/lib/kubelet");
+    assert_eq!(
+        lines[1].text,
+        "Kubelet's directory is right: /var/lib/kubelet"
+    );
 
-    facts.csi_nodes.as_mut().unwrap().retain(|n| n.metadata.name.as_deref() != Some("n2"));
+    facts
+        .csi_nodes
+        .as_mut()
+        .unwrap()
+        .retain(|n| n.metadata.name.as_deref() != Some("n2"));
     let lines = registered(&pods(&facts), &facts).unwrap();
     assert_eq!(marks(&lines), [Passed, Failed]);
-    assert!(lines[1].advice.as_ref().unwrap().contains("--root-dir"), "{lines:?}");
+    assert!(
+        lines[1].advice.as_ref().unwrap().contains("--root-dir"),
+        "{lines:?}"
+    );
 
     facts.nodes = Ok(vec![object(json!({
         "metadata": {"name": "n2", "labels": {"microk8s.io/cluster": "true"}},
@@ -139,7 +160,10 @@ fn registration_proves_the_directory() {
 
     // A pod that is not ready has its own line.
     facts.pods = Ok(vec![node_pod("n1"), pod("n2", not_ready(json!({})))]);
-    assert_eq!(marks(&registered(&pods(&facts), &facts).unwrap()), [Passed, Passed]);
+    assert_eq!(
+        marks(&registered(&pods(&facts), &facts).unwrap()),
+        [Passed, Passed]
+    );
     facts.csi_nodes = Err(Unknown::Forbidden("list csinodes".into()));
     assert_eq!(registered(&pods(&facts), &facts).unwrap_err().mark, Skipped);
 }
@@ -152,7 +176,9 @@ fn registration_proves_the_directory() {
 #[case::changed(json!({"topology.hostloop.csi.dev/node": "n2", "zone": "a"}), Some("is n2, not n1"))]
 fn topology_labels(#[case] labels: Value, #[case] said: Option<&str>) {
     let mut facts = good();
-    facts.nodes = Ok(vec![object(json!({"metadata": {"name": "n1", "labels": labels}}))]);
+    facts.nodes = Ok(vec![object(
+        json!({"metadata": {"name": "n1", "labels": labels}}),
+    )]);
     let keys = ["topology.hostloop.csi.dev/node", "zone"];
     let driver = json!({"name": facts.driver, "nodeID": "n1", "topologyKeys": keys});
     let csi_node = json!({"metadata": {"name": "n1"}, "spec": {"drivers": [driver]}});

@@ -13,7 +13,10 @@ pub(super) fn line(node: &str, pod: &Pod, namespace: &str) -> Line {
             "Its successor starts when it has ended. Run the check again.",
         );
     }
-    let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten());
     let status = statuses.into_iter().next();
     let (reason, message) = status.map(reason).unwrap_or_default();
     let because = match reason {
@@ -21,16 +24,26 @@ pub(super) fn line(node: &str, pod: &Pod, namespace: &str) -> Line {
         reason => format!(": {reason}"),
     };
     Line::failed(
-        format!("Pod {name} on node {node} is not ready{because}{}", cut(message)),
+        format!(
+            "Pod {name} on node {node} is not ready{because}{}",
+            cut(message)
+        ),
         advice(reason, name, namespace, status.map_or("", |s| &s.image)),
     )
 }
 
 /// The reason and message of a container that does not run.
 fn reason(status: &ContainerStatus) -> (&str, &str) {
-    let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref());
-    let reason = waiting.and_then(|waiting| waiting.reason.as_deref()).unwrap_or_default();
-    let message = waiting.and_then(|waiting| waiting.message.as_deref()).unwrap_or_default();
+    let waiting = status
+        .state
+        .as_ref()
+        .and_then(|state| state.waiting.as_ref());
+    let reason = waiting
+        .and_then(|waiting| waiting.reason.as_deref())
+        .unwrap_or_default();
+    let message = waiting
+        .and_then(|waiting| waiting.message.as_deref())
+        .unwrap_or_default();
     (reason, message)
 }
 

@@ -15,7 +15,10 @@ const NEW: &str = "2025-12-31T23:58:00Z";
 /// The marks and the text of what is not as it should be, and of claims and attachments.
 fn judged(facts: &Facts) -> (Vec<Mark>, String) {
     let lines = lines(facts);
-    let text = lines.first().map(|line| line.text.clone()).unwrap_or_default();
+    let text = lines
+        .first()
+        .map(|line| line.text.clone())
+        .unwrap_or_default();
     (marks(&lines), text)
 }
 
@@ -128,7 +131,9 @@ fn check_and_status_agree() {
     let yaml = include_str!("../../../status/join/tests/objects.yaml");
     let mut facts = good();
     let mut objects = test_objects::cluster(&test_objects::objects(yaml));
-    objects.claims.push(object(claim(OLD, "Pending", None, "ReadWriteOnce")));
+    objects
+        .claims
+        .push(object(claim(OLD, "Pending", None, "ReadWriteOnce")));
     facts.objects = Ok(objects);
     facts.now = "2027-01-01T00:00:00Z".parse().unwrap();
     let objects = facts.objects.as_ref().unwrap();
@@ -140,11 +145,17 @@ fn check_and_status_agree() {
         namespace: None,
         now_ns,
     });
-    let said: Vec<Line> =
-        lines(&facts).into_iter().filter(|line| [Warning, Failed].contains(&line.mark)).collect();
+    let said: Vec<Line> = lines(&facts)
+        .into_iter()
+        .filter(|line| [Warning, Failed].contains(&line.mark))
+        .collect();
     let mut stuck = 0;
     for row in &report.volumes {
-        let name = row.claim.clone().or(row.inline_name()).or(row.volume.clone());
+        let name = row
+            .claim
+            .clone()
+            .or(row.inline_name())
+            .or(row.volume.clone());
         let Some(name) = name else { continue };
         let name = in_namespace(row.namespace.as_ref(), &name);
         let named = said.iter().any(|line| {
@@ -155,8 +166,13 @@ fn check_and_status_agree() {
         stuck += usize::from(row.stuck.is_some());
     }
     for row in &report.snapshots {
-        let Some(name) = row.name.as_ref().filter(|_| row.stuck.is_some()) else { continue };
-        assert!(said.iter().any(|line| line.text.contains(name)), "{name}: {said:?}");
+        let Some(name) = row.name.as_ref().filter(|_| row.stuck.is_some()) else {
+            continue;
+        };
+        assert!(
+            said.iter().any(|line| line.text.contains(name)),
+            "{name}: {said:?}"
+        );
     }
     assert!(stuck > 0, "{report:?}");
 }

@@ -17,18 +17,31 @@ fn changes_of_bound_claims() {
     };
     let conditions =
         |kind: &str, status: &str| changed("/status/conditions", condition(kind, status));
-    let resized =
-        |status: &str| changed("/status/allocatedResourceStatuses", json!({"storage": status}));
+    let resized = |status: &str| {
+        changed(
+            "/status/allocatedResourceStatuses",
+            json!({"storage": status}),
+        )
+    };
     let infeasible =
         "Bound STUCK: ControllerResizeInfeasible: ask for a size that the pool has room for";
     let abnormal = bound().warning("c", "VolumeConditionAbnormal", 60);
     let late = "Bound (its filesystem grows when a pod uses it)";
     expect([
-        (conditions("Resizing", "True"), "Bound (it is being expanded)"),
+        (
+            conditions("Resizing", "True"),
+            "Bound (it is being expanded)",
+        ),
         (conditions("Resizing", "False"), "Bound"),
         (conditions("FileSystemResizePending", "True"), late),
-        (conditions("ControllerResizeError", "True"), "Bound STUCK 30s: ControllerResizeError: m"),
-        (conditions("ModifyVolumeError", "True"), "Bound STUCK 30s: ModifyVolumeError: m"),
+        (
+            conditions("ControllerResizeError", "True"),
+            "Bound STUCK 30s: ControllerResizeError: m",
+        ),
+        (
+            conditions("ModifyVolumeError", "True"),
+            "Bound STUCK 30s: ModifyVolumeError: m",
+        ),
         (resized("ControllerResizeInfeasible"), infeasible),
         (resized("NodeResizePending"), "Bound"),
         (abnormal, "Bound (VolumeConditionAbnormal: why)"),
@@ -51,13 +64,22 @@ fn attachments_and_failed_volumes() {
         ..bound()
     };
     let failed = with(volume("Failed"), "/status/message", json!("in use"));
-    let failed = Case { volume: failed, ..bound() };
+    let failed = Case {
+        volume: failed,
+        ..bound()
+    };
     let none = Value::Null;
     expect([
         (attached(true, none.clone(), none.clone()), "Bound"),
-        (attached(false, error(), none.clone()), "Bound STUCK 8s: attaching to node n1: busy"),
+        (
+            attached(false, error(), none.clone()),
+            "Bound STUCK 8s: attaching to node n1: busy",
+        ),
         (attached(true, error(), none.clone()), "Bound"),
-        (attached(true, none, error()), "Bound STUCK 8s: detaching from node n1: busy"),
+        (
+            attached(true, none, error()),
+            "Bound STUCK 8s: detaching from node n1: busy",
+        ),
         (failed, "Bound STUCK: PersistentVolume pv failed: in use"),
     ]);
 }
