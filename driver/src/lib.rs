@@ -7,6 +7,8 @@
 //! [`serve`] make a program of it. [`kubectl`] is a client of the cluster.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+pub use hostloop_kernel as kernel;
+
 #[cfg(test)]
 extern crate self as hostloop_driver;
 
@@ -22,7 +24,6 @@ pub mod diagnose;
 pub mod grpc;
 pub mod health;
 pub mod inspect;
-pub mod kernel;
 pub mod kubectl;
 pub mod node;
 pub mod record;

@@ -16,7 +16,7 @@ type Allowed = (&'static str, Value);
 
 /// The options that label files for SELinux, on every filesystem. Kubelet adds `context`. Their
 /// values may have commas, in quotes.
-pub(crate) const LABELS: [&str; 4] = ["context", "defcontext", "fscontext", "rootcontext"];
+pub const LABELS: [&str; 4] = ["context", "defcontext", "fscontext", "rootcontext"];
 
 /// Left out on purpose: journal_dev and journal_path reach other devices. usrjquota and grpjquota
 /// name files. norecovery, noload and sb show what the journal has not completed. abort,
@@ -95,9 +95,9 @@ fn table(fs: FsType) -> &'static [Allowed] {
 
 /// A mount option that a class may not set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RefusedOption {
+pub struct RefusedOption {
     /// Its name without the value, which may be a secret.
-    pub(crate) name: String,
+    pub name: String,
     why: Why,
 }
 
@@ -141,7 +141,7 @@ fn names(fs: FsType) -> Vec<&'static str> {
 ///
 /// The options become one text, which the kernel splits at its commas, in quotes or not. So each
 /// piece is checked, and only the categories of a label can be in quotes.
-pub(crate) fn refused_mount_options(fs: FsType, flags: &[String]) -> Vec<RefusedOption> {
+pub fn refused_mount_options(fs: FsType, flags: &[String]) -> Vec<RefusedOption> {
     let mut refused = Vec::new();
     let mut quoted: Option<&str> = None;
     for word in flags.iter().flat_map(|flag| flag.split(',')) {

@@ -113,12 +113,12 @@ impl Error {
     }
 
     /// Like [`Error::io`], for an error number.
-    pub(crate) fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Self {
+    pub fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Self {
         Error::io(op, path, io::Error::from_raw_os_error(number))
     }
 
     /// The error of a program.
-    pub(crate) fn tool(
+    pub fn tool(
         tool: impl Into<String>,
         path: &Path,
         code: Option<i32>,

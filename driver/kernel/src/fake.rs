@@ -3,7 +3,7 @@
 //! [`Model`] keeps a loop table and a mount table and follows the rules of the real kernel, even
 //! the surprising ones. The kernel detaches a busy device at its last close. An unmounted frozen
 //! filesystem stays and holds its device. A clone of an XFS needs `nouuid`. A test
-//! (`tests/kernel/sys/conformance.rs`) runs the same script against both kernels.
+//! (`driver/tests/kernel/sys/conformance.rs`) runs the same script against both kernels.
 //!
 //! Backing files are real. mkfs writes a small mark at the start of the file, so a clone or a copy
 //! of an image includes its filesystem. Directories are real as well, but the model does not really

@@ -19,15 +19,14 @@ mod copy;
 #[cfg(test)]
 mod tests;
 
-pub(super) use copy::cloned;
-pub use copy::{Copied, Pace, clone, copy_sparse, data_bytes, write_back_in_steps};
-pub(crate) use copy::{is_too_new, next_data};
+pub use copy::{Copied, Pace, clone, copy_sparse, data_bytes, is_too_new, write_back_in_steps};
+pub(crate) use copy::{cloned, next_data};
 
 /// Maximum number of bytes to allocate at a time.
 const ALLOCATE_STEP: u64 = 1 << 30;
 
 /// Path of an open file for error messages, if the kernel still knows one.
-pub(crate) fn name_of(fd: impl AsFd) -> PathBuf {
+pub fn name_of(fd: impl AsFd) -> PathBuf {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
@@ -188,7 +187,7 @@ pub fn usage(on: BorrowedFd<'_>) -> Result<FsUsage> {
 
 /// True if the filesystem at this path has shut down after an error: it answers no query. XFS shows
 /// this nowhere else.
-pub(crate) fn has_shut_down(path: &Path) -> bool {
+pub fn has_shut_down(path: &Path) -> bool {
     path.metadata().is_err_and(|e| is_shutdown(&e))
 }
 
@@ -213,7 +212,7 @@ pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
 /// The ID of the mount that contains this path beneath `dir`, or `dir` itself if the path is empty.
 /// Follows no symlink at the end of the path. `None` before Linux 5.8, which does not show the ID.
 /// The call does not make a network filesystem ask its server.
-pub(crate) fn mount_id(dir: impl AsFd, path: impl AsRef<Path>) -> io::Result<Option<u64>> {
+pub fn mount_id(dir: impl AsFd, path: impl AsRef<Path>) -> io::Result<Option<u64>> {
     let how = AtFlags::EMPTY_PATH
         | AtFlags::SYMLINK_NOFOLLOW
         | AtFlags::NO_AUTOMOUNT
@@ -409,7 +408,7 @@ pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
 }
 
 /// Like [`list`], with the inode of each entry.
-pub(crate) fn list_inodes(dir: BorrowedFd<'_>) -> Result<Vec<(String, u64)>> {
+pub fn list_inodes(dir: BorrowedFd<'_>) -> Result<Vec<(String, u64)>> {
     let entries = raw_entries(dir)?.into_iter();
     let mut entries: Vec<_> = entries
         .map(|(name, inode)| (name.to_string_lossy().into_owned(), inode))
@@ -419,7 +418,7 @@ pub(crate) fn list_inodes(dir: BorrowedFd<'_>) -> Result<Vec<(String, u64)>> {
 }
 
 /// The inode of an entry in a directory; `None` if it does not exist. Follows no symlink.
-pub(crate) fn inode(dir: BorrowedFd<'_>, name: &str) -> Result<Option<u64>> {
+pub fn inode(dir: BorrowedFd<'_>, name: &str) -> Result<Option<u64>> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat.st_ino)),
         Err(Errno::NOENT) => Ok(None),

@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// The calls in the foreground of one pool.
 #[derive(Debug, Default)]
-pub(crate) struct Foreground(Mutex<State>);
+pub struct Foreground(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -37,11 +37,11 @@ struct State {
 
 /// A call in the foreground. Dropping it ends the call.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<Foreground>);
+pub struct Running(Arc<Foreground>);
 
 impl Foreground {
     /// Begins a call.
-    pub(crate) fn enter(self: &Arc<Self>) -> Running {
+    pub fn enter(self: &Arc<Self>) -> Running {
         self.0.lock().running += 1;
         Running(self.clone())
     }
@@ -82,7 +82,7 @@ thread_local! {
 }
 
 /// Does long work, which gives way to calls of these pools.
-pub(crate) fn behind<T>(pools: Vec<Arc<Foreground>>, work: impl FnOnce() -> T) -> T {
+pub fn behind<T>(pools: Vec<Arc<Foreground>>, work: impl FnOnce() -> T) -> T {
     let _restored = Restored(POOLS.replace(pools));
     work()
 }
@@ -97,12 +97,12 @@ impl Drop for Restored {
 }
 
 /// The time that long work on this thread has paused so far.
-pub(crate) fn paused() -> Duration {
+pub fn paused() -> Duration {
     PAUSED.get()
 }
 
 /// True while calls come in the foreground of this thread's work: its steps are short then.
-pub(crate) fn is_busy() -> bool {
+pub fn is_busy() -> bool {
     quiet() < Quiet::For(CALM)
 }
 
@@ -118,20 +118,20 @@ fn quiet() -> Quiet {
 }
 
 /// The steps of long work.
-pub(crate) struct Steps {
+pub struct Steps {
     began: Instant,
 }
 
 impl Steps {
     /// Begins the first step.
-    pub(crate) fn begin() -> Steps {
+    pub fn begin() -> Steps {
         Steps {
             began: Instant::now(),
         }
     }
 
     /// Ends a step and begins the next one, after a pause if calls come first.
-    pub(crate) fn give_way(&mut self) {
+    pub fn give_way(&mut self) {
         let ended = Instant::now();
         let step = ended - self.began;
         if step < POLL / SHARE {

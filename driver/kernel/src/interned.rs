@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Keeps one copy of equal values. A value without another user is dropped before long.
 #[derive(Debug)]
-pub(crate) struct Interned<T: ?Sized>(HashSet<Arc<T>>);
+pub struct Interned<T: ?Sized>(HashSet<Arc<T>>);
 
 impl<T: ?Sized> Default for Interned<T> {
     fn default() -> Self {
@@ -16,7 +16,7 @@ impl<T: ?Sized> Default for Interned<T> {
 
 impl<T: ?Sized + Eq + Hash> Interned<T> {
     /// The shared value that equals this one.
-    pub(crate) fn get(&mut self, value: impl AsRef<T> + Into<Arc<T>>) -> Arc<T> {
+    pub fn get(&mut self, value: impl AsRef<T> + Into<Arc<T>>) -> Arc<T> {
         if let Some(known) = self.0.get(value.as_ref()) {
             return known.clone();
         }

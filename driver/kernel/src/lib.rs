@@ -6,6 +6,7 @@
 //! [`file`] has plain functions for operations that need only a file.
 //!
 //! Everything here blocks. The server calls it from threads that may block.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,11 +20,11 @@ pub mod extents;
 pub mod failpoint;
 pub mod fake;
 pub mod file;
-pub(crate) mod foreground;
-pub(crate) mod interned;
+pub mod foreground;
+pub mod interned;
 pub mod linux;
 mod loop_device;
-pub(crate) mod magic;
+pub mod magic;
 mod mkfs_options;
 mod mount_flags;
 mod mount_words;
@@ -32,21 +33,20 @@ mod option_value;
 pub mod reflink_support;
 pub mod shared_dir;
 mod shared_table;
-pub(crate) mod under_way;
+pub mod under_way;
 pub mod wanted;
 
-pub use allowed_mount_options::check_mount_options;
-pub(crate) use allowed_mount_options::{LABELS, refused_mount_options};
+pub use allowed_mount_options::{
+    LABELS, RefusedOption, check_mount_options, refused_mount_options,
+};
 pub use error::{Error, Result};
 pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};
-pub(crate) use loop_device::loop_names;
 pub use loop_device::{
     Detached, FileId, KnownLoops, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable,
-    file_id, loop_path,
+    file_id, loop_names, loop_path,
 };
 pub use mkfs_options::check_mkfs_options;
-pub use mount_flags::{BindFlags, safe_options};
-pub(crate) use mount_flags::{is_discard, mounts_read_only};
+pub use mount_flags::{BindFlags, is_discard, mounts_read_only, safe_options};
 pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use shared_table::{Keyed, SharedTable};
@@ -58,12 +58,12 @@ pub use shared_table::{Keyed, SharedTable};
 pub const BLOCK_SIZE: u32 = 4096;
 
 /// Rounds a number of bytes down to whole blocks.
-pub(crate) fn whole_blocks(bytes: u64) -> u64 {
+pub fn whole_blocks(bytes: u64) -> u64 {
     bytes - bytes % u64::from(BLOCK_SIZE)
 }
 
 /// Rounds a number of bytes up to whole blocks.
-pub(crate) fn blocks_for(bytes: u64) -> u64 {
+pub fn blocks_for(bytes: u64) -> u64 {
     let up = bytes.checked_next_multiple_of(BLOCK_SIZE.into());
     up.unwrap_or_else(|| whole_blocks(bytes))
 }
@@ -208,6 +208,21 @@ pub struct MkfsSpec<'a> {
     pub uuid: Option<&'a str>,
     /// Overwrite existing content. Only after the driver's own mkfs was interrupted.
     pub force: bool,
+}
+
+impl<'a> MkfsSpec<'a> {
+    /// A new filesystem without further options, on a device with space to discard.
+    pub fn new(device: &'a Path, fs: FsType) -> Self {
+        MkfsSpec {
+            device,
+            image: None,
+            fs,
+            options: &[],
+            discard: true,
+            uuid: None,
+            force: false,
+        }
+    }
 }
 
 /// A filesystem mount.
@@ -530,14 +545,10 @@ impl std::fmt::Debug for dyn Kernel {
 }
 
 /// How often a look is repeated because something changed meanwhile, before it reads everything.
-pub(crate) const LOOKS: usize = 3;
+pub const LOOKS: usize = 3;
 
 /// What makes the ext4 on a device or in an image this large; `None` if it holds no ext4.
-pub(crate) fn ext4_growth(
-    kernel: &dyn Kernel,
-    device: &Path,
-    bytes: u64,
-) -> Result<Option<Ext4Growth>> {
+pub fn ext4_growth(kernel: &dyn Kernel, device: &Path, bytes: u64) -> Result<Option<Ext4Growth>> {
     let ext4 = kernel.ext4(device)?;
     Ok(ext4.map(|ext4| {
         ext4.layout
@@ -546,10 +557,7 @@ pub(crate) fn ext4_growth(
 }
 
 /// The topmost mount at exactly this path.
-pub(crate) fn topmost_mount<K: Kernel + ?Sized>(
-    kernel: &K,
-    path: &Path,
-) -> Result<Option<MountEntry>> {
+pub fn topmost_mount<K: Kernel + ?Sized>(kernel: &K, path: &Path) -> Result<Option<MountEntry>> {
     for _ in 0..LOOKS {
         let known = kernel.known_mounts()?;
         let found = known.at(path);
@@ -562,7 +570,7 @@ pub(crate) fn topmost_mount<K: Kernel + ?Sized>(
 }
 
 /// The mounts of this loop device's filesystem, oldest first.
-pub(crate) fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<MountEntry>> {
+pub fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<MountEntry>> {
     for _ in 0..LOOKS {
         let known = kernel.known_mounts()?;
         let found: Vec<_> = known.of_loop(minor).collect();
@@ -574,11 +582,7 @@ pub(crate) fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<Moun
 }
 
 /// Fails if a filesystem that could not be asked for its devices may be on this loop device.
-pub(crate) fn refuse_unknown_mount(
-    kernel: &dyn Kernel,
-    mounts: &MountTable,
-    minor: u32,
-) -> Result<()> {
+pub fn refuse_unknown_mount(kernel: &dyn Kernel, mounts: &MountTable, minor: u32) -> Result<()> {
     let Some(mount) = mounts.of_any_loop().next() else {
         return Ok(());
     };

@@ -353,7 +353,7 @@ pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
 
 /// Starts to write a file to the disk without waiting for it (sync_file_range). An error names the
 /// file `what`.
-pub(crate) fn start_sync(file: &File, what: &Path) -> Result<()> {
+pub fn start_sync(file: &File, what: &Path) -> Result<()> {
     ioctl::start_writeback(file).map_err(|e| Error::io("sync_file_range", what, e))
 }
 

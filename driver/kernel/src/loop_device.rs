@@ -62,7 +62,7 @@ pub fn loop_path(minor: u32) -> PathBuf {
 }
 
 /// The nodes of loop devices, for messages.
-pub(crate) fn loop_names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
+pub fn loop_names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
     let names: Vec<_> = loops
         .into_iter()
         .map(|l| loop_path(l.minor).display().to_string())
@@ -188,18 +188,10 @@ pub struct KnownLoops {
 impl KnownLoops {
     /// Those of these devices that were not queried just now. Before a caller relies on them, the
     /// kernel must confirm them ([`Kernel::confirm`](super::Kernel::confirm)).
-    pub(crate) fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
+    pub fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
         devices
             .filter(|device| !self.asked.contains(&device.minor))
             .collect()
-    }
-
-    /// Changes a copy of the devices.
-    #[cfg(test)]
-    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Vec<LoopInfo>)) {
-        let mut devices: Vec<LoopInfo> = self.table.iter().cloned().collect();
-        change(&mut devices);
-        self.table = devices.into();
     }
 }
 
@@ -232,7 +224,7 @@ impl LoopTable {
     }
 
     /// The devices without a reported backing file.
-    pub(crate) fn silent(&self) -> impl Iterator<Item = &LoopInfo> {
+    pub fn silent(&self) -> impl Iterator<Item = &LoopInfo> {
         self.with(LoopKey::Silent).map(|info| &**info)
     }
 }
@@ -255,7 +247,7 @@ impl From<Vec<LoopInfo>> for LoopTable {
 
 impl LoopInfo {
     /// The name of the backing file's directory.
-    pub(crate) fn directory(&self) -> Option<&str> {
+    pub fn directory(&self) -> Option<&str> {
         directory_name(&self.backing_path)
     }
 
@@ -281,7 +273,7 @@ impl LoopInfo {
     }
 
     /// True if the backing file was deleted.
-    pub(crate) fn is_deleted(&self) -> bool {
+    pub fn is_deleted(&self) -> bool {
         self.backing_path.ends_with(DELETED)
     }
 

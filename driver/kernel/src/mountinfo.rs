@@ -65,7 +65,7 @@ impl MountEntry {
     }
 
     /// True for a btrfs that could not be asked for its devices.
-    pub(crate) fn may_be_on_any_loop(&self) -> bool {
+    pub fn may_be_on_any_loop(&self) -> bool {
         self.is_btrfs() && self.btrfs_loops.is_none()
     }
 
@@ -100,7 +100,7 @@ impl MountEntry {
     }
 
     /// True if the filesystem discards freed space (for btrfs: `discard=async`).
-    pub(crate) fn discards(&self) -> bool {
+    pub fn discards(&self) -> bool {
         self.super_options
             .iter()
             .any(|option| is_discard(option) && option != "nodiscard")
@@ -108,7 +108,7 @@ impl MountEntry {
 }
 
 /// Parses N of `/dev/loopN`, in the kernel's notation only.
-pub(crate) fn loop_name(path: &str) -> Option<u32> {
+pub fn loop_name(path: &str) -> Option<u32> {
     let digits = path.strip_prefix("/dev/loop")?;
     let minor: u32 = digits.parse().ok()?;
     (minor.to_string() == digits).then_some(minor)

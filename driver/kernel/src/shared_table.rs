@@ -30,23 +30,23 @@ impl<T: Keyed> SharedTable<T> {
     }
 
     /// The numbers of the items, in order.
-    pub(crate) fn numbers(&self) -> impl DoubleEndedIterator<Item = u64> {
+    pub fn numbers(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.items.keys().copied()
     }
 
     /// The item with this number.
-    pub(crate) fn get(&self, number: u64) -> Option<&Arc<T>> {
+    pub fn get(&self, number: u64) -> Option<&Arc<T>> {
         self.items.get(&number)
     }
 
     /// The numbers of the items with this key, in order.
-    pub(crate) fn numbers_with(&self, key: T::Key) -> impl DoubleEndedIterator<Item = u64> {
+    pub fn numbers_with(&self, key: T::Key) -> impl DoubleEndedIterator<Item = u64> {
         let range = (key.clone(), 0)..=(key, u64::MAX);
         self.index.range(range).map(|(_, number)| *number)
     }
 
     /// The items with this key, in order.
-    pub(crate) fn with(&self, key: T::Key) -> impl DoubleEndedIterator<Item = &Arc<T>> {
+    pub fn with(&self, key: T::Key) -> impl DoubleEndedIterator<Item = &Arc<T>> {
         self.numbers_with(key)
             .filter_map(|number| self.items.get(&number))
     }

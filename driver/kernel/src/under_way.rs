@@ -6,13 +6,14 @@ use parking_lot::Mutex;
 
 /// What is under way, by key.
 #[derive(Debug)]
-pub(crate) struct UnderWay<K: Ord, V = ()>(Mutex<BTreeMap<K, V>>);
+pub struct UnderWay<K: Ord, V = ()>(Mutex<BTreeMap<K, V>>);
 
 /// An entry of [`UnderWay`], removed on drop.
 #[derive(Debug)]
-pub(crate) struct Entry<'a, K: Ord, V = ()> {
+pub struct Entry<'a, K: Ord, V = ()> {
     table: &'a UnderWay<K, V>,
-    pub(crate) key: K,
+    /// What is under way.
+    pub key: K,
 }
 
 impl<K: Ord, V> Default for UnderWay<K, V> {
@@ -22,13 +23,14 @@ impl<K: Ord, V> Default for UnderWay<K, V> {
 }
 
 impl<K: Ord, V> UnderWay<K, V> {
-    pub(crate) const fn new() -> Self {
+    /// A table without entries.
+    pub const fn new() -> Self {
         UnderWay(Mutex::new(BTreeMap::new()))
     }
 
     /// Adds an entry, or replaces the one with this key, if `check` accepts the present entries.
     /// `check` runs under the table's lock.
-    pub(crate) fn enter_if<E>(
+    pub fn enter_if<E>(
         &self,
         key: K,
         value: V,
@@ -46,7 +48,7 @@ impl<K: Ord, V> UnderWay<K, V> {
 
 impl<K: Ord + Clone> UnderWay<K> {
     /// Adds an entry. `None` if there is one with this key.
-    pub(crate) fn enter(&self, key: K) -> Option<Entry<'_, K>> {
+    pub fn enter(&self, key: K) -> Option<Entry<'_, K>> {
         // An entry that was not added must not be dropped.
         self.0
             .lock()

@@ -26,7 +26,6 @@ pub struct Wanted {
     ended: AtomicBool,
     awaited: AtomicBool,
     copied: Mutex<Option<Then>>,
-    #[cfg(test)]
     step: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -37,8 +36,7 @@ impl Wanted {
     }
 
     /// Work that calls `step` before each of its steps.
-    #[cfg(test)]
-    pub(crate) fn with_step(step: impl Fn() + Send + Sync + 'static) -> Wanted {
+    pub fn with_step(step: impl Fn() + Send + Sync + 'static) -> Wanted {
         Wanted {
             step: Some(Box::new(step)),
             ..Wanted::default()
@@ -90,16 +88,15 @@ fn current() -> Option<Arc<Wanted>> {
 }
 
 /// True if a pod waits for the work of this thread.
-pub(crate) fn is_awaited() -> bool {
+pub fn is_awaited() -> bool {
     current().is_some_and(|current| current.awaited.load(Ordering::Relaxed))
 }
 
 /// Fails with [`Error::Unwanted`] if the work of this thread, which makes `file`, is not wanted.
-pub(crate) fn check(file: &std::fs::File) -> Result<()> {
+pub fn check(file: &std::fs::File) -> Result<()> {
     let Some(current) = current() else {
         return Ok(());
     };
-    #[cfg(test)]
     if let Some(step) = &current.step {
         step();
     }
@@ -113,7 +110,7 @@ pub(crate) fn check(file: &std::fs::File) -> Result<()> {
 }
 
 /// Says that the work of this thread needs its sources no more.
-pub(crate) fn copied() {
+pub fn copied() {
     let then = current().and_then(|current| current.copied.lock().take());
     if let Some(then) = then {
         then();

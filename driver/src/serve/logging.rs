@@ -87,6 +87,7 @@ mod tests {
                 false,
             ),
             ("debug", None, "hostloop_driver", Level::DEBUG, true),
+            ("debug", None, "hostloop_kernel::linux", Level::DEBUG, true),
             ("debug", None, "h2::codec", Level::DEBUG, false),
             ("debug", None, "h2::codec", Level::INFO, true),
             ("error", None, "h2", Level::WARN, false),

@@ -9,7 +9,8 @@ use hostloop_driver::kernel::extents::Range;
 use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{
-    self, FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
+    self, FileId, FsType, Kernel, KnownLoops, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec,
+    file_id,
 };
 use hostloop_driver::storage::file_names::LOCK;
 use hostloop_driver::storage::{
@@ -111,6 +112,13 @@ pub(crate) fn loops_beneath(mut loops: Vec<LoopInfo>, root: &Path) -> Vec<LoopIn
     let ours: Vec<u64> = ours.map(|l| rdev(l.minor)).collect();
     loops.retain(|l| is_ours(l) || ours.contains(&l.backing_rdev));
     loops
+}
+
+/// Changes a copy of the known devices.
+pub(crate) fn edit_loops(known: &mut KnownLoops, change: impl FnOnce(&mut Vec<LoopInfo>)) {
+    let mut devices: Vec<LoopInfo> = known.iter().cloned().collect();
+    change(&mut devices);
+    known.table = devices.into();
 }
 
 /// Configured pools, and the simulated process that has them open.
@@ -423,20 +431,7 @@ fn wait_for_lock(path: &Path) {
 
 /// Makes a filesystem on a loop device.
 pub(crate) fn make_fs(kernel: &dyn Kernel, device: &LoopDevice, fs: FsType) {
-    kernel.mkfs(&mkfs_spec(&device.path(), fs)).unwrap();
-}
-
-/// A new thin filesystem without further options.
-pub(crate) fn mkfs_spec(device: &Path, fs: FsType) -> MkfsSpec<'_> {
-    MkfsSpec {
-        device,
-        image: None,
-        fs,
-        options: &[],
-        discard: true,
-        uuid: None,
-        force: false,
-    }
+    kernel.mkfs(&MkfsSpec::new(&device.path(), fs)).unwrap();
 }
 
 /// Mounts the filesystem of a loop device.

@@ -140,9 +140,7 @@ fn a_long_name_is_cut() {
 #[test]
 fn the_drivers_own_options_are_allowed() {
     for fs in FsType::ALL {
-        let own = crate::kernel::safe_options(fs)
-            .iter()
-            .map(|one| (*one).to_owned());
+        let own = crate::safe_options(fs).iter().map(|one| (*one).to_owned());
         assert_eq!(check_mount_options(fs, &own.collect::<Vec<_>>()), Ok(()));
     }
 }
@@ -150,7 +148,7 @@ fn the_drivers_own_options_are_allowed() {
 /// docs/running.md lists the same options.
 #[test]
 fn the_document_has_the_tables() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/running.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/running.md");
     let text = std::fs::read_to_string(path).unwrap();
     for fs in FsType::ALL {
         let row = format!("| {fs} | `{}` |", names(fs).join(" "));

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use super::fiemap::{self, BATCH, LAST};
-use crate::kernel::failpoint::effect;
-use crate::kernel::file::{self, name_of, on_file};
-use crate::kernel::{Error, Result, wanted};
+use crate::failpoint::effect;
+use crate::file::{self, name_of, on_file};
+use crate::{Error, Result, wanted};
 
 /// Makes `to` (empty) share all extents of `from`, and gives it the same length, like
 /// [`file::clone`]. `from` must not change meanwhile. Once `stop` returns true, it stops with

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::testkit::collect;
 
 const K: u64 = 4096;
 
@@ -24,6 +23,17 @@ fn vague(logical: u64, blocks: u64) -> Extent {
         length: blocks * K,
         addressed: false,
     }
+}
+
+/// The ranges that a function emits.
+fn collect(find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> Result<()>) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    let mut emit = |range| {
+        ranges.push(range);
+        true
+    };
+    find(&mut emit).unwrap();
+    ranges
 }
 
 /// Differences as (first block, blocks, certain).

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::file::name_of;
-use crate::kernel::{BLOCK_SIZE, Error, Ext4Layout, FsType, Probe, Result};
+use crate::file::name_of;
+use crate::{BLOCK_SIZE, Error, Ext4Layout, FsType, Probe, Result};
 
 /// First bytes of a mark. JSON follows, then zeros to the end of the block.
 const MAGIC: &[u8] = b"\x01model-filesystem\n";

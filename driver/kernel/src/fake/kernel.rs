@@ -10,8 +10,8 @@ use super::Model;
 use super::fake_signature::Content;
 use super::mounting::{bind, mount, mountable, place, replay};
 use super::state::{Device, State};
-use crate::kernel::file::{self, Pace, name_of};
-use crate::kernel::{
+use crate::file::{self, Pace, name_of};
+use crate::{
     BindFlags, Detached, Error, Ext4, Ext4Growth, FileId, Freeze, FsState, FsType, FsUsage, Kernel,
     KnownLoops, LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec,
     MountTable, Probe, Result, Superblock, check_mkfs_options, extents, loop_path,

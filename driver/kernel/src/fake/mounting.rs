@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::fake_signature::Content;
 use super::state::{Device, Mounted, State, Super};
-use crate::kernel::mount_flags::flags_and_data;
-use crate::kernel::mountinfo::loop_name;
-use crate::kernel::{
-    BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountOptions, MountSpec, Result,
-};
+use crate::mount_flags::flags_and_data;
+use crate::mountinfo::loop_name;
+use crate::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountOptions, MountSpec, Result};
 
 /// Resolves an existing path that is not a symlink.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {

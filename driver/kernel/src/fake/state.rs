@@ -10,9 +10,9 @@ use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
 
 use super::FIRST_MINOR;
 use super::fake_signature::{self, Content};
-use crate::kernel::file::name_of;
-use crate::kernel::mountinfo::loop_name;
-use crate::kernel::{
+use crate::file::name_of;
+use crate::mountinfo::loop_name;
+use crate::{
     BLOCK_SIZE, Error, FileId, FsType, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, MountEntry,
     MountTable, Result, file_id, is_discard, loop_path,
 };
@@ -169,7 +169,7 @@ impl State {
                 || below.is_none() && !takes_writes(spec.backing),
             autoclear: spec.autoclear,
             direct_io: spec.direct_io && !self.buffered.contains(&backing),
-            read_ahead_kib: crate::kernel::READ_AHEAD_KIB,
+            read_ahead_kib: crate::READ_AHEAD_KIB,
             offset: 0,
             size_limit: 0,
             block_size: BLOCK_SIZE,

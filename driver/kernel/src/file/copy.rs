@@ -9,9 +9,9 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::{length, name_of, on_file, retry, set_len, sync};
-use crate::kernel::failpoint::effect;
-use crate::kernel::foreground::{self, Steps};
-use crate::kernel::{Error, Result, linux, magic, wanted};
+use crate::failpoint::effect;
+use crate::foreground::{self, Steps};
+use crate::{Error, Result, linux, magic, wanted};
 
 /// Maximum number of bytes to copy between two calls of `stop`.
 pub(super) const COPY_STEP: u64 = 4 << 20;
@@ -53,7 +53,7 @@ const CLONE_ATTEMPTS: usize = 3;
 
 /// Calls a clone of (a part of) `from`. Writes `from` to disk and calls it again where the
 /// filesystem asks for that. `Unsupported` if this pair of files can't be cloned.
-pub(in crate::kernel) fn cloned(
+pub(crate) fn cloned(
     from: &File,
     to: &File,
     op: &'static str,
@@ -82,7 +82,7 @@ enum AfterClone {
 }
 
 /// True for the error of a clone if its source still has blocks that are not on disk.
-pub(crate) fn is_too_new(error: &Error) -> bool {
+pub fn is_too_new(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EAGAIN))
 }
 

@@ -1,7 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::kernel::wanted::Wanted;
+use crate::wanted::Wanted;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -93,7 +93,7 @@ fn calls_that_never_end_leave_a_copy_its_share(#[case] took: Duration, #[case] e
 
 #[test]
 fn the_copy_of_a_frozen_filesystem_never_pauses() {
-    use crate::kernel::file::{Pace, copy_sparse};
+    use crate::file::{Pace, copy_sparse};
 
     let [from, to] = [(); 2].map(|()| tempfile::tempfile().unwrap());
     std::os::unix::fs::FileExt::write_all_at(&from, &[1; 3 << 20], 0).unwrap();

@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount as api;
 
-use crate::kernel::{Error, Result};
+use crate::{Error, Result};
 
 /// Where the kernel's attributes are.
 const SYS: &str = "/sys";

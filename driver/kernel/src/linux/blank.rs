@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::device_size;
-use crate::kernel::{Error, Result};
+use crate::{Error, Result};
 
 /// Bytes to read at each end.
 const ENDS: u64 = 2 << 20;

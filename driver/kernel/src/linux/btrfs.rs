@@ -22,9 +22,9 @@ use uuid::Uuid;
 
 use super::asking::Asking;
 use super::ioctl;
-use crate::kernel::MountEntry;
-use crate::kernel::file::mount_id;
-use crate::kernel::mountinfo::loop_name;
+use crate::MountEntry;
+use crate::file::mount_id;
+use crate::mountinfo::loop_name;
 
 /// Where the kernel shows the mounted btrfs filesystems, each by its ID.
 const SYSFS: &str = "/sys/fs/btrfs";

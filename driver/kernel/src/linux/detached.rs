@@ -11,9 +11,9 @@ use rustix::mount as api;
 use super::kernel_log::KernelLog;
 use super::loopdev;
 use super::mount::{device_number, xfs_gives_up};
-use crate::kernel::failpoint::effect;
-use crate::kernel::mount_flags::{flags_and_data, safe_options};
-use crate::kernel::{Error, FsType, Result};
+use crate::failpoint::effect;
+use crate::mount_flags::{flags_and_data, safe_options};
+use crate::{Error, FsType, Result};
 
 /// Opens the root directory of the filesystem on a device, mounted or not. If it is mounted
 /// read-only, so is this mount.

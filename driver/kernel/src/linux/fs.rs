@@ -8,9 +8,9 @@ use std::path::Path;
 
 use super::superblock::{self, ext4};
 use super::{ioctl, mount, open, read_attribute};
-use crate::kernel::failpoint::effect;
-use crate::kernel::file::{self, is_shutdown, name_of};
-use crate::kernel::{Error, Freeze, FsType, FsUsage, Result, magic, reflink_support};
+use crate::failpoint::effect;
+use crate::file::{self, is_shutdown, name_of};
+use crate::{Error, Freeze, FsType, FsUsage, Result, magic, reflink_support};
 
 pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
     match fs {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::superblock::{self, XFS_IN_PROGRESS, ext4};
 use super::{blank, device_size, fs, open};
-use crate::kernel::failpoint::effect;
-use crate::kernel::{Error, Ext4Growth, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
+use crate::failpoint::effect;
+use crate::{Error, Ext4Growth, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
 
 mod command;
 mod ext4_template;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::kernel::mountinfo;
+use crate::mountinfo;
 
 /// What has a device or one of its partitions in use, and how a person ends that. Empty if nothing
 /// is known.

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use linux_raw_sys::loop_device::{self as lo, loop_config, loop_info64};
 
-use crate::kernel::BindFlags;
+use crate::BindFlags;
 
 mod ioctls {
     use linux_raw_sys::loop_device as lo;

@@ -23,9 +23,9 @@ use rustix::fs::{StatVfs, StatVfsMountFlags};
 use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, btrfs, ioctl, loopdev, mount, statmount};
-use crate::kernel::file::mount_id;
-use crate::kernel::mount_words::Words;
-use crate::kernel::{
+use crate::file::mount_id;
+use crate::mount_words::Words;
+use crate::{
     Error, KnownLoops, LOOKS, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result,
 };
 

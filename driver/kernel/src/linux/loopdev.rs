@@ -16,9 +16,9 @@ use super::asking::{Asking, PATIENCE};
 use super::ioctl::{self, flags};
 use super::uevents::{Changes, Uevents};
 use super::{Linux, attributes, device_size, read_attribute, sysfs};
-use crate::kernel::failpoint::effect;
-use crate::kernel::under_way::Entry;
-use crate::kernel::{
+use crate::failpoint::effect;
+use crate::under_way::Entry;
+use crate::{
     BLOCK_SIZE, Detached, Error, FileId, Kernel, LoopDevice, LoopInfo, LoopScope, LoopSpec, Result,
     file_id, loop_path,
 };

@@ -13,12 +13,10 @@ use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
 
 use super::{attributes, btrfs, ioctl, read_attribute, unmount};
-use crate::kernel::failpoint::effect;
-use crate::kernel::file::{mount_id, name_of};
-use crate::kernel::mount_flags::flags_and_data;
-use crate::kernel::{
-    BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result, mountinfo,
-};
+use crate::failpoint::effect;
+use crate::file::{mount_id, name_of};
+use crate::mount_flags::flags_and_data;
+use crate::{BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result, mountinfo};
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use std::thread;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::kernel::MountEntry;
+use crate::MountEntry;
 
 /// Directories that programs need, with the mounts on the way to them and beneath them.
 const NEEDED: [&str; 9] = [
@@ -62,7 +62,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::kernel::MountTable;
+    use crate::MountTable;
 
     #[rstest]
     #[case::root("8:0 / / rw - ext4 /dev/vda rw", true)]

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use linux_raw_sys::general as raw;
 
-use crate::kernel::MountEntry;
-use crate::kernel::mount_words::Words;
+use crate::MountEntry;
+use crate::mount_words::Words;
 
 /// The fields that make a [`MountEntry`].
 const FIELDS: u32 = raw::STATMOUNT_SB_BASIC

@@ -8,7 +8,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 use super::{device_size, open};
-use crate::kernel::{Error, Ext4, FsState, FsType, Result, Superblock};
+use crate::{Error, Ext4, FsState, FsType, Result, Superblock};
 
 pub(super) mod ext4;
 

@@ -13,7 +13,7 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 
-use crate::kernel::LOOP_MAJOR;
+use crate::LOOP_MAJOR;
 
 /// The multicast group of the kernel's own messages; udev sends in another one.
 const KERNEL: u32 = 1;

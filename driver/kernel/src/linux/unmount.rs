@@ -18,8 +18,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use super::mount::{Attempts, device_number, entries, while_busy};
 use super::statmount;
-use crate::kernel::failpoint::effect;
-use crate::kernel::{Error, MountEntry, MountSpec, Result};
+use crate::failpoint::effect;
+use crate::{Error, MountEntry, MountSpec, Result};
 
 /// The answer to one attempt.
 enum Attempt {

@@ -143,7 +143,7 @@ pub(crate) fn mkfs_itself_takes_no_option_that_reads_a_file<K: TestKernel>() {
         let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
         let refused = rig.kernel.mkfs(&MkfsSpec {
             options: &options,
-            ..mkfs_spec(&device, fs)
+            ..MkfsSpec::new(&device, fs)
         });
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("not allowed"), "{why}");

@@ -11,7 +11,7 @@ use hostloop_driver::kernel::{
 };
 
 use super::scratch::{self, Scratch, is_detached, lasting};
-use crate::testkit::{MI, loop_spec, make_fs, mkfs_spec};
+use crate::testkit::{MI, loop_spec, make_fs};
 use crate::tools::{shut_down, sparse};
 
 #[test]
@@ -95,7 +95,7 @@ impl Script<'_> {
         let path = device.path();
         let spec = MkfsSpec {
             force,
-            ..mkfs_spec(&path, fs)
+            ..MkfsSpec::new(&path, fs)
         };
         self.did(what, self.kernel.mkfs(&spec));
     }

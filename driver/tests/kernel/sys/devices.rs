@@ -7,12 +7,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel, Probe, file_id, loop_path};
+use hostloop_driver::kernel::{FsType, Kernel, MkfsSpec, Probe, file_id, loop_path};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::scratch::Scratch;
-use crate::testkit::{MI, PATIENCE, mkfs_spec};
+use crate::testkit::{MI, PATIENCE};
 use crate::tools::{arg, command, own_namespace, run, script};
 
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
@@ -122,7 +122,7 @@ const PLAYS_DRIVER: &str = "HOSTLOOP_TEST_PLAYS_DRIVER";
 #[test]
 fn a_killed_driver_takes_its_mkfs_along() {
     if let Some(device) = std::env::var_os(PLAYS_DRIVER) {
-        let made = Linux::new().mkfs(&mkfs_spec(Path::new(&device), FsType::Ext4));
+        let made = Linux::new().mkfs(&MkfsSpec::new(Path::new(&device), FsType::Ext4));
         panic!("mkfs came back: {made:?}");
     }
     let t = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use hostloop_driver::kernel::{BLOCK_SIZE, Error, FsState, FsType, Kernel, MkfsSp
 use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
-use crate::testkit::{MI, PATIENCE, mkfs_spec, mount_fs};
+use crate::testkit::{MI, PATIENCE, mount_fs};
 use crate::tools::{arg, run, until};
 
 #[rstest]
@@ -26,7 +26,7 @@ fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: 
         s.kernel.mkfs(&MkfsSpec {
             uuid: Some(&wanted),
             force,
-            ..mkfs_spec(&path, fs)
+            ..MkfsSpec::new(&path, fs)
         })
     };
     make(false).unwrap();
@@ -64,7 +64,7 @@ fn a_forced_mkfs_that_fails_leaves_the_half_made_filesystem() {
         options: &too_many,
         discard: false,
         force: true,
-        ..mkfs_spec(&device.path(), Xfs)
+        ..MkfsSpec::new(&device.path(), Xfs)
     });
     failed.unwrap_err();
     assert_eq!(s.kernel.probe(&device.path()).unwrap(), before);
@@ -104,7 +104,7 @@ fn thick_stays_allocated(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let thick = MkfsSpec {
         options: if fs == Ext4 { &options } else { &[] },
         discard: false,
-        ..mkfs_spec(&path, fs)
+        ..MkfsSpec::new(&path, fs)
     };
     s.kernel.mkfs(&thick).unwrap();
     assert!(file::allocated_bytes(&image).unwrap() >= size(fs));

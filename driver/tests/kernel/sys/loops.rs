@@ -9,7 +9,7 @@ use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, file_id,
 use loopdev::LoopControl;
 
 use super::scratch::{Scratch, is_detached, lasting};
-use crate::testkit::{MI, loop_spec, mkfs_spec, mount_fs};
+use crate::testkit::{MI, loop_spec, mount_fs};
 use crate::tools::sparse;
 
 #[test]
@@ -44,7 +44,7 @@ fn a_file_that_cannot_do_direct_io_is_attached_buffered() {
     let path = device.path();
     let large_blocks = MkfsSpec {
         options: &options,
-        ..mkfs_spec(&path, FsType::Xfs)
+        ..MkfsSpec::new(&path, FsType::Xfs)
     };
     s.kernel.mkfs(&large_blocks).unwrap();
     let at = s.dir("pool.mnt");

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::mount as api;
 
-use crate::kernel::file::name_of;
-use crate::kernel::linux::{ioctl, loopdev, open_files, private_mounts};
-use crate::kernel::{Error, Result};
+use crate::file::name_of;
+use crate::linux::{ioctl, loopdev, open_files, private_mounts};
+use crate::{Error, Result};
 
 /// Directories of programs, searched after `PATH`.
 const SYSTEM_DIRS: [&str; 6] = [

@@ -14,12 +14,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::kernel::linux::superblock::crc32c;
-use crate::kernel::linux::superblock::ext4::{
+use crate::linux::superblock::crc32c;
+use crate::linux::superblock::ext4::{
     BYTES as SUPERBLOCK, CHECKED, CHECKSUM, HASH_SEED, INCOMPATIBLE, MADE, MAGIC, START, UUID,
     WRITTEN,
 };
-use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic, whole_blocks};
+use crate::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic, whole_blocks};
 
 /// The feature that makes this possible, for mke2fs. It is not added if a class chooses features,
 /// because mke2fs refuses some combinations.
@@ -44,7 +44,7 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 
 /// The images that mke2fs has made lately.
 #[derive(Debug, Default)]
-pub(in crate::kernel::linux) struct Templates(Mutex<VecDeque<Arc<Template>>>);
+pub(in crate::linux) struct Templates(Mutex<VecDeque<Arc<Template>>>);
 
 /// What mke2fs has written into an image.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
-use crate::kernel::{Ext4, Ext4Layout};
+use crate::{Ext4, Ext4Layout};
 
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;
@@ -97,7 +97,7 @@ impl Image {
         let end = file.metadata().unwrap().len();
         let mut blocks = BTreeMap::new();
         let mut next = 0;
-        while let Some((start, stop)) = crate::kernel::file::next_data(&file, next, end).unwrap() {
+        while let Some((start, stop)) = crate::file::next_data(&file, next, end).unwrap() {
             for at in (start - start % 4096..stop).step_by(4096) {
                 let mut block = vec![0; 4096];
                 file.read_exact_at(&mut block, at).unwrap();

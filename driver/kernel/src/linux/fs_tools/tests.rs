@@ -1,8 +1,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::kernel::BLOCK_SIZE;
-use crate::testkit::mkfs_spec;
+use crate::BLOCK_SIZE;
 
 #[test]
 fn probes_are_read() {
@@ -86,7 +85,7 @@ fn mkfs_gets_the_options_of_the_spec() {
             discard,
             force,
             uuid,
-            ..mkfs_spec(Path::new("/dev/loop0"), fs)
+            ..MkfsSpec::new(Path::new("/dev/loop0"), fs)
         };
         assert_eq!(mkfs_arguments(&spec).join(" "), want);
     }
@@ -108,7 +107,7 @@ fn an_image_is_formatted_by_its_handle() {
             &MkfsSpec {
                 image: Some(&image),
                 options,
-                ..mkfs_spec(&path, fs)
+                ..MkfsSpec::new(&path, fs)
             },
         )
         .unwrap();
@@ -120,7 +119,7 @@ fn an_image_is_formatted_by_its_handle() {
             found.contains(&format!("BLOCK_SIZE={BLOCK_SIZE}\n")),
             "{found}"
         );
-        let used = crate::kernel::file::allocated_bytes(&image).unwrap();
+        let used = crate::file::allocated_bytes(&image).unwrap();
         // XFS writes its whole log.
         let most = if fs == FsType::Xfs { 80 << 20 } else { 8 << 20 };
         assert!(used < most, "{fs}: {used} bytes");
@@ -133,7 +132,7 @@ fn an_image_is_formatted_by_its_handle() {
     let spec = MkfsSpec {
         image: Some(&image),
         options,
-        ..mkfs_spec(path, FsType::Xfs)
+        ..MkfsSpec::new(path, FsType::Xfs)
     };
     mkfs(&Templates::default(), &spec).unwrap();
 
@@ -141,7 +140,7 @@ fn an_image_is_formatted_by_its_handle() {
     let image = File::create_new(&path).unwrap();
     let small = MkfsSpec {
         image: Some(&image),
-        ..mkfs_spec(&path, FsType::Xfs)
+        ..MkfsSpec::new(&path, FsType::Xfs)
     };
     let failed = mkfs(&Templates::default(), &small);
     let why = failed.unwrap_err().to_string();
@@ -252,7 +251,7 @@ fn a_feature_that_loses_data_is_switched_off() {
     for image in [Some(&image), None] {
         let spec = MkfsSpec {
             image,
-            ..mkfs_spec(&path, FsType::Ext4)
+            ..MkfsSpec::new(&path, FsType::Ext4)
         };
         without_fast_commit(&spec).unwrap();
         assert!(!run("dumpe2fs", &["-h"]).contains("fast_commit"));

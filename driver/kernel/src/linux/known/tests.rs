@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::kernel::FileId;
+use crate::FileId;
 
 static EMPTY: BTreeSet<u32> = BTreeSet::new();
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode};
 
 use super::is;
-use crate::kernel::failpoint::effect;
-use crate::kernel::linux::{Linux, mount};
-use crate::kernel::{Error, LOOP_MAJOR, LoopInfo, Result, loop_path};
+use crate::failpoint::effect;
+use crate::linux::{Linux, mount};
+use crate::{Error, LOOP_MAJOR, LoopInfo, Result, loop_path};
 
 /// Number of nodes of free devices to keep in a static `/dev`. Kubelet's losetup fails without the
 /// node of the device that is free at that moment. Other users of the machine (for example, kind
@@ -68,7 +68,7 @@ fn make_node(minor: u32) -> Result<()> {
 
 /// Keeps nodes of the lowest free devices in a static `/dev`. Kubelet attaches a loop device to
 /// block volumes, and its losetup takes the lowest free one.
-pub(in crate::kernel::linux) fn keep_spares<'a>(
+pub(in crate::linux) fn keep_spares<'a>(
     linux: &Linux,
     attached: impl IntoIterator<Item = &'a LoopInfo>,
 ) {

@@ -1,12 +1,12 @@
 //! `struct ext4_super_block`: where its fields are, and what they mean.
 
 use super::{Block, crc32c};
-use crate::kernel::{Ext4Layout, FsState, Superblock, magic};
+use crate::{Ext4Layout, FsState, Superblock, magic};
 
 /// Offset of the superblock on its device.
-pub(in crate::kernel::linux) const START: u64 = 1024;
+pub(in crate::linux) const START: u64 = 1024;
 /// Size of the superblock.
-pub(in crate::kernel::linux) const BYTES: usize = 1024;
+pub(in crate::linux) const BYTES: usize = 1024;
 
 // Offsets of fields.
 const BLOCKS_LOW: usize = 0x04;
@@ -16,24 +16,24 @@ const LOG_CLUSTER_SIZE: usize = 0x1c;
 const BLOCKS_PER_GROUP: usize = 0x20;
 const INODES_PER_GROUP: usize = 0x28;
 const MOUNTED: usize = 0x2c;
-pub(in crate::kernel::linux) const WRITTEN: usize = 0x30;
-pub(in crate::kernel::linux) const MAGIC: usize = 0x38;
+pub(in crate::linux) const WRITTEN: usize = 0x30;
+pub(in crate::linux) const MAGIC: usize = 0x38;
 const STATE: usize = 0x3a;
-pub(in crate::kernel::linux) const CHECKED: usize = 0x40;
+pub(in crate::linux) const CHECKED: usize = 0x40;
 const INODE_SIZE: usize = 0x58;
 const COMPATIBLE: usize = 0x5c;
-pub(in crate::kernel::linux) const INCOMPATIBLE: usize = 0x60;
+pub(in crate::linux) const INCOMPATIBLE: usize = 0x60;
 const RO_COMPATIBLE: usize = 0x64;
-pub(in crate::kernel::linux) const UUID: usize = 0x68;
+pub(in crate::linux) const UUID: usize = 0x68;
 const RESERVED_BLOCKS: usize = 0xce;
-pub(in crate::kernel::linux) const HASH_SEED: usize = 0xec;
+pub(in crate::linux) const HASH_SEED: usize = 0xec;
 const DESCRIPTOR_SIZE: usize = 0xfe;
-pub(in crate::kernel::linux) const MADE: usize = 0x108;
+pub(in crate::linux) const MADE: usize = 0x108;
 const BLOCKS_HIGH: usize = 0x150;
 const ERROR_COUNT: usize = 0x194;
 const SPARSE_COPIES: usize = 0x24c;
 const MOUNTED_HIGH: usize = 0x274;
-pub(in crate::kernel::linux) const CHECKSUM: usize = 0x3fc;
+pub(in crate::linux) const CHECKSUM: usize = 0x3fc;
 
 /// Block numbers have 64 bits.
 const INCOMPAT_64BIT: u32 = 0x80;
@@ -45,7 +45,7 @@ fn is_ext4(block: &Block) -> bool {
 }
 
 /// Size of the filesystem in bytes; `None` for other content.
-pub(in crate::kernel::linux) fn size(block: &Block) -> Option<u64> {
+pub(in crate::linux) fn size(block: &Block) -> Option<u64> {
     if !is_ext4(block) {
         return None;
     }
@@ -152,7 +152,7 @@ pub(super) fn state(block: &Block) -> FsState {
 }
 
 /// True if these first bytes of a superblock have the feature `fast_commit`.
-pub(in crate::kernel::linux) fn has_fast_commit(superblock: &[u8; BYTES]) -> bool {
+pub(in crate::linux) fn has_fast_commit(superblock: &[u8; BYTES]) -> bool {
     const COMPAT_FAST_COMMIT: u8 = 0x4;
     superblock[COMPATIBLE + 1] & COMPAT_FAST_COMMIT != 0
 }

@@ -13,7 +13,7 @@ use crate::storage::{
     Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind, Provisioning, SnapshotId,
     SnapshotRecord, Stage, VolumeId, VolumeRecord,
 };
-use crate::testkit::{mounted, raw, record_of, stage_at};
+use crate::testkit::{edit_loops, mounted, raw, record_of, stage_at};
 
 const SIZE: u64 = 1 << 30;
 const DEVICE: u64 = 77;
@@ -172,7 +172,7 @@ impl Scene {
     }
 
     fn add_loop(&mut self, device: LoopInfo) {
-        self.survey.kernel.loops.edit(|l| l.push(device));
+        edit_loops(&mut self.survey.kernel.loops, |l| l.push(device));
     }
 
     fn add_leftover(&mut self, area: Area, name: impl ToString) {
@@ -214,7 +214,7 @@ fn finds(severity: Severity, kind: Kind, spoil: impl FnOnce(&mut Scene)) {
 fn bad_pools_and_records_are_one_problem_each() {
     finds(Error, Kind::PoolMissing, |s| {
         s.survey.pools[0].state = Err("gone".into());
-        s.survey.kernel.loops.edit(|l| l.clear());
+        edit_loops(&mut s.survey.kernel.loops, Vec::clear);
     });
     finds(Error, Kind::RecordNewer, |s| {
         s.group().record = Err(Unreadable::Newer(7))
@@ -268,7 +268,7 @@ fn bad_images_devices_and_mounts_are_one_problem_each() {
     });
     finds(Warning, Kind::LoopUnused, |s| s.add_loop(on_loop(5, 12)));
     finds(Error, Kind::LoopChanged, |s| {
-        s.survey.kernel.loops.edit(|l| l[0].block_size = 512)
+        edit_loops(&mut s.survey.kernel.loops, |l| l[0].block_size = 512)
     });
     finds(Warning, Kind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
@@ -310,11 +310,9 @@ fn a_healthy_pool_has_no_problem() {
     // A snapshot outlives its volume.
     let volume = scene.contents().volumes.remove(1);
     scene.snapshot().source = volume.record.unwrap().id;
-    scene
-        .survey
-        .kernel
-        .loops
-        .edit(|l| l.retain(|l| l.minor == 3));
+    edit_loops(&mut scene.survey.kernel.loops, |l| {
+        l.retain(|l| l.minor == 3)
+    });
     assert_eq!(scene.check(), []);
     // Objects in an unreadable pool do not count as missing.
     scene.snapshot().group = Some(GroupId::generate(PoolId::generate()));
@@ -376,7 +374,7 @@ fn a_loop_over_a_foreign_deleted_file_is_ignored() {
         (format!("/x/{ours}/image"), DEVICE),
         ("/x/image (deleted)".to_owned(), DEVICE),
     ] {
-        scene.survey.kernel.loops.edit(|l| l.truncate(3));
+        edit_loops(&mut scene.survey.kernel.loops, |l| l.truncate(3));
         scene.add_loop(LoopInfo {
             backing: Some(FileId { dev, ino: 40 }),
             backing_path,

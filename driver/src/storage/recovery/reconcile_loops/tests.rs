@@ -5,6 +5,7 @@ use rstest::rstest;
 use super::*;
 use crate::kernel::{FsType, LoopInfo, MountTable};
 use crate::storage::{AccessMode, Capability};
+use crate::testkit::edit_loops;
 
 /// Builds a kernel state. `loops` lists minors, with the minor below each. `mounts` has "M:path"
 /// for a filesystem mount of loop M, and "M=path" for a bind mount of its device node.
@@ -148,7 +149,7 @@ fn steps(
     #[case] expected: &[&str],
 ) {
     let image = FileId { dev: 9, ino: 1000 };
-    kernel.loops.edit(|loops| {
+    edit_loops(&mut kernel.loops, |loops| {
         for device in loops.iter_mut().filter(|l| devices.contains(&l.minor)) {
             device.backing = Some(image);
         }

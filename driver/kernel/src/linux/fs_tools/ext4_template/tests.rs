@@ -3,7 +3,6 @@ use std::path::Path;
 
 use super::super::{Tool, mkfs};
 use super::*;
-use crate::testkit::mkfs_spec;
 
 const MI: u64 = 1 << 20;
 
@@ -18,7 +17,7 @@ fn make(templates: &Templates, image: &File, options: &[String]) {
     let spec = MkfsSpec {
         image: Some(image),
         options,
-        ..mkfs_spec(path, FsType::Ext4)
+        ..MkfsSpec::new(path, FsType::Ext4)
     };
     mkfs(templates, &spec).unwrap();
 }
@@ -42,7 +41,7 @@ fn is_copied(templates: &Templates, bytes: u64, options: &[String]) -> bool {
     image.set_len(bytes).unwrap();
     let spec = MkfsSpec {
         options,
-        ..mkfs_spec(Path::new("image"), FsType::Ext4)
+        ..MkfsSpec::new(Path::new("image"), FsType::Ext4)
     };
     templates.write(&spec, &image).unwrap()
 }
@@ -107,7 +106,7 @@ fn only_an_equal_image_is_copied() {
     }
     // More data than is worth keeping, or allocated space.
     let thick = image(dir.path(), 64 * MI);
-    crate::kernel::file::allocate(&thick, 64 * MI).unwrap();
+    crate::file::allocate(&thick, 64 * MI).unwrap();
     make(&templates, &thick, &plain);
     assert!(!is_copied(&templates, 64 * MI, &plain));
     make(&templates, &image(dir.path(), 4 << 40), &plain);
