@@ -1,8 +1,8 @@
 //! The kernel interface of the driver: loop devices, mounts, filesystems and freezing.
 //!
-//! The [`Kernel`] trait has two implementations. [`linux::Linux`] calls the real kernel.
-//! [`fake::Model`] keeps a loop table and a mount table in memory, so that a test can cause what a
-//! real kernel rarely shows, such as an error in the middle of a mount. Files are real in both:
+//! The [`Kernel`] trait has two implementations. [`linux::Linux`] calls the real kernel. The fake
+//! kernel of the tests keeps a loop table and a mount table in memory, so that a test can cause what
+//! a real kernel rarely shows, such as an error in the middle of a mount. Files are real in both:
 //! [`file`] has plain functions for operations that need only a file.
 //!
 //! Everything here blocks. The server calls it from threads that may block.
@@ -18,7 +18,6 @@ pub mod error;
 mod ext4_layout;
 pub mod extents;
 pub mod failpoint;
-pub mod fake;
 pub mod file;
 pub mod foreground;
 pub mod interned;
@@ -46,7 +45,7 @@ pub use loop_device::{
     file_id, loop_names, loop_path,
 };
 pub use mkfs_options::check_mkfs_options;
-pub use mount_flags::{BindFlags, is_discard, mounts_read_only, safe_options};
+pub use mount_flags::{BindFlags, flags_and_data, is_discard, mounts_read_only, safe_options};
 pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use shared_table::{Keyed, SharedTable};

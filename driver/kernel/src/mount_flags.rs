@@ -88,12 +88,12 @@ pub(super) fn flag_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// True if these options make a filesystem, and so every bind of it, read-only.
-pub(crate) fn mounts_read_only(options: &[String]) -> bool {
+pub fn mounts_read_only(options: &[String]) -> bool {
     flags_and_data(false, options).0 & libc::MS_RDONLY != 0
 }
 
 /// True for options that turn discards on or off.
-pub(crate) fn is_discard(option: &str) -> bool {
+pub fn is_discard(option: &str) -> bool {
     option == "nodiscard" || option == "discard" || option.starts_with("discard=")
 }
 
@@ -118,7 +118,7 @@ pub(super) fn is_for_others(option: &str) -> bool {
 
 /// Flags of mount(2) and the remaining words for the filesystem. `read_only` wins over a later
 /// "rw".
-pub(crate) fn flags_and_data(read_only: bool, options: &[String]) -> (libc::c_ulong, Vec<String>) {
+pub fn flags_and_data(read_only: bool, options: &[String]) -> (libc::c_ulong, Vec<String>) {
     let mut flags = 0;
     let mut data = Vec::new();
     for option in options.iter().flat_map(|o| o.split(',')) {

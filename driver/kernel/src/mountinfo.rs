@@ -166,7 +166,7 @@ impl MountTable {
     }
 
     /// Makes the table of these mounts, in the kernel's order.
-    pub(super) fn of(entries: Vec<MountEntry>) -> MountTable {
+    pub fn of(entries: Vec<MountEntry>) -> MountTable {
         let mut table = MountTable::default();
         table.change([], (0..).zip(entries));
         table

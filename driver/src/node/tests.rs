@@ -8,6 +8,6 @@ mod growth;
 mod unreadable;
 
 /// A node over the fake kernel.
-type Rig = crate::testkit::Rig<crate::kernel::fake::Model>;
+type Rig = crate::testkit::Rig<hostloop_fake_kernel::Model>;
 
-crate::testkit::scenarios::all_scenarios!(crate::kernel::fake::Model);
+crate::testkit::scenarios::all_scenarios!(hostloop_fake_kernel::Model);

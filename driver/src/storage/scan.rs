@@ -241,8 +241,9 @@ fn image_in(dir: BorrowedFd<'_>) -> Result<Option<Image>> {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_fake_kernel::Model;
+
     use super::*;
-    use crate::kernel::fake::Model;
     use crate::storage::{GroupId, PoolId};
 
     fn group(id: GroupId) -> String {

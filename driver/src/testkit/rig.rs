@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::validate::CapabilityRules;
-use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
     Access, Format, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId,
     VolumeRecord,
 };
+use hostloop_fake_kernel::Model;
 use hostloop_proto::csi::{self, volume_capability::access_mode::Mode};
 
 use super::{

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::extents::Range;
-use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{
     self, FileId, FsType, Kernel, KnownLoops, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec,
@@ -17,6 +16,7 @@ use hostloop_driver::storage::{
     Error, NewVolume, Pool, PoolOptions, PoolSpec, Pools, Provisioning, Reserve, Result,
     SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord,
 };
+use hostloop_fake_kernel::Model;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;

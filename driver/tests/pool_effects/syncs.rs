@@ -4,8 +4,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::storage::{Access, Format};
+use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
 
 use crate::count;

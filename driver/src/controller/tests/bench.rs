@@ -3,12 +3,12 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
+use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type;
 
 use super::super::{Config, Error, Result};
-use crate::kernel::fake::Model;
 use crate::storage::PoolOptions;
 use crate::testkit::{Configs, Rig, create_request};
 pub(crate) use crate::testkit::{

@@ -1,6 +1,6 @@
+use hostloop_fake_kernel::Model;
 use rstest::rstest;
 
-use crate::kernel::fake::Model;
 use crate::kernel::{FsState, Kernel};
 use crate::testkit::*;
 

@@ -2,11 +2,11 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
+use hostloop_fake_kernel::Model;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::*;
-use crate::kernel::fake::Model;
 use crate::kernel::{Freeze, FsType, LoopDevice};
 use crate::storage::{PoolId, Provisioning};
 use crate::testkit::{PATIENCE, attach, make_fs, mount_fs};

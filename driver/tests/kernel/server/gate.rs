@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hostloop_driver::kernel::fake::Model;
+use hostloop_fake_kernel::Model;
 use parking_lot::{Condvar, Mutex};
 
 use crate::testkit::PATIENCE;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hostloop_driver::kernel::fake::Model;
+use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
 use parking_lot::Mutex;
 use rstest::rstest;

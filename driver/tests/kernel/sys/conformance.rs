@@ -5,10 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
-use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::{
     BindFlags, Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, Probe, Result, file, file_id,
 };
+use hostloop_fake_kernel::Model;
 
 use super::scratch::{self, Scratch, is_detached, lasting};
 use crate::testkit::{MI, loop_spec, make_fs};

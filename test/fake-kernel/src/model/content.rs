@@ -4,10 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use hostloop_kernel::file::name_of;
+use hostloop_kernel::{BLOCK_SIZE, Error, Ext4Layout, FsType, Probe, Result};
 use serde::{Deserialize, Serialize};
-
-use crate::file::name_of;
-use crate::{BLOCK_SIZE, Error, Ext4Layout, FsType, Probe, Result};
 
 /// First bytes of a mark. JSON follows, then zeros to the end of the block.
 const MAGIC: &[u8] = b"\x01model-filesystem\n";

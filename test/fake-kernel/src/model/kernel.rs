@@ -5,17 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use hostloop_events::phase;
-
-use super::Model;
-use super::fake_signature::Content;
-use super::mounting::{bind, mount, mountable, place, replay};
-use super::state::{Device, State};
-use crate::file::{self, Pace, name_of};
-use crate::{
+use hostloop_kernel::file::{self, Pace, name_of};
+use hostloop_kernel::{
     BindFlags, Detached, Error, Ext4, Ext4Growth, FileId, Freeze, FsState, FsType, FsUsage, Kernel,
     KnownLoops, LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec,
     MountTable, Probe, Result, Superblock, check_mkfs_options, extents, loop_path,
 };
+
+use super::Model;
+use super::content::Content;
+use super::mounting::{bind, mount, mountable, place, replay};
+use super::state::{Device, State};
 
 impl Kernel for Model {
     /// The model knows all of its devices and mounts, always as they are.

@@ -3,11 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::fake_signature::Content;
+use hostloop_kernel::mountinfo::loop_name;
+use hostloop_kernel::{
+    BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountOptions, MountSpec, Result,
+    flags_and_data,
+};
+
+use super::content::Content;
 use super::state::{Device, Mounted, State, Super};
-use crate::mount_flags::flags_and_data;
-use crate::mountinfo::loop_name;
-use crate::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountOptions, MountSpec, Result};
 
 /// Resolves an existing path that is not a symlink.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {

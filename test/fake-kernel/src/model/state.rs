@@ -6,16 +6,16 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
-
-use super::FIRST_MINOR;
-use super::fake_signature::{self, Content};
-use crate::file::name_of;
-use crate::mountinfo::loop_name;
-use crate::{
+use hostloop_kernel::file::name_of;
+use hostloop_kernel::mountinfo::loop_name;
+use hostloop_kernel::{
     BLOCK_SIZE, Error, FileId, FsType, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, MountEntry,
     MountTable, Result, file_id, is_discard, loop_path,
 };
+use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
+
+use super::FIRST_MINOR;
+use super::content::{self, Content};
 
 /// A block device: a loop device, or a regular file in place of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,7 +169,7 @@ impl State {
                 || below.is_none() && !takes_writes(spec.backing),
             autoclear: spec.autoclear,
             direct_io: spec.direct_io && !self.buffered.contains(&backing),
-            read_ahead_kib: crate::READ_AHEAD_KIB,
+            read_ahead_kib: hostloop_kernel::READ_AHEAD_KIB,
             offset: 0,
             size_limit: 0,
             block_size: BLOCK_SIZE,
@@ -304,7 +304,7 @@ impl State {
     }
 
     pub(super) fn content(&self, device: &Path) -> Result<Content> {
-        fake_signature::read(&self.bytes(device)?.0)
+        content::read(&self.bytes(device)?.0)
     }
 
     pub(super) fn set_content(&self, device: &Path, content: &Content) -> Result<()> {
@@ -312,7 +312,7 @@ impl State {
         if !writable {
             return Err(Error::errno("write", device, libc::EPERM));
         }
-        fake_signature::write(&file, content)
+        content::write(&file, content)
     }
 
     /// Size of a device in bytes.
