@@ -26,7 +26,7 @@ use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
 use crate::controller::Controller;
 use crate::grpc::socket;
 use crate::grpc::{Server, http};
-use crate::kernel::linux::{Linux, LoopNotices};
+use crate::kernel::linux::{Linux, LoopNotices, MountQueries};
 use crate::node::Node;
 use crate::storage::Pools;
 
@@ -96,7 +96,7 @@ fn serve_with(
     let settings = Settings::read(args, labels, preflight::hostname)?;
     // Before the pools are touched: another driver may be using them.
     socket::check(&settings.endpoint)?;
-    let kernel = Linux::following();
+    let kernel = Linux::following(MountQueries::default());
     preflight::check(kernel.missing(), &kernel, &settings)?;
     let process = Process {
         process: "node".to_owned(),

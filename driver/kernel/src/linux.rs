@@ -63,14 +63,10 @@ impl Linux {
     }
 
     /// Creates a handle that follows loop devices and mounts by the kernel's notices, so that a
-    /// look costs the same with any number of them. The first look attaches a loop device for an
-    /// instant, to see that the kernel announces it.
-    pub fn following() -> Linux {
-        Linux::following_by(MountQueries::default())
-    }
-
-    /// Like [`Linux::following`], but looks at mounts as on a kernel that shows no more than this.
-    pub fn following_by(queries: MountQueries) -> Linux {
+    /// look costs the same with any number of them. It expects no more of the kernel than these
+    /// queries. The first look attaches a loop device for an instant, to see that the kernel
+    /// announces it.
+    pub fn following(queries: MountQueries) -> Linux {
         Linux {
             known: Some(known::Known::new(queries)),
             ..Linux::default()
@@ -344,13 +340,6 @@ impl Kernel for Linux {
     }
 }
 
-/// Attaches a file to a free loop device with the fewest calls, with 4096-byte blocks and direct
-/// I/O. Only a baseline for benchmarks of [`Kernel::loop_attach`]. The device detaches when the
-/// handle is closed.
-pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
-    loopdev::bare_attach(backing)
-}
-
 /// Starts to write a file to the disk without waiting for it (sync_file_range). An error names the
 /// file `what`.
 pub fn start_sync(file: &File, what: &Path) -> Result<()> {
@@ -368,12 +357,6 @@ pub(crate) fn forget(file: &File, range: Range<u64>) -> Result<()> {
     let len = NonZeroU64::new(range.end - range.start);
     rustix::fs::fadvise(file, range.start, len, rustix::fs::Advice::DontNeed)
         .map_err(|e| Error::io("fadvise", super::file::name_of(file), e.into()))
-}
-
-/// Removes a loop device that is neither attached nor open. Only for benchmarks: they attach so
-/// many that the free ones would slow down other users of loop devices.
-pub fn remove_free_loop(minor: u32) -> Result<()> {
-    loopdev::remove_free(minor)
 }
 
 /// Rejects loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of

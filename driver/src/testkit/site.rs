@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::extents::Range;
-use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{
     self, FileId, FsType, Kernel, KnownLoops, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec,
     file_id,
@@ -59,7 +59,7 @@ impl TestKernel for Linux {
     const SHARED: bool = true;
 
     fn get() -> Linux {
-        let kernel = Linux::following();
+        let kernel = Linux::following(MountQueries::default());
         let missing = kernel.missing();
         assert!(missing.is_empty(), "these tests need: {missing:?}");
         for (fs, offered) in kernel.filesystems() {

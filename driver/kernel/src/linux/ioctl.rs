@@ -23,7 +23,6 @@ mod ioctls {
     nix::ioctl_none_bad!(loop_set_capacity, lo::LOOP_SET_CAPACITY);
     nix::ioctl_none_bad!(loop_ctl_get_free, lo::LOOP_CTL_GET_FREE);
     nix::ioctl_write_int_bad!(loop_ctl_add, lo::LOOP_CTL_ADD);
-    nix::ioctl_write_int_bad!(loop_ctl_remove, lo::LOOP_CTL_REMOVE);
 
     // The kernel declares these two with an `int` argument, but never reads it.
     nix::ioctl_none_bad!(
@@ -189,13 +188,6 @@ pub(super) fn loop_add(control: &impl AsRawFd, minor: u32) -> io::Result<()> {
     let minor = i32::try_from(minor).map_err(io::Error::other)?;
     // SAFETY: takes an integer.
     done(unsafe { ioctls::loop_ctl_add(control.as_raw_fd(), minor) }).map(drop)
-}
-
-/// Calls LOOP_CTL_REMOVE; EBUSY if the device is attached or open.
-pub(super) fn loop_remove(control: &impl AsRawFd, minor: u32) -> io::Result<()> {
-    let minor = i32::try_from(minor).map_err(io::Error::other)?;
-    // SAFETY: takes an integer.
-    done(unsafe { ioctls::loop_ctl_remove(control.as_raw_fd(), minor) }).map(drop)
 }
 
 /// Calls FIFREEZE; EBUSY if the filesystem is frozen.

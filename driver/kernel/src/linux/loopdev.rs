@@ -74,22 +74,6 @@ fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
     })
 }
 
-pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
-    let minor = offered(&control()?)?;
-    let path = loop_path(minor);
-    let failed = |e| Error::io("LOOP_CONFIGURE", &path, e);
-    let mut options = OpenOptions::new();
-    let device = options.read(true).write(true).open(&path).map_err(failed)?;
-    let with = ioctl::Configure {
-        backing: backing.as_fd(),
-        block_size: BLOCK_SIZE,
-        flags: flags::AUTOCLEAR | flags::DIRECT_IO,
-        label: "",
-    };
-    ioctl::loop_configure(&device, &with).map_err(failed)?;
-    Ok((minor, device))
-}
-
 /// Opens the kernel's messages, and attaches a loop device for an instant to see that the kernel
 /// announces it. `None` if it does not.
 pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
@@ -117,11 +101,6 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
         Changes::Unknown => false,
     };
     announced.then_some(uevents)
-}
-
-pub(super) fn remove_free(minor: u32) -> Result<()> {
-    let removed = ioctl::loop_remove(&control()?, minor);
-    removed.map_err(|e| Error::io("LOOP_CTL_REMOVE", loop_path(minor), e))
 }
 
 /// Opening a block device with O_EXCL claims it, and only one opener at a time can claim it.

@@ -377,7 +377,7 @@ impl World {
 }
 
 fn changes_between_any_two_calls(access: &Access, queries: MountQueries) {
-    let following = World::new(Linux::following_by(queries), access.clone());
+    let following = World::new(Linux::following(queries), access.clone());
     let reading = World::new(Linux::new(), access.clone());
     let both = |use_data: fn(&Path, u8, usize)| {
         for world in [&following, &reading] {
@@ -435,7 +435,7 @@ fn block_volumes_are_changed_behind_the_drivers_back(
 fn a_volume_that_is_mounted_long_after_a_look_is_not_deleted() {
     let test = || {
         own_namespace(&Linux::new(), Path::new("/nothing"));
-        let world = World::new(Linux::following(), ext4());
+        let world = World::new(Linux::following(MountQueries::default()), ext4());
         let rig = &world.rig;
         let (at, over) = (rig.root().join("late"), rig.root().join("over"));
         let older = rig.root().join("older");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{FsType, Kernel, MountTable, loop_path};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage;
@@ -91,7 +91,7 @@ fn a_btrfs_that_was_hidden_is_found_once_it_can_be_reached() {
     let cap = mount("btrfs");
     let id = rig.staged(on(FsType::Btrfs), "a", &cap);
     let minor = rig.device(id).minor;
-    let (staged, kernel) = (rig.staging("a"), Linux::following());
+    let (staged, kernel) = (rig.staging("a"), Linux::following(MountQueries::default()));
     run("mount", &["-t", "tmpfs", "foreign", arg(&staged)]);
     assert_eq!(kernel.known_mounts().unwrap().of_loop(minor).count(), 0);
     assert_eq!(kernel.mounts().unwrap().of_loop(minor).count(), 0);
@@ -106,7 +106,10 @@ fn a_btrfs_that_was_hidden_is_found_once_it_can_be_reached() {
     }
     run("mount", &["--bind", arg(&file), arg(&bound)]);
     run("umount", &["-l", arg(&staged)]);
-    for table in [Linux::following().known_mounts(), Linux::new().mounts()] {
+    for table in [
+        Linux::following(MountQueries::default()).known_mounts(),
+        Linux::new().mounts(),
+    ] {
         let found: Vec<_> = table
             .unwrap()
             .of_loop(minor)

@@ -17,7 +17,7 @@ use crate::tools::{arg, attach_late, loops_of, own_namespace, run, until};
 /// A scratch directory on a kernel that shows this much of mounts.
 fn scratch(queries: MountQueries) -> Scratch {
     let mut s = Scratch::new();
-    s.kernel = Linux::following_by(queries);
+    s.kernel = Linux::following(queries);
     let by_id = s
         .kernel
         .known_mounts()

@@ -69,7 +69,7 @@ fn kernels() -> Vec<Linux> {
         MountQueries::ById,
         MountQueries::Counted,
     ];
-    let following = queries.map(Linux::following_by);
+    let following = queries.map(Linux::following);
     [Linux::new()].into_iter().chain(following).collect()
 }
 

@@ -3,11 +3,12 @@
 
 use std::fs::File;
 
-use hostloop_driver::kernel::linux::{Linux, bare_attach};
+use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{Kernel, LoopSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
+use crate::bare_loop;
 use crate::measure::{Aim, Figure, timed};
 use crate::runtime::Runtime;
 
@@ -39,7 +40,7 @@ pub(crate) fn figures(_: &Runtime) -> Vec<Figure> {
         drop(attached);
         let mut attached = None;
         floor.push(timed(|| {
-            attached = Some(bare_attach(&image).expect("it attaches"))
+            attached = Some(bare_loop::attach(&image).expect("it attaches"))
         }));
         drop(attached);
     }

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use hostloop_driver::kernel::linux::remove_free_loop;
 use hostloop_test::client::Csi;
 use hostloop_test::pools::MIB;
 use hostloop_test::scratch::Scratch;
 
+use crate::bare_loop;
 use crate::calls::{create, delete, publish, stage, unpublish, unstage};
 
 /// The size of each volume.
@@ -71,7 +71,7 @@ impl Drop for LoopDevices {
     fn drop(&mut self) {
         for minor in minors().into_iter().filter(|minor| !self.0.contains(minor)) {
             // It fails if another process uses the device, which then stays.
-            let _ = remove_free_loop(minor);
+            let _ = bare_loop::remove(minor);
         }
     }
 }

@@ -1,10 +1,9 @@
 //! The system calls of a volume's life on an ext4 image, without the driver.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::kernel::linux::bare_attach;
-use hostloop_driver::kernel::{Error, loop_path};
 use hostloop_test::machine::{run, text};
 use hostloop_test::pools::PoolFixture;
 use hostloop_test::scratch::Scratch;
@@ -12,6 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde::{Deserialize, Serialize};
 
 use crate::attached::BYTES;
+use crate::bare_loop;
 use crate::measure::timed;
 use crate::stage::image_beside;
 
@@ -79,15 +79,15 @@ impl ByHand {
         let mut attached = None;
         let configure = timed(|| {
             attached = Some(loop {
-                match bare_attach(image) {
+                match bare_loop::attach(image) {
                     // Another thread was given the same free device.
-                    Err(Error::Busy { .. }) => continue,
+                    Err(error) if error.kind() == ErrorKind::ResourceBusy => continue,
                     attached => break attached.expect("it attaches"),
                 }
             });
         });
         let (minor, writable) = attached.expect("it was attached");
-        let source = loop_path(minor);
+        let source = bare_loop::path(minor);
         // Some kernels refuse to mount a device that is open for writing.
         let device = File::open(&source).expect("the device is there");
         drop(writable);

@@ -3,6 +3,7 @@
 
 mod attach;
 mod attached;
+mod bare_loop;
 mod busy;
 mod by_hand;
 mod calls;
