@@ -14,6 +14,7 @@ extern crate self as hostloop_driver;
 
 #[cfg(test)]
 #[macro_use]
+#[path = "../tests/testkit/mod.rs"]
 mod testkit;
 
 pub mod blocking;

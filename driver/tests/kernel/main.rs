@@ -8,11 +8,8 @@
 )]
 
 #[macro_use]
-#[path = "../../src"]
-mod shared {
-    #[macro_use]
-    pub(crate) mod testkit;
-}
+#[path = "../testkit/mod.rs"]
+mod testkit;
 
 mod controller;
 mod copy;
@@ -22,5 +19,3 @@ mod pool;
 mod server;
 mod sys;
 mod tools;
-
-use shared::testkit;

@@ -13,15 +13,13 @@ use hostloop_driver::storage::{
     VolumeRecord,
 };
 
-#[path = "../../src"]
-mod shared {
-    pub(crate) mod testkit;
-}
+#[path = "../testkit/mod.rs"]
+mod testkit;
 
 mod opening;
 mod syncs;
 
-use shared::testkit::{self, MI, Site};
+use testkit::{MI, Site};
 
 /// A pool with a volume that is mounted, one that is not, a snapshot and a group.
 struct World {
