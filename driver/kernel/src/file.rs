@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::failpoint::effect;
 use super::foreground::Steps;
-use super::{Error, FsUsage, MountEntry, Result, linux, wanted};
+use super::{Error, FsUsage, MountEntry, Result, linux, magic, wanted};
 
 mod copy;
 #[cfg(test)]
@@ -162,14 +162,30 @@ fn scratch(dir: BorrowedFd<'_>, name: &'static str) -> Result<File> {
     Ok(fd.into())
 }
 
-/// Calls `chattr +C` on a directory, so that new files in it are not copied on write (btrfs).
-pub fn set_no_cow(dir: BorrowedFd<'_>) -> Result<()> {
-    let flags = rustix::fs::ioctl_getflags(dir).map_err(on_file("FS_IOC_GETFLAGS", dir))?;
+/// Sets the no-copy-on-write attribute (`chattr +C`), which images need on a btrfs, on a new image
+/// or on the directory of new images. On another filesystem, changes nothing.
+pub fn set_no_cow_on_btrfs(on: BorrowedFd<'_>) -> Result<()> {
+    let stat = rustix::fs::fstatfs(on).map_err(on_file("statfs", on))?;
+    if stat.f_type != magic::BTRFS {
+        return Ok(());
+    }
+    let flags = rustix::fs::ioctl_getflags(on).map_err(on_file("FS_IOC_GETFLAGS", on))?;
     if flags.contains(IFlags::NOCOW) {
         return Ok(());
     }
-    effect("file.no-cow").map_err(on_file("FS_IOC_SETFLAGS", dir))?;
-    rustix::fs::ioctl_setflags(dir, flags | IFlags::NOCOW).map_err(on_file("FS_IOC_SETFLAGS", dir))
+    effect("file.no-cow").map_err(on_file("FS_IOC_SETFLAGS", on))?;
+    rustix::fs::ioctl_setflags(on, flags | IFlags::NOCOW).map_err(on_file("FS_IOC_SETFLAGS", on))
+}
+
+/// True if the file's filesystem can [`unshare`] blocks (FALLOC_FL_UNSHARE_RANGE): only XFS can.
+pub fn can_unshare(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|s| { s.f_type } == magic::XFS)
+}
+
+/// The block size of an open file's filesystem, in bytes.
+pub fn block_size(on: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstatvfs(on).map_err(on_file("statvfs", on))?;
+    Ok(stat.f_bsize)
 }
 
 /// Usage of an open file's filesystem.

@@ -82,18 +82,13 @@ pub fn copy(
 
 /// True if the new image `to` may share blocks with its source.
 pub(super) fn may_share(want: &CopyRequest, to: &File) -> bool {
-    sharing_allowed(want, unshares(to))
+    sharing_allowed(want, file::can_unshare(to))
 }
 
 /// False if source or copy must be thick and the filesystem can't unshare blocks.
 fn sharing_allowed(want: &CopyRequest, unshares: bool) -> bool {
     let thick = want.thick_source || want.provisioning == Provisioning::Thick;
     want.reflinks && (unshares || !thick)
-}
-
-/// True if the filesystem can unshare blocks of this file (FALLOC_FL_UNSHARE_RANGE): only XFS can.
-fn unshares(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|s| { s.f_type } == crate::kernel::magic::XFS)
 }
 
 /// Sets the length of the new image. Also allocates the holes of a thick image, and unshares the

@@ -475,24 +475,6 @@ impl Drop for Incoming<'_> {
     }
 }
 
-/// Sets the no-copy-on-write attribute, which images need on a btrfs, on a new image or on the
-/// directory of new images.
-pub(super) fn set_no_cow_on_btrfs(file: BorrowedFd<'_>) -> kernel::Result<()> {
-    let stat =
-        rustix::fs::fstatfs(file).map_err(|e| kernel::Error::io("statfs", "pool", e.into()))?;
-    match stat.f_type == kernel::magic::BTRFS {
-        true => file::set_no_cow(file),
-        false => Ok(()),
-    }
-}
-
-/// The filesystem's block size in bytes.
-pub(super) fn block_size(dir: BorrowedFd<'_>) -> kernel::Result<u64> {
-    let stat =
-        rustix::fs::fstatvfs(dir).map_err(|e| kernel::Error::io("statvfs", "pool", e.into()))?;
-    Ok(stat.f_bsize)
-}
-
 /// Opens a directory of a pool or of its surroundings.
 pub(super) fn open_dir(path: &Path) -> Result<File> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;

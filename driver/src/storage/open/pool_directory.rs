@@ -17,7 +17,7 @@ use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 use crate::record::SCHEMA;
 use crate::record::id::pool_of;
 use crate::storage::capacity::{Limits, SpaceRequest};
-use crate::storage::directory::{self, Layout, open_dir, open_or_create};
+use crate::storage::directory::{Layout, open_dir, open_or_create};
 use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
 use crate::storage::issue::Holds;
@@ -214,7 +214,7 @@ pub(super) fn open_ground(
         other => other.map(|()| None)?,
     };
     let layout = Layout::open(root, &path, entry.id.is_none(), &**kernel)?;
-    directory::set_no_cow_on_btrfs(layout.incoming())?;
+    file::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         kernel: kernel.clone(),
         id,
@@ -244,7 +244,7 @@ pub(super) fn open_ground(
     for note in notes.into_iter().chain(unclaimed).chain(tuning) {
         pool.note(About::Pool, Holds::Open, note);
     }
-    let block = directory::block_size(pool.layout.root())?;
+    let block = file::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {
         let why = format!(
             "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
