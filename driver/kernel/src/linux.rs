@@ -11,9 +11,9 @@ use hostloop_events::phase;
 
 use super::under_way::UnderWay;
 use super::{
-    BindFlags, Detached, Error, Ext4, FileId, Freeze, FsState, FsType, FsUsage, Kernel, KnownLoops,
-    LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe,
-    Result, Superblock, extents, file,
+    BindFlags, Detached, Error, Ext4, FileId, Filesystems, Freeze, FsState, FsType, FsUsage,
+    KnownLoops, LoopDevice, LoopDevices, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry,
+    MountSpec, MountTable, Mounts, Probe, Result, Superblock, extents, file, topmost_mount,
 };
 
 mod asking;
@@ -74,7 +74,7 @@ impl Linux {
     }
 
     /// What the driver lacks to serve volumes, each with a remedy; empty if it lacks nothing.
-    /// [`Kernel::filesystems`] checks the filesystems.
+    /// [`Filesystems::filesystems`] checks the filesystems.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if !rustix::process::geteuid().is_root() {
@@ -98,7 +98,7 @@ impl Linux {
     }
 }
 
-impl Kernel for Linux {
+impl LoopDevices for Linux {
     fn boot_id(&self) -> Result<String> {
         let path = "/proc/sys/kernel/random/boot_id";
         let id = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
@@ -113,6 +113,28 @@ impl Kernel for Linux {
         let loops = loopdev::infos(self, &loopdev::attached_minors()?);
         loopdev::keep_spares(self, &loops);
         Ok(loops)
+    }
+
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
+        let Some(known) = &self.known else {
+            return Ok(self.loops()?.into());
+        };
+        let loops = known.loops(self, scope)?;
+        // The driver looks at the devices before each publication of a block volume.
+        loopdev::keep_spares(self, loops.iter());
+        Ok(loops)
+    }
+
+    fn forget_loops(&self) {
+        if let Some(known) = &self.known {
+            known.forget_loops();
+        }
+    }
+
+    fn confirm_loops(&self, loops: &[&LoopInfo]) -> bool {
+        self.known
+            .as_ref()
+            .is_none_or(|known| known.confirm_loops(self, loops))
     }
 
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>> {
@@ -157,6 +179,10 @@ impl Kernel for Linux {
         holders::of(device)
     }
 
+    fn is_claimed(&self, device: &Path) -> Result<bool> {
+        loopdev::is_claimed(device)
+    }
+
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
         phase("flush", || loopdev::flush(device))
     }
@@ -168,19 +194,11 @@ impl Kernel for Linux {
     fn loop_drop_cache(&self, device: &LoopDevice) -> Result<()> {
         loopdev::drop_cache(device)
     }
+}
 
+impl Mounts for Linux {
     fn mounts(&self) -> Result<MountTable> {
         mount::table()
-    }
-
-    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
-        let Some(known) = &self.known else {
-            return Ok(self.loops()?.into());
-        };
-        let loops = known.loops(self, scope)?;
-        // The driver looks at the devices before each publication of a block volume.
-        loopdev::keep_spares(self, loops.iter());
-        Ok(loops)
     }
 
     fn known_mounts(&self) -> Result<MountTable> {
@@ -190,21 +208,16 @@ impl Kernel for Linux {
         }
     }
 
-    fn forget(&self) {
+    fn forget_mounts(&self) {
         if let Some(known) = &self.known {
-            known.forget();
+            known.forget_mounts();
         }
     }
 
-    fn confirm(
-        &self,
-        loops: &[&LoopInfo],
-        mounts: &[&MountEntry],
-        at: &[(&Path, Option<&MountEntry>)],
-    ) -> bool {
+    fn confirm_mounts(&self, mounts: &[&MountEntry], at: &[(&Path, Option<&MountEntry>)]) -> bool {
         self.known
             .as_ref()
-            .is_none_or(|known| known.confirm(self, loops, mounts, at))
+            .is_none_or(|known| known.confirm_mounts(mounts, at))
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
@@ -231,6 +244,17 @@ impl Kernel for Linux {
         Ok(())
     }
 
+    fn unmount(&self, target: &Path) -> Result<()> {
+        let top = topmost_mount(self, target)?;
+        self.unmount_exactly(&top.ok_or_else(|| Error::errno("unmount", target, libc::ENOENT))?)
+    }
+
+    fn open_mount(&self, mount: &MountEntry) -> Result<File> {
+        file::open_mount(mount)
+    }
+}
+
+impl Filesystems for Linux {
     fn probe(&self, device: &Path) -> Result<Probe> {
         phase("probe", || fs_tools::probe(device))
     }
@@ -279,10 +303,6 @@ impl Kernel for Linux {
         fs_tools::grows_mounted(fs)
     }
 
-    fn is_claimed(&self, device: &Path) -> Result<bool> {
-        loopdev::is_claimed(device)
-    }
-
     fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
         fs::size(mounted_at, device, fs)
     }
@@ -295,16 +315,16 @@ impl Kernel for Linux {
         phase("thaw", || fs::thaw(on))
     }
 
-    fn open_mount(&self, mount: &MountEntry) -> Result<File> {
-        file::open_mount(mount)
-    }
-
     fn sync_fs(&self, on: &File) -> Result<()> {
         file::sync_fs(on)
     }
 
     fn usage_of(&self, on: BorrowedFd<'_>) -> Result<FsUsage> {
         file::usage(on)
+    }
+
+    fn usage(&self, at: &Path) -> Result<FsUsage> {
+        fs::usage(at)
     }
 
     fn can_clone(&self, dir: BorrowedFd<'_>) -> Result<bool> {
@@ -321,10 +341,6 @@ impl Kernel for Linux {
 
     fn allocate(&self, file: &File, len: u64) -> Result<()> {
         file::allocate(file, len)
-    }
-
-    fn usage(&self, at: &Path) -> Result<FsUsage> {
-        fs::usage(at)
     }
 
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {

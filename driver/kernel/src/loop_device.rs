@@ -176,7 +176,8 @@ fn directory_name(path: &str) -> Option<&str> {
 /// Loop devices in the order of their minors.
 pub type LoopTable = SharedTable<LoopInfo>;
 
-/// What is known of the loop devices, see [`Kernel::known_loops`](super::Kernel::known_loops).
+/// What is known of the loop devices, see
+/// [`LoopDevices::known_loops`](crate::LoopDevices::known_loops).
 #[derive(Clone, Debug, Default)]
 pub struct KnownLoops {
     /// The devices.
@@ -187,7 +188,7 @@ pub struct KnownLoops {
 
 impl KnownLoops {
     /// Those of these devices that were not queried just now. Before a caller relies on them, the
-    /// kernel must confirm them ([`Kernel::confirm`](super::Kernel::confirm)).
+    /// kernel must confirm them ([`LoopDevices::confirm_loops`](crate::LoopDevices::confirm_loops)).
     pub fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
         devices
             .filter(|device| !self.asked.contains(&device.minor))

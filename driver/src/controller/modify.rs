@@ -102,8 +102,8 @@ impl<'a> InUse<'a> {
         };
         let kernel = controller.pools.kernel();
         let name = record.id.to_string();
-        let attached =
-            image.map(|image| Ok::<_, Error>((image, kernel.loops_holding(image, &name)?)));
+        let attached = image
+            .map(|image| Ok::<_, Error>((image, kernel::loops_holding(kernel, image, &name)?)));
         Ok(InUse {
             controller,
             record,

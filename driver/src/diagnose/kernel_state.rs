@@ -22,8 +22,8 @@ impl KernelState {
         Ok(KernelState { loops, mounts })
     }
 
-    /// What is known of both, in the same order. Some details may be old, see [`Kernel::confirm`],
-    /// or missing, see [`Kernel::known_loops`].
+    /// What is known of both, in the same order. Some details may be old, see [`kernel::confirm`],
+    /// or missing, see [`kernel::LoopDevices::known_loops`].
     pub(crate) fn known(kernel: &dyn Kernel, scope: LoopScope<'_>) -> kernel::Result<KernelState> {
         let mounts = kernel.known_mounts()?;
         let loops = kernel.known_loops(scope)?;
@@ -32,7 +32,8 @@ impl KernelState {
 
     /// Makes the kernel read everything again, so that the driver holds one copy of it.
     pub(crate) fn read_to_know(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
-        kernel.forget();
+        kernel.forget_mounts();
+        kernel.forget_loops();
         KernelState::known(kernel, LoopScope::All)
     }
 

@@ -199,7 +199,7 @@ impl VolumeState {
     fn is_confirmed(&self, kernel: &dyn Kernel, loops: &[&LoopInfo], paths: &[&Path]) -> bool {
         let mounts: Vec<_> = self.mounts().collect();
         let at: Vec<_> = paths.iter().map(|path| (*path, self.top(path))).collect();
-        kernel.confirm(loops, &mounts, &at)
+        kernel::confirm(kernel, loops, &mounts, &at)
     }
 
     /// Selects the volume's part of a kernel state.

@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use crate::cli::{Probe, ProbeArgs};
 use crate::inspect::inventory::{Contents, LeftoverLoop, leftover_loops};
 use crate::inspect::render::terminal;
-use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
+use crate::kernel::{Filesystems, LoopDevices};
 use crate::record::now_ns;
 
 /// The file that `write` makes.

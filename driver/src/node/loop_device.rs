@@ -5,7 +5,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::{Error, Result};
-use crate::kernel::{Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names};
+use crate::kernel::{
+    Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names, loops_holding,
+};
 use crate::storage::VolumeRecord;
 
 /// How long a detach may take: udev opens devices that were just closed.
@@ -61,7 +63,7 @@ pub(crate) fn attach(
     minor: Option<u32>,
 ) -> Result<LoopDevice> {
     let backing = file_id(image)?;
-    let loops = kernel.loops_holding(backing, &record.id.to_string())?;
+    let loops = loops_holding(kernel, backing, &record.id.to_string())?;
     let found = reuse(&loops, purpose)?;
     let device = match found {
         None => kernel.loop_attach(&LoopSpec {

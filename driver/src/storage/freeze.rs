@@ -150,7 +150,7 @@ fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
     let mounts = kernel.mounts()?;
     let mut steps = Vec::new();
     for target in targets {
-        let loops = kernel.loops_holding(target.image, &target.volume.to_string())?;
+        let loops = kernel::loops_holding(kernel, target.image, &target.volume.to_string())?;
         let found = freeze_plan::steps(target, targets.len(), &loops, &mounts)?;
         for step in &found {
             // Its filesystem would not be frozen.
@@ -240,7 +240,7 @@ pub enum Leftover {
 /// reaches it. Fails with [`kernel::Error::Silent`] while a device that may hold the image does not
 /// report its backing file.
 pub fn thaw_leftover(kernel: &dyn Kernel, volume: VolumeId, image: FileId) -> Result<Leftover> {
-    let loops = kernel.loops_holding(image, &volume.to_string())?;
+    let loops = kernel::loops_holding(kernel, image, &volume.to_string())?;
     let mut found = Leftover::Nothing;
     for device in &loops {
         let mounts = kernel::mounts_of_loop(kernel, device.minor)?;

@@ -24,7 +24,7 @@ use super::{
     SnapshotRecord, VolumeId, VolumeRecord,
 };
 use crate::diagnose::volume::{Length, length};
-use crate::kernel::{FileId, Kernel};
+use crate::kernel::{FileId, Kernel, loops_holding};
 
 mod recheck;
 mod reconcile_loops;
@@ -56,7 +56,7 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {
         let id = found.volume.id;
-        let dropped = match kernel.loops_holding(found.image.file, &id.to_string()) {
+        let dropped = match loops_holding(kernel, found.image.file, &id.to_string()) {
             Ok(loops) if loops.is_empty() => pool.drop_volume(id),
             Ok(_) => continue,
             Err(e) => Err(e.into()),

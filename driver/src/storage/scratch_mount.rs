@@ -39,7 +39,7 @@ pub(super) fn unmount(
         return Ok(());
     };
     while let Some(mount) = kernel::topmost_mount(kernel, &at)? {
-        let own = kernel.loops_holding(image, &volume.to_string())?;
+        let own = kernel::loops_holding(kernel, image, &volume.to_string())?;
         if !own.iter().any(|device| mount.is_on_loop(device.minor)) {
             return Ok(());
         }

@@ -154,10 +154,7 @@ impl Pools {
         image: Option<FileId>,
     ) -> Result<()> {
         if let Some(image) = image
-            && self
-                .kernel
-                .loops_holding(image, &id.to_string())?
-                .is_empty()
+            && kernel::loops_holding(&*self.kernel, image, &id.to_string())?.is_empty()
         {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::Mounts;
 use hostloop_driver::storage::VolumeHandle;
 
 use super::*;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::validate::CapabilityRules;
-use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
+use hostloop_driver::kernel::{FileId, FsType, LoopInfo, MountEntry, file_id, loops_of};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
     Access, Format, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId,
@@ -240,7 +240,7 @@ impl<K: TestKernel> Rig<K> {
 
     /// The loop devices over a volume's image.
     pub(crate) fn loops(&self, id: impl ToString) -> Vec<LoopInfo> {
-        self.kernel.loops_of(self.image(id)).unwrap()
+        loops_of(&*self.kernel, self.image(id)).unwrap()
     }
 
     /// The only loop device over a volume's image.

@@ -4,8 +4,6 @@
 
 use std::path::Path;
 
-use hostloop_driver::kernel::Kernel;
-
 use super::*;
 
 mod block;

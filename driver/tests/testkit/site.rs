@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use hostloop_driver::kernel::extents::Range;
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{
-    self, FileId, FsType, Kernel, KnownLoops, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec,
-    file_id,
+    self, FileId, Filesystems, FsType, Kernel, KnownLoops, LoopDevice, LoopDevices, LoopInfo,
+    LoopSpec, MkfsSpec, MountSpec, Mounts, file_id, loops_of,
 };
 use hostloop_driver::storage::file_names::LOCK;
 use hostloop_driver::storage::{
@@ -336,7 +336,9 @@ impl<K: TestKernel> Site<K> {
 
     /// The number of loop devices over a file.
     pub(crate) fn loops_over(&self, file: &File) -> usize {
-        self.kernel.loops_of(file_id(file).unwrap()).unwrap().len()
+        loops_of(&*self.kernel, file_id(file).unwrap())
+            .unwrap()
+            .len()
     }
 
     /// The entries of the first pool's directories, unfinished ones included.

@@ -11,8 +11,10 @@ use hostloop_kernel::{Error, FileId, FsState, FsType, FsUsage, Result, file_id};
 use parking_lot::Mutex;
 
 mod content;
-mod kernel;
+mod filesystems;
+mod loop_devices;
 mod mounting;
+mod mounts;
 mod state;
 
 use content::Content;

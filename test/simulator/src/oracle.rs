@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::{LoopDevices, Mounts};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, NAMESPACE};

@@ -467,10 +467,14 @@ impl Known {
         }
     }
 
-    /// Makes the next look read everything.
-    pub(super) fn forget(&self) {
-        *self.mounts.lock() = None;
+    /// Makes the next look at loop devices read all of them.
+    pub(super) fn forget_loops(&self) {
         self.loops.lock().forget();
+    }
+
+    /// Makes the next look at mounts read all of them.
+    pub(super) fn forget_mounts(&self) {
+        *self.mounts.lock() = None;
     }
 
     /// Notes that this process has unmounted something.
@@ -478,12 +482,10 @@ impl Known {
         self.unmounted.lock().push(path.to_owned());
     }
 
-    /// True if the kernel still shows these devices and mounts, and these mounts as the topmost
-    /// ones at these paths. If not, they are read again at the next call.
-    pub(super) fn confirm(
+    /// True if the kernel still shows these mounts, and these mounts as the topmost ones at these
+    /// paths. If not, they are read again at the next call.
+    pub(super) fn confirm_mounts(
         &self,
-        linux: &Linux,
-        loops: &[&LoopInfo],
         mounts: &[&MountEntry],
         at: &[(&Path, Option<&MountEntry>)],
     ) -> bool {
@@ -498,11 +500,16 @@ impl Known {
             Some(entry) if is_there(path, entry) => mount_of(path) == Some(entry.id),
             entry => topmost_id(path) == entry.map(|entry| entry.id),
         };
-        let same_mounts = mounts.iter().all(|entry| self.is_current(entry))
+        let same = mounts.iter().all(|entry| self.is_current(entry))
             && at.iter().all(|(path, entry)| is_topmost(path, *entry));
-        if !same_mounts {
+        if !same {
             *self.mounts.lock() = None;
         }
+        same
+    }
+
+    /// True if the kernel still shows these devices. If not, they are read again at the next call.
+    pub(super) fn confirm_loops(&self, linux: &Linux, loops: &[&LoopInfo]) -> bool {
         let minors: Vec<u32> = loops.iter().map(|info| info.minor).collect();
         let now = match minors.as_slice() {
             [] => Vec::new(),
@@ -510,12 +517,12 @@ impl Known {
         };
         let differs = |info: &&&LoopInfo| !now.contains(**info);
         let mut known = self.loops.lock();
-        let mut same_loops = true;
+        let mut same = true;
         for info in loops.iter().filter(differs) {
             known.change(info.minor);
-            same_loops = false;
+            same = false;
         }
-        same_mounts && same_loops
+        same
     }
 
     /// True if the kernel shows the same of this mount now.

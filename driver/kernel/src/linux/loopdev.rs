@@ -19,8 +19,8 @@ use super::{Linux, attributes, device_size, read_attribute, sysfs};
 use crate::failpoint::effect;
 use crate::under_way::Entry;
 use crate::{
-    BLOCK_SIZE, Detached, Error, FileId, Kernel, LoopDevice, LoopInfo, LoopScope, LoopSpec, Result,
-    file_id, loop_path,
+    BLOCK_SIZE, Detached, Error, FileId, LoopDevice, LoopDevices, LoopInfo, LoopScope, LoopSpec,
+    Mounts, Result, file_id, loop_path,
 };
 
 mod device_nodes;

@@ -5,7 +5,7 @@ use hostloop_proto::csi::VolumeHealthErrorType::{DataLoss, Degraded, Inaccessibl
 
 use super::bench::*;
 use crate::controller::Result;
-use crate::kernel::Kernel;
+use crate::kernel::Mounts;
 
 /// The IDs on a page of the list of unhealthy volumes, and the token of the next page.
 fn page(bench: &Bench, max_entries: i32, token: &str) -> Result<(Vec<String>, String)> {

@@ -4,7 +4,7 @@ use hostloop_proto::csi;
 
 use super::bench::*;
 use crate::controller::Result;
-use crate::kernel::Kernel;
+use crate::kernel::Mounts;
 use crate::storage::{Provisioning, Settings};
 
 /// A staged ext4 volume.

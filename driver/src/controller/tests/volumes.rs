@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 
 use super::bench::*;
-use crate::kernel::{Error, FsType, Kernel};
+use crate::kernel::{Error, FsType, LoopDevices};
 use crate::storage::{Format, Freed, Provisioning};
 
 #[test]

@@ -1,7 +1,7 @@
 use hostloop_fake_kernel::Model;
 use rstest::rstest;
 
-use crate::kernel::{FsState, Kernel};
+use crate::kernel::{Filesystems, FsState};
 use crate::testkit::*;
 
 type Rig = crate::testkit::Rig<Model>;

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, Kernel};
+use crate::kernel::{Error as KernelError, Mounts};
 use crate::node::Error;
 use crate::storage::Access;
 use crate::testkit::*;

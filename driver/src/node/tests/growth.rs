@@ -1,7 +1,7 @@
 //! Growth of an ext4 by a driver without CAP_SYS_RESOURCE.
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, FsType, Kernel, loop_path};
+use crate::kernel::{Error as KernelError, Filesystems, FsType, loop_path};
 use crate::node::Error;
 use crate::storage::{Access, Capability, NewVolume, Source, VolumeId};
 use crate::testkit::*;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::Rig;
 use crate::inspect::fsck::{Kind, Repair, check};
 use crate::inspect::inventory::Survey;
-use crate::kernel::Kernel;
+use crate::kernel::LoopDevices;
 use crate::node::Error;
 use crate::storage::VolumeId;
 use crate::testkit::*;

@@ -184,7 +184,7 @@ fn resize(
 /// the same bytes, so a device of an earlier process is found by its backing file.
 fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDevice> {
     let id: FileId = kernel::file_id(image)?;
-    let attached = kernel.loops_holding(id, &spec.image_name())?;
+    let attached = kernel::loops_holding(kernel, id, &spec.image_name())?;
     let device = match attached.as_slice() {
         [] => kernel.loop_attach(&LoopSpec {
             backing: image,

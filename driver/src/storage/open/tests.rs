@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::pool_directory::{Verdict, has_no_locks, judge};
 use super::*;
-use crate::kernel::Kernel;
+use crate::kernel::Mounts;
 use crate::storage::{Error, PoolId, VolumeHandle};
 use crate::testkit::{Site, new};
 

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::kernel::{BindFlags, FsType, LoopDevice};
+use crate::kernel::{BindFlags, FsType, LoopDevice, LoopDevices, Mounts};
 use crate::storage::encoding;
 use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
 use crate::testkit::{MI, Site, attach, make_fs, mount_fs, mounted, new, raw, stage_at};

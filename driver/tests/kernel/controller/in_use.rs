@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{Kernel, LoopInfo};
+use hostloop_driver::kernel::{Filesystems, LoopDevices, LoopInfo, Mounts};
 use hostloop_proto::csi;
 
 use crate::testkit::{Rig, block, create_request, from, mount, of_snapshot, range};

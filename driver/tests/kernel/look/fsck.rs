@@ -6,7 +6,7 @@ use hostloop_driver::inspect::Error;
 use hostloop_driver::inspect::fsck::{
     CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, Repair, examine,
 };
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::LoopDevices;
 use hostloop_driver::storage::{FreezeIntent, VolumeId};
 
 use super::{Site, attach, site};

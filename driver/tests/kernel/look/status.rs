@@ -10,7 +10,7 @@ use hostloop_driver::inspect::inventory::Survey;
 use hostloop_driver::inspect::status::{Report, image_maps};
 use hostloop_driver::kernel::extents::Mapped;
 use hostloop_driver::kernel::reflink_support::shares_extents;
-use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::kernel::{FsType, LoopDevices};
 use hostloop_driver::storage::VolumeId;
 
 use super::{Site, attach, site};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
-use hostloop_driver::kernel::{FsType, Kernel, LoopInfo};
+use hostloop_driver::kernel::{Filesystems, FsType, LoopInfo, Mounts};
 use hostloop_driver::storage::{Access, VolumeHandle, VolumeId};
 use hostloop_proto::csi;
 use rstest::rstest;

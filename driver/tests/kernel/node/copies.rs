@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::kernel::{Filesystems, FsType};
 use hostloop_driver::storage::{Access, Error, Source};
 
 use super::Rig;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 
-use hostloop_driver::kernel::{FsState, FsType, Kernel};
+use hostloop_driver::kernel::{Filesystems, FsState, FsType};
 
 use super::Rig;
 use crate::testkit::*;

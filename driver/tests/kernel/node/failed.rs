@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hostloop_driver::kernel::linux::{Linux, LoopNotices};
-use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::kernel::{FsType, LoopDevices, Mounts};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{self, Source};
 

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::kernel::{FsType, Kernel, loop_path};
+use hostloop_driver::kernel::{Filesystems, FsType, loop_path};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{NewVolume, VolumeId};
 

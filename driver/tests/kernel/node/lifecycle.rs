@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::Mounts;
 
 use super::Rig;
 use crate::testkit::*;

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use hostloop_driver::kernel::{Error as KernelError, FsType, Kernel, file};
+use hostloop_driver::kernel::{Error as KernelError, FsType, Mounts, file};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::Format;
 

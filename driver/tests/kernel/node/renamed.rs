@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
-use hostloop_driver::kernel::{FsType, Kernel, MountTable, loop_path};
+use hostloop_driver::kernel::{FsType, LoopDevices, MountTable, Mounts, loop_path};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage;
 use rstest::rstest;

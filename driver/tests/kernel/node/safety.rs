@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::Mounts;
 use hostloop_driver::storage::Source;
 
 use super::Rig;

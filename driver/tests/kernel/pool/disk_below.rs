@@ -8,7 +8,7 @@ use std::path::Path;
 use hostloop_driver::health;
 use hostloop_driver::inspect::fsck::{Kind, PROBLEMS, examine};
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::kernel::{FsType, LoopDevices};
 use hostloop_driver::storage::{Error, Provisioning, VolumeId, VolumeRecord};
 use rstest::rstest;
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use hostloop_driver::kernel::Mounts;
 use hostloop_driver::storage::{Error, VolumeId};
 
 use super::kinds::uuid;

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use hostloop_driver::kernel::Filesystems;
 use hostloop_driver::storage::{Error, VolumeId};
 use tempfile::TempDir;
 

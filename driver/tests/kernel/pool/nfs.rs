@@ -3,6 +3,7 @@
 use std::fs::{create_dir_all, read_to_string, write};
 use std::path::Path;
 
+use hostloop_driver::kernel::LoopDevices;
 use hostloop_driver::storage::PoolKind;
 use tempfile::TempDir;
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::kernel::{FsType, LoopDevices, Mounts};
 use hostloop_driver::storage::{About, Access, VolumeId};
 
 use crate::testkit::*;

@@ -12,7 +12,6 @@ pub(crate) use crate::tools::release;
 pub(crate) use crate::tools::{
     Loop, Mount, arg, command, loops_of, mkfs, not_run, open_rw, run, sparse, until,
 };
-pub(crate) use hostloop_driver::kernel::Kernel;
 
 /// Configured pools and the process that has them open, on the machine's kernel.
 pub(crate) type World = testkit::Site<Linux>;

@@ -4,8 +4,8 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 use hostloop_driver::kernel::FsType::Xfs;
-use hostloop_driver::kernel::Kernel;
 use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{LoopDevices, Mounts};
 use nix::mount::{MsFlags, mount};
 use rustix::io::Errno;
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::{
     BindFlags, Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, Probe, Result, file, file_id,
+    loops_holding, loops_of,
 };
 use hostloop_fake_kernel::Model;
 
@@ -127,7 +128,7 @@ impl Script<'_> {
 
     /// Adds everything about the loops over a file and their mounts.
     fn look(&mut self, what: &str, backing: &File) {
-        let loops = self.kernel.loops_of(file_id(backing).unwrap()).unwrap();
+        let loops = loops_of(self.kernel, file_id(backing).unwrap()).unwrap();
         let table = self.kernel.mounts().unwrap();
         let dir = std::fs::canonicalize(self.dir).unwrap();
         let lines: Vec<String> = loops
@@ -173,7 +174,7 @@ impl Script<'_> {
         let id = file_id(&image).unwrap();
         let device = self.attach(&image);
         self.look("attached", &image);
-        assert_eq!(self.kernel.loops_of(id).unwrap().len(), 1);
+        assert_eq!(loops_of(self.kernel, id).unwrap().len(), 1);
         for on in [false, true] {
             let switched = self.kernel.loop_set_direct_io(&device, on);
             self.did("direct I/O", switched);
@@ -459,13 +460,13 @@ impl Script<'_> {
             info.offset,
         );
         self.say("more of it", format!("{more:?}"));
-        let named = |name| self.kernel.loops_holding(id, name).map(|all| all.len());
+        let named = |name| loops_holding(self.kernel, id, name).map(|all| all.len());
         let answers = [named("image"), named("imag")].map(plain).join(", ");
         self.say("holding", answers);
-        self.say("known", self.kernel.loops_of(id).unwrap().len());
+        self.say("known", loops_of(self.kernel, id).unwrap().len());
         let healthy = file_id(&healthy).unwrap();
-        self.say("healthy", self.kernel.loops_of(healthy).unwrap().len());
-        let holding = self.kernel.loops_holding(healthy, "healthy");
+        self.say("healthy", loops_of(self.kernel, healthy).unwrap().len());
+        let holding = loops_holding(self.kernel, healthy, "healthy");
         self.did("holding", holding.map(|all| all.len()));
         let opened = self.kernel.loop_open(minor, id);
         self.did("open", opened.map(drop));

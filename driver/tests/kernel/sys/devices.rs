@@ -7,7 +7,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel, MkfsSpec, Probe, file_id, loop_path};
+use hostloop_driver::kernel::{
+    Filesystems, FsType, LoopDevices, MkfsSpec, Probe, file_id, loop_path,
+};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{BLOCK_SIZE, Error, FsState, FsType, Kernel, MkfsSpec, Probe, file};
+use hostloop_driver::kernel::{
+    BLOCK_SIZE, Error, Filesystems, FsState, FsType, LoopDevices, MkfsSpec, Mounts, Probe, file,
+};
 use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};

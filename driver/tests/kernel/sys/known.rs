@@ -6,7 +6,8 @@ use std::path::Path;
 
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{
-    BindFlags, FsType, Kernel, LoopInfo, LoopScope, MountEntry, MountTable, file_id,
+    BindFlags, FsType, LoopDevices, LoopInfo, LoopScope, MountEntry, MountTable, Mounts, confirm,
+    file_id,
 };
 use rstest::rstest;
 
@@ -69,9 +70,7 @@ fn known(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
             .collect();
         let points = mounts.iter().map(|m| &*m.mount_point);
         let at: Vec<_> = points.map(|path| (path, table.at(path))).collect();
-        if s.kernel
-            .confirm(&loops.iter().collect::<Vec<_>>(), &mounts, &at)
-        {
+        if confirm(&s.kernel, &loops.iter().collect::<Vec<_>>(), &mounts, &at) {
             return (loops, ours(s, &table));
         }
     }
@@ -233,12 +232,12 @@ fn a_stale_detail_is_not_confirmed(
     let image = s.image("image", 4 * MI);
     let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
     let before = s.kernel.loop_info(device.minor).unwrap().unwrap();
-    assert!(s.kernel.confirm(&[&before], &[], &[]));
+    assert!(confirm(&s.kernel, &[&before], &[], &[]));
     let node = arg(&device.path()).to_owned();
     run("losetup", &["-c", &node]);
     image.set_len(8 * MI).unwrap();
     run("losetup", &["-c", &node]);
-    assert!(!s.kernel.confirm(&[&before], &[], &[]), "it has grown");
+    assert!(!confirm(&s.kernel, &[&before], &[], &[]), "it has grown");
     let find = || {
         let known = s.kernel.known_loops(LoopScope::All).unwrap().table;
         known
@@ -250,25 +249,25 @@ fn a_stale_detail_is_not_confirmed(
     assert_eq!(find().size_bytes, 8 * MI);
     run("losetup", &["-d", &node]);
     drop(device);
-    assert!(!s.kernel.confirm(&[&before], &[], &[]), "it is gone");
+    assert!(!confirm(&s.kernel, &[&before], &[], &[]), "it is gone");
 
     let (_image, _device, at) = s.mounted("fs", FsType::Ext4, size(FsType::Ext4));
     let at = at.canonicalize().unwrap();
     let entry = s.kernel.known_mounts().unwrap().at(&at).unwrap().clone();
-    assert!(s.kernel.confirm(&[], &[&entry], &[(&at, Some(&entry))]));
+    assert!(confirm(&s.kernel, &[], &[&entry], &[(&at, Some(&entry))]));
     assert!(
-        !s.kernel.confirm(&[], &[], &[(&at, None)]),
+        !confirm(&s.kernel, &[], &[], &[(&at, None)]),
         "there is a mount"
     );
     run("mount", &["-o", "remount,ro", arg(&at)]);
-    assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is read-only");
+    assert!(!confirm(&s.kernel, &[], &[&entry], &[]), "it is read-only");
     run("umount", &[arg(&at)]);
-    assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is gone");
+    assert!(!confirm(&s.kernel, &[], &[&entry], &[]), "it is gone");
     assert!(
-        !s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]),
+        !confirm(&s.kernel, &[], &[], &[(&at, Some(&entry))]),
         "nothing is mounted there"
     );
-    assert!(s.kernel.confirm(&[], &[], &[(&at, None)]));
+    assert!(confirm(&s.kernel, &[], &[], &[(&at, None)]));
 }
 
 #[rstest]
@@ -318,7 +317,7 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
     });
     let ids = images.each_ref().map(|image| file_id(image).unwrap());
     for (own, other) in [(0, 1), (1, 0)] {
-        s.kernel.forget();
+        s.kernel.forget_loops();
         let mine = find(of(names[own]), minors[own]).unwrap();
         assert_eq!(mine.backing, Some(ids[own]));
         let theirs = find(of(names[own]), minors[other]).unwrap();
@@ -337,7 +336,7 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
             Some(ids[other])
         );
     }
-    s.kernel.forget();
+    s.kernel.forget_loops();
     find(of(names[0]), minors[0]);
     let all = minors.map(|minor| find(LoopScope::All, minor).unwrap().backing);
     assert_eq!(all, ids.map(Some));

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, file_id, loop_path};
+use hostloop_driver::kernel::{
+    Filesystems, FsType, LoopDevices, LoopSpec, MkfsSpec, file, file_id, loop_path,
+};
 use loopdev::LoopControl;
 
 use super::scratch::{Scratch, is_detached, lasting};

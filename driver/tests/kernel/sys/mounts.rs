@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
-use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry, MountSpec};
+use hostloop_driver::kernel::{BindFlags, Error, FsType, MountEntry, MountSpec, Mounts};
 use rstest::rstest;
 
 use super::scratch::{Scratch, mount, size};

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel, LoopDevice, LoopSpec, MountSpec, Result, file_id};
+use hostloop_driver::kernel::{
+    FsType, Kernel, LoopDevice, LoopDevices, LoopSpec, MountSpec, Result, file_id, loops_of,
+};
 
 use crate::testkit::{MI, PATIENCE, TestKernel, loop_spec, make_fs, mount_fs, mount_spec};
 use crate::tools::sparse;
@@ -109,8 +111,7 @@ pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
 pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.
     let end = Instant::now() + PATIENCE;
-    while !kernel
-        .loops_of(file_id(backing).unwrap())
+    while !loops_of(kernel, file_id(backing).unwrap())
         .unwrap()
         .is_empty()
     {

@@ -3,7 +3,9 @@
 
 use std::fs::File;
 
-use hostloop_driver::kernel::{BindFlags, Kernel, LoopInfo, LoopSpec, file_id};
+use hostloop_driver::kernel::{
+    BindFlags, LoopDevices, LoopInfo, LoopSpec, Mounts, file_id, loops_holding, loops_of,
+};
 use rustix::fs::{Mode, OFlags};
 
 use super::fuse::Hanging;
@@ -30,7 +32,7 @@ fn a_device_that_hangs_does_not_block_the_others() {
         let healthy = s.image("healthy", MI);
         let other = s.attach(&healthy);
         let id = file_id(&healthy).unwrap();
-        assert_eq!(s.kernel.loops_of(id).unwrap()[0].minor, other.minor);
+        assert_eq!(loops_of(&s.kernel, id).unwrap()[0].minor, other.minor);
         let hung = find(&s, device.minor);
         assert_eq!(hung.backing, None);
         assert_eq!(hung.backing_path, before.backing_path);
@@ -150,7 +152,7 @@ fn a_read_only_device_does_not_block_an_image() {
     assert_eq!(silent.backing, None);
     assert!(silent.read_only && silent.backing_path.contains("/vol-x/"));
     assert!(!silent.may_hold("vol-x"));
-    let holding = s.kernel.loops_holding(file_id(&victims).unwrap(), "vol-x");
+    let holding = loops_holding(&s.kernel, file_id(&victims).unwrap(), "vol-x");
     assert_eq!(holding.unwrap(), []);
     drop(device);
     s.kernel.loop_release(&silent).unwrap();

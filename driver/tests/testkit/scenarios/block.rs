@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
-use hostloop_driver::kernel::{Kernel, LoopInfo, LoopSpec, file_id, loop_path};
+use hostloop_driver::kernel::{LoopInfo, LoopSpec, file_id, loop_path};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{Access, Format};
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::kernel::FsType;
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::Format;
 use hostloop_proto::csi::volume_usage::Unit;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use hostloop_driver::kernel::{FsType, Kernel, loop_path};
+use hostloop_driver::kernel::{FsType, loop_path};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{Access, VolumeId};
 

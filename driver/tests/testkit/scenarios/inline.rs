@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::slice;
 
-use hostloop_driver::kernel::Kernel;
 use hostloop_driver::node::{Error, InlineLimits};
 use hostloop_driver::storage::{self, VolumeHandle};
 

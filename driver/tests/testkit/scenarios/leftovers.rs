@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use hostloop_driver::kernel::Freeze;
 use hostloop_driver::kernel::file::allocated_bytes;
-use hostloop_driver::kernel::{Freeze, Kernel};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{Access, Provisioning, Reserve, VolumeId};
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;

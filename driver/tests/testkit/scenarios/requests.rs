@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use hostloop_driver::kernel::{FsType, Kernel, MkfsSpec, file};
+use hostloop_driver::kernel::{FsType, MkfsSpec, file};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::Access;
 use hostloop_proto::csi;

@@ -4,7 +4,7 @@
 use std::fs::File;
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{Kernel, LoopSpec};
+use hostloop_driver::kernel::{LoopDevices, LoopSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 

@@ -1,0 +1,119 @@
+//! Looks at what is known of loop devices and mounts, and has the kernel confirm what a caller
+//! relies on.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::{
+    Error, FileId, LoopDevices, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Mounts,
+    Result, loop_path,
+};
+
+/// How often a look is repeated because something changed meanwhile, before it reads everything.
+pub const LOOKS: usize = 3;
+
+/// Asks the kernel for what a caller relies on. True if the devices and mounts are still like this,
+/// and these mounts (or none) are the topmost ones at these paths. If not, the next look reads them
+/// again.
+pub fn confirm<K: LoopDevices + Mounts + ?Sized>(
+    kernel: &K,
+    loops: &[&LoopInfo],
+    mounts: &[&MountEntry],
+    at: &[(&Path, Option<&MountEntry>)],
+) -> bool {
+    // Both, so that the next look reads all that has changed.
+    let same_mounts = kernel.confirm_mounts(mounts, at);
+    kernel.confirm_loops(loops) && same_mounts
+}
+
+/// Attached devices that are known to have this backing file, lowest minor first.
+pub fn loops_of<K: LoopDevices + ?Sized>(kernel: &K, backing: FileId) -> Result<Vec<LoopInfo>> {
+    confirmed_loops(kernel, LoopScope::All, |loops| {
+        loops.over(backing).collect()
+    })
+}
+
+/// All attached devices with this backing file. [`Error::Silent`] if there may be another one: a
+/// device without a reported backing file, with `name` in its path. `name` is the part of the path
+/// that no other file has: a volume's ID, or the file name of a pool's image.
+pub fn loops_holding<K: LoopDevices + ?Sized>(
+    kernel: &K,
+    backing: FileId,
+    name: &str,
+) -> Result<Vec<LoopInfo>> {
+    let scope = LoopScope::Image {
+        directory: name,
+        minors: &BTreeSet::new(),
+    };
+    let loops = confirmed_loops(kernel, scope, |loops| {
+        let silent = loops.silent().filter(|l| l.may_hold(name));
+        silent.chain(loops.over(backing)).collect()
+    })?;
+    match loops.iter().find(|l| l.may_hold(name)) {
+        Some(silent) => Err(Error::silent(silent)),
+        None => Ok(loops),
+    }
+}
+
+/// The topmost mount at exactly this path.
+pub fn topmost_mount<K: Mounts + ?Sized>(kernel: &K, path: &Path) -> Result<Option<MountEntry>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_mounts()?;
+        let found = known.at(path);
+        let mounts: Vec<_> = found.into_iter().collect();
+        if kernel.confirm_mounts(&mounts, &[(path, found)]) {
+            return Ok(found.cloned());
+        }
+    }
+    Ok(kernel.mounts()?.at(path).cloned())
+}
+
+/// The mounts of this loop device's filesystem, oldest first.
+pub fn mounts_of_loop<K: Mounts + ?Sized>(kernel: &K, minor: u32) -> Result<Vec<MountEntry>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_mounts()?;
+        let found: Vec<_> = known.of_loop(minor).collect();
+        if kernel.confirm_mounts(&found, &[]) {
+            return Ok(found.into_iter().cloned().collect());
+        }
+    }
+    Ok(kernel.mounts()?.of_loop(minor).cloned().collect())
+}
+
+/// Fails if a filesystem that could not be asked for its devices may be on this loop device.
+pub fn refuse_unknown_mount<K: LoopDevices + ?Sized>(
+    kernel: &K,
+    mounts: &MountTable,
+    minor: u32,
+) -> Result<()> {
+    let Some(mount) = mounts.of_any_loop().next() else {
+        return Ok(());
+    };
+    let device = loop_path(minor);
+    if !kernel.is_claimed(&device)? {
+        return Ok(());
+    }
+    Err(Error::UnknownMount {
+        device,
+        mount_point: mount.mount_point.to_path_buf(),
+    })
+}
+
+/// Those of the known loop devices that `wanted` selects, confirmed.
+fn confirmed_loops<K: LoopDevices + ?Sized>(
+    kernel: &K,
+    scope: LoopScope<'_>,
+    wanted: impl Fn(&LoopTable) -> Vec<&LoopInfo>,
+) -> Result<Vec<LoopInfo>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_loops(scope)?;
+        let found = wanted(&known);
+        if kernel.confirm_loops(&known.old(found.iter().copied())) {
+            return Ok(found.into_iter().cloned().collect());
+        }
+    }
+    Ok(wanted(&kernel.loops()?.into())
+        .into_iter()
+        .cloned()
+        .collect())
+}
