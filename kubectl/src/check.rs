@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use hostloop_controllers::api::duration;
+use hostloop_api_objects::duration;
 use uuid::Uuid;
 
 use super::Cluster;
-use crate::inspect::render::terminal;
+use hostloop_terminal::terminal;
 
 mod decide;
 mod facts;

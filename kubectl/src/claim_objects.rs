@@ -1,6 +1,6 @@
 //! The objects of one claim, snapshot or pod, read by name where that is possible.
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
@@ -219,4 +219,4 @@ fn with_snapshots(subject: Subject, objects: &Objects) -> Subject {
 }
 
 #[cfg(test)]
-pub(in crate::kubectl) mod tests;
+pub(crate) mod tests;

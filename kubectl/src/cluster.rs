@@ -6,7 +6,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 
 use super::api::{Kind, Namespaced};
-use crate::cli::DRIVER_NAME;
+use hostloop_report::flags::DRIVER_NAME;
 
 /// Flags about the cluster, with kubectl's names.
 #[derive(Clone, Debug, clap::Args)]

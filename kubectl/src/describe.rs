@@ -16,8 +16,8 @@ use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
 use super::volume_objects::Objects;
-use crate::inspect::render::terminal;
-use crate::record::now_ns;
+use hostloop_report::clock::now_ns;
+use hostloop_terminal::terminal;
 
 mod history;
 mod render;

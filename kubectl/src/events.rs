@@ -94,7 +94,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::test_objects::read;
+    use crate::test_objects::read;
 
     #[test]
     fn times() {

@@ -4,13 +4,13 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hostloop_controllers::api::duration;
+use hostloop_api_objects::duration;
 
 use super::api::{ApiError, Objects};
 use super::manifests::{self, Class, Pool};
 use super::{Cluster, ClusterArgs, cluster};
-use crate::cli::DRIVER_NAME;
-use crate::inspect::render::terminal;
+use hostloop_report::flags::DRIVER_NAME;
+use hostloop_terminal::terminal;
 
 mod apply;
 mod decide;

@@ -2,9 +2,10 @@
 //!
 //! It works with the person's kubeconfig and rights. What the API server does not know, it reads
 //! from the node pods: by running `hostloop status --json` there (pods/exec), and from logs
-//! (pods/log). The driver's accounts get no right for it. The same binary is the client under three
-//! names: `kubectl-hostloop` (kubectl finds plugins by this name), `hostloop`, and
-//! `kubectl_complete-hostloop` ([`Program`] decides).
+//! (pods/log). The driver's accounts get no right for it. kubectl finds the program by its name,
+//! `kubectl-hostloop`, and under the name `kubectl_complete-hostloop` it completes command lines.
+//!
+//! A person's machine need not run Linux: what differs by the system is in `platform` alone.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -28,8 +29,8 @@ mod logs;
 mod manifests;
 mod node_pods;
 mod output;
+mod platform;
 mod pod_logs;
-mod program;
 mod status;
 mod subject;
 #[cfg(test)]
@@ -40,7 +41,7 @@ mod volume_objects;
 
 pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};
-pub use program::Program;
+pub use completion::{complete, is_completer};
 
 /// The file name under which kubectl finds this program.
 const PLUGIN: &str = "kubectl-hostloop";
@@ -128,36 +129,26 @@ pub enum Error {
     Threads(#[source] std::io::Error),
 }
 
-/// Parses the command line of the client under one of its names.
-pub fn parse(line: Vec<OsString>, program: Program) -> Result<Cli, clap::Error> {
-    let matches = command_line(program).try_get_matches_from(line)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command_line(program)))
+/// Parses the command line.
+pub fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = command_line().try_get_matches_from(line)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command_line()))
 }
 
 /// clap's description of the command line, with the words that the person types.
-fn command_line(program: Program) -> clap::Command {
-    match program {
-        Program::Plugin | Program::Completer => Cli::command().bin_name("kubectl hostloop"),
-        Program::Client | Program::Driver => Cli::command().name("hostloop").bin_name("hostloop"),
-    }
-}
-
-/// Prints what may come next on the command line of `kubectl hostloop`, for kubectl.
-pub fn complete(words: &[OsString]) -> ExitCode {
-    completion::complete(words)
+fn command_line() -> clap::Command {
+    Cli::command().bin_name("kubectl hostloop")
 }
 
 /// Runs a command. Blocks.
-pub fn run(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
+pub fn run(cli: &Cli) -> Result<ExitCode, Error> {
     let threads = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    threads
-        .map_err(Error::Threads)?
-        .block_on(perform(cli, program))
+    threads.map_err(Error::Threads)?.block_on(perform(cli))
 }
 
-async fn perform(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
+async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
     let connected = || Cluster::connect(&cli.cluster);
     Ok(match &cli.command {
         Command::Install(args) => install::run(args, &cli.cluster).await?,
@@ -171,12 +162,14 @@ async fn perform(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
         Command::Describe(args) => describe::run(args, &connected().await?).await?,
         Command::Logs(args) => logs::run(args, &connected().await?).await?,
         Command::Ui(args) => ui::run(args, &cli.cluster).await?,
-        Command::Completion(args) => completion::run(args, program),
+        Command::Completion(args) => completion::run(args),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use hostloop_report::flags::{CLIENT_COMMANDS, CLIENT_FLAGS};
+
     use super::*;
 
     #[test]
@@ -186,14 +179,29 @@ mod tests {
 
     #[test]
     fn usage_has_the_words_that_the_person_types() {
-        for (program, usage) in [
-            (Program::Plugin, "kubectl hostloop load"),
-            (Program::Client, "hostloop load"),
-        ] {
-            let line = ["any", "load", "--help"].map(OsString::from).to_vec();
-            let help = parse(line, program).unwrap_err().to_string();
-            assert!(help.contains(&format!("Usage: {usage} [")), "{help}");
+        let line = ["any", "load", "--help"].map(OsString::from);
+        let help = parse(&line).unwrap_err().to_string();
+        assert!(help.contains("Usage: kubectl hostloop load ["), "{help}");
+    }
+
+    /// The program of a node knows them, so that it can say what they are.
+    #[test]
+    fn the_node_knows_the_commands_and_the_flags() {
+        let mut all = Cli::command();
+        all.build();
+        let commands: Vec<&str> = all
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .filter(|name| !["status", "help"].contains(name))
+            .collect();
+        assert_eq!(commands, CLIENT_COMMANDS);
+        let args = all.get_arguments().filter(|arg| arg.is_global_set());
+        let mut flags = Vec::new();
+        for arg in args {
+            flags.extend(arg.get_long().map(|long| format!("--{long}")));
+            flags.extend(arg.get_short().map(|short| format!("-{short}")));
         }
+        assert_eq!(flags, CLIENT_FLAGS);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Node;
 use super::Cluster;
 use super::api::{self, ApiError};
 use super::distribution::Distribution;
-use crate::inspect::render::color::{GOOD, QUIET, paint};
-use crate::inspect::render::terminal;
+use hostloop_terminal::color::{GOOD, QUIET, paint};
+use hostloop_terminal::terminal;
 
 mod steps;
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use hostloop_controllers::api::duration;
+use hostloop_api_objects::duration;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -18,8 +18,8 @@ use super::log_line::LogLine;
 use super::output;
 use super::pod_logs::{self, Entry, LogPod};
 use super::subject::Subject;
-use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
-use crate::inspect::render::terminal;
+use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
+use hostloop_terminal::terminal;
 
 /// The pause before a log that ended is asked for again, and before a search for new pods.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use hostloop_controllers::snapshot_controller::CRD_FILES;
+use hostloop_api_objects::snapshot_crds;
 use serde_json::Value;
 
 use super::NAME_LABEL;
@@ -25,7 +25,7 @@ pub(super) use settings::{
 /// The field manager of what `install` applies.
 pub(super) const MANAGER: &str = "kubectl-hostloop";
 
-const BASE: &str = include_str!("../../../deploy/hostloop.yaml");
+const BASE: &str = include_str!("../../deploy/hostloop.yaml");
 
 /// Identifies an object: what a request needs, and what messages name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,7 +93,7 @@ fn base() -> Vec<Value> {
 
 /// The CustomResourceDefinitions of the snapshot kinds.
 pub(super) fn crds() -> Vec<Value> {
-    CRD_FILES.into_iter().flat_map(parse).collect()
+    snapshot_crds::FILES.into_iter().flat_map(parse).collect()
 }
 
 /// The documents of an embedded file.

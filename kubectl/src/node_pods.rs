@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
-use crate::inspect::status::{ImageMap, Report};
+use hostloop_report::image_map::ImageMap;
+use hostloop_report::status::Report;
 
 mod event_pods;
 mod pool_flags;

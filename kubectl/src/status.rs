@@ -11,8 +11,8 @@ use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
 use super::volume_objects::Objects;
-use crate::inspect::render::terminal;
-use crate::record::now_ns;
+use hostloop_report::clock::now_ns;
+use hostloop_terminal::terminal;
 
 mod join;
 mod judge;

@@ -1,6 +1,6 @@
 //! Which log lines concern a claim.
 
-use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use super::log_line::LogLine;
@@ -118,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::test_objects::read;
+    use crate::test_objects::read;
 
     const UID: &str = "9b1f3c52-4d0e-4c57-9d3f-0a6b1c2d3e4f";
 

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 use super::Cluster;
 use super::volume_objects::Objects;
 
+/// The time limit of each wait for a condition. Only a failing test waits this long: a machine can
+/// stand still for half a minute, and several of these pauses can follow each other.
+pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+
 /// Reads an object, or a part of one, that leaves out what a test does not need.
 pub(super) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
@@ -81,7 +85,7 @@ pub(super) fn node_pod(name: &str, node: &str) -> Value {
 pub(super) fn plain(lines: &[String]) -> Vec<String> {
     lines
         .iter()
-        .map(|line| crate::inspect::render::terminal::plain(line))
+        .map(|line| hostloop_terminal::terminal::plain(line))
         .collect()
 }
 

@@ -11,16 +11,16 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hostloop_controllers::api::duration;
-use hostloop_controllers::http_server::{self, Limits};
+use hostloop_api_objects::duration;
+use hostloop_http_server::{self as http_server, Limits};
+use hostloop_report::flags;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::cluster::{self, Cluster, ClusterArgs};
-use crate::cli;
-use crate::inspect::render::terminal;
-use crate::storage::PoolSpec;
+use super::manifests::Pool;
+use hostloop_terminal::terminal;
 
 mod block_maps;
 mod browser;
@@ -28,6 +28,7 @@ mod concerns;
 mod history;
 mod keys;
 mod kinds;
+mod local_pools;
 mod message;
 mod metrics;
 mod pods;
@@ -44,9 +45,10 @@ use browser::{Address, Place};
 use concerns::Concerns;
 use history::History;
 use keys::Keys;
+use local_pools::LocalPools;
 use message::Subject;
 use problems::Problems;
-use reports::{LocalPools, Nodes};
+use reports::Nodes;
 use server::Served;
 
 /// The page: one HTML file with its scripts and styles; `None` if this build has none.
@@ -86,7 +88,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "unix:///PATH",
-        value_parser = cli::endpoint,
+        value_parser = flags::endpoint,
         conflicts_with = "replay"
     )]
     endpoint: Option<PathBuf>,
@@ -97,7 +99,7 @@ pub struct Args {
         value_name = "NAME=PATH[,OPTION...]",
         requires = "endpoint"
     )]
-    pools: Vec<PoolSpec>,
+    pools: Vec<Pool>,
 
     /// With --pool: the driver's directory for pools that are devices or images
     #[arg(long = "statedir", value_name = "DIR", requires = "pools")]
@@ -130,7 +132,7 @@ pub struct Args {
 pub enum Error {
     #[error(
         "this build has no page: take the program of a release, or run scripts/ui and add \
-         `--page driver/ui/dist/index.html`"
+         `--page kubectl/ui/dist/index.html`"
     )]
     NoPage,
     /// The page of `--page` can't be read.
@@ -239,17 +241,17 @@ impl Join {
     }
 
     fn of_driver(args: &Args, endpoint: &std::path::Path, out: &Out) -> Join {
-        let default_state_dir = || cli::default_state_dir(cli::DRIVER_NAME);
-        let nodes = match args.pools.is_empty() {
-            true => Nodes::None,
-            false => Nodes::Local(LocalPools {
-                specs: args.pools.clone(),
-                state_dir: args.state_dir.clone().unwrap_or_else(default_state_dir),
-            }),
+        let nodes = if args.pools.is_empty() {
+            Nodes::None
+        } else {
+            Nodes::Local(LocalPools {
+                pools: args.pools.clone(),
+                state_dir: args.state_dir.clone(),
+            })
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(streams::of_socket(
-            cli::events_beside(endpoint),
+            flags::events_beside(endpoint),
             out.clone(),
         ));
         tasks.spawn(reports::send(nodes, out.clone()));

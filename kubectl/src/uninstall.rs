@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::Cluster;
 use super::api::{ApiError, Objects};
 use super::manifests::{Installed, ObjectKey};
-use crate::inspect::render::color::{GOOD, QUIET, TITLE, paint};
-use crate::inspect::render::humanize::count;
-use crate::inspect::render::terminal;
+use hostloop_terminal::color::{GOOD, QUIET, TITLE, paint};
+use hostloop_terminal::humanize::count;
+use hostloop_terminal::terminal;
 
 mod data;
 mod left;

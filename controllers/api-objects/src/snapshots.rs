@@ -1,5 +1,4 @@
-//! The kinds of `snapshot.storage.k8s.io/v1` and `groupsnapshot.storage.k8s.io/v1`, for the
-//! snapshot-controller, the snapshotter and users of snapshots.
+//! The kinds of `snapshot.storage.k8s.io/v1` and `groupsnapshot.storage.k8s.io/v1`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,16 +11,6 @@ use kube::CustomResource;
 use kube::api::TypeMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::client::kube::kinds;
-
-pub(crate) mod content;
-
-kinds! {
-    cluster: VolumeSnapshotClass, VolumeSnapshotContent, VolumeGroupSnapshotClass,
-        VolumeGroupSnapshotContent;
-    namespaced: VolumeSnapshot, VolumeGroupSnapshot,
-}
 
 /// What happens to the snapshot when its objects are deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -81,7 +70,7 @@ pub struct VolumeSnapshotSpec {
 
 impl VolumeSnapshot {
     /// The name of the content that the snapshot is bound to.
-    pub(crate) fn bound_content(&self) -> Option<&str> {
+    pub fn bound_content(&self) -> Option<&str> {
         let name = self
             .status
             .as_ref()?
@@ -386,15 +375,6 @@ macro_rules! class {
             }
             fn meta_mut(&mut self) -> &mut ObjectMeta {
                 &mut self.metadata
-            }
-        }
-
-        impl content::Class for $kind {
-            fn driver(&self) -> &str {
-                &self.driver
-            }
-            fn parameters(&self) -> Option<&BTreeMap<String, String>> {
-                self.parameters.as_ref()
             }
         }
     };

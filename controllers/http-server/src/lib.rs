@@ -16,7 +16,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, accept_admitted};
+pub mod connections;
+
+use connections::{ConnectionSlot, ConnectionSlots, Listener, accept_admitted};
 
 /// Connections of an endpoint on the network, such as that for liveness.
 pub const PUBLIC_CONNECTIONS: usize = 32;

@@ -11,8 +11,8 @@ use hostloop_proto::csi;
 use tonic::Code;
 
 use crate::cli::DeleteArgs;
-use crate::inspect::render::terminal;
 use crate::storage::{SnapshotId, VolumeId};
+use hostloop_terminal::terminal;
 
 /// How long the driver may take for one call.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,9 +1,6 @@
 //! The problems that `fsck` can find, and how each is repaired.
 
-use anstyle::Style;
 use serde::{Deserialize, Serialize};
-
-use crate::inspect::render::color::{BAD, QUIET, WARNING};
 
 /// How bad a problem is. The order is from harmless to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -24,15 +21,6 @@ impl Severity {
             Severity::Note => "note",
             Severity::Warning => "warning",
             Severity::Error => "error",
-        }
-    }
-
-    /// The style of the severity on a terminal.
-    pub fn style(self) -> Style {
-        match self {
-            Severity::Note => QUIET,
-            Severity::Warning => WARNING,
-            Severity::Error => BAD,
         }
     }
 }
@@ -154,6 +142,6 @@ pub struct Problem {
 }
 
 /// A repair by a person.
-pub(super) fn person(how: impl Into<String>) -> Repair {
+pub fn person(how: impl Into<String>) -> Repair {
     Repair::Person(how.into())
 }

@@ -64,7 +64,7 @@ impl fmt::Display for Call {
 }
 
 /// A plural with its group, as `volumesnapshots.snapshot.storage.k8s.io`.
-pub(in crate::kubectl) fn resource(plural: &str, group: &str) -> String {
+pub(crate) fn resource(plural: &str, group: &str) -> String {
     match group {
         "" => plural.to_owned(),
         group => format!("{plural}.{group}"),
@@ -209,7 +209,7 @@ fn failure(error: &kube::Error) -> String {
 }
 
 /// An error with its causes, each once. The client's own messages omit the causes.
-pub(in crate::kubectl) fn error_chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

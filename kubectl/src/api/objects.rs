@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{ApiError, Call, PAGE, pages, resource, timely};
-use crate::kubectl::manifests::{MANAGER, ObjectKey};
+use crate::manifests::{MANAGER, ObjectKey};
 
 /// A kind as this API server serves it.
 #[derive(Clone, Debug)]
@@ -23,13 +23,13 @@ struct Served {
 }
 
 /// The objects of a cluster. It asks for the kinds of a group once.
-pub(in crate::kubectl) struct Objects {
+pub(crate) struct Objects {
     client: Client,
     groups: BTreeMap<String, Vec<APIResource>>,
 }
 
 impl Objects {
-    pub(in crate::kubectl) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         Objects {
             client,
             groups: BTreeMap::new(),
@@ -37,24 +37,17 @@ impl Objects {
     }
 
     /// Forgets which kinds are served, because new ones were defined.
-    pub(in crate::kubectl) fn forget_kinds(&mut self) {
+    pub(crate) fn forget_kinds(&mut self) {
         self.groups.clear();
     }
 
     /// True if the API server serves the kind in this version.
-    pub(in crate::kubectl) async fn serves(
-        &mut self,
-        version: &str,
-        kind: &str,
-    ) -> Result<bool, ApiError> {
+    pub(crate) async fn serves(&mut self, version: &str, kind: &str) -> Result<bool, ApiError> {
         Ok(self.kind(version, kind).await?.is_some())
     }
 
     /// The object; `None` if it does not exist, or its kind is not served.
-    pub(in crate::kubectl) async fn get(
-        &mut self,
-        key: &ObjectKey,
-    ) -> Result<Option<Value>, ApiError> {
+    pub(crate) async fn get(&mut self, key: &ObjectKey) -> Result<Option<Value>, ApiError> {
         let Some(served) = self.kind(&key.version, &key.kind).await? else {
             return Ok(None);
         };
@@ -66,7 +59,7 @@ impl Objects {
 
     /// All objects of a kind with these labels (`key=value`; empty for all), of one namespace or,
     /// if it is empty, of all; none if the kind is not served.
-    pub(in crate::kubectl) async fn list<K: DeserializeOwned>(
+    pub(crate) async fn list<K: DeserializeOwned>(
         &mut self,
         (version, kind): (&str, &str),
         namespace: &str,
@@ -87,11 +80,7 @@ impl Objects {
 
     /// Applies an object server-side, and returns it as stored. `force` takes fields over from
     /// other managers.
-    pub(in crate::kubectl) async fn apply(
-        &mut self,
-        object: &Value,
-        force: bool,
-    ) -> Result<Value, ApiError> {
+    pub(crate) async fn apply(&mut self, object: &Value, force: bool) -> Result<Value, ApiError> {
         let key = ObjectKey::of(object);
         let Some(served) = self.kind(&key.version, &key.kind).await? else {
             return Err(ApiError::NotServed(format!("{} {}", key.version, key.kind)));
@@ -107,7 +96,7 @@ impl Objects {
     }
 
     /// Deletes an object if it is still the one that was read. Deleting a missing object succeeds.
-    pub(in crate::kubectl) async fn delete(&mut self, object: &Value) -> Result<(), ApiError> {
+    pub(crate) async fn delete(&mut self, object: &Value) -> Result<(), ApiError> {
         let key = ObjectKey::of(object);
         let Some(served) = self.kind(&key.version, &key.kind).await? else {
             return Ok(());

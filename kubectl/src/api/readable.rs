@@ -15,7 +15,7 @@ use serde_json::Value;
 /// An object from an answer. Times that can't be read are left out, so that one object does not
 /// hide the others of a list.
 #[derive(Clone, Debug)]
-pub(in crate::kubectl) struct Readable<K>(pub(in crate::kubectl) K);
+pub(crate) struct Readable<K>(pub(crate) K);
 
 impl<K: Resource> Resource for Readable<K> {
     type DynamicType = K::DynamicType;

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use hostloop_fake_api::FakeApi;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;

@@ -81,7 +81,7 @@ fn unknown(subject: &str, why: &Unknown) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::check::line::Mark;
+    use crate::check::line::Mark;
 
     #[test]
     fn a_missing_right_skips_and_an_error_fails() {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hostloop_controllers::snapshots::VolumeSnapshotClass;
+use hostloop_api_objects::snapshots::VolumeSnapshotClass;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -14,11 +14,11 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::inspect::probe::MachineReport;
-use crate::inspect::status::report::PoolReport;
-use crate::kubectl::manifests::Version;
-use crate::kubectl::node_pods::NodeReport;
-use crate::kubectl::volume_objects::Objects;
+use crate::manifests::Version;
+use crate::node_pods::NodeReport;
+use crate::volume_objects::Objects;
+use hostloop_report::machine::MachineReport;
+use hostloop_report::status::PoolReport;
 
 /// A piece of knowledge, or why it is unknown.
 pub(super) type Fact<T> = Result<T, Unknown>;

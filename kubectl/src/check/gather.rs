@@ -3,7 +3,7 @@
 //! A request that fails becomes an unknown fact. Only a server that does not answer at all ends the
 //! check.
 
-use hostloop_controllers::client::lease::lease_name;
+use hostloop_api_objects::lease_name::lease_name;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::Api;
 use kube::api::ListParams;
@@ -11,10 +11,10 @@ use kube::api::ListParams;
 use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
 use super::progress::Progress;
-use crate::kubectl::api::{self, ApiError, Kind};
-use crate::kubectl::node_pods::NODE_PODS;
-use crate::kubectl::volume_objects::Objects;
-use crate::kubectl::{Cluster, SNAPSHOT_LEASE};
+use crate::api::{self, ApiError, Kind};
+use crate::node_pods::NODE_PODS;
+use crate::volume_objects::Objects;
+use crate::{Cluster, SNAPSHOT_LEASE};
 
 mod enforced;
 mod machines;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-pub(super) use crate::kubectl::output::names;
+pub(super) use crate::output::names;
 
 /// The result of one expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

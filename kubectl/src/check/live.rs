@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::time::Instant;
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
@@ -14,8 +14,9 @@ use serde::Serialize;
 
 use super::line::Line;
 use super::progress::Progress;
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{Call, Namespaced, timely};
+use crate::Cluster;
+use crate::api::{Call, Namespaced, timely};
+use crate::platform::interrupted;
 
 mod clean_up;
 mod objects;
@@ -71,18 +72,6 @@ pub(super) async fn run(
             ),
         ),
     });
-}
-
-/// Resolves at Ctrl-C, or when the process is asked to end.
-async fn interrupted() -> &'static str {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => "Ctrl-C",
-        _ = term.recv() => "SIGTERM",
-    }
 }
 
 struct Run<'a> {

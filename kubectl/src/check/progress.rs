@@ -1,6 +1,6 @@
 //! Says on standard error what a person waits for. On a terminal, each text replaces the last one.
 
-use crate::inspect::render::terminal;
+use hostloop_terminal::terminal;
 
 /// The last text.
 pub(super) struct Progress {

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::line::{Line, Mark, Section, passed};
-use crate::inspect::render::color::{BAD, GOOD, QUIET, TITLE, WARNING, paint};
-use crate::inspect::render::humanize::count;
+use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING, paint};
+use hostloop_terminal::humanize::count;
 
 /// The whole result, as `-o json` prints it. Names and meanings are stable; fields may be added.
 #[derive(Serialize)]
@@ -80,7 +80,7 @@ pub(super) fn summary(sections: &[Section]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::test_objects::plain;
+    use crate::test_objects::plain;
 
     fn sections() -> Vec<Section> {
         let lines = vec![

@@ -1,10 +1,10 @@
 use hostloop_fake_api::FakeApi;
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, objects};
+use crate::test_objects::{cluster_of, objects};
 
 /// The cluster of `cluster.yaml`.
-pub(in crate::kubectl) fn cluster_with_claim() -> FakeApi {
+pub(crate) fn cluster_with_claim() -> FakeApi {
     let api = FakeApi::with_snapshots();
     for object in objects(include_str!("tests/cluster.yaml")) {
         api.put(object);

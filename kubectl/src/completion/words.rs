@@ -77,7 +77,7 @@ fn described(word: &str, help: Option<&clap::builder::StyledStr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::{Program, command_line};
+    use crate::command_line;
 
     #[test]
     fn what_may_come_next() {
@@ -107,7 +107,7 @@ mod tests {
             ("no-such x", vec![], vec!["install"]),
         ] {
             let words: Vec<&str> = line.split(' ').collect();
-            let candidates = candidates(command_line(Program::Completer), &words);
+            let candidates = candidates(command_line(), &words);
             let has = |word: &&str| {
                 candidates
                     .iter()
@@ -116,7 +116,7 @@ mod tests {
             assert!(some.iter().all(has), "{line:?}: {candidates:?}");
             assert!(!none.iter().any(has), "{line:?}: {candidates:?}");
         }
-        let described = candidates(command_line(Program::Completer), &["insta"]);
+        let described = candidates(command_line(), &["insta"]);
         assert_eq!(
             described,
             ["install\tInstall hostloop into the cluster, or change how it is installed"]

@@ -1,14 +1,14 @@
 //! What happened to a claim and its objects, in order of time: events, conditions, creation and
 //! deletion.
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::kubectl::events;
-use crate::kubectl::volume_objects::{Objects, ns};
+use crate::events;
+use crate::volume_objects::{Objects, ns};
 
 /// Something that happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,7 +207,7 @@ fn condition_text(kind: &str, status: &str, message: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::test_objects::{cluster, objects};
+    use crate::test_objects::{cluster, objects};
 
     #[test]
     fn everything_in_order_of_time() {

@@ -1,23 +1,22 @@
 //! Formats what is known about a claim, a snapshot or inline volumes.
 
-use hostloop_controllers::snapshots::DeletionPolicy;
+use hostloop_api_objects::snapshots::DeletionPolicy;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::history::{Moment, history};
 use super::{Facts, Target};
-use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
-use crate::inspect::render::humanize::{age, bytes};
-use crate::inspect::render::page::{Cell, Page};
-use crate::inspect::render::table::{numbers, words};
-use crate::inspect::status::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
-use crate::inspect::status::report::{Report, VolumeReport};
-use crate::kubectl::log_line::Call;
-use crate::kubectl::output::one_line;
-use crate::kubectl::status::{SnapshotRow, VolumeRow, not_known, reason};
-use crate::kubectl::volume_objects::phase;
-use crate::storage::Provisioning;
-use crate::storage::file_names::{EntryKind, IMAGE};
+use crate::log_line::Call;
+use crate::output::one_line;
+use crate::status::{SnapshotRow, VolumeRow, not_known, reason};
+use crate::volume_objects::phase;
+use hostloop_report::pool_files::{IMAGE, VOLUMES};
+use hostloop_report::status::{Report, VolumeReport};
+use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
+use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
+use hostloop_terminal::humanize::{age, bytes};
+use hostloop_terminal::page::{Cell, Page};
+use hostloop_terminal::table::{numbers, words};
 
 /// Formats the facts as lines. `width` is the terminal's, if there is one.
 pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
@@ -262,11 +261,7 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
     page.heading(&format!("Record on node {node}"));
     let pool = report.pools.iter().find(|pool| pool.name == volume.pool);
     let image = pool.and_then(|pool| pool.root.as_ref());
-    let image = image.map(|root| {
-        root.join(EntryKind::Volumes.name())
-            .join(&volume.id)
-            .join(IMAGE)
-    });
+    let image = image.map(|root| root.join(VOLUMES).join(&volume.id).join(IMAGE));
     let frozen = volume
         .frozen_since_ns
         .map(|since| format!("for {}", age(since, now_ns)));
@@ -277,10 +272,6 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             Some(path) => format!("as {kind} at {}", path.display()),
             None => format!("as {kind}"),
         });
-    let allocation = match volume.provisioning {
-        Provisioning::Thin => "thin",
-        Provisioning::Thick => "thick",
-    };
     let pool_state = pool.map(|pool| {
         let fs = pool.fs.as_deref().unwrap_or("unknown filesystem");
         format!("{} ({}, {}, {fs})", pool.name, pool.kind, pool.state)
@@ -294,7 +285,7 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             ("image", image.map(|path| path.display().to_string())),
             ("size", Some(bytes(volume.size_bytes))),
             ("on disk", volume.allocated_bytes.map(bytes)),
-            ("allocation", Some(allocation.to_owned())),
+            ("allocation", Some(volume.provisioning.to_string())),
             ("filesystem", Some(volume.format.clone())),
             ("source", volume.source.clone()),
             (

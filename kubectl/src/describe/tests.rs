@@ -2,10 +2,10 @@ use hostloop_fake_api::FakeApi;
 use serde_json::json;
 
 use super::*;
-use crate::inspect::status::report::Report;
-use crate::kubectl::claim_objects::tests::cluster_with_claim;
-use crate::kubectl::test_objects::{cluster_of, has, lacks, node_pod, plain};
-use crate::kubectl::volume_objects::inline_volumes;
+use crate::claim_objects::tests::cluster_with_claim;
+use crate::test_objects::{cluster_of, has, lacks, node_pod, plain};
+use crate::volume_objects::inline_volumes;
+use hostloop_report::status::Report;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 

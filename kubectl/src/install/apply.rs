@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use super::Error;
 use super::decide::Plan;
 use super::survey::Survey;
-use crate::kubectl::api::{ApiError, Objects};
-use crate::kubectl::manifests::{self, Fitted, ObjectKey};
+use crate::api::{ApiError, Objects};
+use crate::manifests::{self, Fitted, ObjectKey};
 
 /// How long the API server may take to serve a new definition.
 const ESTABLISHED: Duration = Duration::from_secs(30);

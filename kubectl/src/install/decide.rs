@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::snapshots::{self, Definitions};
 use super::survey::Survey;
 use super::{Args, Error};
-use crate::cli::DRIVER_NAME;
-use crate::kubectl::distribution::Distribution;
-use crate::kubectl::manifests::{
+use crate::distribution::Distribution;
+use crate::manifests::{
     Class, Component, DEFAULT_CLASS, Pool, Settings, base_image, repository, usual_pools,
 };
+use hostloop_report::flags::DRIVER_NAME;
 
 /// What is applied, and why.
 #[derive(Clone, Debug, Default)]

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::kubectl::distribution::{Distribution, KUBELET_DIR};
-use crate::kubectl::manifests::{ObjectKey, field};
+use crate::distribution::{Distribution, KUBELET_DIR};
+use crate::manifests::{ObjectKey, field};
 
 /// A directory, and the sign for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
-use crate::kubectl::volume_objects::{condition, is_of_daemon_set};
+use crate::volume_objects::{condition, is_of_daemon_set};
 
 /// The annotation of a DaemonSet, and the label of its pods, with the generation of the template.
 const GENERATION: (&str, &str) = (
@@ -165,7 +165,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubectl::test_objects::read;
+    use crate::test_objects::read;
 
     fn pod(node: &str, owner: &str, generation: &str, status: Value) -> Pod {
         let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});

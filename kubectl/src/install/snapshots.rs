@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Choice;
-use crate::kubectl::manifests::{self, ObjectKey, Snapshots};
+use crate::manifests::{self, ObjectKey, Snapshots};
 
 /// A CustomResourceDefinition in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,7 +141,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::manifests::MANAGER;
+    use crate::manifests::MANAGER;
 
     /// Definitions that the cluster has: of single snapshots, and of groups.
     fn cluster(single: Option<(&str, bool)>, groups: Option<(&str, bool)>) -> Found {

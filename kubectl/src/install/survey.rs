@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::snapshots::{Definition, Found};
 use super::{Error, kubelet};
-use crate::kubectl::api::{Call, Objects, timely};
-use crate::kubectl::distribution::Distribution;
-use crate::kubectl::manifests::{self, DEFAULT_CLASS, Installed, ObjectKey, Version};
-use crate::kubectl::{Cluster, SNAPSHOT_LEASE};
+use crate::api::{Call, Objects, timely};
+use crate::distribution::Distribution;
+use crate::manifests::{self, DEFAULT_CLASS, Installed, ObjectKey, Version};
+use crate::{Cluster, SNAPSHOT_LEASE};
 
 /// The seconds for which a snapshot controller that does not renew its lease counts as running.
 const LEASE_LIFE: i64 = 300;

@@ -3,8 +3,8 @@ use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, has, writes};
-use crate::kubectl::{Cli, Command};
+use crate::test_objects::{cluster_of, has, writes};
+use crate::{Cli, Command};
 
 /// The arguments of `install` with these flags.
 fn args(flags: &str) -> Args {

@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep};
 use super::Error;
 use super::progress::{Look, Progress, State};
 use super::survey::Survey;
-use crate::inspect::render::color::{GOOD, QUIET, WARNING, paint};
-use crate::inspect::render::terminal;
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{self, ApiError, Call, timely};
-use crate::kubectl::distribution::Distribution;
-use crate::kubectl::events;
-use crate::kubectl::pod_logs::pods;
+use crate::Cluster;
+use crate::api::{self, ApiError, Call, timely};
+use crate::distribution::Distribution;
+use crate::events;
+use crate::pod_logs::pods;
+use hostloop_terminal::color::{GOOD, QUIET, WARNING, paint};
+use hostloop_terminal::terminal;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);

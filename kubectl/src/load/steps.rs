@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{Args, Error};
-use crate::kubectl::distribution::Distribution;
+use crate::distribution::Distribution;
 
 /// The container engines that kind and minikube run nodes with.
 const ENGINES: [&str; 3] = ["docker", "podman", "nerdctl"];

@@ -8,7 +8,7 @@ use super::{ObjectKey, parse};
 
 /// A component: its `kustomization.yaml`, and the files that this names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::kubectl) struct Component {
+pub(crate) struct Component {
     kustomization: &'static str,
     resources: &'static [&'static str],
 }
@@ -18,10 +18,10 @@ macro_rules! component {
     ($name:literal $(, $resource:literal)*) => {
         Component {
             kustomization: include_str!(
-                concat!("../../../../deploy/", $name, "/kustomization.yaml")
+                concat!("../../../deploy/", $name, "/kustomization.yaml")
             ),
             resources: &[$(
-                include_str!(concat!("../../../../deploy/", $name, "/", $resource))
+                include_str!(concat!("../../../deploy/", $name, "/", $resource))
             ),*],
         }
     };
@@ -33,14 +33,13 @@ impl Component {
         component!("components/group-snapshot-class", "class.yaml");
     pub(super) const HOST_PATHS: Component = component!("components/host-paths");
     /// A pool in one bounded image.
-    pub(in crate::kubectl) const IMAGE_POOL: Component = component!("components/image-pool");
+    pub(crate) const IMAGE_POOL: Component = component!("components/image-pool");
     /// What API servers before 1.34 do not know.
     pub(super) const KUBERNETES_1_30: Component = component!("components/kubernetes-1.30");
     /// The pool's directory on minikube's nodes.
-    pub(in crate::kubectl) const MINIKUBE_POOL: Component =
-        component!("overlays/minikube/pool-dir");
+    pub(crate) const MINIKUBE_POOL: Component = component!("overlays/minikube/pool-dir");
     /// The pool's directory on Talos' nodes.
-    pub(in crate::kubectl) const TALOS_POOL: Component = component!("overlays/talos/pool-dir");
+    pub(crate) const TALOS_POOL: Component = component!("overlays/talos/pool-dir");
     pub(super) const REGISTRY: Component = component!("components/registry");
     pub(super) const SNAPSHOT_CLASS: Component =
         component!("components/snapshot-class", "class.yaml");
@@ -167,7 +166,7 @@ impl Replacement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::manifests::base;
+    use crate::manifests::base;
 
     #[test]
     fn each_component_applies_to_the_base() {

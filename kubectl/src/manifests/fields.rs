@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The field at a path such as `spec.containers.[name=main].image`.
-pub(in crate::kubectl) fn field<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+pub(crate) fn field<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.')
         .try_fold(object, |at, step| match condition(step) {
             Some((key, value)) => at.as_array()?.iter().find(|item| item[key] == *value),

@@ -9,21 +9,21 @@ use super::{Component, ObjectKey};
 
 /// A version of Kubernetes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::kubectl) struct Version {
-    pub(in crate::kubectl) major: u32,
-    pub(in crate::kubectl) minor: u32,
+pub(crate) struct Version {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
 }
 
 impl Version {
     /// The oldest version that has all that hostloop needs: admission policies, and the node's name
     /// in the tokens of its pods.
-    pub(in crate::kubectl) const OLDEST: Version = Version {
+    pub(crate) const OLDEST: Version = Version {
         major: 1,
         minor: 30,
     };
 
     /// The server's version. Some providers add a sign, as in `34+`.
-    pub(in crate::kubectl) fn of(info: &Info) -> Option<Version> {
+    pub(crate) fn of(info: &Info) -> Option<Version> {
         let number = |text: &str| {
             text.trim_end_matches(|c: char| !c.is_ascii_digit())
                 .parse()
@@ -53,14 +53,14 @@ const WHOLE: Version = Version {
 const OPTIONAL: [&str; 2] = ["VolumeAttributesClass", "FlowSchema"];
 
 /// The objects that a server takes, and what is left out of them.
-pub(in crate::kubectl) struct Fitted {
-    pub(in crate::kubectl) objects: Vec<Value>,
+pub(crate) struct Fitted {
+    pub(crate) objects: Vec<Value>,
     /// A line for each thing that is left out.
-    pub(in crate::kubectl) left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
 }
 
 /// Leaves out what the version does not know, and optional objects of a kind that is not served.
-pub(in crate::kubectl) fn fit(
+pub(crate) fn fit(
     objects: Vec<Value>,
     version: Version,
     is_served: impl Fn(&ObjectKey) -> bool,
@@ -104,7 +104,7 @@ pub(in crate::kubectl) fn fit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::manifests::base;
+    use crate::manifests::base;
 
     #[test]
     fn versions() {

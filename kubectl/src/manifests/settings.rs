@@ -9,11 +9,11 @@ use super::fields::{field, field_mut, merge};
 mod installed;
 mod pool;
 
-pub(in crate::kubectl) use installed::Installed;
-pub(in crate::kubectl) use pool::Pool;
+pub(crate) use installed::Installed;
+pub(crate) use pool::Pool;
 
 /// The annotation of the cluster's default StorageClass.
-pub(in crate::kubectl) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+pub(crate) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// The container of the DaemonSet, and its fields.
 const CONTAINER: &str = "spec.template.spec.containers.[name=hostloop]";
@@ -36,7 +36,7 @@ pub enum Class {
 
 impl Class {
     /// The name of its StorageClass.
-    pub(in crate::kubectl) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Class::Ext4 => "hostloop-ext4",
             Class::Xfs => "hostloop-xfs",
@@ -46,7 +46,7 @@ impl Class {
     }
 
     /// The class with this name.
-    pub(in crate::kubectl) fn named(name: &str) -> Option<Class> {
+    pub(crate) fn named(name: &str) -> Option<Class> {
         <Class as clap::ValueEnum>::value_variants()
             .iter()
             .copied()
@@ -56,32 +56,32 @@ impl Class {
 
 /// Which objects for snapshots are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::kubectl) struct Snapshots {
+pub(crate) struct Snapshots {
     /// A VolumeSnapshotClass.
-    pub(in crate::kubectl) class: bool,
+    pub(crate) class: bool,
     /// A VolumeGroupSnapshotClass.
-    pub(in crate::kubectl) group_class: bool,
+    pub(crate) group_class: bool,
     /// hostloop is the cluster's snapshot controller.
-    pub(in crate::kubectl) controller: bool,
+    pub(crate) controller: bool,
 }
 
 /// What a person can choose. The default is the base as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::kubectl) struct Settings {
-    pub(in crate::kubectl) kubelet_dir: Option<String>,
+pub(crate) struct Settings {
+    pub(crate) kubelet_dir: Option<String>,
     /// The base's pool if empty.
-    pub(in crate::kubectl) pools: Vec<Pool>,
-    pub(in crate::kubectl) attach: bool,
-    pub(in crate::kubectl) snapshots: Snapshots,
-    pub(in crate::kubectl) default_class: Option<Class>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) attach: bool,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) default_class: Option<Class>,
     /// The image of the base if `None`.
-    pub(in crate::kubectl) image: Option<String>,
+    pub(crate) image: Option<String>,
 }
 
 impl Settings {
     /// The objects in the order of their application: workloads last, so that they find their
     /// rights and policies. CustomResourceDefinitions are not among them.
-    pub(in crate::kubectl) fn objects(&self) -> Vec<Value> {
+    pub(crate) fn objects(&self) -> Vec<Value> {
         let mut objects = base();
         for (is_chosen, component) in [
             (self.snapshots.class, Component::SNAPSHOT_CLASS),
@@ -194,7 +194,7 @@ impl Settings {
     }
 }
 
-pub(in crate::kubectl) fn base_image() -> String {
+pub(crate) fn base_image() -> String {
     let mut objects = base();
     let image = field(daemon_set(&mut objects), &format!("{CONTAINER}.image")).cloned();
     image
@@ -203,7 +203,7 @@ pub(in crate::kubectl) fn base_image() -> String {
 }
 
 /// The pools of the base with these components.
-pub(in crate::kubectl) fn usual_pools(components: &[Component]) -> Vec<Pool> {
+pub(crate) fn usual_pools(components: &[Component]) -> Vec<Pool> {
     let mut objects = base();
     components
         .iter()
@@ -212,7 +212,7 @@ pub(in crate::kubectl) fn usual_pools(components: &[Component]) -> Vec<Pool> {
 }
 
 /// The repository of an image: its name without tag and digest.
-pub(in crate::kubectl) fn repository(image: &str) -> &str {
+pub(crate) fn repository(image: &str) -> &str {
     let name = image.split_once('@').map_or(image, |(name, _)| name);
     // A colon before a slash belongs to the host's port.
     match name.rsplit_once(':') {

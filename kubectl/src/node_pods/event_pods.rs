@@ -9,28 +9,28 @@ use tokio::time::timeout;
 
 use super::pool_flags::event_flags;
 use super::{DEADLINE, FlagError, NodeError, NodePod, read};
-use crate::kubectl::NAME_LABEL;
-use crate::kubectl::api::ApiError;
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::pod_logs::{self, CONTROLLER};
-use hostloop_events::serve::Request;
+use crate::NAME_LABEL;
+use crate::api::ApiError;
+use crate::cluster::Cluster;
+use crate::pod_logs::{self, CONTROLLER};
+use hostloop_report::events::Request;
 
 /// How long the end of a command may take.
 const END: Duration = Duration::from_secs(5);
 
 /// A pod with events.
 #[derive(Clone, Debug)]
-pub(in crate::kubectl) struct EventPod {
-    pub(in crate::kubectl) pod: NodePod,
+pub(crate) struct EventPod {
+    pub(crate) pod: NodePod,
     /// `node` or `controller`.
-    pub(in crate::kubectl) process: &'static str,
-    pub(in crate::kubectl) metrics_port: Option<i32>,
+    pub(crate) process: &'static str,
+    pub(crate) metrics_port: Option<i32>,
     /// Where the events are.
     flags: Result<Vec<String>, FlagError>,
 }
 
 /// Lists the pods with events: those of the nodes, and the controller's.
-pub(in crate::kubectl) async fn event_pods(cluster: &Cluster) -> Result<Vec<EventPod>, ApiError> {
+pub(crate) async fn event_pods(cluster: &Cluster) -> Result<Vec<EventPod>, ApiError> {
     let found = pod_logs::pods(cluster).await?;
     Ok(found.iter().filter_map(EventPod::of).collect())
 }
@@ -65,7 +65,7 @@ impl EventPod {
     }
 
     /// Runs `hostloop events` in the pod. It ends with its standard input.
-    pub(in crate::kubectl) async fn follow(
+    pub(crate) async fn follow(
         &self,
         cluster: &Cluster,
         request: &Request,
@@ -84,7 +84,7 @@ fn port(container: &Container) -> Option<i32> {
 }
 
 /// What a command printed that failed, or its status.
-pub(in crate::kubectl) async fn why_it_failed(mut process: AttachedProcess) -> String {
+pub(crate) async fn why_it_failed(mut process: AttachedProcess) -> String {
     let (status, stderr) = (process.take_status(), process.stderr());
     let ended = timeout(END, async {
         let printed = read(stderr).await.unwrap_or_default();

@@ -1,14 +1,14 @@
 //! The flags about pools of a node pod, read from its container's arguments.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use crate::cli::PoolArgs;
+use hostloop_report::flags::{EVENT_FLAGS, POOL_FLAGS};
 
 /// Why the flags can't be passed to another command in the container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::kubectl) enum FlagError {
+pub(crate) enum FlagError {
     /// The value of a variable is not in the pod's specification.
     #[error(
         "{flag} of the container contains {variable}, and the pod's specification has no value for it"
@@ -23,28 +23,17 @@ pub(in crate::kubectl) enum FlagError {
 
 /// The flags of a container that all commands about pools take, with the values of its variables.
 /// Variables such as `HOSTLOOP_POOL` need no flag: a command in the container has them too.
-pub(in crate::kubectl) fn pool_flags(
-    pod: &Pod,
-    container: &Container,
-) -> Result<Vec<String>, FlagError> {
-    flags(pod, container, &names())
+pub(crate) fn pool_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
+    flags(pod, container, &POOL_FLAGS)
 }
 
 /// The flags of a container that say where it serves its events, with the values of its variables.
 pub(super) fn event_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
-    flags(
-        pod,
-        container,
-        &["endpoint", "events-socket"].map(str::to_owned).into(),
-    )
+    flags(pod, container, &EVENT_FLAGS)
 }
 
 /// The flags of a container with these names, with the values of its variables.
-fn flags(
-    pod: &Pod,
-    container: &Container,
-    names: &BTreeSet<String>,
-) -> Result<Vec<String>, FlagError> {
+fn flags(pod: &Pod, container: &Container, names: &[&str]) -> Result<Vec<String>, FlagError> {
     let variables = variables(pod, container);
     let kept = select(words(container), names);
     kept.into_iter().map(|arg| whole(arg, &variables)).collect()
@@ -52,7 +41,7 @@ fn flags(
 
 /// All arguments of a container, with the values of its variables. A reference without a value
 /// stays as it is.
-pub(in crate::kubectl) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
+pub(crate) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
     let variables = variables(pod, container);
     words(container)
         .map(|arg| expand(arg, &variables).0)
@@ -69,30 +58,16 @@ fn words(container: &Container) -> impl Iterator<Item = &String> {
         .chain(container.args.iter().flatten())
 }
 
-/// The names of the flags about pools, without `--`.
-fn names() -> BTreeSet<String> {
-    use clap::Args;
-    let command = PoolArgs::augment_args(clap::Command::new("pools"));
-    command
-        .get_arguments()
-        .filter_map(|arg| arg.get_long())
-        .map(str::to_owned)
-        .collect()
-}
-
 /// The arguments that are flags of these names, and their values. Each of these flags takes a
 /// value. Of other flags, an argument that does not begin with `--` is the value.
-fn select<'a>(
-    mut args: impl Iterator<Item = &'a String>,
-    names: &BTreeSet<String>,
-) -> Vec<&'a String> {
+fn select<'a>(mut args: impl Iterator<Item = &'a String>, names: &[&str]) -> Vec<&'a String> {
     let mut kept = Vec::new();
     while let Some(arg) = args.next() {
         let Some(flag) = arg.strip_prefix("--") else {
             continue;
         };
         let name = flag.split('=').next().unwrap_or_default();
-        if !names.contains(name) {
+        if !names.contains(&name) {
             continue;
         }
         kept.push(arg);
@@ -277,15 +252,5 @@ mod tests {
     fn a_command_may_have_the_flags() {
         let container = json!({"name": "c", "command": ["/hostloop", "run", "--pool=a=/p"]});
         assert_eq!(flags(container), Ok(vec!["--pool=a=/p".to_owned()]));
-    }
-
-    #[test]
-    fn every_flag_about_pools_takes_a_value() {
-        use clap::Args;
-        let command = PoolArgs::augment_args(clap::Command::new("pools"));
-        for arg in command.get_arguments() {
-            assert!(arg.get_action().takes_values(), "{arg}");
-        }
-        assert!(names().contains("pool") && names().contains("statedir"));
     }
 }

@@ -2,7 +2,7 @@ use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, node_pod, read};
+use crate::test_objects::{cluster_of, node_pod, read};
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 

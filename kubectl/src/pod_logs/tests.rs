@@ -2,7 +2,7 @@ use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::test_objects::{self, cluster_of, has};
+use crate::test_objects::{self, cluster_of, has};
 
 const PODS_PATH: &str = "/api/v1/namespaces/hostloop/pods";
 

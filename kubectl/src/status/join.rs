@@ -4,28 +4,28 @@ use std::collections::BTreeMap;
 
 use super::judge::OnNode;
 use super::report::{ClusterReport, NodeRow, PoolRow, SnapshotRow, VolumeRow};
-use crate::inspect::status::report::{PoolReport, Report, SnapshotReport, VolumeReport};
-use crate::kubectl::node_pods::NodeReport;
-use crate::kubectl::volume_objects::Objects;
+use crate::node_pods::NodeReport;
+use crate::volume_objects::Objects;
+use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
 
 mod snapshots;
 mod volumes;
 
 /// The inputs of a report.
-pub(in crate::kubectl) struct Inputs<'a> {
+pub(crate) struct Inputs<'a> {
     /// What the API server has.
-    pub(in crate::kubectl) objects: &'a Objects,
+    pub(crate) objects: &'a Objects,
     /// What the nodes report.
-    pub(in crate::kubectl) nodes: &'a [NodeReport],
+    pub(crate) nodes: &'a [NodeReport],
     /// The driver's name.
-    pub(in crate::kubectl) driver: &'a str,
+    pub(crate) driver: &'a str,
     /// The namespace of the lists. `None` for all namespaces, and for volumes without a claim.
-    pub(in crate::kubectl) namespace: Option<&'a str>,
-    pub(in crate::kubectl) now_ns: u64,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) now_ns: u64,
 }
 
 /// Builds the report.
-pub(in crate::kubectl) fn join(inputs: &Inputs<'_>) -> ClusterReport {
+pub(crate) fn join(inputs: &Inputs<'_>) -> ClusterReport {
     let found = Found::of(inputs.nodes);
     let mut report = ClusterReport {
         nodes: inputs.nodes.iter().map(node_row).collect(),

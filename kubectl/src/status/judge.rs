@@ -1,15 +1,15 @@
 //! Decides how far a volume or a snapshot is, and why it does not go on. `status`, `describe` and
 //! `check` call the same things stuck.
 
-use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 
 use super::report::{State, Stuck};
-use crate::inspect::status::report::VolumeReport;
-use crate::kubectl::events::{self, Warning};
-use crate::kubectl::volume_objects::{bound_volume, created_ns, ns, phase};
+use crate::events::{self, Warning};
+use crate::volume_objects::{bound_volume, created_ns, ns, phase};
+use hostloop_report::status::VolumeReport;
 
 /// After this time without progress and without a warning, something is stuck.
 const PATIENCE_NS: u64 = 120_000_000_000;
@@ -327,10 +327,7 @@ fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
 }
 
 /// Why an attachment does not go on.
-pub(in crate::kubectl) fn attachment_stuck(
-    attachment: &VolumeAttachment,
-    now_ns: u64,
-) -> Option<Stuck> {
+pub(crate) fn attachment_stuck(attachment: &VolumeAttachment, now_ns: u64) -> Option<Stuck> {
     let status = attachment.status.as_ref();
     let node = &attachment.spec.node_name;
     let attached = status.is_some_and(|status| status.attached);

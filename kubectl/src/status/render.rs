@@ -4,30 +4,30 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
-use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
-use crate::inspect::render::humanize::{age, count};
-use crate::inspect::render::page::{Cell, Page};
-use crate::inspect::render::table::{long, numbers, words};
-use crate::inspect::status::columns::{self, io, or_dash, size};
-use crate::kubectl::output::{names, one_line};
+use crate::output::{names, one_line};
+use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
+use hostloop_terminal::columns::{self, io, or_dash, size};
+use hostloop_terminal::humanize::{age, count};
+use hostloop_terminal::page::{Cell, Page};
+use hostloop_terminal::table::{long, numbers, words};
 
 /// How the tables look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::kubectl) struct Look {
+pub(crate) struct Look {
     /// The terminal's width, if there is one.
-    pub(in crate::kubectl) width: Option<usize>,
+    pub(crate) width: Option<usize>,
     /// True for more columns.
-    pub(in crate::kubectl) wide: bool,
+    pub(crate) wide: bool,
     /// True if the objects are of several namespaces.
-    pub(in crate::kubectl) namespaces: bool,
+    pub(crate) namespaces: bool,
     /// True to leave out the pools.
-    pub(in crate::kubectl) only_objects: bool,
+    pub(crate) only_objects: bool,
     /// Now. Ages are relative to it.
-    pub(in crate::kubectl) now_ns: u64,
+    pub(crate) now_ns: u64,
 }
 
 /// Formats the report as lines.
-pub(in crate::kubectl) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
+pub(crate) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
     let mut page = Page::new(look.width, look.now_ns);
     stuck(report, look, &mut page);
     if !look.only_objects {
@@ -90,7 +90,7 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
 }
 
 /// Why something is stuck, and for how long.
-pub(in crate::kubectl) fn reason(stuck: &Stuck, now_ns: u64) -> String {
+pub(crate) fn reason(stuck: &Stuck, now_ns: u64) -> String {
     let since = stuck
         .since_ns
         .map(|since| format!(" ({} ago)", age(since, now_ns)));
@@ -259,7 +259,7 @@ fn unknown(report: &ClusterReport, page: &mut Page) {
 }
 
 /// What could not be read, if there is anything.
-pub(in crate::kubectl) fn not_known(notes: impl Iterator<Item = String>, page: &mut Page) {
+pub(crate) fn not_known(notes: impl Iterator<Item = String>, page: &mut Page) {
     let mut notes = notes
         .map(|note| format!("  {}", paint(WARNING, &one_line(&note))))
         .peekable();

@@ -3,42 +3,42 @@
 
 use serde::Serialize;
 
-use crate::inspect::status::report::PoolReport;
+use hostloop_report::status::PoolReport;
 
 /// The whole output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(in crate::kubectl) struct ClusterReport {
+pub(crate) struct ClusterReport {
     /// The node pods, by node.
-    pub(in crate::kubectl) nodes: Vec<NodeRow>,
+    pub(crate) nodes: Vec<NodeRow>,
     /// The pools, by node.
-    pub(in crate::kubectl) pools: Vec<PoolRow>,
+    pub(crate) pools: Vec<PoolRow>,
     /// The volumes: first what is stuck, then by namespace and claim.
-    pub(in crate::kubectl) volumes: Vec<VolumeRow>,
+    pub(crate) volumes: Vec<VolumeRow>,
     /// The snapshots: first what is stuck, then by namespace and name.
-    pub(in crate::kubectl) snapshots: Vec<SnapshotRow>,
+    pub(crate) snapshots: Vec<SnapshotRow>,
     /// What is unknown, and which right would show it; a sentence each.
-    pub(in crate::kubectl) missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
 }
 
 /// A node pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(in crate::kubectl) struct NodeRow {
-    pub(in crate::kubectl) node: String,
+pub(crate) struct NodeRow {
+    pub(crate) node: String,
     /// The pod of the DaemonSet.
-    pub(in crate::kubectl) pod: String,
+    pub(crate) pod: String,
     /// Why the node does not report.
-    pub(in crate::kubectl) problem: Option<String>,
+    pub(crate) problem: Option<String>,
     /// Number of things without an owner on the node; `hostloop fsck` explains them.
-    pub(in crate::kubectl) orphans: usize,
+    pub(crate) orphans: usize,
 }
 
 /// A pool of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(in crate::kubectl) struct PoolRow {
-    pub(in crate::kubectl) node: String,
+pub(crate) struct PoolRow {
+    pub(crate) node: String,
     /// What the node reports. The driver's process ID is not visible from here.
     #[serde(flatten)]
-    pub(in crate::kubectl) pool: PoolReport,
+    pub(crate) pool: PoolReport,
 }
 
 impl AsRef<PoolReport> for PoolRow {
@@ -50,7 +50,7 @@ impl AsRef<PoolReport> for PoolRow {
 /// How far a volume is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::kubectl) enum State {
+pub(crate) enum State {
     /// The claim has no volume yet.
     #[default]
     Pending,
@@ -74,7 +74,7 @@ pub(in crate::kubectl) enum State {
 
 impl State {
     /// The state as kubectl would write it.
-    pub(in crate::kubectl) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             State::Pending => "Pending",
             State::Bound => "Bound",
@@ -91,55 +91,55 @@ impl State {
 
 /// Why something does not go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(in crate::kubectl) struct Stuck {
+pub(crate) struct Stuck {
     /// The reason in words: mostly the last warning.
-    pub(in crate::kubectl) why: String,
+    pub(crate) why: String,
     /// The time of that warning, or since when nothing happens.
-    pub(in crate::kubectl) since_ns: Option<u64>,
+    pub(crate) since_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(in crate::kubectl) struct VolumeRow {
+pub(crate) struct VolumeRow {
     /// The claim's or the pod's namespace.
-    pub(in crate::kubectl) namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// The claim. An inline volume has none.
-    pub(in crate::kubectl) claim: Option<String>,
+    pub(crate) claim: Option<String>,
     /// The volume's name in its pod, for an inline volume.
-    pub(in crate::kubectl) inline: Option<String>,
-    pub(in crate::kubectl) state: State,
+    pub(crate) inline: Option<String>,
+    pub(crate) state: State,
     /// Why the volume is stuck.
-    pub(in crate::kubectl) stuck: Option<Stuck>,
+    pub(crate) stuck: Option<Stuck>,
     /// What explains the state of a volume that is not stuck.
-    pub(in crate::kubectl) note: Option<String>,
-    pub(in crate::kubectl) node: Option<String>,
+    pub(crate) note: Option<String>,
+    pub(crate) node: Option<String>,
     /// The pool on the node.
-    pub(in crate::kubectl) pool: Option<String>,
-    pub(in crate::kubectl) size_bytes: Option<u64>,
+    pub(crate) pool: Option<String>,
+    pub(crate) size_bytes: Option<u64>,
     /// Bytes allocated on disk.
-    pub(in crate::kubectl) used_bytes: Option<u64>,
+    pub(crate) used_bytes: Option<u64>,
     /// The filesystem, or `raw`.
-    pub(in crate::kubectl) filesystem: Option<String>,
+    pub(crate) filesystem: Option<String>,
     /// The loop devices.
-    pub(in crate::kubectl) loops: Vec<String>,
+    pub(crate) loops: Vec<String>,
     /// Whether direct I/O is active.
-    pub(in crate::kubectl) direct_io: Option<bool>,
+    pub(crate) direct_io: Option<bool>,
     /// The pods that use it.
-    pub(in crate::kubectl) pods: Vec<String>,
+    pub(crate) pods: Vec<String>,
     /// The PersistentVolume.
-    pub(in crate::kubectl) volume: Option<String>,
+    pub(crate) volume: Option<String>,
     /// The volume's ID.
-    pub(in crate::kubectl) handle: Option<String>,
+    pub(crate) handle: Option<String>,
     /// The storage class.
-    pub(in crate::kubectl) class: Option<String>,
+    pub(crate) class: Option<String>,
     /// The snapshot or claim that is the content's source.
-    pub(in crate::kubectl) source: Option<String>,
+    pub(crate) source: Option<String>,
     /// When the claim or the volume was created.
-    pub(in crate::kubectl) created_ns: u64,
+    pub(crate) created_ns: u64,
 }
 
 impl VolumeRow {
     /// An inline volume as `pod/NAME/VOLUME`; kubelet's handle if the pod is unknown.
-    pub(in crate::kubectl) fn inline_name(&self) -> Option<String> {
+    pub(crate) fn inline_name(&self) -> Option<String> {
         let inline = self.inline.as_ref()?;
         Some(match self.pods.first() {
             Some(pod) => format!("pod/{pod}/{inline}"),
@@ -149,29 +149,29 @@ impl VolumeRow {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(in crate::kubectl) struct SnapshotRow {
-    pub(in crate::kubectl) namespace: Option<String>,
+pub(crate) struct SnapshotRow {
+    pub(crate) namespace: Option<String>,
     /// The VolumeSnapshot.
-    pub(in crate::kubectl) name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Whether volumes can be restored from it; null if unknown.
-    pub(in crate::kubectl) ready: Option<bool>,
+    pub(crate) ready: Option<bool>,
     /// Why the snapshot is stuck.
-    pub(in crate::kubectl) stuck: Option<Stuck>,
+    pub(crate) stuck: Option<Stuck>,
     /// The claim, or else the volume's ID.
-    pub(in crate::kubectl) source: Option<String>,
-    pub(in crate::kubectl) node: Option<String>,
+    pub(crate) source: Option<String>,
+    pub(crate) node: Option<String>,
     /// The pool on the node.
-    pub(in crate::kubectl) pool: Option<String>,
+    pub(crate) pool: Option<String>,
     /// The minimum size of a restored volume.
-    pub(in crate::kubectl) size_bytes: Option<u64>,
+    pub(crate) size_bytes: Option<u64>,
     /// Bytes allocated on disk, including blocks shared with others.
-    pub(in crate::kubectl) used_bytes: Option<u64>,
+    pub(crate) used_bytes: Option<u64>,
     /// The VolumeSnapshotContent.
-    pub(in crate::kubectl) content: Option<String>,
+    pub(crate) content: Option<String>,
     /// The snapshot's ID.
-    pub(in crate::kubectl) handle: Option<String>,
+    pub(crate) handle: Option<String>,
     /// The group snapshot.
-    pub(in crate::kubectl) group: Option<String>,
+    pub(crate) group: Option<String>,
     /// When the snapshot was taken or asked for.
-    pub(in crate::kubectl) created_ns: u64,
+    pub(crate) created_ns: u64,
 }

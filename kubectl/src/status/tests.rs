@@ -2,7 +2,7 @@ use hostloop_fake_api::FakeApi;
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, node_pod, plain};
+use crate::test_objects::{cluster_of, node_pod, plain};
 
 const NS: &str = "/api/v1/namespaces/demo";
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";

@@ -11,10 +11,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 
 use super::report::ClusterReport;
 use super::{Args, Error, report};
-use crate::inspect::render::terminal;
-use crate::kubectl::api::Namespaced;
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::output;
+use crate::api::Namespaced;
+use crate::cluster::Cluster;
+use crate::output;
+use hostloop_terminal::terminal;
 
 /// The least time between two looks.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -108,7 +108,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::output::Format;
+    use crate::output::Format;
 
     #[test]
     fn only_what_differs_is_printed() {

@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::inspect::status::{ImageMap, Report};
-use crate::kernel::extents::Mapped;
+use hostloop_report::image_map::ImageMap;
+use hostloop_report::image_map::Mapped;
+use hostloop_report::status::Report;
 
 #[cfg(test)]
 mod tests;

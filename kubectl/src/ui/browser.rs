@@ -4,7 +4,8 @@ use std::io;
 use std::process::{Command, Stdio};
 
 use super::keys::{Key, Notice};
-use crate::inspect::render::terminal;
+use crate::platform::BROWSER;
+use hostloop_terminal::terminal;
 
 /// Where the page is for one browser.
 pub(super) struct Address {
@@ -116,14 +117,11 @@ pub(super) fn say(port: u16, notice: &Notice) -> io::Result<()> {
 
 /// Starts the program of the system that opens addresses. It does not wait for the program.
 fn started(address: &str) -> bool {
-    let program = if cfg!(target_os = "macos") {
-        "open"
-    } else {
-        "xdg-open"
-    };
+    let (program, arguments) = BROWSER;
     #[expect(clippy::disallowed_methods, reason = "a person's browser")]
     let mut command = Command::new(program);
     command
+        .args(arguments)
         .arg(address)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use hostloop_events::now;
+use hostloop_report::clock::now_us as now;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::kernel::extents::Mapped;
+use hostloop_report::image_map::Mapped;
 
 /// The format of the stream, in its first message.
 const STREAM: &str = "hostloop.ui/v1";

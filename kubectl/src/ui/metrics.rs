@@ -10,9 +10,9 @@ use tokio::time::{sleep, timeout};
 use super::Out;
 use super::message::{Message, Source};
 use super::pods::{self, Pods};
-use crate::kubectl::api::{AT_ONCE, ApiError, Call};
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods::EventPod;
+use crate::api::{AT_ONCE, ApiError, Call};
+use crate::cluster::Cluster;
+use crate::node_pods::EventPod;
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -6,8 +6,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::Out;
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods::{self, EventPod};
+use crate::cluster::Cluster;
+use crate::node_pods::{self, EventPod};
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_secs(3);

@@ -4,7 +4,6 @@
 //! Maps are only read while there is a page or a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -12,14 +11,13 @@ use tokio::time::sleep;
 
 use super::Out;
 use super::block_maps::{BlockMaps, Image};
+use super::local_pools::LocalPools;
 use super::message::Message;
 use super::pods::{self, Pods};
-use crate::inspect::inventory::Survey;
-use crate::inspect::status::{ImageMap, Report, image_maps};
-use crate::kernel::linux::Linux;
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods::{self, EventPod, NodePod};
-use crate::storage::PoolSpec;
+use crate::cluster::Cluster;
+use crate::node_pods::{self, EventPod, NodePod};
+use hostloop_report::image_map::ImageMap;
+use hostloop_report::status::Report;
 
 /// The pauses between two looks. A report costs a node some milliseconds for each volume.
 struct Pause {
@@ -40,13 +38,6 @@ const OF_MACHINE: Pause = Pause {
 };
 /// The longest pause between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
-/// The pools of this machine, for a driver without a cluster.
-#[derive(Clone, Debug)]
-pub(super) struct LocalPools {
-    pub(super) specs: Vec<PoolSpec>,
-    pub(super) state_dir: PathBuf,
-}
 
 /// Where reports come from.
 pub(super) enum Nodes {
@@ -202,29 +193,21 @@ async fn of_cluster(
 async fn of_machine(pools: &LocalPools, out: &Out, known: &mut Known) -> Duration {
     const ABOUT: &str = "the report of this machine";
     let started = Instant::now();
-    let surveyed = {
-        let pools = pools.clone();
-        tokio::task::spawn_blocking(move || {
-            Survey::take(&pools.specs, &pools.state_dir, &Linux::new()).map(|s| Report::of(&s))
-        })
-    };
+    let report = pools.report().await;
     // The driver's events name the node. Until they do, and without a driver, it has no name.
     let node = out.node.get().cloned().unwrap_or_default();
-    match surveyed.await {
-        Ok(Ok(report)) => {
+    match report {
+        Ok(report) => {
             out.problems.solved(ABOUT);
             known.report(out, &node, &report);
         }
-        Ok(Err(error)) => out.problems.found(ABOUT, &error.to_string()),
-        Err(panicked) => out.problems.found(ABOUT, &panicked.to_string()),
+        Err(error) => out.problems.found(ABOUT, &error.to_string()),
     }
     let took = started.elapsed();
     known.maps.keep(&BTreeSet::from([node.as_str()]));
     let ids = known.maps.due(&node);
     if out.is_watched() && !ids.is_empty() {
-        let (pools, asked) = (pools.clone(), ids.clone());
-        let read = move || image_maps(&pools.specs, &pools.state_dir, &asked);
-        let maps = tokio::task::spawn_blocking(read).await;
+        let maps = pools.image_maps(&ids).await;
         known.answered(out, &node, &ids, maps.map_err(|error| error.to_string()));
     }
     took

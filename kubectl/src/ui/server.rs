@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use futures::stream::{self, Stream};
-use hostloop_controllers::http_server::Lasting;
+use hostloop_http_server::Lasting;
 
 use super::keys::{Keys, Refused};
 use super::{Out, Viewer};

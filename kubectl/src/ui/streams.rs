@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hostloop_events::read::{self, Said, Stream};
-use hostloop_events::serve::{Header, Request};
+use hostloop_report::events::{self, Header, Request, Said, Stream};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -15,9 +14,10 @@ use tokio::time::{sleep, timeout};
 use super::Out;
 use super::message::{Message, Source};
 use super::pods::Pods;
-use crate::kubectl::api::ApiError;
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods::{self, EventPod};
+use crate::api::ApiError;
+use crate::cluster::Cluster;
+use crate::node_pods::{self, EventPod};
+use crate::platform;
 
 /// The pause before a stream that ended is opened again.
 const PAUSE: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
-    Read(#[from] read::Error),
+    Read(#[from] events::Error),
     #[error(transparent)]
     Pod(#[from] node_pods::NodeError),
     #[error("the stream ended without an event: {0}")]
@@ -114,7 +114,12 @@ pub(super) async fn of_socket(socket: PathBuf, out: Out) {
 }
 
 async fn follow_socket(socket: &Path, follower: &mut Follower, about: &str) -> Result<(), Error> {
-    let mut stream = Stream::open(socket, &follower.request()).await?;
+    let connected = platform::connect(socket).await;
+    let (reader, writer) = connected.map_err(|source| events::Error::Connect {
+        path: socket.to_owned(),
+        source,
+    })?;
+    let mut stream = Stream::begin(reader, writer, &follower.request()).await?;
     follower.out.problems.solved(about);
     follower.begin(&stream.header);
     while let Some(said) = timeout(SILENCE, stream.next())
@@ -223,13 +228,13 @@ async fn follow_pod(
         let line = timeout(SILENCE, lines.next_line())
             .await
             .map_err(|_| Error::Silent)?;
-        let Some(line) = line.map_err(read::Error::Broken)? else {
+        let Some(line) = line.map_err(events::Error::Broken)? else {
             break;
         };
         match began {
-            true => follower.take(&read::said(&line)?),
+            true => follower.take(&events::said(&line)?),
             false => {
-                follower.begin(&read::header(&line)?);
+                follower.begin(&events::header(&line)?);
                 follower.out.problems.solved(about);
                 began = true;
             }

@@ -5,8 +5,8 @@ use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, node_pod};
-use crate::testkit::PATIENCE;
+use crate::test_objects::PATIENCE;
+use crate::test_objects::{cluster_of, node_pod};
 
 /// The messages until one contains a word.
 async fn until(out: &Out, word: &str) -> Vec<Value> {

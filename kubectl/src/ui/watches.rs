@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::Out;
 use super::kinds::{Kind, Names, Scope};
-use crate::kubectl::api::{ApiError, Call, Readable, resource};
-use crate::kubectl::cluster::Cluster;
-use crate::kubectl::volume_objects::title;
+use crate::api::{ApiError, Call, Readable, resource};
+use crate::cluster::Cluster;
+use crate::volume_objects::title;
 
 /// The pause before a kind that is missing or forbidden is tried again.
 const RETRY: Duration = Duration::from_secs(60);
@@ -201,8 +201,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::test_objects::cluster_of;
-    use crate::kubectl::ui::history::History;
+    use crate::test_objects::cluster_of;
+    use crate::ui::history::History;
 
     /// The operations, keys and texts of the messages.
     fn messages(history: &History) -> Vec<String> {
@@ -232,7 +232,7 @@ mod tests {
         let mut watch = Watch::new(
             &cluster_of(&FakeApi::default()),
             // Every node concerns hostloop.
-            *crate::kubectl::ui::kinds::KINDS
+            *crate::ui::kinds::KINDS
                 .iter()
                 .find(|kind| kind.kind == "Node")
                 .unwrap(),

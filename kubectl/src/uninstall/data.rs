@@ -1,7 +1,7 @@
 //! What hostloop leaves on the nodes.
 
-use crate::kubectl::distribution::KUBELET_DIR;
-use crate::kubectl::manifests::{Installed, Pool};
+use crate::distribution::KUBELET_DIR;
+use crate::manifests::{Installed, Pool};
 
 /// A line for each thing on a node, with the command that removes it. `installed` is `None` if the
 /// DaemonSet is gone; then the lines have the default directories.
@@ -46,7 +46,7 @@ fn pool_line(name: &str, path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::test_objects::has;
+    use crate::test_objects::has;
 
     #[test]
     fn each_thing_has_its_command() {

@@ -5,11 +5,11 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{Error, NAMED};
-use crate::inspect::render::humanize::count;
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{ApiError, Objects};
-use crate::kubectl::manifests::ObjectKey;
-use crate::kubectl::volume_objects::{handle, inline_volumes, title};
+use crate::Cluster;
+use crate::api::{ApiError, Objects};
+use crate::manifests::ObjectKey;
+use crate::volume_objects::{handle, inline_volumes, title};
+use hostloop_terminal::humanize::count;
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
@@ -117,7 +117,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::test_objects::read;
+    use crate::test_objects::read;
 
     #[test]
     fn volumes_of_the_driver_are_named_with_their_claims() {

@@ -9,9 +9,9 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::Error;
-use crate::kubectl::api::{ApiError, Objects};
-use crate::kubectl::manifests::{self, ObjectKey, Settings, Snapshots};
-use crate::kubectl::{Cluster, NAME_LABEL};
+use crate::api::{ApiError, Objects};
+use crate::manifests::{self, ObjectKey, Settings, Snapshots};
+use crate::{Cluster, NAME_LABEL};
 
 /// The kinds of everything that `install` may apply, and the namespaces of it.
 fn kinds() -> (BTreeSet<(String, String)>, BTreeSet<String>) {

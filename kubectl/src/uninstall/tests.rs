@@ -2,8 +2,8 @@ use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::manifests::{Settings, Snapshots, crds};
-use crate::kubectl::test_objects::{cluster_of, writes};
+use crate::manifests::{Settings, Snapshots, crds};
+use crate::test_objects::{cluster_of, writes};
 
 const YES: Args = Args {
     data: false,

@@ -2,7 +2,7 @@ use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, read};
+use crate::test_objects::{cluster_of, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
 

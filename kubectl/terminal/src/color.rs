@@ -2,8 +2,9 @@
 //! `NO_COLOR` is set.
 
 use anstyle::{AnsiColor, Style};
+use hostloop_report::problem::Severity;
 
-use super::terminal::control;
+use crate::terminal::control;
 
 /// A heading.
 pub const TITLE: Style = Style::new().bold();
@@ -14,6 +15,15 @@ pub const GOOD: Style = AnsiColor::Green.on_default();
 pub const WARNING: Style = AnsiColor::Yellow.on_default();
 /// An error.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// The style of a problem's severity.
+pub fn severity(severity: Severity) -> Style {
+    match severity {
+        Severity::Note => QUIET,
+        Severity::Warning => WARNING,
+        Severity::Error => BAD,
+    }
+}
 
 /// Puts a text in a style.
 pub fn paint(style: Style, text: &str) -> String {

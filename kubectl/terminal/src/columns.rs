@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::report::{LoopReport, MountReport, PoolReport};
-use crate::inspect::render::humanize::bytes;
-use crate::inspect::render::page::Cell;
-use crate::inspect::render::table::{long, numbers, words};
+use crate::humanize::bytes;
+use crate::page::Cell;
+use crate::table::{long, numbers, words};
+use hostloop_report::status::{LoopReport, MountReport, PoolReport};
 
 /// The columns of a pool.
-pub(crate) fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
+pub fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
     [
         (words("NAME"), |row, _| row.as_ref().name.clone()),
         (words("KIND"), |row, _| row.as_ref().kind.to_string()),
@@ -34,14 +34,8 @@ pub(crate) fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
     ]
 }
 
-impl AsRef<PoolReport> for PoolReport {
-    fn as_ref(&self) -> &PoolReport {
-        self
-    }
-}
-
 /// The columns of a loop device.
-pub(crate) const LOOP: [Cell<LoopReport>; 7] = [
+pub const LOOP: [Cell<LoopReport>; 7] = [
     (words("DEVICE"), |l, _| l.device.display().to_string()),
     (numbers("SIZE"), |l, _| bytes(l.size_bytes)),
     (numbers("BLOCK"), |l, _| l.block_size.to_string()),
@@ -52,7 +46,7 @@ pub(crate) const LOOP: [Cell<LoopReport>; 7] = [
 ];
 
 /// The columns of a mount.
-pub(crate) const MOUNT: [Cell<MountReport>; 5] = [
+pub const MOUNT: [Cell<MountReport>; 5] = [
     (words("DEVICE"), |m, _| m.device.display().to_string()),
     (words("FS"), |m, _| {
         if m.kind == "device" {
@@ -80,7 +74,7 @@ fn pool_state(pool: &PoolReport) -> String {
 }
 
 /// The names of loop devices without their folder.
-pub(crate) fn loops<P: AsRef<Path>>(devices: &[P]) -> String {
+pub fn loops<P: AsRef<Path>>(devices: &[P]) -> String {
     let names = devices
         .iter()
         .map(|device| device.as_ref().display().to_string());
@@ -91,7 +85,7 @@ pub(crate) fn loops<P: AsRef<Path>>(devices: &[P]) -> String {
 }
 
 /// How a loop device reads and writes its file.
-pub(crate) fn io(direct: bool) -> String {
+pub fn io(direct: bool) -> String {
     if direct { "direct" } else { "buffered" }.to_owned()
 }
 
@@ -100,16 +94,16 @@ fn mode(read_only: bool) -> String {
 }
 
 /// The answer to a question.
-pub(crate) fn yes_no(yes: bool) -> String {
+pub fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.to_owned()
 }
 
-pub(crate) fn or_dash(text: Option<String>) -> String {
+pub fn or_dash(text: Option<String>) -> String {
     text.filter(|t| !t.is_empty())
         .unwrap_or_else(|| "-".to_owned())
 }
 
 /// A size for people, or a dash.
-pub(crate) fn size(n: Option<u64>) -> String {
+pub fn size(n: Option<u64>) -> String {
     or_dash(n.map(bytes))
 }

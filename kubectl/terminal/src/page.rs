@@ -2,23 +2,23 @@
 
 use anstyle::Style;
 
-use super::color::{QUIET, TITLE, paint};
-use super::table::{Column, lines};
+use crate::color::{QUIET, TITLE, paint};
+use crate::table::{Column, lines};
 
 /// A column, and the text that a row has in it. The number is the time now.
-pub(crate) type Cell<Row> = (Column, fn(&Row, u64) -> String);
+pub type Cell<Row> = (Column, fn(&Row, u64) -> String);
 
 /// The lines of a page so far.
-pub(crate) struct Page {
+pub struct Page {
     /// The lines, with styles.
-    pub(crate) lines: Vec<String>,
+    pub lines: Vec<String>,
     width: Option<usize>,
     now_ns: u64,
 }
 
 impl Page {
     /// An empty page. `width` is the terminal's, if there is one. Ages are relative to `now_ns`.
-    pub(crate) fn new(width: Option<usize>, now_ns: u64) -> Page {
+    pub fn new(width: Option<usize>, now_ns: u64) -> Page {
         Page {
             lines: Vec::new(),
             width,
@@ -27,7 +27,7 @@ impl Page {
     }
 
     /// Adds a table under its heading, or nothing if there are no rows.
-    pub(crate) fn table<'r, Row: 'r>(
+    pub fn table<'r, Row: 'r>(
         &mut self,
         heading: &str,
         cells: &[Cell<Row>],
@@ -37,7 +37,7 @@ impl Page {
     }
 
     /// Adds a table, with a style for each row.
-    pub(crate) fn painted_table<'r, Row: 'r>(
+    pub fn painted_table<'r, Row: 'r>(
         &mut self,
         heading: &str,
         cells: &[Cell<Row>],
@@ -66,7 +66,7 @@ impl Page {
     }
 
     /// Adds a heading, with an empty line before it.
-    pub(crate) fn heading(&mut self, heading: &str) {
+    pub fn heading(&mut self, heading: &str) {
         if !self.lines.is_empty() {
             self.lines.push(String::new());
         }

@@ -1,6 +1,6 @@
 //! A table of text in columns, fitted to a width.
 
-use super::terminal::escaped;
+use crate::terminal::escaped;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Column {

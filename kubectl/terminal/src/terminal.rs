@@ -22,12 +22,12 @@ static BEGIN: LazyLock<String> = LazyLock::new(|| format!("\u{1}{}", Uuid::new_v
 const END: char = '\u{2}';
 
 /// Marks a sequence for the terminal.
-pub(crate) fn control(sequence: &str) -> String {
+pub fn control(sequence: &str) -> String {
     format!("{}{sequence}{END}", *BEGIN)
 }
 
 /// Marks a document of several lines, such as YAML, which is printed whole.
-pub(crate) fn document(text: &str) -> String {
+pub fn document(text: &str) -> String {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(escaped).collect();
     control(&lines.join("\n"))
 }
@@ -51,7 +51,7 @@ pub fn error(text: &str) {
 }
 
 /// Prints the beginning of a line, without its end.
-pub(crate) fn begin_line(to_error: bool, text: &str) -> io::Result<()> {
+pub fn begin_line(to_error: bool, text: &str) -> io::Result<()> {
     if to_error {
         begin_line_to(anstream::stderr().lock(), text)
     } else {
@@ -72,38 +72,38 @@ fn print_to(mut out: impl Write, lines: &[impl AsRef<str>]) -> io::Result<()> {
 }
 
 /// Marks JSON, which is printed whole.
-pub(crate) fn json(text: &str) -> String {
+pub fn json(text: &str) -> String {
     document(&escaped_json(text))
 }
 
 /// Prints a value as indented JSON to standard output.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
+pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(&[json(&serde_json::to_string_pretty(value)?)])
 }
 
 /// Prints a value as JSON on one line to standard output.
-pub(crate) fn print_json_line(value: &impl serde::Serialize) -> io::Result<()> {
+pub fn print_json_line(value: &impl serde::Serialize) -> io::Result<()> {
     print(&[json(&serde_json::to_string(value)?)])
 }
 
 /// True if standard output is a terminal.
-pub(crate) fn is_terminal() -> bool {
+pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
 /// True if standard error is a terminal.
-pub(crate) fn is_error_terminal() -> bool {
+pub fn is_error_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
 /// Number of columns if standard output is a terminal.
-pub(crate) fn width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    (size.ws_col > 0).then(|| usize::from(size.ws_col))
+pub fn width() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
+    Some(usize::from(width.0))
 }
 
 /// What is printed of a line: its marks as they are, and the rest escaped.
-pub(crate) fn printed(line: &str) -> String {
+pub fn printed(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut pieces = line.split(BEGIN.as_str());
     let mut left = LONGEST;
@@ -134,7 +134,7 @@ pub fn plain(line: &str) -> String {
 }
 
 /// The text with an escape in place of each character that could control a terminal or deceive.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
@@ -150,7 +150,7 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
 }
 
 /// JSON with the escapes of JSON in place of such characters. JSON itself only escapes some.
-pub(crate) fn escaped_json(json: &str) -> Cow<'_, str> {
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
     if !json.contains(|c| is_harmful(c) && c != '\n') {
         return Cow::Borrowed(json);
     }
@@ -190,7 +190,7 @@ fn is_harmful(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::render::color::{BAD, paint};
+    use crate::color::{BAD, paint};
 
     #[test]
     fn text_does_not_control_the_terminal() {

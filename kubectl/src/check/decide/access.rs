@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::unknown;
-use crate::kubectl::check::facts::{Facts, Right};
-use crate::kubectl::check::line::{Line, names};
+use crate::check::facts::{Facts, Right};
+use crate::check::line::{Line, names};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let mut accounts: BTreeMap<&str, Vec<&Right>> = BTreeMap::new();
@@ -39,9 +39,9 @@ fn line(account: &str, rights: &[&Right]) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, marks};
-    use crate::kubectl::check::facts::{Fact, Unknown};
-    use crate::kubectl::check::line::Mark::*;
+    use crate::check::decide::testing::{good, marks};
+    use crate::check::facts::{Fact, Unknown};
+    use crate::check::line::Mark::*;
 
     fn right(account: &str, what: &str, allowed: Fact<bool>) -> Right {
         Right {

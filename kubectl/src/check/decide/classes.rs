@@ -4,9 +4,9 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::known;
-use crate::kubectl::check::facts::Facts;
-use crate::kubectl::check::line::{Line, names};
-use crate::kubectl::manifests::DEFAULT_CLASS;
+use crate::check::facts::Facts;
+use crate::check::line::{Line, names};
+use crate::manifests::DEFAULT_CLASS;
 
 /// An older name of [`DEFAULT_CLASS`]. Kubernetes still reads it.
 const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
@@ -35,7 +35,7 @@ fn list(classes: &[&StorageClass]) -> String {
 }
 
 /// True if claims without a class get this one.
-pub(in crate::kubectl::check) fn is_default(class: &StorageClass) -> bool {
+pub(in crate::check) fn is_default(class: &StorageClass) -> bool {
     let annotations = class.annotations();
     [DEFAULT_CLASS, DEFAULT_CLASS_BETA]
         .iter()
@@ -43,7 +43,7 @@ pub(in crate::kubectl::check) fn is_default(class: &StorageClass) -> bool {
 }
 
 /// True if a claim gets a volume before it has a pod.
-pub(in crate::kubectl::check) fn is_immediate(class: &StorageClass) -> bool {
+pub(in crate::check) fn is_immediate(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer")
 }
 
@@ -100,8 +100,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, marks, object};
-    use crate::kubectl::check::line::Mark::{self, *};
+    use crate::check::decide::testing::{good, marks, object};
+    use crate::check::line::Mark::{self, *};
 
     fn class(name: &str, ours: bool, default: &str, mode: &str) -> StorageClass {
         object(json!({

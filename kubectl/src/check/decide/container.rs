@@ -3,11 +3,11 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
-use crate::kubectl::node_pods::arguments;
-use crate::kubectl::volume_objects::title;
+use crate::node_pods::arguments;
+use crate::volume_objects::title;
 
 /// The container in which the driver runs.
-pub(in crate::kubectl::check) fn driver_container(spec: &PodSpec) -> Option<&Container> {
+pub(in crate::check) fn driver_container(spec: &PodSpec) -> Option<&Container> {
     spec.containers
         .iter()
         .find(|c| runs_driver(c))
@@ -21,7 +21,7 @@ pub(super) fn runs_driver(container: &Container) -> bool {
 
 /// The value of a flag: from the arguments, or from its environment variable. A flag without a
 /// value is `true`.
-pub(in crate::kubectl::check) fn flag(container: &Container, name: &str) -> Option<String> {
+pub(in crate::check) fn flag(container: &Container, name: &str) -> Option<String> {
     // A pod template has no values for the fields of a pod.
     let given = arguments(&Pod::default(), container)
         .into_iter()
@@ -46,7 +46,7 @@ pub(in crate::kubectl::check) fn flag(container: &Container, name: &str) -> Opti
 }
 
 /// The Deployments that run a snapshot controller, as `namespace/name`.
-pub(in crate::kubectl::check) fn snapshot_controllers(deployments: &[Deployment]) -> Vec<String> {
+pub(in crate::check) fn snapshot_controllers(deployments: &[Deployment]) -> Vec<String> {
     let runs = |d: &&Deployment| {
         let spec = d.spec.as_ref();
         let wanted = spec.and_then(|s| s.replicas).unwrap_or(1) > 0;
@@ -80,7 +80,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::check::decide::testing::object;
+    use crate::check::decide::testing::object;
 
     fn container(args: &[&str]) -> Container {
         object(json!({

@@ -3,8 +3,8 @@
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 
 use super::{Part, driver_container, flag, join, known};
-use crate::kubectl::check::facts::Facts;
-use crate::kubectl::check::line::Line;
+use crate::check::facts::Facts;
+use crate::check::line::Line;
 
 const APPLY: &str = "Run `kubectl hostloop install` again, which applies the object.";
 
@@ -121,8 +121,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, marks, object};
-    use crate::kubectl::check::line::Mark::{self, *};
+    use crate::check::decide::testing::{good, marks, object};
+    use crate::check::line::Mark::{self, *};
 
     fn spec(changes: Value) -> CSIDriverSpec {
         let mut spec = json!({

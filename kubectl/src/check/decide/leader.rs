@@ -4,8 +4,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 
 use super::known;
-use crate::kubectl::check::facts::Facts;
-use crate::kubectl::check::line::Line;
+use crate::check::facts::Facts;
+use crate::check::line::Line;
 
 /// Clocks of leader, API server and this machine may differ by some seconds.
 const CLOCKS: i64 = 10;
@@ -61,8 +61,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, marks, object};
-    use crate::kubectl::check::line::Mark::*;
+    use crate::check::decide::testing::{good, marks, object};
+    use crate::check::line::Mark::*;
 
     #[rstest]
     #[case::held(json!({"holderIdentity": "a", "leaseDurationSeconds": 15,

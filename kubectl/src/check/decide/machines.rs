@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::unknown;
-use crate::inspect::probe::MachineReport;
-use crate::kubectl::check::facts::{ClockOffset, Facts, Machine, Unknown};
-use crate::kubectl::check::line::{Line, names};
+use crate::check::facts::{ClockOffset, Facts, Machine, Unknown};
+use crate::check::line::{Line, names};
+use hostloop_report::machine::MachineReport;
 
 /// From this difference on, times in records and conditions mislead.
 const CLOCK_WARNING: u64 = 5;
@@ -202,10 +202,10 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::inspect::inventory::LeftoverLoop;
-    use crate::inspect::probe::FilesystemReport;
-    use crate::kubectl::check::decide::testing::{good, machine, marks};
-    use crate::kubectl::check::line::Mark::{self, *};
+    use crate::check::decide::testing::{good, machine, marks};
+    use crate::check::line::Mark::{self, *};
+    use hostloop_report::machine::FilesystemReport;
+    use hostloop_report::machine::LeftoverLoop;
 
     fn with(change: impl Fn(&mut MachineReport)) -> Facts {
         let mut facts = good();

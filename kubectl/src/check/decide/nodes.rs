@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::container::runs_driver;
 use super::{Part, driver_container, flag, known};
-use crate::kubectl::check::facts::Facts;
-use crate::kubectl::check::line::{Line, names};
-use crate::kubectl::distribution::{Distribution, KUBELET_DIR};
-use crate::kubectl::volume_objects::{condition, is_of_daemon_set};
+use crate::check::facts::Facts;
+use crate::check::line::{Line, names};
+use crate::distribution::{Distribution, KUBELET_DIR};
+use crate::volume_objects::{condition, is_of_daemon_set};
 
 mod labels;
 mod waiting;
@@ -48,7 +48,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 type Pods<'a> = BTreeMap<&'a str, &'a Pod>;
 
 /// The pods of DaemonSets that run the driver, by node.
-pub(in crate::kubectl::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
+pub(in crate::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
     let has_driver = |pod: &Pod| {
         pod.spec
             .iter()
@@ -62,7 +62,7 @@ pub(in crate::kubectl::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
 }
 
 /// True if a pod is ready and stays.
-pub(in crate::kubectl::check) fn is_ready(pod: &Pod) -> bool {
+pub(in crate::check) fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready", "True").is_some() && pod.metadata.deletion_timestamp.is_none()
 }
 

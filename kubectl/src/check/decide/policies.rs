@@ -7,8 +7,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use super::known;
-use crate::kubectl::check::facts::{Fact, Facts};
-use crate::kubectl::check::line::{Line, Mark, names};
+use crate::check::facts::{Fact, Facts};
+use crate::check::line::{Line, Mark, names};
 
 /// The policies in the manifests. Each has a binding that denies.
 pub(super) const POLICIES: [&str; 12] = [
@@ -159,9 +159,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, marks, object};
-    use crate::kubectl::check::facts::Unknown;
-    use crate::kubectl::check::line::Mark::*;
+    use crate::check::decide::testing::{good, marks, object};
+    use crate::check::facts::Unknown;
+    use crate::check::line::Mark::*;
 
     /// The names in the manifests are the names here.
     #[test]

@@ -1,10 +1,10 @@
 //! The pools: open, reflinks, direct I/O, room. The node pods report them.
 
 use super::machines::unreported;
-use crate::inspect::render::humanize::bytes;
-use crate::inspect::status::report::PoolReport;
-use crate::kubectl::check::facts::{Facts, Machine};
-use crate::kubectl::check::line::{Line, names};
+use crate::check::facts::{Facts, Machine};
+use crate::check::line::{Line, names};
+use hostloop_report::status::PoolReport;
+use hostloop_terminal::humanize::bytes;
 
 /// Percentage of free space below which a pool gets a warning.
 const LOW_PERCENT: u64 = 10;
@@ -157,9 +157,9 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, machine, marks};
-    use crate::kubectl::check::facts::Unknown;
-    use crate::kubectl::check::line::Mark::{self, *};
+    use crate::check::decide::testing::{good, machine, marks};
+    use crate::check::facts::Unknown;
+    use crate::check::line::Mark::{self, *};
 
     fn with(change: impl Fn(&mut PoolReport)) -> Vec<Line> {
         let mut facts = good();

@@ -1,9 +1,9 @@
 //! The API server: its version, and optional APIs that it lacks.
 
 use super::{Part, join, known};
-use crate::kubectl::check::facts::{Facts, Server};
-use crate::kubectl::check::line::Line;
-use crate::kubectl::manifests::Version;
+use crate::check::facts::{Facts, Server};
+use crate::check::line::Line;
+use crate::manifests::Version;
 
 /// How many seconds this machine's clock may be off before certificates and ages become doubtful.
 const CLOCK_SECONDS: i64 = 10;
@@ -103,8 +103,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{forbidden, good, marks};
-    use crate::kubectl::check::line::Mark::{self, *};
+    use crate::check::decide::testing::{forbidden, good, marks};
+    use crate::check::line::Mark::{self, *};
 
     #[rstest]
     #[case(1, 29, Failed)]

@@ -1,10 +1,10 @@
 //! The snapshot API, the cluster's snapshot controller, and the driver's VolumeSnapshotClass.
 
 use super::{Part, join, known, leader, snapshot_controllers};
-use crate::kubectl::check::facts::{Facts, Served, Unknown};
-use crate::kubectl::check::line::{Line, names};
+use crate::check::facts::{Facts, Served, Unknown};
+use crate::check::line::{Line, names};
 
-pub(in crate::kubectl::check) const GROUP: &str = "snapshot.storage.k8s.io";
+pub(in crate::check) const GROUP: &str = "snapshot.storage.k8s.io";
 const GROUP_GROUP: &str = "groupsnapshot.storage.k8s.io";
 const KINDS: [&str; 3] = [
     "volumesnapshots",
@@ -39,7 +39,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 }
 
 /// True if the server serves all kinds of snapshots.
-pub(in crate::kubectl::check) fn has_snapshots(served: &Served) -> bool {
+pub(in crate::check) fn has_snapshots(served: &Served) -> bool {
     KINDS.iter().all(|kind| served.has(GROUP, kind, VERSION))
 }
 
@@ -151,8 +151,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{good, marks, object};
-    use crate::kubectl::check::line::Mark::{self, *};
+    use crate::check::decide::testing::{good, marks, object};
+    use crate::check::line::Mark::{self, *};
 
     fn served(kinds: &[(&str, &str, &str)]) -> Served {
         let mut served = Served::default();

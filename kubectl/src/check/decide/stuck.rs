@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use super::{driver_container, flag, known};
-use crate::kubectl::check::facts::Facts;
-use crate::kubectl::check::line::{Line, names};
-use crate::kubectl::status::{self, Inputs, State, Stuck, VolumeRow};
-use crate::kubectl::volume_objects::{Objects, provisioner, title};
+use crate::check::facts::Facts;
+use crate::check::line::{Line, names};
+use crate::status::{self, Inputs, State, Stuck, VolumeRow};
+use crate::volume_objects::{Objects, provisioner, title};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let objects = match known("Claims and volumes", &facts.objects) {

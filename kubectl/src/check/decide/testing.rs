@@ -4,25 +4,23 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::policies;
-use crate::inspect::probe::{DirectIoReport, FilesystemReport, MachineReport};
-use crate::inspect::status::report::PoolReport;
-use crate::kubectl::check::facts::{
-    ClockOffset, Fact, Facts, Machine, Right, Served, Server, Unknown,
-};
-use crate::kubectl::check::line::{Line, Mark};
-use crate::kubectl::manifests::Version;
-pub(in crate::kubectl::check) use crate::kubectl::test_objects::read as object;
-use crate::kubectl::test_objects::{objects, of_kind};
-use crate::kubectl::volume_objects::Objects;
+use crate::check::facts::{ClockOffset, Fact, Facts, Machine, Right, Served, Server, Unknown};
+use crate::check::line::{Line, Mark};
+use crate::manifests::Version;
+pub(in crate::check) use crate::test_objects::read as object;
+use crate::test_objects::{objects, of_kind};
+use crate::volume_objects::Objects;
+use hostloop_report::machine::{DirectIoReport, FilesystemReport, MachineReport};
+use hostloop_report::status::PoolReport;
 
-pub(in crate::kubectl::check) const DRIVER: &str = "hostloop.csi.dev";
+pub(in crate::check) const DRIVER: &str = "hostloop.csi.dev";
 
-pub(in crate::kubectl::check) fn marks(lines: &[Line]) -> Vec<Mark> {
+pub(in crate::check) fn marks(lines: &[Line]) -> Vec<Mark> {
     lines.iter().map(|line| line.mark).collect()
 }
 
 /// Two nodes, `n1` and `n2`, and nothing that is wrong. The time is the beginning of 2026.
-pub(in crate::kubectl::check) fn good() -> Facts {
+pub(in crate::check) fn good() -> Facts {
     let yaml = include_str!("testing/good.yaml").replace("VERSION", env!("CARGO_PKG_VERSION"));
     let all = objects(&yaml);
     let policies = policies::POLICIES.map(|name| {
@@ -134,7 +132,7 @@ fn served() -> Served {
 }
 
 /// A ready pod of the DaemonSet.
-pub(in crate::kubectl::check) fn node_pod<T: DeserializeOwned>(node: &str) -> T {
+pub(in crate::check) fn node_pod<T: DeserializeOwned>(node: &str) -> T {
     object(json!({
         "metadata": {
             "name": format!("hostloop-{node}"), "namespace": "hostloop",

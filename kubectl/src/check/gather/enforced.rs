@@ -3,14 +3,14 @@
 //! The write is a dry run in the name of the node pods' account, so nothing is stored. Only people
 //! who may impersonate the account can make it.
 
+use http::Request;
+use http::header::CONTENT_TYPE;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::json;
-use tonic::codegen::http::Request;
-use tonic::codegen::http::header::CONTENT_TYPE;
 
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{ApiError, Call, timely};
-use crate::kubectl::check::facts::{Fact, Unknown};
+use crate::Cluster;
+use crate::api::{ApiError, Call, timely};
+use crate::check::facts::{Fact, Unknown};
 
 /// The account of the node pods.
 const ACCOUNT: &str = "hostloop";
@@ -61,7 +61,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::kubectl::test_objects::cluster_of;
+    use crate::test_objects::cluster_of;
 
     #[rstest]
     #[case::accepted(201, "", Ok(true), "")]

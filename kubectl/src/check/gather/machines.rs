@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::inspect::probe::MachineReport;
-use crate::inspect::status::report::PoolReport;
-use crate::kubectl::Cluster;
-use crate::kubectl::api::AT_ONCE;
-use crate::kubectl::check::facts::{ClockOffset, Fact, Machine, Unknown};
-use crate::kubectl::node_pods::{self, NodeError, NodePod, NodeReport};
+use crate::Cluster;
+use crate::api::AT_ONCE;
+use crate::check::facts::{ClockOffset, Fact, Machine, Unknown};
+use crate::node_pods::{self, NodeError, NodePod, NodeReport};
+use hostloop_report::machine::MachineReport;
+use hostloop_report::status::PoolReport;
 
 impl From<NodeError> for Unknown {
     fn from(error: NodeError) -> Self {

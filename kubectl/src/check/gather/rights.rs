@@ -10,14 +10,14 @@ use kube::api::PostParams;
 use serde::Deserialize;
 
 use super::leader_lease;
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{AT_ONCE, Call, timely};
-use crate::kubectl::check::facts::{Fact, Right, Unknown};
+use crate::Cluster;
+use crate::api::{AT_ONCE, Call, timely};
+use crate::check::facts::{Fact, Right, Unknown};
 
 /// The manifests of the rights, and those of a snapshot controller.
-const BASE: &str = include_str!("../../../../../deploy/base/rbac.yaml");
+const BASE: &str = include_str!("../../../../deploy/base/rbac.yaml");
 const SNAPSHOT_CONTROLLER: &str =
-    include_str!("../../../../../deploy/components/snapshot-controller/rbac.yaml");
+    include_str!("../../../../deploy/components/snapshot-controller/rbac.yaml");
 
 /// The names in the manifests that a cluster may have changed.
 const NAMESPACE: &str = "hostloop";
@@ -243,7 +243,7 @@ mod tests {
     use hostloop_fake_api::FakeApi;
 
     use super::*;
-    use crate::kubectl::test_objects::cluster_of;
+    use crate::test_objects::cluster_of;
 
     fn cluster() -> Cluster {
         Cluster {

@@ -1,17 +1,17 @@
 //! What the API server says about itself: version, time, kinds.
 
+use http::header::DATE;
+use http::{HeaderMap, Request};
 use k8s_openapi::apimachinery::pkg::version::Info;
 use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use tokio::time::timeout;
-use tonic::codegen::http::header::DATE;
-use tonic::codegen::http::{HeaderMap, Request};
 
-use crate::kubectl::api::{Call, DEADLINE, error_chain, timely};
-use crate::kubectl::check::facts::{Fact, Served, Server, Unknown};
-use crate::kubectl::manifests::Version;
+use crate::api::{Call, DEADLINE, error_chain, timely};
+use crate::check::facts::{Fact, Served, Server, Unknown};
+use crate::manifests::Version;
 
 /// The API server, and this machine's clock against its clock.
 pub(super) struct Asked {

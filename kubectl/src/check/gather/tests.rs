@@ -2,9 +2,9 @@ use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::check::decide::testing::node_pod;
-use crate::kubectl::manifests::Version;
-use crate::kubectl::test_objects::cluster_of;
+use crate::check::decide::testing::node_pod;
+use crate::manifests::Version;
+use crate::test_objects::cluster_of;
 
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/hostloop/daemonsets";

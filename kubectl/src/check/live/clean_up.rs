@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::DeleteParams;
 
 use super::objects::Object;
 use super::{Plan, seconds, wait};
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{self, ApiError, Call, Kind, Namespaced, timely};
-use crate::kubectl::check::progress::Progress;
+use crate::Cluster;
+use crate::api::{self, ApiError, Call, Kind, Namespaced, timely};
+use crate::check::progress::Progress;
 
 /// Deletes everything, and says so. The error is what is left.
 pub(super) async fn clean_up(

@@ -1,6 +1,6 @@
 //! The objects of the live check.
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

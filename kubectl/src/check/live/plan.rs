@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use crate::kubectl::check::decide::{
+use crate::check::decide::{
     driver_container, has_snapshots, is_default, is_immediate, is_ready, pods_by_node,
 };
-use crate::kubectl::check::facts::{Fact, Facts, Unknown};
-use crate::kubectl::check::line::Line;
+use crate::check::facts::{Fact, Facts, Unknown};
+use crate::check::line::Line;
 
 /// What a person chose.
-pub(in crate::kubectl::check) struct Choice {
+pub(in crate::check) struct Choice {
     /// The namespace of the objects.
-    pub(in crate::kubectl::check) namespace: String,
+    pub(in crate::check) namespace: String,
     /// The StorageClass, if the person named one.
-    pub(in crate::kubectl::check) class: Option<String>,
+    pub(in crate::check) class: Option<String>,
     /// How long each step may take.
-    pub(in crate::kubectl::check) timeout: Duration,
+    pub(in crate::check) timeout: Duration,
     /// A new name for the objects.
-    pub(in crate::kubectl::check) name: String,
+    pub(in crate::check) name: String,
 }
 
 /// A live check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::kubectl::check) struct Plan {
+pub(in crate::check) struct Plan {
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) class: String,
@@ -41,13 +41,13 @@ pub(in crate::kubectl::check) struct Plan {
 
 impl Plan {
     /// A line about what the check leaves out.
-    pub(in crate::kubectl::check) fn left_out(&self) -> Option<Line> {
+    pub(in crate::check) fn left_out(&self) -> Option<Line> {
         self.left_out.as_ref().map(Line::skipped)
     }
 }
 
 /// Plans the check, or says why it can't run.
-pub(in crate::kubectl::check) fn plan(facts: &Facts, choice: Choice) -> Result<Plan, Line> {
+pub(in crate::check) fn plan(facts: &Facts, choice: Choice) -> Result<Plan, Line> {
     let pod = pods_by_node(needed(&facts.pods)?)
         .into_values()
         .find(|pod| is_ready(pod));
@@ -146,7 +146,7 @@ fn snapshot_class(facts: &Facts) -> Result<String, String> {
     let ours = classes.iter().filter(|class| class.driver == facts.driver);
     let mut names = ours.filter_map(|class| {
         // A snapshot that is retained would be left behind.
-        use hostloop_controllers::snapshots::DeletionPolicy::Delete;
+        use hostloop_api_objects::snapshots::DeletionPolicy::Delete;
         (class.deletion_policy == Delete).then(|| class.metadata.name.clone())?
     });
     names
@@ -160,7 +160,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubectl::check::decide::testing::{DRIVER, good, object};
+    use crate::check::decide::testing::{DRIVER, good, object};
 
     fn choice(class: Option<&str>) -> Choice {
         Choice {

@@ -4,9 +4,9 @@ use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::check::decide::testing::marks;
-use crate::kubectl::check::line::Mark::*;
-use crate::kubectl::test_objects::{cluster_of, writes};
+use crate::check::decide::testing::marks;
+use crate::check::line::Mark::*;
+use crate::test_objects::{cluster_of, writes};
 
 const NS: &str = "/api/v1/namespaces/demo";
 

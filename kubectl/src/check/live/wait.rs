@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{self, Kind};
-use crate::kubectl::check::progress::Progress;
-use crate::kubectl::events;
-use crate::kubectl::volume_objects::condition;
+use crate::Cluster;
+use crate::api::{self, Kind};
+use crate::check::progress::Progress;
+use crate::events;
+use crate::volume_objects::condition;
 
 /// The pause between two looks.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
@@ -160,7 +160,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubectl::check::decide::testing::object;
+    use crate::check::decide::testing::object;
 
     fn failed(message: Value) -> Value {
         let state = json!({"terminated": {"reason": "Error", "message": message}});

@@ -5,24 +5,24 @@ use serde_json::Value;
 
 use super::pool::Pool;
 use super::{CONTAINER, POOL_FLAG};
-use crate::kubectl::manifests::{field, helm_release};
-use crate::kubectl::node_pods::arguments;
+use crate::manifests::{field, helm_release};
+use crate::node_pods::arguments;
 
 /// The choices that the installed workloads show. What they don't show is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::kubectl) struct Installed {
-    pub(in crate::kubectl) kubelet_dir: Option<String>,
-    pub(in crate::kubectl) pools: Vec<Pool>,
-    pub(in crate::kubectl) image: Option<String>,
+pub(crate) struct Installed {
+    pub(crate) kubelet_dir: Option<String>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) image: Option<String>,
     /// hostloop is the cluster's snapshot controller.
-    pub(in crate::kubectl) snapshot_controller: bool,
+    pub(crate) snapshot_controller: bool,
     /// The Helm release that the DaemonSet belongs to.
-    pub(in crate::kubectl) helm_release: Option<String>,
+    pub(crate) helm_release: Option<String>,
 }
 
 impl Installed {
     /// Reads the DaemonSet and the controller's Deployment.
-    pub(in crate::kubectl) fn of(daemon_set: &Value, deployment: Option<&Value>) -> Self {
+    pub(crate) fn of(daemon_set: &Value, deployment: Option<&Value>) -> Self {
         let driver = container(daemon_set, CONTAINER);
         // A pod template has no values for the fields of a pod.
         let args = arguments(&Pod::default(), &driver);

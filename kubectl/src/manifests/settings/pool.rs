@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::storage::PoolSpec;
+use hostloop_report::pool_spec::PoolSpec;
 
 /// The name of the volume with the first pool's directory.
 pub(super) const VOLUME: &str = "pool-dir";
@@ -11,15 +11,15 @@ pub(super) const VOLUME: &str = "pool-dir";
 /// `NAME=PATH[,OPTION...]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    pub(in crate::kubectl) name: String,
-    pub(in crate::kubectl) path: String,
+    pub(crate) name: String,
+    pub(crate) path: String,
     /// The options as written, with the comma before each; or empty.
-    pub(in crate::kubectl) options: String,
+    pub(crate) options: String,
 }
 
 impl Pool {
     /// True if the path is a block device and no directory.
-    pub(in crate::kubectl) fn is_device(&self) -> bool {
+    pub(crate) fn is_device(&self) -> bool {
         self.path.starts_with("/dev/")
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::kubectl::manifests::ObjectKey;
-use crate::kubectl::test_objects::has;
+use crate::manifests::ObjectKey;
+use crate::test_objects::has;
 
 fn pools(words: &[&str]) -> Vec<Pool> {
     words.iter().map(|word| word.parse().unwrap()).collect()

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hostloop_controllers::api::quantity;
-use hostloop_controllers::api::scope::MANAGED_BY;
-use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_api_objects::labels::MANAGED_BY;
+use hostloop_api_objects::quantity;
+use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
-use crate::inspect::status::report::SnapshotReport;
-use crate::kubectl::status::judge::snapshot_stuck;
-use crate::kubectl::status::report::SnapshotRow;
-use crate::kubectl::volume_objects::{content_name, created_ns, ns};
+use crate::status::judge::snapshot_stuck;
+use crate::status::report::SnapshotRow;
+use crate::volume_objects::{content_name, created_ns, ns};
+use hostloop_report::status::SnapshotReport;
 
 impl Inputs<'_> {
     pub(super) fn snapshots(&self, found: &Found<'_>) -> Vec<SnapshotRow> {

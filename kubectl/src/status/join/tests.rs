@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use hostloop_controllers::api::scope::NODE_LABEL;
+use hostloop_api_objects::labels::NODE_LABEL;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::node_pods::NodeError;
-use crate::kubectl::output::{self, Format};
-use crate::kubectl::test_objects::{self, has, read};
+use crate::node_pods::NodeError;
+use crate::output::{self, Format};
+use crate::test_objects::{self, has, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
 
@@ -84,7 +84,7 @@ fn nodes() -> Vec<NodeReport> {
 /// Kubelet's handle for the volume `scratch` of the pod.
 fn inline_handle() -> String {
     let pod = &objects().pods[0];
-    crate::kubectl::volume_objects::inline_volumes(pod, DRIVER)[0]
+    crate::volume_objects::inline_volumes(pod, DRIVER)[0]
         .1
         .clone()
 }

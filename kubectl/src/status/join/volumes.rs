@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use hostloop_controllers::api::scope::{NODE_LABEL, SELECTED_NODE};
+use hostloop_api_objects::labels::{NODE_LABEL, SELECTED_NODE};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
-use crate::inspect::status::report::VolumeReport;
-use crate::kubectl::status::judge::{OnNode, VolumeFacts, judge};
-use crate::kubectl::status::report::VolumeRow;
-use crate::kubectl::volume_objects::{
+use crate::status::judge::{OnNode, VolumeFacts, judge};
+use crate::status::report::VolumeRow;
+use crate::volume_objects::{
     claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };
+use hostloop_report::status::VolumeReport;
 
 impl Inputs<'_> {
     pub(super) fn volumes(&self, found: &Found<'_>) -> Vec<VolumeRow> {

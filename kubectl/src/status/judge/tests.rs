@@ -1,9 +1,9 @@
-use hostloop_controllers::api::names::PROVISIONER;
+use hostloop_api_objects::names::PROVISIONER;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::test_objects::read;
+use crate::test_objects::read;
 
 mod changes;
 
@@ -422,7 +422,7 @@ fn snapshots() {
 /// The page waits as long before it calls something stuck.
 #[test]
 fn the_page_has_the_same_patience() {
-    let page = include_str!("../../../../ui/src/model/judge.ts");
+    let page = include_str!("../../../ui/src/model/judge.ts");
     for (name, ns) in [("PATIENCE", PATIENCE_NS), ("LONG_FREEZE", LONG_FREEZE_NS)] {
         let micros = format!("const {name} = {}e6;", ns / 1_000_000_000);
         assert!(page.contains(&micros), "{micros}");

@@ -1,7 +1,7 @@
 use super::*;
-use crate::inspect::status::report::PoolReport;
-use crate::kubectl::status::report::{NodeRow, PoolRow};
-use crate::kubectl::test_objects::{has, plain};
+use crate::status::report::{NodeRow, PoolRow};
+use crate::test_objects::{has, plain};
+use hostloop_report::status::PoolReport;
 
 fn text_of(value: &str) -> Option<String> {
     Some(value.to_owned())

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::ui::kinds::{KINDS, Names};
+use crate::ui::kinds::{KINDS, Names};
 
 /// A cluster with objects of two drivers, as a page of driver `d` gets them.
 struct Scene {

@@ -3,7 +3,7 @@
 use crate::diagnose::volume::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey, readable};
-use crate::inspect::render::humanize::bytes;
+use hostloop_terminal::humanize::bytes;
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 

@@ -1,7 +1,7 @@
 //! The topology labels of a node, which kubelet writes when it registers the driver.
 
-use crate::kubectl::check::facts::Facts;
-use crate::kubectl::check::line::Line;
+use crate::check::facts::Facts;
+use crate::check::line::Line;
 
 /// What is wrong with a node's topology labels, if kubelet has registered the driver there.
 pub(super) fn line(node: &str, facts: &Facts) -> Option<Line> {

@@ -2,9 +2,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::check::decide::testing::{good, machine, marks, node_pod, object};
-use crate::kubectl::check::facts::Unknown;
-use crate::kubectl::check::line::Mark::*;
+use crate::check::decide::testing::{good, machine, marks, node_pod, object};
+use crate::check::facts::Unknown;
+use crate::check::line::Mark::*;
 
 fn pod(node: &str, changes: Value) -> Pod {
     let mut pod: Value = node_pod(node);

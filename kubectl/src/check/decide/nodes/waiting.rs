@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use crate::kubectl::check::line::Line;
+use crate::check::line::Line;
 
 /// A line about a pod that is not ready.
 pub(super) fn line(node: &str, pod: &Pod, namespace: &str) -> Line {

@@ -1,11 +1,11 @@
-use hostloop_controllers::api::names::PROVISIONER;
+use hostloop_api_objects::names::PROVISIONER;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::check::decide::testing::{DRIVER, good, marks, object};
-use crate::kubectl::check::line::Mark::{self, *};
-use crate::kubectl::test_objects;
+use crate::check::decide::testing::{DRIVER, good, marks, object};
+use crate::check::line::Mark::{self, *};
+use crate::test_objects;
 
 /// More than two minutes before the time in the facts.
 const OLD: &str = "2025-12-31T23:57:59Z";
