@@ -1,4 +1,4 @@
-//! The flags about pools of a node pod, read from its container's arguments.
+//! Flags of the node's program, read from the arguments of a pod's container.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) fn pool_flags(pod: &Pod, container: &Container) -> Result<Vec<String>
 }
 
 /// The flags of a container that say where it serves its events, with the values of its variables.
-pub(super) fn event_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
+pub(crate) fn event_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
     flags(pod, container, &EVENT_FLAGS)
 }
 

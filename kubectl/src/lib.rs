@@ -19,6 +19,7 @@ mod check;
 mod claim_objects;
 mod cluster;
 mod completion;
+mod container_flags;
 mod describe;
 mod distribution;
 mod events;

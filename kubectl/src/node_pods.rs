@@ -13,14 +13,13 @@ use tokio::time::timeout;
 
 use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
+use super::container_flags::{FlagError, pool_flags};
 use hostloop_report::image_map::ImageMap;
 use hostloop_report::status::Report;
 
 mod event_pods;
-mod pool_flags;
 
 pub(super) use event_pods::{EventPod, event_pods, why_it_failed};
-pub(super) use pool_flags::{FlagError, arguments, pool_flags};
 
 /// The label of the DaemonSet's pods, which is not the controller's.
 pub(super) const NODE_PODS: &str = "app.kubernetes.io/name=hostloop";

@@ -7,11 +7,11 @@ use kube::ResourceExt;
 use kube::api::AttachedProcess;
 use tokio::time::timeout;
 
-use super::pool_flags::event_flags;
-use super::{DEADLINE, FlagError, NodeError, NodePod, read};
+use super::{DEADLINE, NodeError, NodePod, read};
 use crate::NAME_LABEL;
 use crate::api::ApiError;
 use crate::cluster::Cluster;
+use crate::container_flags::{FlagError, event_flags};
 use crate::pod_logs::{self, CONTROLLER};
 use hostloop_report::events::Request;
 

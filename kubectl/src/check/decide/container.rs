@@ -3,7 +3,7 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
-use crate::node_pods::arguments;
+use crate::container_flags::arguments;
 use crate::volume_objects::title;
 
 /// The container in which the driver runs.

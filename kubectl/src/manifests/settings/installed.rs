@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::pool::Pool;
 use super::{CONTAINER, POOL_FLAG};
+use crate::container_flags::arguments;
 use crate::manifests::{field, helm_release};
-use crate::node_pods::arguments;
 
 /// The choices that the installed workloads show. What they don't show is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
