@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use hostloop_api_objects::duration;
+use hostloop_terminal::terminal;
 use uuid::Uuid;
 
 use super::Cluster;
-use hostloop_terminal::terminal;
 
 mod decide;
 mod facts;

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use hostloop_report::flags::DRIVER_NAME;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 
 use super::api::{Kind, Namespaced};
-use hostloop_report::flags::DRIVER_NAME;
 
 /// Flags about the cluster, with kubectl's names.
 #[derive(Clone, Debug, clap::Args)]

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use hostloop_terminal::terminal;
 
 use super::{COMPLETER, PLUGIN, command_line, output};
-use hostloop_terminal::terminal;
 
 mod words;
 

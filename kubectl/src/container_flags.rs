@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-
 use hostloop_report::flags::{EVENT_FLAGS, POOL_FLAGS};
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// Why the flags can't be passed to another command in the container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

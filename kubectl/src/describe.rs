@@ -7,6 +7,9 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use hostloop_report::clock::now_ns;
+use hostloop_terminal::terminal;
+
 use super::api::ApiError;
 use super::claim_objects;
 use super::cluster::Cluster;
@@ -16,8 +19,6 @@ use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
 use super::volume_objects::Objects;
-use hostloop_report::clock::now_ns;
-use hostloop_terminal::terminal;
 
 mod history;
 mod render;

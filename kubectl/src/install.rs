@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hostloop_api_objects::duration;
+use hostloop_report::flags::DRIVER_NAME;
+use hostloop_terminal::terminal;
 
 use super::api::{ApiError, Objects};
 use super::manifests::{self, Class, Pool};
 use super::{Cluster, ClusterArgs, cluster};
-use hostloop_report::flags::DRIVER_NAME;
-use hostloop_terminal::terminal;
 
 mod apply;
 mod decide;

@@ -4,13 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use hostloop_terminal::color::{GOOD, QUIET, paint};
+use hostloop_terminal::terminal;
 use k8s_openapi::api::core::v1::Node;
 
 use super::Cluster;
 use super::api::{self, ApiError};
 use super::distribution::Distribution;
-use hostloop_terminal::color::{GOOD, QUIET, paint};
-use hostloop_terminal::terminal;
 
 mod steps;
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use hostloop_api_objects::duration;
+use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
+use hostloop_terminal::terminal;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -18,8 +20,6 @@ use super::log_line::LogLine;
 use super::output;
 use super::pod_logs::{self, Entry, LogPod};
 use super::subject::Subject;
-use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
-use hostloop_terminal::terminal;
 
 /// The pause before a log that ended is asked for again, and before a search for new pods.
 const PAUSE: Duration = Duration::from_secs(5);

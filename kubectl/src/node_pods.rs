@@ -5,6 +5,8 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use hostloop_report::image_map::ImageMap;
+use hostloop_report::status::Report;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::api::{AttachParams, AttachedProcess, ListParams};
 use serde::de::DeserializeOwned;
@@ -14,8 +16,6 @@ use tokio::time::timeout;
 use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
 use super::container_flags::{FlagError, pool_flags};
-use hostloop_report::image_map::ImageMap;
-use hostloop_report::status::Report;
 
 mod event_pods;
 

@@ -5,9 +5,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use serde::Serialize;
-
 use hostloop_terminal::terminal::{escaped, escaped_json};
+use serde::Serialize;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -6,13 +6,14 @@
 use std::io;
 use std::process::ExitCode;
 
+use hostloop_report::clock::now_ns;
+use hostloop_terminal::terminal;
+
 use super::api::ApiError;
 use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
 use super::volume_objects::Objects;
-use hostloop_report::clock::now_ns;
-use hostloop_terminal::terminal;
 
 mod join;
 mod judge;

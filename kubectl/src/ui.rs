@@ -14,13 +14,13 @@ use std::time::Duration;
 use hostloop_api_objects::duration;
 use hostloop_http_server::{self as http_server, Limits};
 use hostloop_report::flags;
+use hostloop_terminal::terminal;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::cluster::{self, Cluster, ClusterArgs};
 use super::manifests::Pool;
-use hostloop_terminal::terminal;
 
 mod block_maps;
 mod browser;

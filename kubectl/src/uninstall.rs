@@ -3,14 +3,14 @@
 use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 
+use hostloop_terminal::color::{GOOD, QUIET, TITLE, paint};
+use hostloop_terminal::humanize::count;
+use hostloop_terminal::terminal;
 use serde_json::Value;
 
 use super::Cluster;
 use super::api::{ApiError, Objects};
 use super::manifests::{Installed, ObjectKey};
-use hostloop_terminal::color::{GOOD, QUIET, TITLE, paint};
-use hostloop_terminal::humanize::count;
-use hostloop_terminal::terminal;
 
 mod data;
 mod left;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use hostloop_controllers::csi::{Csi, Failure};
 use hostloop_proto::csi;
+use hostloop_terminal::terminal;
 use tonic::Code;
 
 use crate::cli::DeleteArgs;
 use crate::storage::{SnapshotId, VolumeId};
-use hostloop_terminal::terminal;
 
 /// How long the driver may take for one call.
 const DEADLINE: Duration = Duration::from_secs(60);

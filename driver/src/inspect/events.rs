@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use hostloop_events::read::{self, Said};
 use hostloop_events::serve::Request;
+use hostloop_terminal::terminal;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cli::EventsArgs;
-use hostloop_terminal::terminal;
 
 /// Why the events can't be printed.
 #[derive(Debug, thiserror::Error)]

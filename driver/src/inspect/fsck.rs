@@ -11,6 +11,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostloop_terminal::color::{GOOD, QUIET, paint, severity};
+use hostloop_terminal::humanize::count;
+use hostloop_terminal::terminal;
 use serde::Serialize;
 
 use crate::cli::FsckArgs;
@@ -19,9 +22,6 @@ use crate::inspect::{Error, print};
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
 use crate::storage::{PoolOptions, PoolSpec, Pools};
-use hostloop_terminal::color::{GOOD, QUIET, paint, severity};
-use hostloop_terminal::humanize::count;
-use hostloop_terminal::terminal;
 
 mod checks;
 

@@ -4,12 +4,13 @@
 
 use std::process::ExitCode;
 
+use hostloop_terminal::terminal;
+
 use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
-use hostloop_terminal::terminal;
 
 mod image_maps;
 pub mod render;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hostloop_api_objects::snapshots::VolumeSnapshotClass;
+use hostloop_report::machine::MachineReport;
+use hostloop_report::status::PoolReport;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -17,8 +19,6 @@ use k8s_openapi::jiff::Timestamp;
 use crate::manifests::Version;
 use crate::node_pods::NodeReport;
 use crate::volume_objects::Objects;
-use hostloop_report::machine::MachineReport;
-use hostloop_report::status::PoolReport;
 
 /// A piece of knowledge, or why it is unknown.
 pub(super) type Fact<T> = Result<T, Unknown>;

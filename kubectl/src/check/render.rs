@@ -1,10 +1,10 @@
 //! Prints sections: as text with marks, or as JSON.
 
+use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING, paint};
+use hostloop_terminal::humanize::count;
 use serde::Serialize;
 
 use super::line::{Line, Mark, Section, passed};
-use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING, paint};
-use hostloop_terminal::humanize::count;
 
 /// The whole result, as `-o json` prints it. Names and meanings are stable; fields may be added.
 #[derive(Serialize)]

@@ -1,14 +1,14 @@
 //! Whatever objects and reports of nodes say, `describe` and `status` control no terminal.
 
 use hostloop_fake_api::FakeApi;
+use hostloop_report::status::Report;
+use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING};
+use hostloop_terminal::terminal::printed;
 use serde_json::Value;
 
 use super::*;
 use crate::status::{Look, text as status_text};
 use crate::test_objects::{cluster_of, node_pod, objects};
-use hostloop_report::status::Report;
-use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING};
-use hostloop_terminal::terminal::printed;
 
 /// Clears the screen in three ways, writes over the line, begins one, and turns text around.
 const HOSTILE: &str = "\u{1b}[2J\u{9b}2J\u{1b}]0;x\u{7}\rover\nline\u{202e}txet\u{200b}";

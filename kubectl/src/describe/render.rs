@@ -1,6 +1,13 @@
 //! Formats what is known about a claim, a snapshot or inline volumes.
 
 use hostloop_api_objects::snapshots::DeletionPolicy;
+use hostloop_report::pool_files::{IMAGE, VOLUMES};
+use hostloop_report::status::{Report, VolumeReport};
+use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
+use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
+use hostloop_terminal::humanize::{age, bytes};
+use hostloop_terminal::page::{Cell, Page};
+use hostloop_terminal::table::{numbers, words};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -10,13 +17,6 @@ use crate::log_line::Call;
 use crate::output::one_line;
 use crate::status::{SnapshotRow, VolumeRow, not_known, reason};
 use crate::volume_objects::phase;
-use hostloop_report::pool_files::{IMAGE, VOLUMES};
-use hostloop_report::status::{Report, VolumeReport};
-use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
-use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
-use hostloop_terminal::humanize::{age, bytes};
-use hostloop_terminal::page::{Cell, Page};
-use hostloop_terminal::table::{numbers, words};
 
 /// Formats the facts as lines. `width` is the terminal's, if there is one.
 pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {

@@ -1,11 +1,11 @@
 use hostloop_fake_api::FakeApi;
+use hostloop_report::status::Report;
 use serde_json::json;
 
 use super::*;
 use crate::claim_objects::tests::cluster_with_claim;
 use crate::test_objects::{cluster_of, has, lacks, node_pod, plain};
 use crate::volume_objects::inline_volumes;
-use hostloop_report::status::Report;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 

@@ -1,5 +1,6 @@
 //! Decides what is applied, by the person's flags and what the cluster has.
 
+use hostloop_report::flags::DRIVER_NAME;
 use serde_json::Value;
 
 use super::snapshots::{self, Definitions};
@@ -9,7 +10,6 @@ use crate::distribution::Distribution;
 use crate::manifests::{
     Class, Component, DEFAULT_CLASS, Pool, Settings, base_image, repository, usual_pools,
 };
-use hostloop_report::flags::DRIVER_NAME;
 
 /// What is applied, and why.
 #[derive(Clone, Debug, Default)]

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use hostloop_terminal::color::{GOOD, QUIET, TITLE, WARNING, paint};
+use hostloop_terminal::humanize::count;
 use serde_json::Value;
 
 use super::apply::Counts;
 use super::decide::Plan;
 use super::survey::Survey;
 use crate::manifests::{Installed, ObjectKey};
-use hostloop_terminal::color::{GOOD, QUIET, TITLE, WARNING, paint};
-use hostloop_terminal::humanize::count;
 
 /// What was found, what follows from it, and what is applied.
 pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hostloop_terminal::color::{GOOD, QUIET, WARNING, paint};
+use hostloop_terminal::terminal;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
@@ -17,8 +19,6 @@ use crate::api::{self, ApiError, Call, timely};
 use crate::distribution::Distribution;
 use crate::events;
 use crate::pod_logs::pods;
-use hostloop_terminal::color::{GOOD, QUIET, WARNING, paint};
-use hostloop_terminal::terminal;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hostloop_report::events::Request;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
 use kube::api::AttachedProcess;
@@ -13,7 +14,6 @@ use crate::api::ApiError;
 use crate::cluster::Cluster;
 use crate::container_flags::{FlagError, event_flags};
 use crate::pod_logs::{self, CONTROLLER};
-use hostloop_report::events::Request;
 
 /// How long the end of a command may take.
 const END: Duration = Duration::from_secs(5);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
+
 use super::judge::OnNode;
 use super::report::{ClusterReport, NodeRow, PoolRow, SnapshotRow, VolumeRow};
 use crate::node_pods::NodeReport;
 use crate::volume_objects::Objects;
-use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
 
 mod snapshots;
 mod volumes;

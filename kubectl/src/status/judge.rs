@@ -2,6 +2,7 @@
 //! `check` call the same things stuck.
 
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::ResourceExt;
@@ -9,7 +10,6 @@ use kube::ResourceExt;
 use super::report::{State, Stuck};
 use crate::events::{self, Warning};
 use crate::volume_objects::{bound_volume, created_ns, ns, phase};
-use hostloop_report::status::VolumeReport;
 
 /// After this time without progress and without a warning, something is stuck.
 const PATIENCE_NS: u64 = 120_000_000_000;

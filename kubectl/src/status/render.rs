@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
-use crate::output::{names, one_line};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{self, io, or_dash, size};
 use hostloop_terminal::humanize::{age, count};
 use hostloop_terminal::page::{Cell, Page};
 use hostloop_terminal::table::{long, numbers, words};
+
+use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
+use crate::output::{names, one_line};
 
 /// How the tables look.
 #[derive(Clone, Copy, Debug, Default)]

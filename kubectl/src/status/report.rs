@@ -1,9 +1,8 @@
 //! The data of `kubectl hostloop status`, in the form that `-o json` prints. Names and meanings are
 //! stable; fields may be added. Sizes are in bytes, times in nanoseconds since the epoch.
 
-use serde::Serialize;
-
 use hostloop_report::status::PoolReport;
+use serde::Serialize;
 
 /// The whole output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::future::FutureExt;
 use futures::stream::{self, Stream, StreamExt};
+use hostloop_terminal::terminal;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::core::PartialObjectMeta;
@@ -14,7 +15,6 @@ use super::{Args, Error, report};
 use crate::api::Namespaced;
 use crate::cluster::Cluster;
 use crate::output;
-use hostloop_terminal::terminal;
 
 /// The least time between two looks.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -3,9 +3,10 @@
 use std::io;
 use std::process::{Command, Stdio};
 
+use hostloop_terminal::terminal;
+
 use super::keys::{Key, Notice};
 use crate::platform::BROWSER;
-use hostloop_terminal::terminal;
 
 /// Where the page is for one browser.
 pub(super) struct Address {

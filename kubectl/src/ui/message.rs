@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use hostloop_report::clock::now_us as now;
+use hostloop_report::image_map::Mapped;
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use hostloop_report::image_map::Mapped;
 
 /// The format of the stream, in its first message.
 const STREAM: &str = "hostloop.ui/v1";

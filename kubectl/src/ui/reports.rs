@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use hostloop_report::image_map::ImageMap;
+use hostloop_report::status::Report;
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -16,8 +18,6 @@ use super::message::Message;
 use super::pods::{self, Pods};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, EventPod, NodePod};
-use hostloop_report::image_map::ImageMap;
-use hostloop_report::status::Report;
 
 /// The pauses between two looks. A report costs a node some milliseconds for each volume.
 struct Pause {

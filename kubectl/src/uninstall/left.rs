@@ -1,5 +1,6 @@
 //! Objects that still need hostloop.
 
+use hostloop_terminal::humanize::count;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::ResourceExt;
 use serde_json::Value;
@@ -9,7 +10,6 @@ use crate::Cluster;
 use crate::api::{ApiError, Objects};
 use crate::manifests::ObjectKey;
 use crate::volume_objects::{handle, inline_volumes, title};
-use hostloop_terminal::humanize::count;
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use hostloop_report::status::{LoopReport, MountReport, PoolReport};
+
 use crate::humanize::bytes;
 use crate::page::Cell;
 use crate::table::{long, numbers, words};
-use hostloop_report::status::{LoopReport, MountReport, PoolReport};
 
 /// The columns of a pool.
 pub fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {

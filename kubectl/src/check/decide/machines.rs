@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use hostloop_report::machine::MachineReport;
+
 use super::unknown;
 use crate::check::facts::{ClockOffset, Facts, Machine, Unknown};
 use crate::check::line::{Line, names};
-use hostloop_report::machine::MachineReport;
 
 /// From this difference on, times in records and conditions mislead.
 const CLOCK_WARNING: u64 = 5;
@@ -199,13 +200,13 @@ fn clock(node: &str, offset: ClockOffset) -> Option<Line> {
 mod tests {
     use std::time::Duration;
 
+    use hostloop_report::machine::FilesystemReport;
+    use hostloop_report::machine::LeftoverLoop;
     use rstest::rstest;
 
     use super::*;
     use crate::check::decide::testing::{good, machine, marks};
     use crate::check::line::Mark::{self, *};
-    use hostloop_report::machine::FilesystemReport;
-    use hostloop_report::machine::LeftoverLoop;
 
     fn with(change: impl Fn(&mut MachineReport)) -> Facts {
         let mut facts = good();

@@ -1,10 +1,11 @@
 //! The pools: open, reflinks, direct I/O, room. The node pods report them.
 
+use hostloop_report::status::PoolReport;
+use hostloop_terminal::humanize::bytes;
+
 use super::machines::unreported;
 use crate::check::facts::{Facts, Machine};
 use crate::check::line::{Line, names};
-use hostloop_report::status::PoolReport;
-use hostloop_terminal::humanize::bytes;
 
 /// Percentage of free space below which a pool gets a warning.
 const LOW_PERCENT: u64 = 10;

@@ -8,10 +8,11 @@ use crate::check::facts::{ClockOffset, Fact, Facts, Machine, Right, Served, Serv
 use crate::check::line::{Line, Mark};
 use crate::manifests::Version;
 pub(in crate::check) use crate::test_objects::read as object;
-use crate::test_objects::{objects, of_kind};
-use crate::volume_objects::Objects;
 use hostloop_report::machine::{DirectIoReport, FilesystemReport, MachineReport};
 use hostloop_report::status::PoolReport;
+
+use crate::test_objects::{objects, of_kind};
+use crate::volume_objects::Objects;
 
 pub(in crate::check) const DRIVER: &str = "hostloop.csi.dev";
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
+use hostloop_report::machine::MachineReport;
+use hostloop_report::status::PoolReport;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::Cluster;
 use crate::api::AT_ONCE;
 use crate::check::facts::{ClockOffset, Fact, Machine, Unknown};
 use crate::node_pods::{self, NodeError, NodePod, NodeReport};
-use hostloop_report::machine::MachineReport;
-use hostloop_report::status::PoolReport;
 
 impl From<NodeError> for Unknown {
     fn from(error: NodeError) -> Self {

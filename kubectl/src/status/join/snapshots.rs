@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use hostloop_api_objects::labels::MANAGED_BY;
 use hostloop_api_objects::quantity;
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_report::status::SnapshotReport;
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
 use crate::status::judge::snapshot_stuck;
 use crate::status::report::SnapshotRow;
 use crate::volume_objects::{content_name, created_ns, ns};
-use hostloop_report::status::SnapshotReport;
 
 impl Inputs<'_> {
     pub(super) fn snapshots(&self, found: &Found<'_>) -> Vec<SnapshotRow> {

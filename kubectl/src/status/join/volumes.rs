@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use hostloop_api_objects::labels::{NODE_LABEL, SELECTED_NODE};
+use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
@@ -12,7 +13,6 @@ use crate::status::report::VolumeRow;
 use crate::volume_objects::{
     claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };
-use hostloop_report::status::VolumeReport;
 
 impl Inputs<'_> {
     pub(super) fn volumes(&self, found: &Found<'_>) -> Vec<VolumeRow> {

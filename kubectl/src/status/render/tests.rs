@@ -1,7 +1,8 @@
+use hostloop_report::status::PoolReport;
+
 use super::*;
 use crate::status::report::{NodeRow, PoolRow};
 use crate::test_objects::{has, plain};
-use hostloop_report::status::PoolReport;
 
 fn text_of(value: &str) -> Option<String> {
     Some(value.to_owned())
