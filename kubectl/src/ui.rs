@@ -93,7 +93,8 @@ pub struct Args {
     )]
     endpoint: Option<PathBuf>,
 
-    /// With --endpoint: a pool of that driver, to show its volumes; repeat the flag for several
+    /// With --endpoint: a pool of that driver, to show its volumes by `hostloop status`; repeat the
+    /// flag for several
     #[arg(
         long = "pool",
         value_name = "NAME=PATH[,OPTION...]",
