@@ -1,18 +1,17 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
+pub use hostloop_api_objects::{duration, names, quantity};
+
 pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
-pub mod duration;
 pub mod message;
-pub mod names;
 pub mod naming;
 pub(crate) mod node;
 pub(crate) mod node_fitness;
 pub(crate) mod node_selector;
 pub(crate) mod pv;
 pub(crate) mod pvc;
-pub mod quantity;
 pub mod scope;
 pub(crate) mod secret_template;
 pub(crate) mod topology;

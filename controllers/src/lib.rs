@@ -6,20 +6,21 @@
 //! functions.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+pub use hostloop_http_server as http_server;
+pub use hostloop_http_server::connections;
+
 pub mod api;
 pub mod attacher;
 pub mod cache;
 pub mod capacity;
 pub mod cli;
 pub mod client;
-pub mod connections;
 pub mod controller;
 pub mod csi;
 mod filtered_stream;
 pub mod flags;
 pub mod grpc_server;
 pub mod health;
-pub mod http_server;
 mod kept_fields;
 pub mod liveness;
 pub mod manager;

@@ -39,7 +39,6 @@ mod orphan;
 mod snapshot;
 mod status;
 
-pub use crds::FILES as CRD_FILES;
 pub use metrics::Metrics;
 
 use gather::Watches;

@@ -14,6 +14,7 @@ use hostloop_controllers::flags;
 use crate::kernel::FsType;
 use crate::storage::config;
 
+mod client_tip;
 mod delete;
 mod events;
 mod feature_flags;
@@ -22,28 +23,19 @@ mod probe;
 mod values;
 mod watch;
 
+pub use client_tip::with_client_tip;
 pub use delete::DeleteArgs;
-pub(crate) use events::events_beside;
 pub use events::{EventsArgs, EventsSocket};
 pub use feature_flags::Switches;
-pub(crate) use pools::{DRIVER_NAME, default_state_dir};
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
+pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
-pub(crate) use values::{endpoint, is_label_value};
 pub use watch::{LogFormat, WatchArgs};
 
-const CLIENT_COMMANDS: &str = "\
-With a kubeconfig, as `kubectl hostloop` too:
-  install     Install hostloop into the cluster, or change how it is installed
-  uninstall   Remove hostloop from the cluster, if no volumes are left
-  load        Load an image archive into the nodes of a kind or minikube cluster
-  check       Check that the cluster has what hostloop needs, and that hostloop works
-  status      Show pools, volumes and snapshots of all nodes, if no --pool is given
-  describe    Show everything about one claim
-  logs        Print the log lines of all nodes about one claim
-  ui          Show the life of every volume in a browser
-  completion  Print a completion script for a shell";
+const CLIENT: &str = "\
+These commands act on this node. `kubectl hostloop`, the client of a cluster, installs hostloop, and
+shows pools, volumes and snapshots of all nodes.";
 
 /// Kubernetes volumes that are files on a node's own storage, each behind a loop device.
 #[derive(Debug, Parser)]
@@ -53,7 +45,7 @@ With a kubeconfig, as `kubectl hostloop` too:
     max_term_width = 100,
     propagate_version = true,
     mut_subcommands = flags::complete,
-    after_help = CLIENT_COMMANDS
+    after_help = CLIENT
 )]
 pub struct Cli {
     /// The subcommand.
@@ -88,7 +80,7 @@ pub enum Command {
 #[command(
     after_help = "Reads disk and kernel itself and changes nothing: the driver may be running or \
                   not. The fields of --json are stable.\n\
-                  Without any pool, it is the status of the cluster: kubectl hostloop status --help."
+                  The status of a whole cluster: kubectl hostloop status."
 )]
 pub struct StatusArgs {
     /// The configured pools

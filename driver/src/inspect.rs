@@ -5,18 +5,17 @@
 
 use std::io;
 
+use hostloop_terminal::terminal;
 use serde::Serialize;
 
 use crate::cli::PoolArgsError;
 use crate::{kernel, storage};
-use render::terminal;
 
 pub mod delete;
 pub mod events;
 pub mod fsck;
 pub mod inventory;
 pub mod probe;
-pub mod render;
 pub mod status;
 
 /// Why a command failed.

@@ -4,7 +4,7 @@
 //! The crate is laid out from the kernel up: [`kernel`] wraps system calls, [`storage`] keeps
 //! volumes and snapshots on disk, [`controller`] and [`node`] are the CSI services over both. The
 //! services contain no operation locks, async runtime or transport: [`grpc`] adds them. [`cli`] and
-//! [`serve`] make a program of it. [`kubectl`] is a client of the cluster.
+//! [`serve`] make a program of it.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub use hostloop_kernel as kernel;
@@ -25,7 +25,6 @@ pub mod diagnose;
 pub mod grpc;
 pub mod health;
 pub mod inspect;
-pub mod kubectl;
 pub mod node;
 pub mod record;
 pub mod serve;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +13,7 @@ mod growth_intent;
 pub mod id;
 
 pub use growth_intent::GrowthIntent;
+pub use hostloop_report::clock::now_ns;
 use id::{GroupId, SnapshotId, VolumeId};
 
 use crate::kernel::{FsType, READ_AHEAD_KIB};
@@ -315,10 +315,4 @@ pub struct GroupRecord {
     pub parameters: BTreeMap<String, String>,
     /// The common point in time, nanoseconds since the epoch.
     pub created_ns: u64,
-}
-
-/// The current time for records, in nanoseconds since the epoch.
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -65,11 +65,11 @@ end_builds() {
 }
 
 # Builds as for the tests, without optimization, because the release build takes minutes more.
-demo_program() {
-  (cd "$ROOT" && cargo build --locked --bin hostloop)
+demo_programs() {
+  (cd "$ROOT" && cargo build --locked --bin hostloop --bin kubectl-hostloop)
 }
 
 demo_image() {
-  demo_program || return
+  demo_programs || return
   stripped_image "$PROGRAM" "$IMAGE"
 }

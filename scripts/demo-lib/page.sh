@@ -5,11 +5,11 @@
 
 PAGE_PID='' RECORDING_PID=''
 
-# page_program ARGUMENT…: becomes `hostloop ui` for the story's cluster.
+# page_program ARGUMENT…: becomes `kubectl hostloop ui` for the story's cluster.
 page_program() {
   local where=(--context "$CONTEXT")
   [ "$MODE" != own ] || where=(--kubeconfig "$CLUSTER_DIR/kubeconfig")
-  exec "$PROGRAM" ui --page "$PAGE" --namespace "$NAMESPACE" "${where[@]}" "$@"
+  exec "$CLIENT" ui --page "$PAGE" --namespace "$NAMESPACE" "${where[@]}" "$@"
 }
 
 # Starts the recording.

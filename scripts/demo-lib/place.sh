@@ -49,14 +49,14 @@ build_missing() {
     making=demo_image
   fi
   if [ -n "$RECORD" ] || [ "$UI" = yes ]; then
-    making=${making:-demo_program}
+    making=${making:-demo_programs}
     names+=("the page")
     begin_build "the page" build_page
   fi
   if [ -n "$making" ]; then
     need_toolchain
     need_packages strip=binutils
-    PROGRAM=$TARGET/debug/hostloop
+    PROGRAM=$TARGET/debug/hostloop CLIENT=$TARGET/debug/kubectl-hostloop
     IMAGE=${IMAGE:-$TARGET/tested/hostloop.tar}
     [ "$making" != demo_image ] || DEBUG_BUILD=' (not optimized: the release build takes less)'
     names+=("hostloop (three minutes alone, the first time)")

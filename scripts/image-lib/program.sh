@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Part of scripts/image and scripts/release: builds the program for an architecture. Sourced, never
+# Part of scripts/image and scripts/release: builds the programs for an architecture. Sourced, never
 # run.
 # shellcheck disable=SC2153 # need_toolchain sets TARGET
 
@@ -36,11 +36,12 @@ need_target() {
   rustup --quiet target add "$1" || die "rustup could not install the standard library for $1"
 }
 
-# program_at PROFILE [TARGET]: prints where cargo puts the program.
+# program_at PROFILE TARGET [NAME]: prints where cargo puts a program, by default that of a node. TARGET is
+# empty for this machine's.
 program_at() {
   local folder=$1
   [ "$folder" != dev ] || folder=debug
-  echo "$TARGET/${2:+$2/}$folder/hostloop"
+  echo "$TARGET/${2:+$2/}$folder/${3:-hostloop}"
 }
 
 CARGO_AUDITABLE_VERSION=0.7.7
@@ -50,12 +51,13 @@ build_cargo_auditable() {
     cargo-auditable --root "$1"
 }
 
-# released_programs PROFILE ARCH…: builds the program for each architecture, static and not. All are
-# built side by side, since linking one uses one core. program_at says where each is. It has the page,
-# which scripts/ui must have made, and a list of its crates for scanners. Its bytes do not depend on
-# the folders of the checkout and of cargo.
+# released_programs PROFILE ARCH…: builds the programs for each architecture: that of a node static and
+# not, and the client static. All of one are built side by side, since linking one uses one core.
+# program_at says where each is. The client has the page, which scripts/ui must have made. Each has a
+# list of its crates for scanners. Their bytes do not depend on the folders of the checkout and of cargo.
 released_programs() {
-  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder arch triple name flags='' maps='' targets=()
+  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder arch triple name flags='' maps=''
+  local targets=() static=() build=()
   shift
   auditable=$(build_tool cargo-auditable "$CARGO_AUDITABLE_VERSION" build_cargo_auditable)
   # The last folder that matches counts, and one may be inside another.
@@ -72,11 +74,13 @@ released_programs() {
         export "$name=${!name:-}$maps"
         targets+=(--target "$triple")
       done
+      static+=(--target "$(rust_target "$arch" musl)")
     done
     export CARGO_ENCODED_RUSTFLAGS=$flags CARGO_PROFILE_DEV_STRIP=symbols
     cd "$ROOT" || exit
-    # Of its package alone: with the whole workspace, crates would have the tests' features, too.
-    "$auditable" auditable build --quiet --locked --profile "$profile" --package hostloop-driver \
-      --features ui --bin hostloop "${targets[@]}"
+    build=("$auditable" auditable build --quiet --locked --profile "$profile")
+    # Each of its package alone: with the whole workspace, crates would have the tests' features, too.
+    "${build[@]}" --package hostloop-driver --bin hostloop "${targets[@]}"
+    "${build[@]}" --package hostloop-kubectl --features ui --bin kubectl-hostloop "${static[@]}"
   )
 }

@@ -1,8 +1,7 @@
 # Makes a list of an image's software in the format SPDX 2.3. Part of scripts/release.
 #
 # Input: the output of `cargo metadata`. Arguments: crates, debian and sums have lines of words
-# ("NAME VERSION", "NAME VERSION SHA256 SOURCE", "NAME VERSION SHA256"), page has lines of "NAME VERSION
-# LICENCE …" between tabs; the rest are texts.
+# ("NAME VERSION", "NAME VERSION SHA256 SOURCE", "NAME VERSION SHA256"); the rest are texts.
 
 def lines($text): $text | split("\n") | map(select(. != "") | split(" "));
 # Only these characters may be in an identifier.
@@ -24,7 +23,6 @@ def package($id; $name; $version; $licence; $purl; $sums):
    | . + {key: "\(.name) \(.version)"}] as $crates
 | ($crates | map({key: .id, value: ("crate-\(.name)-\(.version)" | id)}) | from_entries) as $id_of
 | (lines($debian)) as $debian
-| ($page | split("\n") | map(select(. != "") | split("\t"))) as $page
 | {
   spdxVersion: "SPDX-2.3",
   dataLicense: "CC0-1.0",
@@ -41,8 +39,6 @@ def package($id; $name; $version; $licence; $purl; $sums):
          (.license // "NOASSERTION" | gsub(" */ *"; " OR "));
          (if .source then purl("cargo"; "\(.name)@\(.version | @uri)") else [] end);
          sum($sum_of[.key]))]
-    + [$page[] | . as [$name, $of, $licence] | package("npm-\($name)" | id; $name; $of; $licence;
-         purl("npm"; "\($name | @uri)@\($of | @uri)"); [])]
     + [$debian[] | . as [$name, $of, $sum, $source] | package("deb-\($name)" | id; $name; $of; "NOASSERTION";
          purl("deb"; "debian/\($name | @uri)@\($of | @uri)?arch=\($arch)&distro=\($distro)");
          sum($sum)) + {sourceInfo: "built from Debian's source package \($source)"}]
@@ -52,8 +48,6 @@ def package($id; $name; $version; $licence; $purl; $sums):
     + [$crates[] | select(.name == "hostloop-driver")
        | ({spdxElementId: "SPDXRef-image", relationshipType: "CONTAINS", relatedSpdxElement: $id_of[.id]},
           {spdxElementId: $id_of[.id], relationshipType: "DEPENDS_ON", relatedSpdxElement: "SPDXRef-rust-std"})]
-    + [$page[] | {spdxElementId: "SPDXRef-image", relationshipType: "CONTAINS",
-        relatedSpdxElement: ("npm-\(.[0])" | id)}]
     + [$debian[] | {spdxElementId: "SPDXRef-image", relationshipType: "CONTAINS",
         relatedSpdxElement: ("deb-\(.[0])" | id)}]
     + [$metadata.resolve.nodes[] | select($id_of[.id]) | . as $node | .deps[]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Part of scripts/release: which software is in the program and in the image, and its licences.
+# Part of scripts/release: which software is in the programs and in the image, and its licences.
 # Sourced, never run.
 # shellcheck disable=SC2154 # scripts/release sets work, version and image_repository
 
-# crates_in TARGET: prints name and version of the crates in the program. What only runs during the
+# crates_in PACKAGE TARGET: prints name and version of the crates in a program. What only runs during the
 # build (build scripts, procedural macros) is not in it.
 crates_in() {
-  (cd "$ROOT" && cargo tree --locked --package hostloop-driver --target "$1" \
+  (cd "$ROOT" && cargo tree --locked --package "$1" --target "$2" \
     --edges normal,no-proc-macro --prefix none --format '{p}') |
     awk '{ print $1, substr($2, 2) }' | sort --unique
 }
@@ -21,8 +21,8 @@ crate_facts() {
 # page_software: prints name, version, licence and manifest of the packages in the page.
 page_software() {
   local name manifest
-  jq --raw-output '.dependencies | keys[]' "$ROOT/driver/ui/package.json" | while read -r name; do
-    manifest=$ROOT/driver/ui/node_modules/$name/package.json
+  jq --raw-output '.dependencies | keys[]' "$ROOT/kubectl/ui/package.json" | while read -r name; do
+    manifest=$ROOT/kubectl/ui/node_modules/$name/package.json
     jq --raw-output --arg manifest "$manifest" '[.name, .version, .license, $manifest] | @tsv' "$manifest"
   done
 }
@@ -106,10 +106,8 @@ crate_sums() {
 image_software() {
   debian_packages "$1" >"$work/debian"
   crate_sums >"$work/sums"
-  page_software >"$work/page"
   jq --from-file "$ROOT/scripts/release-lib/sbom.jq" \
     --rawfile crates "$4" --rawfile debian "$work/debian" --rawfile sums "$work/sums" \
-    --rawfile page "$work/page" \
     --arg arch "$1" --arg digest "${2#sha256:}" --arg version "$version" \
     --arg repository "$image_repository" --arg licence "$(workspace license)" \
     --arg rust "$(rustc --version | cut -d' ' -f2)" --arg distro "$(debian_release "$1")" \

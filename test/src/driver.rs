@@ -156,14 +156,15 @@ fn failpoints_binary() -> PathBuf {
     )
 }
 
-fn built(variable: &str, name: &str, how: &str) -> PathBuf {
+/// A program under test: at the path in the variable, or of this workspace.
+pub(crate) fn built(variable: &str, name: &str, how: &str) -> PathBuf {
     let path = std::env::var_os(variable).map_or_else(
         || machine::root().join("target/debug").join(name),
         PathBuf::from,
     );
     assert!(
         path.is_file(),
-        "This test needs the built driver, and there is none at {} ({variable}): run `{how}`.",
+        "This test needs the built program, and there is none at {} ({variable}): run `{how}`.",
         path.display()
     );
     path

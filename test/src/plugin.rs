@@ -1,34 +1,35 @@
 //! `kubectl hostloop` on a cluster, as a person types it.
 
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::child;
 use crate::cluster::Cluster;
-use crate::driver::binary;
-use crate::scratch::Scratch;
+use crate::driver::built;
 
-/// The program under the name that makes it a plugin, with the administrator's kubeconfig.
+/// The client: `HOSTLOOP_CLIENT_BIN`, or the debug build of this workspace.
+pub fn binary() -> PathBuf {
+    built(
+        "HOSTLOOP_CLIENT_BIN",
+        "kubectl-hostloop",
+        "cargo build -p hostloop-kubectl",
+    )
+}
+
+/// The client with the administrator's kubeconfig.
 pub struct Plugin<'c> {
     cluster: &'c Cluster,
-    /// The folder with the plugin.
-    folder: Scratch,
 }
 
 impl Plugin<'_> {
     /// The plugin for a cluster.
     pub fn of(cluster: &Cluster) -> Plugin<'_> {
-        let plugin = Plugin {
-            cluster,
-            folder: Scratch::new(),
-        };
-        symlink(binary(), plugin.program()).expect("a link can be made");
-        plugin
+        Plugin { cluster }
     }
 
+    /// The client.
     pub fn program(&self) -> PathBuf {
-        self.folder.path().join("kubectl-hostloop")
+        binary()
     }
 
     /// The command `kubectl hostloop` with these arguments.

@@ -1,4 +1,4 @@
-//! Recordings of `hostloop ui`, as far as tests look into them.
+//! Recordings of `kubectl hostloop ui`, as far as tests look into them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use hostloop_report::clock::now_us as now;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -158,14 +158,6 @@ impl Event {
             + self.request.size()
             + self.answer.size()
     }
-}
-
-/// The time in microseconds since the epoch.
-pub fn now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Displays a text of another program, cut to this many characters. Characters that a line can't

@@ -23,11 +23,9 @@ pub mod work;
 
 pub use call::{Call, phase};
 pub use event::{Event, Field, Fields, Kind, MAX_TEXT, Shortened, State, now};
+pub use hostloop_report::events::FORMAT;
 pub use ring::{Batch, Ring};
 pub use trace::{is_uid, trace_of};
-
-/// The name and version of the format, in the first line of each stream.
-pub const FORMAT: &str = "hostloop.events/v1";
 
 /// The size of the ring of a process, in bytes: about 1,500 events.
 pub const LIMIT: usize = 384 << 10;

@@ -7,7 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+pub use hostloop_report::events::{Header, Process, Request};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -34,41 +35,6 @@ const SILENCE: Duration = Duration::from_secs(10);
 const LIFE: Duration = Duration::from_secs(3600);
 /// The pause after a failed accept, for example without a free file descriptor.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// The process that emits the events.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// `node` or `controller`.
-    pub process: String,
-    /// The node's ID, on a node.
-    pub node: Option<String>,
-    pub version: String,
-}
-
-/// What a reader asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Request {
-    /// The number of the first event.
-    pub from: u64,
-    /// The ring that `from` counts in; empty for any. Events of another ring come from the first.
-    pub boot: String,
-    pub follow: bool,
-}
-
-/// The first line of a stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
-    /// [`FORMAT`].
-    pub events: String,
-    /// The ring. It differs after each start of the process.
-    pub boot: String,
-    #[serde(flatten)]
-    pub process: Process,
-    /// The number of the first event, if there is one. It is higher than requested if events
-    /// between them are lost.
-    pub from: u64,
-}
 
 /// A line with an event.
 #[derive(Serialize)]

@@ -2,19 +2,11 @@
 
 use std::collections::BTreeMap;
 
+pub use hostloop_api_objects::labels::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 use super::{node_selector, pv};
 
-/// The scheduler sets this annotation to the node selected for a claim's volume.
-pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// This label assigns a snapshot content to a node.
-pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
-
-/// This label assigns claims, volumes and attachments to a node. It only filters watches: the
-/// selected node decides for a claim, the node affinity for a volume, and `spec.nodeName` for an
-/// attachment.
-pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
 /// The maximum length of a label value in bytes.
 pub const MAX_LABEL: usize = 63;
 

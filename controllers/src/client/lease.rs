@@ -21,6 +21,7 @@ mod observe;
 mod terms;
 
 pub use hold::hold;
+pub use hostloop_api_objects::lease_name::lease_name;
 pub use observe::observe;
 pub use terms::{ObservedLease, Step, step};
 
@@ -38,17 +39,6 @@ pub struct LeaseConfig {
     pub renew_deadline: Duration,
     pub retry_period: Duration,
     pub labels: BTreeMap<String, String>,
-}
-
-/// Converts a name or identity as upstream does: `-` replaces everything but letters, digits and
-/// `-`, and a trailing `-` gets an `X`.
-pub fn lease_name(name: &str) -> String {
-    let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let mut name: String = name.chars().map(keep).collect();
-    if name.ends_with('-') {
-        name.push('X');
-    }
-    name
 }
 
 /// When this process's leadership ends; `None` if it does not lead.

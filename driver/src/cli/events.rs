@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hostloop_report::flags::events_beside;
 
 use super::values;
 
@@ -22,11 +23,6 @@ impl EventsSocket {
             .clone()
             .or_else(|| endpoint.map(events_beside))
     }
-}
-
-/// The socket for events beside the CSI socket of a driver.
-pub(crate) fn events_beside(endpoint: &Path) -> PathBuf {
-    endpoint.with_extension("events.sock")
 }
 
 /// Arguments of `hostloop events`.
@@ -68,19 +64,4 @@ pub struct EventsArgs {
     /// End when standard input ends, as when the connection to a pod breaks
     #[arg(long, hide = true)]
     pub until_eof: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_csi_socket_has_its_own() {
-        for (endpoint, events) in [
-            ("/run/hostloop/csi.sock", "/run/hostloop/csi.events.sock"),
-            ("/run/a.b/socket", "/run/a.b/socket.events.sock"),
-        ] {
-            assert_eq!(events_beside(Path::new(endpoint)), Path::new(events));
-        }
-    }
 }

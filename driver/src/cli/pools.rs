@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use hostloop_controllers::api::duration;
+use hostloop_report::flags::DRIVER_NAME;
 
 use super::values::{self, Cap};
 use crate::kernel::blocks_for;
 use crate::storage::{PoolOptions, PoolSpec, Reserve, config};
 
-/// The default name of the driver in Kubernetes.
-pub(crate) const DRIVER_NAME: &str = "hostloop.csi.dev";
-
 /// The default state directory of a driver.
-pub(crate) fn default_state_dir(driver_name: &str) -> PathBuf {
+fn default_state_dir(driver_name: &str) -> PathBuf {
     PathBuf::from("/var/lib/kubelet/plugins").join(driver_name)
 }
 
@@ -145,5 +143,28 @@ impl PoolArgs {
             max_freeze: self.max_freeze,
             max_snapshot_bytes_per_namespace: self.max_snapshot_bytes_per_namespace,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use hostloop_report::flags::POOL_FLAGS;
+
+    use super::*;
+
+    /// `kubectl hostloop` reads these flags of a container, and passes them on.
+    #[test]
+    fn the_client_knows_every_flag_about_pools_and_each_takes_a_value() {
+        let command = PoolArgs::augment_args(clap::Command::new("pools"));
+        for arg in command.get_arguments() {
+            assert!(arg.get_action().takes_values(), "{arg}");
+        }
+        let flags: BTreeSet<&str> = command
+            .get_arguments()
+            .filter_map(|arg| arg.get_long())
+            .collect();
+        assert_eq!(flags, BTreeSet::from(POOL_FLAGS));
     }
 }

@@ -167,28 +167,6 @@ fn flags_of_host_path_manifests_are_taken() {
 }
 
 #[test]
-fn endpoints() {
-    for (word, path) in [
-        ("unix:///run/csi.sock", "/run/csi.sock"),
-        ("unix:/run/csi.sock", "/run/csi.sock"),
-        ("/run/csi.sock", "/run/csi.sock"),
-        ("/run/a:b", "/run/a:b"),
-    ] {
-        assert_eq!(values::endpoint(word), Ok(PathBuf::from(path)), "{word}");
-    }
-    for (word, reason) in [
-        ("tcp://127.0.0.1:10000", "Unix socket"),
-        ("unix://run/csi.sock", "unix:///run/csi.sock"),
-        ("csi.sock", "not an endpoint"),
-        ("", "not an endpoint"),
-        ("unix://", "not absolute"),
-    ] {
-        let error = values::endpoint(word).unwrap_err();
-        assert!(error.contains(reason), "{word}: {error}");
-    }
-}
-
-#[test]
 fn label_keys_and_values() {
     for key in ["topology.hostloop.csi.dev/node", "node", "a/b_c.d"] {
         assert!(values::label_key(key).is_ok(), "{key}");

@@ -1,31 +1,12 @@
 //! Parsers for the values of flags.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use hostloop_controllers::csi::driver::check_name;
+pub(super) use hostloop_report::flags::endpoint;
 
 use crate::csi::validate;
 use crate::kernel::FsType;
-
-/// A Unix socket: `unix:///path`, or the path alone.
-pub(crate) fn endpoint(word: &str) -> Result<PathBuf, String> {
-    let path = match word.split_once(':') {
-        _ if word.starts_with('/') => word,
-        Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
-        Some((scheme, _)) => {
-            return Err(format!(
-                "{scheme}: is not served; the services act on this node alone and are reached \
-                 through a Unix socket: unix:///path/csi.sock"
-            ));
-        }
-        None => return Err("is not an endpoint such as unix:///path/csi.sock".to_owned()),
-    };
-    if !path.starts_with('/') {
-        return Err(format!("{path:?} is not absolute: write unix:///{path}"));
-    }
-    Ok(PathBuf::from(path))
-}
 
 /// `NAME=SIZE`: the cap of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use hostloop_controllers::csi::{Csi, Failure};
 use hostloop_proto::csi;
+use hostloop_terminal::terminal;
 use tonic::Code;
 
 use crate::cli::DeleteArgs;
-use crate::inspect::render::terminal;
 use crate::storage::{SnapshotId, VolumeId};
 
 /// How long the driver may take for one call.

@@ -3,14 +3,14 @@
 use std::io;
 use std::process::ExitCode;
 
-use hostloop_events::read::{self, Said, Stream};
+use hostloop_events::read::{self, Said};
 use hostloop_events::serve::Request;
+use hostloop_terminal::terminal;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cli::EventsArgs;
-use crate::inspect::render::terminal;
 
 /// Why the events can't be printed.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ async fn print(args: &EventsArgs) -> Result<(), Error> {
         .socket
         .path(args.endpoint.as_deref())
         .unwrap_or_default();
-    let mut stream = Stream::open(&socket, &request).await?;
+    let mut stream = read::open(&socket, &request).await?;
     if args.json {
         terminal::print_json_line(&stream.header)?;
     }

@@ -11,25 +11,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostloop_terminal::color::{GOOD, QUIET, paint, severity};
+use hostloop_terminal::humanize::count;
+use hostloop_terminal::terminal;
 use serde::Serialize;
 
 use crate::cli::FsckArgs;
 use crate::inspect::inventory::Survey;
-use crate::inspect::render::color::{GOOD, QUIET, paint};
-use crate::inspect::render::humanize::count;
-use crate::inspect::render::terminal;
 use crate::inspect::{Error, print};
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
 use crate::storage::{PoolOptions, PoolSpec, Pools};
 
 mod checks;
-mod problem;
 
 pub use checks::{check, lasting};
 #[cfg(test)]
 pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
-pub use problem::{Kind, Problem, Repair, Severity};
+pub use hostloop_report::problem::{Kind, Problem, Repair, Severity};
 
 /// Exit code: nothing is wrong. (Notes may have been printed.)
 pub const CLEAN: u8 = 0;
@@ -149,8 +148,8 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
         lines.push(headline(problem, paint(GOOD, "repaired")));
     }
     for problem in &outcome.problems {
-        let severity = paint(problem.severity.style(), problem.severity.as_str());
-        lines.push(headline(problem, severity));
+        let word = paint(severity(problem.severity), problem.severity.as_str());
+        lines.push(headline(problem, word));
         let advice = match &problem.repair {
             Repair::Person(how) => format!("to do: {how}"),
             Repair::Itself(how) => how.clone(),

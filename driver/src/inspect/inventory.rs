@@ -9,12 +9,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use hostloop_report::machine::LeftoverLoop;
+
 pub mod leftover_loops;
 pub mod lock_holder;
 pub mod loop_usage;
 pub mod pool_root;
 
-pub use leftover_loops::{LeftoverLoop, leftover_loops};
+pub use leftover_loops::leftover_loops;
 pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 
 use crate::diagnose::pool::{Lost, SparseFile};

@@ -9,12 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde::{Deserialize, Serialize};
+use hostloop_report::machine::{DirectIoReport, FilesystemReport, LeftoverLoop, MachineReport};
+use hostloop_terminal::terminal;
 use sha2::{Digest, Sha256};
 
 use crate::cli::{Probe, ProbeArgs};
-use crate::inspect::inventory::{Contents, LeftoverLoop, leftover_loops};
-use crate::inspect::render::terminal;
+use crate::inspect::inventory::{Contents, leftover_loops};
 use crate::kernel::linux::Linux;
 use crate::kernel::{Filesystems, LoopDevices};
 use crate::record::now_ns;
@@ -42,42 +42,6 @@ pub enum ProbeError {
     /// The report can't be printed.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
-}
-
-/// What a machine has, as its pod sees it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MachineReport {
-    /// The version of the program.
-    pub version: String,
-    /// The machine's time, in nanoseconds since the epoch.
-    pub now_ns: u64,
-    /// What the driver requires and the machine lacks, such as loop devices.
-    pub missing: Vec<String>,
-    /// The filesystems that volumes can have.
-    pub filesystems: Vec<FilesystemReport>,
-    /// Direct I/O, by pool.
-    pub direct_io: Vec<DirectIoReport>,
-    /// Loop devices that a deleted cluster may have left. Earlier versions do not report them.
-    #[serde(default)]
-    pub leftover_loops: Vec<LeftoverLoop>,
-}
-
-/// A filesystem that volumes can have.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FilesystemReport {
-    /// The kernel's name.
-    pub name: String,
-    /// The tool or module that is missing.
-    pub missing: Option<String>,
-}
-
-/// Direct I/O in a pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DirectIoReport {
-    /// The pool's root directory.
-    pub root: PathBuf,
-    /// Why it does not work.
-    pub missing: Option<String>,
 }
 
 pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {

@@ -4,20 +4,21 @@
 
 use std::process::ExitCode;
 
+use hostloop_terminal::terminal;
+
 use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
-use crate::inspect::render::terminal;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
 
-pub(crate) mod columns;
 mod image_maps;
 pub mod render;
 pub mod report;
 
-pub use image_maps::{ImageMap, image_maps};
-pub use report::Report;
+pub use hostloop_report::status::Report;
+pub use image_maps::image_maps;
+pub use report::report_of;
 
 /// Takes a survey and prints it. Blocks.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
@@ -28,7 +29,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
         terminal::print_json_line(&maps)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let report = Report::of(&Survey::take(
+    let report = report_of(&Survey::take(
         &specs,
         &args.pools.state_dir(),
         &Linux::new(),

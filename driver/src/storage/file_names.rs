@@ -1,7 +1,7 @@
 //! The names of files and directories in a pool.
 
-/// The name of the image file in an entry's directory.
-pub(crate) const IMAGE: &str = "image";
+pub(crate) use hostloop_report::pool_files::IMAGE;
+use hostloop_report::pool_files::VOLUMES;
 
 /// The lock file of the process that has the pool open.
 pub const LOCK: &str = "lock";
@@ -35,7 +35,7 @@ impl EntryKind {
     /// The name of the kind's directory in the pool.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            EntryKind::Volumes => "volumes",
+            EntryKind::Volumes => VOLUMES,
             EntryKind::Snapshots => "snapshots",
             EntryKind::Groups => "groups",
         }

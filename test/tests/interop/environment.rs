@@ -11,6 +11,7 @@ use hostloop_test::PATIENCE;
 use hostloop_test::driver::binary;
 use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::{self, root, text, tool_cache};
+use hostloop_test::plugin;
 use hostloop_test::scratch::Scratch;
 
 use crate::process::{Process, common};
@@ -27,7 +28,7 @@ const SCRIPT: &str = r#"
 set -euo pipefail
 . "$1/scripts/lib.sh"
 need_kubectl
-for command in "$2 check" "$2 controllers $3" "$kubectl get nodes"; do
+for command in "$4 check" "$2 controllers $3" "$kubectl get nodes"; do
   if timeout 2 $command; then exit 3; fi
 done
 "#;
@@ -117,7 +118,7 @@ fn no_program_looks_for_the_persons_cluster() {
             String::from_utf8_lossy(&said).into_owned(),
         )
     };
-    let mut inherits = of_person(&binary(), &home, &theirs);
+    let mut inherits = of_person(&plugin::binary(), &home, &theirs);
     inherits.arg("check");
     let (_, said) = run(inherits);
     let count = theirs.count();
@@ -132,6 +133,7 @@ fn no_program_looks_for_the_persons_cluster() {
         text(&root()),
         text(&binary()),
         &ALONE.join(" "),
+        text(&plugin::binary()),
     ]);
     let (success, said) = run(script);
     assert!(success, "{said}");
@@ -166,5 +168,5 @@ fn start_programs() {
         .wait_ended(PATIENCE)
         .expect("there is no cluster for it");
     assert!(!ended.success(), "{ended}");
-    assert!(machine::try_run(text(&binary()), &["check"]).is_err());
+    assert!(machine::try_run(text(&plugin::binary()), &["check"]).is_err());
 }

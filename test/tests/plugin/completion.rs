@@ -1,10 +1,8 @@
 //! The shells read the scripts of `completion`, and complete with them.
 
-use std::os::unix::process::CommandExt;
-
 use hostloop_test::child;
-use hostloop_test::driver::binary;
 use hostloop_test::machine::{not_run, run, text, which};
+use hostloop_test::plugin::binary;
 use hostloop_test::scratch::Scratch;
 
 /// Completes the words after the script and the name, and prints the candidates.
@@ -30,10 +28,12 @@ const CASES: [(&[&str], &[&str]); 4] = [
     (&["install", "--def"], &["--default-class"]),
 ];
 
-/// Writes the script for a shell, of the program under this name.
-fn script(scratch: &Scratch, shell: &str, name: &str) -> String {
+/// The name of the program.
+const NAME: &str = "kubectl-hostloop";
+
+/// Writes the script for a shell.
+fn script(scratch: &Scratch, shell: &str) -> String {
     let output = child::command(binary())
-        .arg0(name)
         .args(["completion", shell])
         .output();
     let output = output.expect("the program can be run");
@@ -43,7 +43,7 @@ fn script(scratch: &Scratch, shell: &str, name: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     let script = String::from_utf8(output.stdout).expect("UTF-8");
-    text(&scratch.file(&format!("{name}.{shell}"), &script)).to_owned()
+    text(&scratch.file(&format!("{NAME}.{shell}"), &script)).to_owned()
 }
 
 #[test]
@@ -57,36 +57,34 @@ fn shells_read_the_scripts_and_complete() {
             );
             continue;
         }
-        for name in ["hostloop", "kubectl-hostloop"] {
-            let script = script(&scratch, shell, name);
-            run(shell, &["-n", &script]);
-            for (words, expected) in CASES {
-                let Some(candidates) = candidates(shell, &script, name, words) else {
-                    continue;
-                };
-                for word in expected {
-                    let found = candidates.iter().any(|candidate| candidate == word);
-                    assert!(found, "{shell} {name} {words:?}: {candidates:?}");
-                }
-                let install = candidates.iter().any(|candidate| candidate == "install");
-                assert!(!install, "{shell} {name} {words:?}: {candidates:?}");
+        let script = script(&scratch, shell);
+        run(shell, &["-n", &script]);
+        for (words, expected) in CASES {
+            let Some(candidates) = candidates(shell, &script, words) else {
+                continue;
+            };
+            for word in expected {
+                let found = candidates.iter().any(|candidate| candidate == word);
+                assert!(found, "{shell} {words:?}: {candidates:?}");
             }
+            let install = candidates.iter().any(|candidate| candidate == "install");
+            assert!(!install, "{shell} {words:?}: {candidates:?}");
         }
     }
 }
 
 /// The candidates for the last word. zsh completes at a terminal alone.
-fn candidates(shell: &str, script: &str, name: &str, words: &[&str]) -> Option<Vec<String>> {
+fn candidates(shell: &str, script: &str, words: &[&str]) -> Option<Vec<String>> {
     let printed = match shell {
         "bash" => run(
             "bash",
-            &[&["-c", BASH, "bash", script, name][..], words].concat(),
+            &[&["-c", BASH, "bash", script, NAME][..], words].concat(),
         ),
         "fish" => {
             let complete = "source $argv[1]; complete --do-complete \"$argv[2..]\"";
             run(
                 "fish",
-                &[&["--no-config", "-c", complete, script, name][..], words].concat(),
+                &[&["--no-config", "-c", complete, script, NAME][..], words].concat(),
             )
         }
         _ => return None,

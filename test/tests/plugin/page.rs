@@ -1,5 +1,5 @@
 //! The page of `kubectl hostloop ui` in a browser, on a cluster. The tests in the browser are in
-//! `driver/ui/test/live`.
+//! `kubectl/ui/test/live`.
 
 use std::path::Path;
 

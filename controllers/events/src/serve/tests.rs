@@ -38,7 +38,7 @@ impl Served {
     }
 
     async fn read(&self, request: Request) -> read::Stream {
-        read::Stream::open(&self.socket, &request).await.unwrap()
+        read::open(&self.socket, &request).await.unwrap()
     }
 }
 
@@ -131,7 +131,7 @@ async fn a_slow_reader_misses_events_and_blocks_no_one() {
 async fn readers_are_limited_and_give_their_place_back() {
     let served = Served::new(1 << 20, 1);
     let first = served.read(from(0, true)).await;
-    let refused = read::Stream::open(&served.socket, &from(0, true))
+    let refused = read::open(&served.socket, &from(0, true))
         .await
         .unwrap_err();
     assert!(
@@ -140,10 +140,7 @@ async fn readers_are_limited_and_give_their_place_back() {
     );
     drop(first);
     let end = Instant::now() + Duration::from_secs(300);
-    while read::Stream::open(&served.socket, &from(0, true))
-        .await
-        .is_err()
-    {
+    while read::open(&served.socket, &from(0, true)).await.is_err() {
         assert!(Instant::now() < end, "the place was not given back");
         sleep(Duration::from_millis(10)).await;
     }

@@ -1,9 +1,9 @@
 //! Pure checks: they take a survey and return its problems, and read nothing else.
 
+use hostloop_report::problem::{Kind, Problem, Repair, Severity, person};
+
 use crate::diagnose::pool::{Lost, PoolFacts, READ_ONLY_TO_DO};
 use crate::inspect::inventory::{Contents, PoolSurvey, Survey};
-
-use super::problem::{Kind, Problem, Repair, Severity, person};
 
 mod devices;
 mod groups;

@@ -3,20 +3,12 @@
 //! cluster on this machine may still use one, so a person decides.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use hostloop_report::machine::LeftoverLoop;
 
 use crate::kernel::{Kernel, LoopInfo, loop_path};
 use crate::storage::{PoolId, pool_named_in};
-
-/// A loop device that may be left over.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftoverLoop {
-    pub device: PathBuf,
-    /// The path of the deleted file, as the kernel shows it.
-    pub file: String,
-}
 
 /// The devices that may be left over. `own` are the pools of this driver.
 pub fn leftover_loops<'a>(

@@ -6,8 +6,8 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use hostloop_report::image_map::ImageMap;
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
 
 use crate::inspect::inventory::{Image, pool_root};
 use crate::kernel::extents::{Mapped, map};
@@ -18,17 +18,6 @@ use crate::storage::{PoolSpec, SnapshotId, VolumeId};
 
 /// Further images are left out once the maps have this many runs. A run is about 60 bytes.
 const MOST_RUNS: usize = 50_000;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageMap {
-    /// The ID of the volume or snapshot.
-    pub id: String,
-    /// The blocks; null without an image, or if they can't be read.
-    pub extents: Option<Vec<Mapped>>,
-    /// Why the blocks can't be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-}
 
 /// Reads the maps of these volumes' and snapshots' images, each after writing the image back.
 pub fn image_maps(specs: &[PoolSpec], state_dir: &Path, ids: &[String]) -> Vec<ImageMap> {

@@ -1,11 +1,11 @@
 //! Formats a report as tables for a terminal.
 
-use super::columns::{self, LOOP, MOUNT, io, or_dash, size};
-use super::report::{GroupReport, Report, SnapshotReport, VolumeReport};
-use crate::inspect::render::color::{BAD, paint};
-use crate::inspect::render::humanize::{age, bytes, count};
-use crate::inspect::render::page::{Cell, Page};
-use crate::inspect::render::table::{long, numbers, words};
+use hostloop_report::status::{GroupReport, Report, SnapshotReport, VolumeReport};
+use hostloop_terminal::color::{BAD, paint, severity};
+use hostloop_terminal::columns::{self, LOOP, MOUNT, io, or_dash, size};
+use hostloop_terminal::humanize::{age, bytes, count};
+use hostloop_terminal::page::{Cell, Page};
+use hostloop_terminal::table::{long, numbers, words};
 
 /// Formats the report as lines. `width` is the terminal's, if there is one. Ages are relative to
 /// `now_ns`.
@@ -99,20 +99,25 @@ fn orphans(report: &Report, page: &mut Page) {
     let heading = count(report.orphans.len(), "orphan");
     page.heading(&format!("{heading} (hostloop fsck explains them)"));
     for orphan in &report.orphans {
-        let object = paint(orphan.severity.style(), &orphan.object);
+        let object = paint(severity(orphan.severity), &orphan.object);
         page.lines.push(format!("  {object} {}", orphan.what));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hostloop_report::problem::{Kind, Problem, Repair, Severity};
+    use hostloop_terminal::terminal::plain;
+    use serde_json::Value;
+
     use super::*;
     use crate::inspect::fsck::scene;
+    use crate::inspect::status::report_of;
 
     #[test]
     fn every_table_is_there_and_fits() {
         let scene = scene::Scene::new();
-        let report = Report::of(scene.survey());
+        let report = report_of(scene.survey());
         let whole = text(&report, None, 1).join("\n");
         for heading in [
             "Pools",
@@ -130,7 +135,7 @@ mod tests {
         }
         let narrow = text(&report, Some(100), 1);
         for line in &narrow {
-            let plain = crate::inspect::render::terminal::plain(line);
+            let plain = hostloop_terminal::terminal::plain(line);
             assert!(plain.chars().count() <= 100, "{plain}");
         }
     }
@@ -138,7 +143,7 @@ mod tests {
     #[test]
     fn uses_in_words() {
         let scene = scene::Scene::new();
-        let mut report = Report::of(scene.survey());
+        let mut report = report_of(scene.survey());
         let volume = &mut report.volumes[0];
         assert_eq!(usage(volume), "mount");
         volume.mounts.push("/k/pod".into());
@@ -147,5 +152,45 @@ mod tests {
         assert_eq!(usage(volume), "mount ×1, frozen");
         volume.staged_as = None;
         assert_eq!(usage(volume), "-");
+    }
+
+    /// Adds a text to each text in a value.
+    fn add(text: &str, value: &mut Value) {
+        match value {
+            Value::String(own) => own.push_str(text),
+            Value::Array(all) => all.iter_mut().for_each(|one| add(text, one)),
+            Value::Object(all) => all.values_mut().for_each(|one| add(text, one)),
+            _ => {}
+        }
+    }
+
+    fn is_harmful(c: char) -> bool {
+        c.is_control() || matches!(c, '\u{202e}' | '\u{200b}')
+    }
+
+    #[test]
+    fn whatever_a_report_says_it_controls_no_terminal() {
+        const HOSTILE: &str = "\u{1b}[2J\u{9b}2J\rover\nline\u{202e}txet\u{200b}";
+        let scene = scene::Scene::new();
+        let mut value = serde_json::to_value(report_of(scene.survey())).unwrap();
+        add(HOSTILE, &mut value);
+        let mut report: Report = serde_json::from_value(value).unwrap();
+        report.orphans.push(Problem {
+            severity: Severity::Error,
+            kind: Kind::Stranger,
+            object: HOSTILE.to_owned(),
+            pool: None,
+            what: HOSTILE.to_owned(),
+            repair: Repair::Recovery,
+        });
+        for width in [None, Some(80)] {
+            let lines = text(&report, width, 0);
+            let lines: Vec<String> = lines.iter().map(|line| plain(line)).collect();
+            for line in &lines {
+                assert!(!line.contains(is_harmful), "{line:?}");
+            }
+            let shown = lines.iter().filter(|line| line.contains("\\u{202e}"));
+            assert!(shown.count() > 4, "{lines:#?}");
+        }
     }
 }

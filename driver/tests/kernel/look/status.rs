@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use hostloop_driver::inspect::inventory::Survey;
-use hostloop_driver::inspect::status::{Report, image_maps};
+use hostloop_driver::inspect::status::{Report, image_maps, report_of};
 use hostloop_driver::kernel::extents::Mapped;
 use hostloop_driver::kernel::reflink_support::shares_extents;
 use hostloop_driver::kernel::{FsType, LoopDevices};
@@ -39,7 +39,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     let specs = [site.specs[0].clone(), gone.parse().unwrap()];
     let take = |site: &Site| {
         let survey = Survey::take(&specs, &site.options.state_dir, &*site.kernel);
-        Report::of(&survey.unwrap())
+        report_of(&survey.unwrap())
     };
     let record = site.make("data");
     let snapshot = site.snapshot(&record, "monday");

@@ -8,7 +8,7 @@ mod ring;
 
 use std::path::Path;
 
-use hostloop_events::read::Stream;
+use hostloop_events::read;
 use hostloop_events::serve::Request;
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::driver::Driver;
@@ -90,6 +90,6 @@ async fn events(socket: &Path) -> u64 {
         from: u64::MAX,
         ..Request::default()
     };
-    let stream = Stream::open(socket, &request).await;
+    let stream = read::open(socket, &request).await;
     stream.unwrap_or_else(|e| panic!("{e}")).header.from
 }

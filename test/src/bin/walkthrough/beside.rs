@@ -1,4 +1,4 @@
-//! `hostloop ui` beside the driver: its page, and its recording.
+//! `kubectl hostloop ui` beside the driver: its page, and its recording.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,8 +8,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use hostloop_test::child::{self, Program};
-use hostloop_test::driver::{Driver, binary};
+use hostloop_test::driver::Driver;
 use hostloop_test::machine::{self, text};
+use hostloop_test::plugin::binary;
 use hostloop_test::pools::PoolFixture;
 use nix::sys::signal::Signal;
 
@@ -45,12 +46,12 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// How long the page may take to appear, and the program to end.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A running `hostloop ui`. Dropping it ends it as Ctrl-C does, and waits.
+/// A running `kubectl hostloop ui`. Dropping it ends it as Ctrl-C does, and waits.
 struct Ui(Program);
 
 impl Ui {
     fn start(driver: &Driver, state_dir: &Path, pool: &PoolFixture, arguments: &[&str]) -> Ui {
-        let page = machine::root().join("driver/ui/dist/index.html");
+        let page = machine::root().join("kubectl/ui/dist/index.html");
         assert!(
             page.is_file(),
             "There is no page: run ./scripts/ui, which needs Node.js and npm."
@@ -68,7 +69,7 @@ impl Ui {
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        Ui(Program::new(command.spawn().expect("hostloop starts")))
+        Ui(Program::new(command.spawn().expect("the client starts")))
     }
 
     /// Ends it, and returns whether it succeeded.
@@ -115,7 +116,7 @@ impl Page {
         // It has said why, if it has no address.
         let address = addresses
             .recv_timeout(LIMIT)
-            .expect("`hostloop ui` prints an address");
+            .expect("`kubectl hostloop ui` prints an address");
         Page { address, _ui: ui }
     }
 

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use hostloop_driver::inspect::render::humanize::{bytes, count};
+use hostloop_terminal::humanize::{bytes, count};
 use hostloop_test::driver::binary;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::pools::{MIB, state_dir, used_bytes};

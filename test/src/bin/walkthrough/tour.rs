@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::inspect::render::humanize::bytes;
+use hostloop_terminal::humanize::bytes;
 use hostloop_test::client::Csi;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::{files_in, mounted, mountinfo};

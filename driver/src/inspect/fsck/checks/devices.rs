@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use hostloop_report::machine::LeftoverLoop;
+
 use crate::diagnose::kernel_state::destroy_data;
-use crate::inspect::inventory::{LeftoverLoop, LoopUse, Owner, Survey, loop_uses};
+use crate::inspect::inventory::{LoopUse, Owner, Survey, loop_uses};
 use crate::kernel::{LoopInfo, loop_path};
 use crate::storage::pool_named_in;
 

@@ -1,9 +1,10 @@
 //! Checks the records of volumes and snapshots against their images and the kernel.
 
+use hostloop_terminal::humanize::bytes;
+
 use crate::diagnose::volume::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey, readable};
-use crate::inspect::render::humanize::bytes;
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 

@@ -1,0 +1,47 @@
+//! Annotations, finalizers and parameters that users, tools and other controllers rely on.
+
+/// Claim annotation: the provisioner that must create the claim's volume.
+pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// The beta form of that annotation, which older control planes write.
+pub const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
+/// Claim annotation: the class, from before the field existed.
+pub const CLASS_BETA: &str = "volume.beta.kubernetes.io/storage-class";
+/// Annotation of claims and volumes of an in-tree plugin: the CSI driver they migrated to.
+pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+/// Volume annotation: the provisioner that created the volume.
+pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// Volume annotation: the name of the secret for DeleteVolume.
+pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
+/// Volume annotation: the namespace of that secret.
+pub const DELETION_SECRET_NAMESPACE: &str =
+    "volume.kubernetes.io/provisioner-deletion-secret-namespace";
+/// Volume annotation: the name of the secret for ControllerModifyVolume.
+pub const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
+/// Volume annotation: the namespace of that secret.
+pub const MODIFY_SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
+/// Finalizer that keeps a PersistentVolume until its volume is deleted.
+pub const VOLUME_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+/// Finalizer that keeps a claim while volumes are cloned from it.
+pub const CLONE_FINALIZER: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+/// Finalizer that keeps a snapshot while volumes are created from it.
+pub const SNAPSHOT_FINALIZER: &str =
+    "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+/// Annotation of a snapshot content: a restored volume may have another volume mode than its
+/// source.
+pub const ALLOW_MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+/// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
+pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+/// Annotation of a claim: kubelet has nothing to expand.
+pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+/// Annotation of an attachment: the driver's node ID, for detaching after the CSINode is gone.
+pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+/// Volume attribute: the identity of the process that created the volume.
+pub const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
+/// The API group of snapshots.
+pub const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+/// Prefix of class parameters for the provisioner. The driver gets all other parameters.
+pub const RESERVED: &str = "csi.storage.k8s.io/";
+/// Class parameter: the filesystem type of volumes.
+pub const FS_TYPE: &str = "csi.storage.k8s.io/fstype";
+/// Class parameter: the deprecated form of the filesystem type. The driver gets this one too.
+pub const FS_TYPE_OLD: &str = "fstype";

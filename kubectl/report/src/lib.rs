@@ -1,0 +1,15 @@
+//! What the program of a node and the client of a cluster say to each other: the reports that one
+//! prints and the other reads, the events of a process, and the flags that the client passes on.
+//!
+//! Both programs use these definitions. A report may be of an older or a newer program.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod clock;
+pub mod events;
+pub mod flags;
+pub mod image_map;
+pub mod machine;
+pub mod pool_files;
+pub mod pool_spec;
+pub mod problem;
+pub mod status;

@@ -1,0 +1,162 @@
+//! `check`: whether the cluster has what hostloop needs, and whether hostloop works.
+//!
+//! [`gather`] asks, [`decide`] judges, [`render`] prints. Each expectation is a line. What a person
+//! may not see is skipped and says which right is missing.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use hostloop_api_objects::duration;
+use hostloop_terminal::terminal;
+use uuid::Uuid;
+
+use super::Cluster;
+
+mod decide;
+mod facts;
+mod gather;
+mod line;
+mod live;
+mod progress;
+mod render;
+
+use line::{Line, Section};
+use progress::Progress;
+
+/// The heading of the live check.
+const LIVE: &str = "A volume from claim to deletion";
+
+/// Arguments of `check`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Exit code: 0 if no expectation failed, else 1. It changes nothing, except \
+                        with --live: then it makes claims and pods, and deletes them."
+)]
+pub struct Args {
+    /// Also make a claim, write to it, snapshot, restore, read and delete it
+    #[arg(long)]
+    pub live: bool,
+
+    /// The StorageClass for --live [default: the driver's default class, or its first]
+    #[arg(long, value_name = "NAME", requires = "live")]
+    pub class: Option<String>,
+
+    /// How long each step of --live may take
+    #[arg(
+        long,
+        value_name = "DURATION",
+        requires = "live",
+        default_value = "2m",
+        value_parser = duration::parse
+    )]
+    pub timeout: Duration,
+
+    /// The form of the output [default: text]
+    #[arg(short, long, value_name = "FORM")]
+    pub output: Option<Output>,
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// One JSON object.
+    Json,
+}
+
+/// Why a check could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no answer from the API server.
+    #[error("the API server does not answer: {0}; check the kubeconfig and the context")]
+    Unreachable(String),
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    let mut progress = Progress::new();
+    let facts = gather::gather(cluster, &mut progress)
+        .await
+        .map_err(Error::Unreachable)?;
+    let mut sections = decide::decide(&facts);
+    let printer = Printer {
+        json: args.output == Some(Output::Json),
+    };
+    for section in &sections {
+        printer.lines(&render::section(section))?;
+    }
+    if args.live {
+        let choice = live::Choice {
+            namespace: cluster.namespace.clone(),
+            class: args.class.clone(),
+            timeout: args.timeout,
+            name: new_name(),
+        };
+        let planned = live::plan(&facts, choice);
+        sections.push(run_live(cluster, planned, &mut progress, &printer).await?);
+    }
+    let report = render::Report::of(&sections);
+    match printer.json {
+        true => printer.json(&report)?,
+        false => printer.lines(&[render::summary(&sections)])?,
+    }
+    Ok(if report.passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the live check. Its lines are printed as soon as they are known. A failure to print does
+/// not stop it, because it has to clean up.
+async fn run_live(
+    cluster: &Cluster,
+    planned: Result<live::Plan, Line>,
+    progress: &mut Progress,
+    printer: &Printer,
+) -> io::Result<Section> {
+    let mut lines = Vec::new();
+    let mut printed = printer.lines(&[render::heading(LIVE)]);
+    let mut say = |line: Line| {
+        let print = printer.lines(&render::line(&line));
+        printed = std::mem::replace(&mut printed, Ok(())).and(print);
+        lines.push(line);
+    };
+    match planned {
+        Ok(plan) => {
+            plan.left_out().into_iter().for_each(&mut say);
+            live::run(cluster, &plan, progress, &mut say).await;
+        }
+        Err(line) => say(line),
+    }
+    printed?;
+    printer.lines(&[String::new()])?;
+    Ok(Section { title: LIVE, lines })
+}
+
+/// A name that no other check has.
+fn new_name() -> String {
+    let id = Uuid::new_v4().simple().to_string();
+    format!("hostloop-check-{}", &id[..8])
+}
+
+struct Printer {
+    /// True if only JSON goes to standard output, at the end.
+    json: bool,
+}
+
+impl Printer {
+    fn lines(&self, lines: &[String]) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        terminal::print(lines)
+    }
+
+    fn json(&self, report: &render::Report<'_>) -> io::Result<()> {
+        terminal::print_json(report)
+    }
+}

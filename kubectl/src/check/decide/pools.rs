@@ -1,0 +1,228 @@
+//! The pools: open, reflinks, direct I/O, room. The node pods report them.
+
+use hostloop_report::status::PoolReport;
+use hostloop_terminal::humanize::bytes;
+
+use super::machines::unreported;
+use crate::check::facts::{Facts, Machine};
+use crate::check::line::{Line, names};
+
+/// Percentage of free space below which a pool gets a warning.
+const LOW_PERCENT: u64 = 10;
+/// Percentage of free space below which writes to thin volumes are about to fail.
+const FULL_PERCENT: u64 = 1;
+
+/// A pool of a node, and what the machine says about its root.
+struct Pool<'a> {
+    node: &'a str,
+    report: &'a PoolReport,
+    /// Why direct I/O does not work in it; `None` if it works or is unknown.
+    no_direct_io: Option<&'a str>,
+}
+
+impl Pool<'_> {
+    /// As in `default on n1`.
+    fn name(&self) -> String {
+        format!("{} on {}", self.report.name, self.node)
+    }
+}
+
+pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+    let mut lines = unreported(&facts.machines, "Pools", |machine| {
+        machine.pools.as_ref().err()
+    });
+    let pools: Vec<Pool<'_>> = facts
+        .machines
+        .iter()
+        .flat_map(|(n, m)| of_node(n, m))
+        .collect();
+    let (open, missing): (Vec<_>, Vec<_>) =
+        pools.iter().partition(|pool| pool.report.state == "open");
+    lines.extend(missing.into_iter().map(not_open));
+    if open.is_empty() {
+        return lines;
+    }
+    lines.push(Line::ok(format!("Pools are open: {}", list(&open))));
+    lines.extend(reflinks(&open));
+    lines.extend(direct_io(&open));
+    lines.extend(room(&open));
+    lines
+}
+
+fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<Pool<'a>> {
+    let tested = machine.report.iter().flat_map(|report| &report.direct_io);
+    let tested: Vec<_> = tested.collect();
+    let pool = |report: &'a PoolReport| Pool {
+        node,
+        report,
+        no_direct_io: tested
+            .iter()
+            .find(|test| report.root.as_ref() == Some(&test.root))
+            .and_then(|test| test.missing.as_deref()),
+    };
+    machine.pools.iter().flatten().map(pool).collect()
+}
+
+fn list(pools: &[&Pool<'_>]) -> String {
+    names(pools.iter().map(|pool| pool.name()))
+}
+
+fn not_open(pool: &Pool<'_>) -> Line {
+    let why = pool
+        .report
+        .why
+        .as_deref()
+        .unwrap_or("no driver has it open");
+    Line::failed(
+        format!("Pool {} is {}: {why}", pool.name(), pool.report.state),
+        format!(
+            "Its volumes can't be used, and their data is untouched. Repair {}; the driver opens \
+             the pool by itself.",
+            pool.report.path.display()
+        ),
+    )
+}
+
+fn reflinks(pools: &[&Pool<'_>]) -> Vec<Line> {
+    let without: Vec<_> = pools
+        .iter()
+        .filter(|pool| pool.report.reflinks == Some(false))
+        .copied()
+        .collect();
+    let fs = |pool: &Pool<'_>| pool.report.fs.clone().unwrap_or_default();
+    vec![match without.first() {
+        None => Line::ok("Snapshots and clones share blocks in all pools"),
+        Some(first) => Line::warning(
+            format!(
+                "Snapshots and clones copy all data, because {} has no reflinks: {}",
+                fs(first),
+                list(&without)
+            ),
+            "Snapshots that cost nothing need a pool on XFS or btrfs, or in an image: \
+             --pool NAME=DIR,image=SIZE (a new pool).",
+        ),
+    }]
+}
+
+fn direct_io(pools: &[&Pool<'_>]) -> Vec<Line> {
+    let without: Vec<_> = pools
+        .iter()
+        .filter(|p| p.no_direct_io.is_some())
+        .copied()
+        .collect();
+    vec![match without.first() {
+        None => Line::ok("Direct I/O works in all pools"),
+        Some(first) => Line::warning(
+            format!(
+                "Direct I/O does not work in {}: {}",
+                list(&without),
+                first.no_direct_io.unwrap_or_default()
+            ),
+            "Volumes work, but their data is cached twice and takes more memory.",
+        ),
+    }]
+}
+
+fn room(pools: &[&Pool<'_>]) -> Vec<Line> {
+    let mut lines: Vec<Line> = pools.iter().filter_map(|pool| low(pool)).collect();
+    let free = pools.iter().filter_map(|pool| pool.report.free_bytes).min();
+    if let (true, Some(least)) = (lines.is_empty(), free) {
+        lines.push(Line::ok(format!(
+            "Pools have room: {} or more is free",
+            bytes(least)
+        )));
+    }
+    lines
+}
+
+fn low(pool: &Pool<'_>) -> Option<Line> {
+    let (free, size) = (pool.report.free_bytes?, pool.report.size_bytes?);
+    let percent = u128::from(free) * 100 / u128::from(size.max(1));
+    let text = format!(
+        "Pool {} has {} of {} free",
+        pool.name(),
+        bytes(free),
+        bytes(size)
+    );
+    let advice = "Thin volumes get errors when it is full. Delete claims or snapshots, or make \
+                  its filesystem larger.";
+    match percent {
+        p if p < u128::from(FULL_PERCENT) => Some(Line::failed(text, advice)),
+        p if p < u128::from(LOW_PERCENT) => Some(Line::warning(text, advice)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::check::decide::testing::{good, machine, marks};
+    use crate::check::facts::Unknown;
+    use crate::check::line::Mark::{self, *};
+
+    fn with(change: impl Fn(&mut PoolReport)) -> Vec<Line> {
+        let mut facts = good();
+        let mut machine = machine();
+        change(&mut machine.pools.as_mut().unwrap()[0]);
+        facts.machines.insert("n1".into(), machine);
+        lines(&facts)
+    }
+
+    #[test]
+    fn good_pools() {
+        let lines = with(|_| {});
+        assert_eq!(marks(&lines), [Passed; 4]);
+        assert_eq!(
+            lines[0].text,
+            "Pools are open: default on n1, default on n2"
+        );
+    }
+
+    #[test]
+    fn a_missing_pool_has_its_own_line() {
+        let lines = with(|pool| {
+            pool.state = "missing".into();
+            pool.why = Some("not mounted".into());
+        });
+        assert_eq!(marks(&lines), [Failed, Passed, Passed, Passed, Passed]);
+        assert_eq!(lines[0].text, "Pool default on n1 is missing: not mounted");
+    }
+
+    #[test]
+    fn a_pool_without_reflinks_or_direct_io_gets_a_warning() {
+        let lines = with(|pool| pool.reflinks = Some(false));
+        assert_eq!(marks(&lines), [Passed, Warning, Passed, Passed]);
+
+        let mut facts = good();
+        let mut machine = machine();
+        machine.report.as_mut().unwrap().direct_io[0].missing = Some("EINVAL".into());
+        facts.machines.insert("n1".into(), machine);
+        let lines = super::lines(&facts);
+        assert_eq!(marks(&lines), [Passed, Passed, Warning, Passed]);
+        assert_eq!(
+            lines[2].text,
+            "Direct I/O does not work in default on n1: EINVAL"
+        );
+    }
+
+    #[rstest]
+    #[case(0, Failed)]
+    #[case(9, Failed)]
+    #[case(10, Warning)]
+    #[case(99, Warning)]
+    #[case(100, Passed)]
+    fn free_space(#[case] free: u64, #[case] mark: Mark) {
+        let lines = with(|pool| (pool.free_bytes, pool.size_bytes) = (Some(free), Some(1000)));
+        assert_eq!(marks(&lines)[3], mark);
+    }
+
+    #[test]
+    fn without_reports_nothing_is_claimed() {
+        let mut facts = good();
+        let pools = Err(Unknown::Forbidden("create pods/exec".into()));
+        facts.machines = [("n1".to_owned(), Machine { pools, ..machine() })].into();
+        assert_eq!(marks(&lines(&facts)), [Skipped]);
+    }
+}

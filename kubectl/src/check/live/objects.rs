@@ -1,0 +1,158 @@
+//! The objects of the live check.
+
+use hostloop_api_objects::snapshots::VolumeSnapshot;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Plan;
+
+/// The label that all objects of one check share. Its value is their name.
+pub(super) const LABEL: &str = "hostloop.csi.dev/check";
+
+/// The size of the claims. XFS needs 300 MiB.
+const SIZE: &str = "320Mi";
+/// Where the pods have the volume.
+const MOUNT: &str = "/volume";
+/// The user of the pods. `fsGroup` gives it the volume.
+const USER: i64 = 65534;
+
+/// What a pod does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Write,
+    Verify,
+}
+
+impl Task {
+    /// The subcommand of `hostloop probe`.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Task::Write => "write",
+            Task::Verify => "verify",
+        }
+    }
+}
+
+/// One of the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    Claim,
+    Snapshot,
+    Restored,
+    Pod(Task),
+}
+
+impl Object {
+    /// In the order of deletion: pods hold claims, and a restored claim may hold its snapshot.
+    pub(super) const ALL: [Object; 5] = [
+        Object::Pod(Task::Write),
+        Object::Pod(Task::Verify),
+        Object::Restored,
+        Object::Snapshot,
+        Object::Claim,
+    ];
+
+    pub(super) fn name(self, plan: &Plan) -> String {
+        match self {
+            Object::Claim | Object::Snapshot => plan.name.clone(),
+            Object::Restored => format!("{}-restored", plan.name),
+            Object::Pod(task) => format!("{}-{}", plan.name, task.word()),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("tests read each object")
+}
+
+impl Plan {
+    fn metadata(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "namespace": self.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "kubectl-hostloop", LABEL: self.name},
+        })
+    }
+
+    pub(super) fn claim(&self) -> PersistentVolumeClaim {
+        self.claim_from(&self.name, Value::Null)
+    }
+
+    /// The claim with the content of the snapshot.
+    pub(super) fn restored_claim(&self) -> PersistentVolumeClaim {
+        let snapshot = json!({
+            "apiGroup": "snapshot.storage.k8s.io",
+            "kind": "VolumeSnapshot",
+            "name": self.name,
+        });
+        self.claim_from(&Object::Restored.name(self), snapshot)
+    }
+
+    fn claim_from(&self, name: &str, source: Value) -> PersistentVolumeClaim {
+        read(json!({
+            "metadata": self.metadata(name),
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": self.class,
+                "resources": {"requests": {"storage": SIZE}},
+                "dataSource": source,
+            },
+        }))
+    }
+
+    pub(super) fn snapshot(&self, class: &str) -> VolumeSnapshot {
+        read(json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": self.metadata(&self.name),
+            "spec": {
+                "volumeSnapshotClassName": class,
+                "source": {"persistentVolumeClaimName": self.name},
+            },
+        }))
+    }
+
+    /// A pod that the restricted pod security standard allows.
+    pub(super) fn pod(&self, task: Task, claim: &str) -> Pod {
+        let mut container = json!({
+            "name": "probe",
+            "image": self.image,
+            "imagePullPolicy": self.pull_policy,
+            "args": ["probe", task.word(), MOUNT, self.name],
+            // The message of a failure is in the pod's status, so no right to read logs is needed.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "resources": {
+                "requests": {"cpu": "10m", "memory": "16Mi"},
+                "limits": {"memory": "64Mi"},
+            },
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [{"name": "volume", "mountPath": MOUNT}],
+        });
+        if let Some(program) = &self.program {
+            container["command"] = json!([program]);
+        }
+        read(json!({
+            "metadata": self.metadata(&Object::Pod(task).name(self)),
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": {
+                    "runAsNonRoot": true,
+                    "runAsUser": USER,
+                    "runAsGroup": USER,
+                    "fsGroup": USER,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [container],
+                "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }))
+    }
+}

@@ -1,0 +1,283 @@
+//! `describe`: everything about one claim, one snapshot, or the inline volumes of one pod.
+//!
+//! Only what helps is shown: no annotations, parameters, attributes or mount options, which may
+//! have secrets.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use hostloop_report::clock::now_ns;
+use hostloop_terminal::terminal;
+
+use super::api::ApiError;
+use super::claim_objects;
+use super::cluster::Cluster;
+use super::log_line::{Call, LogLine};
+use super::node_pods::{self, NodeReport};
+use super::output;
+use super::pod_logs;
+use super::status::{ClusterReport, Inputs, join};
+use super::volume_objects::Objects;
+
+mod history;
+mod render;
+
+/// The number of calls that are shown, the newest.
+const CALLS: usize = 20;
+
+/// Arguments of `describe`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The claim, or snapshot/NAME, or pod/NAME[/VOLUME] for inline volumes
+    #[arg(value_name = "CLAIM|snapshot/NAME|pod/NAME", value_parser = Target::parse)]
+    target: Target,
+}
+
+/// What is described.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    Claim(String),
+    Snapshot(String),
+    /// The inline volumes of a pod of this name, or one of them.
+    Inline(String, Option<String>),
+}
+
+impl Target {
+    /// Reads `NAME`, `KIND/NAME` or `pod/NAME/VOLUME`, with kubectl's names of the kinds.
+    fn parse(text: &str) -> Result<Target, String> {
+        let (kind, rest) = text.split_once('/').unwrap_or(("claim", text));
+        let (name, part) = match rest.split_once('/') {
+            Some((name, part)) => (name.to_owned(), Some(part.to_owned())),
+            None => (rest.to_owned(), None),
+        };
+        match kind.to_lowercase().as_str() {
+            _ if name.is_empty() || part.as_ref().is_some_and(String::is_empty) => {
+                Err("the name is missing".to_owned())
+            }
+            "pod" | "po" => Ok(Target::Inline(name, part)),
+            _ if part.is_some() => Err("only a pod has a second name, of a volume".to_owned()),
+            "claim" | "pvc" | "persistentvolumeclaim" => Ok(Target::Claim(name)),
+            "snapshot" | "vs" | "volumesnapshot" => Ok(Target::Snapshot(name)),
+            _ => Err("the kind must be claim, snapshot or pod; -n sets the namespace".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Claim(name) => write!(f, "claim {name}"),
+            Target::Snapshot(name) => write!(f, "snapshot {name}"),
+            Target::Inline(pod, _) => write!(f, "pod {pod}"),
+        }
+    }
+}
+
+/// Why `describe` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server can't be asked.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// There is no such object.
+    #[error(
+        "{0} does not exist in namespace {1}; `kubectl hostloop status -A` shows those of all \
+         namespaces"
+    )]
+    NotFound(String, String),
+    /// The object can't be read.
+    #[error("{0} in namespace {1}: {2}")]
+    Unreadable(String, String, String),
+    /// The object is another driver's.
+    #[error("{0} is not of driver {1}; set --driver-name if hostloop has another name")]
+    NotOurs(String, String),
+    /// The pod has no such inline volume.
+    #[error("{0} has no {1} of driver {2}; describe its claims by their own names")]
+    NoInline(String, String, String),
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// What is known about the target.
+struct Facts {
+    target: Target,
+    objects: Objects,
+    /// The rows of `status` about the claim and its snapshots, the snapshot, or the inline volumes.
+    report: ClusterReport,
+    /// The reports of the nodes that may have it.
+    nodes: Vec<NodeReport>,
+    /// The newest calls about it, in order of time.
+    calls: Vec<Call>,
+    now_ns: u64,
+}
+
+pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    let facts = gather(&args.target, cluster).await?;
+    let lines = render::text(&facts, terminal::width());
+    Ok(output::end(terminal::print(&lines))?)
+}
+
+async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
+    let mut objects = match target {
+        Target::Claim(name) => claim_objects::gather(cluster, name).await?,
+        Target::Snapshot(name) => claim_objects::gather_snapshot(cluster, name).await?,
+        Target::Inline(pod, _) => claim_objects::gather_pod(cluster, pod).await?,
+    };
+    let exists = match target {
+        Target::Claim(_) => !objects.claims.is_empty(),
+        Target::Snapshot(_) => !objects.snapshots.is_empty(),
+        Target::Inline(..) => !objects.pods.is_empty(),
+    };
+    if !exists {
+        let (what, namespace) = (target.to_string(), cluster.namespace.clone());
+        return Err(match objects.missing.into_iter().next() {
+            Some(why) => Error::Unreadable(what, namespace, why),
+            None => Error::NotFound(what, namespace),
+        });
+    }
+    match target {
+        Target::Claim(_) => claim_objects::complete(cluster, &mut objects).await,
+        Target::Snapshot(_) | Target::Inline(..) => {
+            claim_objects::read_events(cluster, &mut objects).await;
+        }
+    }
+    let known = joined(target, &objects, &[], cluster, 0);
+    let is_ours = match target {
+        Target::Snapshot(_) => !known.snapshots.is_empty(),
+        Target::Claim(_) | Target::Inline(..) => !known.volumes.is_empty(),
+    };
+    if let (false, Target::Inline(_, volume)) = (is_ours, target) {
+        let volume = volume
+            .iter()
+            .map(|name| format!(" {name}"))
+            .collect::<String>();
+        let (what, driver) = (
+            format!("inline volume{volume}"),
+            cluster.driver_name.clone(),
+        );
+        return Err(Error::NoInline(target.to_string(), what, driver));
+    }
+    if !is_ours && objects.missing.is_empty() {
+        return Err(Error::NotOurs(
+            target.to_string(),
+            cluster.driver_name.clone(),
+        ));
+    }
+    let wanted = node_of(&known);
+
+    let pods = node_pods::node_pods(cluster).await;
+    let mut pods = objects.noted(pods);
+    if let Some(node) = wanted.filter(|node| pods.iter().any(|pod| pod.node == *node)) {
+        pods.retain(|pod| pod.node == node);
+    }
+    let nodes = node_pods::reports(cluster, &pods).await;
+    let calls = calls(target, cluster, &mut objects, wanted).await;
+    let now_ns = now_ns();
+    let report = joined(target, &objects, &nodes, cluster, now_ns);
+    if let Target::Snapshot(_) = target {
+        keep_snapshot(&mut objects);
+    }
+    Ok(Facts {
+        target: target.clone(),
+        objects,
+        report,
+        nodes,
+        calls,
+        now_ns,
+    })
+}
+
+/// The rows about the target.
+fn joined(
+    target: &Target,
+    objects: &Objects,
+    nodes: &[NodeReport],
+    cluster: &Cluster,
+    now_ns: u64,
+) -> ClusterReport {
+    let (driver, namespace) = (&cluster.driver_name, Some(&*cluster.namespace));
+    let mut report = join(&Inputs {
+        objects,
+        nodes,
+        driver,
+        namespace,
+        now_ns,
+    });
+    match target {
+        Target::Claim(name) => report
+            .volumes
+            .retain(|row| row.claim.as_ref() == Some(name)),
+        Target::Inline(_, volume) => report.volumes.retain(|row| {
+            row.inline.is_some()
+                && volume
+                    .as_ref()
+                    .is_none_or(|v| row.inline.as_ref() == Some(v))
+        }),
+        Target::Snapshot(name) => {
+            report.volumes.clear();
+            report
+                .snapshots
+                .retain(|row| row.name.as_ref() == Some(name));
+        }
+    }
+    report
+}
+
+/// Drops what is about the claim of a snapshot.
+fn keep_snapshot(objects: &mut Objects) {
+    objects.claims.clear();
+    objects.volumes.clear();
+    objects.events.retain(|event| {
+        let kind = event.involved_object.kind.as_deref().unwrap_or_default();
+        kind.starts_with("VolumeSnapshot")
+    });
+}
+
+/// The node that the objects name.
+fn node_of(report: &ClusterReport) -> Option<&str> {
+    let volume = report.volumes.iter().find_map(|row| row.node.as_deref());
+    volume.or_else(|| report.snapshots.iter().find_map(|row| row.node.as_deref()))
+}
+
+/// The newest calls about the target in the log of its node.
+async fn calls(
+    target: &Target,
+    cluster: &Cluster,
+    objects: &mut Objects,
+    node: Option<&str>,
+) -> Vec<Call> {
+    let subject = match target {
+        Target::Claim(name) => claim_objects::subject(cluster, name, objects),
+        Target::Snapshot(_) => claim_objects::snapshot_subject(objects),
+        Target::Inline(_, volume) => {
+            claim_objects::inline_subject(cluster, volume.as_deref(), objects)
+        }
+    };
+    let pods = pod_logs::log_pods(cluster).await;
+    let mut pods = objects.noted(pods);
+    if let Some(node) = node.filter(|node| pods.iter().any(|pod| pod.source == *node)) {
+        pods.retain(|pod| pod.source == node);
+    }
+    let lines = pod_logs::read(cluster, &pods, &subject, None).await;
+    let unread = lines.unread.iter();
+    objects
+        .missing
+        .extend(unread.map(|(source, error)| format!("log of {source}: {error}")));
+    newest(lines.entries.iter().map(|entry| entry.text.as_str()))
+}
+
+/// The newest calls among log lines that are in order of time.
+fn newest<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Call> {
+    let mut calls: Vec<Call> = lines
+        .filter_map(|line| LogLine::parse(line)?.call())
+        .collect();
+    calls.drain(..calls.len().saturating_sub(CALLS));
+    calls
+}
+
+#[cfg(test)]
+mod hostile_text;
+#[cfg(test)]
+mod tests;

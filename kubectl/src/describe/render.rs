@@ -1,0 +1,344 @@
+//! Formats what is known about a claim, a snapshot or inline volumes.
+
+use hostloop_api_objects::snapshots::DeletionPolicy;
+use hostloop_report::pool_files::{IMAGE, VOLUMES};
+use hostloop_report::status::{Report, VolumeReport};
+use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
+use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
+use hostloop_terminal::humanize::{age, bytes};
+use hostloop_terminal::page::{Cell, Page};
+use hostloop_terminal::table::{numbers, words};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::history::{Moment, history};
+use super::{Facts, Target};
+use crate::log_line::Call;
+use crate::output::one_line;
+use crate::status::{SnapshotRow, VolumeRow, not_known, reason};
+use crate::volume_objects::phase;
+
+/// Formats the facts as lines. `width` is the terminal's, if there is one.
+pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
+    let mut page = Page::new(width, facts.now_ns);
+    for row in &facts.report.volumes {
+        volume(facts, row, &mut page);
+    }
+    if let Target::Snapshot(_) = facts.target {
+        facts
+            .report
+            .snapshots
+            .iter()
+            .for_each(|row| snapshot(facts, row, &mut page));
+    }
+    objects(facts, &mut page);
+    on_node(facts, &mut page);
+    calls(&facts.calls, &mut page);
+    moments(&history(&facts.objects), &mut page);
+    let nodes = facts.report.nodes.iter();
+    let silent =
+        nodes.filter_map(|node| Some(format!("node {}: {}", node.node, node.problem.as_ref()?)));
+    not_known(
+        facts.report.missing.iter().cloned().chain(silent),
+        &mut page,
+    );
+    page.lines
+}
+
+/// Adds lines of a name and a value. Values that are not known have none.
+fn pairs(page: &mut Page, pairs: &[(&str, Option<String>)]) {
+    let known = || {
+        pairs
+            .iter()
+            .filter_map(|(name, value)| Some((*name, value.as_ref()?)))
+    };
+    let width = known()
+        .map(|(name, _)| name.chars().count())
+        .max()
+        .unwrap_or(0);
+    for (name, value) in known() {
+        let name = paint(QUIET, &format!("{name:<width$}"));
+        page.lines.push(format!("  {name}  {value}"));
+    }
+}
+
+/// The claim, or the inline volume.
+fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
+    let namespace = row.namespace.as_deref().unwrap_or_default();
+    page.heading(&match &row.inline {
+        Some(name) => format!(
+            "Inline volume {name} of pod {namespace}/{}",
+            row.pods.join(",")
+        ),
+        None => format!(
+            "Claim {namespace}/{}",
+            row.claim.as_deref().unwrap_or_default()
+        ),
+    });
+    let stuck = row
+        .stuck
+        .as_ref()
+        .map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
+    let object = facts.objects.claims.first();
+    let spec = object.and_then(|claim| claim.spec.as_ref());
+    let modes = spec
+        .and_then(|spec| spec.access_modes.as_ref())
+        .map(|modes| modes.join(", "));
+    let on_disk = row
+        .used_bytes
+        .map(|used| format!(", {} on disk", bytes(used)));
+    let sizes = row
+        .size_bytes
+        .map(|size| bytes(size) + &on_disk.unwrap_or_default());
+    pairs(
+        page,
+        &[
+            ("state", Some(row.state.as_str().to_owned())),
+            ("stuck", stuck),
+            ("note", row.note.as_deref().map(one_line)),
+            ("node", row.node.clone()),
+            ("size", sizes),
+            ("class", row.class.clone()),
+            ("access", modes),
+            ("mode", spec.and_then(|spec| spec.volume_mode.clone())),
+            ("source", row.source.clone()),
+            (
+                "attributes class",
+                spec.and_then(|spec| spec.volume_attributes_class_name.clone()),
+            ),
+            ("age", Some(age(row.created_ns, facts.now_ns))),
+        ],
+    );
+}
+
+fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
+    let namespace = row.namespace.as_deref().unwrap_or_default();
+    page.heading(&format!(
+        "Snapshot {namespace}/{}",
+        row.name.as_deref().unwrap_or_default()
+    ));
+    let stuck = row
+        .stuck
+        .as_ref()
+        .map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
+    pairs(
+        page,
+        &[
+            ("ready", row.ready.map(yes_no)),
+            ("stuck", stuck),
+            ("of", row.source.clone()),
+            ("node", row.node.clone()),
+            ("pool", row.pool.clone()),
+            ("size", row.size_bytes.map(bytes)),
+            ("on disk", row.used_bytes.map(bytes)),
+            ("group", row.group.clone()),
+            ("ID", row.handle.clone()),
+            ("age", Some(age(row.created_ns, facts.now_ns))),
+        ],
+    );
+}
+
+fn objects(facts: &Facts, page: &mut Page) {
+    let objects = &facts.objects;
+    let mut rows: Vec<[String; 4]> = Vec::new();
+    let mut add = |kind: &str, name: String, state: String, uid: Option<String>| {
+        rows.push([
+            kind.to_owned(),
+            name,
+            or_dash(Some(one_line(&state))),
+            or_dash(uid),
+        ]);
+    };
+    for claim in &objects.claims {
+        let phase = claim
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.clone());
+        add(
+            "PersistentVolumeClaim",
+            claim.name_any(),
+            or_dash(phase),
+            claim.uid(),
+        );
+    }
+    for volume in &objects.volumes {
+        let phase = volume
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.clone());
+        let policy = volume.spec.as_ref();
+        let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.clone());
+        let state = format!("{}, policy {}", or_dash(phase), or_dash(policy));
+        add("PersistentVolume", volume.name_any(), state, volume.uid());
+    }
+    for attachment in &objects.attachments {
+        let attached = attachment
+            .status
+            .as_ref()
+            .is_some_and(|status| status.attached);
+        let word = if attached { "attached" } else { "not attached" };
+        let state = format!("{word} to {}", attachment.spec.node_name);
+        add(
+            "VolumeAttachment",
+            attachment.name_any(),
+            state,
+            attachment.uid(),
+        );
+    }
+    for pod in &objects.pods {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
+        add(
+            "Pod",
+            pod.name_any(),
+            format!("{}{node}", phase(pod)),
+            pod.uid(),
+        );
+    }
+    for snapshot in &facts.report.snapshots {
+        let state = match (&snapshot.stuck, snapshot.ready) {
+            (Some(stuck), _) => format!("stuck: {}", stuck.why),
+            (None, Some(true)) => format!("ready, {} on disk", size(snapshot.used_bytes)),
+            (None, _) => "being taken".to_owned(),
+        };
+        let name = or_dash(snapshot.name.clone());
+        let uid = objects.snapshots.iter().find(|s| s.name_any() == name);
+        add(
+            "VolumeSnapshot",
+            name,
+            state,
+            uid.and_then(ResourceExt::uid),
+        );
+    }
+    for content in &objects.contents {
+        let handle = content
+            .status
+            .as_ref()
+            .and_then(|status| status.snapshot_handle.clone());
+        let policy = match content.spec.deletion_policy {
+            DeletionPolicy::Delete => "Delete",
+            DeletionPolicy::Retain => "Retain",
+        };
+        let state = format!("{}, policy {policy}", or_dash(handle));
+        add(
+            "VolumeSnapshotContent",
+            content.name_any(),
+            state,
+            content.uid(),
+        );
+    }
+    let cells: [Cell<[String; 4]>; 4] = [
+        (words("KIND"), |row, _| row[0].clone()),
+        (words("NAME"), |row, _| row[1].clone()),
+        (words("STATE"), |row, _| row[2].clone()),
+        (words("UID"), |row, _| row[3].clone()),
+    ];
+    page.table("Objects", &cells, &rows);
+}
+
+/// What the node has: the record, the image, loop devices and mounts.
+fn on_node(facts: &Facts, page: &mut Page) {
+    let handles: Vec<&String> = facts
+        .report
+        .volumes
+        .iter()
+        .filter_map(|row| row.handle.as_ref())
+        .collect();
+    for node in &facts.nodes {
+        let Ok(report) = &node.report else { continue };
+        for volume in report
+            .volumes
+            .iter()
+            .filter(|volume| handles.contains(&&volume.id))
+        {
+            record(&node.node, report, volume, facts.now_ns, page);
+            kernel(report, volume, page);
+        }
+    }
+}
+
+fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page: &mut Page) {
+    page.heading(&format!("Record on node {node}"));
+    let pool = report.pools.iter().find(|pool| pool.name == volume.pool);
+    let image = pool.and_then(|pool| pool.root.as_ref());
+    let image = image.map(|root| root.join(VOLUMES).join(&volume.id).join(IMAGE));
+    let frozen = volume
+        .frozen_since_ns
+        .map(|since| format!("for {}", age(since, now_ns)));
+    let staged = volume
+        .staged_as
+        .as_deref()
+        .map(|kind| match &volume.staged_at {
+            Some(path) => format!("as {kind} at {}", path.display()),
+            None => format!("as {kind}"),
+        });
+    let pool_state = pool.map(|pool| {
+        let fs = pool.fs.as_deref().unwrap_or("unknown filesystem");
+        format!("{} ({}, {}, {fs})", pool.name, pool.kind, pool.state)
+    });
+    pairs(
+        page,
+        &[
+            ("ID", Some(volume.id.clone())),
+            ("name", Some(volume.name.clone())),
+            ("pool", pool_state.or(Some(volume.pool.clone()))),
+            ("image", image.map(|path| path.display().to_string())),
+            ("size", Some(bytes(volume.size_bytes))),
+            ("on disk", volume.allocated_bytes.map(bytes)),
+            ("allocation", Some(volume.provisioning.to_string())),
+            ("filesystem", Some(volume.format.clone())),
+            ("source", volume.source.clone()),
+            (
+                "published to",
+                Some(or_dash(Some(volume.published_nodes.join(", ")))),
+            ),
+            ("staged", staged),
+            ("I/O", volume.direct_io.map(io)),
+            ("frozen", frozen.map(|frozen| paint(BAD, &frozen))),
+        ],
+    );
+}
+
+fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
+    let is_its = |device| volume.loops.contains(device);
+    page.table(
+        "Loop devices",
+        &LOOP,
+        report.loops.iter().filter(|l| is_its(&l.device)),
+    );
+    page.table(
+        "Mounts",
+        &MOUNT,
+        report.mounts.iter().filter(|m| is_its(&m.device)),
+    );
+}
+
+fn calls(calls: &[Call], page: &mut Page) {
+    let cells: [Cell<Call>; 5] = [
+        (words("TIME (UTC)"), |call, _| time(call.time)),
+        (words("CALL"), |call, _| call.method.clone()),
+        (words("CODE"), |call, _| call.code.clone()),
+        (numbers("MS"), |call, _| call.ms.clone()),
+        (words("ERROR"), |call, _| {
+            one_line(call.error.as_deref().unwrap_or_default())
+        }),
+    ];
+    let style = |call: &Call| (call.code != "OK").then_some(BAD);
+    page.painted_table("Last calls", &cells, calls, style);
+}
+
+fn moments(moments: &[Moment], page: &mut Page) {
+    let cells: [Cell<Moment>; 3] = [
+        (words("TIME (UTC)"), |moment, _| {
+            time(Timestamp::from_nanosecond(i128::from(moment.at_ns)).unwrap_or_default())
+        }),
+        (words("OBJECT"), |moment, _| moment.object.clone()),
+        (words("WHAT"), |moment, _| one_line(&moment.what)),
+    ];
+    let style = |moment: &Moment| moment.is_bad.then_some(WARNING);
+    page.painted_table("History", &cells, moments, style);
+}
+
+fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}

@@ -1,0 +1,173 @@
+//! Kubernetes events: their times, and the last warning about an object.
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Resource;
+
+use super::volume_objects::{created_ns, ns};
+
+/// A warning about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Warning {
+    /// The reason and the message.
+    pub(super) text: String,
+    /// When it was last seen, in nanoseconds since the epoch.
+    pub(super) at_ns: u64,
+}
+
+/// When an event was last seen, in nanoseconds since the epoch. Which of the times are set depends
+/// on the library that emitted the event.
+pub(super) fn at_ns(event: &Event) -> u64 {
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref());
+    let exact = [series, event.event_time.as_ref()].into_iter().flatten();
+    let exact = exact.map(|time| u64::try_from(time.0.as_nanosecond()).unwrap_or(0));
+    let seconds = [&event.last_timestamp, &event.first_timestamp]
+        .into_iter()
+        .flatten()
+        .map(ns);
+    exact
+        .chain(seconds)
+        .max()
+        .unwrap_or_else(|| created_ns(event))
+}
+
+/// The reason and the message of an event.
+pub(super) fn text(event: &Event) -> String {
+    let message = event.message.as_deref().unwrap_or_default().trim();
+    match event.reason.as_deref() {
+        Some(reason) if !reason.is_empty() => format!("{reason}: {message}"),
+        _ => message.to_owned(),
+    }
+}
+
+/// True if an event warns.
+pub(super) fn is_warning(event: &Event) -> bool {
+    event.type_.as_deref() == Some("Warning")
+}
+
+/// True if an event is about the object with this UID.
+pub(super) fn is_about(event: &Event, uid: Option<&str>) -> bool {
+    uid.is_some() && event.involved_object.uid.as_deref() == uid
+}
+
+/// The last warning about an object.
+pub(super) fn last_warning<K: Resource<DynamicType = ()>>(
+    events: &[Event],
+    object: &K,
+) -> Option<Warning> {
+    last_of(events, object, |_| true)
+}
+
+/// The last warning about the volumes of a pod, or about the search for its node.
+pub(super) fn last_warning_about_volumes(events: &[Event], pod: &Pod) -> Option<Warning> {
+    last_of(events, pod, |event| {
+        matches!(
+            event.reason.as_deref(),
+            Some("FailedMount" | "FailedMapVolume" | "FailedAttachVolume" | "FailedScheduling")
+        )
+    })
+}
+
+fn last_of<K: Resource<DynamicType = ()>>(
+    events: &[Event],
+    object: &K,
+    counts: impl Fn(&Event) -> bool,
+) -> Option<Warning> {
+    let uid = object.meta().uid.as_deref();
+    let about = events
+        .iter()
+        .filter(|event| is_about(event, uid) && is_warning(event));
+    let last = about
+        .filter(|event| counts(event))
+        .max_by_key(|event| at_ns(event))?;
+    Some(Warning {
+        text: text(last),
+        at_ns: at_ns(last),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use serde_json::json;
+
+    use super::*;
+    use crate::test_objects::read;
+
+    #[test]
+    fn times() {
+        let seconds = |text: &str| {
+            let time: k8s_openapi::jiff::Timestamp = text.parse().unwrap();
+            u64::try_from(time.as_nanosecond()).unwrap()
+        };
+        let (early, late) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:09Z");
+        let micro = "2026-01-01T00:00:05.000001Z";
+        for (times, at) in [
+            (json!({}), 0),
+            (json!({"firstTimestamp": early}), seconds(early)),
+            (
+                json!({"firstTimestamp": early, "lastTimestamp": late}),
+                seconds(late),
+            ),
+            (json!({"eventTime": micro}), seconds(micro)),
+            (
+                json!({"eventTime": early, "series": {"count": 2, "lastObservedTime": micro}}),
+                seconds(micro),
+            ),
+        ] {
+            assert_eq!(at_ns(&read(times.clone())), at, "{times}");
+        }
+    }
+
+    #[test]
+    fn the_last_warning_about_an_object() {
+        let about = |uid: &str, kind: &str, second: u32, reason: &str| {
+            read::<Event>(json!({
+                "involvedObject": {"uid": uid}, "type": kind, "reason": reason, "message": "why",
+                "lastTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+            }))
+        };
+        let events = [
+            about("a", "Warning", 1, "First"),
+            about("a", "Warning", 3, "Last"),
+            about("a", "Warning", 2, "Middle"),
+            about("a", "Normal", 4, "Normal"),
+            about("b", "Warning", 5, "Other"),
+        ];
+        let claim =
+            |uid: Option<&str>| read::<PersistentVolumeClaim>(json!({"metadata": {"uid": uid}}));
+        for (uid, text) in [
+            (Some("a"), Some("Last: why")),
+            (Some("b"), Some("Other: why")),
+            (Some("c"), None),
+            (None, None),
+        ] {
+            let last = last_warning(&events, &claim(uid));
+            assert_eq!(last.map(|warning| warning.text).as_deref(), text, "{uid:?}");
+        }
+    }
+
+    #[test]
+    fn warnings_about_the_volumes_of_a_pod() {
+        let pod: Pod = read(json!({"metadata": {"uid": "p"}}));
+        for (reason, counts) in [
+            ("FailedMount", true),
+            ("FailedScheduling", true),
+            ("FailedAttachVolume", true),
+            ("FailedMapVolume", true),
+            ("BackOff", false),
+            ("Unhealthy", false),
+        ] {
+            let event: Event = read(json!({
+                "involvedObject": {"uid": "p"}, "type": "Warning", "reason": reason,
+            }));
+            assert_eq!(
+                last_warning_about_volumes(&[event], &pod).is_some(),
+                counts,
+                "{reason}"
+            );
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! `install`: looks at the cluster, says what it found, and applies the objects of `deploy/`.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hostloop_api_objects::duration;
+use hostloop_report::flags::DRIVER_NAME;
+use hostloop_terminal::terminal;
+
+use super::api::{ApiError, Objects};
+use super::manifests::{self, Class, Pool};
+use super::{Cluster, ClusterArgs, cluster};
+
+mod apply;
+mod decide;
+mod kubelet;
+mod progress;
+mod report;
+mod snapshots;
+mod survey;
+mod wait;
+
+use decide::Plan;
+use survey::Survey;
+
+const EXAMPLES: &str = "\
+Examples:
+  Into the cluster of the current context, with a default StorageClass:
+    kubectl hostloop install --default-class
+
+  A pool with instant snapshots on any filesystem, of 20 GiB at most:
+    kubectl hostloop install --pool default=/var/lib/hostloop,image=20Gi
+
+  Print what would be applied to this cluster, or what a cluster unknown so far would get:
+    kubectl hostloop install --dry-run
+    kubectl hostloop install --dry-run=client
+
+Without --kubelet-dir, --pool and --default-class, an installed hostloop keeps what it has.";
+
+/// Arguments of `install`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Make a class of hostloop the cluster's default
+    #[arg(
+        long,
+        value_name = "CLASS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "ext4"
+    )]
+    pub default_class: Option<Class>,
+
+    /// Kubelet's root directory on the nodes [default: found by what the cluster shows]
+    #[arg(long, value_name = "DIR", value_parser = directory)]
+    pub kubelet_dir: Option<String>,
+
+    /// A pool on each node: a directory or an empty block device; repeat the flag for several.
+    /// hostloop run --help explains the options [default: a directory]
+    #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]")]
+    pub pools: Vec<Pool>,
+
+    /// Attach volumes before they are staged: the complete CSI lifecycle, but slower
+    #[arg(long)]
+    pub attach: bool,
+
+    /// Make hostloop the cluster's snapshot controller; auto does so if the cluster has none
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub snapshot_controller: Choice,
+
+    /// The container image [default: the one of this version]
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+
+    /// Print the objects as YAML and apply nothing; client does so without a cluster
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "cluster"
+    )]
+    pub dry_run: Option<DryRun>,
+
+    /// How long to wait for the nodes; 0s does not wait
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
+    pub timeout: Duration,
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Choice {
+    /// By what the cluster has.
+    Auto,
+    /// In any case.
+    Yes,
+    /// Never.
+    No,
+}
+
+/// For which cluster the objects are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DryRun {
+    /// The one of the kubeconfig, which is looked at.
+    Cluster,
+    /// Any: no cluster is asked.
+    Client,
+}
+
+/// Why `install` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// A request failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The embedded objects have fixed names.
+    #[error("{flag}: the objects of this version are made for {fixed:?} only; leave the flag out")]
+    FixedName {
+        flag: &'static str,
+        /// The only value.
+        fixed: &'static str,
+    },
+    /// The server is too old.
+    #[error(
+        "the server is Kubernetes {found}, and hostloop needs {} or newer: upgrade the cluster",
+        manifests::Version::OLDEST
+    )]
+    TooOld {
+        /// The server's version.
+        found: String,
+    },
+    /// `attachRequired` of the CSIDriver can't be changed.
+    #[error(
+        "CSIDriver {driver} has attachRequired: {installed}, which is immutable. To keep it, {keep}. \
+         To change it: drain the nodes, run `kubectl delete csidriver {driver}`, and install again"
+    )]
+    AttachIsFixed {
+        /// The driver's name.
+        driver: String,
+        /// What the object has.
+        installed: bool,
+        /// What to do to keep it.
+        keep: &'static str,
+    },
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+    /// Helm installed hostloop.
+    #[error("Helm release {0} has installed hostloop: change it by `helm upgrade {0}`")]
+    Helm(String),
+    /// An object of another owner is in the way.
+    #[error(
+        "{object} exists and is not hostloop's: {message}; rename or delete it, then install again"
+    )]
+    Taken {
+        object: String,
+        /// The API server's message, which names the fields and their managers.
+        message: String,
+    },
+    /// The server does not serve a kind that hostloop needs.
+    #[error("{object}: the server does not serve {version} {kind}, which hostloop needs")]
+    NotServed {
+        object: String,
+        /// Its `apiVersion`.
+        version: String,
+        kind: String,
+    },
+    /// New definitions do not take effect.
+    #[error("the API server does not serve {0} although it is defined: kubectl describe crd {0}")]
+    NotEstablished(String),
+    /// Some nodes are not ready in time.
+    #[error("{}; the objects are applied: when the cause is removed, hostloop starts", .0.join("; "))]
+    NotReady(Vec<String>),
+}
+
+/// Parses an absolute directory.
+fn directory(word: &str) -> Result<String, String> {
+    let path = word.trim_end_matches('/');
+    match path.starts_with('/') && !path.split('/').any(|part| part == "..") {
+        true => Ok(path.to_owned()),
+        false => Err(format!("{word:?} is not an absolute directory")),
+    }
+}
+
+pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Error> {
+    check_names(flags)?;
+    if args.dry_run == Some(DryRun::Client) {
+        let plan = Plan::decide(args, None)?;
+        print_yaml(&plan.all_objects())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let cluster = Cluster::connect(flags).await?;
+    let mut objects = Objects::new(cluster.client.clone());
+    let survey = Survey::take(&cluster, &mut objects).await?;
+    let plan = Plan::decide(args, Some(&survey))?;
+    let is_dry = args.dry_run.is_some();
+    for line in report::lines(&plan, &survey) {
+        // Standard output has the objects of a dry run alone.
+        if is_dry {
+            terminal::warn(&line);
+        } else {
+            terminal::print(&[line])?;
+        }
+    }
+    let fitted = apply::fit(&plan, &survey, &mut objects).await?;
+    for line in &fitted.left_out {
+        terminal::warn(&report::left_out(line));
+    }
+    if is_dry {
+        let all: Vec<_> = plan.crds.applied().chain(fitted.objects).collect();
+        print_yaml(&all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let counts = apply::apply(&plan, fitted.objects, &mut objects).await?;
+    terminal::print(&[report::applied(counts)])?;
+    if !args.timeout.is_zero() {
+        wait::until_ready(&cluster, &survey, args.timeout).await?;
+    }
+    terminal::print(&[String::new(), report::next()])?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_yaml(objects: &[serde_json::Value]) -> io::Result<()> {
+    terminal::print(&[terminal::document(manifests::to_yaml(objects).trim_end())])
+}
+
+/// The policies name the namespace and the driver, so that no flag can change them.
+fn check_names(flags: &ClusterArgs) -> Result<(), Error> {
+    for (flag, value, fixed) in [
+        ("--system-namespace", &flags.system_namespace, "hostloop"),
+        ("--driver-name", &flags.driver_name, DRIVER_NAME),
+    ] {
+        if value != fixed {
+            return Err(Error::FixedName { flag, fixed });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Applies the objects server-side.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::Error;
+use super::decide::Plan;
+use super::survey::Survey;
+use crate::api::{ApiError, Objects};
+use crate::manifests::{self, Fitted, ObjectKey};
+
+/// How long the API server may take to serve a new definition.
+const ESTABLISHED: Duration = Duration::from_secs(30);
+
+/// How many objects an application changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) created: usize,
+    pub(super) changed: usize,
+    pub(super) unchanged: usize,
+}
+
+/// What the server takes of the plan's objects, definitions aside.
+pub(super) async fn fit(
+    plan: &Plan,
+    survey: &Survey,
+    objects: &mut Objects,
+) -> Result<Fitted, Error> {
+    let all = plan.settings.objects();
+    let mut served = BTreeSet::new();
+    for key in all.iter().map(ObjectKey::of) {
+        if objects.serves(&key.version, &key.kind).await? {
+            served.insert((key.version, key.kind));
+        }
+    }
+    let is_served = |key: &ObjectKey| served.contains(&(key.version.clone(), key.kind.clone()));
+    Ok(manifests::fit(all, survey.version, is_served))
+}
+
+/// Applies definitions, waits until they are served, then applies the rest.
+pub(super) async fn apply(
+    plan: &Plan,
+    rest: Vec<Value>,
+    objects: &mut Objects,
+) -> Result<Counts, Error> {
+    let mut counts = Counts::default();
+    for definition in &plan.crds.apply {
+        apply_one(definition, objects, &mut counts).await?;
+    }
+    for definition in &plan.crds.apply {
+        until_served(definition, objects).await?;
+    }
+    for object in &rest {
+        apply_one(object, objects, &mut counts).await?;
+    }
+    Ok(counts)
+}
+
+async fn apply_one(
+    object: &Value,
+    objects: &mut Objects,
+    counts: &mut Counts,
+) -> Result<(), Error> {
+    let key = ObjectKey::of(object);
+    if !objects.serves(&key.version, &key.kind).await? {
+        let (object, version, kind) = (key.to_string(), key.version, key.kind);
+        return Err(Error::NotServed {
+            object,
+            version,
+            kind,
+        });
+    }
+    let before = objects.get(&key).await?;
+    if let Some(release) = before.as_ref().and_then(manifests::helm_release) {
+        return Err(Error::Helm(release.to_owned()));
+    }
+    // Only hostloop's own objects are taken over, for example from `kubectl apply`.
+    let force = before.as_ref().is_none_or(manifests::is_ours);
+    let after = match objects.apply(object, force).await {
+        Err(ApiError::Conflict { message, .. }) => {
+            return Err(Error::Taken {
+                object: key.to_string(),
+                message,
+            });
+        }
+        answer => answer?,
+    };
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    match before.as_ref().map(version) {
+        None => counts.created += 1,
+        Some(before) if before == version(&after) => counts.unchanged += 1,
+        Some(_) => counts.changed += 1,
+    }
+    Ok(())
+}
+
+/// Waits until the API server serves the kind of a definition.
+async fn until_served(definition: &Value, objects: &mut Objects) -> Result<(), Error> {
+    let key = ObjectKey::of(definition);
+    let text = |path: &str| {
+        definition
+            .pointer(path)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let version = format!("{}/{}", text("/spec/group"), text("/spec/versions/0/name"));
+    let end = Instant::now() + ESTABLISHED;
+    loop {
+        objects.forget_kinds();
+        let is_served = objects.serves(&version, text("/spec/names/kind")).await?;
+        if is_served
+            && objects
+                .get(&key)
+                .await?
+                .is_some_and(|stored| is_established(&stored))
+        {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return Err(Error::NotEstablished(key.name));
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn is_established(definition: &Value) -> bool {
+    let conditions = definition["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    conditions
+        .into_iter()
+        .any(|one| one["type"] == "Established" && one["status"] == "True")
+}

@@ -1,0 +1,204 @@
+//! Decides what is applied, by the person's flags and what the cluster has.
+
+use hostloop_report::flags::DRIVER_NAME;
+use serde_json::Value;
+
+use super::snapshots::{self, Definitions};
+use super::survey::Survey;
+use super::{Args, Error};
+use crate::distribution::Distribution;
+use crate::manifests::{
+    Class, Component, DEFAULT_CLASS, Pool, Settings, base_image, repository, usual_pools,
+};
+
+/// What is applied, and why.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub(super) settings: Settings,
+    pub(super) crds: Definitions,
+    /// How kubelet's directory was found.
+    pub(super) kubelet: String,
+    /// What happens to snapshots.
+    pub(super) snapshots: String,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Plan {
+    /// Decides. `None` is a cluster that nothing is known of.
+    pub(super) fn decide(args: &Args, survey: Option<&Survey>) -> Result<Plan, Error> {
+        let installed = survey.and_then(|survey| survey.installed.as_ref());
+        if let Some(release) = installed.and_then(|installed| installed.helm_release.as_ref()) {
+            return Err(Error::Helm(release.clone()));
+        }
+        if let Some(required) = survey.and_then(|survey| survey.attach_required) {
+            check_attach(args.attach, required)?;
+        }
+        let snapshots = snapshots::decide(args.snapshot_controller, survey.map(|s| &s.snapshots));
+        let kubelet = survey.map(|survey| survey.kubelet_dir(args.kubelet_dir.as_deref()));
+        let default_class = args.default_class.or_else(|| {
+            survey?
+                .default_classes
+                .iter()
+                .find_map(|name| Class::named(name))
+        });
+        let mut warnings = snapshots.warnings;
+        if let (Some(class), Some(survey)) = (default_class, survey) {
+            warnings.extend(
+                survey
+                    .default_classes
+                    .iter()
+                    .filter(|name| *name != class.name())
+                    .map(|other| further_default(other)),
+            );
+        }
+        let settings = Settings {
+            kubelet_dir: kubelet
+                .as_ref()
+                .map(|found| found.directory.clone())
+                .or_else(|| args.kubelet_dir.clone()),
+            pools: pools(args, survey),
+            attach: args.attach,
+            snapshots: snapshots.snapshots,
+            default_class,
+            image: image(
+                args.image.as_deref(),
+                installed.and_then(|one| one.image.as_deref()),
+                RELEASED,
+            ),
+        };
+        Ok(Plan {
+            settings,
+            crds: snapshots.definitions,
+            kubelet: kubelet.map(|found| found.how).unwrap_or_default(),
+            snapshots: snapshots.said,
+            warnings,
+        })
+    }
+
+    /// All objects, definitions first.
+    pub(super) fn all_objects(&self) -> Vec<Value> {
+        self.crds.applied().chain(self.settings.objects()).collect()
+    }
+}
+
+/// An installed pool is a promise to the volumes in it, so it stays unless the person names others.
+/// The pools of a known cluster are always explicit: the next installation finds them so, and makes
+/// the same DaemonSet.
+fn pools(args: &Args, survey: Option<&Survey>) -> Vec<Pool> {
+    match (args.pools.as_slice(), survey) {
+        (
+            [],
+            Some(Survey {
+                installed: Some(installed),
+                ..
+            }),
+        ) => installed.pools.clone(),
+        ([], Some(survey)) => usual_pools(usual_pool(survey.distribution)),
+        (chosen, _) => chosen.to_vec(),
+    }
+}
+
+/// The components of the distribution's overlay that set the pool.
+fn usual_pool(distribution: Distribution) -> &'static [Component] {
+    match distribution {
+        Distribution::Kind => &[Component::IMAGE_POOL],
+        Distribution::Minikube => &[Component::MINIKUBE_POOL, Component::IMAGE_POOL],
+        Distribution::Talos => &[Component::TALOS_POOL],
+        _ => &[],
+    }
+}
+
+/// The image of a release, set when the client is built.
+const RELEASED: Option<&str> = option_env!("HOSTLOOP_RELEASE_IMAGE");
+
+/// The chosen image, or this version in the installed one's repository; `None` is the base's.
+fn image(chosen: Option<&str>, installed: Option<&str>, released: Option<&str>) -> Option<String> {
+    if let Some(chosen) = chosen {
+        return Some(chosen.to_owned());
+    }
+    let own = released.map_or_else(base_image, str::to_owned);
+    let tag = own.strip_prefix(repository(&own)).unwrap_or_default();
+    match installed.map(repository) {
+        Some(theirs) if theirs != repository(&own) => Some(format!("{theirs}{tag}")),
+        _ => released.map(str::to_owned),
+    }
+}
+
+fn check_attach(asked: bool, installed: bool) -> Result<(), Error> {
+    let keep = if installed {
+        "add --attach"
+    } else {
+        "leave --attach out"
+    };
+    match asked == installed {
+        true => Ok(()),
+        false => Err(Error::AttachIsFixed {
+            driver: DRIVER_NAME.to_owned(),
+            installed,
+            keep,
+        }),
+    }
+}
+
+fn further_default(other: &str) -> String {
+    format!(
+        "{other} is a default class, too, and of several Kubernetes takes the newest. To leave one: \
+         kubectl annotate storageclass {other} {}-",
+        DEFAULT_CLASS
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_by_choice_and_installation() {
+        let base = base_image();
+        let tag = base.strip_prefix(repository(&base)).unwrap();
+        let theirs = format!("r.example/h{tag}");
+        let old = format!("{}:0.0.1", repository(&base));
+        for (chosen, installed, released, image) in [
+            (None, None, None, None),
+            (
+                Some("x:1"),
+                Some("r.example/h:0.0.1"),
+                Some("pub.example/h:2"),
+                Some("x:1"),
+            ),
+            (None, Some(old.as_str()), None, None),
+            (None, Some("r.example/h:0.0.1"), None, Some(theirs.as_str())),
+            (None, None, Some("pub.example/h:2"), Some("pub.example/h:2")),
+            (
+                None,
+                Some("pub.example/h:1"),
+                Some("pub.example/h:2"),
+                Some("pub.example/h:2"),
+            ),
+            (
+                None,
+                Some("r.example/h:1@sha256:0"),
+                Some("pub.example/h:2"),
+                Some("r.example/h:2"),
+            ),
+        ] {
+            assert_eq!(super::image(chosen, installed, released).as_deref(), image);
+        }
+    }
+
+    #[test]
+    fn attach_required_stays() {
+        for (asked, installed, keep) in [
+            (true, true, None),
+            (false, false, None),
+            (true, false, Some("leave --attach out")),
+            (false, true, Some("add --attach")),
+        ] {
+            let error = check_attach(asked, installed)
+                .err()
+                .map(|error| error.to_string());
+            assert_eq!(error.is_some(), keep.is_some());
+            assert!(error.unwrap_or_default().contains(keep.unwrap_or_default()));
+        }
+    }
+}

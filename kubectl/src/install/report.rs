@@ -1,0 +1,141 @@
+//! What `install` says.
+
+use std::collections::BTreeMap;
+
+use hostloop_terminal::color::{GOOD, QUIET, TITLE, WARNING, paint};
+use hostloop_terminal::humanize::count;
+use serde_json::Value;
+
+use super::apply::Counts;
+use super::decide::Plan;
+use super::survey::Survey;
+use crate::manifests::{Installed, ObjectKey};
+
+/// What was found, what follows from it, and what is applied.
+pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
+    let objects = plan.settings.objects();
+    let daemon_set = objects.iter().find(|object| object["kind"] == "DaemonSet");
+    let chosen = daemon_set
+        .map(|daemon_set| Installed::of(daemon_set, None))
+        .unwrap_or_default();
+    let fact =
+        |title: &str, text: String| format!("{} {text}", paint(TITLE, &format!("{title:<10}")));
+    let pools: Vec<String> = chosen.pools.iter().map(ToString::to_string).collect();
+    let mut lines = vec![
+        fact("Cluster", cluster(survey)),
+        fact(
+            "Kubelet",
+            format!(
+                "{} ({})",
+                chosen.kubelet_dir.unwrap_or_default(),
+                plan.kubelet
+            ),
+        ),
+        fact("Pools", pools.join(" ")),
+        fact("Snapshots", plan.snapshots.clone()),
+        fact(
+            "Image",
+            image(chosen.image.unwrap_or_default(), survey.installed.as_ref()),
+        ),
+    ];
+    if let Some(class) = plan.settings.default_class {
+        lines.push(fact("Default", format!("StorageClass {}", class.name())));
+    }
+    lines.extend(
+        plan.warnings
+            .iter()
+            .map(|warning| paint(WARNING, &format!("! {warning}"))),
+    );
+    lines.push(fact("Applying", kinds(&plan.all_objects())));
+    if plan.crds.kept > 0 {
+        let kept = format!("{} of others stay", count(plan.crds.kept, "definition"));
+        lines.push(fact("", paint(QUIET, &kept)));
+    }
+    lines
+}
+
+fn cluster(survey: &Survey) -> String {
+    let nodes = count(survey.nodes.len(), "node");
+    let kubernetes = format!(
+        "Kubernetes {}, {}, {nodes}",
+        survey.server, survey.distribution
+    );
+    match survey.context.as_str() {
+        "" => kubernetes,
+        context => format!("{context}: {kubernetes}"),
+    }
+}
+
+fn image(new: String, installed: Option<&Installed>) -> String {
+    match installed.and_then(|installed| installed.image.as_ref()) {
+        Some(old) if *old != new => format!("{new} (now {old})"),
+        _ => new,
+    }
+}
+
+/// The objects by their kinds: "CSIDriver, 4 StorageClass".
+fn kinds(objects: &[Value]) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for object in objects {
+        *counts.entry(ObjectKey::of(object).kind).or_default() += 1;
+    }
+    let all = counts.iter().map(|(kind, n)| match n {
+        1 => kind.clone(),
+        n => format!("{n} {kind}"),
+    });
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// A thing that an older server lacks.
+pub(super) fn left_out(line: &str) -> String {
+    paint(WARNING, &format!("! left out: {line}"))
+}
+
+/// What the application changed.
+pub(super) fn applied(counts: Counts) -> String {
+    let Counts {
+        created,
+        changed,
+        unchanged,
+    } = counts;
+    let total = count(created + changed + unchanged, "object");
+    format!(
+        "{} {total}: {created} created, {changed} changed, {unchanged} unchanged",
+        paint(GOOD, "✓")
+    )
+}
+
+/// The next command.
+pub(super) fn next() -> String {
+    format!(
+        "hostloop is installed. Next: {}",
+        paint(TITLE, "kubectl hostloop check --live")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn kinds_are_counted() {
+        let of = |kind: &str| json!({"kind": kind});
+        assert_eq!(
+            kinds(&[of("Role"), of("CSIDriver"), of("Role")]),
+            "CSIDriver, 2 Role"
+        );
+    }
+
+    #[test]
+    fn a_changed_image_is_said() {
+        let installed = Installed {
+            image: Some("a:1".to_owned()),
+            ..Installed::default()
+        };
+        assert_eq!(image("a:2".to_owned(), Some(&installed)), "a:2 (now a:1)");
+        assert_eq!(image("a:1".to_owned(), Some(&installed)), "a:1");
+        assert_eq!(image("a:1".to_owned(), None), "a:1");
+    }
+}

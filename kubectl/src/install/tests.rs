@@ -1,0 +1,268 @@
+use clap::Parser;
+use hostloop_fake_api::{FakeApi, Fault};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::test_objects::{cluster_of, has, writes};
+use crate::{Cli, Command};
+
+/// The arguments of `install` with these flags.
+fn args(flags: &str) -> Args {
+    parse(flags).unwrap()
+}
+
+fn parse(flags: &str) -> Result<Args, String> {
+    let line = format!("kubectl-hostloop install {flags}");
+    match Cli::try_parse_from(line.split_whitespace())
+        .map_err(|error| error.to_string())?
+        .command
+    {
+        Command::Install(args) => Ok(args),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn node(provider: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "spec": {"providerID": provider}})
+}
+
+async fn survey(server: &FakeApi) -> Result<Survey, Error> {
+    let cluster = cluster_of(server);
+    Survey::take(&cluster, &mut Objects::new(cluster.client.clone())).await
+}
+
+/// Installs as `run` does, but does not wait for pods, which this server has none of.
+async fn install(server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> {
+    let cluster = cluster_of(server);
+    let mut objects = Objects::new(cluster.client.clone());
+    let survey = Survey::take(&cluster, &mut objects).await?;
+    let plan = Plan::decide(&args(flags), Some(&survey))?;
+    let fitted = apply::fit(&plan, &survey, &mut objects).await?;
+    apply::apply(&plan, fitted.objects, &mut objects).await
+}
+
+#[test]
+fn flags_with_and_without_values() {
+    let parsed = args("--default-class --dry-run");
+    assert_eq!(
+        (parsed.default_class, parsed.dry_run),
+        (Some(Class::Ext4), Some(DryRun::Cluster))
+    );
+    let parsed = args("--default-class=xfs --dry-run=client --kubelet-dir /k/ --timeout 0s");
+    assert_eq!(
+        (parsed.default_class, parsed.dry_run),
+        (Some(Class::Xfs), Some(DryRun::Client))
+    );
+    assert_eq!(parsed.kubelet_dir.as_deref(), Some("/k"));
+    assert!(parsed.timeout.is_zero());
+    for wrong in [
+        "--kubelet-dir k",
+        "--kubelet-dir /a/../b",
+        "--pool /srv",
+        "--default-class=zfs",
+    ] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_unknown_cluster_gets_the_base() {
+    let plan = Plan::decide(&args(""), None).unwrap();
+    assert_eq!(plan.settings, manifests::Settings::default());
+    assert!(plan.crds.apply.is_empty());
+}
+
+#[tokio::test]
+async fn an_empty_cluster_gets_everything_once() {
+    let server = FakeApi::default();
+    server.put(node("kind://docker/kind/n1"));
+    let counts = install(&server, "--default-class=xfs").await.unwrap();
+    let all = counts.created;
+    assert!(
+        all > 50 && counts.changed + counts.unchanged == 0,
+        "{counts:?}"
+    );
+    let writes = writes(&server);
+    assert!(
+        writes[..6]
+            .iter()
+            .all(|write| write.contains("customresourcedefinitions"))
+    );
+    assert!(writes.last().unwrap().contains("daemonsets"), "{writes:?}");
+    let classes = server.all("storageclasses");
+    let defaults = classes
+        .iter()
+        .filter(|class| !class["metadata"]["annotations"].is_null());
+    assert_eq!(
+        defaults
+            .map(|class| &class["metadata"]["name"])
+            .collect::<Vec<_>>(),
+        ["hostloop-xfs"]
+    );
+
+    // Again, without the flags: nothing changes.
+    let counts = install(&server, "").await.unwrap();
+    assert_eq!(
+        (counts.created, counts.changed, counts.unchanged),
+        (0, 0, all)
+    );
+
+    let counts = install(&server, "--pool default=/srv/a").await.unwrap();
+    assert_eq!((counts.created, counts.changed), (0, 1));
+    // The pool stays, because volumes may be in it.
+    let plan = Plan::decide(&args(""), Some(&survey(&server).await.unwrap())).unwrap();
+    assert_eq!(plan.settings.pools[0].path, "/srv/a");
+}
+
+#[tokio::test]
+async fn distributions_have_the_pools_of_their_overlays() {
+    let labelled = json!({"minikube.k8s.io/name": "minikube"});
+    for (provider, labels, flags, pool) in [
+        (
+            "kind://docker/kind/n1",
+            json!({}),
+            "",
+            "default=/var/lib/hostloop,image=20Gi",
+        ),
+        (
+            "",
+            labelled.clone(),
+            "",
+            "default=/data/hostloop,image=20Gi",
+        ),
+        ("", labelled, "--pool a=/srv", "a=/srv"),
+        ("", json!({}), "", "default=/var/lib/hostloop"),
+    ] {
+        let server = FakeApi::default();
+        let mut one = node(provider);
+        one["metadata"]["labels"] = labels;
+        server.put(one);
+        install(&server, flags).await.unwrap();
+        let installed = manifests::Installed::of(&server.all("daemonsets").remove(0), None);
+        assert_eq!(installed.pools.len(), 1);
+        assert_eq!(installed.pools[0].to_string(), pool);
+    }
+}
+
+/// A changed order of the DaemonSet's environment would restart its pods.
+#[tokio::test]
+async fn a_second_installation_changes_nothing() {
+    for flags in [
+        "--attach",
+        "--pool a=/srv/a,inline --pool b=/dev/sdb",
+        "--kubelet-dir /k",
+    ] {
+        let server = FakeApi::default();
+        server.put(node(""));
+        install(&server, flags).await.unwrap();
+        let again = if flags == "--attach" { flags } else { "" };
+        let counts = install(&server, again).await.unwrap();
+        assert_eq!((counts.created, counts.changed), (0, 0), "{flags}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_installed_says_why() {
+    let driver = |required: bool| {
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": "hostloop.csi.dev", "labels": {"app.kubernetes.io/name": "hostloop"}},
+            "spec": {"attachRequired": required}})
+    };
+    let helm = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "hostloop",
+        "namespace": "hostloop", "annotations": {"meta.helm.sh/release-name": "store"}}});
+    let foreign = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "hostloop-ext4"}, "provisioner": "other"});
+    for (minor, object, flags, contains) in [
+        (
+            29,
+            node(""),
+            "",
+            "the server is Kubernetes v1.29.0, and hostloop needs 1.30 or newer",
+        ),
+        (36, driver(true), "", "To keep it, add --attach."),
+        (
+            36,
+            driver(false),
+            "--attach",
+            "To keep it, leave --attach out.",
+        ),
+        (36, helm, "", "helm upgrade store"),
+        (
+            36,
+            foreign,
+            "",
+            "hostloop-ext4 exists and is not hostloop's: Apply failed with 1 conflict",
+        ),
+    ] {
+        let server = FakeApi::default();
+        server.minor(minor);
+        server.put(object);
+        let error = install(&server, flags).await.unwrap_err().to_string();
+        assert!(error.contains(contains), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named() {
+    for (method, plural, contains) in [
+        (
+            &["GET"],
+            "nodes",
+            "you may not list nodes in the whole cluster; ask for this right",
+        ),
+        (
+            &["PATCH"],
+            "clusterroles",
+            "you may not patch clusterroles.rbac.authorization.k8s.io in the whole cluster",
+        ),
+    ] {
+        let server = FakeApi::default();
+        server.fault(method, plural, None, Fault::Refuse(403));
+        let error = install(&server, "").await.unwrap_err().to_string();
+        assert!(error.contains(contains), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_report_says_what_was_found() {
+    let server = FakeApi::default();
+    server.put(node("kind://docker/kind/n1"));
+    server.put(
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "standard",
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}),
+    );
+    let survey = survey(&server).await.unwrap();
+    let plan = Plan::decide(&args("--default-class"), Some(&survey)).unwrap();
+    let lines = report::lines(&plan, &survey).join("\n");
+    has(
+        &lines,
+        &[
+            "test: Kubernetes v1.36.0, kind, 1 node",
+            "/var/lib/kubelet (the default)",
+            "default=/var/lib/hostloop,image=20Gi",
+            "hostloop is the cluster's snapshot controller",
+            "StorageClass hostloop-ext4",
+            "kubectl annotate storageclass standard storageclass.kubernetes.io/is-default-class-",
+            "6 CustomResourceDefinition",
+            "4 StorageClass",
+        ],
+    );
+}
+
+#[test]
+fn names_of_other_installations_are_refused() {
+    let flags = |namespace: &str| {
+        let line = [
+            "kubectl-hostloop",
+            "--system-namespace",
+            namespace,
+            "install",
+        ];
+        Cli::try_parse_from(line).unwrap().cluster
+    };
+    assert!(check_names(&flags("hostloop")).is_ok());
+    let error = check_names(&flags("storage")).unwrap_err().to_string();
+    assert!(error.starts_with("--system-namespace: "), "{error}");
+}

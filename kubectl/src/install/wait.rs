@@ -1,0 +1,258 @@
+//! Waits until every node can be used, with a line for each change.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hostloop_terminal::color::{GOOD, QUIET, WARNING, paint};
+use hostloop_terminal::terminal;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use tokio::time::{Instant, sleep};
+
+use super::Error;
+use super::progress::{Look, Progress, State};
+use super::survey::Survey;
+use crate::Cluster;
+use crate::api::{self, ApiError, Call, timely};
+use crate::distribution::Distribution;
+use crate::events;
+use crate::pod_logs::pods;
+
+/// The time between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The name under which lines and errors have the controller's pod.
+const CONTROLLER: &str = "controller";
+
+/// Waits until all nodes are ready, or the time is over.
+pub(super) async fn until_ready(
+    cluster: &Cluster,
+    survey: &Survey,
+    timeout: Duration,
+) -> Result<(), Error> {
+    let started = Instant::now();
+    let mut said: BTreeMap<String, State> = BTreeMap::new();
+    loop {
+        let progress = match look(cluster).await {
+            Ok(look) => Progress::of(&look, &cluster.driver_name),
+            Err(error) if error.is_transient() && started.elapsed() < timeout => {
+                terminal::warn(&paint(WARNING, &format!("! {error}")));
+                sleep(INTERVAL).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for (name, state) in states(&progress) {
+            if said.get(name) != Some(state) {
+                terminal::print(&lines(name, state, survey.distribution, started.elapsed()))?;
+                said.insert(name.to_owned(), state.clone());
+            }
+        }
+        if progress.is_done() {
+            return Ok(());
+        }
+        if started.elapsed() >= timeout {
+            return Err(Error::NotReady(reasons(&progress, timeout, cluster).await?));
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// The states of the nodes, then the controller's.
+fn states(progress: &Progress) -> impl Iterator<Item = (&str, &State)> {
+    let nodes = progress
+        .nodes
+        .iter()
+        .map(|(node, state)| (node.as_str(), state));
+    nodes.chain(progress.controller.iter().map(|state| (CONTROLLER, state)))
+}
+
+/// What is said of a new state.
+fn lines(name: &str, state: &State, distribution: Distribution, after: Duration) -> Vec<String> {
+    let seconds = after.as_secs();
+    let line = |mark: String, text: &str| format!("{mark} {name}: {text}");
+    let quiet = || paint(QUIET, "·");
+    match state {
+        State::Old => vec![line(quiet(), "the earlier version runs")],
+        State::Starting => vec![line(quiet(), "starting")],
+        State::Registering => vec![line(quiet(), "running, not yet registered")],
+        State::Ready => vec![line(paint(GOOD, "✓"), &format!("ready after {seconds} s"))],
+        State::Waiting(why) => {
+            let first = line(paint(WARNING, "!"), why);
+            [first]
+                .into_iter()
+                .chain(hint(why, distribution).map(|hint| format!("  {hint}")))
+                .collect()
+        }
+    }
+}
+
+/// What the person can do about a pod that waits.
+fn hint(why: &str, distribution: Distribution) -> Option<String> {
+    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if has(&["ErrImageNeverPull", "ImagePullBackOff", "ErrImagePull"]) {
+        return Some(match distribution.has_load_command() {
+            true => "load the image while this waits: kubectl hostloop load ARCHIVE".to_owned(),
+            false => format!(
+                "load the image on each node while this waits: {} <ARCHIVE; or install with \
+                 --image from a registry",
+                distribution.import_command()
+            ),
+        });
+    }
+    if has(&["hostPath type check failed"]) {
+        return Some(
+            "the directory is elsewhere on this node: install with --kubelet-dir".to_owned(),
+        );
+    }
+    if has(&["CrashLoopBackOff"]) {
+        return Some("see why: kubectl --namespace hostloop logs POD --previous".to_owned());
+    }
+    None
+}
+
+/// Why each pod that is not ready is not, with the pod's last warning.
+async fn reasons(
+    progress: &Progress,
+    timeout: Duration,
+    cluster: &Cluster,
+) -> Result<Vec<String>, ApiError> {
+    let seconds = timeout.as_secs();
+    let mut reasons = Vec::new();
+    if progress.nodes.len() < progress.expected || progress.controller.is_none() {
+        let made = progress.nodes.len();
+        reasons.push(match last_warning(cluster, "").await? {
+            Some(warning) => format!("pods are missing: {warning}"),
+            None => format!(
+                "after {seconds} s, {made} of {} nodes have a pod",
+                progress.expected
+            ),
+        });
+    }
+    let pods = pods(cluster).await?;
+    for (name, state) in states(progress).filter(|(_, state)| **state != State::Ready) {
+        let said = match state {
+            State::Waiting(why) => why.clone(),
+            State::Old => "the earlier version's pod did not end".to_owned(),
+            State::Registering => "kubelet does not register the driver: it has another root \
+                                   directory (install with --kubelet-dir), or see its log"
+                .to_owned(),
+            State::Starting | State::Ready => {
+                let is_it = |pod: &&Pod| match name {
+                    CONTROLLER => pod.name_any().starts_with("hostloop-controller-"),
+                    node => pod
+                        .spec
+                        .as_ref()
+                        .is_some_and(|s| s.node_name.as_deref() == Some(node)),
+                };
+                let pod = pods
+                    .iter()
+                    .find(is_it)
+                    .map(|pod| pod.name_any())
+                    .unwrap_or_default();
+                let warning = last_warning(cluster, &pod).await?;
+                warning.unwrap_or_else(|| "its pod does not get ready".to_owned())
+            }
+        };
+        reasons.push(format!("{name} is not ready after {seconds} s: {said}"));
+    }
+    Ok(reasons)
+}
+
+/// The last warning about a pod, or about what makes the pods if the name is empty.
+async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, ApiError> {
+    let warnings = ListParams::default().fields("type=Warning");
+    let events: Vec<Event> = api::list(&cluster.system(), warnings).await?;
+    let about = |event: &&Event| {
+        let object = &event.involved_object;
+        match pod {
+            "" => object.kind.as_deref() != Some("Pod"),
+            pod => object.name.as_deref() == Some(pod),
+        }
+    };
+    let last = events
+        .iter()
+        .filter(about)
+        .max_by_key(|event| events::at_ns(event));
+    Ok(last.map(events::text))
+}
+
+async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
+    let daemon_sets: Api<DaemonSet> = cluster.system();
+    let call = Call::of("get", &daemon_sets, "hostloop");
+    let daemon_set = timely(call, daemon_sets.get("hostloop")).await?;
+    let controllers: Api<Deployment> = cluster.system();
+    let call = Call::of("get", &controllers, "hostloop-controller");
+    let controller = timely(call, controllers.get("hostloop-controller")).await?;
+    let csi_nodes = api::list_all(&cluster.all()).await?;
+    Ok(Look {
+        daemon_set,
+        controller,
+        pods: pods(cluster).await?,
+        csi_nodes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_by_the_reason() {
+        let image = "ErrImageNeverPull: no image";
+        for (why, distribution, contains) in [
+            (image, Distribution::Kind, Some("kubectl hostloop load")),
+            (
+                image,
+                Distribution::K3s,
+                Some("k3s ctr images import - <ARCHIVE"),
+            ),
+            (
+                "ImagePullBackOff: x",
+                Distribution::Minikube,
+                Some("kubectl hostloop load"),
+            ),
+            (
+                "hostPath type check failed: /k",
+                Distribution::Kind,
+                Some("--kubelet-dir"),
+            ),
+            (
+                "CrashLoopBackOff: back-off",
+                Distribution::Kind,
+                Some("--previous"),
+            ),
+            ("0/1 nodes are available", Distribution::Kind, None),
+        ] {
+            let hint = hint(why, distribution);
+            assert_eq!(hint.is_some(), contains.is_some(), "{why}: {hint:?}");
+            assert!(
+                hint.unwrap_or_default()
+                    .contains(contains.unwrap_or_default()),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_for_each_state() {
+        for (state, said) in [
+            (State::Old, vec!["n: the earlier version runs"]),
+            (State::Starting, vec!["n: starting"]),
+            (State::Registering, vec!["n: running, not yet registered"]),
+            (State::Ready, vec!["n: ready after 7 s"]),
+            (
+                State::Waiting("ErrImagePull".to_owned()),
+                vec!["n: ErrImagePull", "  load the image"],
+            ),
+        ] {
+            let lines = lines("n", &state, Distribution::Kind, Duration::from_secs(7));
+            assert_eq!(lines.len(), said.len(), "{lines:?}");
+            for (line, said) in lines.iter().zip(said) {
+                assert!(line.contains(said), "{line}");
+            }
+        }
+    }
+}

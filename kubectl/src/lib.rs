@@ -1,0 +1,218 @@
+//! `kubectl hostloop`: the client of a cluster, on a person's machine.
+//!
+//! It works with the person's kubeconfig and rights. What the API server does not know, it reads
+//! from the node pods: by running `hostloop status --json` there (pods/exec), and from logs
+//! (pods/log). The driver's accounts get no right for it. kubectl finds the program by its name,
+//! `kubectl-hostloop`, and under the name `kubectl_complete-hostloop` it completes command lines.
+//!
+//! A person's machine need not run Linux: what differs by the system is in `platform` alone.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+mod api;
+mod check;
+mod claim_objects;
+mod cluster;
+mod completion;
+mod container_flags;
+mod describe;
+mod distribution;
+mod events;
+mod install;
+mod load;
+mod log_line;
+mod logs;
+mod manifests;
+mod node_pods;
+mod output;
+mod platform;
+mod pod_logs;
+mod status;
+mod subject;
+#[cfg(test)]
+mod test_objects;
+mod ui;
+mod uninstall;
+mod volume_objects;
+
+pub use api::ApiError;
+pub use cluster::{Cluster, ClusterArgs};
+pub use completion::{complete, is_completer};
+
+/// The file name under which kubectl finds this program.
+const PLUGIN: &str = "kubectl-hostloop";
+
+/// The file name under which kubectl finds the program that completes the plugin's arguments.
+const COMPLETER: &str = "kubectl_complete-hostloop";
+
+/// The label of every object that `install` applies.
+const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
+
+/// The lease that all snapshot controllers share: its namespace and its name.
+const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", "snapshot-controller-leader");
+
+/// The command line of the client.
+#[derive(Debug, Parser)]
+#[command(
+    name = PLUGIN,
+    version,
+    max_term_width = 100,
+    propagate_version = true,
+    about = "Install, check and look into hostloop in a Kubernetes cluster"
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Install hostloop into the cluster, or change how it is installed
+    Install(install::Args),
+    /// Remove hostloop from the cluster, if no volumes are left
+    Uninstall(uninstall::Args),
+    /// Load an image archive into the nodes of a kind or minikube cluster
+    Load(load::Args),
+    /// Check that the cluster has what hostloop needs, and that hostloop works
+    Check(check::Args),
+    /// Show pools, volumes and snapshots of all nodes
+    Status(status::Args),
+    /// Show everything about one claim, snapshot or inline volume
+    Describe(describe::Args),
+    /// Print the log lines of all nodes about one claim
+    Logs(logs::Args),
+    /// Show the life of every volume in a browser
+    Ui(ui::Args),
+    /// Print a completion script for a shell
+    Completion(completion::Args),
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The cluster can't be used.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// The cluster can't be used for `status`, which one node also has without a cluster.
+    #[error(
+        "{0}. (The status of one node needs no cluster but its pools: hostloop status --pool \
+         NAME=PATH)"
+    )]
+    NodeStatus(#[source] cluster::Error),
+    #[error("install: {0}")]
+    Install(#[from] install::Error),
+    #[error("uninstall: {0}")]
+    Uninstall(#[from] uninstall::Error),
+    #[error("load: {0}")]
+    Load(#[from] load::Error),
+    #[error("check: {0}")]
+    Check(#[from] check::Error),
+    #[error("status: {0}")]
+    Status(#[from] status::Error),
+    #[error("describe: {0}")]
+    Describe(#[from] describe::Error),
+    #[error("logs: {0}")]
+    Logs(#[from] logs::Error),
+    #[error("ui: {0}")]
+    Ui(#[from] ui::Error),
+    /// No runtime for the requests.
+    #[error("starting threads: {0}")]
+    Threads(#[source] std::io::Error),
+}
+
+/// Parses the command line.
+pub fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = command_line().try_get_matches_from(line)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command_line()))
+}
+
+/// clap's description of the command line, with the words that the person types.
+fn command_line() -> clap::Command {
+    Cli::command().bin_name("kubectl hostloop")
+}
+
+/// Runs a command. Blocks.
+pub fn run(cli: &Cli) -> Result<ExitCode, Error> {
+    let threads = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    threads.map_err(Error::Threads)?.block_on(perform(cli))
+}
+
+async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
+    let connected = || Cluster::connect(&cli.cluster);
+    Ok(match &cli.command {
+        Command::Install(args) => install::run(args, &cli.cluster).await?,
+        Command::Uninstall(args) => uninstall::run(args, &connected().await?).await?,
+        Command::Load(args) => load::run(args, &connected().await?).await?,
+        Command::Check(args) => check::run(args, &connected().await?).await?,
+        Command::Status(args) => {
+            let cluster = connected().await.map_err(Error::NodeStatus)?;
+            status::run(args, &cluster).await?
+        }
+        Command::Describe(args) => describe::run(args, &connected().await?).await?,
+        Command::Logs(args) => logs::run(args, &connected().await?).await?,
+        Command::Ui(args) => ui::run(args, &cli.cluster).await?,
+        Command::Completion(args) => completion::run(args),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hostloop_report::flags::{CLIENT_COMMANDS, CLIENT_FLAGS};
+
+    use super::*;
+
+    #[test]
+    fn clap_accepts_the_command_line() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_has_the_words_that_the_person_types() {
+        let line = ["any", "load", "--help"].map(OsString::from);
+        let help = parse(&line).unwrap_err().to_string();
+        assert!(help.contains("Usage: kubectl hostloop load ["), "{help}");
+    }
+
+    /// The program of a node knows them, so that it can say what they are.
+    #[test]
+    fn the_node_knows_the_commands_and_the_flags() {
+        let mut all = Cli::command();
+        all.build();
+        let commands: Vec<&str> = all
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .filter(|name| !["status", "help"].contains(name))
+            .collect();
+        assert_eq!(commands, CLIENT_COMMANDS);
+        let args = all.get_arguments().filter(|arg| arg.is_global_set());
+        let mut flags = Vec::new();
+        for arg in args {
+            flags.extend(arg.get_long().map(|long| format!("--{long}")));
+            flags.extend(arg.get_short().map(|short| format!("-{short}")));
+        }
+        assert_eq!(flags, CLIENT_FLAGS);
+    }
+
+    #[test]
+    fn every_flag_has_a_help_text() {
+        let mut all = Cli::command();
+        all.build();
+        for command in all.get_subcommands() {
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{command} {arg}");
+            }
+        }
+    }
+}

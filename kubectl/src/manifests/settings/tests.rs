@@ -1,0 +1,310 @@
+use super::*;
+use crate::manifests::ObjectKey;
+use crate::test_objects::has;
+
+fn pools(words: &[&str]) -> Vec<Pool> {
+    words.iter().map(|word| word.parse().unwrap()).collect()
+}
+
+/// The changed fields: the path of each, and its value.
+fn changes(settings: &Settings) -> Vec<String> {
+    let before = base();
+    let mut changes = Vec::new();
+    for object in settings.objects() {
+        let key = ObjectKey::of(&object);
+        match before.iter().find(|one| ObjectKey::of(one) == key) {
+            None => changes.push(format!("+ {key}")),
+            Some(old) => compare(&key.to_string(), old, &object, &mut changes),
+        }
+    }
+    changes
+}
+
+fn compare(path: &str, old: &Value, new: &Value, changes: &mut Vec<String>) {
+    match (old, new) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (key, value) in b {
+                let old = a.get(key).unwrap_or(&Value::Null);
+                compare(&format!("{path} {key}"), old, value, changes);
+            }
+            let gone = a.keys().filter(|key| !b.contains_key(*key));
+            changes.extend(gone.map(|key| format!("{path} {key}: gone")));
+        }
+        // A changed item of a list is a new one.
+        (Value::Array(a), Value::Array(b)) => {
+            let new = b.iter().filter(|item| !a.contains(item));
+            changes.extend(new.map(|item| format!("{path}: + {item}")));
+            let gone = a.iter().filter(|item| !b.contains(item));
+            changes.extend(gone.map(|item| format!("{path}: - {item}")));
+        }
+        (a, b) if a != b => changes.push(format!("{path}: {b}")),
+        _ => {}
+    }
+}
+
+/// The lines of `changes` that contain each of these words, in order; and no others.
+#[track_caller]
+fn assert_changes(settings: Settings, expected: &[&[&str]]) {
+    let changes = changes(&settings);
+    let all = changes.join("\n");
+    assert_eq!(changes.len(), expected.len(), "{all}");
+    for (line, words) in changes.iter().zip(expected) {
+        for word in *words {
+            assert!(line.contains(word), "{word:?} is not in {line:?} of\n{all}");
+        }
+    }
+}
+
+#[test]
+fn no_choice_is_the_base() {
+    assert_changes(Settings::default(), &[]);
+}
+
+#[test]
+fn a_default_class_has_the_annotation() {
+    for class in [Class::Ext4, Class::Xfs, Class::Btrfs, Class::Thick] {
+        let settings = Settings {
+            default_class: Some(class),
+            ..Settings::default()
+        };
+        assert_changes(
+            settings,
+            &[&[class.name(), "annotations", "is-default-class\":\"true\""]],
+        );
+        assert_eq!(Class::named(class.name()), Some(class));
+    }
+    assert_eq!(Class::named("standard"), None);
+}
+
+#[test]
+fn snapshots_add_their_objects() {
+    let snapshots = Snapshots {
+        class: true,
+        group_class: false,
+        controller: false,
+    };
+    assert_changes(
+        Settings {
+            snapshots,
+            ..Settings::default()
+        },
+        &[&["+ VolumeSnapshotClass hostloop"]],
+    );
+    let snapshots = Snapshots {
+        class: true,
+        group_class: true,
+        controller: true,
+    };
+    let settings = Settings {
+        snapshots,
+        ..Settings::default()
+    };
+    let changes = changes(&settings).join("\n");
+    has(
+        &changes,
+        &[
+            "Deployment hostloop/hostloop-controller",
+            ",snapshot-controller",
+            "+ VolumeSnapshotClass hostloop",
+            "+ VolumeGroupSnapshotClass hostloop",
+            "+ ClusterRole hostloop-snapshot-controller",
+            "+ ClusterRoleBinding hostloop-snapshot-controller",
+            "+ Role kube-system/hostloop-snapshot-controller",
+            "+ RoleBinding kube-system/hostloop-snapshot-controller",
+        ],
+    );
+}
+
+/// The container of the DaemonSet with these settings.
+fn container(settings: &Settings) -> Value {
+    let mut objects = settings.objects();
+    field(daemon_set(&mut objects), CONTAINER).cloned().unwrap()
+}
+
+fn volumes(settings: &Settings) -> Vec<(String, String)> {
+    let mut objects = settings.objects();
+    let volumes = list_mut(daemon_set(&mut objects), "spec.template.spec.volumes").clone();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    volumes
+        .iter()
+        .map(|v| (text(&v["name"]), text(&v["hostPath"]["path"])))
+        .collect()
+}
+
+#[test]
+fn kubelets_directory_is_a_variable_and_a_volume() {
+    let settings = Settings {
+        kubelet_dir: Some("/k".to_owned()),
+        ..Settings::default()
+    };
+    let container = container(&settings);
+    let variable = field(&container, "env.[name=KUBELET_DIR].value");
+    assert_eq!(variable, Some(&json!("/k")));
+    let mount = field(&container, "volumeMounts.[name=kubelet-dir].mountPath");
+    assert_eq!(mount, Some(&json!("/k")));
+    assert_eq!(
+        volumes(&settings)[0],
+        ("kubelet-dir".to_owned(), "/k".to_owned())
+    );
+}
+
+#[test]
+fn pools_by_what_they_are() {
+    let base_arg = "--pool=default=$(POOL_DIR)$(POOL_OPTIONS)";
+    let fast = "--pool=fast=$(POOL_DIR)$(POOL_OPTIONS)";
+    let (first, second) = (Some(("pool-dir", "/srv/a")), Some(("pool-dir-2", "/srv/a")));
+    for (words, args, options, path) in [
+        (vec!["default=/srv/a"], vec![base_arg], None, first),
+        (
+            vec!["default=/srv/a,image=20Gi"],
+            vec![base_arg],
+            Some(",image=20Gi"),
+            first,
+        ),
+        (vec!["fast=/srv/a"], vec![fast], None, first),
+        (
+            vec!["fast=/dev/nvme1n1", "slow=/srv/a,inline"],
+            vec![fast, "--pool=slow=/srv/a,inline"],
+            None,
+            second,
+        ),
+        (vec!["default=/dev/sdb"], vec![base_arg], None, None),
+    ] {
+        let settings = Settings {
+            pools: pools(&words),
+            ..Settings::default()
+        };
+        let container = container(&settings);
+        let all = container["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str);
+        let got: Vec<&str> = all.filter(|arg| arg.starts_with("--pool=")).collect();
+        assert_eq!(got, args, "{words:?}");
+        let value = field(&container, "env.[name=POOL_OPTIONS].value").and_then(Value::as_str);
+        assert_eq!(value, options, "{words:?}");
+        let mut directories = volumes(&settings);
+        directories.retain(|(name, _)| name.starts_with("pool"));
+        let expected = path.map(|(name, path)| (name.to_owned(), path.to_owned()));
+        assert_eq!(directories, Vec::from_iter(expected), "{words:?}");
+        if let Some((name, path)) = path {
+            let mount = field(&container, &format!("volumeMounts.[name={name}].mountPath"));
+            assert_eq!(mount, Some(&json!(path)), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn attaching_is_a_variable_and_the_drivers_object() {
+    let settings = Settings {
+        attach: true,
+        ..Settings::default()
+    };
+    let container = container(&settings);
+    assert_eq!(
+        field(&container, "env.[name=ATTACH].value"),
+        Some(&json!("true"))
+    );
+    let objects = settings.objects();
+    let driver = objects
+        .iter()
+        .find(|object| object["kind"] == "CSIDriver")
+        .unwrap();
+    assert_eq!(driver["spec"]["attachRequired"], true);
+}
+
+#[test]
+fn images_and_who_pulls_them() {
+    let tagged = format!("{}:other", repository(&base_image()));
+    for (image, policy) in [
+        (tagged.as_str(), "Never"),
+        ("registry.example:5000/hostloop@sha256:0", "IfNotPresent"),
+    ] {
+        let settings = Settings {
+            image: Some(image.to_owned()),
+            ..Settings::default()
+        };
+        let mut containers = 0;
+        for object in settings.objects() {
+            let list = field(&object, "spec.template.spec.containers").and_then(Value::as_array);
+            for container in list.into_iter().flatten() {
+                assert_eq!(container["image"], image);
+                assert_eq!(container["imagePullPolicy"], policy, "{image}");
+                containers += 1;
+            }
+        }
+        assert_eq!(containers, 2);
+    }
+}
+
+#[test]
+fn repositories() {
+    for (image, name) in [
+        ("hostloop", "hostloop"),
+        ("hostloop:1", "hostloop"),
+        ("host:5000/hostloop", "host:5000/hostloop"),
+        ("host:5000/hostloop:1", "host:5000/hostloop"),
+        ("host:5000/hostloop:1@sha256:ab", "host:5000/hostloop"),
+        ("host/hostloop@sha256:ab", "host/hostloop"),
+    ] {
+        assert_eq!(repository(image), name);
+    }
+}
+
+#[test]
+fn pools_that_the_driver_would_reject_are_rejected() {
+    for word in ["/srv", "a=srv", "a=/srv,imagine=1", "A B=/srv"] {
+        assert!(word.parse::<Pool>().is_err(), "{word}");
+    }
+    for word in ["a=/srv", "a=/srv,image=1Gi,inline"] {
+        assert_eq!(word.parse::<Pool>().unwrap().to_string(), word);
+    }
+}
+
+/// What one installation chose, the next finds.
+#[test]
+fn an_installation_shows_its_settings() {
+    for words in [
+        vec![],
+        vec!["default=/srv/a,image=20Gi"],
+        vec!["a=/dev/sdb", "b=/srv/b,inline"],
+    ] {
+        for controller in [false, true] {
+            let settings = Settings {
+                kubelet_dir: Some("/k".to_owned()),
+                pools: pools(&words),
+                image: Some("r.example/h:1".to_owned()),
+                snapshots: Snapshots {
+                    controller,
+                    ..Snapshots::default()
+                },
+                ..Settings::default()
+            };
+            let objects = settings.objects();
+            let of = |kind: &str| {
+                objects
+                    .iter()
+                    .find(|object| object["kind"] == kind)
+                    .unwrap()
+            };
+            let installed = Installed::of(of("DaemonSet"), Some(of("Deployment")));
+            let pools = match words.is_empty() {
+                true => pools(&["default=/var/lib/hostloop"]),
+                false => settings.pools,
+            };
+            let Settings {
+                kubelet_dir, image, ..
+            } = settings;
+            let snapshot_controller = controller;
+            let expected = Installed {
+                kubelet_dir,
+                pools,
+                image,
+                snapshot_controller,
+                helm_release: None,
+            };
+            assert_eq!(installed, expected);
+        }
+    }
+}

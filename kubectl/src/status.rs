@@ -1,0 +1,138 @@
+//! `status`: the pools, volumes and snapshots of all nodes.
+//!
+//! It joins objects of the API server with the reports of the nodes. Whatever part the person may
+//! not read is left out, and a line says which right is missing.
+
+use std::io;
+use std::process::ExitCode;
+
+use hostloop_report::clock::now_ns;
+use hostloop_terminal::terminal;
+
+use super::api::ApiError;
+use super::cluster::Cluster;
+use super::node_pods;
+use super::output::{self, Format};
+use super::volume_objects::Objects;
+
+mod join;
+mod judge;
+mod render;
+mod report;
+mod watch;
+
+pub(super) use join::{Inputs, join};
+pub(super) use judge::attachment_stuck;
+#[cfg(test)]
+pub(super) use render::{Look, text};
+pub(super) use render::{not_known, reason};
+pub(super) use report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
+
+/// Arguments of `status`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Args {
+    /// Only these claims, snapshots and inline volumes (pod/NAME or pod/NAME/VOLUME) [default: all
+    /// of the namespace]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    /// Show all namespaces, and volumes without a claim
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+
+    /// The form of the output [default: tables]
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Format>,
+
+    /// Show it again whenever claims or pods change
+    #[arg(short, long)]
+    watch: bool,
+}
+
+/// Why `status` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server can't be asked.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    if args.watch {
+        let watched = watch::run(args, cluster).await;
+        return match watched {
+            Err(Error::Print(error)) => Ok(output::end(Err(error))?),
+            ended => ended.map(|()| ExitCode::SUCCESS),
+        };
+    }
+    let report = report(args, cluster).await?;
+    Ok(output::end(terminal::print(&args.lines(&report)?))?)
+}
+
+/// Reads the cluster and its nodes.
+async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiError> {
+    let namespace = (!args.all_namespaces).then_some(&*cluster.namespace);
+    let (objects, pods) = tokio::join!(
+        Objects::gather(cluster, namespace),
+        node_pods::node_pods(cluster)
+    );
+    let mut objects = objects?;
+    let pods = objects.noted(pods);
+    let nodes = node_pods::reports(cluster, &pods).await;
+    let mut report = join(&Inputs {
+        objects: &objects,
+        nodes: &nodes,
+        driver: &cluster.driver_name,
+        namespace,
+        now_ns: now_ns(),
+    });
+    if pods.is_empty() && report.missing.is_empty() {
+        let namespace = &cluster.system_namespace;
+        report.missing.push(format!(
+            "there are no node pods in namespace {namespace}; set --system-namespace, or install \
+             hostloop with `kubectl hostloop install`"
+        ));
+    }
+    args.select(&mut report);
+    Ok(report)
+}
+
+impl Args {
+    /// Removes the rows with other names.
+    fn select(&self, report: &mut ClusterReport) {
+        if self.names.is_empty() {
+            return;
+        }
+        let wanted =
+            |name: &Option<String>| name.as_ref().is_some_and(|name| self.names.contains(name));
+        report.volumes.retain(|row| {
+            let inline = row.inline_name();
+            let pod = inline
+                .as_ref()
+                .and_then(|name| Some(name.rsplit_once('/')?.0.to_owned()));
+            wanted(&row.claim) || wanted(&inline) || wanted(&pod)
+        });
+        report.snapshots.retain(|row| wanted(&row.name));
+    }
+
+    /// The lines of the output.
+    fn lines(&self, report: &ClusterReport) -> io::Result<Vec<String>> {
+        if let Some(document) = output::document(self.output, report)? {
+            return Ok(vec![terminal::document(&document)]);
+        }
+        let look = render::Look {
+            width: terminal::width().filter(|_| self.output.is_none()),
+            wide: self.output == Some(Format::Wide),
+            namespaces: self.all_namespaces,
+            only_objects: !self.names.is_empty(),
+            now_ns: now_ns(),
+        };
+        Ok(render::text(report, look))
+    }
+}
+
+#[cfg(test)]
+mod tests;

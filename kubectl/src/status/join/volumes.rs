@@ -1,0 +1,261 @@
+//! The rows of volumes.
+
+use std::collections::BTreeSet;
+
+use hostloop_api_objects::labels::{NODE_LABEL, SELECTED_NODE};
+use hostloop_report::status::VolumeReport;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+
+use super::{Found, Inputs};
+use crate::status::judge::{OnNode, VolumeFacts, judge};
+use crate::status::report::VolumeRow;
+use crate::volume_objects::{
+    claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
+};
+
+impl Inputs<'_> {
+    pub(super) fn volumes(&self, found: &Found<'_>) -> Vec<VolumeRow> {
+        let objects = self.objects;
+        let mut rows = Vec::new();
+        let mut seen = BTreeSet::new();
+        for claim in objects
+            .claims
+            .iter()
+            .filter(|c| objects.is_of_driver(c, self.driver))
+        {
+            let row = self.claim_row(claim, found);
+            seen.extend(row.handle.clone());
+            rows.push(row);
+        }
+        for pod in &objects.pods {
+            for (name, handle) in inline_volumes(pod, self.driver) {
+                // Kubelet unmounts the volumes of a pod that has ended.
+                if has_ended(pod) && !found.volumes.contains_key(handle.as_str()) {
+                    continue;
+                }
+                let row = self.inline_row(pod, name, &handle, found);
+                seen.extend(row.handle.clone());
+                rows.push(row);
+            }
+        }
+        // A claim may be missing from the list: it is deleted, or the person may not list claims.
+        for volume in objects
+            .volumes
+            .iter()
+            .filter(|volume| self.has_claim_of(volume))
+        {
+            let Some(handle) = handle(volume, self.driver) else {
+                continue;
+            };
+            if seen.insert(handle.to_owned()) {
+                rows.push(self.unclaimed_row(volume, handle, found));
+            }
+        }
+        if self.namespace.is_some() {
+            return rows;
+        }
+        let rest = found
+            .volumes
+            .values()
+            .filter(|(_, volume)| seen.insert(volume.id.clone()));
+        rows.extend(rest.map(|(node, volume)| self.unknown_row(node, volume)));
+        rows
+    }
+
+    /// True if the volume's claim is in the namespace of the report.
+    fn has_claim_of(&self, volume: &PersistentVolume) -> bool {
+        let claim = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref());
+        let namespace = claim.and_then(|claim| claim.namespace.as_deref());
+        self.namespace
+            .is_none_or(|wanted| namespace == Some(wanted))
+    }
+
+    fn facts<'a>(&'a self, on_node: OnNode<'a>) -> VolumeFacts<'a> {
+        VolumeFacts {
+            has_all_volumes: self.objects.has_all_volumes,
+            on_node,
+            events: &self.objects.events,
+            now_ns: self.now_ns,
+            ..VolumeFacts::default()
+        }
+    }
+
+    fn claim_row(&self, claim: &PersistentVolumeClaim, found: &Found<'_>) -> VolumeRow {
+        let objects = self.objects;
+        let volume = objects.volume_of(claim);
+        let handle = volume.and_then(|volume| handle(volume, self.driver));
+        let node = volume.and_then(node_of).or_else(|| {
+            claim
+                .annotations()
+                .get(SELECTED_NODE)
+                .or(claim.labels().get(NODE_LABEL))
+                .cloned()
+        });
+        let pods = objects.pods_of(claim);
+        let facts = VolumeFacts {
+            claim: Some(claim),
+            volume,
+            class: objects.class_of(claim),
+            attachments: volume
+                .map(|v| objects.attachments_of(v))
+                .unwrap_or_default(),
+            pods: pods.clone(),
+            ..self.facts(found.on_node(handle, node.as_deref()))
+        };
+        let row = VolumeRow {
+            namespace: claim.namespace(),
+            claim: Some(claim.name_any()),
+            node: node.clone(),
+            size_bytes: claim_size(claim),
+            pods: pods.iter().map(|pod| pod.name_any()).collect(),
+            volume: volume.map(ResourceExt::name_any),
+            handle: handle.map(str::to_owned),
+            class: claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.storage_class_name.clone()),
+            source: source_of(claim),
+            created_ns: created_ns(claim),
+            ..VolumeRow::default()
+        };
+        judged(row, &facts, found)
+    }
+
+    fn inline_row(&self, pod: &Pod, name: String, handle: &str, found: &Found<'_>) -> VolumeRow {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let on_node = found
+            .volumes
+            .get(handle)
+            .map_or(OnNode::Unknown, |(_, v)| OnNode::Known(v));
+        let facts = VolumeFacts {
+            pods: vec![pod],
+            ..self.facts(on_node)
+        };
+        let row = VolumeRow {
+            namespace: pod.namespace(),
+            inline: Some(name),
+            node,
+            pods: vec![pod.name_any()],
+            created_ns: created_ns(pod),
+            ..VolumeRow::default()
+        };
+        judged(row, &facts, found)
+    }
+
+    fn unclaimed_row(
+        &self,
+        volume: &PersistentVolume,
+        handle: &str,
+        found: &Found<'_>,
+    ) -> VolumeRow {
+        let node = node_of(volume);
+        let facts = VolumeFacts {
+            volume: Some(volume),
+            ..self.facts(found.on_node(Some(handle), node.as_deref()))
+        };
+        let claim = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref());
+        let row = VolumeRow {
+            namespace: claim.and_then(|claim| claim.namespace.clone()),
+            claim: claim.and_then(|claim| claim.name.clone()),
+            node,
+            size_bytes: volume_size(volume),
+            volume: Some(volume.name_any()),
+            handle: Some(handle.to_owned()),
+            class: volume
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.storage_class_name.clone()),
+            created_ns: created_ns(volume),
+            ..VolumeRow::default()
+        };
+        judged(row, &facts, found)
+    }
+
+    fn unknown_row(&self, node: &str, volume: &VolumeReport) -> VolumeRow {
+        let facts = self.facts(OnNode::Known(volume));
+        let row = VolumeRow {
+            node: Some(node.to_owned()),
+            inline: volume.inline.clone(),
+            created_ns: volume.created_ns,
+            ..VolumeRow::default()
+        };
+        let judged = judge(&facts);
+        let row = with_node(row, volume);
+        VolumeRow {
+            state: judged.state,
+            stuck: judged.stuck,
+            note: judged.note,
+            ..row
+        }
+    }
+}
+
+/// Completes a row by the decision and by what the node reports.
+fn judged(row: VolumeRow, facts: &VolumeFacts<'_>, found: &Found<'_>) -> VolumeRow {
+    let judged = judge(facts);
+    let row = VolumeRow {
+        state: judged.state,
+        stuck: judged.stuck,
+        note: judged.note,
+        ..row
+    };
+    let OnNode::Known(volume) = &facts.on_node else {
+        return row;
+    };
+    let node = found
+        .volumes
+        .get(volume.id.as_str())
+        .map(|(node, _)| (*node).to_owned());
+    with_node(
+        VolumeRow {
+            node: node.or(row.node.clone()),
+            ..row
+        },
+        volume,
+    )
+}
+
+/// Adds what the node reports about a volume. The claim may have asked for less.
+fn with_node(row: VolumeRow, volume: &VolumeReport) -> VolumeRow {
+    VolumeRow {
+        pool: Some(volume.pool.clone()),
+        size_bytes: Some(volume.size_bytes),
+        used_bytes: volume.allocated_bytes,
+        filesystem: Some(volume.format.clone()),
+        loops: volume
+            .loops
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect(),
+        direct_io: volume.direct_io,
+        handle: Some(volume.id.clone()),
+        ..row
+    }
+}
+
+/// The node that the affinity of a volume names, or its label.
+pub(super) fn node_of(volume: &PersistentVolume) -> Option<String> {
+    let affinity = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.node_affinity.as_ref());
+    let terms = affinity.and_then(|affinity| affinity.required.as_ref());
+    let mut labels = terms
+        .into_iter()
+        .flat_map(|selector| &selector.node_selector_terms)
+        .flat_map(|term| term.match_expressions.iter().flatten());
+    let node = labels.find(|label| {
+        label.operator == "In" && (label.key.ends_with("/node") || label.key.ends_with("/hostname"))
+    });
+    match node.and_then(|label| label.values.as_deref()) {
+        Some([node]) => Some(node.clone()),
+        _ => volume.labels().get(NODE_LABEL).cloned(),
+    }
+}

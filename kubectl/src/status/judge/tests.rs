@@ -1,0 +1,430 @@
+use hostloop_api_objects::names::PROVISIONER;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::test_objects::read;
+
+mod changes;
+
+/// Seconds since the epoch at which the tests judge.
+const NOW: u64 = 1_767_322_800;
+
+/// A time some seconds before now.
+fn ago(seconds: u64) -> String {
+    let at = i64::try_from(NOW - seconds).unwrap();
+    k8s_openapi::jiff::Timestamp::from_second(at)
+        .unwrap()
+        .to_string()
+}
+
+/// The objects of a case, as JSON.
+#[derive(Default)]
+struct Case {
+    claim: Value,
+    volume: Value,
+    class: Value,
+    attachments: Vec<Value>,
+    pods: Vec<Value>,
+    events: Vec<Value>,
+    on_node: Option<Value>,
+    missing_on_node: Option<&'static str>,
+    volumes_unknown: bool,
+}
+
+impl Case {
+    fn of(claim: Value) -> Case {
+        Case {
+            claim,
+            ..Case::default()
+        }
+    }
+
+    fn pod(mut self, name: &str, phase: &str) -> Case {
+        self.pods.push(json!({
+            "metadata": {"name": name, "uid": format!("uid-{name}")}, "status": {"phase": phase},
+        }));
+        self
+    }
+
+    /// Adds a warning about the object with this UID.
+    fn warning(mut self, uid: &str, reason: &str, age: u64) -> Case {
+        self.events.push(warning(uid, reason, age));
+        self
+    }
+
+    /// Adds the volume in the report of a node, with these mounts.
+    fn on_node(mut self, staged: bool, mounts: &[&str]) -> Case {
+        self.on_node = Some(json!({
+            "id": "vol", "name": "n", "inline": null, "pool": "default", "size_bytes": 1,
+            "allocated_bytes": 1, "provisioning": "thin", "format": "ext4", "source": null,
+            "published_nodes": [], "staged_at": staged.then_some("/k/stage"),
+            "staged_as": staged.then_some("mount"), "loops": [], "direct_io": true,
+            "frozen_since_ns": null, "mounts": mounts, "created_ns": 1,
+        }));
+        self
+    }
+
+    /// Sets a field of the volume in the report.
+    fn reported(mut self, field: &str, value: Value) -> Case {
+        self.on_node.as_mut().unwrap()[field] = value;
+        self
+    }
+
+    /// `STATE`, `STATE (NOTE)` or `STATE STUCK [SINCE]: REASON`, with `since` in seconds ago.
+    fn judged(self) -> String {
+        fn some<T: DeserializeOwned>(value: Value) -> Option<T> {
+            (!value.is_null()).then(|| read(value))
+        }
+        let claim = some(self.claim);
+        let volume = some(self.volume);
+        let class = some(self.class);
+        let attachments: Vec<_> = self.attachments.into_iter().map(read).collect();
+        let pods: Vec<_> = self.pods.into_iter().map(read).collect();
+        let events: Vec<_> = self.events.into_iter().map(read).collect();
+        let on_node = self.on_node.map(read);
+        let facts = VolumeFacts {
+            claim: claim.as_ref(),
+            volume: volume.as_ref(),
+            has_all_volumes: !self.volumes_unknown,
+            class: class.as_ref(),
+            attachments: attachments.iter().collect(),
+            pods: pods.iter().collect(),
+            on_node: match (&on_node, self.missing_on_node) {
+                (Some(volume), _) => OnNode::Known(volume),
+                (None, Some(why)) => OnNode::Missing(why.to_owned()),
+                (None, None) => OnNode::Unknown,
+            },
+            events: &events,
+            now_ns: NOW * 1_000_000_000,
+        };
+        let judged = judge(&facts);
+        let state = judged.state.as_str();
+        match (judged.stuck, judged.note) {
+            (None, None) => state.to_owned(),
+            (None, Some(note)) => format!("{state} ({note})"),
+            (Some(stuck), _) => {
+                let since = stuck.since_ns.map(|since| NOW - since / 1_000_000_000);
+                let since = since.map(|since| format!(" {since}s")).unwrap_or_default();
+                format!("{state} STUCK{since}: {}", stuck.why)
+            }
+        }
+    }
+}
+
+/// A claim with this phase, made some seconds ago.
+fn claim(phase: &str, age: u64) -> Value {
+    json!({
+        "metadata": {
+            "name": "data", "namespace": "demo", "uid": "c", "creationTimestamp": ago(age),
+            "annotations": {PROVISIONER: "hostloop.csi.dev"},
+        },
+        "spec": {"volumeName": if phase == "Pending" { "" } else { "pv" }},
+        "status": {"phase": phase},
+    })
+}
+
+/// The same with another value at a JSON pointer's parent.
+fn with(mut object: Value, pointer: &str, value: Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    object.pointer_mut(parent).unwrap()[field] = value;
+    object
+}
+
+fn volume(phase: &str) -> Value {
+    json!({
+        "metadata": {"name": "pv", "uid": "v"},
+        "spec": {"persistentVolumeReclaimPolicy": "Retain"},
+        "status": {"phase": phase},
+    })
+}
+
+fn class(mode: &str) -> Value {
+    json!({"metadata": {"name": "c"}, "provisioner": "p", "volumeBindingMode": mode})
+}
+
+fn warning(uid: &str, reason: &str, age: u64) -> Value {
+    json!({
+        "metadata": {"name": "e"}, "type": "Warning", "reason": reason, "message": "why",
+        "involvedObject": {"uid": uid}, "lastTimestamp": ago(age),
+    })
+}
+
+/// Compares each case with its judgement.
+#[track_caller]
+fn expect<const N: usize>(cases: [(Case, &str); N]) {
+    for (case, judged) in cases {
+        assert_eq!(case.judged(), judged);
+    }
+}
+
+fn bound() -> Case {
+    Case {
+        volume: volume("Bound"),
+        ..Case::of(claim("Bound", 900))
+    }
+}
+
+#[test]
+fn claims_without_a_volume() {
+    let pending = |age| Case::of(claim("Pending", age));
+    let late = |age| Case {
+        class: class("WaitForFirstConsumer"),
+        ..pending(age)
+    };
+    let named = |age| {
+        Case::of(with(
+            claim("Pending", age),
+            "/spec/volumeName",
+            json!("mine"),
+        ))
+    };
+    let unscheduled = late(5)
+        .pod("a", "Pending")
+        .pod("b", "Pending")
+        .warning("uid-a", "FailedScheduling", 9)
+        .warning("uid-b", "FailedScheduling", 4)
+        .warning("uid-b", "BackOff", 1);
+    let failed = late(5)
+        .warning("c", "ProvisioningFailed", 3)
+        .warning("x", "Other", 1);
+    let unexplained = "Pending STUCK 300s: no volume yet, and no event says why; see the log of \
+                       hostloop's pods";
+    expect([
+        (pending(5), "Pending (the volume is being made)"),
+        (pending(300), unexplained),
+        (late(300), "Pending (waits for its first pod)"),
+        (
+            late(5).pod("a", "Pending"),
+            "Pending (the volume is being made)",
+        ),
+        (
+            unscheduled,
+            "Pending STUCK 4s: pod b: FailedScheduling: why",
+        ),
+        (failed, "Pending STUCK 3s: ProvisioningFailed: why"),
+        (named(5), "Pending (waits for PersistentVolume mine)"),
+        (
+            named(500),
+            "Pending STUCK 500s: waits for PersistentVolume mine",
+        ),
+        (
+            Case::of(claim("Lost", 5)),
+            "Lost STUCK: PersistentVolume pv is gone",
+        ),
+        (
+            Case::of(claim("Bound", 5)),
+            "Lost STUCK: PersistentVolume pv does not exist",
+        ),
+        (
+            Case {
+                volumes_unknown: true,
+                ..Case::of(claim("Bound", 5))
+            },
+            "Bound",
+        ),
+    ]);
+}
+
+#[test]
+fn volumes_in_use() {
+    let staged = || bound().on_node(true, &["/k/stage"]);
+    let published = || bound().on_node(true, &["/k/stage", "/pods/uid-a/v"]);
+    let unmounted = |case: Case| case.warning("uid-a", "FailedMount", 7);
+    let missing = Case {
+        missing_on_node: Some("node n1 does not have it"),
+        ..bound()
+    };
+    let frozen = |seconds: u64| {
+        let since = json!((NOW - seconds) * 1_000_000_000);
+        bound()
+            .on_node(true, &[])
+            .reported("frozen_since_ns", since)
+    };
+    expect([
+        (bound(), "Bound"),
+        (bound().on_node(false, &[]), "Bound"),
+        (staged(), "staged"),
+        (published(), "published"),
+        (bound().pod("a", "Running"), "published"),
+        (bound().pod("a", "Pending"), "Bound"),
+        (bound().pod("a", "Running").on_node(false, &[]), "Bound"),
+        (
+            unmounted(staged().pod("a", "Pending")),
+            "staged STUCK 7s: pod a: FailedMount: why",
+        ),
+        // The pod has the volume: the warning is old.
+        (unmounted(published().pod("a", "Pending")), "published"),
+        (unmounted(bound().pod("a", "Running")), "published"),
+        (missing, "Bound STUCK: node n1 does not have it"),
+        (
+            frozen(61),
+            "staged STUCK 61s: its filesystem is frozen: writes wait",
+        ),
+        (frozen(5), "staged"),
+    ]);
+}
+
+#[test]
+fn claims_that_are_deleted() {
+    let deleted = |seconds: u64| {
+        let claim = with(
+            claim("Bound", 900),
+            "/metadata/deletionTimestamp",
+            json!(ago(seconds)),
+        );
+        let claim = with(
+            claim,
+            "/metadata/finalizers",
+            json!(["kubernetes.io/pvc-protection"]),
+        );
+        Case { claim, ..bound() }
+    };
+    let used = || deleted(500).pod("a", "Running");
+    let held = "Deleting STUCK 500s: its deletion waits for the finalizers \
+                kubernetes.io/pvc-protection";
+    expect([
+        (deleted(5), "Deleting"),
+        (used(), "Deleting (waits for the end of pod a)"),
+        (
+            used().pod("b", "Running"),
+            "Deleting (waits for the end of pods a, b)",
+        ),
+        (deleted(500), held),
+    ]);
+}
+
+#[test]
+fn volumes_without_a_claim() {
+    let alone = |phase: &str| Case {
+        volume: volume(phase),
+        ..Case::default()
+    };
+    let on_node = || Case::default().on_node(false, &[]);
+    // An inline volume is staged at the path of its pod.
+    let inline = |mounts| {
+        Case::default()
+            .on_node(true, mounts)
+            .reported("inline", json!("csi-1"))
+    };
+    let pending = || Case::default().pod("a", "Pending");
+    let attached = |policy: &str, status: Value| {
+        let mut case = alone("Released");
+        case.volume["spec"]["persistentVolumeReclaimPolicy"] = json!(policy);
+        case.attachments.push(json!({
+            "metadata": {"name": "a"}, "status": status,
+            "spec": {"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "pv"}},
+        }));
+        case
+    };
+    let busy = json!({"attached": true, "detachError": {"message": "busy", "time": ago(3)}});
+    let undeleted = alone("Released").warning("v", "VolumeFailedDelete", 3);
+    let unmounted = pending().warning("uid-a", "FailedMount", 3);
+    expect([
+        (alone("Available"), "Available"),
+        (alone("Released"), "Released (kept: its policy is Retain)"),
+        // The person may not list claims.
+        (alone("Bound"), "Bound"),
+        (
+            attached("Delete", Value::Null),
+            "Released (waits for the detach from node n1)",
+        ),
+        (
+            attached("Delete", busy),
+            "Released STUCK 3s: detaching from node n1: busy",
+        ),
+        (
+            attached("Retain", Value::Null),
+            "Released (kept: its policy is Retain)",
+        ),
+        (undeleted, "Released STUCK 3s: VolumeFailedDelete: why"),
+        (on_node(), "unclaimed (no PersistentVolume has it)"),
+        (
+            Case {
+                volumes_unknown: true,
+                ..on_node()
+            },
+            "Bound",
+        ),
+        (inline(&["/k/stage"]).pod("a", "Running"), "published"),
+        (inline(&[]).pod("a", "Pending"), "staged"),
+        (
+            inline(&["/k/stage"]),
+            "published (inline; its pod is not known)",
+        ),
+        (pending(), "Pending"),
+        (unmounted, "Pending STUCK 3s: pod a: FailedMount: why"),
+    ]);
+}
+
+#[test]
+fn snapshots() {
+    let snapshot = |age: u64, status: Value| {
+        json!({
+            "metadata": {"name": "s", "uid": "s", "creationTimestamp": ago(age)},
+            "spec": {"source": {}}, "status": status,
+        })
+    };
+    let content = |status: Value| {
+        json!({
+            "metadata": {"name": "c"},
+            "spec": {
+                "driver": "d", "deletionPolicy": "Delete", "source": {}, "volumeSnapshotRef": {},
+            },
+            "status": status,
+        })
+    };
+    let error = || json!({"error": {"message": "full", "time": ago(6)}});
+    let new = |age| snapshot(age, Value::Null);
+    let absent = "500s: not taken yet; does a snapshot controller run in the cluster?";
+    let unexplained = "500s: not taken yet, and no event says why; see the log of hostloop's pods";
+    let failed = vec![warning("s", "SnapshotCreationFailed", 2)];
+    for (snapshot, content, events, stuck) in [
+        (new(5), Value::Null, vec![], None),
+        (new(500), Value::Null, vec![], Some(absent)),
+        (
+            snapshot(500, json!({"readyToUse": true})),
+            Value::Null,
+            vec![],
+            None,
+        ),
+        (
+            snapshot(500, json!({"readyToUse": false})),
+            Value::Null,
+            vec![],
+            Some(unexplained),
+        ),
+        (snapshot(5, error()), Value::Null, vec![], Some("6s: full")),
+        (new(5), content(error()), vec![], Some("6s: full")),
+        (new(5), content(json!({"readyToUse": true})), vec![], None),
+        (
+            new(5),
+            Value::Null,
+            failed,
+            Some("2s: SnapshotCreationFailed: why"),
+        ),
+        (Value::Null, content(json!({})), vec![], None),
+    ] {
+        let said = format!("{snapshot} {content}");
+        let snapshot: Option<VolumeSnapshot> = read(snapshot);
+        let content: Option<VolumeSnapshotContent> = read(content);
+        let events: Vec<Event> = events.into_iter().map(read).collect();
+        let now = NOW * 1_000_000_000;
+        let judged = snapshot_stuck(snapshot.as_ref(), content.as_ref(), &events, now);
+        let judged = judged.map(|stuck| {
+            let since = NOW - stuck.since_ns.unwrap_or_default() / 1_000_000_000;
+            format!("{since}s: {}", stuck.why)
+        });
+        assert_eq!(judged.as_deref(), stuck, "{said}");
+    }
+}
+
+/// The page waits as long before it calls something stuck.
+#[test]
+fn the_page_has_the_same_patience() {
+    let page = include_str!("../../../ui/src/model/judge.ts");
+    for (name, ns) in [("PATIENCE", PATIENCE_NS), ("LONG_FREEZE", LONG_FREEZE_NS)] {
+        let micros = format!("const {name} = {}e6;", ns / 1_000_000_000);
+        assert!(page.contains(&micros), "{micros}");
+    }
+}

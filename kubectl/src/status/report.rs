@@ -1,0 +1,176 @@
+//! The data of `kubectl hostloop status`, in the form that `-o json` prints. Names and meanings are
+//! stable; fields may be added. Sizes are in bytes, times in nanoseconds since the epoch.
+
+use hostloop_report::status::PoolReport;
+use serde::Serialize;
+
+/// The whole output.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct ClusterReport {
+    /// The node pods, by node.
+    pub(crate) nodes: Vec<NodeRow>,
+    /// The pools, by node.
+    pub(crate) pools: Vec<PoolRow>,
+    /// The volumes: first what is stuck, then by namespace and claim.
+    pub(crate) volumes: Vec<VolumeRow>,
+    /// The snapshots: first what is stuck, then by namespace and name.
+    pub(crate) snapshots: Vec<SnapshotRow>,
+    /// What is unknown, and which right would show it; a sentence each.
+    pub(crate) missing: Vec<String>,
+}
+
+/// A node pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct NodeRow {
+    pub(crate) node: String,
+    /// The pod of the DaemonSet.
+    pub(crate) pod: String,
+    /// Why the node does not report.
+    pub(crate) problem: Option<String>,
+    /// Number of things without an owner on the node; `hostloop fsck` explains them.
+    pub(crate) orphans: usize,
+}
+
+/// A pool of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct PoolRow {
+    pub(crate) node: String,
+    /// What the node reports. The driver's process ID is not visible from here.
+    #[serde(flatten)]
+    pub(crate) pool: PoolReport,
+}
+
+impl AsRef<PoolReport> for PoolRow {
+    fn as_ref(&self) -> &PoolReport {
+        &self.pool
+    }
+}
+
+/// How far a volume is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// The claim has no volume yet.
+    #[default]
+    Pending,
+    /// The claim has a volume that no pod uses.
+    Bound,
+    /// The volume is mounted at the staging path.
+    Staged,
+    /// The volume is mounted in a pod.
+    Published,
+    /// The claim is being deleted.
+    Deleting,
+    /// The claim's volume does not exist.
+    Lost,
+    /// The PersistentVolume is not bound to a claim.
+    Available,
+    /// The claim is deleted, and the volume exists.
+    Released,
+    /// The volume has neither a claim nor a PersistentVolume.
+    Unclaimed,
+}
+
+impl State {
+    /// The state as kubectl would write it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            State::Pending => "Pending",
+            State::Bound => "Bound",
+            State::Staged => "staged",
+            State::Published => "published",
+            State::Deleting => "Deleting",
+            State::Lost => "Lost",
+            State::Available => "Available",
+            State::Released => "Released",
+            State::Unclaimed => "unclaimed",
+        }
+    }
+}
+
+/// Why something does not go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Stuck {
+    /// The reason in words: mostly the last warning.
+    pub(crate) why: String,
+    /// The time of that warning, or since when nothing happens.
+    pub(crate) since_ns: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct VolumeRow {
+    /// The claim's or the pod's namespace.
+    pub(crate) namespace: Option<String>,
+    /// The claim. An inline volume has none.
+    pub(crate) claim: Option<String>,
+    /// The volume's name in its pod, for an inline volume.
+    pub(crate) inline: Option<String>,
+    pub(crate) state: State,
+    /// Why the volume is stuck.
+    pub(crate) stuck: Option<Stuck>,
+    /// What explains the state of a volume that is not stuck.
+    pub(crate) note: Option<String>,
+    pub(crate) node: Option<String>,
+    /// The pool on the node.
+    pub(crate) pool: Option<String>,
+    pub(crate) size_bytes: Option<u64>,
+    /// Bytes allocated on disk.
+    pub(crate) used_bytes: Option<u64>,
+    /// The filesystem, or `raw`.
+    pub(crate) filesystem: Option<String>,
+    /// The loop devices.
+    pub(crate) loops: Vec<String>,
+    /// Whether direct I/O is active.
+    pub(crate) direct_io: Option<bool>,
+    /// The pods that use it.
+    pub(crate) pods: Vec<String>,
+    /// The PersistentVolume.
+    pub(crate) volume: Option<String>,
+    /// The volume's ID.
+    pub(crate) handle: Option<String>,
+    /// The storage class.
+    pub(crate) class: Option<String>,
+    /// The snapshot or claim that is the content's source.
+    pub(crate) source: Option<String>,
+    /// When the claim or the volume was created.
+    pub(crate) created_ns: u64,
+}
+
+impl VolumeRow {
+    /// An inline volume as `pod/NAME/VOLUME`; kubelet's handle if the pod is unknown.
+    pub(crate) fn inline_name(&self) -> Option<String> {
+        let inline = self.inline.as_ref()?;
+        Some(match self.pods.first() {
+            Some(pod) => format!("pod/{pod}/{inline}"),
+            None => inline.clone(),
+        })
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct SnapshotRow {
+    pub(crate) namespace: Option<String>,
+    /// The VolumeSnapshot.
+    pub(crate) name: Option<String>,
+    /// Whether volumes can be restored from it; null if unknown.
+    pub(crate) ready: Option<bool>,
+    /// Why the snapshot is stuck.
+    pub(crate) stuck: Option<Stuck>,
+    /// The claim, or else the volume's ID.
+    pub(crate) source: Option<String>,
+    pub(crate) node: Option<String>,
+    /// The pool on the node.
+    pub(crate) pool: Option<String>,
+    /// The minimum size of a restored volume.
+    pub(crate) size_bytes: Option<u64>,
+    /// Bytes allocated on disk, including blocks shared with others.
+    pub(crate) used_bytes: Option<u64>,
+    /// The VolumeSnapshotContent.
+    pub(crate) content: Option<String>,
+    /// The snapshot's ID.
+    pub(crate) handle: Option<String>,
+    /// The group snapshot.
+    pub(crate) group: Option<String>,
+    /// When the snapshot was taken or asked for.
+    pub(crate) created_ns: u64,
+}

@@ -1,0 +1,142 @@
+use hostloop_fake_api::{FakeApi, Fault};
+use serde_json::json;
+
+use super::*;
+use crate::manifests::{Settings, Snapshots, crds};
+use crate::test_objects::{cluster_of, writes};
+
+const YES: Args = Args {
+    data: false,
+    crds: false,
+    yes: true,
+};
+
+/// A cluster in which everything is installed.
+fn installed() -> FakeApi {
+    let server = FakeApi::default();
+    let snapshots = Snapshots {
+        class: true,
+        group_class: true,
+        controller: true,
+    };
+    let settings = Settings {
+        snapshots,
+        ..Settings::default()
+    };
+    for object in crds().into_iter().chain(settings.objects()) {
+        server.put(object);
+    }
+    server
+}
+
+fn volume() -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "hostloop-1"},
+        "spec": {"csi": {"driver": "hostloop.csi.dev", "volumeHandle": "h"},
+            "claimRef": {"namespace": "shop", "name": "data"}}})
+}
+
+#[tokio::test]
+async fn everything_but_the_definitions_is_removed() {
+    let server = installed();
+    server.put(
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "standard"}}),
+    );
+    run(&YES, &cluster_of(&server)).await.unwrap();
+    let removed = writes(&server);
+    assert!(removed.len() > 45, "{removed:?}");
+    assert!(
+        removed[..4].iter().all(|write| write.contains("classes/")),
+        "{removed:?}"
+    );
+    assert_eq!(
+        removed.last().map(String::as_str),
+        Some("DELETE namespaces/hostloop")
+    );
+    assert_eq!(server.all("storageclasses").len(), 1);
+    assert_eq!(
+        server.all("roles").len() + server.all("clusterroles").len(),
+        0
+    );
+    assert_eq!(server.all("customresourcedefinitions").len(), 6);
+    // Again: nothing is left to remove.
+    run(&YES, &cluster_of(&server)).await.unwrap();
+    assert_eq!(writes(&server), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn volumes_that_are_left_prevent_it() {
+    let content = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "c"}, "spec": {"driver": "hostloop.csi.dev",
+            "volumeSnapshotRef": {"namespace": "shop", "name": "s"}}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "shop"},
+        "spec": {"containers": [], "volumes": [{"name": "v", "csi": {"driver": "hostloop.csi.dev"}}]}});
+    for (object, said) in [
+        (volume(), "PersistentVolume hostloop-1 of claim shop/data"),
+        (content, "VolumeSnapshotContent c of shop/s"),
+        (pod, "Pod shop/p with an inline volume"),
+    ] {
+        let server = installed();
+        server.put(object);
+        let error = run(&YES, &cluster_of(&server))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(said), "{error}");
+        assert_eq!(writes(&server), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn definitions_are_removed_if_nothing_needs_them() {
+    let args = Args { crds: true, ..YES };
+    let server = installed();
+    server.put(
+        json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "of-another-driver"}, "driver": "other"}),
+    );
+    run(&args, &cluster_of(&server)).await.unwrap();
+    let left = server.all("customresourcedefinitions");
+    let names: Vec<&Value> = left
+        .iter()
+        .map(|object| &object["metadata"]["name"])
+        .collect();
+    assert_eq!(names, ["volumesnapshotclasses.snapshot.storage.k8s.io"]);
+}
+
+#[tokio::test]
+async fn a_namespace_with_pods_of_others_stays() {
+    let server = installed();
+    server.put(json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "prometheus", "namespace": "hostloop"}}));
+    run(&YES, &cluster_of(&server)).await.unwrap();
+    assert_eq!(server.all("namespaces").len(), 1);
+    assert!(server.all("daemonsets").is_empty());
+}
+
+#[tokio::test]
+async fn what_helm_installed_stays() {
+    let server = installed();
+    let mut daemon_set = server.all("daemonsets").remove(0);
+    daemon_set["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("store");
+    server.put(daemon_set);
+    let error = run(&YES, &cluster_of(&server))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("helm uninstall store"), "{error}");
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named() {
+    let server = installed();
+    server.fault(&["DELETE"], "storageclasses", None, Fault::Refuse(403));
+    let error = run(&YES, &cluster_of(&server))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("you may not delete storageclasses.storage.k8s.io in the whole"),
+        "{error}"
+    );
+}
