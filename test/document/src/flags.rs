@@ -1,5 +1,7 @@
 //! Tables of the flags of a program, from clap's description of its command line.
 
+use std::collections::HashMap;
+
 use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
@@ -9,60 +11,79 @@ use crate::table;
 const DEFAULT: &str = "[default: ";
 
 /// The tables of a program: for each of its commands, a heading and a table for each heading of
-/// `--help`. Flags of all commands come first. `name` is what a person types.
+/// `--help`. Flags of all commands come first. A table that an earlier command has is not repeated.
+/// `name` is what a person types.
 pub fn tables(program: Command, name: &str) -> String {
-    let mut text = String::new();
-    let (global, _) = tables_of(&program, |arg| arg.is_global_set());
-    if !global.is_empty() {
-        text.push_str(&format!("### `{name}`, any command\n\n{global}"));
+    let mut page = Page::default();
+    if program.get_arguments().any(Arg::is_global_set) {
+        page.text
+            .push_str(&format!("### `{name}`, any command\n\n"));
+        page.add_tables(name, &program, Arg::is_global_set);
     }
-    add_commands(&program, name, &mut text);
-    text.trim_end().to_owned() + "\n"
+    page.add_commands(&program, name);
+    page.text.trim_end().to_owned() + "\n"
 }
 
-fn add_commands(parent: &Command, name: &str, text: &mut String) {
-    for command in parent.get_subcommands().filter(|one| !one.is_hide_set()) {
-        let name = format!("{name} {}", command.get_name());
-        let about = command.get_about().map(sentence).unwrap_or_default();
-        text.push_str(&format!("### `{name}`\n\n{about}.\n\n"));
-        let (tables, is_empty) = tables_of(command, |arg| !arg.is_global_set());
-        text.push_str(if is_empty {
-            "It has no flags.\n\n"
-        } else {
-            &tables
-        });
-        add_commands(command, &name, text);
-    }
+/// What is written so far.
+#[derive(Default)]
+struct Page {
+    text: String,
+    /// The commands with a table under a heading, by both.
+    commands: HashMap<String, String>,
 }
 
-/// The tables of those arguments of a command that `chosen` accepts. The second value is true if
-/// there are none.
-fn tables_of(command: &Command, chosen: fn(&Arg) -> bool) -> (String, bool) {
-    let arguments: Vec<&Arg> = command
-        .get_arguments()
-        .filter(|arg| !arg.is_hide_set() && chosen(arg))
-        .filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
-        .collect();
-    let mut headings: Vec<Option<&str>> = Vec::new();
-    for arg in &arguments {
-        if !headings.contains(&arg.get_help_heading()) {
-            headings.push(arg.get_help_heading());
+impl Page {
+    fn add_commands(&mut self, parent: &Command, name: &str) {
+        for command in parent.get_subcommands().filter(|one| !one.is_hide_set()) {
+            let name = format!("{name} {}", command.get_name());
+            let about = command.get_about().map(sentence).unwrap_or_default();
+            self.text.push_str(&format!("### `{name}`\n\n{about}.\n\n"));
+            self.add_tables(&name, command, |arg| !arg.is_global_set());
+            self.add_commands(command, &name);
         }
     }
-    let mut text = String::new();
-    for heading in headings {
-        if let Some(heading) = heading {
-            text.push_str(&format!("**{heading}**\n\n"));
-        }
-        let rows: Vec<[String; 4]> = arguments
-            .iter()
-            .filter(|arg| arg.get_help_heading() == heading)
-            .map(|arg| row(arg))
+
+    /// Adds the tables of those arguments of a command that `chosen` accepts.
+    fn add_tables(&mut self, name: &str, command: &Command, chosen: fn(&Arg) -> bool) {
+        let arguments: Vec<&Arg> = command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set() && chosen(arg))
             .collect();
-        text.push_str(&table(["Flag", "Environment", "Default", "Meaning"], &rows));
-        text.push('\n');
+        let mut headings: Vec<&str> = Vec::new();
+        for arg in &arguments {
+            let heading = arg.get_help_heading().unwrap_or_default();
+            if !headings.contains(&heading) {
+                headings.push(heading);
+            }
+        }
+        for heading in headings {
+            let rows: Vec<[String; 4]> = arguments
+                .iter()
+                .filter(|arg| arg.get_help_heading().unwrap_or_default() == heading)
+                .map(|arg| row(arg))
+                .collect();
+            let table = table(["Flag", "Environment", "Default", "Meaning"], &rows);
+            self.add_table(name, heading, table);
+        }
     }
-    (text, arguments.is_empty())
+
+    fn add_table(&mut self, name: &str, heading: &str, table: String) {
+        if heading.is_empty() {
+            self.text.push_str(&format!("{table}\n"));
+            return;
+        }
+        let text = format!("**{heading}**\n\n{table}\n");
+        match self.commands.get(&text) {
+            Some(earlier) => {
+                let reference = format!("**{heading}**: as of `{earlier}`\n\n");
+                self.text.push_str(&reference);
+            }
+            None => {
+                self.text.push_str(&text);
+                self.commands.insert(text, name.to_owned());
+            }
+        }
+    }
 }
 
 fn row(arg: &Arg) -> [String; 4] {
@@ -134,9 +155,15 @@ fn values(arg: &Arg) -> Vec<String> {
 
 /// A help text in one line, without its last full stop.
 fn sentence(help: &StyledStr) -> String {
-    let text = help.to_string();
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ").trim_end_matches('.').to_owned()
+    let text = help.to_string().replace('<', "&lt;");
+    let paragraphs: Vec<String> = text
+        .split("\n\n")
+        .map(|paragraph| {
+            let words: Vec<&str> = paragraph.split_whitespace().collect();
+            words.join(" ").trim_end_matches('.').to_owned()
+        })
+        .collect();
+    paragraphs.join(". ")
 }
 
 /// Takes what a help text says about the default out of it.
@@ -180,13 +207,14 @@ mod tests {
             .action(ArgAction::SetTrue)
             .help("Print nothing");
         let volume = Arg::new("volume").value_name("ID").required(true);
+        let look = Command::new("look").about("Look at it").arg(node.clone());
         let make = Command::new("make").about("Make a volume.").args([
             size,
             quiet,
             volume.help("The volume"),
             node,
         ]);
-        let program = Command::new("any").subcommand(make);
+        let program = Command::new("any").subcommands([make, look]);
         assert_eq!(
             tables(program, "hostloop"),
             "### `hostloop make`\n\nMake a volume.\n\n\
@@ -196,7 +224,9 @@ mod tests {
              | `ID` | | required | The volume |\n\n\
              **Where**\n\n\
              | Flag | Environment | Default | Meaning |\n|---|---|---|---|\n\
-             | `-n, --node NAME` | | this one | The node. Or none |\n"
+             | `-n, --node NAME` | | this one | The node. Or none |\n\n\
+             ### `hostloop look`\n\nLook at it.\n\n\
+             **Where**: as of `hostloop make`\n"
         );
     }
 }
