@@ -88,7 +88,7 @@ impl Page {
 
 fn row(arg: &Arg) -> [String; 4] {
     let help = arg.get_long_help().or(arg.get_help());
-    let (help, told) = without_default(help.map(sentence).unwrap_or_default());
+    let (help, default_in_words) = without_default(help.map(sentence).unwrap_or_default());
     let variable = arg.get_env().map(|name| code(&name.to_string_lossy()));
     let mut meaning = help;
     let values = values(arg);
@@ -98,7 +98,9 @@ fn row(arg: &Arg) -> [String; 4] {
     let default = if arg.is_required_set() {
         "required".to_owned()
     } else {
-        known_default(arg).map(|value| code(&value)).unwrap_or(told)
+        known_default(arg)
+            .map(|value| code(&value))
+            .unwrap_or(default_in_words)
     };
     [
         code(&usage(arg)),
