@@ -81,25 +81,26 @@ pub const CONTROLLER: &[EventReason] = &[
     warning(
         "SnapshotMisbound",
         "VolumeSnapshot",
-        "The content belongs to another snapshot",
-        "Name another content",
+        "The snapshot was ready, and its content is bound to another snapshot now",
+        "Delete the snapshot, or correct the content",
     ),
     warning(
         "SnapshotContentMismatch",
         "VolumeSnapshot",
-        "The named content was not made beforehand, as a content in the spec has to be",
-        "Name another content",
+        "The spec names a content that was not made beforehand, or the snapshot is bound to one \
+         that was",
+        "Name a content that was made beforehand, or delete the snapshot",
     ),
     warning(
         "SnapshotContentMisbound",
         "VolumeSnapshot",
-        "The content refers to another snapshot",
-        "Correct volumeSnapshotRef of the content",
+        "The content is bound to another snapshot",
+        "Name another content, or correct its reference",
     ),
     warning(
         "GetSnapshotClassFailed",
         "VolumeSnapshot",
-        "The snapshot's class does not exist, or is of another driver than the volume",
+        "There is no class of this name",
         "Create the class, or name another",
     ),
     warning(
@@ -185,25 +186,26 @@ pub const CONTROLLER: &[EventReason] = &[
     warning(
         "GroupSnapshotMisbound",
         "VolumeGroupSnapshot",
-        "The content belongs to another group",
-        "Name another content",
+        "The group was ready, and its content is bound to another group now",
+        "Delete the group, or correct the content",
     ),
     warning(
         "GroupSnapshotContentMismatch",
         "VolumeGroupSnapshot",
-        "The named content was not made beforehand, as a content in the spec has to be",
-        "Name another content",
+        "The spec names a content that was not made beforehand, or the group is bound to one \
+         that was",
+        "Name a content that was made beforehand, or delete the group",
     ),
     warning(
         "GroupSnapshotContentMisbound",
         "VolumeGroupSnapshot",
-        "The content refers to another group",
-        "Correct volumeGroupSnapshotRef of the content",
+        "The content is bound to another group",
+        "Name another content, or correct its reference",
     ),
     warning(
         "GetGroupSnapshotClassFailed",
         "VolumeGroupSnapshot",
-        "The group's class does not exist, or is of another driver than its volumes",
+        "There is no class of this name",
         "Create the class, or name another",
     ),
     warning(
