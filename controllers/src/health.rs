@@ -70,6 +70,27 @@ const WORKERS: usize = 10;
 /// Page size of ControllerListVolumeHealth.
 const PAGE: i32 = 500;
 
+/// The words of the events about one kind of condition.
+struct Words {
+    noun: &'static str,
+    /// The reason of the event that something is wrong.
+    abnormal: &'static str,
+    /// The reason of the event that nothing is wrong any more.
+    normal: &'static str,
+}
+
+const VOLUME: Words = Words {
+    noun: "volume",
+    abnormal: "VolumeConditionAbnormal",
+    normal: "VolumeConditionNormal",
+};
+
+const STORAGE: Words = Words {
+    noun: "storage",
+    abnormal: "StorageConditionAbnormal",
+    normal: "StorageConditionNormal",
+};
+
 /// Runs the health watcher until `context.stop`.
 pub async fn run(context: Context, options: Options, conditions: Conditions) {
     let driver = &context.driver;
@@ -161,7 +182,7 @@ impl Watcher {
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
-                self.emit(claim, "Volume", change);
+                self.emit(claim, &VOLUME, change);
             }
         }
     }
@@ -241,22 +262,21 @@ impl Watcher {
         }
         // Only a process that serves one node knows which node the storage belongs to.
         if let Some(node) = self.context.scope.node() {
-            self.emit(node_reference(node), "Storage", change);
+            self.emit(node_reference(node), &STORAGE, change);
         }
     }
 
-    fn emit(&self, about: ObjectReference, what: &str, change: Change) {
-        let (kind, word, message) = match change {
-            Change::Abnormal(message) => (EventKind::Warning, "Abnormal", message),
-            Change::Normal => (
-                EventKind::Normal,
-                "Normal",
-                format!("The {} is well again", what.to_lowercase()),
-            ),
-        };
-        self.context
-            .events
-            .emit(about, kind, &format!("{what}Condition{word}"), message);
+    fn emit(&self, about: ObjectReference, words: &Words, change: Change) {
+        let events = &self.context.events;
+        match change {
+            Change::Abnormal(message) => {
+                events.emit(about, EventKind::Warning, words.abnormal, message);
+            }
+            Change::Normal => {
+                let message = format!("The {} is well again", words.noun);
+                events.emit(about, EventKind::Normal, words.normal, message);
+            }
+        }
     }
 
     fn timeout(&self) -> Duration {

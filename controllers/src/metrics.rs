@@ -140,6 +140,19 @@ impl Metrics {
         registry.register_collector(Box::new(Queues(self.clone())));
     }
 
+    /// Gives each metric a sample: the reference shows its labels.
+    #[cfg(test)]
+    pub(crate) fn sample(&self) {
+        self.csi_call("", Code::Ok, Duration::ZERO);
+        self.watch_queue("", Box::new(Stats::default));
+        self.worked("", Outcome::Failed, Duration::ZERO);
+        self.leads("", true);
+        self.watched("");
+        self.too_large("");
+        self.received("", "");
+        self.api_call("", "", "");
+    }
+
     /// Counts an answered CSI call; `method` is the full path.
     pub fn csi_call(&self, method: &'static str, code: Code, took: Duration) {
         let driver = self.driver.get().map_or("unknown-driver", String::as_str);

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Store};
+use crate::client::events::reasons::is_listed;
 use crate::client::events::{Event, EventReceiver};
 use crate::client::kube::trimmed;
 use crate::client::{Events, Kube, Leadership, Resource};
@@ -95,9 +96,16 @@ impl World {
         watch.apply_write(kept(stored));
     }
 
-    /// The events since the last look.
+    /// The events since the last look. Fails if the tables of events lack one.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
-        self.events.drain()
+        let events = self.events.drain();
+        for Event { kind, reason, .. } in &events {
+            assert!(
+                is_listed(*kind, reason),
+                "client/events/reasons has no {kind:?} {reason}"
+            );
+        }
+        events
     }
 
     /// The events since the last look, as `Normal Reason: message`.

@@ -179,6 +179,17 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_has_every_flag() {
+        let tables = hostloop_document::flags::tables(Cli::command(), "kubectl hostloop");
+        hostloop_document::check_named_table(
+            "docs/reference/flags.md",
+            "kubectl hostloop",
+            &tables,
+            "the client's command line",
+        );
+    }
+
+    #[test]
     fn usage_has_the_words_that_the_person_types() {
         let line = ["any", "load", "--help"].map(OsString::from);
         let help = parse(&line).unwrap_err().to_string();

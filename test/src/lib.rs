@@ -15,7 +15,6 @@ pub mod cluster;
 pub mod data;
 pub mod deployed;
 pub mod dice;
-pub mod document;
 pub mod driver;
 pub mod fleet;
 pub mod front;

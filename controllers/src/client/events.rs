@@ -171,4 +171,5 @@ fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Eve
 }
 
 mod queue;
+pub mod reasons;
 mod send;

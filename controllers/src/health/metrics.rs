@@ -28,6 +28,28 @@ impl Conditions {
         registry.register_collector(Box::new(self.clone()));
     }
 
+    /// Gives each metric a sample: the reference shows its labels.
+    #[cfg(test)]
+    pub(crate) fn sample(&self) {
+        use super::decide::{Finding, Volume, judge, judge_one};
+
+        let finding = Finding {
+            status: "",
+            reason: String::new(),
+            message: String::new(),
+        };
+        let volume = Volume {
+            uid: String::new(),
+            name: String::new(),
+            handle: String::new(),
+            claim: k8s_openapi::api::core::v1::ObjectReference::default(),
+        };
+        let (found, now) = (vec![finding], tokio::time::Instant::now());
+        self.storage(|known| judge_one(known, &found, now));
+        let found = std::collections::HashMap::from([(String::new(), found)]);
+        self.volumes(|known| judge(known, &[volume], &found, now));
+    }
+
     pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
         work(&mut self.0.lock().volumes)
     }

@@ -100,3 +100,29 @@ impl Default for Telemetry {
         Telemetry::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hostloop_document::{check_named_table, metrics::metrics_table};
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_metric() {
+        let telemetry = Telemetry::new();
+        telemetry.common().sample();
+        let counts = telemetry.counts();
+        counts.health.sample();
+        counts.snapshot_controller.sample();
+        counts.provisioner.sample();
+        counts.placement.sample();
+        let mut text = String::new();
+        telemetry.metrics(&mut text).unwrap();
+        check_named_table(
+            "docs/reference/metrics.md",
+            "controllers",
+            &metrics_table(&text),
+            "controllers/src/manager/telemetry.rs",
+        );
+    }
+}

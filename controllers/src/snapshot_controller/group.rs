@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::decide::{self, Failure, Step};
 use super::gather::{self, Watches};
-use super::kind::{Kind, Names, View, WatchesOf, reasons};
+use super::kind::{GROUP_REASONS, Kind, Names, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
@@ -90,7 +90,7 @@ impl Kind for Groups {
         bound_field: "boundVolumeGroupSnapshotContentName",
         content_name: names::group_content_name,
         default_class: names::DEFAULT_GROUP_CLASS,
-        reasons: reasons!("Group"),
+        reasons: GROUP_REASONS,
     };
 
     const FINALIZERS: &[&str] = &[names::GROUP_BOUND];

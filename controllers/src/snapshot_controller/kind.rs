@@ -182,27 +182,40 @@ pub(super) struct Reasons {
     pub(super) delete_content: &'static str,
 }
 
-/// The [`Reasons`] of a kind, with `""` or `"Group"` in their middle.
-macro_rules! reasons {
-    ($group:literal) => {
-        $crate::snapshot_controller::kind::Reasons {
-            validation: concat!($group, "SnapshotValidationError"),
-            content_validation: concat!($group, "ContentValidationError"),
-            missing: concat!($group, "SnapshotContentMissing"),
-            misbound: concat!($group, "SnapshotMisbound"),
-            content_mismatch: concat!($group, "SnapshotContentMismatch"),
-            content_misbound: concat!($group, "SnapshotContentMisbound"),
-            get_class: concat!("Get", $group, "SnapshotClassFailed"),
-            default_class: concat!("SetDefault", $group, "SnapshotClassFailed"),
-            make_content: concat!($group, "SnapshotContentCreationFailed"),
-            making: concat!("Creating", $group, "Snapshot"),
-            bind: concat!($group, "SnapshotBindFailed"),
-            status_update: concat!($group, "SnapshotStatusUpdateFailed"),
-            created: concat!($group, "SnapshotCreated"),
-            ready: concat!($group, "SnapshotReady"),
-            delete_content: concat!($group, "SnapshotContentObjectDeleteError"),
-        }
-    };
-}
+/// The reasons of events about VolumeSnapshots and their contents.
+pub(super) const SNAPSHOT_REASONS: Reasons = Reasons {
+    validation: "SnapshotValidationError",
+    content_validation: "ContentValidationError",
+    missing: "SnapshotContentMissing",
+    misbound: "SnapshotMisbound",
+    content_mismatch: "SnapshotContentMismatch",
+    content_misbound: "SnapshotContentMisbound",
+    get_class: "GetSnapshotClassFailed",
+    default_class: "SetDefaultSnapshotClassFailed",
+    make_content: "SnapshotContentCreationFailed",
+    making: "CreatingSnapshot",
+    bind: "SnapshotBindFailed",
+    status_update: "SnapshotStatusUpdateFailed",
+    created: "SnapshotCreated",
+    ready: "SnapshotReady",
+    delete_content: "SnapshotContentObjectDeleteError",
+};
 
-pub(super) use reasons;
+/// The reasons of events about VolumeGroupSnapshots and their contents.
+pub(super) const GROUP_REASONS: Reasons = Reasons {
+    validation: "GroupSnapshotValidationError",
+    content_validation: "GroupContentValidationError",
+    missing: "GroupSnapshotContentMissing",
+    misbound: "GroupSnapshotMisbound",
+    content_mismatch: "GroupSnapshotContentMismatch",
+    content_misbound: "GroupSnapshotContentMisbound",
+    get_class: "GetGroupSnapshotClassFailed",
+    default_class: "SetDefaultGroupSnapshotClassFailed",
+    make_content: "GroupSnapshotContentCreationFailed",
+    making: "CreatingGroupSnapshot",
+    bind: "GroupSnapshotBindFailed",
+    status_update: "GroupSnapshotStatusUpdateFailed",
+    created: "GroupSnapshotCreated",
+    ready: "GroupSnapshotReady",
+    delete_content: "GroupSnapshotContentObjectDeleteError",
+};

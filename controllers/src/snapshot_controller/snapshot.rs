@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::decide::{self, Failure, Step};
 use super::gather::{self, Watches};
-use super::kind::{Kind, Names, View, WatchesOf, reasons};
+use super::kind::{Kind, Names, SNAPSHOT_REASONS, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
@@ -88,7 +88,7 @@ impl Kind for Snapshots {
         bound_field: "boundVolumeSnapshotContentName",
         content_name: names::content_name,
         default_class: names::DEFAULT_CLASS,
-        reasons: reasons!(""),
+        reasons: SNAPSHOT_REASONS,
     };
 
     const FINALIZERS: &[&str] = &[

@@ -20,6 +20,17 @@ fn clap_accepts_the_command_line() {
 }
 
 #[test]
+fn the_reference_has_every_flag() {
+    let tables = hostloop_document::flags::tables(Cli::command(), "hostloop");
+    hostloop_document::check_named_table(
+        "docs/reference/flags.md",
+        "hostloop",
+        &tables,
+        "driver/src/cli.rs",
+    );
+}
+
+#[test]
 fn every_flag_has_a_help_text_and_an_environment_variable() {
     for command in Cli::command().get_subcommands() {
         for arg in command.get_arguments() {

@@ -4,15 +4,17 @@
 //! The one exception is in [`none`]. A provisioner adds the keys under [`METADATA`], not the user;
 //! only [`filesystem`] reads one of them.
 
-use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
 use crate::storage::{Provisioning, Settings};
 
+mod class_parameter;
 mod shell_split;
 #[cfg(test)]
 mod tests;
 
+pub use class_parameter::{CLASS_PARAMETERS, ClassParameter};
+use class_parameter::{FSTYPE, Reader, reader};
 pub use shell_split::words;
 
 /// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
@@ -102,13 +104,10 @@ impl Changes {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
-        Some(match key {
-            PROVISIONING => provisioning(value).map(|v| self.provisioning = Some(v)),
-            "discard" => boolean(value).map(|v| self.discard = Some(v)),
-            "directIO" => boolean(value).map(|v| self.direct_io = Some(v)),
-            "readAheadKiB" => read_ahead(value).map(|v| self.read_ahead_kib = Some(v)),
-            _ => return None,
-        })
+        match reader(key)? {
+            Reader::Change(read) => Some(read(self, value)),
+            Reader::Class(_) | Reader::Provisioner => None,
+        }
     }
 }
 
@@ -127,26 +126,12 @@ fn checked(settings: Settings) -> Result<Settings, Invalid> {
 pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
     let mut class = Class::default();
     for (key, value) in own("parameters", parameters)? {
-        let field = || format!("parameters[{key:?}]");
-        match key {
-            POOL | "kind" => {
-                let other = class.pool.replace(value.to_owned());
-                if value.is_empty() || other.is_some_and(|other| other != value) {
-                    return Err(invalid(field(), "does not name one pool"));
-                }
-            }
-            "mkfsOptions" => {
-                class.mkfs_options = words(value).map_err(|why| invalid(field(), why))?;
-            }
-            ALLOW_VOLUME_MODE_CHANGE => {
-                class.allow_volume_mode_change =
-                    boolean(value).map_err(|why| invalid(field(), why))?;
-            }
-            _ => match class.changes.set(key, value) {
-                Some(set) => set.map_err(|why| invalid(field(), why))?,
-                None => return Err(invalid(field(), "is not a parameter of this driver")),
-            },
-        }
+        let read = match reader(key) {
+            Some(Reader::Class(read)) => read(&mut class, value),
+            Some(Reader::Change(read)) => read(&mut class.changes, value),
+            Some(Reader::Provisioner) | None => Err("is not a parameter of this driver"),
+        };
+        read.map_err(|why| invalid(format!("parameters[{key:?}]"), why))?;
     }
     Ok(class)
 }
@@ -206,12 +191,11 @@ pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
 /// The filesystem that a class names, if any. A provisioner passes all class parameters to
 /// GetCapacity, but this key is all it passes about the volumes themselves.
 pub fn filesystem(parameters: &Parameters) -> Result<Option<FsType>, Invalid> {
-    let key = format!("{METADATA}fstype");
-    match parameters.get(&key).filter(|name| !name.is_empty()) {
+    match parameters.get(FSTYPE).filter(|name| !name.is_empty()) {
         None => Ok(None),
         Some(name) => validate::filesystem(name)
             .map(Some)
-            .map_err(|why| invalid(format!("parameters[{key:?}]"), why)),
+            .map_err(|why| invalid(format!("parameters[{FSTYPE:?}]"), why)),
     }
 }
 

@@ -154,6 +154,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_has_every_metric() {
+        let calls = Calls::new("hostloop.csi.dev");
+        calls.observe("/csi.v1.Identity/Probe", Code::Ok, Duration::ZERO);
+        let pool = PoolGauges {
+            name: "default".into(),
+            up: true,
+            volumes: Some(0),
+            snapshots: Some(0),
+            ..PoolGauges::default()
+        };
+        let mut text = String::new();
+        render(&mut text, &calls, &[pool]).unwrap();
+        render_dropped(&mut text, 0).unwrap();
+        hostloop_document::check_named_table(
+            "docs/reference/metrics.md",
+            "driver",
+            &hostloop_document::metrics::metrics_table(&text),
+            "driver/src/grpc/metrics.rs",
+        );
+    }
+
+    #[test]
     fn calls_and_pools_are_shown() {
         let calls = Calls::new("hostloop.csi.dev");
         let method = "/csi.v1.Controller/CreateVolume";

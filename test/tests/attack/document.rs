@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use hostloop_test::document::check_table;
+use hostloop_document::check_table;
 
 use crate::table::{Attack, Outcome, Read};
 

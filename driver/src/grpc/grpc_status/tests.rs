@@ -8,6 +8,8 @@ use crate::csi::topology::{Topology, Unknown};
 use crate::csi::validate::invalid;
 use crate::storage::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
 
+mod reference;
+
 type Errors<E> = Vec<(E, Code)>;
 
 fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
@@ -57,6 +59,22 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
             },
             Code::Internal,
         ),
+        (Covered { op, path: path() }, Code::Aborted),
+        (Unwanted { path: path() }, Code::Aborted),
+        (
+            Silent {
+                device: path(),
+                file: path(),
+            },
+            Code::Unavailable,
+        ),
+        (
+            UnknownMount {
+                device: path(),
+                mount_point: path(),
+            },
+            Code::Unavailable,
+        ),
     ];
     errors.map(|(error, code)| (error.into(), code)).into()
 }
@@ -67,6 +85,15 @@ fn nowhere() -> Unknown {
     let dir = std::path::Path::new("/nowhere");
     let topology = Topology::with_labels(Default::default(), labels, "n1", dir);
     topology.segments().unwrap_err()
+}
+
+/// A pool without room.
+fn full_pool() -> storage::Error {
+    storage::Error::NoRoom {
+        pool: "x".into(),
+        wanted: 2,
+        available: 1,
+    }
 }
 
 fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
@@ -83,11 +110,6 @@ fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
         name: "x".into(),
         path: path.clone(),
     };
-    let full = NoRoom {
-        pool: "x".into(),
-        wanted: 2,
-        available: 1,
-    };
     let attached = Attached {
         volume: volume.clone(),
         by: "/dev/loop1".into(),
@@ -96,21 +118,45 @@ fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
         path: path.clone(),
         why: "no JSON".into(),
     };
+    let other_node = OtherNode {
+        name: "x".into(),
+        why: "belongs to node n2".into(),
+    };
+    let full_below = NoRoomBelow {
+        pool: "x".into(),
+        path: path.clone(),
+        lacks: 2,
+        free: 1,
+    };
+    let quota = SnapshotQuota {
+        namespace: "ns".into(),
+        wanted: 2,
+        used: 1,
+        limit: 2,
+    };
+    let unwritable = Unwritable {
+        file: "volume.json",
+        source: serde::ser::Error::custom("no"),
+    };
     let errors = [
         (UnknownPool("x".into()), Code::InvalidArgument),
         (unavailable, Code::Unavailable),
         (locked, Code::Unavailable),
+        (other_node, Code::Unavailable),
         (ForeignPool(here), Code::FailedPrecondition),
         (NoVolume(volume), Code::NotFound),
         (NoSnapshot(snapshot), Code::NotFound),
         (NoGroup(group), Code::NotFound),
-        (full, Code::ResourceExhausted),
+        (full_pool(), Code::ResourceExhausted),
+        (full_below, Code::ResourceExhausted),
+        (quota, Code::ResourceExhausted),
         (attached, Code::FailedPrecondition),
         (InGroup(snapshot, group), Code::InvalidArgument),
         (ImageMissing { path }, Code::DataLoss),
         (CannotFreeze("no".into()), Code::FailedPrecondition),
         (Refused("no".into()), Code::FailedPrecondition),
         (corrupt, Code::Internal),
+        (unwritable, Code::Internal),
     ];
     let errors = errors.into_iter().chain(kernel_errors());
     errors.map(|(error, code)| (error.into(), code)).collect()
@@ -123,14 +169,13 @@ fn assert_codes(errors: Errors<Error>) {
     }
 }
 
-#[test]
-fn every_error_of_a_call_has_its_code() {
+fn call_errors() -> Errors<Error> {
     use Error::*;
     let path = Path {
         path: "/t".into(),
         why: "is a symlink".into(),
     };
-    assert_codes(vec![
+    vec![
         (invalid("name", "is required").into(), Code::InvalidArgument),
         (NotFound("volume x".into()), Code::NotFound),
         (AlreadyExists("x".into()), Code::AlreadyExists),
@@ -142,7 +187,14 @@ fn every_error_of_a_call_has_its_code() {
         (Off("ControllerPublishVolume"), Code::Unimplemented),
         (path, Code::Internal),
         (DataLoss("x".into()), Code::DataLoss),
-    ]);
+        (NoRoomToExpand(full_pool()), Code::OutOfRange),
+        (NoRoomToModify(full_pool()), Code::InvalidArgument),
+    ]
+}
+
+#[test]
+fn every_error_of_a_call_has_its_code() {
+    assert_codes(call_errors());
     assert_codes(pool_errors());
     assert_codes(kernel_errors());
 }
@@ -150,15 +202,10 @@ fn every_error_of_a_call_has_its_code() {
 /// The detail is for refusals alone: what met a full disk on its way may have begun.
 #[test]
 fn a_refusal_for_lack_of_room_says_so() {
-    let refused = || storage::Error::NoRoom {
-        pool: "x".into(),
-        wanted: 2,
-        available: 1,
-    };
     for (error, code) in [
-        (Error::from(refused()), Code::ResourceExhausted),
-        (Error::of_expansion(refused()), Code::OutOfRange),
-        (Error::of_modification(refused()), Code::InvalidArgument),
+        (Error::from(full_pool()), Code::ResourceExhausted),
+        (Error::of_expansion(full_pool()), Code::OutOfRange),
+        (Error::of_modification(full_pool()), Code::InvalidArgument),
     ] {
         let status = Status::from(error);
         assert_eq!(status.code(), code);
