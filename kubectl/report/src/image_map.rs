@@ -26,12 +26,3 @@ pub struct Mapped {
     /// True if another file has these blocks too.
     pub shared: bool,
 }
-
-impl Mapped {
-    /// True if `next` continues this run.
-    pub fn runs_into(&self, next: &Mapped) -> bool {
-        self.shared == next.shared
-            && self.offset + self.len == next.offset
-            && self.physical + self.len == next.physical
-    }
-}

@@ -95,7 +95,7 @@ impl Listener for Exhausted {
 
     async fn accept(&self) -> io::Result<(TcpStream, Option<IpAddr>)> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Err(io::Error::from_raw_os_error(nix::libc::EMFILE))
+        Err(rustix::io::Errno::MFILE.into())
     }
 }
 

@@ -2,13 +2,33 @@
 
 use std::fs::File;
 
-pub use hostloop_report::image_map::Mapped;
-
 use super::fiemap::{SHARED, UNKNOWN, UNWRITTEN};
 use super::{Result, each_batch};
 
 /// The most runs of a map. A file with more has a map of its first part.
 const MOST: usize = 50_000;
+
+/// A run of a file's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Offset on the filesystem, in bytes.
+    pub physical: u64,
+    /// True if another file has these blocks too.
+    pub shared: bool,
+}
+
+impl Mapped {
+    /// True if `next` continues this run.
+    fn runs_into(&self, next: &Mapped) -> bool {
+        self.shared == next.shared
+            && self.offset + self.len == next.offset
+            && self.physical + self.len == next.physical
+    }
+}
 
 /// Returns the written blocks of a file in order, after writing the file back.
 pub fn map(file: &File) -> Result<Vec<Mapped>> {

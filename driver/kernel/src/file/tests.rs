@@ -49,12 +49,10 @@ fn a_copy_stops_on_request() {
     let from = create(&d, "from");
     from.write_all_at(&vec![1; 9 << 20], 0).unwrap();
     let to = create(&d, "to");
-    refused!(
-        copy_sparse(&from, &to, Pace::Gentle, &|| true),
-        Error::Stopped {
-            copied: COPY_STEP,
-            ..
-        }
+    let stopped = copy_sparse(&from, &to, Pace::Gentle, &|| true).unwrap_err();
+    assert!(
+        matches!(stopped, Error::Stopped { copied, .. } if copied == COPY_STEP),
+        "{stopped:?}"
     );
 }
 
@@ -100,7 +98,7 @@ fn stays_beneath() {
     symlink("/etc/passwd", t.path().join("out")).unwrap();
     let open = |path: &str| open_beneath(d.as_fd(), Path::new(path), OFlags::RDONLY);
     assert!(open("sub/file").is_ok());
-    refused!(open("nothing"), Error::NotFound { .. });
+    assert!(matches!(open("nothing"), Err(Error::NotFound { .. })));
     for path in ["link/file", "out", "../x", "/etc/passwd", "sub/../../x"] {
         assert!(open(path).is_err(), "{path}");
     }
@@ -186,7 +184,8 @@ fn makes_renames_and_removes() {
     for stray in ["file", "link"] {
         remove_entry(d.as_fd(), stray).unwrap();
     }
-    refused!(remove_entry(d.as_fd(), "file"), Error::NotFound { .. });
+    let absent = remove_entry(d.as_fd(), "file").unwrap_err();
+    assert!(matches!(absent, Error::NotFound { .. }), "{absent:?}");
     assert_eq!(list(d.as_fd()).unwrap(), ["done", "in"]);
 }
 

@@ -6,11 +6,11 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use hostloop_report::image_map::ImageMap;
+use hostloop_report::image_map::{ImageMap, Mapped};
 use rustix::fs::OFlags;
 
 use crate::inspect::inventory::{Image, pool_root};
-use crate::kernel::extents::{Mapped, map};
+use crate::kernel::extents;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, file};
 use crate::storage::file_names::{EntryKind, IMAGE};
@@ -91,8 +91,17 @@ fn beneath(root: &Path, path: &Path) -> kernel::Result<Vec<Mapped>> {
     // O_NONBLOCK: a FIFO at the path does not block.
     let image = file::open_beneath(pool.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK)?;
     match Image::of(&image, path)? {
-        Some(_) => map(&image),
+        Some(_) => Ok(extents::map(&image)?.into_iter().map(reported).collect()),
         None => Ok(Vec::new()),
+    }
+}
+
+fn reported(run: extents::Mapped) -> Mapped {
+    Mapped {
+        offset: run.offset,
+        len: run.len,
+        physical: run.physical,
+        shared: run.shared,
     }
 }
 
