@@ -9,9 +9,9 @@ use super::volume_lookup::AtPath;
 use super::{Error, Node, Result, grow, loop_device};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
-use crate::csi::{capacity_range, int64};
+use crate::csi::{expansion, int64};
 use crate::kernel::{FsType, file_id, loop_path};
-use crate::storage::{Access, VolumeRecord, VolumeSize};
+use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
 fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
@@ -43,21 +43,17 @@ impl Node {
             let asked = asked.map_err(|e| invalid("volume_capability", e.to_string()))?;
             matches_path(&asked.access, at)?;
         }
-        let now = record.capacity_bytes;
         let fs = match at {
             AtPath::Filesystem(fs) => Some(fs),
             AtPath::Device { .. } => None,
         };
-        let grown = fs.map_or(0, FsType::minimum_grown_bytes);
-        let bytes = capacity_range::expand(range, now, grown, self.config.max_volume_bytes)
+        let size = expansion::expand(range, &record, fs, self.config.max_volume_bytes)
             .map_err(Error::OutOfRange)?;
-        if bytes > now {
+        if size.bytes > record.capacity_bytes {
             // Without the controller's half, this call enlarges the image.
             if let Some(fs) = fs {
-                self.check_growth(&record, fs, bytes)?;
+                self.check_growth(&record, fs, size.bytes)?;
             }
-            let requested = capacity_range::requested_after(range, bytes, &record);
-            let size = VolumeSize { bytes, requested };
             record = self
                 .pools
                 .expand_volume(&record.id, size)
@@ -79,9 +75,7 @@ impl Node {
             return Ok(());
         };
         match grow::obstacle(self.pools.kernel(), &loop_path(own.minor), fs, bytes)? {
-            Some(why) => Err(Error::OutOfRange(format!(
-                "capacity_range: {bytes} bytes: {why}"
-            ))),
+            Some(why) => Err(Error::OutOfRange(expansion::refusal(bytes, &why))),
             None => Ok(()),
         }
     }
