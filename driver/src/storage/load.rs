@@ -32,47 +32,63 @@ pub(super) fn load<R: Record>(
     };
     let mut buffer = Vec::new();
     for entry in file::list(shelf)? {
-        let id = entry.parse::<R::Id>().ok();
-        let Some(id) = id.filter(|id| R::pool_of(*id) == pool) else {
+        let EntryName::Here(id) = entry_name::<R>(&entry, pool) else {
             unusable
                 .strangers
                 .push(layout.path().join(R::SHELF.name()).join(entry));
             continue;
         };
-        match read(layout, id, &entry, &mut buffer) {
+        match read::<R>(shelf, layout.boot(), &entry, id, &mut buffer) {
             Ok(record) => put(record),
-            Err(broken) => unusable.broken.push((id, broken)),
+            Err(why) => unusable
+                .broken
+                .push((id, broken::<R>(layout, &entry, why, &buffer))),
         }
     }
     Ok(unusable)
 }
 
-/// Reads the record of an entry, with the state of the running kernel.
-fn read<R: Record>(
-    layout: &Layout,
-    id: R::Id,
-    entry: &str,
-    buffer: &mut Vec<u8>,
-) -> Result<R, Broken> {
-    let shelf = layout.shelf(R::SHELF);
-    let mut record = in_entry::<R>(shelf, Path::new(entry), id, buffer)
-        .map_err(|why| broken::<R>(layout, entry, why, buffer))?;
-    record.add_state(
-        shelf,
-        &Path::new(entry).join(boot_state::FILE),
-        layout.boot(),
-    );
-    Ok(record)
+/// The name of an entry in the directory of its kind.
+pub(super) enum EntryName<Id> {
+    /// An ID of this pool.
+    Here(Id),
+    /// An ID of another pool: a person moved or copied the entry.
+    OtherPool(PoolId),
+    /// No ID.
+    Stranger,
 }
 
-/// Reads the record in the entry at this path beneath `dir`.
-pub(super) fn in_entry<R: Record>(
-    dir: BorrowedFd<'_>,
-    entry: &Path,
+/// Reads the name of an entry, as the driver and `fsck` both understand it.
+pub(super) fn entry_name<R: Record>(entry: &str, pool: PoolId) -> EntryName<R::Id> {
+    match entry.parse::<R::Id>() {
+        Ok(id) if R::pool_of(id) == pool => EntryName::Here(id),
+        Ok(id) => EntryName::OtherPool(R::pool_of(id)),
+        Err(_) => EntryName::Stranger,
+    }
+}
+
+/// Reads the record of an entry beneath `shelf`, with the state of the running kernel. The driver,
+/// recovery, `fsck` and `status` read every record so, and get one answer.
+pub(super) fn read<R: Record>(
+    shelf: BorrowedFd<'_>,
+    boot: &str,
+    entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
 ) -> Result<R, Unreadable> {
-    match read_whole(dir, &entry.join(R::FILE), buffer) {
+    let mut record: R = stored(shelf, entry, id, buffer)?;
+    record.add_state(shelf, &Path::new(entry).join(boot_state::FILE), boot);
+    Ok(record)
+}
+
+/// Reads the record of an entry beneath `dir`, as it is stored.
+pub(super) fn stored<R: Record>(
+    dir: BorrowedFd<'_>,
+    entry: &str,
+    id: R::Id,
+    buffer: &mut Vec<u8>,
+) -> Result<R, Unreadable> {
+    match read_whole(dir, &Path::new(entry).join(R::FILE), buffer) {
         Ok(()) => decode(buffer, id),
         Err(kernel::Error::NotFound { .. }) => Err(Unreadable::Missing),
         Err(e) => Err(Unreadable::Damaged(format!("can't be read: {e}"))),
@@ -102,11 +118,12 @@ pub(super) enum Again<R> {
 
 /// Reads an entry with an unusable record again.
 pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, Error> {
-    let entry = id.to_string();
-    match read(layout, id, &entry, &mut Vec::new()) {
+    let (shelf, entry) = (layout.shelf(R::SHELF), id.to_string());
+    let mut buffer = Vec::new();
+    match read::<R>(shelf, layout.boot(), &entry, id, &mut buffer) {
         Ok(record) => Ok(Again::Sound(record)),
-        Err(broken) => Ok(match file::inode(layout.shelf(R::SHELF), &entry)? {
-            Some(_) => Again::Broken(broken),
+        Err(why) => Ok(match file::inode(shelf, &entry)? {
+            Some(_) => Again::Broken(broken::<R>(layout, &entry, why, &buffer)),
             None => Again::Gone,
         }),
     }
@@ -115,15 +132,8 @@ pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, E
 /// Reads one record from disk again, without the state of the running kernel.
 pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
-    let path = layout.path_of(R::SHELF, &entry, R::FILE);
-    in_entry(
-        layout.shelf(R::SHELF),
-        Path::new(&entry),
-        id,
-        &mut Vec::new(),
-    )
-    .map_err(|why| Error::Corrupt {
-        path,
+    stored(layout.shelf(R::SHELF), &entry, id, &mut Vec::new()).map_err(|why| Error::Corrupt {
+        path: layout.path_of(R::SHELF, &entry, R::FILE),
         why: why.to_string(),
     })
 }

@@ -120,6 +120,9 @@ pub enum Unreadable {
     /// It is the record of another object, with this ID.
     #[error("is the record of {0}")]
     Misplaced(String),
+    /// Its entry belongs to another pool.
+    #[error("is of pool {0}")]
+    OtherPool(PoolId),
     /// It is damaged, or in an unknown format.
     #[error("{0}")]
     Damaged(String),
@@ -134,7 +137,9 @@ impl Unreadable {
                  the pool; until then its image is kept"
             }
             Unreadable::Newer(_) => "run the driver that wrote it, or a newer one",
-            Unreadable::Misplaced(_) => "find out who moved it, and move it back",
+            Unreadable::Misplaced(_) | Unreadable::OtherPool(_) => {
+                "find out who moved it, and move it back"
+            }
         }
     }
 
@@ -143,10 +148,9 @@ impl Unreadable {
     fn check_deletable(&self) -> Result<(), String> {
         match self {
             Unreadable::Missing | Unreadable::Damaged(_) => Ok(()),
-            Unreadable::Newer(_) | Unreadable::Misplaced(_) => Err(format!(
-                "its record {self}, so it is not deleted: {}",
-                self.advice()
-            )),
+            Unreadable::Newer(_) | Unreadable::Misplaced(_) | Unreadable::OtherPool(_) => Err(
+                format!("its record {self}, so it is not deleted: {}", self.advice()),
+            ),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::boot_state;
 use super::directory::open_dir;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
 use super::image_file::Image;
-use super::load;
+use super::load::{self, EntryName};
 use super::record_io::Record;
 pub use super::record_io::Unreadable;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
@@ -110,9 +110,9 @@ impl Contents {
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
             usage: kernel.usage_of(dir)?,
-            volumes: shelf(dir, &boot, &mut strangers)?,
-            snapshots: shelf(dir, &boot, &mut strangers)?,
-            groups: shelf(dir, &boot, &mut strangers)?,
+            volumes: shelf((dir, id), &boot, &mut strangers)?,
+            snapshots: shelf((dir, id), &boot, &mut strangers)?,
+            groups: shelf((dir, id), &boot, &mut strangers)?,
             leftovers: leftovers(dir)?,
             strangers,
         })
@@ -143,59 +143,59 @@ pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
 
 /// Reads the entries of one kind.
 fn shelf<R: Record>(
-    pool: BorrowedFd<'_>,
+    pool: (BorrowedFd<'_>, PoolId),
     boot: &str,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Vec<Item<R>>> {
+    let (dir, id) = pool;
     let name = R::SHELF.name();
     let mut items = Vec::new();
-    let Some(shelf) = open_if_there(pool, name, DIRECTORY)? else {
+    let Some(shelf) = open_if_there(dir, name, DIRECTORY)? else {
         return Ok(items);
     };
+    let mut buffer = Vec::new();
     for entry in file::list(shelf.as_fd())? {
-        let there = Path::new(name).join(&entry);
-        let Ok(id) = entry.parse::<R::Id>() else {
-            strangers.push(there);
-            continue;
+        let record = match load::entry_name::<R>(&entry, id) {
+            EntryName::Here(id) => load::read::<R>(shelf.as_fd(), boot, &entry, id, &mut buffer),
+            EntryName::OtherPool(other) => Err(Unreadable::OtherPool(other)),
+            EntryName::Stranger => {
+                strangers.push(Path::new(name).join(&entry));
+                continue;
+            }
         };
-        match open_if_there(shelf.as_fd(), &entry, DIRECTORY) {
-            Ok(Some(dir)) => items.extend(item(&shelf, &dir, (entry, id), boot, strangers)?),
-            Ok(None) => {}
-            Err(_) => strangers.push(there),
-        }
+        items.extend(item(&shelf, entry, record, strangers)?);
     }
     Ok(items)
 }
 
-/// Reads an entry; `None` if it has been moved or removed meanwhile.
+/// Adds to a record what else is in its entry; `None` if it has been moved or removed meanwhile.
 fn item<R: Record>(
     shelf: &File,
-    dir: &File,
-    (name, id): (String, R::Id),
-    boot: &str,
+    name: String,
+    record: std::result::Result<R, Unreadable>,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
-    let record = load::in_entry(dir.as_fd(), Path::new(""), id, &mut Vec::new());
-    let record = record.map(|mut record: R| {
-        record.add_state(dir.as_fd(), Path::new(boot_state::FILE), boot);
-        record
-    });
-    let item = Item {
-        record,
-        image: image_in(dir.as_fd())?,
-        name,
+    let (image, files) = match open_if_there(shelf.as_fd(), &name, DIRECTORY) {
+        Ok(Some(dir)) => (image_in(dir.as_fd())?, file::list(dir.as_fd())?),
+        Ok(None) => return Ok(None),
+        // It is no directory, so its record is not readable either.
+        Err(_) => (None, Vec::new()),
     };
-    let files = file::list(dir.as_fd())?;
-    if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
+    if open_if_there(shelf.as_fd(), &name, OFlags::PATH)?.is_none() {
         return Ok(None);
     }
     let ours = [IMAGE, R::FILE, boot_state::FILE, MARK];
     let temporary = ours.map(|name| format!(".{name}.new"));
-    let ours = |n: &String| ours.contains(&n.as_str()) || temporary.contains(n);
-    let there = Path::new(R::SHELF.name()).join(&item.name);
-    let others = files.into_iter().filter(|n| !ours(n));
-    strangers.extend(others.map(|n| there.join(n)));
-    Ok(Some(item))
+    let there = Path::new(R::SHELF.name()).join(&name);
+    let others = files
+        .into_iter()
+        .filter(|file| !ours.contains(&file.as_str()) && !temporary.contains(file));
+    strangers.extend(others.map(|file| there.join(file)));
+    Ok(Some(Item {
+        name,
+        record,
+        image,
+    }))
 }
 
 /// Reads the entries under `incoming/` and `trash/`.
@@ -243,7 +243,8 @@ fn image_in(dir: BorrowedFd<'_>) -> Result<Option<Image>> {
 mod tests {
     use super::*;
     use crate::kernel::fake::Model;
-    use crate::storage::{GroupId, PoolId};
+    use crate::storage::{About, GroupId, PoolId, VolumeId};
+    use crate::testkit::Site;
 
     fn group(id: GroupId) -> String {
         format!(
@@ -318,5 +319,47 @@ mod tests {
         let mut expected = vec![PathBuf::from("README"), PathBuf::from("groups/mine"), notes];
         expected.sort();
         assert_eq!(strangers, expected);
+    }
+
+    #[test]
+    fn the_driver_and_fsck_read_a_record_alike() {
+        let mut site = Site::fake(&["a"]);
+        let made = site.make("one");
+        let path = site.path(format!("volumes/{}/volume.json", made.id));
+        let sound = std::fs::read_to_string(&path).unwrap();
+        let other = VolumeId::generate(made.id.pool()).to_string();
+        const SCHEMA: &str = "\"schema\": 1";
+        for text in [
+            sound.clone(),
+            String::new(),
+            sound.replace(SCHEMA, "\"schema\": 0"),
+            sound.replace(SCHEMA, "\"schema\": 2"),
+            sound.replace(SCHEMA, "\"schema\": 1, \"novelty\": 1"),
+            sound.replace(&made.id.to_string(), &other),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            site.open();
+            let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
+            let why = contents.volumes[0].record.as_ref().err();
+            let fsck = why.map(|why| format!("its record {why}; {}", why.advice()));
+            let found = site.pools().findings().into_iter();
+            let driver: Vec<String> = found.map(|finding| finding.what).collect();
+            assert_eq!(driver, Vec::from_iter(fsck), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_the_id_of_a_volume_is_a_volume_without_a_record() {
+        let mut site = Site::fake(&["a"]);
+        let id = VolumeId::generate(site.pool().id());
+        std::fs::write(site.path(format!("volumes/{id}")), "text").unwrap();
+        site.open();
+        assert_eq!(site.pools().findings()[0].about, About::Volume(id));
+        let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
+        assert!(matches!(
+            contents.volumes[0].record,
+            Err(Unreadable::Damaged(_))
+        ));
+        assert_eq!(contents.strangers, [] as [PathBuf; 0]);
     }
 }

@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
 use crate::storage::directory::{Layout, Left};
-use crate::storage::encoding;
 use crate::storage::file_names::{EntryKind, IMAGE};
 use crate::storage::issue::Holds;
-use crate::storage::record_io::{self, Record};
+use crate::storage::load;
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
 
 #[cfg(test)]
@@ -131,10 +130,7 @@ fn sweep_one(pool: &Pool, left: Leftover) {
 
 /// Reads the record of a group under `incoming/` or `trash/`; `None` if it can't be read.
 fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
-    let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
-    let mut bytes = Vec::new();
-    encoding::read_whole(dir, &path, &mut bytes).ok()?;
-    record_io::decode(&bytes, id).ok()
+    load::stored(dir, &id.to_string(), id, &mut Vec::new()).ok()
 }
 
 fn put_back(pool: &Pool, left: &Leftover, kind: EntryKind) {

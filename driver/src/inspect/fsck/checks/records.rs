@@ -2,25 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 use crate::inspect::inventory::{
     Area, Contents, Item, Leftover, PoolSurvey, Survey, Unreadable, readable,
 };
-use crate::storage::PoolId;
-
-use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 
 /// Finds records that can't be read or are in the wrong place, foreign entries, and leftovers.
 pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Problem>) {
-    let mut add = |bad: Option<Problem>| found.extend(bad);
-    for i in &contents.volumes {
-        add(item(contents, i, |v| v.id.pool()));
-    }
-    for i in &contents.snapshots {
-        add(item(contents, i, |s| s.id.pool()));
-    }
-    for i in &contents.groups {
-        add(item(contents, i, |g| g.id.pool()));
-    }
+    found.extend(contents.volumes.iter().filter_map(|i| item(contents, i)));
+    found.extend(contents.snapshots.iter().filter_map(|i| item(contents, i)));
+    found.extend(contents.groups.iter().filter_map(|i| item(contents, i)));
     found.extend(contents.strangers.iter().map(|path| {
         problem(
             Severity::Warning,
@@ -33,47 +24,31 @@ pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Prob
     found.extend(contents.leftovers.iter().map(|l| leftover(pool, l)));
 }
 
-/// Checks one record. `pool_of` returns the pool in its ID.
-fn item<R>(contents: &Contents, item: &Item<R>, pool_of: impl Fn(&R) -> PoolId) -> Option<Problem> {
-    let record = match &item.record {
-        Ok(record) => record,
-        Err(why) => return Some(unreadable(item, why)),
-    };
-    let pool = pool_of(record);
-    (pool != contents.id).then(|| {
-        misplaced(
-            &item.name,
+/// Checks one record: whether it can be read, and is in its place.
+fn item<R>(contents: &Contents, item: &Item<R>) -> Option<Problem> {
+    let why = item.record.as_ref().err()?;
+    let (kind, what) = match why {
+        Unreadable::Missing if item.image.is_some() => (
+            Kind::RecordMissing,
+            "has no record, and an image".to_owned(),
+        ),
+        Unreadable::Missing => (Kind::RecordMissing, "has no record".to_owned()),
+        Unreadable::Newer(_) => (
+            Kind::RecordNewer,
+            format!("can't be read: its record {why}"),
+        ),
+        Unreadable::Misplaced(id) => (Kind::RecordMisplaced, format!("holds the record of {id}")),
+        Unreadable::OtherPool(pool) => (
+            Kind::RecordMisplaced,
             format!("belongs to pool {pool}, and this is {}", contents.id),
-        )
-    })
-}
-
-fn misplaced(name: &str, what: String) -> Problem {
-    let repair = person("find out who moved it, and move it back");
-    problem(Severity::Error, Kind::RecordMisplaced, name, what, repair)
-}
-
-fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
-    let kind = match why {
-        Unreadable::Missing => Kind::RecordMissing,
-        Unreadable::Newer(_) => Kind::RecordNewer,
-        Unreadable::Misplaced(id) => {
-            return misplaced(&item.name, format!("holds the record of {id}"));
-        }
-        Unreadable::Damaged(_) => Kind::RecordUnreadable,
+        ),
+        Unreadable::Damaged(_) => (
+            Kind::RecordUnreadable,
+            format!("can't be read: its record {why}"),
+        ),
     };
-    let what = match why {
-        Unreadable::Missing if item.image.is_some() => "has no record, and an image".to_owned(),
-        Unreadable::Missing => "has no record".to_owned(),
-        _ => format!("can't be read: its record {why}"),
-    };
-    problem(
-        Severity::Error,
-        kind,
-        &item.name,
-        what,
-        person(why.advice()),
-    )
+    let repair = person(why.advice());
+    Some(problem(Severity::Error, kind, &item.name, what, repair))
 }
 
 fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {

@@ -236,6 +236,7 @@ fn bad_pools_and_records_are_one_problem_each() {
     finds(Error, Kind::RecordMisplaced, |s| {
         let id = VolumeId::generate(PoolId::generate());
         s.add_volume(id, id, "w");
+        s.contents().volumes[2].record = Err(Unreadable::OtherPool(id.pool()));
     });
     finds(Error, Kind::DuplicateName, |s| {
         let id = VolumeId::generate(s.contents().id);
