@@ -178,7 +178,7 @@ fn item<R: Record>(
     let (image, files) = match open_if_there(shelf.as_fd(), &name, DIRECTORY) {
         Ok(Some(dir)) => (image_in(dir.as_fd())?, file::list(dir.as_fd())?),
         Ok(None) => return Ok(None),
-        // It is no directory, so its record is not readable either.
+        // Not a directory: its record is unreadable, too.
         Err(_) => (None, Vec::new()),
     };
     if open_if_there(shelf.as_fd(), &name, OFlags::PATH)?.is_none() {
