@@ -30,7 +30,7 @@ mod groups;
 mod growths;
 pub mod image_file;
 mod index;
-pub mod issue;
+pub mod noted_problem;
 mod joined;
 pub(crate) mod layers;
 mod lineage;
@@ -52,7 +52,7 @@ mod volumes;
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
 pub use error::{Error, Result};
 pub use freed::{Announcements, Freed};
-pub use issue::{About, Issue};
+pub use noted_problem::{About, Issue};
 
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use crate::record::{
@@ -65,7 +65,7 @@ use self::copy_rate::CopyRates;
 use self::directory::Layout;
 use self::growths::Growths;
 use self::index::Index;
-use self::issue::{Holds, Noted};
+use self::noted_problem::{Holds, Noted};
 use self::joined::Joined;
 use self::place::PoolPlace;
 use self::recovery::Unfinished;

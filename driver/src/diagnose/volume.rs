@@ -14,11 +14,11 @@ use crate::kernel::{
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
-mod judge;
+mod volume_problems;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use judge::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
+pub(crate) use volume_problems::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
 
 /// Identifies what belongs to a volume.
 #[derive(Clone, Debug)]

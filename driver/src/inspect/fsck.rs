@@ -24,12 +24,12 @@ use crate::kernel::linux::Linux;
 use crate::storage::{PoolOptions, PoolSpec, Pools};
 
 mod checks;
-mod problem;
+mod reported_problem;
 
 pub use checks::{check, lasting};
 #[cfg(test)]
 pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
-pub use problem::{Kind, Problem, Repair, Severity};
+pub use reported_problem::{Kind, Problem, Repair, Severity};
 
 /// Exit code: nothing is wrong. (Notes may have been printed.)
 pub const CLEAN: u8 = 0;

@@ -15,7 +15,7 @@ use super::directory::Left;
 use super::freeze;
 use super::image_file::Image;
 use super::index::{Index, Named, Table};
-use super::issue::Holds;
+use super::noted_problem::Holds;
 use super::load;
 use super::record_io::{Broken, Record};
 use super::scratch_mount;

@@ -3,7 +3,7 @@
 use crate::diagnose::pool::{Lost, PoolFacts, READ_ONLY_TO_DO};
 use crate::inspect::inventory::{Contents, PoolSurvey, Survey};
 
-use super::problem::{Kind, Problem, Repair, Severity, person};
+use super::reported_problem::{Kind, Problem, Repair, Severity, person};
 
 mod devices;
 mod groups;

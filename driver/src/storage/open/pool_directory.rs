@@ -20,7 +20,7 @@ use crate::storage::capacity::{Limits, SpaceRequest};
 use crate::storage::directory::{self, Layout, open_dir, open_or_create};
 use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
-use crate::storage::issue::Holds;
+use crate::storage::noted_problem::Holds;
 use crate::storage::place::PoolPlace;
 use crate::storage::{
     About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, encoding,

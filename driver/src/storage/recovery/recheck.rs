@@ -4,7 +4,7 @@
 use crate::diagnose::KernelState;
 use crate::diagnose::volume::{Length, length};
 use crate::kernel::Kernel;
-use crate::storage::issue::Holds;
+use crate::storage::noted_problem::Holds;
 use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
 
 use super::{reconcile_loops, reread};

@@ -13,7 +13,7 @@ use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
 use crate::storage::file_names::EntryKind;
-use crate::storage::issue::Holds;
+use crate::storage::noted_problem::Holds;
 use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
 use crate::storage::directory::{Layout, Left};
 use crate::storage::file_names::{EntryKind, IMAGE};
-use crate::storage::issue::Holds;
+use crate::storage::noted_problem::Holds;
 use crate::storage::load;
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
 
