@@ -12,9 +12,12 @@ use serde::{Deserialize, Serialize};
 
 mod growth_intent;
 pub mod id;
+mod unreadable;
 
 pub use growth_intent::GrowthIntent;
 use id::{GroupId, SnapshotId, VolumeId};
+pub use unreadable::Unreadable;
+pub(crate) use unreadable::check_schema;
 
 use crate::kernel::{FsType, READ_AHEAD_KIB};
 

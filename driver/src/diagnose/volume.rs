@@ -14,11 +14,13 @@ use crate::kernel::{
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
-mod volume_problems;
 #[cfg(test)]
 mod tests;
+mod volume_problems;
 
-pub(crate) use volume_problems::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
+pub(crate) use volume_problems::{
+    ImageState, image_problem, staging_problem, target_problem, volume_problems,
+};
 
 /// Identifies what belongs to a volume.
 #[derive(Clone, Debug)]

@@ -26,10 +26,10 @@ use crate::storage::{PoolOptions, PoolSpec, Pools};
 mod checks;
 mod reported_problem;
 
-pub use checks::{check, lasting};
 #[cfg(test)]
-pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
-pub use reported_problem::{Kind, Problem, Repair, Severity};
+pub(crate) use checks::{Subject, tests as scene};
+pub use checks::{check, lasting};
+pub use reported_problem::{ProblemKind, Repair, ReportedProblem, Severity};
 
 /// Exit code: nothing is wrong. (Notes may have been printed.)
 pub const CLEAN: u8 = 0;
@@ -48,15 +48,15 @@ const MOMENT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// The remaining problems, the worst first.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ReportedProblem>,
     /// The problems that `--repair` fixed.
-    pub repaired: Vec<Problem>,
+    pub repaired: Vec<ReportedProblem>,
 }
 
 impl Outcome {
     /// The exit code. Notes don't count.
     pub fn code(&self) -> u8 {
-        let counts = |p: &&Problem| p.severity > Severity::Note;
+        let counts = |p: &&ReportedProblem| p.severity > Severity::Note;
         match (
             self.problems.iter().filter(counts).count(),
             self.repaired.iter().filter(counts).count(),
@@ -97,7 +97,7 @@ pub fn examine(
         problems: look_twice(specs, &options.state_dir, &*kernel)?,
         repaired: Vec::new(),
     };
-    let can = |p: &Problem| p.repair == Repair::Recovery;
+    let can = |p: &ReportedProblem| p.repair == Repair::Recovery;
     if repair && outcome.problems.iter().any(can) {
         recover(specs, options, &kernel)?;
         let after = look_twice(specs, &options.state_dir, &*kernel)?;
@@ -111,7 +111,7 @@ fn look_twice(
     specs: &[PoolSpec],
     state_dir: &Path,
     kernel: &dyn Kernel,
-) -> Result<Vec<Problem>, Error> {
+) -> Result<Vec<ReportedProblem>, Error> {
     let first = check(&Survey::take(specs, state_dir, kernel)?);
     if first.is_empty() {
         return Ok(first);
@@ -136,9 +136,9 @@ fn recover(
 }
 
 /// The problems that no longer exist.
-fn gone(before: &[Problem], after: &[Problem]) -> Vec<Problem> {
-    let same = |a: &Problem, b: &Problem| a.kind == b.kind && a.object == b.object;
-    let gone = |b: &&Problem| !after.iter().any(|a| same(a, b));
+fn gone(before: &[ReportedProblem], after: &[ReportedProblem]) -> Vec<ReportedProblem> {
+    let same = |a: &ReportedProblem, b: &ReportedProblem| a.kind == b.kind && a.object == b.object;
+    let gone = |b: &&ReportedProblem| !after.iter().any(|a| same(a, b));
     before.iter().filter(gone).cloned().collect()
 }
 
@@ -159,7 +159,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
         };
         lines.push(paint(QUIET, &format!("         {advice}")));
     }
-    let counting = |p: &&Problem| p.severity > Severity::Note;
+    let counting = |p: &&ReportedProblem| p.severity > Severity::Note;
     let left = outcome.problems.iter().filter(counting).count();
     lines.push(match (left, outcome.repaired.len()) {
         (0, 0) => "Records, disk and kernel agree.".to_owned(),
@@ -173,7 +173,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
     lines
 }
 
-fn headline(problem: &Problem, word: String) -> String {
+fn headline(problem: &ReportedProblem, word: String) -> String {
     let pool = problem.pool.as_ref();
     let pool = pool.map(|p| format!(" (pool {p})")).unwrap_or_default();
     format!("{word}: {}{pool} {}", problem.object, problem.what)
@@ -183,10 +183,10 @@ fn headline(problem: &Problem, word: String) -> String {
 mod tests {
     use super::*;
 
-    fn problem(severity: Severity, object: &str) -> Problem {
-        Problem {
+    fn problem(severity: Severity, object: &str) -> ReportedProblem {
+        ReportedProblem {
             severity,
-            kind: Kind::Leftover,
+            kind: ProblemKind::Leftover,
             object: object.to_owned(),
             pool: Some("p".to_owned()),
             what: "is left".to_owned(),
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn repaired_is_what_is_no_longer_there() {
         let (a, b) = (problem(Severity::Error, "a"), problem(Severity::Error, "b"));
-        let changed = Problem {
+        let changed = ReportedProblem {
             what: "is left still".to_owned(),
             ..b.clone()
         };

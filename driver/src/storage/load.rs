@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::directory::Layout;
 use super::encoding::{peek, read_whole};
-use super::record_io::{Broken, Record, Unreadable, decode};
+use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
+use crate::record::Unreadable;
 
 /// Entries of one kind without a usable record.
 #[derive(Debug)]

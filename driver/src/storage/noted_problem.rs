@@ -1,12 +1,13 @@
-//! Findings: problems in a pool that an operator should know about, for status, health and the log.
+//! Problems that recovery notes when it opens a pool: for status, health and the log.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::{GroupId, SnapshotId, VolumeId};
+use crate::diagnose::Problem;
 use crate::kernel::FileId;
 
-/// The subject of a finding.
+/// The subject of a noted problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     Pool,
@@ -34,43 +35,38 @@ impl fmt::Display for About {
 
 /// A problem that the driver does not repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Issue {
+pub struct NotedProblem {
     /// The pool's name.
     pub pool: String,
     pub about: About,
-    pub what: String,
+    pub problem: Problem,
+    /// When it is over.
+    pub(super) until: Until,
 }
 
-impl fmt::Display for Issue {
+impl fmt::Display for NotedProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pool {}: {}: {}", self.pool, self.about, self.what)
+        write!(f, "pool {}: {}: {}", self.pool, self.about, self.problem)
     }
 }
 
-/// A finding, and the condition under which it still holds.
-#[derive(Clone, Debug)]
-pub(super) struct Noted {
-    pub(super) finding: Issue,
-    pub(super) holds: Holds,
-}
-
-/// The condition under which a finding still holds. `recovery::recheck` checks it periodically.
+/// When a noted problem is over. `recovery::recheck` looks for that periodically.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
-    /// Until the pool is opened again, or the finding's subject is deleted.
-    Open,
-    /// This file exists.
-    File(PathBuf),
-    /// The volume's image is missing, or not as long as its record says.
-    Image(VolumeId),
-    /// The volume's record says that a freeze is under way.
-    Frozen(VolumeId),
-    /// Loop devices and mounts are not what the volume's record says.
-    Devices(VolumeId),
-    /// The loop device has this backing file.
-    Loop(u32, FileId),
-    /// The snapshot exists.
-    Snapshot(SnapshotId),
-    /// The record of this volume, snapshot or group can't be used.
-    Record(About),
+pub(super) enum Until {
+    /// The pool is opened again, or the problem's subject is deleted.
+    Reopened,
+    /// This file is gone.
+    FileGone(PathBuf),
+    /// The volume's image is there, and as long as its record says.
+    ImageWhole(VolumeId),
+    /// The volume's record says that no freeze is under way.
+    Thawed(VolumeId),
+    /// Loop devices and mounts are what the volume's record says.
+    DevicesSettled(VolumeId),
+    /// The loop device has no longer this backing file.
+    LoopDetached(u32, FileId),
+    /// The snapshot is deleted.
+    SnapshotGone(SnapshotId),
+    /// The record of this volume, snapshot or group can be used.
+    RecordUsable(About),
 }

@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::boot_state;
-use super::encoding::{check_schema, peek};
+use super::encoding::peek;
 use super::file_names::EntryKind;
 use super::image_file::Image;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
 use crate::kernel::BLOCK_SIZE;
-use crate::record::SCHEMA;
+use crate::record::{SCHEMA, Unreadable, check_schema};
 
 #[cfg(test)]
 mod tests;
@@ -106,53 +106,6 @@ fn absurd_size(field: &str, bytes: u64) -> Option<String> {
     let is_whole = bytes > 0 && bytes.is_multiple_of(BLOCK_SIZE.into());
     let is_possible = is_whole && i64::try_from(bytes).is_ok();
     (!is_possible).then(|| format!("can't be true: {field} is {bytes}"))
-}
-
-/// Why a record can't be used, as a phrase that follows "its record".
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    /// The record's file does not exist.
-    #[error("is missing")]
-    Missing,
-    /// A newer build wrote it.
-    #[error("{why}", why = check_schema(*.0).err().unwrap_or_default())]
-    Newer(u64),
-    /// It is the record of another object, with this ID.
-    #[error("is the record of {0}")]
-    Misplaced(String),
-    /// Its entry belongs to another pool.
-    #[error("is of pool {0}")]
-    OtherPool(PoolId),
-    /// It is damaged, or in an unknown format.
-    #[error("{0}")]
-    Damaged(String),
-}
-
-impl Unreadable {
-    /// What a person can do about it.
-    pub(crate) fn advice(&self) -> &'static str {
-        match self {
-            Unreadable::Missing | Unreadable::Damaged(_) => {
-                "restore the record from a backup, delete the object, or move its directory out of \
-                 the pool; until then its image is kept"
-            }
-            Unreadable::Newer(_) => "run the driver that wrote it, or a newer one",
-            Unreadable::Misplaced(_) | Unreadable::OtherPool(_) => {
-                "find out who moved it, and move it back"
-            }
-        }
-    }
-
-    /// Fails if the entry could be another object, or one that a newer build must delete. What its
-    /// record said is lost otherwise, so only its ID and the kernel decide.
-    fn check_deletable(&self) -> Result<(), String> {
-        match self {
-            Unreadable::Missing | Unreadable::Damaged(_) => Ok(()),
-            Unreadable::Newer(_) | Unreadable::Misplaced(_) | Unreadable::OtherPool(_) => Err(
-                format!("its record {self}, so it is not deleted: {}", self.advice()),
-            ),
-        }
-    }
 }
 
 /// An entry with an unusable record.

@@ -12,9 +12,9 @@ use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
 use super::image_file::Image;
 use super::load::{self, EntryName};
 use super::record_io::Record;
-pub use super::record_io::Unreadable;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 use crate::kernel::{Error, FsUsage, Kernel, Result, file};
+pub use crate::record::Unreadable;
 use rustix::fs::OFlags;
 
 /// The flags that open a directory.
@@ -342,8 +342,8 @@ mod tests {
             let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
             let why = contents.volumes[0].record.as_ref().err();
             let fsck = why.map(|why| format!("its record {why}; {}", why.advice()));
-            let found = site.pools().findings().into_iter();
-            let driver: Vec<String> = found.map(|finding| finding.what).collect();
+            let found = site.pools().noted_problems().into_iter();
+            let driver: Vec<String> = found.map(|noted| noted.problem.to_string()).collect();
             assert_eq!(driver, Vec::from_iter(fsck), "{text}");
         }
     }
@@ -354,7 +354,7 @@ mod tests {
         let id = VolumeId::generate(site.pool().id());
         std::fs::write(site.path(format!("volumes/{id}")), "text").unwrap();
         site.open();
-        assert_eq!(site.pools().findings()[0].about, About::Volume(id));
+        assert_eq!(site.pools().noted_problems()[0].about, About::Volume(id));
         let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
         assert!(matches!(
             contents.volumes[0].record,

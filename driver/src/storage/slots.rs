@@ -189,8 +189,8 @@ impl Pools {
     }
 
     /// Maintains one pool; called periodically. Opens and recovers a missing pool once it is
-    /// available. In an open pool, it retries failed removals and drops findings that no longer
-    /// hold.
+    /// available. In an open pool, it retries failed removals and drops noted problems
+    /// that are over.
     pub fn tend(&self, slot: usize) {
         let state = self.slots.read()[slot].state.clone();
         match state {

@@ -21,7 +21,7 @@ use super::{
 use super::{
     FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize,
 };
-use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState, lengths_differ};
 use crate::kernel::file::Copied;
 use crate::kernel::{self, Detached, FileId, Kernel, LoopInfo, MkfsSpec, extents, file, wanted};
 use crate::record::{SCHEMA, now_ns};
@@ -258,10 +258,7 @@ impl Pools {
         let len = file::length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
-            let why = format!(
-                "has {len} bytes, and its record says {}",
-                volume.capacity_bytes
-            );
+            let why = lengths_differ(len, volume.capacity_bytes);
             let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::inspect::fsck::{Problem, check};
+use crate::inspect::fsck::{ReportedProblem, check};
 use crate::inspect::inventory::{
     Contents, Image, LoopUse, PoolSurvey, Survey, loop_uses, mounts, readable,
 };
@@ -36,7 +36,7 @@ pub struct Report {
     /// The driver's mounts, in the order they were made.
     pub mounts: Vec<MountReport>,
     /// What has no owner or can't be read: the problems of `hostloop fsck` about such things.
-    pub orphans: Vec<Problem>,
+    pub orphans: Vec<ReportedProblem>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -372,15 +372,15 @@ fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::fsck::{Kind, Repair, Severity, scene};
+    use crate::inspect::fsck::{ProblemKind, Repair, Severity, scene};
 
     #[test]
     fn the_json_reads_back() {
         let scene = scene::Scene::new();
         let mut report = Report::of(scene.survey());
-        report.orphans.push(Problem {
+        report.orphans.push(ReportedProblem {
             severity: Severity::Warning,
-            kind: Kind::LoopUnused,
+            kind: ProblemKind::LoopUnused,
             object: "/dev/loop9".to_owned(),
             pool: None,
             what: "is not in use".to_owned(),

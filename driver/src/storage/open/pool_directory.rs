@@ -20,7 +20,7 @@ use crate::storage::capacity::{Limits, SpaceRequest};
 use crate::storage::directory::{self, Layout, open_dir, open_or_create};
 use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
-use crate::storage::noted_problem::Holds;
+use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{
     About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, encoding,
@@ -231,7 +231,7 @@ pub(super) fn open_ground(
         backed: AtomicBool::new(false),
         places,
         look: Default::default(),
-        findings: Mutex::new(Vec::new()),
+        noted: Mutex::new(Vec::new()),
         unfinished: Mutex::default(),
         _locks: locks,
     };
@@ -242,14 +242,14 @@ pub(super) fn open_ground(
         )
     });
     for note in notes.into_iter().chain(unclaimed).chain(tuning) {
-        pool.note(About::Pool, Holds::Open, note);
+        pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
     let block = directory::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {
         let why = format!(
             "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
         );
-        pool.note(About::Pool, Holds::Open, why);
+        pool.note_unrepaired(About::Pool, Until::Reopened, why);
     }
     Ok(pool)
 }

@@ -398,12 +398,12 @@ fn a_pool_whose_filesystem_fails_to_grow_is_opened() {
     site.specs[0].image_bytes = Some(600 << 20);
     site.kernel.fail("grow", 1, libc::EIO);
     site.open();
-    let findings = site.pools().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
+    let noted = site.pools().noted_problems();
+    assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(
-        findings[0].what.contains("of 629145600 bytes"),
-        "{findings:?}"
+        noted[0].problem.to_string().contains("of 629145600 bytes"),
+        "{noted:?}"
     );
     site.open();
-    assert!(site.pools().findings().is_empty());
+    assert!(site.pools().noted_problems().is_empty());
 }

@@ -10,10 +10,10 @@ use std::path::Path;
 use super::Found;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
-use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
+use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec};
 use crate::storage::file_names::EntryKind;
-use crate::storage::noted_problem::Holds;
+use crate::storage::noted_problem::Until;
 use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
 
 #[cfg(test)]
@@ -30,8 +30,8 @@ enum LoopStep {
     AttachReadOnly { minor: u32, over: u32 },
     /// Clear the stage in the record: the volume is not staged any more.
     ClearStage,
-    /// Report a finding.
-    Report(String),
+    /// Note this problem.
+    Report(Problem),
 }
 
 /// Compares the stagings and loop devices of these volumes, and applies the steps.
@@ -47,8 +47,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
         attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
         if let Some(silent) = state.loops.silent().find(|l| l.may_hold(&name)) {
-            let why = kernel::Error::silent(silent);
-            note(pool, &found.volume, why.to_string());
+            let minor = silent.minor;
+            note(pool, &found.volume, Problem::DeviceSilent { minor });
             continue;
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));
@@ -58,7 +58,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(e) => {
-                    note(pool, &found.volume, failed(&step, &e, &state));
+                    let why = failed(&step, &e, &state);
+                    note(pool, &found.volume, Problem::Unrepaired(why));
                     break;
                 }
             }
@@ -87,8 +88,8 @@ fn report_strays(
             "it holds {}, which no readable volume has",
             device.backing_path
         );
-        let holds = Holds::Loop(device.minor, backing);
-        pool.note(About::Loop(device.minor), holds, what);
+        let until = Until::LoopDetached(device.minor, backing);
+        pool.note_unrepaired(About::Loop(device.minor), until, what);
     }
     Ok(())
 }
@@ -109,10 +110,8 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
         .partition(|minor| view.users(*minor).is_empty());
     let mut steps = Vec::new();
     if destroy_data(volume.own()) {
-        steps.push(LoopStep::Report(format!(
-            "its image was on several loop devices at once: {}",
-            loop_names(volume.own())
-        )));
+        let minors = volume.own().map(|l| l.minor).collect();
+        steps.push(LoopStep::Report(Problem::AttachedTwice { minors }));
     }
     let is_raw = |stage: &&Stage| stage.capability.access == Access::Block;
     // The targets of a raw block volume are bound to this device.
@@ -131,11 +130,15 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
     steps
 }
 
+fn unrepaired(what: String) -> LoopStep {
+    LoopStep::Report(Problem::Unrepaired(what))
+}
+
 /// Reports these devices, which are in use.
 fn used(minors: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
     let report = |minor: &u32| {
         let users = view.users(*minor).join(", ");
-        LoopStep::Report(format!("/dev/loop{minor} is {users}, {but}"))
+        unrepaired(format!("/dev/loop{minor} is {users}, {but}"))
     };
     minors.iter().map(report).collect()
 }
@@ -166,7 +169,7 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState) -
             return unstaged(busy, view, "which is not the device it is staged on");
         }
         if view.device(minor).is_some() {
-            return vec![LoopStep::Report(minor_taken(minor, view))];
+            return vec![unrepaired(minor_taken(minor, view))];
         }
         if let Some(other) = busy.first() {
             let but = format!("while targets are bound to /dev/loop{minor}");
@@ -176,7 +179,7 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState) -
     }
     let over = minor;
     steps.extend(lost.into_iter().map(|minor| match view.device(minor) {
-        Some(_) => LoopStep::Report(minor_taken(minor, view)),
+        Some(_) => unrepaired(minor_taken(minor, view)),
         None => LoopStep::AttachReadOnly { minor, over },
     }));
     steps
@@ -213,7 +216,7 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
                 let what = format!(
                     "/dev/loop{minor} is still open: the kernel detaches it when it is closed"
                 );
-                note(pool, volume, what);
+                note(pool, volume, Problem::Unrepaired(what));
                 return Ok(false);
             }
         }
@@ -228,13 +231,14 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
         LoopStep::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;
         }
-        LoopStep::Report(what) => note(pool, volume, what.as_str()),
+        LoopStep::Report(problem) => note(pool, volume, problem.clone()),
     }
     Ok(true)
 }
 
-fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
-    pool.note(About::Volume(volume.id), Holds::Devices(volume.id), what);
+fn note(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
+    let until = Until::DevicesSettled(volume.id);
+    pool.note(About::Volume(volume.id), until, problem);
 }
 
 /// True if a volume needs no further step or report.

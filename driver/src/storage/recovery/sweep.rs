@@ -14,8 +14,8 @@ use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
 use crate::storage::directory::{Layout, Left};
 use crate::storage::file_names::{EntryKind, IMAGE};
-use crate::storage::noted_problem::Holds;
 use crate::storage::load;
+use crate::storage::noted_problem::Until;
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
     );
     pool.layout
         .hold(&entry.name, left.from, &left.name, what.clone());
-    pool.note(About::Pool, Holds::File(path_of(pool, left)), what);
+    pool.note_unrepaired(About::Pool, Until::FileGone(path_of(pool, left)), what);
 }
 
 fn path_of(pool: &Pool, left: &Leftover) -> PathBuf {

@@ -141,7 +141,11 @@ fn a_pool_of_version_0_1_0_opens() {
             let stored = read_one::<VolumeRecord>(layout, volume.id).unwrap();
             assert_eq!((stored.stage, stored.freeze), (None, None), "{state}");
         }
-        assert!(pools.findings().is_empty(), "{:?}", pools.findings());
+        assert!(
+            pools.noted_problems().is_empty(),
+            "{:?}",
+            pools.noted_problems()
+        );
         // The identity is unchanged, so version 0.1.0 can still open the pool.
         assert_eq!(std::fs::read(site.path("pool.json")).unwrap(), identity);
         let state = site.options.state_dir.join("pools.json");
