@@ -28,7 +28,7 @@ fn answers_have_all_keys_and_requests_match_by_some() {
         assert_eq!(capacity.unwrap().0 > 0, matches, "{asked}");
         let made = bench.try_create(csi::CreateVolumeRequest {
             accessibility_requirements: required([asked]),
-            ..Bench::request(asked)
+            ..create_request(asked)
         });
         match matches {
             true => assert_eq!(made.unwrap().accessible_topology, [place(all)], "{asked}"),
@@ -52,7 +52,7 @@ fn rpcs_with_a_topology_are_unavailable_until_it_is_known() {
     let (bench, topology, _dir) = bench();
     let listed = csi::ListVolumesRequest::default();
     for got in [
-        answer(bench.try_create(Bench::request("a"))),
+        answer(bench.try_create(create_request("a"))),
         answer(bench.controller.list_volumes(listed)),
         answer(bench.capacity(|_| {})),
     ] {

@@ -10,7 +10,7 @@ use crate::testkit::THIN;
 fn request() -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         volume_capabilities: vec![mount("ext4")],
-        ..Bench::request_with("pvc-1", "pool=default csi.storage.k8s.io/pvc/name=a")
+        ..create_request_with("pvc-1", "pool=default csi.storage.k8s.io/pvc/name=a")
     }
 }
 
