@@ -17,7 +17,7 @@ pub use shell_split::words;
 
 /// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
 pub const METADATA: &str = "csi.storage.k8s.io/";
-/// The parameter that names the pool of a class.
+/// The parameter of a class, and the attribute of an inline volume, that names the pool.
 pub const POOL: &str = "pool";
 /// The parameter that makes a volume thin or thick.
 const PROVISIONING: &str = "provisioning";

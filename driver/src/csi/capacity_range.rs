@@ -10,8 +10,8 @@ use crate::csi::validate::Range;
 use crate::kernel::{BLOCK_SIZE, FsType, whole_blocks};
 use crate::storage::{Format, SnapshotRecord};
 
-/// The default size of a volume, in bytes.
-const DEFAULT_BYTES: u64 = 1 << 30;
+/// The size of a volume without a requested size, in bytes.
+pub(crate) const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Limits on a new volume besides the requested range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

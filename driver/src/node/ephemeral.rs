@@ -11,8 +11,9 @@ use hostloop_proto::csi;
 use super::Requested;
 use super::capability::of_volume;
 use super::{Error, InlineLimits, Node, Result, target_path};
-use crate::controller::parameters::{Changes, METADATA};
+use crate::controller::parameters::{Changes, METADATA, POOL};
 use crate::csi::capability::Asked;
+use crate::csi::capacity_range::DEFAULT_BYTES;
 use crate::csi::validate::{Invalid, Range, invalid};
 use crate::diagnose::VolumeIdentity;
 use crate::kernel::{self, FsType, mounts_read_only};
@@ -20,13 +21,8 @@ use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
 
-/// Size of an inline volume that requests no size, in bytes.
-const DEFAULT_BYTES: u64 = 1 << 30;
-
 /// Attribute: the requested size, as a Kubernetes quantity.
 const SIZE: &str = "size";
-/// Attribute: the name of the requested pool.
-const POOL: &str = "pool";
 
 /// The attributes of an inline volume. Pod authors write them and need not be trusted with the
 /// node, so class parameters are not allowed here.
