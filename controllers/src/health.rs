@@ -143,9 +143,8 @@ impl Watcher {
 
     async fn volumes_once(&self) {
         let volumes = served(&self.context);
-        let found = match self.lists {
-            false => self.get(&volumes).await,
-            true => match self.list(&volumes).await {
+        let found = if self.lists {
+            match self.list(&volumes).await {
                 Ok(found) => found,
                 // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
                 // still answer for each volume.
@@ -153,7 +152,9 @@ impl Watcher {
                     tracing::warn!(%failure, "the health list failed: asking for each volume");
                     self.get(&volumes).await
                 }
-            },
+            }
+        } else {
+            self.get(&volumes).await
         };
         let changes = self
             .conditions

@@ -182,9 +182,10 @@ fn by_label(_: &Caches, node: &str) -> Selectors {
 }
 
 fn by_manager(caches: &Caches, node: &str) -> Selectors {
-    match caches.contents_labelled {
-        true => Selectors::by_label(MANAGED_BY, node_label(node)),
-        false => Selectors::default(),
+    if caches.contents_labelled {
+        Selectors::by_label(MANAGED_BY, node_label(node))
+    } else {
+        Selectors::default()
     }
 }
 

@@ -207,9 +207,10 @@ impl<T: Send + Sync + 'static> Controller<T> {
 
 /// Waits for a period, or forever if it is zero: then a flag switches the work off.
 pub(crate) async fn pause(period: Duration) {
-    match period.is_zero() {
-        true => std::future::pending().await,
-        false => sleep(period).await,
+    if period.is_zero() {
+        std::future::pending().await
+    } else {
+        sleep(period).await
     }
 }
 

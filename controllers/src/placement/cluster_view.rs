@@ -176,9 +176,10 @@ impl Placement {
         }
         let since = *unpublished.entry(class.to_owned()).or_insert(now);
         let left = PATIENCE.saturating_sub(now.saturating_duration_since(since));
-        match left.is_zero() {
-            true => Publication::No,
-            false => Publication::Soon(left),
+        if left.is_zero() {
+            Publication::No
+        } else {
+            Publication::Soon(left)
         }
     }
 

@@ -56,9 +56,10 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let ours = |volume: &PersistentVolume| pv::handle(volume, terms.driver).is_some();
     if pvc::volume_name(claim).is_some() {
         let node = facts.volume_node.or(selected);
-        return match facts.volume.is_some_and(ours) {
-            true => node.map_or(Todo::Nothing, |node| label(claim, node)),
-            false => Todo::NotOurs,
+        return if facts.volume.is_some_and(ours) {
+            node.map_or(Todo::Nothing, |node| label(claim, node))
+        } else {
+            Todo::NotOurs
         };
     }
     let Some(class) = facts.class else {
@@ -105,9 +106,10 @@ pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool
 }
 
 fn label(claim: &PersistentVolumeClaim, node: &str) -> Todo {
-    match is_labelled(claim.labels(), node) {
-        true => Todo::Nothing,
-        false => Todo::Label(node.to_owned()),
+    if is_labelled(claim.labels(), node) {
+        Todo::Nothing
+    } else {
+        Todo::Label(node.to_owned())
     }
 }
 

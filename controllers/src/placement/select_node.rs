@@ -79,11 +79,12 @@ pub(super) fn choose(
             Err(unfit) => unfit_nodes.push((candidate.node.clone(), unfit)),
         }
     }
-    let chosen = match ask.is_published {
-        true => fitting
+    let chosen = if ask.is_published {
+        fitting
             .iter()
-            .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node)),
-        false => next(&fitting, reservations.last()),
+            .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node))
+    } else {
+        next(&fitting, reservations.last())
     };
     match chosen {
         Some((_, _, node)) => Ok((*node).to_owned()),

@@ -171,11 +171,12 @@ pub(super) fn of_all(
             "no PersistentVolume of handle {handle} is bound in the namespace of the snapshot"
         ))
     });
-    match locations.all(|location| location == first) {
-        true => first,
-        false => SourceLocation::Unknown(format!(
+    if locations.all(|location| location == first) {
+        first
+    } else {
+        SourceLocation::Unknown(format!(
             "the PersistentVolumes of handle {handle} are on different nodes"
-        )),
+        ))
     }
 }
 

@@ -218,12 +218,11 @@ impl Protection {
     pub(super) async fn cloned(&self, namespace: &str, name: &str) -> Outcome {
         let watch = self.context.caches.claims();
         let Some(claim) = watch.get_in(namespace, name) else {
-            return match watch.leaves_out(namespace, name) {
-                true => {
-                    self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
-                        .await
-                }
-                false => Outcome::Done,
+            return if watch.leaves_out(namespace, name) {
+                self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
+                    .await
+            } else {
+                Outcome::Done
             };
         };
         let awaited = self.is_awaited(namespace, &DataSource::Claim(name.to_owned()), None);
@@ -246,12 +245,11 @@ impl Protection {
     async fn restored(&self, (namespace, name): &Named) -> Outcome {
         let watch = self.context.caches.snapshots();
         let Some(snapshot) = watch.get_in(namespace, name) else {
-            return match watch.leaves_out(namespace, name) {
-                true => {
-                    self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
-                        .await
-                }
-                false => Outcome::Done,
+            return if watch.leaves_out(namespace, name) {
+                self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
+                    .await
+            } else {
+                Outcome::Done
             };
         };
         if !self.is_left_over(&snapshot) || !self.context.leader.leads() {

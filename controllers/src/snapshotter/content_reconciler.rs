@@ -191,9 +191,10 @@ impl<K: Kind> Reconciler<K> {
         let volumes = content.view().volumes;
         if self.shared.part == Part::Unowned {
             let volume = volumes.first().map(String::as_str);
-            return Ok(match self.shared.is_unowned(content, step, volume) {
-                true => Ownership::Local,
-                false => Ownership::Remote,
+            return Ok(if self.shared.is_unowned(content, step, volume) {
+                Ownership::Local
+            } else {
+                Ownership::Remote
             });
         }
         let owner = self.cached_owner(content);

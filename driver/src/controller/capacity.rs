@@ -20,14 +20,16 @@ impl Controller {
         };
         class.check_mkfs_options(fs)?;
         let smallest = fs.map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
-        let capacity = match self.offers(&req, fs)? {
-            true => self.available(&class)?,
-            false => Capacity::default(),
+        let capacity = if self.offers(&req, fs)? {
+            self.available(&class)?
+        } else {
+            Capacity::default()
         };
         // Space below the minimum volume size counts as none.
-        let capacity = match capacity.largest < smallest {
-            true => Capacity::default(),
-            false => capacity,
+        let capacity = if capacity.largest < smallest {
+            Capacity::default()
+        } else {
+            capacity
         };
         Ok(csi::GetCapacityResponse {
             available_capacity: int64(capacity.available),

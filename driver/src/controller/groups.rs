@@ -19,9 +19,10 @@ fn fits(
     if set(&existing.sources) != set(sources) {
         return Err("is of other volumes");
     }
-    match parameters::same(&existing.parameters, parameters) {
-        true => Ok(()),
-        false => Err("has other parameters"),
+    if parameters::same(&existing.parameters, parameters) {
+        Ok(())
+    } else {
+        Err("has other parameters")
     }
 }
 

@@ -25,9 +25,10 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
     if let Some(published) = record.publications.get(node) {
         let same = published.readonly == asked.readonly
             && compatible(&published.capability, &asked.capability);
-        return match same {
-            true => Ok(Publish::Done),
-            false => Err(Error::AlreadyExists(format!(
+        return if same {
+            Ok(Publish::Done)
+        } else {
+            Err(Error::AlreadyExists(format!(
                 "volume {} is published to node {node} already, {} and for another use",
                 record.id,
                 if published.readonly {
@@ -35,7 +36,7 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
                 } else {
                     "writable"
                 },
-            ))),
+            )))
         };
     }
     // A publication to another node means that this node had another ID before.
@@ -72,12 +73,13 @@ impl Slots {
             let mut used = published()?;
             used.extend(taken.keys());
             used.remove(&volume);
-            match used.len() as u64 >= limit {
-                true => Err(Error::ResourceExhausted(format!(
+            if used.len() as u64 >= limit {
+                Err(Error::ResourceExhausted(format!(
                     "{} volumes are published to this node, and no more than {limit} may be",
                     used.len()
-                ))),
-                false => Ok(()),
+                )))
+            } else {
+                Ok(())
             }
         })
     }

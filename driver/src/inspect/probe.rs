@@ -178,9 +178,10 @@ fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
         path: path.clone(),
         source,
     })?;
-    match found == expected {
-        true => Ok(()),
-        false => Err(ProbeError::Differs(path)),
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ProbeError::Differs(path))
     }
 }
 

@@ -83,13 +83,14 @@ fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
     };
     let size = range.size(fs.minimum_bytes());
     let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
-    match size <= limits.size {
-        true => Ok(size),
-        false => Err(Error::OutOfRange(format!(
+    if size <= limits.size {
+        Ok(size)
+    } else {
+        Err(Error::OutOfRange(format!(
             "{}: the volume would have {size} bytes, and {} are allowed (--max-inline-size)",
             field(SIZE),
             limits.size
-        ))),
+        )))
     }
 }
 

@@ -15,12 +15,13 @@ use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
 fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
-    match (asked == &Access::Block) == matches!(at, AtPath::Device { .. }) {
-        true => Ok(()),
-        false => Err(invalid(
+    if (asked == &Access::Block) == matches!(at, AtPath::Device { .. }) {
+        Ok(())
+    } else {
+        Err(invalid(
             "volume_capability",
             format!("is {}, which the volume is not at this path", word(asked)),
-        )),
+        ))
     }
 }
 

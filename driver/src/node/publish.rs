@@ -49,9 +49,10 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
         return Err(not_staged(" yet".to_owned()));
     }
     let sibling = stage.capability.access == Access::Block && stage.path.parent() == path.parent();
-    match stage.path == path || sibling {
-        true => Ok(stage),
-        false => Err(not_staged(format!(", but at {}", stage.path.display()))),
+    if stage.path == path || sibling {
+        Ok(stage)
+    } else {
+        Err(not_staged(format!(", but at {}", stage.path.display())))
     }
 }
 

@@ -90,8 +90,9 @@ impl Node {
 
 /// Detaches a device, or fails if it is in use.
 pub(super) fn detach(kernel: &dyn kernel::Kernel, info: &LoopInfo) -> Result<()> {
-    match loop_device::detach(kernel, info)? {
-        true => Ok(()),
-        false => loop_device::still_held(std::slice::from_ref(info)),
+    if loop_device::detach(kernel, info)? {
+        Ok(())
+    } else {
+        loop_device::still_held(std::slice::from_ref(info))
     }
 }

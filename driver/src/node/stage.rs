@@ -107,9 +107,10 @@ impl Node {
         let record = self.volume(id)?;
         let path = target_path::place(&path)?;
         let here = |stage: &Stage| stage.path == path;
-        let capability = match record.stage.as_deref().is_some_and(here) {
-            false => of_volume(asked, &record)?,
-            true => of_volume(asked, &record).map_err(already)?,
+        let capability = if record.stage.as_deref().is_some_and(here) {
+            of_volume(asked, &record).map_err(already)?
+        } else {
+            of_volume(asked, &record)?
         };
         self.check_lifecycle(&record)?;
         let requested = Requested {

@@ -61,9 +61,10 @@ impl Node {
         };
         // The staging paths of a missing pool are not known.
         let known = self.pools.complete().is_ok();
-        match cleared || (known && !staged_here(self.pools.volumes())) {
-            true => target_path::remove(target),
-            false => Ok(()),
+        if cleared || (known && !staged_here(self.pools.volumes())) {
+            target_path::remove(target)
+        } else {
+            Ok(())
         }
     }
 

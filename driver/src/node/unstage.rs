@@ -22,10 +22,13 @@ impl Node {
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let path = target_path::place(&path)?;
         let done = match self.known(id)? {
-            Known::Recorded(record) => match self.undo_stage(&record, &path)? {
-                true => Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = None)?),
-                false => Ok(()),
-            },
+            Known::Recorded(record) => {
+                if self.undo_stage(&record, &path)? {
+                    Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = None)?)
+                } else {
+                    Ok(())
+                }
+            }
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
             Known::Unrecorded(owner) => self.unstage_unrecorded(&owner, &path),
@@ -39,9 +42,10 @@ impl Node {
         let view = self.look(owner, &[path])?;
         refuse_foreign(&view, path)?;
         let mounted = view.mounts().next().is_some();
-        let mut elsewhere: Vec<PathBuf> = match mounted {
-            true => view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
-            false => view.bound(),
+        let mut elsewhere: Vec<PathBuf> = if mounted {
+            view.mounts().map(|e| e.mount_point.to_path_buf()).collect()
+        } else {
+            view.bound()
         };
         elsewhere.retain(|at| at != path);
         if !elsewhere.is_empty() {

@@ -165,9 +165,12 @@ impl PoolSpec {
     }
 
     fn option(&mut self, word: &str) -> Result<(), BadOption> {
-        let once = |given: bool| match given {
-            true => Err(bad(word, "is given twice")),
-            false => Ok(()),
+        let once = |given: bool| {
+            if given {
+                Err(bad(word, "is given twice"))
+            } else {
+                Ok(())
+            }
         };
         match word.split_once('=') {
             Some(("image", bytes)) => {

@@ -141,9 +141,10 @@ impl CopyJob<'_> {
 
     /// Bytes to copy while the source is frozen: none if the image is cloned.
     fn bytes(&self) -> Result<u64> {
-        match copy_image::may_share(&self.want, self.to) {
-            true => Ok(0),
-            false => Ok(file::data_bytes(&self.origin.image)?),
+        if copy_image::may_share(&self.want, self.to) {
+            Ok(0)
+        } else {
+            Ok(file::data_bytes(&self.origin.image)?)
         }
     }
 

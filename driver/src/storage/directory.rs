@@ -480,9 +480,10 @@ impl Drop for Incoming<'_> {
 pub(super) fn set_no_cow_on_btrfs(file: BorrowedFd<'_>) -> kernel::Result<()> {
     let stat =
         rustix::fs::fstatfs(file).map_err(|e| kernel::Error::io("statfs", "pool", e.into()))?;
-    match stat.f_type == kernel::magic::BTRFS {
-        true => file::set_no_cow(file),
-        false => Ok(()),
+    if stat.f_type == kernel::magic::BTRFS {
+        file::set_no_cow(file)
+    } else {
+        Ok(())
     }
 }
 

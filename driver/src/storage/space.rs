@@ -116,9 +116,10 @@ impl Filesystems {
         });
         let below = below.collect::<Result<Vec<_>>>()?;
         let alone = pool.kind != PoolKind::Directory || is_own_filesystem(pool, kernel)?;
-        let overhead = match alone {
-            true => used(&pool.usage()?).saturating_sub(allocated(&pool.images()?)),
-            false => 0,
+        let overhead = if alone {
+            used(&pool.usage()?).saturating_sub(allocated(&pool.images()?))
+        } else {
+            0
         };
         own.add(Tenant {
             pool: Arc::downgrade(pool),
@@ -256,13 +257,14 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
         }
         Holds::Files => {
             let images = pool.images()?;
-            match space.alone && nothing_else_in(pool)? {
+            if space.alone && nothing_else_in(pool)? {
                 // Used space counts shared blocks once; allocated space counts them several times.
                 // Only used space includes blocks of other owners.
-                true => used(usage)
+                used(usage)
                     .saturating_sub(space.overhead)
-                    .min(allocated(&images)),
-                false => capacity::held(&images, pool.reflinks),
+                    .min(allocated(&images))
+            } else {
+                capacity::held(&images, pool.reflinks)
             }
         }
     };

@@ -418,9 +418,10 @@ impl Pool {
     ) -> Result<()> {
         let len = volume.capacity_bytes;
         // Blocks shared with a copy are allocated a second time.
-        let shared = match self.reflinks {
-            true => extents::shared_bytes(image)?,
-            false => 0,
+        let shared = if self.reflinks {
+            extents::shared_bytes(image)?
+        } else {
+            0
         };
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);

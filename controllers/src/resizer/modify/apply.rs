@@ -160,9 +160,10 @@ impl Resizer {
                 return Ok(Outcome::Done);
             }
         };
-        let claim = match continues {
-            true => claim,
-            false => self.begin(claim, &volume, &target).await?,
+        let claim = if continues {
+            claim
+        } else {
+            self.begin(claim, &volume, &target).await?
         };
         self.modify_for_room.enter(key, Freed::Room);
         let modified = self.modify(&claim, &volume, &class).await;
@@ -292,9 +293,10 @@ impl Resizer {
             memory.modify_after = None;
         });
         let error = pv::rpc_error(&failure.status);
-        let end = match uncertain {
-            true => "; it may be going on",
-            false => "",
+        let end = if uncertain {
+            "; it may be going on"
+        } else {
+            ""
         };
         let message = format!("Modifying the volume to {target:?} failed: {error}{end}");
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");

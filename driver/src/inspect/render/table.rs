@@ -85,9 +85,10 @@ fn line(columns: &[Column], widths: &[usize], row: &[String]) -> String {
     let cells = row.iter().zip(columns).zip(widths);
     let cells = cells.map(|((cell, column), &width)| {
         let cell = without_middle(cell, width);
-        match column.numeric {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
+        if column.numeric {
+            format!("{cell:>width$}")
+        } else {
+            format!("{cell:<width$}")
         }
     });
     let line = cells.collect::<Vec<_>>().join(GAP);

@@ -72,10 +72,13 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
                 uuid,
             },
             id,
-        ) if ours(uuid) || id.is_none() => match ours(uuid) {
-            true => Plan::Mount(uuid.clone()),
-            false => Plan::Look(uuid.clone()),
-        },
+        ) if ours(uuid) || id.is_none() => {
+            if ours(uuid) {
+                Plan::Mount(uuid.clone())
+            } else {
+                Plan::Look(uuid.clone())
+            }
+        }
         (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
         (Probe::Blank, None) => Plan::Make,
         (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {

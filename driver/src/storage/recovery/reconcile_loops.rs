@@ -146,9 +146,10 @@ fn used(minors: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
 /// Clears the stage if no device is in use, as after a reboot or an interrupted staging: kubelet
 /// stages the volume again. Otherwise reports the devices in use.
 fn unstaged(busy: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
-    match busy.is_empty() {
-        true => vec![LoopStep::ClearStage],
-        false => used(busy, view, but),
+    if busy.is_empty() {
+        vec![LoopStep::ClearStage]
+    } else {
+        used(busy, view, but)
     }
 }
 
