@@ -84,8 +84,8 @@ mod tests {
     use prometheus_client::encoding::text::encode;
     use tokio::time::Instant;
 
-    use super::super::decide::{Finding, Volume, judge, judge_one};
     use super::*;
+    use crate::health::decide::{Finding, Volume, judge, judge_one};
 
     #[test]
     fn what_is_not_well_is_shown() {

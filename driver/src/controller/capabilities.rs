@@ -67,8 +67,8 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::config;
     use super::*;
+    use crate::controller::tests::config;
 
     #[test]
     fn what_is_always_offered_can_not_be_switched_off() {

@@ -164,8 +164,8 @@ fn unless_elsewhere<T>(found: storage::Result<T>) -> Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::ids;
     use super::*;
+    use crate::controller::tests::ids;
     use crate::storage::PoolId;
 
     #[test]

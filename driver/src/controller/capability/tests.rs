@@ -1,7 +1,7 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::tests::config;
 use super::*;
+use crate::controller::tests::config;
 use crate::csi::capability::compatible;
 use crate::csi::validate;
 use crate::kernel::FsType;

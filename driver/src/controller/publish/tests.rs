@@ -1,5 +1,5 @@
-use super::super::tests::{ids, record};
 use super::*;
+use crate::controller::tests::{ids, record};
 use crate::storage::{AccessMode, Capability};
 use crate::testkit::ext4;
 

@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::{Config, Error, Result};
+use crate::controller::{Config, Error, Result};
 use crate::kernel::fake::Model;
 use crate::storage::PoolOptions;
 use crate::testkit::{Configs, Rig};

@@ -1,8 +1,8 @@
 //! Finds the source of a copied volume.
 
-use super::super::capability::CapabilitySet;
-use super::super::{Controller, Result};
 use super::create_request::SourceRef;
+use crate::controller::capability::CapabilitySet;
+use crate::controller::{Controller, Result};
 use crate::csi::capability::carried_fs;
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{Invalid, invalid};
@@ -98,9 +98,9 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tests::bench::{block, mount};
-    use super::super::super::tests::config;
     use super::*;
+    use crate::controller::tests::bench::{block, mount};
+    use crate::controller::tests::config;
     use crate::storage::{PoolId, VolumeId};
     use crate::testkit::{mounted, raw, record_of};
 

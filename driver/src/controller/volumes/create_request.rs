@@ -3,9 +3,9 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::capability::CapabilitySet;
-use super::super::parameters::{self, Changes, Class, Parameters};
-use super::super::{Config, Result, accessibility, lookup};
+use crate::controller::capability::CapabilitySet;
+use crate::controller::parameters::{self, Changes, Class, Parameters};
+use crate::controller::{Config, Result, accessibility, lookup};
 use crate::csi::capability::own_fs;
 use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};

@@ -6,9 +6,9 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::capability::CapabilitySet;
-use super::super::parameters::{self, METADATA};
-use super::super::{Config, Controller, Result};
+use crate::controller::capability::CapabilitySet;
+use crate::controller::parameters::{self, METADATA};
+use crate::controller::{Config, Controller, Result};
 use crate::csi::capability::{own_fs, unsupported};
 use crate::csi::validate::{Invalid, invalid};
 use crate::storage::VolumeRecord;

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::{Error, Result, VolumeId};
 use super::freeze_plan::{FreezeStep, Mounted};
 use super::freeze_thread::{Done, Freezer, Phase};
 use super::{Intents, Limits, too_long};
 use crate::kernel::{self, FileId, Kernel, MountEntry};
+use crate::storage::{Error, Result, VolumeId};
 
 /// Limit of the write-back before the freeze. Writers are not blocked during that time.
 const WRITE_BACK: Duration = Duration::from_secs(120);

@@ -2,9 +2,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rstest::rstest;
 
-use super::super::{Capability, Source};
 use super::*;
 use crate::kernel::FsType;
+use crate::storage::{Capability, Source};
 use crate::testkit::{MI, Site, mounted, new, raw, stage_at};
 
 const FS: FsType = FsType::Ext4;

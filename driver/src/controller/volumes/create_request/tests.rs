@@ -1,8 +1,8 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::super::tests::bench::*;
-use super::super::super::tests::{config, record};
 use super::*;
+use crate::controller::tests::bench::*;
+use crate::controller::tests::{config, record};
 use crate::storage::{PoolId, Settings, VolumeId};
 use crate::testkit::THIN;
 

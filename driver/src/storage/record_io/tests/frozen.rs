@@ -7,9 +7,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::super::*;
 use crate::storage::encoding::encode;
 use crate::storage::load::read_one;
+use crate::storage::record_io::*;
 use crate::storage::{Format, Source};
 use crate::testkit::Site;
 
