@@ -289,10 +289,9 @@ async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String,
 /// The driver's volumes that are bound and within the scope.
 fn served(context: &Context) -> Vec<Volume> {
     let (volumes, driver) = (context.caches.volumes().each(), &context.driver.name);
-    let bound = |volume: Arc<PersistentVolume>| {
-        Volume::bound(&volume, driver).filter(|_| context.may_have(&volume))
-    };
-    volumes.filter_map(bound).collect()
+    volumes
+        .filter_map(|volume| Volume::bound(&volume, driver).filter(|_| context.may_have(&volume)))
+        .collect()
 }
 
 fn ticks(interval: Duration) -> tokio::time::Interval {

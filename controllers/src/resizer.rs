@@ -322,8 +322,10 @@ impl Resizer {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
             let memory = memory.lock();
-            let waits = |key: &Key| memory.get(key).is_some_and(|memory| memory.in_use);
-            queue.add_all(left.into_iter().filter(waits));
+            queue.add_all(
+                left.into_iter()
+                    .filter(|key| memory.get(key).is_some_and(|memory| memory.in_use)),
+            );
         }
     }
 }

@@ -80,14 +80,20 @@ pub fn backends(conditions: &[PoolCondition]) -> Vec<StorageBackendHealth> {
         let key = (Reverse(condition.status as i32), condition.reason);
         merged.entry(key).or_default().push(message);
     }
-    let entry =
-        |((status, reason), messages): ((Reverse<i32>, &str), Vec<String>)| StorageBackendHealth {
-            status: status.0,
-            reason: reason.to_owned(),
-            message: cut(&messages.join("; "), MAX_MESSAGE),
-            volume_capability: None,
-        };
-    merged.into_iter().take(MAX_CONDITIONS).map(entry).collect()
+    merged
+        .into_iter()
+        .take(MAX_CONDITIONS)
+        .map(
+            |((status, reason), messages): ((Reverse<i32>, &str), Vec<String>)| {
+                StorageBackendHealth {
+                    status: status.0,
+                    reason: reason.to_owned(),
+                    message: cut(&messages.join("; "), MAX_MESSAGE),
+                    volume_capability: None,
+                }
+            },
+        )
+        .collect()
 }
 
 /// Builds the CSI message with a volume's health: one entry for each status and reason. The most

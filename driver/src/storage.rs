@@ -231,11 +231,13 @@ impl Pools {
         for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
             pool.begin_look(&self.kernel);
         }
-        let look = |slot: Slot| {
-            let look = slot.state.as_ref().ok().map(|pool| pool.look(&self.kernel));
-            (slot, look)
-        };
-        slots.into_iter().map(look).collect()
+        slots
+            .into_iter()
+            .map(|slot| {
+                let look = slot.state.as_ref().ok().map(|pool| pool.look(&self.kernel));
+                (slot, look)
+            })
+            .collect()
     }
 
     /// The open pools, in order.

@@ -138,8 +138,8 @@ impl Rules {
     /// A volume's node affinity as a key. Volumes with equal keys are on the same nodes.
     pub(super) fn place(&self, volume: &PersistentVolume) -> Option<String> {
         let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
-        let text = || serde_json::to_string(affinity).ok();
-        self.is_ours(volume).then(text)?
+        self.is_ours(volume)
+            .then(|| serde_json::to_string(affinity).ok())?
     }
 
     /// The selected node of a claim that waits for a volume of this driver.

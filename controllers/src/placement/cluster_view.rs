@@ -111,14 +111,18 @@ impl Placement {
         let handle = content.view().snapshot();
         let by_handle = handle.and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
-        let volume = || match &content.spec.source.volume_handle {
-            Some(handle) => {
-                let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
-                self.bound_location(handle, namespace)
-            }
-            None => unlocated(handle.unwrap_or_default()),
-        };
-        source_location::of_content(content, volume, by_handle, &nodes)
+        source_location::of_content(
+            content,
+            || match &content.spec.source.volume_handle {
+                Some(handle) => {
+                    let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
+                    self.bound_location(handle, namespace)
+                }
+                None => unlocated(handle.unwrap_or_default()),
+            },
+            by_handle,
+            &nodes,
+        )
     }
 
     /// Locates the volume with this handle that is bound in this namespace. A volume bound in
@@ -223,13 +227,15 @@ impl Placement {
         {
             return known.nodes.clone();
         }
-        let candidate = |node: &Arc<Node>| Candidate {
-            unfit: self.unfit(node, class),
-            room: self.room(&node.name_any(), &name),
-            node: node.name_any(),
-        };
         let there = self.context.caches.nodes().all();
-        let nodes: Arc<[Candidate]> = there.iter().map(candidate).collect();
+        let nodes: Arc<[Candidate]> = there
+            .iter()
+            .map(|node| Candidate {
+                unfit: self.unfit(node, class),
+                room: self.room(&node.name_any(), &name),
+                node: node.name_any(),
+            })
+            .collect();
         let mut known = self.candidates.lock();
         known.retain(|_, known| known.at == at);
         let found = Candidates {

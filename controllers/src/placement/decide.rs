@@ -53,10 +53,12 @@ pub(super) enum Todo {
 pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let claim = facts.claim;
     let selected = pvc::selected_node(claim);
-    let ours = |volume: &PersistentVolume| pv::handle(volume, terms.driver).is_some();
     if pvc::volume_name(claim).is_some() {
         let node = facts.volume_node.or(selected);
-        return if facts.volume.is_some_and(ours) {
+        return if facts
+            .volume
+            .is_some_and(|volume| pv::handle(volume, terms.driver).is_some())
+        {
             node.map_or(Todo::Nothing, |node| label(claim, node))
         } else {
             Todo::NotOurs

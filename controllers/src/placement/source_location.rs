@@ -189,15 +189,11 @@ pub(super) fn content_of(
     let Some(snapshot) = snapshot else {
         return Err(SourceLocation::Unknown(format!("{what} does not exist")));
     };
-    let unbound = || {
+    snapshot.bound_content().map(str::to_owned).ok_or_else(|| {
         SourceLocation::Unknown(format!(
             "{what} is not bound to a VolumeSnapshotContent yet"
         ))
-    };
-    snapshot
-        .bound_content()
-        .map(str::to_owned)
-        .ok_or_else(unbound)
+    })
 }
 
 #[cfg(test)]

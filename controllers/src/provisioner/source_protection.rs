@@ -200,17 +200,16 @@ impl Protection {
             return false;
         };
         let source = self.metadata_of(namespace, asked);
-        // Claims that came after the deletion of their source do not get it.
-        let others = |claim: &Arc<PersistentVolumeClaim>| {
-            (but.is_none() || claim.metadata.uid.as_deref() != but)
-                && source
-                    .as_ref()
-                    .is_none_or(|it| pvc::precedes_deletion(claim, it))
-        };
         // A claim with a PersistentVolume may not be bound to it yet.
         self.awaited
             .each(&key)
-            .filter(others)
+            .filter(|claim| {
+                // Claims that came after the deletion of their source do not get it.
+                (but.is_none() || claim.metadata.uid.as_deref() != but)
+                    && source
+                        .as_ref()
+                        .is_none_or(|it| pvc::precedes_deletion(claim, it))
+            })
             .any(|claim| !self.has_volume(&claim))
     }
 

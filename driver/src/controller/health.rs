@@ -37,19 +37,19 @@ impl Controller {
         let volumes = self.volumes_oldest_first()?;
         // Read after the records: a volume that is staged in its record must be attached by now.
         let view = View::take(&self.pools);
-        let unhealthy = |(id, record): (VolumeId, ReadRecord)| {
-            let (known_as, conditions) = match record {
-                Ok(record) => (
-                    to_proto::volume_id(&record),
-                    view.conditions(&self.pools, &record),
-                ),
-                Err(condition) => (id.to_string(), vec![condition]),
-            };
-            (!conditions.is_empty()).then(|| (id, health::message(known_as, conditions)))
-        };
         let rest = volumes.into_iter();
         let rest = rest.filter(|(id, _)| page.reaches(id.uuid()));
-        let (entries, next_token) = page.fill(rest.filter_map(unhealthy));
+        let (entries, next_token) =
+            page.fill(rest.filter_map(|(id, record): (VolumeId, ReadRecord)| {
+                let (known_as, conditions) = match record {
+                    Ok(record) => (
+                        to_proto::volume_id(&record),
+                        view.conditions(&self.pools, &record),
+                    ),
+                    Err(condition) => (id.to_string(), vec![condition]),
+                };
+                (!conditions.is_empty()).then(|| (id, health::message(known_as, conditions)))
+            }));
         Ok(csi::ControllerListVolumeHealthResponse {
             entries,
             next_token,

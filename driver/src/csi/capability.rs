@@ -61,8 +61,12 @@ impl Asked {
 /// Why a volume does not support a capability; `None` if it does. The access mode is never a
 /// reason: a volume is on one node, where every mode works.
 pub(crate) fn unsupported(record: &VolumeRecord, wanted: &Capability) -> Option<String> {
-    let fits = |made: &Capability| same_use(&made.access, &wanted.access);
-    if record.capabilities.is_empty() || record.capabilities.iter().any(fits) {
+    if record.capabilities.is_empty()
+        || record
+            .capabilities
+            .iter()
+            .any(|made| same_use(&made.access, &wanted.access))
+    {
         return None;
     }
     let made = record.capabilities.first().map(|c| word(&c.access))?;

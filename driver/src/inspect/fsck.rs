@@ -97,8 +97,12 @@ pub fn examine(
         problems: look_twice(specs, &options.state_dir, &*kernel)?,
         repaired: Vec::new(),
     };
-    let can = |p: &ReportedProblem| p.repair == Repair::Recovery;
-    if repair && outcome.problems.iter().any(can) {
+    if repair
+        && outcome
+            .problems
+            .iter()
+            .any(|p| p.repair == Repair::Recovery)
+    {
         recover(specs, options, &kernel)?;
         let after = look_twice(specs, &options.state_dir, &*kernel)?;
         outcome.repaired = gone(&outcome.problems, &after);
@@ -129,8 +133,11 @@ fn recover(
     kernel: &Arc<dyn Kernel>,
 ) -> Result<(), Error> {
     let survey = Survey::take(specs, &options.state_dir, &**kernel)?;
-    let there = |spec: &&PoolSpec| survey.contents().any(|(pool, _)| pool.name == spec.name);
-    let specs: Vec<PoolSpec> = specs.iter().filter(there).cloned().collect();
+    let specs: Vec<PoolSpec> = specs
+        .iter()
+        .filter(|spec| survey.contents().any(|(pool, _)| pool.name == spec.name))
+        .cloned()
+        .collect();
     // A pool that does not open now is not repaired: a driver has it open, or it can't be mounted.
     Ok(Pools::open(&specs, options.clone(), kernel.clone())?.complete()?)
 }
@@ -138,8 +145,11 @@ fn recover(
 /// The problems that no longer exist.
 fn gone(before: &[ReportedProblem], after: &[ReportedProblem]) -> Vec<ReportedProblem> {
     let same = |a: &ReportedProblem, b: &ReportedProblem| a.kind == b.kind && a.object == b.object;
-    let gone = |b: &&ReportedProblem| !after.iter().any(|a| same(a, b));
-    before.iter().filter(gone).cloned().collect()
+    before
+        .iter()
+        .filter(|b| !after.iter().any(|a| same(a, b)))
+        .cloned()
+        .collect()
 }
 
 /// Formats the outcome as lines of text.
@@ -159,8 +169,11 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
         };
         lines.push(paint(QUIET, &format!("         {advice}")));
     }
-    let counting = |p: &&ReportedProblem| p.severity > Severity::Note;
-    let left = outcome.problems.iter().filter(counting).count();
+    let left = outcome
+        .problems
+        .iter()
+        .filter(|p| p.severity > Severity::Note)
+        .count();
     lines.push(match (left, outcome.repaired.len()) {
         (0, 0) => "Records, disk and kernel agree.".to_owned(),
         (0, n) => format!(

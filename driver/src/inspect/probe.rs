@@ -137,13 +137,14 @@ fn direct_io(root: &Path) -> Result<(), String> {
 /// Generates the file's content from a word. Different words give different data everywhere in the
 /// file.
 fn data(word: &str) -> Vec<u8> {
-    let hash = |n: u32| {
-        Sha256::new()
-            .chain_update(n.to_be_bytes())
-            .chain_update(word)
-            .finalize()
-    };
-    (0..HASHES).flat_map(hash).collect()
+    (0..HASHES)
+        .flat_map(|n: u32| {
+            Sha256::new()
+                .chain_update(n.to_be_bytes())
+                .chain_update(word)
+                .finalize()
+        })
+        .collect()
 }
 
 /// Writes the file and syncs it. An existing file is an error: it is another's.

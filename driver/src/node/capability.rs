@@ -7,8 +7,9 @@ use crate::storage::{Capability, VolumeRecord};
 
 /// The capability for a volume. FAILED_PRECONDITION if the volume does not support it.
 pub(crate) fn of_volume(asked: Asked, record: &VolumeRecord) -> Result<Capability> {
-    let why = |why| Error::FailedPrecondition(format!("volume {}: {why}", record.id));
-    asked.of(record).map_err(why)
+    asked
+        .of(record)
+        .map_err(|why| Error::FailedPrecondition(format!("volume {}: {why}", record.id)))
 }
 
 /// The action of NodePublishVolume.

@@ -169,8 +169,9 @@ impl Node {
             .named(Some(choose(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;
         let bytes = size(attributes.size, *fs, limits)?;
-        let existing = || self.pools.inline_volumes();
-        let _admitted = self.making.admit(limits, &req.volume_id, bytes, existing)?;
+        let _admitted = self.making.admit(limits, &req.volume_id, bytes, || {
+            self.pools.inline_volumes()
+        })?;
         let new = new_volume(&req.volume_id, capability, bytes)?;
         Ok(self.pools.create_volume(&pool, new)?)
     }

@@ -106,8 +106,11 @@ impl Node {
         let asked = self.asked(req.volume_capability.as_ref())?;
         let record = self.volume(id)?;
         let path = target_path::place(&path)?;
-        let here = |stage: &Stage| stage.path == path;
-        let capability = if record.stage.as_deref().is_some_and(here) {
+        let capability = if record
+            .stage
+            .as_deref()
+            .is_some_and(|stage| stage.path == path)
+        {
             of_volume(asked, &record).map_err(already)?
         } else {
             of_volume(asked, &record)?

@@ -93,10 +93,10 @@ impl Node {
                 read_only: true,
             } = found
             {
-                let unrecorded = |l: &&kernel::LoopInfo| {
+                let unrecorded = view.over().find(|l| {
                     l.minor == minor && !view.read_only().any(|known| known.minor == minor)
-                };
-                if let Some(info) = view.over().find(unrecorded) {
+                });
+                if let Some(info) = unrecorded {
                     read_only_loop::detach(kernel, info)?;
                 }
             }

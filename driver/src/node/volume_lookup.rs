@@ -51,14 +51,20 @@ impl Node {
         let path = place(path).ok_or_else(not_there)?;
         let kernel = self.pools.kernel();
         let view = VolumeState::glance(kernel, &self.owner(record), &[&path])?;
-        let staged = |s: &Stage| s.path == path && s.capability.access == Access::Block;
         let device = match view.at(&path) {
             Found::Filesystem { .. } => {
                 let fs = view.mount_at(&path).and_then(|e| FsType::parse(&e.fs_type));
                 return Ok((path, AtPath::Filesystem(fs.ok_or_else(not_there)?)));
             }
             Found::Device { minor, .. } => view.kernel().device(minor),
-            Found::Nothing if record.stage.as_deref().is_some_and(staged) => view.own().next(),
+            Found::Nothing
+                if record
+                    .stage
+                    .as_deref()
+                    .is_some_and(|s| s.path == path && s.capability.access == Access::Block) =>
+            {
+                view.own().next()
+            }
             _ => None,
         };
         let device = device.ok_or_else(not_there)?;

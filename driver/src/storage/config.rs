@@ -203,9 +203,10 @@ impl PoolSpec {
 /// Checks a pool's name, which becomes part of paths and messages. It has letters, digits, `-`, `_`
 /// and `.`, and starts with a letter or digit.
 fn pool_name(name: &str) -> Result<&str, BadOption> {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ok = name.len() <= 63
-        && name.bytes().all(inner)
+        && name
+            .bytes()
+            .all(|b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let why = "is not a pool name: at most 63 letters, digits, '-', '_' and '.'";
     if ok { Ok(name) } else { Err(bad(name, why)) }

@@ -212,8 +212,11 @@ impl Pools {
             let taken_ns = now_ns();
             let mut series = self.copy_rates.series(still.since());
             let copied = jobs.iter().map(|job| {
-                let copy = || still.copy(job.origin.id, &job.origin.image, job.to, &job.want);
-                series.measured(job.route(), copy, || still.stop())
+                series.measured(
+                    job.route(),
+                    || still.copy(job.origin.id, &job.origin.image, job.to, &job.want),
+                    || still.stop(),
+                )
             });
             Ok((copied.collect::<Result<Vec<_>>>()?, still.pace(), taken_ns))
         };

@@ -304,12 +304,11 @@ impl Layout {
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
     pub(super) fn free(&self, entry: &str) {
-        let removed = || {
+        // A failure is logged, and no failure of the call.
+        let Ok(()) = phase("free", || {
             self.try_remove(Left::Trash, entry.to_owned());
             Ok::<_, Infallible>(())
-        };
-        // A failure is logged, and no failure of the call.
-        let Ok(()) = phase("free", removed);
+        });
         self.remove_left();
     }
 

@@ -143,8 +143,8 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, Unreadable
     let record: R = serde_json::from_slice(bytes).map_err(|e| {
         let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
         let named = peek(bytes, "id").and_then(|v| v.as_str()?.parse::<R::Id>().ok());
-        let damaged = || Unreadable::Damaged(format!("is not a readable record: {e}"));
-        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id).unwrap_or_else(damaged)
+        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id)
+            .unwrap_or_else(|| Unreadable::Damaged(format!("is not a readable record: {e}")))
     })?;
     let why = unreadable(record.schema().into(), record.id(), id);
     match why.or_else(|| record.absurdity().map(Unreadable::Damaged)) {

@@ -312,8 +312,12 @@ fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -
     let freed = match pools.group(&group.id) {
         Err(Error::NoGroup(_)) => {
             // Every member is tried, even after a failure.
-            let waits = |id: &&SnapshotId| !free_member(pools, **id, group.id);
-            group.snapshots.iter().filter(waits).count() == 0
+            group
+                .snapshots
+                .iter()
+                .filter(|id| !free_member(pools, **id, group.id))
+                .count()
+                == 0
         }
         // The record is in its final place as well: an operator has restored it.
         Ok(_) => true,
@@ -353,11 +357,14 @@ fn note_lone_members(pools: &Pools, pool: &Pool) {
         let members = index.snapshots.all().filter_map(|s| Some((s.id, s.group?)));
         members.collect()
     };
-    let unfinished = |pool: &Arc<Pool>| -> Vec<GroupId> {
-        let unfinished = pool.unfinished.lock();
-        unfinished.iter().map(|u| u.group.id).collect()
-    };
-    let waiting: Vec<GroupId> = pools.pools().iter().flat_map(unfinished).collect();
+    let waiting: Vec<GroupId> = pools
+        .pools()
+        .iter()
+        .flat_map(|pool: &Arc<Pool>| -> Vec<GroupId> {
+            let unfinished = pool.unfinished.lock();
+            unfinished.iter().map(|u| u.group.id).collect()
+        })
+        .collect();
     for (member, group) in members {
         if waiting.contains(&group) || !matches!(pools.group(&group), Err(Error::NoGroup(_))) {
             continue;

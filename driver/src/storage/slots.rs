@@ -116,14 +116,18 @@ impl Pools {
             )));
         }
         let known = Known::at(&options.state_dir)?;
-        let slot = |spec: &PoolSpec| Slot {
-            spec: spec.clone(),
-            state: Err(OPENING.to_owned()),
-            // An unreadable registry is reported when the pool is opened.
-            id: known.entry(&spec.name).ok().and_then(|entry| entry.id),
-        };
         let pools = Arc::new(Pools {
-            slots: RwLock::new(specs.iter().map(slot).collect()),
+            slots: RwLock::new(
+                specs
+                    .iter()
+                    .map(|spec| Slot {
+                        spec: spec.clone(),
+                        state: Err(OPENING.to_owned()),
+                        // An unreadable registry is reported when the pool is opened.
+                        id: known.entry(&spec.name).ok().and_then(|entry| entry.id),
+                    })
+                    .collect(),
+            ),
             opening: Opening::of(specs.len()),
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
@@ -143,17 +147,16 @@ impl Pools {
         let count = self.slots.read().len();
         for i in 0..count {
             let (pools, ended) = (self.clone(), ended.clone());
-            let work = move || {
-                let opened = pools.open_slot(i, true);
-                // Dropped first: the receiver of the result may need to be the last owner of the
-                // pools.
-                drop(pools);
-                // After the limit there is no receiver.
-                let _ = ended.send(opened);
-            };
             let thread = std::thread::Builder::new().name("hostloop-open".to_owned());
             thread
-                .spawn(work)
+                .spawn(move || {
+                    let opened = pools.open_slot(i, true);
+                    // Dropped first: the receiver of the result may need to be the last owner of the
+                    // pools.
+                    drop(pools);
+                    // After the limit there is no receiver.
+                    let _ = ended.send(opened);
+                })
                 .map_err(|e| kernel::Error::io("start a thread for", "a pool", e))?;
         }
         drop(ended);

@@ -299,18 +299,19 @@ impl Pools {
         let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
         let before = file::length(&image)?;
         let (kernel, provisioning) = (&*self.kernel, record.settings.provisioning);
-        let longer = || lengthen(kernel, &image, before, capacity_bytes, provisioning);
-        let grown = phase("image", longer)
-            // The image first: opening the pool repairs a record with a smaller size, but a record
-            // with a larger size would mean a damaged volume.
-            .and_then(|()| phase("sync", || file::sync(&image, &pool.image_path(id))))
-            .map_err(Error::from)
-            .and_then(|()| {
-                pool.update(id, |record| {
-                    record.capacity_bytes = capacity_bytes;
-                    record.requested_bytes = requested;
-                })
-            });
+        let grown = phase("image", || {
+            lengthen(kernel, &image, before, capacity_bytes, provisioning)
+        })
+        // The image first: opening the pool repairs a record with a smaller size, but a record
+        // with a larger size would mean a damaged volume.
+        .and_then(|()| phase("sync", || file::sync(&image, &pool.image_path(id))))
+        .map_err(Error::from)
+        .and_then(|()| {
+            pool.update(id, |record| {
+                record.capacity_bytes = capacity_bytes;
+                record.requested_bytes = requested;
+            })
+        });
         if grown.is_err() {
             pool.take_back(&record, &image, before);
         }

@@ -63,9 +63,8 @@ impl ContentSource {
 /// A volume with a mount capability can be `Raw`, too: an administrator allowed it, and it has not
 /// been mounted yet.
 fn is_raw(format: Format, volume: Option<&VolumeRecord>) -> bool {
-    let mounted =
-        |volume: &VolumeRecord| volume.capabilities.iter().any(|c| c.access.fs().is_some());
-    format == Format::Raw && !volume.is_some_and(mounted)
+    format == Format::Raw
+        && !volume.is_some_and(|volume| volume.capabilities.iter().any(|c| c.access.fs().is_some()))
 }
 
 impl Controller {

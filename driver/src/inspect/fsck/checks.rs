@@ -60,12 +60,14 @@ fn pool_facts(pool: &PoolSurvey) -> PoolFacts {
 /// Returns the problems of the second look that the first look also shows. This leaves out the
 /// intermediate states of a running driver.
 pub fn lasting(first: &[ReportedProblem], second: Vec<ReportedProblem>) -> Vec<ReportedProblem> {
-    let seen = |p: &ReportedProblem| {
-        first
-            .iter()
-            .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
-    };
-    second.into_iter().filter(seen).collect()
+    second
+        .into_iter()
+        .filter(|p| {
+            first
+                .iter()
+                .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
+        })
+        .collect()
 }
 
 fn in_pool(problem: ReportedProblem, pool: &PoolSurvey) -> ReportedProblem {

@@ -59,8 +59,10 @@ fn judge<'a>(
     let Some(node) = &options.node_id else {
         return Ok(None);
     };
-    let advice = || format!("if the pool belongs to this node, {node}, delete {note}");
-    let owner = match encoding::read_versioned::<Owner>(root, OWNER, advice)? {
+    let found = encoding::read_versioned::<Owner>(root, OWNER, || {
+        format!("if the pool belongs to this node, {node}, delete {note}")
+    })?;
+    let owner = match found {
         Some(owner) if owner.node == *node => return Ok(None),
         Some(owner) => owner.node,
         None => return Ok(Some(node)),

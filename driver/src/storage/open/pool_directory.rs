@@ -87,8 +87,9 @@ pub(in crate::storage) fn identity(
     root: BorrowedFd<'_>,
     known: Option<PoolId>,
 ) -> Result<Option<PoolId>> {
-    let advice = || recipe(known.or_else(|| pool_of_entries(root)));
-    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, advice)?;
+    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, || {
+        recipe(known.or_else(|| pool_of_entries(root)))
+    })?;
     Ok(identity.map(|identity| identity.id))
 }
 

@@ -88,17 +88,15 @@ impl Known {
     }
 
     fn read(&self) -> Result<Content> {
-        let empty = || Content {
-            schema: SCHEMA,
-            pools: BTreeMap::new(),
-        };
-        let advice = || {
+        let content = encoding::read_versioned(self.dir.as_fd(), FILE, || {
             "restore it from a backup, or delete it once every pool is mounted at its path: the \
              driver writes it again"
                 .to_owned()
-        };
-        let content = encoding::read_versioned(self.dir.as_fd(), FILE, advice)?;
-        Ok(content.unwrap_or_else(empty))
+        })?;
+        Ok(content.unwrap_or_else(|| Content {
+            schema: SCHEMA,
+            pools: BTreeMap::new(),
+        }))
     }
 
     fn lock(&self) -> Result<File> {

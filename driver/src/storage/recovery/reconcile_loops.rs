@@ -136,11 +136,13 @@ fn unrepaired(what: String) -> LoopStep {
 
 /// Reports these devices, which are in use.
 fn used(minors: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
-    let report = |minor: &u32| {
-        let users = view.users(*minor).join(", ");
-        unrepaired(format!("/dev/loop{minor} is {users}, {but}"))
-    };
-    minors.iter().map(report).collect()
+    minors
+        .iter()
+        .map(|minor: &u32| {
+            let users = view.users(*minor).join(", ");
+            unrepaired(format!("/dev/loop{minor} is {users}, {but}"))
+        })
+        .collect()
 }
 
 /// Clears the stage if no device is in use, as after a reboot or an interrupted staging: kubelet
