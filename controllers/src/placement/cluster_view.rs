@@ -131,11 +131,10 @@ impl Placement {
     pub(super) fn bound_location(&self, handle: &str, namespace: Option<&str>) -> SourceLocation {
         let context = &self.context;
         let volumes = context.caches.volumes_of(&context.driver.name, handle);
-        let is_bound = |volume: &&Arc<PersistentVolume>| {
-            let bound = pv::claim(volume);
-            namespace.is_some() && bound.and_then(|bound| bound.namespace.as_deref()) == namespace
-        };
-        let bound = volumes.iter().filter(is_bound);
+        let bound = volumes.iter().filter(|volume| {
+            let claim = pv::claim(volume);
+            namespace.is_some() && claim.and_then(|claim| claim.namespace.as_deref()) == namespace
+        });
         source_location::of_all(handle, bound.map(|volume| self.volume_location(volume)))
     }
 

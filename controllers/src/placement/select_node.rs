@@ -151,12 +151,9 @@ fn next<'a, 'b>(
     fitting: &'a [(i64, usize, &'b str)],
     last: &str,
 ) -> Option<&'a (i64, usize, &'b str)> {
-    let by_name = |one: &&(i64, usize, &'b str)| one.2;
-    let after = fitting
-        .iter()
-        .filter(|one| one.2 > last)
-        .min_by_key(by_name);
-    after.or_else(|| fitting.iter().min_by_key(by_name))
+    let after = fitting.iter().filter(|one| one.2 > last);
+    let after = after.min_by_key(|one| one.2);
+    after.or_else(|| fitting.iter().min_by_key(|one| one.2))
 }
 
 #[cfg(test)]

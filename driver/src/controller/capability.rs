@@ -86,13 +86,16 @@ impl CapabilitySet {
 
     /// True if both sets are equal, in any order and with any duplicates.
     pub(super) fn are(&self, others: &[Capability]) -> bool {
-        let within = |a: &[Capability], b: &[Capability]| a.iter().all(|c| b.contains(c));
-        within(&self.all, others) && within(others, &self.all)
+        is_within(&self.all, others) && is_within(others, &self.all)
     }
 
     pub(super) fn into_all(self) -> Vec<Capability> {
         self.all
     }
+}
+
+fn is_within(some: &[Capability], others: &[Capability]) -> bool {
+    some.iter().all(|capability| others.contains(capability))
 }
 
 #[cfg(test)]

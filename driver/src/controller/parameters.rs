@@ -127,24 +127,29 @@ fn checked(settings: Settings) -> Result<Settings, Invalid> {
 pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
     let mut class = Class::default();
     for (key, value) in own("parameters", parameters)? {
-        let field = || format!("parameters[{key:?}]");
         match key {
             POOL | "kind" => {
                 let other = class.pool.replace(value.to_owned());
                 if value.is_empty() || other.is_some_and(|other| other != value) {
-                    return Err(invalid(field(), "does not name one pool"));
+                    return Err(invalid(field("parameters", key), "does not name one pool"));
                 }
             }
             "mkfsOptions" => {
-                class.mkfs_options = words(value).map_err(|why| invalid(field(), why))?;
+                class.mkfs_options =
+                    words(value).map_err(|why| invalid(field("parameters", key), why))?;
             }
             ALLOW_VOLUME_MODE_CHANGE => {
                 class.allow_volume_mode_change =
-                    boolean(value).map_err(|why| invalid(field(), why))?;
+                    boolean(value).map_err(|why| invalid(field("parameters", key), why))?;
             }
             _ => match class.changes.set(key, value) {
-                Some(set) => set.map_err(|why| invalid(field(), why))?,
-                None => return Err(invalid(field(), "is not a parameter of this driver")),
+                Some(set) => set.map_err(|why| invalid(field("parameters", key), why))?,
+                None => {
+                    return Err(invalid(
+                        field("parameters", key),
+                        "is not a parameter of this driver",
+                    ));
+                }
             },
         }
     }
@@ -156,23 +161,30 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
 pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, Invalid> {
     let mut changes = Changes::default();
     for (key, value) in own("mutable_parameters", parameters)? {
-        let field = || format!("mutable_parameters[{key:?}]");
         let listed = accepted.iter().any(|name| name == key);
         if !listed && !accepted.is_empty() {
-            return Err(invalid(field(), "is not among the accepted parameters"));
+            return Err(invalid(
+                field("mutable_parameters", key),
+                "is not among the accepted parameters",
+            ));
         }
         match changes.set(key, value) {
-            Some(set) => set.map_err(|why| invalid(field(), why))?,
+            Some(set) => set.map_err(|why| invalid(field("mutable_parameters", key), why))?,
             None if listed => {}
             None => {
                 return Err(invalid(
-                    field(),
+                    field("mutable_parameters", key),
                     "is not a mutable parameter of this driver",
                 ));
             }
         }
     }
     Ok(changes)
+}
+
+/// The name of an entry, for messages.
+fn field(map: &str, key: &str) -> String {
+    format!("{map}[{key:?}]")
 }
 
 /// True if these parameters request a thick volume. It checks no other parameter.

@@ -258,12 +258,12 @@ impl VolumeState {
     /// a user of the device replaced the backing file (LOOP_CHANGE_FD needs only read access).
     pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
         let id = self.identity.id.to_string();
-        let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
         let recorded = self.identity.recorded.iter();
         recorded
             .filter_map(|minor| self.kernel.device(*minor))
             .filter(move |l| {
-                l.read_only && (ours(l) || self.over().any(|over| over.minor == l.minor))
+                let label = l.label.strip_suffix(" ro").unwrap_or(&l.label);
+                l.read_only && (label == id || self.over().any(|over| over.minor == l.minor))
             })
     }
 
@@ -273,13 +273,13 @@ impl VolumeState {
         &'s self,
         stage: &'s Stage,
     ) -> impl Iterator<Item = (&'s Path, u32)> {
-        let over = |minor: u32| {
-            let device = self.kernel.device(minor);
-            device.is_some_and(|l| l.read_only && l.below() == stage.minor)
-        };
         let all = stage.read_only_loops.iter();
         let all = all.map(|(target, minor)| (target.as_path(), *minor));
-        all.filter(move |(_, minor)| stage.minor.is_some() && !over(*minor))
+        all.filter(move |(_, minor)| {
+            let device = self.kernel.device(*minor);
+            let is_over = device.is_some_and(|l| l.read_only && l.below() == stage.minor);
+            stage.minor.is_some() && !is_over
+        })
     }
 
     /// Mounts of the volume's filesystem.
@@ -319,13 +319,9 @@ impl VolumeState {
     /// A writable mount of the volume's whole filesystem, at this path or any other. A read-only
     /// bind mount can't be used to grow it. If no mount is writable, the superblock is read-only.
     pub(crate) fn whole_mount(&self, path: &Path) -> Option<&MountEntry> {
-        let writable = |e: &&MountEntry| {
-            let read_only = e.read_only() || e.fs_read_only();
-            !read_only && e.root == Path::new("/")
-        };
-        let here = self.mount_at(path).filter(writable);
+        let here = self.mount_at(path).filter(|e| is_whole(e));
         here.or_else(|| {
-            self.mounts().filter(writable).find(|e| {
+            self.mounts().filter(|e| is_whole(e)).find(|e| {
                 self.mount_at(&e.mount_point)
                     .is_some_and(|top| top.id == e.id)
             })
@@ -342,7 +338,6 @@ impl VolumeState {
         } else {
             ""
         };
-        let foreign = || Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source));
         let own = entry.loop_minors().find(|minor| self.is_own(*minor));
         match (own, entry.loop_node) {
             (Some(minor), _) => Found::Filesystem {
@@ -350,7 +345,9 @@ impl VolumeState {
                 read_only: entry.read_only(),
             },
             (None, Some(minor)) => self.device(minor),
-            (None, None) => foreign(),
+            (None, None) => {
+                Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source))
+            }
         }
     }
 
@@ -412,4 +409,9 @@ impl VolumeState {
         all.retain(|path| !parts.contains(&path.as_path()));
         all
     }
+}
+
+/// True for a writable mount of a filesystem's root.
+fn is_whole(mount: &MountEntry) -> bool {
+    !mount.read_only() && !mount.fs_read_only() && mount.root == Path::new("/")
 }

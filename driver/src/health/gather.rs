@@ -1,6 +1,7 @@
 //! Gathers facts about volumes and pools from disk and kernel.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 
 use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
@@ -153,14 +154,15 @@ fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (ImageState, Option<Fi
         Err(storage::Error::ImageMissing { .. }) => return (ImageState::Missing, None),
         Err(e) => return (ImageState::Unreadable(e.to_string()), None),
     };
-    let look = || -> kernel::Result<_> {
-        let (bytes, allocated) = (file::length(&file)?, file::allocated_bytes(&file)?);
-        Ok((
-            ImageState::Present { bytes, allocated },
-            Some(kernel::file_id(&file)?),
-        ))
-    };
-    look().unwrap_or_else(|e| (ImageState::Unreadable(e.to_string()), None))
+    image_state(&file).unwrap_or_else(|e| (ImageState::Unreadable(e.to_string()), None))
+}
+
+fn image_state(file: &File) -> kernel::Result<(ImageState, Option<FileId>)> {
+    let (bytes, allocated) = (file::length(file)?, file::allocated_bytes(file)?);
+    Ok((
+        ImageState::Present { bytes, allocated },
+        Some(kernel::file_id(file)?),
+    ))
 }
 
 /// Errors that the mounted filesystem reports. A failed query does not count: the mount may

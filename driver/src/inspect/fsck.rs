@@ -56,10 +56,9 @@ pub struct Outcome {
 impl Outcome {
     /// The exit code. Notes don't count.
     pub fn code(&self) -> u8 {
-        let counts = |p: &&ReportedProblem| p.severity > Severity::Note;
         match (
-            self.problems.iter().filter(counts).count(),
-            self.repaired.iter().filter(counts).count(),
+            self.problems.iter().filter(|p| p.counts()).count(),
+            self.repaired.iter().filter(|p| p.counts()).count(),
         ) {
             (0, 0) => CLEAN,
             (0, _) => REPAIRED,
@@ -144,10 +143,13 @@ fn recover(
 
 /// The problems that no longer exist.
 fn gone(before: &[ReportedProblem], after: &[ReportedProblem]) -> Vec<ReportedProblem> {
-    let same = |a: &ReportedProblem, b: &ReportedProblem| a.kind == b.kind && a.object == b.object;
     before
         .iter()
-        .filter(|b| !after.iter().any(|a| same(a, b)))
+        .filter(|b| {
+            !after
+                .iter()
+                .any(|a| a.kind == b.kind && a.object == b.object)
+        })
         .cloned()
         .collect()
 }
@@ -169,11 +171,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
         };
         lines.push(paint(QUIET, &format!("         {advice}")));
     }
-    let left = outcome
-        .problems
-        .iter()
-        .filter(|p| p.severity > Severity::Note)
-        .count();
+    let left = outcome.problems.iter().filter(|p| p.counts()).count();
     lines.push(match (left, outcome.repaired.len()) {
         (0, 0) => "Records, disk and kernel agree.".to_owned(),
         (0, n) => format!(

@@ -150,19 +150,14 @@ fn data(word: &str) -> Vec<u8> {
 /// Writes the file and syncs it. An existing file is an error: it is another's.
 fn write(dir: &Path, word: &str) -> Result<(), ProbeError> {
     let path = dir.join(FILE);
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
-        file.write_all(&data(word))?;
-        file.sync_all()?;
-        File::open(dir)?.sync_all()
-    };
-    write().map_err(|source| ProbeError::File {
-        path: path.clone(),
-        source,
-    })
+    write_new(dir, &path, &data(word)).map_err(|source| ProbeError::File { path, source })
+}
+
+fn write_new(dir: &Path, path: &Path, data: &[u8]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(data)?;
+    file.sync_all()?;
+    File::open(dir)?.sync_all()
 }
 
 fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {

@@ -40,24 +40,27 @@ struct Seen {
     mounted_at: Vec<PathBuf>,
 }
 
+impl Seen {
+    fn is_mounted_at(&self, path: &Path) -> bool {
+        self.mounted_at.iter().any(|mounted| mounted == path)
+    }
+
+    /// True if the kernel shows what the record of a staging says.
+    fn confirms(&self, stage: &Stage) -> bool {
+        match stage.capability.access {
+            Access::Block => self.attached,
+            Access::Mount { .. } => self.is_mounted_at(&stage.path),
+        }
+    }
+}
+
 /// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
 /// identify a repeated request, and `volume_context` does not. What is staged stays as it is if its
 /// PV has other mount options since.
 fn decide(stage: Option<&Stage>, seen: &Seen, requested: &Requested) -> Result<StageAction> {
-    let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
-    let in_place = |stage: &&Stage| match stage.capability.access {
-        Access::Block => seen.attached,
-        Access::Mount { .. } => mounted(&stage.path),
-    };
-    let elsewhere = |path: &Path| {
-        Err(Error::FailedPrecondition(format!(
-            "the volume is at {} already; unstage or unpublish it there first",
-            path.display()
-        )))
-    };
-    if let Some(stage) = stage.filter(in_place) {
+    if let Some(stage) = stage.filter(|stage| seen.confirms(stage)) {
         if stage.path != requested.path {
-            return elsewhere(&stage.path);
+            return Err(elsewhere(&stage.path));
         }
         if !compatible(&stage.capability, &requested.capability) {
             let why = "staged at this path already, for another use";
@@ -66,10 +69,20 @@ fn decide(stage: Option<&Stage>, seen: &Seen, requested: &Requested) -> Result<S
         return Ok(StageAction::Finish);
     }
     match (&requested.capability.access, seen.mounted_at.first()) {
-        (Access::Mount { .. }, Some(_)) if mounted(&requested.path) => Ok(StageAction::Finish),
-        (_, Some(path)) => elsewhere(path),
+        (Access::Mount { .. }, Some(_)) if seen.is_mounted_at(&requested.path) => {
+            Ok(StageAction::Finish)
+        }
+        (_, Some(path)) => Err(elsewhere(path)),
         (_, None) => Ok(StageAction::Begin),
     }
+}
+
+/// The error for a volume that is staged or published at this path.
+fn elsewhere(path: &Path) -> Error {
+    Error::FailedPrecondition(format!(
+        "the volume is at {} already; unstage or unpublish it there first",
+        path.display()
+    ))
 }
 
 /// Logs that the PV of a volume in use has other mount options since. The options may be secret.

@@ -36,12 +36,6 @@ fn bytes(size: u64) -> csi::VolumeUsage {
 
 /// The usage of a filesystem: bytes, and inodes unless the filesystem does not count them (btrfs).
 fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
-    let counted = |unit: Unit, total: u64, free: u64, available| csi::VolumeUsage {
-        available: int64(available),
-        total: int64(total),
-        used: int64(total.saturating_sub(free)),
-        unit: unit.into(),
-    };
     let free = usage.free_bytes;
     let bytes = counted(Unit::Bytes, usage.total_bytes, free, usage.available_bytes);
     let free = usage.free_inodes;
@@ -49,6 +43,15 @@ fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
     match usage.total_inodes {
         0 => vec![bytes],
         _ => vec![bytes, inodes],
+    }
+}
+
+fn counted(unit: Unit, total: u64, free: u64, available: u64) -> csi::VolumeUsage {
+    csi::VolumeUsage {
+        available: int64(available),
+        total: int64(total),
+        used: int64(total.saturating_sub(free)),
+        unit: unit.into(),
     }
 }
 

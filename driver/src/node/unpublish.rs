@@ -1,7 +1,6 @@
 //! NodeUnpublishVolume: acts on what is at the target, and needs no record.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use hostloop_proto::csi;
 
@@ -55,13 +54,13 @@ impl Node {
     /// directory or file may be left over from an earlier call. A directory at which a volume is
     /// staged belongs to the orchestrator and stays.
     fn remove_target(&self, target: &Path, cleared: bool) -> Result<()> {
-        let staged_here = |records: Vec<Arc<VolumeRecord>>| {
-            let mut stages = records.iter().filter_map(|r| r.stage.as_ref());
-            stages.any(|stage| stage.path == target)
-        };
         // The staging paths of a missing pool are not known.
-        let known = self.pools.complete().is_ok();
-        if cleared || (known && !staged_here(self.pools.volumes())) {
+        let is_free = self.pools.complete().is_ok()
+            && !self.pools.volumes().iter().any(|record| {
+                let stage = record.stage.as_ref();
+                stage.is_some_and(|stage| stage.path == target)
+            });
+        if cleared || is_free {
             target_path::remove(target)
         } else {
             Ok(())

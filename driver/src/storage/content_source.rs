@@ -154,9 +154,11 @@ impl CopyJob<'_> {
         /// The longest time that a sample takes.
         const LONGEST: Duration = Duration::from_secs(2);
         let began = Instant::now();
-        let allocated = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
-        let enough = || allocated() >= SAMPLE || began.elapsed() >= LONGEST;
-        let bytes = match file::copy_sparse(&self.origin.image, self.to, Pace::Fast, &enough) {
+        let copied = file::copy_sparse(&self.origin.image, self.to, Pace::Fast, &|| {
+            let allocated = file::allocated_bytes(self.to).unwrap_or(SAMPLE);
+            allocated >= SAMPLE || began.elapsed() >= LONGEST
+        });
+        let bytes = match copied {
             Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
             Err(e) => return Err(e.into()),
         };

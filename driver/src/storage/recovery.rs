@@ -81,10 +81,11 @@ fn is_left(volume: &VolumeRecord) -> bool {
         // The first publication failed. A published volume is formatted and holds a pod's data.
         return volume.inline.is_some() && !matches!(volume.format, Format::Done(_));
     };
-    let gone = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == NotFound);
+    let target = stage.path.symlink_metadata();
+    let is_gone = target.is_err_and(|e| e.kind() == NotFound);
     let pods = stage.path.ancestors().nth(5);
-    let seen = pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir());
-    volume.inline.is_some() && gone(&stage.path) && seen
+    let is_visible = pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir());
+    volume.inline.is_some() && is_gone && is_visible
 }
 
 /// A group that was never finished or is partly deleted. Its record confirms, besides the records
@@ -161,19 +162,20 @@ fn split_old_records(pool: &Pool) {
         .iter()
         .filter(|volume| volume.durable() != ***volume)
     {
-        let split = || {
-            let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
-            if stored == volume.durable() {
-                return Ok(());
-            }
-            let state = boot_state::encode(volume, pool.layout.boot())?;
-            pool.layout.replace_state(volume.id, state.as_deref())?;
-            pool.layout.replace(volume)
-        };
-        if let Err(error) = split() {
+        if let Err(error) = split_old_record(pool, volume) {
             tracing::warn!(volume = %volume.id, %error, "cannot move a stage to state.json");
         }
     }
+}
+
+fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
+    let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
+    if stored == volume.durable() {
+        return Ok(());
+    }
+    let state = boot_state::encode(volume, pool.layout.boot())?;
+    pool.layout.replace_state(volume.id, state.as_deref())?;
+    pool.layout.replace(volume)
 }
 
 /// A volume and the file status of its image.

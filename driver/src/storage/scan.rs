@@ -132,13 +132,12 @@ impl Contents {
 /// Lists files in the pool's directory that neither the driver nor mkfs puts there.
 pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
     let shelves = EntryKind::ALL.map(EntryKind::name);
-    let known = |name: &String| {
-        OWN_FILES.contains(&name.as_str())
-            || shelves.contains(&name.as_str())
-            || [INCOMING, TRASH].contains(&name.as_str())
-    };
-    let names = file::list(dir)?.into_iter().filter(|n| !known(n));
-    Ok(names.map(PathBuf::from).collect())
+    let mut names = file::list(dir)?;
+    names.retain(|name| {
+        let name = name.as_str();
+        !OWN_FILES.contains(&name) && !shelves.contains(&name) && ![INCOMING, TRASH].contains(&name)
+    });
+    Ok(names.into_iter().map(PathBuf::from).collect())
 }
 
 /// Reads the entries of one kind.

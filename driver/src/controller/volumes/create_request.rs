@@ -61,7 +61,6 @@ impl CreateRequest {
     /// Compares an existing volume of this name with the request; the error says what differs
     /// ("Volume already exists but is incompatible").
     pub(super) fn fits(&self, existing: &VolumeRecord) -> std::result::Result<(), String> {
-        let differs = |what: &str| Err(format!("differs in {what}"));
         if existing.inline.is_some() {
             return Err("is an inline volume of a pod".to_owned());
         }
@@ -94,6 +93,10 @@ fn mutable(parameters: &Parameters, config: &Config) -> std::result::Result<Chan
         return Err(invalid("mutable_parameters", "are switched off"));
     }
     parameters::mutable(parameters, &config.mutable_parameters)
+}
+
+fn differs(what: &str) -> std::result::Result<(), String> {
+    Err(format!("differs in {what}"))
 }
 
 /// Reads the source. A string that is not an ID is an unknown source.

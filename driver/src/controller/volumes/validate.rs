@@ -96,6 +96,7 @@ fn differs(
 }
 
 fn foreign_key(context: &BTreeMap<String, String>) -> Option<&String> {
-    let added = |key: &str| key.starts_with(PROVISIONER) || key.starts_with(METADATA);
-    context.keys().find(|key| !added(key))
+    context
+        .keys()
+        .find(|key| !key.starts_with(PROVISIONER) && !key.starts_with(METADATA))
 }

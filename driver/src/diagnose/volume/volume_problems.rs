@@ -135,10 +135,11 @@ fn stage_problems(stage: &Stage, image: &ImageState, state: &VolumeState) -> Vec
     }
     let path = stage.path.clone();
     let mut problems = Vec::new();
-    let on = |minor: u32| state.own().any(|l| l.minor == minor);
     match (state.own().next(), stage.minor) {
         (None, minor) => problems.push(Problem::NoDevice { path, minor }),
-        (Some(first), Some(was)) if stage.capability.access == Access::Block && !on(was) => {
+        (Some(first), Some(was))
+            if stage.capability.access == Access::Block && state.own().all(|l| l.minor != was) =>
+        {
             let is = first.minor;
             problems.push(Problem::OtherDevice { path, was, is });
         }

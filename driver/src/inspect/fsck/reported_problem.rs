@@ -153,6 +153,13 @@ pub struct ReportedProblem {
     pub repair: Repair,
 }
 
+impl ReportedProblem {
+    /// True if the problem counts for the exit code.
+    pub(super) fn counts(&self) -> bool {
+        self.severity > Severity::Note
+    }
+}
+
 /// A repair by a person.
 pub(super) fn person(how: impl Into<String>) -> Repair {
     Repair::Person(how.into())

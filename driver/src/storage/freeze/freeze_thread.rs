@@ -200,11 +200,10 @@ fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
         Ok(Freeze::AlreadyFrozen) => return Done::AlreadyFrozen,
         Ok(Freeze::Frozen) => shared.set(Phase::Frozen),
     }
-    let released = |s: &State| matches!(s.order, Order::Release);
     let late = {
-        let mut state = shared.wait(Some(until), |s| !released(s));
+        let mut state = shared.wait(Some(until), |s| !matches!(s.order, Order::Release));
         state.phase = Phase::Thawing;
-        !released(&state)
+        !matches!(state.order, Order::Release)
     };
     match kernel.thaw(mount) {
         Ok(()) => Done::Thawed { late },

@@ -142,8 +142,8 @@ impl<'a> Hold<'a> {
     /// Clears the intents of filesystems that another process froze. If this process dies now,
     /// recovery must not thaw them.
     fn disown_foreign(&mut self) {
-        let own = |h: &&Held| !h.foreign;
-        let own: BTreeSet<VolumeId> = self.held.iter().filter(own).map(|h| h.volume).collect();
+        let own = self.held.iter().filter(|held| !held.foreign);
+        let own: BTreeSet<VolumeId> = own.map(|held| held.volume).collect();
         let foreign: BTreeSet<VolumeId> = self.intended.difference(&own).copied().collect();
         if self.clear(&foreign) {
             self.intended = own;

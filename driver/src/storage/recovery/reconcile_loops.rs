@@ -113,14 +113,14 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
         let minors = volume.own().map(|l| l.minor).collect();
         steps.push(LoopStep::Report(Problem::AttachedTwice { minors }));
     }
-    let is_raw = |stage: &&Stage| stage.capability.access == Access::Block;
     // The targets of a raw block volume are bound to this device.
-    let keep = stage.filter(is_raw).and_then(|stage| stage.minor);
+    let keep = stage.filter(|stage| is_raw(stage));
+    let keep = keep.and_then(|stage| stage.minor);
     let detach = idle.iter().copied().filter(|minor| Some(*minor) != keep);
     steps.extend(detach.map(LoopStep::Detach));
     steps.extend(match stage {
         None => used(&busy, view, "though it is not staged"),
-        Some(stage) if is_raw(&stage) => decide_raw(stage, &idle, &busy, volume),
+        Some(stage) if is_raw(stage) => decide_raw(stage, &idle, &busy, volume),
         Some(stage) if busy.is_empty() || volume.mount_at(&stage.path).is_none() => {
             let but = format!("but not at {}, where it is staged", stage.path.display());
             unstaged(&busy, view, &but)
@@ -128,6 +128,10 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
         Some(_) => Vec::new(),
     });
     steps
+}
+
+fn is_raw(stage: &Stage) -> bool {
+    stage.capability.access == Access::Block
 }
 
 fn unrepaired(what: String) -> LoopStep {

@@ -36,9 +36,8 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
             _ => over.entry(&l.owner).or_default().push(l),
         }
     }
-    let clash = |l: &Vec<&LoopUse>| destroy_data(l.iter().map(|l| &l.device));
-    let clashes = over.into_iter().filter(|(_, l)| clash(l));
-    clashes
+    over.into_iter()
+        .filter(|(_, loops)| destroy_data(loops.iter().map(|l| &l.device)))
         .map(|(owner, loops)| {
             let devices: Vec<String> = loops.iter().map(|l| device(l)).collect();
             problem(
