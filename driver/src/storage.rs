@@ -20,7 +20,6 @@ pub mod config;
 mod content_source;
 pub mod copy_image;
 mod copy_rate;
-mod directory;
 mod encoding;
 pub mod error;
 pub mod file_names;
@@ -32,6 +31,7 @@ pub mod image_file;
 mod index;
 mod joined;
 pub(crate) mod layers;
+mod layout;
 mod lineage;
 mod load;
 pub mod noted_problem;
@@ -62,10 +62,10 @@ pub use crate::record::{
 
 use self::capacity::{Limits, SpaceRequest};
 use self::copy_rate::CopyRates;
-use self::directory::Layout;
 use self::growths::Growths;
 use self::index::Index;
 use self::joined::Joined;
+use self::layout::Layout;
 use self::noted_problem::Until;
 use self::place::PoolPlace;
 use self::recovery::Unfinished;

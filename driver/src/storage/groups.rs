@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::directory::Left;
 use super::file_names::EntryKind;
+use super::layout::Left;
 use super::snapshots::{Committed, Facts, Shot};
 use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, SnapshotId, VolumeId};
 use crate::record::SCHEMA;

@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use super::directory::Layout;
 use super::encoding::{peek, read_whole};
+use super::layout::Layout;
 use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};

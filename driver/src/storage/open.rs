@@ -1,6 +1,6 @@
 //! Opening of pools: checks the path's content, its owner, and whether another process has it open.
 //!
-//! A pool that is not mounted yet looks like an empty directory. The [`registry`] outside the pools
+//! A pool that is not mounted yet looks like an empty directory. The [`pool_registry`] outside the pools
 //! therefore records each pool. A registered pool that is not found is *missing*, never new.
 
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::open_dir;
+use super::layout::open_dir;
 use super::place::PoolPlace;
 use super::recovery;
 use super::{Pool, PoolKind, PoolSpec, Pools, Result};
@@ -18,14 +18,14 @@ mod owner;
 mod pool_device;
 mod pool_directory;
 mod pool_image;
-pub(super) mod registry;
+pub(super) mod pool_registry;
 #[cfg(test)]
 mod tests;
 
 use pool_device::Device;
 use pool_directory::{Ground, flock, refused, unavailable};
 pub(super) use pool_directory::{identity, recipe};
-use registry::{Entry, Known};
+use pool_registry::{Entry, Known};
 
 impl Pools {
     /// Opens the pool of a slot, recovers it, and adds it to the registry.

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::boot_state;
-use super::directory::Left;
 use super::freeze;
 use super::image_file::Image;
 use super::index::{Index, Named, Table};
+use super::layout::Left;
 use super::load;
 use super::noted_problem::Until;
 use super::record_io::{Broken, Record};

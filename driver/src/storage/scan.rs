@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::boot_state;
-use super::directory::open_dir;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
 use super::image_file::Image;
+use super::layout::open_dir;
 use super::load::{self, EntryName};
 use super::record_io::Record;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::copy_rate::CopyRates;
 use super::freed::Announcements;
 use super::growths::Growths;
-use super::open::registry::Known;
+use super::open::pool_registry::Known;
 use super::snapshot_quota::SnapshotQuota;
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};

@@ -234,7 +234,7 @@ impl Filesystem {
 
 /// The image of a pool that is in one.
 fn image_of(pool: &Pool) -> Result<Layer> {
-    let dir = super::directory::open_dir(&pool.spec.path)?;
+    let dir = super::layout::open_dir(&pool.spec.path)?;
     let name = pool.spec.image_name();
     // Kept open: a disk mounted over the directory later would hide the image.
     let file = file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR)?;

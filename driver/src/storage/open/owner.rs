@@ -67,7 +67,7 @@ fn judge<'a>(
         Some(owner) => owner.node,
         None => return Ok(Some(node)),
     };
-    let state = options.state_dir.join(super::registry::FILE);
+    let state = options.state_dir.join(super::pool_registry::FILE);
     let why = format!(
         "it belongs to node {owner}, and this is node {node}; two nodes must not have the same \
          volumes. If this is the machine of {owner} under a new name, or its disk was moved here \

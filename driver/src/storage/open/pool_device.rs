@@ -13,9 +13,9 @@ use uuid::Uuid;
 
 use super::owner;
 use super::pool_directory::{Ground, identity, refused, unavailable};
-use super::registry::{Entry, Known};
+use super::pool_registry::{Entry, Known};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
-use crate::storage::directory::open_dir;
+use crate::storage::layout::open_dir;
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
 
 /// A block device for a pool.

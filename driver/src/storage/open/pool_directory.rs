@@ -12,14 +12,14 @@ use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::owner;
-use super::registry::Entry;
+use super::pool_registry::Entry;
 use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 use crate::record::SCHEMA;
 use crate::record::id::pool_of;
 use crate::storage::capacity::{Limits, SpaceRequest};
-use crate::storage::directory::{self, Layout, open_dir, open_or_create};
 use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
+use crate::storage::layout::{self, Layout, open_dir, open_or_create};
 use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{
@@ -215,7 +215,7 @@ pub(super) fn open_ground(
         other => other.map(|()| None)?,
     };
     let layout = Layout::open(root, &path, entry.id.is_none(), &**kernel)?;
-    directory::set_no_cow_on_btrfs(layout.incoming())?;
+    layout::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         kernel: kernel.clone(),
         id,
@@ -245,7 +245,7 @@ pub(super) fn open_ground(
     for note in notes.into_iter().chain(unclaimed).chain(tuning) {
         pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
-    let block = directory::block_size(pool.layout.root())?;
+    let block = layout::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {
         let why = format!(
             "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"

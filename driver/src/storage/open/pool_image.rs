@@ -9,10 +9,10 @@ use rustix::fs::OFlags;
 
 use super::pool_device::Device;
 use super::pool_directory::{flock, refused, unavailable};
-use super::registry::Entry;
+use super::pool_registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
-use crate::storage::directory::open_dir;
-use crate::storage::{PoolSpec, Result, directory, place};
+use crate::storage::layout::open_dir;
+use crate::storage::{PoolSpec, Result, layout, place};
 
 /// A pool image attached to its loop device.
 pub(super) struct Attached {
@@ -58,7 +58,7 @@ pub(super) fn attach(
         }
         Err(kernel::Error::NotFound { .. }) => {
             let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
-            directory::set_no_cow_on_btrfs(image.as_fd())?;
+            layout::set_no_cow_on_btrfs(image.as_fd())?;
             (image, true)
         }
         Err(e) => return Err(e.into()),

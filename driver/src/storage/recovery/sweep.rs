@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
-use crate::storage::directory::{Layout, Left};
 use crate::storage::file_names::{EntryKind, IMAGE};
+use crate::storage::layout::{Layout, Left};
 use crate::storage::load;
 use crate::storage::noted_problem::Until;
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, file};
 use crate::record::SCHEMA;
-use crate::storage::directory::{open_dir, open_or_create};
+use crate::storage::layout::{open_dir, open_or_create};
 use crate::storage::{PoolId, PoolSpec, Result, encoding};
 
 pub(super) const FILE: &str = "pools.json";
