@@ -65,7 +65,7 @@ use self::copy_rate::CopyRates;
 use self::growths::Growths;
 use self::index::Index;
 use self::joined::Joined;
-use self::layout::Layout;
+use self::layout::PoolLayout;
 use self::noted_problem::Until;
 use self::place::PoolPlace;
 use self::recovery::Unfinished;
@@ -115,7 +115,7 @@ pub struct Pool {
     kind: PoolKind,
     reflinks: bool,
     limits: Limits,
-    layout: Layout,
+    layout: PoolLayout,
     index: RwLock<Index>,
     /// Held while the record of a volume changes; a volume's ID chooses one.
     changing: [Mutex<()>; CHANGING],

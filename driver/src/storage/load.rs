@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use super::encoding::{peek, read_whole};
-use super::layout::Layout;
+use super::layout::PoolLayout;
 use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
@@ -22,24 +22,24 @@ pub(super) struct Unusable<R: Record> {
 /// Reads all records of a kind, and hands over each usable one. Few system calls per record (open,
 /// read, close) let a pool of ten thousand volumes open in a fraction of a second.
 pub(super) fn load<R: Record>(
-    layout: &Layout,
+    layout: &PoolLayout,
     pool: PoolId,
     mut put: impl FnMut(R),
 ) -> Result<Unusable<R>, Error> {
-    let shelf = layout.shelf(R::SHELF);
+    let entries = layout.entries(R::KIND);
     let mut unusable = Unusable {
         broken: Vec::new(),
         strangers: Vec::new(),
     };
     let mut buffer = Vec::new();
-    for entry in file::list(shelf)? {
+    for entry in file::list(entries)? {
         let EntryName::Here(id) = entry_name::<R>(&entry, pool) else {
             unusable
                 .strangers
-                .push(layout.path().join(R::SHELF.name()).join(entry));
+                .push(layout.path().join(R::KIND.name()).join(entry));
             continue;
         };
-        match read::<R>(shelf, layout.boot(), &entry, id, &mut buffer) {
+        match read::<R>(entries, layout.boot(), &entry, id, &mut buffer) {
             Ok(record) => put(record),
             Err(why) => unusable
                 .broken
@@ -68,17 +68,17 @@ pub(super) fn entry_name<R: Record>(entry: &str, pool: PoolId) -> EntryName<R::I
     }
 }
 
-/// Reads the record of an entry beneath `shelf`, with the state of the running kernel. The driver,
+/// Reads the record of an entry beneath `entries`, with the state of the running kernel. The driver,
 /// recovery, `fsck` and `status` read every record so, and get one answer.
 pub(super) fn read<R: Record>(
-    shelf: BorrowedFd<'_>,
+    entries: BorrowedFd<'_>,
     boot: &str,
     entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
 ) -> Result<R, Unreadable> {
-    let mut record: R = stored(shelf, entry, id, buffer)?;
-    record.add_state(shelf, &Path::new(entry).join(boot_state::FILE), boot);
+    let mut record: R = stored(entries, entry, id, buffer)?;
+    record.add_state(entries, &Path::new(entry).join(boot_state::FILE), boot);
     Ok(record)
 }
 
@@ -96,11 +96,11 @@ pub(super) fn stored<R: Record>(
     }
 }
 
-fn broken<R: Record>(layout: &Layout, entry: &str, why: Unreadable, bytes: &[u8]) -> Broken {
+fn broken<R: Record>(layout: &PoolLayout, entry: &str, why: Unreadable, bytes: &[u8]) -> Broken {
     // An image that can't be examined is reported, too, once the object is used.
-    let image = layout.stat_image(R::SHELF, entry).ok().flatten();
+    let image = layout.stat_image(R::KIND, entry).ok().flatten();
     Broken {
-        path: layout.path_of(R::SHELF, entry, R::FILE),
+        path: layout.path_of(R::KIND, entry, R::FILE),
         why,
         name: peek(bytes, "name").and_then(|v| v.as_str().map(str::to_owned)),
         bytes: image.as_ref().map_or(0, R::promised_to),
@@ -118,12 +118,12 @@ pub(super) enum Again<R> {
 }
 
 /// Reads an entry with an unusable record again.
-pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, Error> {
-    let (shelf, entry) = (layout.shelf(R::SHELF), id.to_string());
+pub(super) fn again<R: Record>(layout: &PoolLayout, id: R::Id) -> Result<Again<R>, Error> {
+    let (entries, entry) = (layout.entries(R::KIND), id.to_string());
     let mut buffer = Vec::new();
-    match read::<R>(shelf, layout.boot(), &entry, id, &mut buffer) {
+    match read::<R>(entries, layout.boot(), &entry, id, &mut buffer) {
         Ok(record) => Ok(Again::Sound(record)),
-        Err(why) => Ok(match file::inode(shelf, &entry)? {
+        Err(why) => Ok(match file::inode(entries, &entry)? {
             Some(_) => Again::Broken(broken::<R>(layout, &entry, why, &buffer)),
             None => Again::Gone,
         }),
@@ -131,10 +131,10 @@ pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, E
 }
 
 /// Reads one record from disk again, without the state of the running kernel.
-pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
+pub(super) fn read_one<R: Record>(layout: &PoolLayout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
-    stored(layout.shelf(R::SHELF), &entry, id, &mut Vec::new()).map_err(|why| Error::Corrupt {
-        path: layout.path_of(R::SHELF, &entry, R::FILE),
+    stored(layout.entries(R::KIND), &entry, id, &mut Vec::new()).map_err(|why| Error::Corrupt {
+        path: layout.path_of(R::KIND, &entry, R::FILE),
         why: why.to_string(),
     })
 }

@@ -28,7 +28,7 @@ pub(super) trait Record: Serialize + DeserializeOwned {
     /// The ID type; the ID names the directory.
     type Id: Copy + Ord + FromStr + Display;
     /// The kind of the record, which selects the parent directory.
-    const SHELF: EntryKind;
+    const KIND: EntryKind;
     /// The record's file name in its directory.
     const FILE: &'static str;
 
@@ -49,10 +49,10 @@ pub(super) trait Record: Serialize + DeserializeOwned {
 }
 
 macro_rules! record {
-    ($record:ident, $id:ident, $shelf:ident, $file:literal $($more:tt)*) => {
+    ($record:ident, $id:ident, $kind:ident, $file:literal $($more:tt)*) => {
         impl Record for $record {
             type Id = $id;
-            const SHELF: EntryKind = EntryKind::$shelf;
+            const KIND: EntryKind = EntryKind::$kind;
             const FILE: &'static str = $file;
 
             fn id(&self) -> $id {

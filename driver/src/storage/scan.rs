@@ -110,9 +110,9 @@ impl Contents {
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
             usage: kernel.usage_of(dir)?,
-            volumes: shelf((dir, id), &boot, &mut strangers)?,
-            snapshots: shelf((dir, id), &boot, &mut strangers)?,
-            groups: shelf((dir, id), &boot, &mut strangers)?,
+            volumes: items((dir, id), &boot, &mut strangers)?,
+            snapshots: items((dir, id), &boot, &mut strangers)?,
+            groups: items((dir, id), &boot, &mut strangers)?,
             leftovers: leftovers(dir)?,
             strangers,
         })
@@ -131,61 +131,61 @@ impl Contents {
 
 /// Lists files in the pool's directory that neither the driver nor mkfs puts there.
 pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
-    let shelves = EntryKind::ALL.map(EntryKind::name);
+    let kinds = EntryKind::ALL.map(EntryKind::name);
     let mut names = file::list(dir)?;
     names.retain(|name| {
         let name = name.as_str();
-        !OWN_FILES.contains(&name) && !shelves.contains(&name) && ![INCOMING, TRASH].contains(&name)
+        !OWN_FILES.contains(&name) && !kinds.contains(&name) && ![INCOMING, TRASH].contains(&name)
     });
     Ok(names.into_iter().map(PathBuf::from).collect())
 }
 
 /// Reads the entries of one kind.
-fn shelf<R: Record>(
+fn items<R: Record>(
     pool: (BorrowedFd<'_>, PoolId),
     boot: &str,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Vec<Item<R>>> {
     let (dir, id) = pool;
-    let name = R::SHELF.name();
+    let name = R::KIND.name();
     let mut items = Vec::new();
-    let Some(shelf) = open_if_there(dir, name, DIRECTORY)? else {
+    let Some(entries) = open_if_there(dir, name, DIRECTORY)? else {
         return Ok(items);
     };
     let mut buffer = Vec::new();
-    for entry in file::list(shelf.as_fd())? {
+    for entry in file::list(entries.as_fd())? {
         let record = match load::entry_name::<R>(&entry, id) {
-            EntryName::Here(id) => load::read::<R>(shelf.as_fd(), boot, &entry, id, &mut buffer),
+            EntryName::Here(id) => load::read::<R>(entries.as_fd(), boot, &entry, id, &mut buffer),
             EntryName::OtherPool(other) => Err(Unreadable::OtherPool(other)),
             EntryName::Stranger => {
                 strangers.push(Path::new(name).join(&entry));
                 continue;
             }
         };
-        items.extend(item(&shelf, entry, record, strangers)?);
+        items.extend(item(&entries, entry, record, strangers)?);
     }
     Ok(items)
 }
 
 /// Adds to a record what else is in its entry; `None` if it has been moved or removed meanwhile.
 fn item<R: Record>(
-    shelf: &File,
+    entries: &File,
     name: String,
     record: std::result::Result<R, Unreadable>,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
-    let (image, files) = match open_if_there(shelf.as_fd(), &name, DIRECTORY) {
+    let (image, files) = match open_if_there(entries.as_fd(), &name, DIRECTORY) {
         Ok(Some(dir)) => (image_in(dir.as_fd())?, file::list(dir.as_fd())?),
         Ok(None) => return Ok(None),
         // Not a directory: its record is unreadable, too.
         Err(_) => (None, Vec::new()),
     };
-    if open_if_there(shelf.as_fd(), &name, OFlags::PATH)?.is_none() {
+    if open_if_there(entries.as_fd(), &name, OFlags::PATH)?.is_none() {
         return Ok(None);
     }
     let ours = [IMAGE, R::FILE, boot_state::FILE, MARK];
     let temporary = ours.map(|name| format!(".{name}.new"));
-    let there = Path::new(R::SHELF.name()).join(&name);
+    let there = Path::new(R::KIND.name()).join(&name);
     let others = files
         .into_iter()
         .filter(|file| !ours.contains(&file.as_str()) && !temporary.contains(file));

@@ -393,8 +393,8 @@ impl Pool {
                 images.push((EntryKind::Snapshots, entry, snapshot.id.uuid(), source));
             }
         }
-        let held = images.into_iter().map(|(shelf, entry, id, source)| {
-            let stat = self.layout.stat_image(shelf, &entry)?;
+        let held = images.into_iter().map(|(kind, entry, id, source)| {
+            let stat = self.layout.stat_image(kind, &entry)?;
             Ok(Image {
                 id,
                 source,

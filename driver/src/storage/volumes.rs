@@ -449,7 +449,7 @@ impl Pool {
         let file = Path::new(&id.to_string()).join(boot_state::FILE);
         boot_state::read(
             id,
-            self.layout.shelf(EntryKind::Volumes),
+            self.layout.entries(EntryKind::Volumes),
             &file,
             self.layout.boot(),
         )
@@ -462,12 +462,12 @@ impl Pool {
     }
 
     /// Opens an image; [`Error::ImageMissing`] if it does not exist.
-    pub(super) fn open_image(&self, shelf: EntryKind, entry: &str, write: bool) -> Result<File> {
+    pub(super) fn open_image(&self, kind: EntryKind, entry: &str, write: bool) -> Result<File> {
         self.layout
-            .open_image(shelf, entry, write)
+            .open_image(kind, entry, write)
             .map_err(|e| match e {
                 kernel::Error::NotFound { .. } => Error::ImageMissing {
-                    path: self.layout.path_of(shelf, entry, IMAGE),
+                    path: self.layout.path_of(kind, entry, IMAGE),
                 },
                 e => e.into(),
             })

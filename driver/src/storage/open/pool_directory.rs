@@ -19,7 +19,7 @@ use crate::record::id::pool_of;
 use crate::storage::capacity::{Limits, SpaceRequest};
 use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
-use crate::storage::layout::{self, Layout, open_dir, open_or_create};
+use crate::storage::layout::{self, PoolLayout, open_dir, open_or_create};
 use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{
@@ -214,7 +214,7 @@ pub(super) fn open_ground(
         }
         other => other.map(|()| None)?,
     };
-    let layout = Layout::open(root, &path, entry.id.is_none(), &**kernel)?;
+    let layout = PoolLayout::open(root, &path, entry.id.is_none(), &**kernel)?;
     layout::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         kernel: kernel.clone(),

@@ -268,8 +268,8 @@ fn an_interrupted_first_start_is_completed() {
     }
     // Only an identity: the process died before it made the directories.
     site.close();
-    for shelf in ["volumes", "snapshots", "groups"] {
-        std::fs::remove_dir(site.path(shelf)).unwrap();
+    for kind in ["volumes", "snapshots", "groups"] {
+        std::fs::remove_dir(site.path(kind)).unwrap();
     }
     std::fs::remove_dir_all(&site.options.state_dir).unwrap();
     site.open().named(None).unwrap();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
 use crate::storage::file_names::{EntryKind, IMAGE};
-use crate::storage::layout::{Layout, Left};
+use crate::storage::layout::{Left, PoolLayout};
 use crate::storage::load;
 use crate::storage::noted_problem::Until;
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
@@ -70,10 +70,10 @@ struct InPlace {
     inode: u64,
 }
 
-fn in_place(layout: &Layout) -> Result<Vec<InPlace>> {
+fn in_place(layout: &PoolLayout) -> Result<Vec<InPlace>> {
     let mut all = Vec::new();
     for kind in EntryKind::ALL {
-        let entries = file::list_inodes(layout.shelf(kind))?.into_iter();
+        let entries = file::list_inodes(layout.entries(kind))?.into_iter();
         all.extend(entries.map(|(name, inode)| InPlace { kind, name, inode }));
     }
     Ok(all)
