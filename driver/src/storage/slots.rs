@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::copy_rate::CopyRates;
 use super::freed::Announcements;
 use super::growths::Growths;
-use super::open::pool_registry::Known;
+use super::open::pool_registry::PoolRegistry;
 use super::snapshot_quota::SnapshotQuota;
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};
@@ -115,7 +115,7 @@ impl Pools {
                 "{twice} is configured as two pools"
             )));
         }
-        let known = Known::at(&options.state_dir)?;
+        let registry = PoolRegistry::at(&options.state_dir)?;
         let pools = Arc::new(Pools {
             slots: RwLock::new(
                 specs
@@ -124,7 +124,7 @@ impl Pools {
                         spec: spec.clone(),
                         state: Err(OPENING.to_owned()),
                         // An unreadable registry is reported when the pool is opened.
-                        id: known.entry(&spec.name).ok().and_then(|entry| entry.id),
+                        id: registry.entry(&spec.name).ok().and_then(|entry| entry.id),
                     })
                     .collect(),
             ),
@@ -222,8 +222,8 @@ impl Pools {
         if slot.state.is_ok() {
             return Ok(());
         }
-        let known = Known::at(&self.options.state_dir)?;
-        let entry = match known.entry(&slot.spec.name) {
+        let registry = PoolRegistry::at(&self.options.state_dir)?;
+        let entry = match registry.entry(&slot.spec.name) {
             Ok(entry) => entry,
             // The driver starts all the same: pods must be able to leave.
             Err(e) => {
@@ -231,7 +231,7 @@ impl Pools {
                 return Ok(());
             }
         };
-        let opened = self.open_one(i, &slot.spec, &known, &entry);
+        let opened = self.open_one(i, &slot.spec, &registry, &entry);
         let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
         let configured_wrong = match &opened {
             Err(Error::OtherNode { .. }) => true,

@@ -40,7 +40,7 @@ struct Identity {
 }
 
 /// A directory that holds a pool, or in which a pool can be made.
-pub(super) struct Ground {
+pub(super) struct PoolDirectory {
     pub(super) kind: PoolKind,
     /// The UUID of its filesystem, if the driver mounts it.
     pub(super) fs_uuid: Option<String>,
@@ -54,9 +54,13 @@ pub(super) struct Ground {
     pub(super) notes: Vec<String>,
 }
 
-impl Ground {
-    pub(super) fn new(kind: PoolKind, path: PathBuf, fs_uuid: Option<String>) -> Result<Ground> {
-        Ok(Ground {
+impl PoolDirectory {
+    pub(super) fn new(
+        kind: PoolKind,
+        path: PathBuf,
+        fs_uuid: Option<String>,
+    ) -> Result<PoolDirectory> {
+        Ok(PoolDirectory {
             kind,
             fs_uuid,
             root: open_dir(&path)?,
@@ -130,7 +134,7 @@ pub(super) enum Verdict {
     Foreign,
 }
 
-pub(super) fn judge(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -> Verdict {
+pub(super) fn verdict(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -> Verdict {
     match (known, found) {
         (Some(known), Some(found)) if known != found => Verdict::Other(found),
         (_, Some(found)) => Verdict::Open(found),
@@ -141,14 +145,14 @@ pub(super) fn judge(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -
 }
 
 /// Locks the pool, determines its identity, and opens its directories.
-pub(super) fn open_ground(
+pub(super) fn open_pool(
     spec: &PoolSpec,
-    ground: Ground,
+    directory: PoolDirectory,
     entry: &Entry,
     options: &PoolOptions,
     kernel: &Arc<dyn Kernel>,
 ) -> Result<Pool> {
-    let Ground {
+    let PoolDirectory {
         kind,
         fs_uuid: _,
         path,
@@ -156,10 +160,10 @@ pub(super) fn open_ground(
         mut locks,
         places,
         notes,
-    } = ground;
+    } = directory;
     let shown = path.display();
     let found = identity(root.as_fd(), entry.id)?;
-    let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
+    let id = match verdict(entry.id, found, is_blank(root.as_fd())?) {
         Verdict::Open(id) => {
             locks.push(take_lock(spec, &path, root.as_fd())?);
             id

@@ -56,16 +56,16 @@ struct Content {
 
 /// The registry file, `pools.json`.
 #[derive(Debug)]
-pub(in crate::storage) struct Known {
+pub(in crate::storage) struct PoolRegistry {
     dir: File,
 }
 
-impl Known {
+impl PoolRegistry {
     /// Opens the state directory, and creates it if it does not exist.
-    pub(in crate::storage) fn at(state_dir: &Path) -> Result<Known> {
+    pub(in crate::storage) fn at(state_dir: &Path) -> Result<PoolRegistry> {
         std::fs::create_dir_all(state_dir).map_err(|e| kernel::Error::io("mkdir", state_dir, e))?;
         let dir = open_dir(state_dir)?;
-        Ok(Known { dir })
+        Ok(PoolRegistry { dir })
     }
 
     /// The entry of a pool; an unknown pool has the default entry.
@@ -114,15 +114,15 @@ mod tests {
     #[test]
     fn remembers() {
         let dir = tempfile::tempdir().unwrap();
-        let known = Known::at(&dir.path().join("state")).unwrap();
-        assert_eq!(known.entry("a").unwrap(), Entry::default());
+        let registry = PoolRegistry::at(&dir.path().join("state")).unwrap();
+        assert_eq!(registry.entry("a").unwrap(), Entry::default());
         let id = PoolId::generate();
-        known
+        registry
             .remember("a", |e| e.fs_uuid = Some("x".into()))
             .unwrap();
-        known.remember("b", |_| {}).unwrap();
-        known.remember("a", |e| e.id = Some(id)).unwrap();
-        let again = Known::at(&dir.path().join("state")).unwrap();
+        registry.remember("b", |_| {}).unwrap();
+        registry.remember("a", |e| e.id = Some(id)).unwrap();
+        let again = PoolRegistry::at(&dir.path().join("state")).unwrap();
         let entry = again.entry("a").unwrap();
         assert_eq!((entry.id, entry.fs_uuid.as_deref()), (Some(id), Some("x")));
         assert_eq!(again.entry("b").unwrap(), Entry::default());
@@ -134,9 +134,9 @@ mod tests {
         let file = dir.path().join(FILE);
         for content in ["{", "{}", r#"{"schema": 2, "pools": {}}"#] {
             std::fs::write(&file, content).unwrap();
-            let known = Known::at(dir.path()).unwrap();
-            assert!(known.entry("a").is_err());
-            assert!(known.remember("a", |e| e.path = "/x".into()).is_err());
+            let registry = PoolRegistry::at(dir.path()).unwrap();
+            assert!(registry.entry("a").is_err());
+            assert!(registry.remember("a", |e| e.path = "/x".into()).is_err());
             assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
         }
     }

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use rstest::rstest;
 
-use super::pool_directory::{Verdict, has_no_locks, judge};
+use super::pool_directory::{Verdict, has_no_locks, verdict};
 use super::*;
 use crate::kernel::Kernel;
 use crate::storage::{Error, PoolId, VolumeHandle};
@@ -22,7 +22,7 @@ fn verdicts() {
     ];
     for (known, found, empty, want) in table {
         assert_eq!(
-            judge(known, found, empty),
+            verdict(known, found, empty),
             want,
             "{known:?} {found:?} {empty}"
         );
