@@ -155,12 +155,14 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen| {
-            let minors = seen.own().chain(seen.over()).map(|l| l.minor);
-            let recorded = seen.identity.recorded.iter().copied();
+        VolumeState::confirmed(kernel, identity, |state| {
+            let minors = state.own().chain(state.over()).map(|l| l.minor);
+            let recorded = state.identity.recorded.iter().copied();
             let minors: BTreeSet<u32> = minors.chain(recorded).collect();
-            let loops = minors.iter().filter_map(|minor| seen.kernel.device(*minor));
-            seen.is_confirmed(kernel, &seen.kernel.loops.old(loops), paths)
+            let loops = minors
+                .iter()
+                .filter_map(|minor| state.kernel.device(*minor));
+            state.is_confirmed(kernel, &state.kernel.loops.old(loops), paths)
         })
     }
 
@@ -171,8 +173,8 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen| {
-            seen.is_confirmed(kernel, &[], paths)
+        VolumeState::confirmed(kernel, identity, |state| {
+            state.is_confirmed(kernel, &[], paths)
         })
     }
 
@@ -187,9 +189,9 @@ impl VolumeState {
             minors: &identity.recorded,
         };
         for _ in 0..kernel::LOOKS {
-            let seen = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
-            if is_confirmed(&seen) {
-                return Ok(seen);
+            let state = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
+            if is_confirmed(&state) {
+                return Ok(state);
             }
         }
         Ok(VolumeState::of(

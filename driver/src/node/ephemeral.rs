@@ -179,8 +179,8 @@ impl Node {
     /// Checks that a volume at the target is as writable as requested.
     fn same_readonly(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
         let asked = requested.read_only || mounts_read_only(requested.capability.access.flags());
-        let view = self.look(&self.owner(record), &[&requested.path])?;
-        match view.mount_at(&requested.path) {
+        let state = self.state(&self.identity(record), &[&requested.path])?;
+        match state.mount_at(&requested.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
             )),
@@ -224,7 +224,7 @@ impl Node {
             // An earlier call deleted it and was interrupted afterwards, or its record is damaged
             // and does not name it any more.
             Err(storage::Error::NoVolume(_)) => match self.unreadable_at(target)? {
-                Some(owner) => drop(self.clear(&owner, target)?),
+                Some(identity) => drop(self.clear(&identity, target)?),
                 None => self.nothing_at(target)?,
             },
             Err(missing @ storage::Error::Unavailable { .. }) => {

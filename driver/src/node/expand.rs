@@ -5,7 +5,7 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
-use super::volume_lookup::AtPath;
+use super::volume_lookup::MountedAt;
 use super::{Error, Node, Result, grow, loop_device};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
@@ -14,8 +14,8 @@ use crate::kernel::{FsType, file_id, loop_path};
 use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
-fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
-    if (asked == &Access::Block) == matches!(at, AtPath::Device { .. }) {
+fn matches_path(asked: &Access, at: MountedAt) -> std::result::Result<(), Invalid> {
+    if (asked == &Access::Block) == matches!(at, MountedAt::Device { .. }) {
         Ok(())
     } else {
         Err(invalid(
@@ -45,8 +45,8 @@ impl Node {
             matches_path(&asked.access, at)?;
         }
         let fs = match at {
-            AtPath::Filesystem(fs) => Some(fs),
-            AtPath::Device { .. } => None,
+            MountedAt::Filesystem(fs) => Some(fs),
+            MountedAt::Device { .. } => None,
         };
         let size = expansion::expand(range, &record, fs, self.config.max_volume_bytes)
             .map_err(Error::OutOfRange)?;
@@ -70,9 +70,9 @@ impl Node {
 
     /// Checks that a mounted filesystem can grow to this size, before anything changes.
     fn check_growth(&self, record: &VolumeRecord, fs: FsType, bytes: u64) -> Result<()> {
-        let (_, owner) = self.image(record)?;
-        let view = self.look(&owner, &[])?;
-        let Some(own) = view.own().next() else {
+        let (_, identity) = self.image(record)?;
+        let state = self.state(&identity, &[])?;
+        let Some(own) = state.own().next() else {
             return Ok(());
         };
         match grow::obstacle(self.pools.kernel(), &loop_path(own.minor), fs, bytes)? {
@@ -81,24 +81,24 @@ impl Node {
         }
     }
 
-    fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {
+    fn grow(&self, record: &VolumeRecord, path: &Path, at: MountedAt) -> Result<()> {
         let kernel = self.pools.kernel();
-        let (image, owner) = self.image(record)?;
-        self.thaw(record, &owner)?;
-        let view = self.look(&owner, &[path])?;
+        let (image, identity) = self.image(record)?;
+        self.thaw(record, &identity)?;
+        let state = self.state(&identity, &[path])?;
         let mut devices = Vec::new();
-        for own in view.own() {
+        for own in state.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
             loop_device::follow_size(kernel, &device, &image)?;
             devices.push(device);
         }
-        for over in view.read_only() {
+        for over in state.read_only() {
             kernel.loop_grow(&kernel.loop_reopen(over)?)?;
         }
-        let AtPath::Filesystem(fs) = at else {
+        let MountedAt::Filesystem(fs) = at else {
             return Ok(());
         };
-        let entry = view.whole_mount(path).ok_or_else(|| {
+        let entry = state.whole_mount(path).ok_or_else(|| {
             Error::FailedPrecondition(format!(
                 "the filesystem at {} is read-only and can't grow",
                 path.display()
@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn the_capability_is_that_of_the_path() {
-        let device = AtPath::Device { bytes: 0 };
+        let device = MountedAt::Device { bytes: 0 };
         let table = [
             (&Access::Block, device, true),
-            (&Access::Block, AtPath::Filesystem(FsType::Xfs), false),
-            (&ext4(), AtPath::Filesystem(FsType::Ext4), true),
+            (&Access::Block, MountedAt::Filesystem(FsType::Xfs), false),
+            (&ext4(), MountedAt::Filesystem(FsType::Ext4), true),
             (&ext4(), device, false),
         ];
         for (asked, at, fits) in table {

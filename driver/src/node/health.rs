@@ -44,7 +44,7 @@ impl Node {
                 .chain(&staging)
                 .map(PathBuf::as_path)
                 .collect();
-            let state = self.look(&self.owner(&record), &paths)?;
+            let state = self.state(&self.identity(&record), &paths)?;
             let at_target = target.and_then(|path| target_problem(&state, &path));
             let at_staging = staging.and_then(|path| staging_problem(&state, &record, &path));
             conditions.extend(at_target.and_then(|problem| health::condition(&problem)));

@@ -149,13 +149,16 @@ impl Node {
 
     /// Stages a volume, or finishes an interrupted staging.
     pub(super) fn stage_at(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
-        let (image, owner) = self.image(record)?;
+        let (image, identity) = self.image(record)?;
         self.pools
             .unmount_scratch(record.id, kernel::file_id(&image)?)?;
-        let view = self.look(&owner, &[&requested.path])?;
+        let state = self.state(&identity, &[&requested.path])?;
         let seen = Seen {
-            attached: view.own().next().is_some(),
-            mounted_at: view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
+            attached: state.own().next().is_some(),
+            mounted_at: state
+                .mounts()
+                .map(|e| e.mount_point.to_path_buf())
+                .collect(),
         };
         let action = decide(record.stage.as_deref(), &seen, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
@@ -166,7 +169,7 @@ impl Node {
                 refuse_interrupted_growth(record)?;
             } else {
                 // Checked before the record changes: an unusable path has no effect.
-                if let Found::Foreign(what) = view.at(&requested.path) {
+                if let Found::Foreign(what) = state.at(&requested.path) {
                     return Err(foreign(&requested.path, &what));
                 }
                 target_path::directory(&requested.path)?;
@@ -177,14 +180,14 @@ impl Node {
         let blank = !seen.attached && !file::has_data(&image)?;
         let intended = self.intend(record, requested, action, blank)?;
         let done = match requested.capability.access {
-            Access::Block => self.stage_block(&intended, &image, &view),
+            Access::Block => self.stage_block(&intended, &image, &state),
             Access::Mount { fs, .. } => {
                 let mounting = Mounting {
                     node: self,
                     record: &intended,
                     image: &image,
-                    owner: &owner,
-                    view: &view,
+                    identity: &identity,
+                    state: &state,
                     requested,
                     fs,
                     blank,
@@ -197,7 +200,7 @@ impl Node {
         };
         done.map_err(|error| {
             if action == StageAction::Begin {
-                self.undo(record, &owner, requested);
+                self.undo(record, &identity, requested);
             }
             self.explain_full(record, error)
         })
@@ -245,10 +248,10 @@ impl Node {
 
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
     /// device with the same minor.
-    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &VolumeState) -> Result<()> {
+    fn stage_block(&self, record: &VolumeRecord, image: &File, state: &VolumeState) -> Result<()> {
         let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
-        let bound = recorded.filter(|minor| view.kernel().is_bound(*minor));
+        let bound = recorded.filter(|minor| state.kernel().is_bound(*minor));
         let attached = loop_device::attach(kernel, record, image, Purpose::Block, bound);
         if let (Err(Error::Kernel(kernel::Error::Busy { .. })), Some(minor)) = (&attached, bound) {
             return Err(Error::FailedPrecondition(format!(
@@ -282,10 +285,10 @@ impl Node {
     /// Undoes a failed staging. Removes the intent too if nothing is left; the next call starts
     /// from the kernel's state. An earlier record of a block volume stays: it identifies the
     /// targets that are bound to a lost device.
-    fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, requested: &Requested) {
+    fn undo(&self, record: &VolumeRecord, identity: &VolumeIdentity, requested: &Requested) {
         let before = record.stage.clone();
         let before = before.filter(|stage| stage.capability.access == Access::Block);
-        let undone = self.release(owner, &requested.path).and_then(|left| {
+        let undone = self.release(identity, &requested.path).and_then(|left| {
             loop_device::still_held(&left)?;
             Ok(self
                 .pools

@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::volume_lookup::AtPath;
+use super::volume_lookup::MountedAt;
 use super::{Node, Result};
 use crate::csi::{int64, validate};
 use crate::kernel::FsUsage;
@@ -18,8 +18,8 @@ impl Node {
         validate::required("volume_path", &req.volume_path)?;
         let record = self.volume(id)?;
         let usage = match self.volume_path(&record, &req.volume_path)? {
-            (path, AtPath::Filesystem(_)) => filesystem(&self.pools.kernel().usage(&path)?),
-            (_, AtPath::Device { bytes: size }) => vec![bytes(size)],
+            (path, MountedAt::Filesystem(_)) => filesystem(&self.pools.kernel().usage(&path)?),
+            (_, MountedAt::Device { bytes: size }) => vec![bytes(size)],
         };
         Ok(csi::NodeGetVolumeStatsResponse { usage })
     }

@@ -162,20 +162,23 @@ impl Pools {
             return Ok(());
         }
         // A mount that is not known yet would lose its image, so this reads everything.
-        let view = KernelState::read(&*self.kernel)?;
-        let seen = VolumeState::of(&view, VolumeIdentity::without_record(id, image, stage));
-        let attached: Vec<&LoopInfo> = seen.own().collect();
+        let kernel_state = KernelState::read(&*self.kernel)?;
+        let state = VolumeState::of(
+            &kernel_state,
+            VolumeIdentity::without_record(id, image, stage),
+        );
+        let attached: Vec<&LoopInfo> = state.own().collect();
         let in_use = |by: String| Error::Attached {
             volume: VolumeHandle::Id(id),
             by,
         };
         for device in &attached {
-            let mut users = view.users(device.minor);
+            let mut users = kernel_state.users(device.minor);
             if let Some(stage) = stage {
                 users.push(format!("staged at {}", stage.path.display()));
             }
             if users.is_empty() {
-                kernel::refuse_unknown_mount(&*self.kernel, &view.mounts, device.minor)?;
+                kernel::refuse_unknown_mount(&*self.kernel, &kernel_state.mounts, device.minor)?;
             } else {
                 let freed = Freed::Volume(id.to_string());
                 self.announce_at_detach(device, freed);
