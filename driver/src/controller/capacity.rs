@@ -11,9 +11,10 @@ use crate::storage::{self, Capacity};
 impl Controller {
     pub fn get_capacity(&self, req: csi::GetCapacityRequest) -> Result<csi::GetCapacityResponse> {
         let rules = &self.config.capabilities;
-        let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let requested =
+            CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
-        let fs = match wanted.fs() {
+        let fs = match requested.fs() {
             Some(fs) => Some(fs),
             None if req.volume_capabilities.is_empty() => parameters::filesystem(&req.parameters)?,
             None => None,

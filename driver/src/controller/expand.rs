@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 
 use super::{Controller, Error, Result};
-use crate::csi::capability::{Asked, own_fs};
+use crate::csi::capability::{RequestedCapability, own_fs};
 use crate::csi::validate::{self, Range, invalid};
 use crate::csi::{expansion, int64};
 use crate::kernel::FsType;
@@ -24,8 +24,9 @@ impl Controller {
         let record = self.volume("volume_id", &req.volume_id)?;
         if let Some(value) = &req.volume_capability {
             const FIELD: &str = "volume_capability";
-            let asked = Asked::read(FIELD, Some(value), &self.config.capabilities)?;
-            asked.of(&record).map_err(|why| invalid(FIELD, why))?;
+            let requested =
+                RequestedCapability::read(FIELD, Some(value), &self.config.capabilities)?;
+            requested.of(&record).map_err(|why| invalid(FIELD, why))?;
         }
         let largest = self.pools.options().max_volume_bytes;
         let size = expansion::expand(range, &record, None, largest).map_err(Error::OutOfRange)?;

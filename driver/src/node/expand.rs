@@ -14,13 +14,16 @@ use crate::kernel::{FsType, file_id, loop_path};
 use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
-fn matches_path(asked: &Access, at: MountedAt) -> std::result::Result<(), Invalid> {
-    if (asked == &Access::Block) == matches!(at, MountedAt::Device { .. }) {
+fn matches_path(requested: &Access, at: MountedAt) -> std::result::Result<(), Invalid> {
+    if (requested == &Access::Block) == matches!(at, MountedAt::Device { .. }) {
         Ok(())
     } else {
         Err(invalid(
             "volume_capability",
-            format!("is {}, which the volume is not at this path", word(asked)),
+            format!(
+                "is {}, which the volume is not at this path",
+                word(requested)
+            ),
         ))
     }
 }
@@ -40,9 +43,9 @@ impl Node {
         let mut record = self.volume(id)?;
         let (path, at) = self.volume_path(&record, &req.volume_path)?;
         if let Some(value) = &req.volume_capability {
-            let asked = of_volume(self.asked(Some(value))?, &record);
-            let asked = asked.map_err(|e| invalid("volume_capability", e.to_string()))?;
-            matches_path(&asked.access, at)?;
+            let requested = of_volume(self.requested_capability(Some(value))?, &record);
+            let requested = requested.map_err(|e| invalid("volume_capability", e.to_string()))?;
+            matches_path(&requested.access, at)?;
         }
         let fs = match at {
             MountedAt::Filesystem(fs) => Some(fs),
@@ -126,8 +129,12 @@ mod tests {
             (&ext4(), MountedAt::Filesystem(FsType::Ext4), true),
             (&ext4(), device, false),
         ];
-        for (asked, at, fits) in table {
-            assert_eq!(matches_path(asked, at).is_ok(), fits, "{asked:?} {at:?}");
+        for (requested, at, fits) in table {
+            assert_eq!(
+                matches_path(requested, at).is_ok(),
+                fits,
+                "{requested:?} {at:?}"
+            );
         }
     }
 }

@@ -85,10 +85,10 @@ impl Node {
     ) -> Result<csi::NodePublishVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = validate::path("target_path", &req.target_path)?;
-        let asked = self.asked(req.volume_capability.as_ref())?;
+        let requested = self.requested_capability(req.volume_capability.as_ref())?;
         let target = target_path::place(&target)?;
         if is_inline(id, &req.volume_context)? {
-            self.publish_inline(&req, target, asked)?;
+            self.publish_inline(&req, target, requested)?;
             return Ok(csi::NodePublishVolumeResponse {});
         }
         if req.staging_target_path.is_empty() {
@@ -98,7 +98,7 @@ impl Node {
         }
         let staged_at = validate::path("staging_target_path", &req.staging_target_path)?;
         let record = self.volume(id)?;
-        let capability = match capability::of_volume(asked, &record) {
+        let capability = match capability::of_volume(requested, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
             capability => capability?,
         };

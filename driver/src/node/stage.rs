@@ -16,7 +16,7 @@ use super::loop_device::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
 use super::{Error, Node, Requested, Result, target_path};
-use crate::csi::capability::{Asked, compatible};
+use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
@@ -86,8 +86,8 @@ fn elsewhere(path: &Path) -> Error {
 }
 
 /// Logs that the PV of a volume in use has other mount options since. The options may be secret.
-pub(super) fn note_new_flags(record: &VolumeRecord, staged: &Capability, asked: &Capability) {
-    if staged.access.flags() != asked.access.flags() {
+pub(super) fn note_new_flags(record: &VolumeRecord, staged: &Capability, requested: &Capability) {
+    if staged.access.flags() != requested.access.flags() {
         tracing::warn!(
             volume = %record.id,
             "the volume is mounted with other options than its PersistentVolume has now; all of \
@@ -116,7 +116,7 @@ impl Node {
     ) -> Result<csi::NodeStageVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
-        let asked = self.asked(req.volume_capability.as_ref())?;
+        let requested = self.requested_capability(req.volume_capability.as_ref())?;
         let record = self.volume(id)?;
         let path = target_path::place(&path)?;
         let capability = if record
@@ -124,9 +124,9 @@ impl Node {
             .as_deref()
             .is_some_and(|stage| stage.path == path)
         {
-            of_volume(asked, &record).map_err(already)?
+            of_volume(requested, &record).map_err(already)?
         } else {
-            of_volume(asked, &record)?
+            of_volume(requested, &record)?
         };
         self.check_lifecycle(&record)?;
         let requested = Requested {
@@ -139,8 +139,11 @@ impl Node {
     }
 
     /// Reads the capability of a request.
-    pub(super) fn asked(&self, value: Option<&csi::VolumeCapability>) -> Result<Asked> {
-        Ok(Asked::read(
+    pub(super) fn requested_capability(
+        &self,
+        value: Option<&csi::VolumeCapability>,
+    ) -> Result<RequestedCapability> {
+        Ok(RequestedCapability::read(
             "volume_capability",
             value,
             &self.config.capabilities,

@@ -22,7 +22,7 @@ pub(super) enum SourceRef {
 pub(super) struct CreateRequest {
     pub(super) name: String,
     pub(super) range: Range,
-    pub(super) wanted: CapabilitySet,
+    pub(super) capabilities: CapabilitySet,
     pub(super) class: Class,
     /// Mutable parameters; class parameters fill the absent ones.
     pub(super) changes: Changes,
@@ -40,12 +40,13 @@ impl CreateRequest {
             return Err(invalid("volume_capabilities", "is required").into());
         }
         let rules = &config.capabilities;
-        let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let capabilities =
+            CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
         Ok(CreateRequest {
             name,
             range: validate::range("capacity_range", req.capacity_range.as_ref())?,
-            wanted,
+            capabilities,
             changes: mutable(&req.mutable_parameters, config)?.or(class.changes),
             class,
             parameters: req.parameters.clone(),
@@ -68,8 +69,8 @@ impl CreateRequest {
             let now = existing.capacity_bytes;
             return Err(format!("has {now} bytes, which capacity_range forbids"));
         }
-        let wanted = self.wanted.clone().on_volume_with(own_fs(existing));
-        if !wanted.are(&existing.capabilities) {
+        let requested = self.capabilities.clone().on_volume_with(own_fs(existing));
+        if !requested.are(&existing.capabilities) {
             return differs("volume_capabilities");
         }
         if !parameters::same(&self.parameters, &existing.parameters) {

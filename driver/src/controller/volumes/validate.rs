@@ -63,14 +63,15 @@ fn differs(
     config: &Config,
 ) -> Option<String> {
     let rules = &config.capabilities;
-    let wanted = match CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules) {
-        Ok(wanted) => wanted.on_volume_with(own_fs(record)),
-        Err(e) => return Some(e.to_string()),
-    };
-    if let Err(e) = wanted.check_mount_options("volume_capabilities") {
+    let requested =
+        match CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules) {
+            Ok(requested) => requested.on_volume_with(own_fs(record)),
+            Err(e) => return Some(e.to_string()),
+        };
+    if let Err(e) = requested.check_mount_options("volume_capabilities") {
         return Some(e.to_string());
     }
-    if let Some(why) = wanted
+    if let Some(why) = requested
         .into_all()
         .iter()
         .find_map(|c| unsupported(record, c))

@@ -24,7 +24,7 @@ fn existing() -> VolumeRecord {
     VolumeRecord {
         name: request.name.into(),
         capacity_bytes: 8 << 20,
-        capabilities: request.wanted.into_all().into(),
+        capabilities: request.capabilities.into_all().into(),
         parameters: request.parameters.into(),
         mutable_parameters: request.mutable_parameters.into(),
         settings: Settings {
@@ -109,7 +109,7 @@ fn sources_are_compared_by_id() {
         Some(Source::Volume(volume)),
         Some(Source::Snapshot(snapshot)),
     );
-    for (asked, recorded, expected) in [
+    for (requested, recorded, expected) in [
         (None, None, true),
         (from_volume(volume), of_v, true),
         (from_volume(other), of_v, false),
@@ -119,9 +119,9 @@ fn sources_are_compared_by_id() {
         (from_volume(inline), of_v, true),
         (from(of_snapshot(snapshot)), of_s, true),
     ] {
-        let named = source(asked.as_ref()).unwrap();
+        let named = source(requested.as_ref()).unwrap();
         let got = same_source(named.as_ref(), recorded.as_ref());
-        assert_eq!(got, expected, "{asked:?} {recorded:?}");
+        assert_eq!(got, expected, "{requested:?} {recorded:?}");
     }
 }
 
