@@ -10,10 +10,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::node_fitness::{Unfit, lacks_driver};
 use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
+use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};
 use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};

@@ -6,9 +6,9 @@ use std::fmt;
 
 use tokio::time::Instant;
 
-use super::node_fitness::Unfit;
 use super::reservations::{Reservations, Sum};
 use super::room::Room;
+use super::unfit::Unfit;
 use crate::api::quantity;
 
 /// Maximum number of unfit nodes in a message.
