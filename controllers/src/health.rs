@@ -158,7 +158,7 @@ impl Watcher {
         };
         let changes = self
             .conditions
-            .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
+            .volumes(|known| decide::volume_changes(known, &volumes, &found, Instant::now()));
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
@@ -234,7 +234,7 @@ impl Watcher {
         };
         let change = self
             .conditions
-            .storage(|known| decide::judge_one(known, &found, Instant::now()));
+            .storage(|known| decide::condition_change(known, &found, Instant::now()));
         let Some(change) = change else { return };
         match &change {
             Change::Abnormal(what) => tracing::warn!(what, "the storage has a problem"),
