@@ -1,8 +1,8 @@
 //! The health of volumes and pools, as CSI reports it.
 //!
-//! [`View`] gathers facts, [`diagnose`](crate::diagnose) finds the problems in them, and this module
-//! maps each [`Problem`] to a [`Condition`]. Each condition has its own status and reason, as the specification requires
-//! ("ControllerListVolumeHealth", "NodeGetStorageHealth").
+//! [`View`] gathers facts, [`diagnose`](crate::diagnose) finds the problems in them, and this
+//! module maps each [`Problem`] to a [`Condition`]. Each condition has its own status and reason,
+//! as the specification requires ("ControllerListVolumeHealth", "NodeGetStorageHealth").
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,8 +7,8 @@
 //!
 //! Stop: first remove the registration, give up the leases and end the controllers. On SIGTERM or
 //! SIGINT, then remove the socket and finish calls under way within [`GRACE`]. The next start takes
-//! care of unfinished work, since disk and kernel show how far it got. Mounts and loop devices outlive
-//! the process either way.
+//! care of unfinished work, since disk and kernel show how far it got. Mounts and loop devices
+//! outlive the process either way.
 
 use std::io;
 use std::sync::{Arc, Weak};

@@ -1,8 +1,8 @@
 //! Decides the size of a volume after an expansion, and whether its filesystem grows to that. Pure;
 //! every error is OUT_OF_RANGE.
 //!
-//! ControllerExpandVolume and NodeExpandVolume decide by the same rules, and either may be the first
-//! call for a size.
+//! ControllerExpandVolume and NodeExpandVolume decide by the same rules, and either may be the
+//! first call for a size.
 
 use crate::csi::capability::own_fs;
 use crate::csi::capacity_range::{self, Bounds, requested, shown, too_large, unsatisfiable};
@@ -10,9 +10,9 @@ use crate::csi::validate::Range;
 use crate::kernel::{Ext4Growth, FsType};
 use crate::storage::{VolumeRecord, VolumeSize};
 
-/// The size and the request of a volume after its expansion. Both stay if the volume is large enough.
-/// `mounted` is the filesystem that the request's path shows; without one, the record says which
-/// filesystem may have to grow.
+/// The size and the request of a volume after its expansion. Both stay if the volume is large
+/// enough. `mounted` is the filesystem that the request's path shows; without one, the record says
+/// which filesystem may have to grow.
 pub(crate) fn expand(
     range: Range,
     record: &VolumeRecord,
@@ -73,8 +73,8 @@ pub(crate) enum GrowthTime {
     Any,
 }
 
-/// Why a filesystem does not grow to this size; `None` if it does. `ext4` says how an ext4 would grow:
-/// XFS and btrfs always can.
+/// Why a filesystem does not grow to this size; `None` if it does. `ext4` says how an ext4 would
+/// grow: XFS and btrfs always can.
 pub(crate) fn obstacle(
     fs: FsType,
     bytes: u64,

@@ -53,8 +53,8 @@ impl PoolFacts {
     }
 }
 
-/// What the conditions of volumes follow from: the pools, and for many volumes the loop devices and mounts, read at
-/// one time.
+/// What the conditions of volumes follow from: the pools, and for many volumes the loop devices and
+/// mounts, read at one time.
 #[derive(Debug)]
 pub struct View {
     pools: BTreeMap<PoolId, PoolFacts>,

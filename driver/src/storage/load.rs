@@ -68,8 +68,8 @@ pub(super) fn entry_name<R: Record>(entry: &str, pool: PoolId) -> EntryName<R::I
     }
 }
 
-/// Reads the record of an entry beneath `entries`, with the state of the running kernel. The driver,
-/// recovery, `fsck` and `status` read every record so, and get one answer.
+/// Reads the record of an entry beneath `entries`, with the state of the running kernel. The
+/// driver, recovery, `fsck` and `status` read every record so, and get one answer.
 pub(super) fn read<R: Record>(
     entries: BorrowedFd<'_>,
     boot: &str,

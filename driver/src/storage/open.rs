@@ -1,7 +1,7 @@
 //! Opening of pools: checks the path's content, its owner, and whether another process has it open.
 //!
-//! A pool that is not mounted yet looks like an empty directory. So the [`pool_registry`] outside the
-//! pools records each pool. A registered pool that is not found is *missing*, never new.
+//! A pool that is not mounted yet looks like an empty directory. So the [`pool_registry`] outside
+//! the pools records each pool. A registered pool that is not found is *missing*, never new.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

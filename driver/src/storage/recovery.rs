@@ -184,9 +184,9 @@ struct Found {
     image: Image,
 }
 
-/// Checks all images, and notes a missing or short one. An image longer than its record comes from an
-/// interrupted expansion: the record adopts its length, because the filesystem in it may have grown
-/// already.
+/// Checks all images, and notes a missing or short one. An image longer than its record comes from
+/// an interrupted expansion: the record adopts its length, because the filesystem in it may have
+/// grown already.
 fn look_at_images(pool: &Pool) -> Vec<Found> {
     let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());

@@ -151,8 +151,8 @@ impl Pools {
             thread
                 .spawn(move || {
                     let opened = pools.open_slot(i, true);
-                    // Dropped first: the receiver of the result may need to be the last owner of the
-                    // pools.
+                    // Dropped first: the receiver of the result may need to be the last owner of
+                    // the pools.
                     drop(pools);
                     // After the limit there is no receiver.
                     let _ = ended.send(opened);

@@ -28,8 +28,8 @@ pub(crate) enum ImageState {
     Unreadable(String),
 }
 
-/// Compares an image with the recorded size of its volume or snapshot. A partial last block does not
-/// count: no loop device shows it.
+/// Compares an image with the recorded size of its volume or snapshot. A partial last block does
+/// not count: no loop device shows it.
 pub(crate) fn image_problem(image: &ImageState, recorded: u64) -> Option<Problem> {
     let bytes = match image {
         ImageState::Present { bytes, .. } => *bytes,

@@ -58,7 +58,8 @@ fn subjects(pools: &Pools) -> Vec<About> {
         .collect()
 }
 
-/// Maintains the pools, as the driver does every few seconds, and counts the remaining noted problems.
+/// Maintains the pools, as the driver does every few seconds, and counts the remaining noted
+/// problems.
 fn found_later(site: &Site) -> usize {
     site.tend();
     site.pools().noted_problems().len()

@@ -39,8 +39,8 @@ impl<'a> Subject<'a> {
     }
 
     /// Reports a problem of this object. `None` if that is not for `fsck`, or if
-    /// [`devices`](super::devices) reports it: that module checks every loop device, including those
-    /// of volumes without a readable record.
+    /// [`devices`](super::devices) reports it: that module checks every loop device, including
+    /// those of volumes without a readable record.
     pub(crate) fn report(&self, found: &Problem) -> Option<ReportedProblem> {
         Some(match found {
             Problem::ImageMissing { .. }
