@@ -10,12 +10,11 @@
 //! again, and does not report the end of a condition that ended meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use hostloop_proto::csi;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 

@@ -118,7 +118,7 @@ impl Problem {
                 "put the group's record back, or delete the snapshot if it is not needed"
             }
             Problem::GroupIncomplete(_) => "delete the group: it can't be restored whole",
-            Problem::PoolLost(lost) => &lost.to_do,
+            Problem::PoolLost(lost) => lost.to_do.as_str(),
             Problem::PoolReadOnly(_) => READ_ONLY_TO_DO,
             _ => return None,
         })

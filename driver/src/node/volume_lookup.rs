@@ -8,7 +8,7 @@ use super::{Error, Node, Result, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FsType, file_id};
-use crate::storage::{self, Access, Stage, VolumeHandle, VolumeRecord, freeze};
+use crate::storage::{self, Access, VolumeHandle, VolumeRecord, freeze};
 
 /// What the driver knows of a volume that a call undoes.
 pub(super) enum FoundVolume {
