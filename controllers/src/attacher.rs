@@ -321,10 +321,11 @@ impl Attacher {
             }
         };
         if named {
-            return match self.of_volume.get(name).is_empty() {
+            return if self.of_volume.get(name).is_empty() {
                 // The watch will not report the end of an attachment without a label.
-                true => Outcome::Failed,
-                false => Outcome::Done,
+                Outcome::Failed
+            } else {
+                Outcome::Done
             };
         }
         let finalizer = &self.rules.finalizer;

@@ -215,10 +215,14 @@ pub(crate) fn of_all(context: &Context) -> Option<Store<CSIStorageCapacity>> {
 fn watch(context: &Context, namespace: &str, labels: &str) -> Store<CSIStorageCapacity> {
     let objects = Store::new();
     let (client, namespace) = (context.kube.client().clone(), namespace.to_owned());
-    let api = move |client| Api::namespaced(client, &namespace);
     let config = store::config().labels(labels);
     let stop = context.stop.clone();
-    tokio::spawn(objects.clone().run(client, api, config, stop));
+    tokio::spawn(objects.clone().run(
+        client,
+        move |client| Api::namespaced(client, &namespace),
+        config,
+        stop,
+    ));
     objects
 }
 

@@ -10,12 +10,11 @@
 //! again, and does not report the end of a condition that ended meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use hostloop_proto::csi;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 
@@ -164,9 +163,8 @@ impl Watcher {
 
     async fn volumes_once(&self) {
         let volumes = served(&self.context);
-        let found = match self.lists {
-            false => self.get(&volumes).await,
-            true => match self.list(&volumes).await {
+        let found = if self.lists {
+            match self.list(&volumes).await {
                 Ok(found) => found,
                 // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
                 // still answer for each volume.
@@ -174,11 +172,13 @@ impl Watcher {
                     tracing::warn!(%failure, "the health list failed: asking for each volume");
                     self.get(&volumes).await
                 }
-            },
+            }
+        } else {
+            self.get(&volumes).await
         };
         let changes = self
             .conditions
-            .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
+            .volumes(|known| decide::volume_changes(known, &volumes, &found, Instant::now()));
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
@@ -254,7 +254,7 @@ impl Watcher {
         };
         let change = self
             .conditions
-            .storage(|known| decide::judge_one(known, &found, Instant::now()));
+            .storage(|known| decide::condition_change(known, &found, Instant::now()));
         let Some(change) = change else { return };
         match &change {
             Change::Abnormal(what) => tracing::warn!(what, "the storage has a problem"),
@@ -308,10 +308,9 @@ async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String,
 /// The driver's volumes that are bound and within the scope.
 fn served(context: &Context) -> Vec<Volume> {
     let (volumes, driver) = (context.caches.volumes().each(), &context.driver.name);
-    let bound = |volume: Arc<PersistentVolume>| {
-        Volume::bound(&volume, driver).filter(|_| context.may_have(&volume))
-    };
-    volumes.filter_map(bound).collect()
+    volumes
+        .filter_map(|volume| Volume::bound(&volume, driver).filter(|_| context.may_have(&volume)))
+        .collect()
 }
 
 fn ticks(interval: Duration) -> tokio::time::Interval {

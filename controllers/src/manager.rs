@@ -143,9 +143,10 @@ fn begin_for_kubelet(
 
 /// The wildcard address: for IPv4 and IPv6 if this machine has IPv6.
 fn everywhere() -> IpAddr {
-    match Path::new("/proc/net/if_inet6").exists() {
-        true => Ipv6Addr::UNSPECIFIED.into(),
-        false => Ipv4Addr::UNSPECIFIED.into(),
+    if Path::new("/proc/net/if_inet6").exists() {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
     }
 }
 
@@ -181,10 +182,12 @@ async fn begin_loops(
     metrics.introduce(&driver.name);
     let leader_tasks = setup.args.election.leader_tasks;
     let node_deployment = setup.args.node_deployment.unwrap_or(setup.node_deployment);
-    let scope = match node_deployment {
-        _ if leader_tasks == LeaderTasks::Only => Scope::Leader,
-        false => Scope::Cluster,
-        true => node_scope(&driver, setup.args.node_name.clone(), &stop).await?,
+    let scope = if leader_tasks == LeaderTasks::Only {
+        Scope::Leader
+    } else if node_deployment {
+        node_scope(&driver, setup.args.node_name.clone(), &stop).await?
+    } else {
+        Scope::Cluster
     };
     tracing::info!(
         driver = %driver.name, version = %driver.version, node = scope.node(),

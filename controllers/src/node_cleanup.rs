@@ -142,8 +142,11 @@ impl Tidier {
     /// nodes.
     fn seen(&self, nodes: Vec<Arc<Node>>) -> Seen {
         let caches = &self.context.caches;
-        let absent = |node: &String| self.places.absent(node).is_some();
-        let waiting = self.waiting.keys().into_iter().filter(absent);
+        let waiting = self
+            .waiting
+            .keys()
+            .into_iter()
+            .filter(|node| self.places.absent(node).is_some());
         let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
         Seen {
             nodes,
@@ -167,14 +170,13 @@ impl Tidier {
             }
         }
         if !claims.is_empty() {
-            let is_of = |volume: &Arc<PersistentVolume>| {
+            volumes.extend(self.context.caches.volumes().each().filter(|volume| {
                 let uid = pv::claim_uid(volume);
                 uid.is_some()
                     && claims
                         .iter()
                         .any(|claim| claim.metadata.uid.as_deref() == uid)
-            };
-            volumes.extend(self.context.caches.volumes().each().filter(is_of));
+            }));
         }
         volumes
     }

@@ -56,13 +56,13 @@ mod group;
 mod keep;
 mod labels;
 mod metrics;
-mod node_fitness;
 mod reconcile_pvc;
 mod reservations;
 mod room;
 mod select_node;
 mod source_location;
 mod table;
+mod unfit;
 
 pub use keep::Place;
 pub use metrics::Metrics;

@@ -199,10 +199,6 @@ impl Provisioner {
         let random = RandomState::new().hash_one(millis);
         let driver = &context.driver;
         let attaches = driver.can(ControllerCapability::PublishUnpublishVolume);
-        let by_volume = |one: &VolumeAttachment| {
-            let name = one.spec.source.persistent_volume_name.clone();
-            name.into_iter().collect()
-        };
         let claims = context.caches.claims();
         let central = context.scope == Scope::Cluster;
         let protection = central.then(|| Protection::new(context.clone(), options));
@@ -220,7 +216,15 @@ impl Provisioner {
             by_class: claims.index(pvc::pending_class),
             by_attributes: claims.index(pvc::pending_attributes_class),
             by_source: claims.index(source_protection::awaited),
-            attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
+            attachments: attaches.then(|| {
+                context
+                    .caches
+                    .attachments()
+                    .index(|one: &VolumeAttachment| {
+                        let name = one.spec.source.persistent_volume_name.clone();
+                        name.into_iter().collect()
+                    })
+            }),
             for_room: Waiters::queued(&context.freed, &claim_queue),
             for_volume: Waiters::of(&context.freed, &volume_queue),
             claim_queue,

@@ -471,11 +471,10 @@ impl<K: Key> State<K> {
     fn take(&mut self, workers: usize, more: bool) -> Option<(K, Instant)> {
         let free = workers.saturating_sub(self.held.values().sum());
         let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
-        let may = |namespace: &str, _| {
+        let key = self.ready.take_if(|namespace: &str, _| {
             let held = held(namespace);
             (more || held == 0) && may_take(held, free)
-        };
-        let key = self.ready.take_if(may)?;
+        })?;
         *self.held.entry(key.namespace().into()).or_default() += 1;
         let running = Place::Running {
             again: false,

@@ -258,9 +258,10 @@ impl Resizer {
         let Some(name) = pvc::volume_name(claim) else {
             return Ok(None);
         };
-        let volume = match live {
-            true => self.kube.find_live(&self.volumes, "", name).await?,
-            false => self.volumes.get(name),
+        let volume = if live {
+            self.kube.find_live(&self.volumes, "", name).await?
+        } else {
+            self.volumes.get(name)
         };
         Ok(volume.filter(|volume| self.is_mine(claim, volume)))
     }
@@ -300,9 +301,10 @@ impl Resizer {
 
     /// Call this before each write and CSI call.
     fn ours(&self) -> Result<(), ResizeError> {
-        match self.context.acts() {
-            true => Ok(()),
-            false => Err(ResizeError::NotOurs),
+        if self.context.acts() {
+            Ok(())
+        } else {
+            Err(ResizeError::NotOurs)
         }
     }
 
@@ -320,8 +322,10 @@ impl Resizer {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
             let memory = memory.lock();
-            let waits = |key: &Key| memory.get(key).is_some_and(|memory| memory.in_use);
-            queue.add_all(left.into_iter().filter(waits));
+            queue.add_all(
+                left.into_iter()
+                    .filter(|key| memory.get(key).is_some_and(|memory| memory.in_use)),
+            );
         }
     }
 }

@@ -439,9 +439,10 @@ impl Controller {
 
     /// Fails unless this process leads. Called right before each write.
     fn may_write(&self) -> Result<(), ReconcileError> {
-        match self.context.leader.leads() {
-            true => Ok(()),
-            false => Err(ReconcileError::NotLeading),
+        if self.context.leader.leads() {
+            Ok(())
+        } else {
+            Err(ReconcileError::NotLeading)
         }
     }
 

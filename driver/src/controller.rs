@@ -105,10 +105,7 @@ impl Controller {
 
     /// Fails if a switch turns this call off.
     fn require(on: bool, call: &'static str) -> Result<()> {
-        match on {
-            true => Ok(()),
-            false => Err(Error::Off(call)),
-        }
+        if on { Ok(()) } else { Err(Error::Off(call)) }
     }
 
     /// The topology of all volumes and snapshots on this node.

@@ -3,6 +3,7 @@
 pub(crate) mod capability;
 pub(crate) mod capacity_range;
 pub mod error;
+pub(crate) mod expansion;
 pub mod identity;
 pub mod topology;
 pub mod validate;

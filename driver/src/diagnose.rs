@@ -1,11 +1,17 @@
-//! What records, disk and kernel say about volumes and pools, judged in one place.
+//! What records, disk and kernel say about volumes and pools, and what is wrong with them.
 //!
 //! [`kernel_state`] is one look at loop devices and mounts, [`volume`] and [`pool`] compare it with
-//! a record. Recovery, health, `fsck`, `status` and the node service ask here.
+//! a record, and find each [`Problem`]. Recovery, health, `fsck`, `status` and the node service ask
+//! here.
 
 pub mod kernel_state;
+mod lost;
 pub mod pool;
+mod problem;
 pub mod volume;
 
 pub use kernel_state::KernelState;
+pub use lost::Lost;
+pub use problem::Problem;
+pub(crate) use problem::{lengths_differ, list};
 pub(crate) use volume::{Found, VolumeIdentity, VolumeState};

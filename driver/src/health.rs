@@ -1,8 +1,8 @@
 //! The health of volumes and pools, as CSI reports it.
 //!
-//! [`View`] gathers facts, [`diagnose`] judges them, and this module maps the issues to
-//! [`Condition`]s. Each condition has its own status and reason, as the specification requires
-//! ("ControllerListVolumeHealth", "NodeGetStorageHealth").
+//! [`View`] gathers facts, [`diagnose`](crate::diagnose) finds the problems in them, and this
+//! module maps each [`Problem`] to a [`Condition`]. Each condition has its own status and reason,
+//! as the specification requires ("ControllerListVolumeHealth", "NodeGetStorageHealth").
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,11 +22,8 @@ mod tests;
 pub use gather::View;
 
 use crate::csi::error::Error;
-use crate::diagnose::{
-    self,
-    pool::{PoolFacts, PoolIssue, READ_ONLY_TO_DO},
-    volume::{Issue, TO_MOUNT_AGAIN},
-};
+use crate::diagnose::Problem;
+use crate::diagnose::pool::{PoolFacts, pool_problems};
 use crate::storage::{self, Pools, Provisioning, VolumeHandle, VolumeRecord};
 
 /// A problem of a volume.
@@ -42,12 +39,12 @@ pub struct Condition {
 
 /// A problem of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct PoolCondition {
     /// The pool's name.
     pub pool: String,
     /// The severity, as a CSI status.
     pub status: StorageHealthErrorType,
-    /// The problem as one CamelCase word. A pool has at most one problem per reason.
+    /// The problem as one CamelCase word. A pool has at most one condition per reason.
     pub reason: &'static str,
     /// A message for people.
     pub message: String,
@@ -60,37 +57,43 @@ const MAX_CONDITIONS: usize = 16;
 /// The longest message of a condition that the API server stores, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Returns the known problems of a volume; empty for a healthy one.
+/// Returns the conditions of a volume; empty for a healthy one.
 pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
-    View::of_one(pools).judge(pools, record)
+    View::of_one(pools).conditions(pools, record)
 }
 
-/// Returns the known problems of the pools; empty if they are healthy.
-pub fn storage(pools: &Pools) -> Vec<Problem> {
+/// Returns the conditions of the pools; empty if they are healthy.
+pub fn storage(pools: &Pools) -> Vec<PoolCondition> {
     let looks = pools.look().into_iter();
     looks
-        .flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look)))
+        .flat_map(|(slot, look)| pool_conditions(&PoolFacts::of(pools, &slot, look)))
         .collect()
 }
 
-/// Formats the problems of the pools for NodeGetStorageHealth: one entry for each status and
+/// Formats the conditions of the pools for NodeGetStorageHealth: one entry for each status and
 /// reason, however many pools have it. The most severe ones come first, and the rest is left out
 /// where the API server stores no more.
-pub fn backends(problems: &[Problem]) -> Vec<StorageBackendHealth> {
+pub fn backends(conditions: &[PoolCondition]) -> Vec<StorageBackendHealth> {
     let mut merged: BTreeMap<(Reverse<i32>, &str), Vec<String>> = BTreeMap::new();
-    for problem in problems {
-        let message = format!("pool {}: {}", problem.pool, problem.message);
-        let key = (Reverse(problem.status as i32), problem.reason);
+    for condition in conditions {
+        let message = format!("pool {}: {}", condition.pool, condition.message);
+        let key = (Reverse(condition.status as i32), condition.reason);
         merged.entry(key).or_default().push(message);
     }
-    let entry =
-        |((status, reason), messages): ((Reverse<i32>, &str), Vec<String>)| StorageBackendHealth {
-            status: status.0,
-            reason: reason.to_owned(),
-            message: cut(&messages.join("; "), MAX_MESSAGE),
-            volume_capability: None,
-        };
-    merged.into_iter().take(MAX_CONDITIONS).map(entry).collect()
+    merged
+        .into_iter()
+        .take(MAX_CONDITIONS)
+        .map(
+            |((status, reason), messages): ((Reverse<i32>, &str), Vec<String>)| {
+                StorageBackendHealth {
+                    status: status.0,
+                    reason: reason.to_owned(),
+                    message: cut(&messages.join("; "), MAX_MESSAGE),
+                    volume_capability: None,
+                }
+            },
+        )
+        .collect()
 }
 
 /// Builds the CSI message with a volume's health: one entry for each status and reason. The most
@@ -112,27 +115,32 @@ pub fn message(id: impl ToString, mut conditions: Vec<Condition>) -> csi::Volume
     }
 }
 
-/// Maps a pool's facts to problems.
-pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
+/// Maps a pool's facts to conditions.
+pub fn pool_conditions(facts: &PoolFacts) -> Vec<PoolCondition> {
+    pool_problems(facts)
+        .iter()
+        .filter_map(|problem| pool_condition(&facts.name, problem))
+        .collect()
+}
+
+/// The condition that a problem of a pool causes; `None` for a problem of something else.
+fn pool_condition(pool: &str, problem: &Problem) -> Option<PoolCondition> {
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
-    let problem = |status, reason, message: String| Problem {
-        pool: facts.name.clone(),
+    let (status, reason) = match problem {
+        Problem::PoolMissing(_) => (StorageUnreachable, "PoolMissing"),
+        Problem::PoolSilent(_) => (StorageUnreachable, "PoolGone"),
+        Problem::PoolLost(lost) => (StorageUnreachable, lost.reason),
+        Problem::PoolReadOnly(_) => (StorageUnreachable, "PoolReadOnly"),
+        Problem::PoolNearlyFull(_) => (StorageDegraded, "PoolNearlyFull"),
+        Problem::PoolNeedsAttention(_) => (StorageDegraded, "PoolNeedsAttention"),
+        _ => return None,
+    };
+    Some(PoolCondition {
+        pool: pool.to_owned(),
         status,
         reason,
-        message,
-    };
-    let of = |issue| match issue {
-        PoolIssue::Missing(why) => problem(StorageUnreachable, "PoolMissing", why),
-        PoolIssue::Silent(why) => problem(StorageUnreachable, "PoolGone", why),
-        PoolIssue::Lost(lost) => problem(StorageUnreachable, lost.reason, lost.message()),
-        PoolIssue::ReadOnly(which) => {
-            let message = format!("{which}: {READ_ONLY_TO_DO}");
-            problem(StorageUnreachable, "PoolReadOnly", message)
-        }
-        PoolIssue::NearlyFull(message) => problem(StorageDegraded, "PoolNearlyFull", message),
-        PoolIssue::Findings(message) => problem(StorageDegraded, "PoolNeedsAttention", message),
-    };
-    diagnose::pool::judge(facts).into_iter().map(of).collect()
+        message: problem.to_string(),
+    })
 }
 
 /// Facts about a volume.
@@ -142,45 +150,26 @@ pub(crate) struct VolumeFacts {
     pub(crate) pool: PoolFacts,
     /// Needed because only a thin volume needs free space in its pool.
     pub(crate) provisioning: Provisioning,
-    /// Differences between the volume's record, its image and the kernel.
-    pub(crate) issues: Vec<Issue>,
-    /// Errors that the mounted filesystem reports.
-    pub(crate) errors: Option<String>,
-    /// The names of mount options that it is mounted with and that no class may set.
-    pub(crate) refused_options: Vec<String>,
-    /// How the mounted filesystem is smaller than its device, and why.
-    pub(crate) smaller: Option<String>,
+    /// The volume's own problems.
+    pub(crate) problems: Vec<Problem>,
     /// Maximum duration of a freeze.
     pub(crate) max_freeze: Duration,
-    /// Problems that the pool reports about the volume.
-    pub(crate) findings: Vec<String>,
+    /// Problems of the volume that recovery noted.
+    pub(crate) noted: Vec<String>,
 }
 
 /// Maps a volume's facts to conditions, at most one for each reason.
-pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
+pub(crate) fn volume_conditions(facts: &VolumeFacts) -> Vec<Condition> {
     use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
     if let Some(why) = facts.pool.unreachable() {
         let message = format!("pool {}: {why}", facts.pool.name);
-        return vec![condition(Inaccessible, "PoolGone", message)];
+        return vec![Condition::new(Inaccessible, "PoolGone", message)];
     }
-    let issues = facts.issues.iter();
-    let mut all: Vec<_> = issues
-        .filter_map(|i| of_issue(i, facts.max_freeze))
+    let problems = facts.problems.iter();
+    let mut all: Vec<Condition> = problems
+        .filter(|problem| !is_freeze_within(problem, facts.max_freeze))
+        .filter_map(condition)
         .collect();
-    if let Some(errors) = &facts.errors {
-        all.push(condition(Degraded, "FilesystemErrors", errors));
-    }
-    if let Some(smaller) = &facts.smaller {
-        all.push(condition(Degraded, "FilesystemSmaller", smaller));
-    }
-    if !facts.refused_options.is_empty() {
-        let message = format!(
-            "it is mounted with options that no class may set any more: {}; remove them from the \
-             mountOptions of its PersistentVolume and of its class",
-            facts.refused_options.join(", ")
-        );
-        all.push(condition(Degraded, "MountOptionsRefused", message));
-    }
     // A thick volume has its space in the pool, but maybe not below.
     let full = match facts.provisioning {
         Provisioning::Thin => facts.pool.nearly_full(),
@@ -191,16 +180,16 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
             "pool {}: {full}; writes may soon find no space",
             facts.pool.name
         );
-        all.push(condition(Degraded, "PoolNearlyFull", message));
+        all.push(Condition::new(Degraded, "PoolNearlyFull", message));
     }
     if let Some(lost) = &facts.pool.lost {
         let status = if lost.data { DataLoss } else { Degraded };
         let message = format!("pool {}: {}", facts.pool.name, lost.message());
-        all.push(condition(status, lost.reason, message));
+        all.push(Condition::new(status, lost.reason, message));
     }
-    if !facts.findings.is_empty() {
-        let message = facts.findings.join("; ");
-        all.push(condition(Degraded, "NeedsAttention", message));
+    if !facts.noted.is_empty() {
+        let message = facts.noted.join("; ");
+        all.push(Condition::new(Degraded, "NeedsAttention", message));
     }
     let mut reasons = BTreeSet::new();
     all.retain(|condition| reasons.insert(condition.reason));
@@ -225,7 +214,7 @@ fn of_missing_pool(pools: &Pools, volume: &str) -> Option<Condition> {
     let why = slot.state.err()?;
     let message = format!("pool {}: {why}", slot.spec.name);
     let status = VolumeHealthErrorType::Inaccessible;
-    Some(condition(status, "PoolGone", message))
+    Some(Condition::new(status, "PoolGone", message))
 }
 
 /// The condition of a volume with an unreadable record; `None` for another error.
@@ -234,128 +223,84 @@ pub(crate) fn unreadable_record(error: &storage::Error) -> Option<Condition> {
         return None;
     };
     let message = format!("its record {} {why}", path.display());
-    Some(condition(
+    Some(Condition::new(
         VolumeHealthErrorType::Inaccessible,
         "RecordUnreadable",
         message,
     ))
 }
 
-fn condition(
-    status: VolumeHealthErrorType,
-    reason: &'static str,
-    message: impl Into<String>,
-) -> Condition {
-    Condition {
-        status,
-        reason,
-        message: message.into(),
+impl Condition {
+    fn new(
+        status: VolumeHealthErrorType,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Condition {
+        Condition {
+            status,
+            reason,
+            message: message.into(),
+        }
     }
 }
 
-/// The condition that an issue causes for users of the volume. `None` if it does not harm them, or
+/// The condition that a problem causes for users of the volume. `None` if it does not harm them, or
 /// if a running call explains it.
-fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
+pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
     use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
-    let device = |minor: &u32| format!("/dev/loop{minor}");
-    let devices = |minors: &[u32], and| minors.iter().map(device).collect::<Vec<_>>().join(and);
-    let (status, reason, message) = match issue {
-        Issue::ImageMissing { held_by } if held_by.is_empty() => {
-            (DataLoss, "ImageMissing", "its image is missing".to_owned())
-        }
-        Issue::ImageMissing { held_by } => {
-            let devices = devices(held_by, ", ");
-            let message = format!(
-                "its image was deleted; its data is lost as soon as {devices} is detached: copy it now"
-            );
-            (DataLoss, "ImageDeleted", message)
-        }
-        Issue::ImageShort { bytes, recorded } => {
-            let message = format!("its image has {bytes} bytes, and its record says {recorded}");
-            (DataLoss, "ImageTruncated", message)
-        }
-        Issue::ImageUnreadable(why) => (Inaccessible, "ImageUnreadable", why.clone()),
-        Issue::DeviceSilent { minor } => {
-            let message = format!(
-                "{} does not report its backing file: that filesystem has shut down or hangs",
-                device(minor)
-            );
-            (Inaccessible, "DeviceSilent", message)
-        }
-        Issue::AttachedTwice { minors } => {
-            let message = format!(
-                "its image is attached to {} at once: writing through several destroys it",
-                devices(minors, " and ")
-            );
-            (Degraded, "AttachedTwice", message)
-        }
-        Issue::DeviceChanged { minor, why } => {
-            let message = format!("{} was changed by one of its users: {why}", device(minor));
-            (Inaccessible, "DeviceChanged", message)
-        }
-        Issue::Buffered { minor } => {
-            let message = format!(
-                "{} does buffered I/O, and direct I/O is asked for",
-                device(minor)
-            );
-            (Degraded, "DirectIOLost", message)
-        }
-        Issue::NoDevice {
-            path,
-            minor: Some(_),
-        } => {
-            let message = format!(
-                "it is staged at {} and no loop device has its image",
-                path.display()
-            );
-            (Inaccessible, "LoopDeviceLost", message)
-        }
-        Issue::OtherDevice { path, was, is } => {
-            let message = format!(
-                "it was staged at {} as {} and is {} now: its users must start again",
-                path.display(),
-                device(was),
-                device(is)
-            );
-            (Inaccessible, "LoopDeviceLost", message)
-        }
-        Issue::ReadOnlyDeviceLost { target, .. } => {
-            let message = format!("{} has lost its read-only device", target.display());
-            (Inaccessible, "LoopDeviceLost", message)
-        }
-        Issue::NotMounted {
-            path,
-            staging: false,
-        } => {
-            let message = format!("its filesystem is not mounted at {}", path.display());
-            (Inaccessible, "NotMounted", message)
-        }
-        Issue::FilesystemShutDown => {
-            let message = format!("its filesystem has shut down after an error. {TO_MOUNT_AGAIN}");
-            (Inaccessible, "FilesystemShutDown", message)
-        }
-        Issue::FilesystemReadOnly => {
-            let message = format!("its filesystem has become read-only. {TO_MOUNT_AGAIN}");
-            (Inaccessible, "FilesystemReadOnly", message)
-        }
-        Issue::Frozen { since_ns } => {
-            let time = overdue(*since_ns, max_freeze)?;
-            let message = format!(
-                "its filesystem was frozen for a copy {} s ago and not thawed",
-                time.as_secs()
-            );
-            (Inaccessible, "Frozen", message)
+    let (status, reason) = match problem {
+        Problem::ImageMissing { held_by } if held_by.is_empty() => (DataLoss, "ImageMissing"),
+        Problem::ImageMissing { .. } => (DataLoss, "ImageDeleted"),
+        Problem::ImageShort { .. } => (DataLoss, "ImageTruncated"),
+        Problem::ImageUnreadable(_) => (Inaccessible, "ImageUnreadable"),
+        Problem::DeviceSilent { .. } => (Inaccessible, "DeviceSilent"),
+        Problem::AttachedTwice { .. } => (Degraded, "AttachedTwice"),
+        Problem::DeviceChanged { .. } => (Inaccessible, "DeviceChanged"),
+        Problem::Buffered { .. } => (Degraded, "DirectIOLost"),
+        Problem::NoDevice { minor: Some(_), .. }
+        | Problem::OtherDevice { .. }
+        | Problem::ReadOnlyDeviceLost { .. } => (Inaccessible, "LoopDeviceLost"),
+        Problem::NotMounted { staging: false, .. } => (Inaccessible, "NotMounted"),
+        Problem::FilesystemShutDown => (Inaccessible, "FilesystemShutDown"),
+        Problem::FilesystemReadOnly => (Inaccessible, "FilesystemReadOnly"),
+        Problem::FilesystemErrors(_) => (Degraded, "FilesystemErrors"),
+        Problem::FilesystemSmaller(_) => (Degraded, "FilesystemSmaller"),
+        Problem::MountOptionsRefused(_) => (Degraded, "MountOptionsRefused"),
+        Problem::Frozen { .. } => (Inaccessible, "Frozen"),
+        Problem::NotPublished { .. } => (Inaccessible, "NotPublished"),
+        Problem::TargetLost { .. } => (Inaccessible, "DeviceLost"),
+        Problem::ForeignMount { .. } => (Inaccessible, "ForeignMount"),
+        Problem::NotStaged { .. } => (Inaccessible, "NotStaged"),
+        Problem::ForeignStagingMount { .. } | Problem::DeviceAtStaging { .. } => {
+            (Inaccessible, "ForeignStagingMount")
         }
         // NodeStageVolume is running, or the next call repairs it.
-        Issue::NoDevice { minor: None, .. }
-        | Issue::NotMounted { staging: true, .. }
-        | Issue::Formatting(_)
-        | Issue::ImageLong { .. }
-        | Issue::NotThick { .. }
-        | Issue::DeviceSmall { .. }
-        | Issue::UsedUnstaged { .. } => return None,
+        Problem::NoDevice { minor: None, .. }
+        | Problem::NotMounted { staging: true, .. }
+        | Problem::Formatting(_)
+        | Problem::ImageLong { .. }
+        | Problem::NotThick { .. }
+        | Problem::DeviceSmall { .. }
+        | Problem::UsedUnstaged { .. } => return None,
+        // Of a volume, noted problems are one condition.
+        Problem::RecordUnusable(_)
+        | Problem::GroupMissing(_)
+        | Problem::GroupIncomplete(_)
+        | Problem::Stranger
+        | Problem::Unrepaired(_) => return None,
+        Problem::PoolMissing(_)
+        | Problem::PoolSilent(_)
+        | Problem::PoolLost(_)
+        | Problem::PoolReadOnly(_)
+        | Problem::PoolNearlyFull(_)
+        | Problem::PoolNeedsAttention(_) => return None,
     };
-    Some(condition(status, reason, message))
+    Some(Condition::new(status, reason, problem.to_string()))
+}
+
+/// True for a freeze that a running copy explains.
+fn is_freeze_within(problem: &Problem, limit: Duration) -> bool {
+    matches!(problem, Problem::Frozen { since_ns } if overdue(*since_ns, limit).is_none())
 }
 
 /// How long ago a freeze began, if that exceeds the limit.

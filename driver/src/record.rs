@@ -11,10 +11,13 @@ use serde::{Deserialize, Serialize};
 
 mod growth_intent;
 pub mod id;
+mod unreadable;
 
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
 use id::{GroupId, SnapshotId, VolumeId};
+pub use unreadable::Unreadable;
+pub(crate) use unreadable::check_schema;
 
 use crate::kernel::{FsType, READ_AHEAD_KIB};
 

@@ -3,12 +3,12 @@
 //!
 //! Start: check the arguments and the machine, then open and recover the pools in parallel, for at
 //! most `--pool-open-timeout`. Then open the socket: from here on, every client that can connect
-//! gets an answer. Then register the driver, while the Kubernetes loops fill their caches.
+//! gets an answer. Then register the driver, while the controllers fill their caches.
 //!
-//! Stop: first remove the registration, give up the leases and end the loops. On SIGTERM or SIGINT,
-//! then remove the socket and finish calls under way within [`GRACE`]. The next start takes care of
-//! unfinished work, since disk and kernel show how far it got. Mounts and loop devices outlive the
-//! process either way.
+//! Stop: first remove the registration, give up the leases and end the controllers. On SIGTERM or
+//! SIGINT, then remove the socket and finish calls under way within [`GRACE`]. The next start takes
+//! care of unfinished work, since disk and kernel show how far it got. Mounts and loop devices
+//! outlive the process either way.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -42,7 +42,7 @@ mod process;
 pub mod upkeep;
 
 use config::Settings;
-use controllers::Loops;
+use controllers::Controllers;
 use process::{GRACE, Signals, show};
 
 pub use error::Error;
@@ -56,7 +56,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Error> {
     serve_with(args, &[], None)
 }
 
-/// Serves, with the Kubernetes loops beside, until a signal comes.
+/// Serves, with the controllers beside, until a signal comes.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     let mut serve = args.serve.clone();
     // The CSI services and the controllers use one name for the node.
@@ -65,7 +65,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     serve_with(&serve, labels, Some(&args.controllers))
 }
 
-/// Runs the Kubernetes loops in front of a driver until a signal comes.
+/// Runs the controllers in front of a driver until a signal comes.
 pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
     logging::start(&args.watch)?;
     descriptors::raise();
@@ -75,8 +75,8 @@ pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
     ran
 }
 
-/// A runtime with one thread for sockets, timers and the loops' decisions, and other threads for
-/// blocking work. Several of the former would mostly wake each other.
+/// A runtime with one thread for sockets, timers and the controllers' decisions, and other threads
+/// for blocking work. Several of the former would mostly wake each other.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -146,9 +146,9 @@ async fn work(
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), node.clone());
 
-    let loops = controllers.map(|args| {
+    let controllers = controllers.map(|args| {
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
-        Loops::beside(&server, args, &settings.endpoint, labels)
+        Controllers::beside(&server, args, &settings.endpoint, labels)
     });
     let Outputs {
         watch,
@@ -157,7 +157,7 @@ async fn work(
     } = outputs;
     let shown = http::Shown {
         services: Some(server.shown()),
-        loops: loops.as_ref().map(Loops::view),
+        controllers: controllers.as_ref().map(Controllers::view),
         dropped: exporter.as_ref().map(Exporter::dropped),
     };
     show(settings.http, shown, &stop, &mut roles).await?;
@@ -192,24 +192,24 @@ async fn work(
         version = %identity.vendor_version, node = %settings.node_id, "serving"
     );
 
-    let mut loops = loops.map(Loops::start);
+    let mut controllers = controllers.map(Controllers::start);
     let served = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, in_flight = server.locks().in_flight(), "stopping");
             Ok(())
         }
         ended = roles.next() => Err(ended.into()),
-        ended = controllers::ended(&mut loops) => Err(ended),
+        ended = controllers::ended(&mut controllers) => Err(ended),
     };
-    // The loops end first, while the services still answer. Their end also unregisters the driver,
-    // so that kubelet starts no new calls.
-    let loops = async {
-        if let Some(loops) = loops {
-            loops.finish().await;
+    // The controllers end first, while the services still answer. Their end also unregisters the
+    // driver, so that kubelet starts no new calls.
+    let controllers = async {
+        if let Some(controllers) = controllers {
+            controllers.finish().await;
         }
     };
     let finished = async {
-        loops.await;
+        controllers.await;
         drop((name, events));
         stop.cancel();
         // Calls that wait for others end now, and the server waits only for those that run.

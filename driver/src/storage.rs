@@ -20,7 +20,6 @@ pub mod config;
 mod content_source;
 pub mod copy_image;
 mod copy_rate;
-mod directory;
 mod encoding;
 pub mod error;
 pub mod file_names;
@@ -30,11 +29,12 @@ mod groups;
 mod growths;
 pub mod image_file;
 mod index;
-pub mod issue;
 mod joined;
 pub(crate) mod layers;
+mod layout;
 mod lineage;
 mod load;
+pub mod noted_problem;
 mod open;
 pub mod place;
 mod record_io;
@@ -52,7 +52,7 @@ mod volumes;
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
 pub use error::{Error, Result};
 pub use freed::{Announcements, Freed};
-pub use issue::{About, Issue};
+pub use noted_problem::{About, NotedProblem};
 
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use crate::record::{
@@ -62,16 +62,17 @@ pub use crate::record::{
 
 use self::capacity::{Limits, SpaceRequest};
 use self::copy_rate::CopyRates;
-use self::directory::Layout;
 use self::growths::Growths;
 use self::index::Index;
-use self::issue::{Holds, Noted};
 use self::joined::Joined;
+use self::layout::PoolLayout;
+use self::noted_problem::Until;
 use self::place::PoolPlace;
 use self::recovery::Unfinished;
 use self::snapshot_quota::SnapshotQuota;
 use self::space::{Filesystems, Space};
-use crate::diagnose::pool::{Lost, SparseFile};
+use crate::diagnose::pool::SparseFile;
+use crate::diagnose::{Lost, Problem};
 use crate::kernel::{FsUsage, Kernel};
 
 /// Properties of a new volume, as in [`VolumeRecord`]; the pool adds ID, time and format state.
@@ -114,7 +115,7 @@ pub struct Pool {
     kind: PoolKind,
     reflinks: bool,
     limits: Limits,
-    layout: Layout,
+    layout: PoolLayout,
     index: RwLock<Index>,
     /// Held while the record of a volume changes; a volume's ID chooses one.
     changing: [Mutex<()>; CHANGING],
@@ -129,7 +130,8 @@ pub struct Pool {
     /// What the pool was opened from, and the mount point of its filesystem.
     places: Vec<PoolPlace>,
     look: Arc<Joined<Look>>,
-    findings: Mutex<Vec<Noted>>,
+    /// What recovery could not repair.
+    noted: Mutex<Vec<NotedProblem>>,
     /// Groups that the previous process was creating or deleting when it ended, with members that
     /// are not freed yet.
     unfinished: Mutex<Vec<Unfinished>>,
@@ -229,11 +231,13 @@ impl Pools {
         for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
             pool.begin_look(&self.kernel);
         }
-        let look = |slot: Slot| {
-            let look = slot.state.as_ref().ok().map(|pool| pool.look(&self.kernel));
-            (slot, look)
-        };
-        slots.into_iter().map(look).collect()
+        slots
+            .into_iter()
+            .map(|slot| {
+                let look = slot.state.as_ref().ok().map(|pool| pool.look(&self.kernel));
+                (slot, look)
+            })
+            .collect()
     }
 
     /// The open pools, in order.
@@ -381,11 +385,11 @@ impl Pools {
         Some(slot.spec.name.clone())
     }
 
-    /// Problems in the open pools that an operator should know about.
-    pub fn findings(&self) -> Vec<Issue> {
+    /// The problems that recovery noted in the open pools.
+    pub fn noted_problems(&self) -> Vec<NotedProblem> {
         self.pools()
             .iter()
-            .flat_map(|pool| pool.findings())
+            .flat_map(|pool| pool.noted_problems())
             .collect()
     }
 }
@@ -511,24 +515,28 @@ impl Pool {
         Ok(self.kernel.usage_of(self.layout.root().as_fd())?)
     }
 
-    /// Problems in this pool that an operator should know about.
-    pub fn findings(&self) -> Vec<Issue> {
-        let noted = self.findings.lock();
-        noted.iter().map(|n| n.finding.clone()).collect()
+    /// The problems that recovery noted in this pool.
+    pub fn noted_problems(&self) -> Vec<NotedProblem> {
+        self.noted.lock().clone()
     }
 
-    fn note(&self, about: About, holds: Holds, what: impl Into<String>) {
-        let finding = Issue {
+    fn note(&self, about: About, until: Until, problem: Problem) {
+        tracing::warn!(pool = %self.name(), %about, "{problem}");
+        self.noted.lock().push(NotedProblem {
             pool: self.name().to_owned(),
             about,
-            what: what.into(),
-        };
-        tracing::warn!(pool = %finding.pool, about = %finding.about, "{}", finding.what);
-        self.findings.lock().push(Noted { finding, holds });
+            problem,
+            until,
+        });
     }
 
-    /// Removes all issues about an object, because they no longer apply.
+    /// Notes that recovery could not repair something, for this reason.
+    fn note_unrepaired(&self, about: About, until: Until, why: impl Into<String>) {
+        self.note(about, until, Problem::Unrepaired(why.into()));
+    }
+
+    /// Removes the noted problems of an object, because they no longer apply.
     fn forget(&self, about: &About) {
-        self.findings.lock().retain(|n| n.finding.about != *about);
+        self.noted.lock().retain(|noted| noted.about != *about);
     }
 }

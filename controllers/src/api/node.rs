@@ -62,9 +62,11 @@ pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option
 /// True if a node fits one of the terms.
 pub(crate) fn fits(node: &Node, terms: &[NodeSelectorTerm]) -> bool {
     let name = node.name_any();
-    let label = |key: &str| Some(node.labels().get(key).map(String::as_str));
-    let field = |key: &str| Some((key == "metadata.name").then_some(name.as_str()));
-    node_selector::fits(terms, label, field) == Some(true)
+    node_selector::fits(
+        terms,
+        |key: &str| Some(node.labels().get(key).map(String::as_str)),
+        |key: &str| Some((key == "metadata.name").then_some(name.as_str())),
+    ) == Some(true)
 }
 
 /// The driver's entry in a CSINode.

@@ -79,9 +79,11 @@ impl Scope {
         let Some((name, segments)) = of_node else {
             return Some(false);
         };
-        let label = |key: &str| segments.get(key).map(|value| Some(value.as_str()));
-        let field = |key: &str| (key == "metadata.name").then_some(Some(name.as_str()));
-        node_selector::fits(terms, label, field)
+        node_selector::fits(
+            terms,
+            |key: &str| segments.get(key).map(|value| Some(value.as_str())),
+            |key: &str| (key == "metadata.name").then_some(Some(name.as_str())),
+        )
     }
 
     /// True if an attachment to this node is in the scope.

@@ -64,10 +64,11 @@ pub(crate) fn annotation_keys(template: &str) -> impl Iterator<Item = &str> {
 
 impl<'a> Variables<'a> {
     fn value(&self, token: &str, in_namespace: bool) -> Option<&'a str> {
-        let fits = |&&(name, _, everywhere): &&Variable<'_>| {
-            name == token && (everywhere || !in_namespace)
-        };
-        if let Some((_, value, _)) = self.list.iter().find(fits) {
+        if let Some((_, value, _)) = self
+            .list
+            .iter()
+            .find(|(name, _, everywhere)| *name == token && (*everywhere || !in_namespace))
+        {
             return Some(value);
         }
         let annotations = self.annotations.filter(|_| !in_namespace)?;
@@ -261,8 +262,12 @@ fn is_subdomain(text: &str) -> bool {
 }
 
 fn is_part(text: &str) -> bool {
-    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
 #[cfg(test)]

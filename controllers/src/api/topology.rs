@@ -163,8 +163,7 @@ fn requisite(
     let allowed = flatten(ask.allowed);
     match &seen.selected {
         Some((node, segment)) if ask.strict => {
-            let fits = |term: &Segment| is_within(segment, term);
-            if !ask.allowed.is_empty() && !allowed.iter().any(fits) {
+            if !ask.allowed.is_empty() && !allowed.iter().any(|term| is_within(segment, term)) {
                 return Err(not_allowed(node, segment, &allowed));
             }
             return Ok(vec![segment.clone()]);
@@ -337,16 +336,19 @@ pub(crate) fn affinity(accessible: &[Topology]) -> Option<VolumeNodeAffinity> {
     let terms: Vec<_> = accessible
         .iter()
         .filter(|topology| !topology.segments.is_empty())
-        .map(|topology| {
-            let requirement = |(key, value): (&String, &String)| NodeSelectorRequirement {
-                key: key.clone(),
-                operator: "In".to_owned(),
-                values: Some(vec![value.clone()]),
-            };
-            NodeSelectorTerm {
-                match_expressions: Some(topology.segments.iter().map(requirement).collect()),
-                match_fields: None,
-            }
+        .map(|topology| NodeSelectorTerm {
+            match_expressions: Some(
+                topology
+                    .segments
+                    .iter()
+                    .map(|(key, value): (&String, &String)| NodeSelectorRequirement {
+                        key: key.clone(),
+                        operator: "In".to_owned(),
+                        values: Some(vec![value.clone()]),
+                    })
+                    .collect(),
+            ),
+            match_fields: None,
         })
         .collect();
     (!terms.is_empty()).then_some(VolumeNodeAffinity {

@@ -126,9 +126,10 @@ impl Rules {
         }
         let attached = is_attached(attachment);
         if !self.attaches {
-            return Ok(match attached {
-                true => Action::Nothing,
-                false => Action::MarkAttached,
+            return Ok(if attached {
+                Action::Nothing
+            } else {
+                Action::MarkAttached
             });
         }
         if attachment.is_deleting() {

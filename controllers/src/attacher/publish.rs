@@ -119,9 +119,10 @@ impl Attacher {
         let csi_node = self.csi_nodes.get(node);
         let known = self.rules.node_id(node, csi_node.as_deref()).is_ok();
         let enough = known || deleting && self.rules.node_id_of(attachment, None).is_ok();
-        let csi_node = match enough {
-            true => csi_node,
-            false => self.kube.get("", node).await?.map(Arc::new),
+        let csi_node = if enough {
+            csi_node
+        } else {
+            self.kube.get("", node).await?.map(Arc::new)
         };
         Ok((volume, csi_node))
     }
@@ -292,9 +293,10 @@ impl Attacher {
 
     /// Call this before each write and CSI call.
     fn ours(&self) -> Result<(), PublishError> {
-        match self.context.acts() {
-            true => Ok(()),
-            false => Err(PublishError::NotOurs),
+        if self.context.acts() {
+            Ok(())
+        } else {
+            Err(PublishError::NotOurs)
         }
     }
 }
@@ -347,13 +349,12 @@ fn error_patch(attachment: &VolumeAttachment, error: &PublishError, now: Timesta
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
     let message = message::cut(&error.to_string(), message::MAX_EVENT);
     let mut report = json!({"message": message, "time": time});
-    let field = match attachment.is_deleting() {
-        true => "detachError",
-        false => {
-            // Null removes the code of an earlier error.
-            report["errorCode"] = json!(error.code());
-            "attachError"
-        }
+    let field = if attachment.is_deleting() {
+        "detachError"
+    } else {
+        // Null removes the code of an earlier error.
+        report["errorCode"] = json!(error.code());
+        "attachError"
     };
     json!({
         "metadata": {"uid": attachment.uid()},

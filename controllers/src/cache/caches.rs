@@ -121,8 +121,10 @@ macro_rules! watches {
             $(
                 pub fn $name(&self) -> Store<$kind> {
                     let form = form!($($($many)?)?);
-                    let begin = || self.begin(self.selectors(narrow!($($narrow)?)), form);
-                    self.shared.watches.$name.get_or_init(begin).of_term(&self.term)
+                    let all = self.shared.watches.$name.get_or_init(|| {
+                        self.begin(self.selectors(narrow!($($narrow)?)), form)
+                    });
+                    all.of_term(&self.term)
                 }
             )+
 
@@ -182,9 +184,10 @@ fn by_label(_: &Caches, node: &str) -> Selectors {
 }
 
 fn by_manager(caches: &Caches, node: &str) -> Selectors {
-    match caches.contents_labelled {
-        true => Selectors::by_label(MANAGED_BY, node_label(node)),
-        false => Selectors::default(),
+    if caches.contents_labelled {
+        Selectors::by_label(MANAGED_BY, node_label(node))
+    } else {
+        Selectors::default()
     }
 }
 
@@ -286,12 +289,13 @@ impl Caches {
     /// memory from then on.
     pub fn volumes_of(&self, driver: &str, handle: &str) -> Vec<Arc<PersistentVolume>> {
         let at = |driver: &str, handle: &str| format!("{driver}/{handle}");
-        let keys = move |volume: &PersistentVolume| {
-            let keys = pv::csi(volume).map(|csi| at(&csi.driver, &csi.volume_handle));
-            keys.into_iter().collect()
-        };
         let by_handle = &self.shared.by_handle;
-        let by_handle = by_handle.get_or_init(|| self.volumes().index(keys));
+        let by_handle = by_handle.get_or_init(|| {
+            self.volumes().index(move |volume: &PersistentVolume| {
+                let keys = pv::csi(volume).map(|csi| at(&csi.driver, &csi.volume_handle));
+                keys.into_iter().collect()
+            })
+        });
         by_handle.get(&at(driver, handle))
     }
 

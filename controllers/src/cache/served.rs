@@ -101,10 +101,11 @@ impl Known {
     /// Whether the API server serves a kind; `None` if it has not answered yet. Kinds of no feature
     /// are always served.
     fn serves(&self, api: &str, plural: &str) -> Option<bool> {
-        let of = |(feature, _): &&(&'static Feature, Option<Missing>)| {
-            feature.api == api && feature.kinds.contains(&plural)
-        };
-        match self.0.iter().find(of) {
+        let found = self
+            .0
+            .iter()
+            .find(|(feature, _)| feature.api == api && feature.kinds.contains(&plural));
+        match found {
             None => Some(true),
             Some((_, missing)) => missing.as_ref().map(|missing| !missing.contains(plural)),
         }

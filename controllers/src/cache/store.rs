@@ -192,8 +192,11 @@ impl<K: Resource> Store<K> {
 
     /// Removes all handlers of this subscription.
     pub fn leave(&self, term: &Subscription) {
-        let is_of = |(of, _): &mut (Subscription, Handler<K>)| of == term;
-        let left: Vec<_> = self.lock().handlers.extract_if(.., is_of).collect();
+        let left: Vec<_> = self
+            .lock()
+            .handlers
+            .extract_if(.., |(of, _): &mut (Subscription, Handler<K>)| of == term)
+            .collect();
         // The handlers may own clones of this store, so they are dropped after the lock.
         drop(left);
     }

@@ -60,9 +60,10 @@ impl Owner {
         for level in 1..=self.level {
             let (kind, name) = (owner.kind.clone(), owner.name.clone());
             owner = above.ok_or(OwnerError::NoOwner { kind, name })?;
-            above = match level < self.level {
-                true => self.owner_of(kube, &owner).await?,
-                false => None,
+            above = if level < self.level {
+                self.owner_of(kube, &owner).await?
+            } else {
+                None
             };
         }
         Ok(owner)

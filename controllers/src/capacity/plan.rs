@@ -162,13 +162,13 @@ fn written(bytes: i64) -> Quantity {
 
 impl Marks {
     fn are_on(&self, object: &CSIStorageCapacity) -> bool {
-        let owned = |owner: &OwnerReference| {
-            let is = |one: &OwnerReference| one.uid == owner.uid && one.controller == Some(true);
-            object.owner_references().iter().any(is)
-        };
         let published = object.annotations().get(pools::ANNOTATION);
-        self.owner.as_ref().is_none_or(owned)
-            && (self.pools.is_none() || published == self.pools.as_ref())
+        self.owner.as_ref().is_none_or(|owner| {
+            object
+                .owner_references()
+                .iter()
+                .any(|one| one.uid == owner.uid && one.controller == Some(true))
+        }) && (self.pools.is_none() || published == self.pools.as_ref())
     }
 
     /// The owners that an object should have. Only one owner may be its controller.
@@ -220,7 +220,6 @@ impl Writer {
         marks: &Marks,
     ) -> CSIStorageCapacity {
         let labels = [(DRIVER, &self.driver), (MANAGED_BY, &self.managed_by)];
-        let annotation = |pools: &String| [(pools::ANNOTATION.to_owned(), pools.clone())].into();
         CSIStorageCapacity {
             metadata: ObjectMeta {
                 generate_name: Some("csisc-".to_owned()),
@@ -230,7 +229,10 @@ impl Writer {
                         .map(|(key, value)| (key.to_owned(), value.clone()))
                         .into(),
                 ),
-                annotations: marks.pools.as_ref().map(annotation),
+                annotations: marks
+                    .pools
+                    .as_ref()
+                    .map(|pools| [(pools::ANNOTATION.to_owned(), pools.clone())].into()),
                 owner_references: marks.owner.as_ref().map(|owner| vec![owner.clone()]),
                 ..ObjectMeta::default()
             },

@@ -129,8 +129,10 @@ impl Pass {
 
     fn count(&self, wanted: &Wanted, actions: &[Action]) {
         let there = self.objects.all();
-        let published = |item: &&Item| there.iter().any(|object| item.is_of(object));
-        let published = wanted.keys().filter(published).count();
+        let published = wanted
+            .keys()
+            .filter(|item| there.iter().any(|object| item.is_of(object)))
+            .count();
         let obsolete = actions.iter();
         let obsolete = obsolete.filter(|action| matches!(action, Action::Delete(_)));
         self.metrics.goal.set(wanted.len() as i64);

@@ -145,8 +145,10 @@ impl<T: Send + Sync + 'static> Controller<T> {
     {
         let (context, queue, shared) = (self.context.clone(), queue.clone(), self.shared.clone());
         self.workers.push(Box::pin(async move {
-            let reconcile = move |key| reconcile(shared.clone(), key);
-            work(&context, name, &queue, workers, reconcile).await;
+            work(&context, name, &queue, workers, move |key| {
+                reconcile(shared.clone(), key)
+            })
+            .await;
         }));
         self
     }
@@ -207,9 +209,10 @@ impl<T: Send + Sync + 'static> Controller<T> {
 
 /// Waits for a period, or forever if it is zero: then a flag switches the work off.
 pub(crate) async fn pause(period: Duration) {
-    match period.is_zero() {
-        true => std::future::pending().await,
-        false => sleep(period).await,
+    if period.is_zero() {
+        std::future::pending().await
+    } else {
+        sleep(period).await
     }
 }
 
@@ -232,7 +235,11 @@ async fn work<K, F>(
     let shown = queue.clone();
     let metrics = &context.metrics;
     metrics.watch_queue(name, Box::new(move || shown.stats()));
-    let counted = |key: K, queued| {
+    let until_stopped = async {
+        context.stop.cancelled().await;
+        queue.close();
+    };
+    let worked = queue.work(workers.max(1), |key: K, queued| {
         let mut event = Work::begin(controller_of(name), &key.text(), queued);
         let (queue, metrics, kube) = (queue.clone(), metrics.clone(), context.kube.clone());
         // The future is large, and every wrapper around it would hold another copy.
@@ -256,12 +263,8 @@ async fn work<K, F>(
             event.end(queue.next_try(&key, outcome));
             outcome
         }
-    };
-    let until_stopped = async {
-        context.stop.cancelled().await;
-        queue.close();
-    };
-    tokio::join!(queue.work(workers.max(1), counted), until_stopped);
+    });
+    tokio::join!(worked, until_stopped);
 }
 
 #[cfg(test)]

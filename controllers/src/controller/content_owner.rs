@@ -50,9 +50,10 @@ pub(crate) fn of_all(owners: &[Ownership]) -> Ownership {
     if owners.contains(&Ownership::Remote) {
         return Ownership::Remote;
     }
-    match owners.iter().all(|owner| *owner == Ownership::Local) {
-        true => Ownership::Local,
-        false => Ownership::Unknown,
+    if owners.iter().all(|owner| *owner == Ownership::Local) {
+        Ownership::Local
+    } else {
+        Ownership::Unknown
     }
 }
 

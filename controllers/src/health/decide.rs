@@ -129,7 +129,7 @@ impl From<StorageBackendHealth> for Finding {
 
 /// Decides which volume events to emit, and updates `known`. A handle without an entry in `found`
 /// keeps its condition: an empty entry means healthy. Deleted volumes are removed from `known`.
-pub(super) fn judge(
+pub(super) fn volume_changes(
     known: &mut Known,
     volumes: &[Volume],
     found: &HashMap<String, Vec<Finding>>,
@@ -143,7 +143,7 @@ pub(super) fn judge(
             continue;
         };
         let mut condition = known.remove(&volume.uid);
-        if let Some(change) = judge_one(&mut condition, findings, now) {
+        if let Some(change) = condition_change(&mut condition, findings, now) {
             changes.push((volume.claim.clone(), change));
         }
         if let Some(condition) = condition {
@@ -158,7 +158,7 @@ pub(super) fn judge(
 }
 
 /// Decides which event to emit for one object, and updates its condition.
-pub(super) fn judge_one(
+pub(super) fn condition_change(
     known: &mut Option<Condition>,
     findings: &[Finding],
     now: Instant,

@@ -106,8 +106,8 @@ mod tests {
     use prometheus_client::encoding::text::encode;
     use tokio::time::Instant;
 
-    use super::super::decide::{Finding, Volume, judge, judge_one};
     use super::*;
+    use crate::health::decide::{Finding, Volume, condition_change, volume_changes};
 
     #[test]
     fn what_is_not_well_is_shown() {
@@ -139,9 +139,9 @@ mod tests {
             },
         };
         let found = HashMap::from([("h".to_owned(), vec![finding("DataLoss", "ImageGone"); 2])]);
-        conditions.volumes(|known| judge(known, &[volume], &found, Instant::now()));
+        conditions.volumes(|known| volume_changes(known, &[volume], &found, Instant::now()));
         let full = [finding("Degraded", "Full")];
-        conditions.storage(|known| judge_one(known, &full, Instant::now()));
+        conditions.storage(|known| condition_change(known, &full, Instant::now()));
         let expected = [
             "hostloop_volume_health_abnormal{persistentvolume=\"pv\",status=\"DataLoss\",reason=\"ImageGone\"} 1",
             "hostloop_storage_health_abnormal{status=\"Degraded\",reason=\"Full\"} 1",

@@ -102,10 +102,11 @@ async fn used_on(
     mut unused: Claims,
 ) -> Result<Vec<ObjectReference>, ApiError> {
     let mut used = Vec::new();
-    let take = |pod: Pod| used.extend(take_used(&mut unused, &pod));
     context
         .kube
-        .list_by_field(&format!("spec.nodeName={node}"), take)
+        .list_by_field(&format!("spec.nodeName={node}"), |pod: Pod| {
+            used.extend(take_used(&mut unused, &pod))
+        })
         .await?;
     Ok(used)
 }

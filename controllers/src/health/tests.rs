@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::json;
 use tokio::task::JoinHandle;
 

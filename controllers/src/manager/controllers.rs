@@ -192,10 +192,13 @@ impl Manager<'_> {
             context = context.led_by(&leader);
             tokio::select! {
                 ended = run(inputs, context) => ended,
-                () = leader.lost() => match stop.is_cancelled() {
-                    true => Ok(()),
-                    false => Err(Error::Lost(lease).to_string()),
-                },
+                () = leader.lost() => {
+                    if stop.is_cancelled() {
+                        Ok(())
+                    } else {
+                        Err(Error::Lost(lease).to_string())
+                    }
+                }
             }
         });
     }
@@ -241,25 +244,23 @@ impl Manager<'_> {
         let metrics = self.inputs.counts.snapshot_controller.clone();
         let context = self.context.clone();
         let per_node = context.scope.is_per_node();
-        let leader = match args.election.leader_election.unwrap_or(per_node) {
-            true => {
-                let namespace = Some(&args.election.snapshot_controller_namespace[..]);
-                self.elections
-                    .of(SNAPSHOT_CONTROLLER, namespace, self.tasks)
-            }
-            false => Leadership::always(),
+        let leader = if args.election.leader_election.unwrap_or(per_node) {
+            let namespace = Some(&args.election.snapshot_controller_namespace[..]);
+            self.elections
+                .of(SNAPSHOT_CONTROLLER, namespace, self.tasks)
+        } else {
+            Leadership::always()
         };
         self.tasks.start(
             role.name(),
             while_leading(context, leader, move |context| {
                 let (options, metrics) = (options.clone(), metrics.clone());
                 async move {
-                    let (context, _wide) = match per_node {
-                        false => (context, None),
-                        true => {
-                            let (context, wide) = context.with_all();
-                            (context, Some(wide))
-                        }
+                    let (context, _wide) = if per_node {
+                        let (context, wide) = context.with_all();
+                        (context, Some(wide))
+                    } else {
+                        (context, None)
                     };
                     snapshot_controller::run(context, options, metrics).await
                 }

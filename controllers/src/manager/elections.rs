@@ -59,12 +59,13 @@ impl Elections {
     ) -> Leadership {
         let per_node = scope.is_per_node();
         let lease = format!("hostloop-{driver}");
-        match self.args.election.leader_election.unwrap_or(per_node) && per_node {
-            true if self.args.election.leader_tasks == LeaderTasks::Elsewhere => {
-                self.of_others(&lease, tasks)
-            }
-            true => self.of(&lease, None, tasks),
-            false => Leadership::always(),
+        let is_elected = self.args.election.leader_election.unwrap_or(per_node) && per_node;
+        if !is_elected {
+            Leadership::always()
+        } else if self.args.election.leader_tasks == LeaderTasks::Elsewhere {
+            self.of_others(&lease, tasks)
+        } else {
+            self.of(&lease, None, tasks)
         }
     }
 

@@ -87,8 +87,10 @@ impl NodeLabels {
     }
 
     fn wanted(&self, node: &Node) -> BTreeMap<String, String> {
-        let label = |key: &String| Some((key.clone(), node.labels().get(key)?.clone()));
-        self.keys.iter().filter_map(label).collect()
+        self.keys
+            .iter()
+            .filter_map(|key| Some((key.clone(), node.labels().get(key)?.clone())))
+            .collect()
     }
 }
 

@@ -138,8 +138,8 @@ impl Rules {
     /// A volume's node affinity as a key. Volumes with equal keys are on the same nodes.
     pub(super) fn place(&self, volume: &PersistentVolume) -> Option<String> {
         let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
-        let text = || serde_json::to_string(affinity).ok();
-        self.is_ours(volume).then(text)?
+        self.is_ours(volume)
+            .then(|| serde_json::to_string(affinity).ok())?
     }
 
     /// The selected node of a claim that waits for a volume of this driver.
@@ -162,11 +162,15 @@ impl Rules {
         let policy = spec.persistent_volume_reclaim_policy.as_deref();
         match (policy, pv::phase(volume)?) {
             (_, "Bound") => Some(Action::ReportVolume(volume.clone())),
-            (Some("Delete"), "Released") if !is_attached => match volume.is_deleting() {
-                false => Some(Action::DeleteVolume(volume.clone())),
-                true if self.holds(volume).is_empty() => None,
-                true => Some(Action::ReleaseVolume(volume.clone())),
-            },
+            (Some("Delete"), "Released") if !is_attached => {
+                if !volume.is_deleting() {
+                    Some(Action::DeleteVolume(volume.clone()))
+                } else if self.holds(volume).is_empty() {
+                    None
+                } else {
+                    Some(Action::ReleaseVolume(volume.clone()))
+                }
+            }
             // A live node would have removed the finalizer when the reclaim policy changed.
             (Some("Retain" | "Recycle"), _)
                 if !is_attached && volume.is_deleting() && !self.holds(volume).is_empty() =>

@@ -61,11 +61,10 @@ impl Places {
         }
         // This includes nodes without the driver at present.
         keys_of_driver.retain(|key| {
-            let is_name = |node: &Arc<Node>| {
+            nodes.iter().all(|node| {
                 let value = node.labels().get(key);
                 value.is_none_or(|value| *value == node.name_any())
-            };
-            nodes.iter().all(is_name)
+            })
         });
         self.naming = keys_of_driver;
     }

@@ -12,9 +12,9 @@ const INLINE_DIGITS: usize = 64;
 /// True if a volume is inline. Without the driver's inventory, kubelet's naming scheme decides.
 /// `None` if the inventory no longer has the volume: then it is not judged.
 fn is_inline(id: &str, inventory: Option<&BTreeMap<String, InventoryEntry>>) -> Option<bool> {
-    let is_digit = |c: u8| c.is_ascii_hexdigit();
     let digits = id.strip_prefix("csi-").unwrap_or_default();
-    let by_name = digits.len() == INLINE_DIGITS && digits.bytes().all(is_digit);
+    let by_name =
+        digits.len() == INLINE_DIGITS && digits.bytes().all(|c: u8| c.is_ascii_hexdigit());
     match inventory {
         None => Some(by_name),
         Some(inventory) => inventory.get(id).map(|volume| volume.inline || by_name),

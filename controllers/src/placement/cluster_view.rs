@@ -10,10 +10,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::node_fitness::{Unfit, lacks_driver};
 use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
+use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};
 use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};
@@ -111,14 +111,18 @@ impl Placement {
         let handle = content.view().snapshot();
         let by_handle = handle.and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
-        let volume = || match &content.spec.source.volume_handle {
-            Some(handle) => {
-                let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
-                self.bound_location(handle, namespace)
-            }
-            None => unlocated(handle.unwrap_or_default()),
-        };
-        source_location::of_content(content, volume, by_handle, &nodes)
+        source_location::of_content(
+            content,
+            || match &content.spec.source.volume_handle {
+                Some(handle) => {
+                    let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
+                    self.bound_location(handle, namespace)
+                }
+                None => unlocated(handle.unwrap_or_default()),
+            },
+            by_handle,
+            &nodes,
+        )
     }
 
     /// Locates the volume with this handle that is bound in this namespace. A volume bound in
@@ -127,11 +131,10 @@ impl Placement {
     pub(super) fn bound_location(&self, handle: &str, namespace: Option<&str>) -> SourceLocation {
         let context = &self.context;
         let volumes = context.caches.volumes_of(&context.driver.name, handle);
-        let is_bound = |volume: &&Arc<PersistentVolume>| {
-            let bound = pv::claim(volume);
-            namespace.is_some() && bound.and_then(|bound| bound.namespace.as_deref()) == namespace
-        };
-        let bound = volumes.iter().filter(is_bound);
+        let bound = volumes.iter().filter(|volume| {
+            let claim = pv::claim(volume);
+            namespace.is_some() && claim.and_then(|claim| claim.namespace.as_deref()) == namespace
+        });
         source_location::of_all(handle, bound.map(|volume| self.volume_location(volume)))
     }
 
@@ -176,9 +179,10 @@ impl Placement {
         }
         let since = *unpublished.entry(class.to_owned()).or_insert(now);
         let left = PATIENCE.saturating_sub(now.saturating_duration_since(since));
-        match left.is_zero() {
-            true => Publication::No,
-            false => Publication::Soon(left),
+        if left.is_zero() {
+            Publication::No
+        } else {
+            Publication::Soon(left)
         }
     }
 
@@ -222,13 +226,15 @@ impl Placement {
         {
             return known.nodes.clone();
         }
-        let candidate = |node: &Arc<Node>| Candidate {
-            unfit: self.unfit(node, class),
-            room: self.room(&node.name_any(), &name),
-            node: node.name_any(),
-        };
         let there = self.context.caches.nodes().all();
-        let nodes: Arc<[Candidate]> = there.iter().map(candidate).collect();
+        let nodes: Arc<[Candidate]> = there
+            .iter()
+            .map(|node| Candidate {
+                unfit: self.unfit(node, class),
+                room: self.room(&node.name_any(), &name),
+                node: node.name_any(),
+            })
+            .collect();
         let mut known = self.candidates.lock();
         known.retain(|_, known| known.at == at);
         let found = Candidates {

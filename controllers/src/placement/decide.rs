@@ -53,12 +53,15 @@ pub(super) enum Todo {
 pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let claim = facts.claim;
     let selected = pvc::selected_node(claim);
-    let ours = |volume: &PersistentVolume| pv::handle(volume, terms.driver).is_some();
     if pvc::volume_name(claim).is_some() {
         let node = facts.volume_node.or(selected);
-        return match facts.volume.is_some_and(ours) {
-            true => node.map_or(Todo::Nothing, |node| label(claim, node)),
-            false => Todo::NotOurs,
+        return if facts
+            .volume
+            .is_some_and(|volume| pv::handle(volume, terms.driver).is_some())
+        {
+            node.map_or(Todo::Nothing, |node| label(claim, node))
+        } else {
+            Todo::NotOurs
         };
     }
     let Some(class) = facts.class else {
@@ -105,9 +108,10 @@ pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool
 }
 
 fn label(claim: &PersistentVolumeClaim, node: &str) -> Todo {
-    match is_labelled(claim.labels(), node) {
-        true => Todo::Nothing,
-        false => Todo::Label(node.to_owned()),
+    if is_labelled(claim.labels(), node) {
+        Todo::Nothing
+    } else {
+        Todo::Label(node.to_owned())
     }
 }
 

@@ -96,14 +96,14 @@ impl Placement {
     fn locations(&self, content: &VolumeGroupSnapshotContent) -> Vec<SourceLocation> {
         let namespace = content.spec.volume_group_snapshot_ref.namespace.as_deref();
         match &content.spec.source.volume_handles {
-            Some(volumes) => {
-                let location = |handle: &String| self.bound_location(handle, namespace);
-                volumes.iter().map(location).collect()
-            }
-            None => {
-                let location = |handle: &String| self.snapshot_location(handle);
-                snapshots(content).iter().map(location).collect()
-            }
+            Some(volumes) => volumes
+                .iter()
+                .map(|handle| self.bound_location(handle, namespace))
+                .collect(),
+            None => snapshots(content)
+                .iter()
+                .map(|handle| self.snapshot_location(handle))
+                .collect(),
         }
     }
 }

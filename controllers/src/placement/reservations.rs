@@ -157,9 +157,10 @@ impl Reservations {
     ) -> Option<Duration> {
         let refusal = self.refusals.get(uid)?.get(node)?;
         let least = REFUSED.delay(refusal.times);
-        let wait = match version == refusal.version {
-            true => least.max(PASSED_OVER),
-            false => least,
+        let wait = if version == refusal.version {
+            least.max(PASSED_OVER)
+        } else {
+            least
         };
         let left = wait.saturating_sub(now.saturating_duration_since(refusal.at));
         (!left.is_zero()).then_some(left)

@@ -6,9 +6,9 @@ use std::fmt;
 
 use tokio::time::Instant;
 
-use super::node_fitness::Unfit;
 use super::reservations::{Reservations, Sum};
 use super::room::Room;
+use super::unfit::Unfit;
 use crate::api::quantity;
 
 /// Maximum number of unfit nodes in a message.
@@ -79,11 +79,12 @@ pub(super) fn choose(
             Err(unfit) => unfit_nodes.push((candidate.node.clone(), unfit)),
         }
     }
-    let chosen = match ask.is_published {
-        true => fitting
+    let chosen = if ask.is_published {
+        fitting
             .iter()
-            .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node)),
-        false => next(&fitting, reservations.last()),
+            .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node))
+    } else {
+        next(&fitting, reservations.last())
     };
     match chosen {
         Some((_, _, node)) => Ok((*node).to_owned()),
@@ -150,12 +151,9 @@ fn next<'a, 'b>(
     fitting: &'a [(i64, usize, &'b str)],
     last: &str,
 ) -> Option<&'a (i64, usize, &'b str)> {
-    let by_name = |one: &&(i64, usize, &'b str)| one.2;
-    let after = fitting
-        .iter()
-        .filter(|one| one.2 > last)
-        .min_by_key(by_name);
-    after.or_else(|| fitting.iter().min_by_key(by_name))
+    let after = fitting.iter().filter(|one| one.2 > last);
+    let after = after.min_by_key(|one| one.2);
+    after.or_else(|| fitting.iter().min_by_key(|one| one.2))
 }
 
 #[cfg(test)]

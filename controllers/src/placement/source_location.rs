@@ -171,11 +171,12 @@ pub(super) fn of_all(
             "no PersistentVolume of handle {handle} is bound in the namespace of the snapshot"
         ))
     });
-    match locations.all(|location| location == first) {
-        true => first,
-        false => SourceLocation::Unknown(format!(
+    if locations.all(|location| location == first) {
+        first
+    } else {
+        SourceLocation::Unknown(format!(
             "the PersistentVolumes of handle {handle} are on different nodes"
-        )),
+        ))
     }
 }
 
@@ -188,15 +189,11 @@ pub(super) fn content_of(
     let Some(snapshot) = snapshot else {
         return Err(SourceLocation::Unknown(format!("{what} does not exist")));
     };
-    let unbound = || {
+    snapshot.bound_content().map(str::to_owned).ok_or_else(|| {
         SourceLocation::Unknown(format!(
             "{what} is not bound to a VolumeSnapshotContent yet"
         ))
-    };
-    snapshot
-        .bound_content()
-        .map(str::to_owned)
-        .ok_or_else(unbound)
+    })
 }
 
 #[cfg(test)]

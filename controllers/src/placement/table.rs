@@ -43,18 +43,20 @@ pub(super) fn left<'a>(
     reservations: &Reservations,
     now: Instant,
 ) -> Vec<Left<'a>> {
-    let of = |candidate: &'a Candidate| {
-        let room = candidate.room.filter(|_| candidate.unfit.is_none())?;
-        let bytes = room.available - reservations.sum(&candidate.node, Some(&room), now).bytes;
-        let largest = room.largest.unwrap_or(i64::MAX).min(bytes);
-        let named = node_label(&candidate.node) == candidate.node;
-        (named && largest > 0).then_some(Left {
-            node: &candidate.node,
-            bytes,
-            largest,
+    candidates
+        .iter()
+        .filter_map(|candidate| {
+            let room = candidate.room.filter(|_| candidate.unfit.is_none())?;
+            let bytes = room.available - reservations.sum(&candidate.node, Some(&room), now).bytes;
+            let largest = room.largest.unwrap_or(i64::MAX).min(bytes);
+            let named = node_label(&candidate.node) == candidate.node;
+            (named && largest > 0).then_some(Left {
+                node: &candidate.node,
+                bytes,
+                largest,
+            })
         })
-    };
-    candidates.iter().filter_map(of).collect()
+        .collect()
 }
 
 /// Nodes for the claims of a class.
@@ -106,8 +108,11 @@ impl Table {
         let (with, without): (Vec<_>, Vec<_>) =
             fitting.partition(|left| turns.contains_key(left.node));
         let most = |some: &[&Left<'_>]| some.iter().map(|left| left.bytes).max();
-        let enough = |left: &&Left<'_>| left.bytes >= self.size.saturating_mul(turns[left.node]);
-        with.len() == turns.len() && with.iter().all(enough) && most(&without) <= most(&with)
+        with.len() == turns.len()
+            && with
+                .iter()
+                .all(|left| left.bytes >= self.size.saturating_mul(turns[left.node]))
+            && most(&without) <= most(&with)
     }
 }
 

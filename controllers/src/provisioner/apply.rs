@@ -154,9 +154,10 @@ impl Provisioner {
             let uid = creation.plan.uid();
             self.in_flight.set_topology(uid, topology.clone());
         }
-        match creation.protects_source && wanted {
-            true => self.add_source_finalizer(source).await,
-            false => Ok(()),
+        if creation.protects_source && wanted {
+            self.add_source_finalizer(source).await
+        } else {
+            Ok(())
         }
     }
 

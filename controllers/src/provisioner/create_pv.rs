@@ -141,8 +141,9 @@ impl Provisioner {
             .csi
             .delete_volume(request, self.timeout)
             .await;
-        let failed = |failure: crate::csi::Failure| without(failure.status.message(), &secrets);
-        answer.map(|_| ()).map_err(failed)
+        answer
+            .map(|_| ())
+            .map_err(|failure| without(failure.status.message(), &secrets))
     }
 }
 

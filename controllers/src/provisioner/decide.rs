@@ -202,23 +202,21 @@ fn create(
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
-    let (topology, made_from) = match rules.driver.has_topology() {
-        true => {
-            let is_node = rules.scope.node().is_some();
-            let allowed = draft.class.allowed_topologies.as_deref();
-            let request = TopologyRequest {
-                claim: &draft.claim.name_any(),
-                allowed: allowed.unwrap_or_default(),
-                selected: selected_node(&draft, rules.scope),
-                strict: settings.options.strict_topology || is_node,
-                immediate: settings.options.immediate_topology,
-                nodes: &inputs.nodes,
-            };
-            let (topology, made_from) =
-                topology::requirement(request, inputs.known_topology.as_ref())?;
-            (topology, Some(made_from))
-        }
-        false => (None, None),
+    let (topology, made_from) = if rules.driver.has_topology() {
+        let is_node = rules.scope.node().is_some();
+        let allowed = draft.class.allowed_topologies.as_deref();
+        let request = TopologyRequest {
+            claim: &draft.claim.name_any(),
+            allowed: allowed.unwrap_or_default(),
+            selected: selected_node(&draft, rules.scope),
+            strict: settings.options.strict_topology || is_node,
+            immediate: settings.options.immediate_topology,
+            nodes: &inputs.nodes,
+        };
+        let (topology, made_from) = topology::requirement(request, inputs.known_topology.as_ref())?;
+        (topology, Some(made_from))
+    } else {
+        (None, None)
     };
     let found = Found {
         source,

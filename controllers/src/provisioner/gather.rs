@@ -218,8 +218,10 @@ impl Provisioner {
         let Some(name) = selected else {
             return Ok(all);
         };
-        let is_known = |one: &NodeTopology| one.node == name && !one.keys.is_empty();
-        if !all.iter().any(is_known) {
+        if !all
+            .iter()
+            .any(|one| one.node == name && !one.keys.is_empty())
+        {
             let node = self.kube.get::<Node>("", name).await?;
             let csi_node = self.kube.get::<CSINode>("", name).await?;
             all.retain(|one| one.node != name);

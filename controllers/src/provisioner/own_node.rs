@@ -102,10 +102,10 @@ async fn is_used_on(
     let namespace = claim.namespace().unwrap_or_default();
     let key = (namespace.clone(), claim.name_any());
     let mut is_used = false;
-    let take = |pod: Pod| {
+    kube.list_in_by_field(&namespace, PENDING, |pod: Pod| {
         is_used = pvc::of_pod(&pod).any(|used| used == key) && node_fitness::can_run(&pod, node);
         !is_used
-    };
-    kube.list_in_by_field(&namespace, PENDING, take).await?;
+    })
+    .await?;
     Ok(is_used)
 }

@@ -200,17 +200,16 @@ impl Protection {
             return false;
         };
         let source = self.metadata_of(namespace, asked);
-        // Claims that came after the deletion of their source do not get it.
-        let others = |claim: &Arc<PersistentVolumeClaim>| {
-            (but.is_none() || claim.metadata.uid.as_deref() != but)
-                && source
-                    .as_ref()
-                    .is_none_or(|it| pvc::precedes_deletion(claim, it))
-        };
         // A claim with a PersistentVolume may not be bound to it yet.
         self.awaited
             .each(&key)
-            .filter(others)
+            .filter(|claim| {
+                // Claims that came after the deletion of their source do not get it.
+                (but.is_none() || claim.metadata.uid.as_deref() != but)
+                    && source
+                        .as_ref()
+                        .is_none_or(|it| pvc::precedes_deletion(claim, it))
+            })
             .any(|claim| !self.has_volume(&claim))
     }
 
@@ -218,12 +217,11 @@ impl Protection {
     pub(super) async fn cloned(&self, namespace: &str, name: &str) -> Outcome {
         let watch = self.context.caches.claims();
         let Some(claim) = watch.get_in(namespace, name) else {
-            return match watch.leaves_out(namespace, name) {
-                true => {
-                    self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
-                        .await
-                }
-                false => Outcome::Done,
+            return if watch.leaves_out(namespace, name) {
+                self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
+                    .await
+            } else {
+                Outcome::Done
             };
         };
         let awaited = self.is_awaited(namespace, &DataSource::Claim(name.to_owned()), None);
@@ -246,12 +244,11 @@ impl Protection {
     async fn restored(&self, (namespace, name): &Named) -> Outcome {
         let watch = self.context.caches.snapshots();
         let Some(snapshot) = watch.get_in(namespace, name) else {
-            return match watch.leaves_out(namespace, name) {
-                true => {
-                    self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
-                        .await
-                }
-                false => Outcome::Done,
+            return if watch.leaves_out(namespace, name) {
+                self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
+                    .await
+            } else {
+                Outcome::Done
             };
         };
         if !self.is_left_over(&snapshot) || !self.context.leader.leads() {

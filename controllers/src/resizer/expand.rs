@@ -202,15 +202,16 @@ impl Resizer {
         let patch = end_patch(&claim, expanded);
         let claim = self.write(claim, patch).await?;
         let name = volume.name_any();
-        let (reason, message) = match expanded.node_too {
-            true => (
+        let (reason, message) = if expanded.node_too {
+            (
                 "FileSystemResizeRequired",
                 format!("Volume {name} is expanded; its node has to follow"),
-            ),
-            false => (
+            )
+        } else {
+            (
                 "VolumeResizeSuccessful",
                 format!("Volume {name} is expanded to {}", expanded.capacity.0),
-            ),
+            )
         };
         self.context.events.normal(claim.as_ref(), reason, message);
         Ok(())

@@ -33,8 +33,7 @@ impl Users {
             Change::Applied { old: None, .. } => {}
             Change::Deleted(old) => left(claims(old)),
         });
-        let keys_of = |pod: &Pod| claims(pod).iter().map(text).collect();
-        Users(watch.index(keys_of))
+        Users(watch.index(|pod: &Pod| claims(pod).iter().map(text).collect()))
     }
 
     /// True if any pod uses this claim.

@@ -9,8 +9,10 @@ pub(crate) use ensure::ensure_crds;
 
 /// The definitions in [`FILES`].
 fn crds() -> Vec<CustomResourceDefinition> {
-    let read = |text| serde_saphyr::from_str(text).expect("tests read each embedded file");
-    FILES.into_iter().map(read).collect()
+    FILES
+        .into_iter()
+        .map(|text| serde_saphyr::from_str(text).expect("tests read each embedded file"))
+        .collect()
 }
 
 #[cfg(test)]

@@ -154,9 +154,10 @@ fn check<K: Kind>(
     let given = K::view(&facts.snapshot).given.is_some();
     let kind = <K::Content as Resource>::kind(&());
     let (name, noun) = (content.name_any(), K::NAMES.noun);
-    let fits = match given {
-        true => its.given.is_some(),
-        false => !its.volumes.is_empty(),
+    let fits = if given {
+        its.given.is_some()
+    } else {
+        !its.volumes.is_empty()
     };
     if !fits {
         let not = if given { "not " } else { "" };

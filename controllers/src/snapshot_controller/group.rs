@@ -155,11 +155,10 @@ impl Kind for Groups {
                 ..GroupFacts::default()
             };
         }
-        let is_owned = |one: &Arc<VolumeSnapshot>| {
-            names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref()
-        };
         let owned = all.of_group.get(&names::path(group)).into_iter();
-        let owned: Vec<_> = owned.filter(is_owned).collect();
+        let owned: Vec<_> = owned
+            .filter(|one| names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref())
+            .collect();
         let restoring = owned
             .iter()
             .filter(|one| all.restoring_from(one).next().is_some());
@@ -227,8 +226,13 @@ impl Kind for Groups {
                 return Step::DeleteContent;
             }
         }
-        let is_kept = |member: &&Arc<VolumeSnapshot>| !member.is_deleting();
-        let kept: Vec<_> = facts.own.owned.iter().filter(is_kept).cloned().collect();
+        let kept: Vec<_> = facts
+            .own
+            .owned
+            .iter()
+            .filter(|member| !member.is_deleting())
+            .cloned()
+            .collect();
         if !kept.is_empty() {
             return Step::Own(GroupStep::DeleteMembers(kept));
         }

@@ -125,11 +125,13 @@ pub(super) fn only_default_class<K: Kind>(
     classes: &[Arc<K::Class>],
     driver: &str,
 ) -> Result<String, String> {
-    let is_default = |class: &&Arc<K::Class>| {
-        let marked = class.annotations().get(K::NAMES.default_class);
-        class.driver() == driver && marked.is_some_and(|marked| marked == "true")
-    };
-    let defaults: Vec<_> = classes.iter().filter(is_default).collect();
+    let defaults: Vec<_> = classes
+        .iter()
+        .filter(|class| {
+            let marked = class.annotations().get(K::NAMES.default_class);
+            class.driver() == driver && marked.is_some_and(|marked| marked == "true")
+        })
+        .collect();
     let kind = <K::Class as kube::Resource>::kind(&());
     match defaults[..] {
         [class] => Ok(class.name_any()),

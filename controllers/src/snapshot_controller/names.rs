@@ -51,11 +51,10 @@ pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, Str
 
 /// The group of a snapshot, according to its owner references.
 pub(super) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerReference> {
-    let is_group = |owner: &&OwnerReference| {
+    snapshot.owner_references().iter().find(|owner| {
         let group = owner.api_version.split('/').next();
         owner.kind == "VolumeGroupSnapshot" && group == Some(GROUP_API)
-    };
-    snapshot.owner_references().iter().find(is_group)
+    })
 }
 
 /// The owner reference from a member to its group.

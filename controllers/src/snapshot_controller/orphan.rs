@@ -91,14 +91,15 @@ impl Controller {
             return Ok(false);
         };
         let mut lacks = true;
-        let take = |snapshot: K::Snapshot| {
-            lacks &= snapshot
-                .uid()
-                .is_some_and(|uid| Some(&uid) != user.uid.as_ref());
-            lacks
-        };
         let field = format!("metadata.name={name}");
-        self.kube.list_in_by_field(namespace, &field, take).await?;
+        self.kube
+            .list_in_by_field(namespace, &field, |snapshot: K::Snapshot| {
+                lacks &= snapshot
+                    .uid()
+                    .is_some_and(|uid| Some(&uid) != user.uid.as_ref());
+                lacks
+            })
+            .await?;
         Ok(lacks)
     }
 }

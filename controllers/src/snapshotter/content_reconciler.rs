@@ -191,9 +191,10 @@ impl<K: Kind> Reconciler<K> {
         let volumes = content.view().volumes;
         if self.shared.part == Part::Unowned {
             let volume = volumes.first().map(String::as_str);
-            return Ok(match self.shared.is_unowned(content, step, volume) {
-                true => Ownership::Local,
-                false => Ownership::Remote,
+            return Ok(if self.shared.is_unowned(content, step, volume) {
+                Ownership::Local
+            } else {
+                Ownership::Remote
             });
         }
         let owner = self.cached_owner(content);
@@ -268,8 +269,12 @@ impl<K: Kind> Reconciler<K> {
         };
         self.shared.context.room.change();
         let reported = reported.ok_or(WorkError::Empty { call: K::CALL })?;
-        let news = |content: &K::Content| K::news(content, &reported, true);
-        let recorded = self.contents.record(marked, news).await?;
+        let recorded = self
+            .contents
+            .record(marked, |content: &K::Content| {
+                K::news(content, &reported, true)
+            })
+            .await?;
         Ok(self.contents.settle(&recorded).await?)
     }
 
@@ -282,8 +287,12 @@ impl<K: Kind> Reconciler<K> {
             }
         };
         let adopted = self.contents.adopt(content, self.label(content)).await?;
-        let news = |content: &K::Content| K::news(content, &reported, false);
-        Ok(self.contents.record(adopted, news).await?)
+        Ok(self
+            .contents
+            .record(adopted, |content: &K::Content| {
+                K::news(content, &reported, false)
+            })
+            .await?)
     }
 
     async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
@@ -368,11 +377,13 @@ impl<K: Kind> Reconciler<K> {
         let Some(name) = content.view().class else {
             return Ok(None);
         };
-        let missing = || WorkError::NoClass {
-            kind: <K::Class as kube::Resource>::kind(&()).into_owned(),
-            name: name.to_owned(),
-        };
-        self.classes.get(name).map(Some).ok_or_else(missing)
+        self.classes
+            .get(name)
+            .map(Some)
+            .ok_or_else(|| WorkError::NoClass {
+                kind: <K::Class as kube::Resource>::kind(&()).into_owned(),
+                name: name.to_owned(),
+            })
     }
 
     /// The secret for create and delete calls.

@@ -49,10 +49,7 @@ pub(super) fn next_step<K: Content>(content: &K) -> Step {
         };
     }
     if view.is_ready() {
-        return match creating {
-            true => Step::Settle,
-            false => Step::Rest,
-        };
+        return if creating { Step::Settle } else { Step::Rest };
     }
     let taken = view.given.is_some() || view.group.is_some();
     match view.snapshot().filter(|_| taken) {

@@ -157,8 +157,9 @@ async fn secrets(
     content: &VolumeSnapshotContent,
 ) -> Result<Credentials, WorkError> {
     let view = content.view();
-    match view.is_member || view.group.is_some() {
-        true => reconciler.secrets(content).await,
-        false => reconciler.asking(content).await,
+    if view.is_member || view.group.is_some() {
+        reconciler.secrets(content).await
+    } else {
+        reconciler.asking(content).await
     }
 }

@@ -142,19 +142,22 @@ impl Search<'_> {
         let bound: HashSet<String> = volumes.each().filter_map(claim).collect();
         let driver = &self.context.driver.name;
         let mut names = Vec::new();
-        let take = |found: PartialObjectMeta<PersistentVolumeClaim>| {
-            let claim = PersistentVolumeClaim {
-                metadata: found.metadata,
-                ..Default::default()
-            };
-            let is_bound = claim.uid().is_some_and(|uid| bound.contains(&uid));
-            if is_bound || pvc::is_assigned(&claim, driver, self.node) {
-                names.push((claim.namespace().unwrap_or_default(), claim.name_any()));
-            }
-        };
         let all = self
             .kube
-            .list_metadata(&format!("!{NODE_LABEL}"), PAGES, take)
+            .list_metadata(
+                &format!("!{NODE_LABEL}"),
+                PAGES,
+                |found: PartialObjectMeta<PersistentVolumeClaim>| {
+                    let claim = PersistentVolumeClaim {
+                        metadata: found.metadata,
+                        ..Default::default()
+                    };
+                    let is_bound = claim.uid().is_some_and(|uid| bound.contains(&uid));
+                    if is_bound || pvc::is_assigned(&claim, driver, self.node) {
+                        names.push((claim.namespace().unwrap_or_default(), claim.name_any()));
+                    }
+                },
+            )
             .await?;
         note_limit::<PersistentVolumeClaim>(all);
         let mut own = Vec::new();
@@ -179,12 +182,14 @@ impl Search<'_> {
         is_own: impl Fn(&K) -> bool,
     ) -> Result<Vec<K>, ApiError> {
         let mut own = Vec::new();
-        let take = |object: K| {
-            if is_own(&object) {
-                own.push(object);
-            }
-        };
-        let all = self.kube.list(&format!("!{key}"), PAGES, take).await?;
+        let all = self
+            .kube
+            .list(&format!("!{key}"), PAGES, |object: K| {
+                if is_own(&object) {
+                    own.push(object);
+                }
+            })
+            .await?;
         note_limit::<K>(all);
         Ok(own)
     }

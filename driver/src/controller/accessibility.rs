@@ -56,8 +56,8 @@ pub(super) fn names_us_alone(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::bench::{pairs, place};
     use super::*;
+    use crate::controller::tests::bench::{pairs, place};
 
     #[test]
     fn requirements() {

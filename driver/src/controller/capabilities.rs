@@ -42,10 +42,12 @@ impl Controller {
         _req: csi::ControllerGetCapabilitiesRequest,
     ) -> Result<csi::ControllerGetCapabilitiesResponse> {
         use csi::controller_service_capability::{Rpc, Type as Kind};
-        let capability = |t: Type| csi::ControllerServiceCapability {
-            r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
-        };
-        let capabilities = capabilities(&self.config).into_iter().map(capability);
+        let capabilities =
+            capabilities(&self.config)
+                .into_iter()
+                .map(|t| csi::ControllerServiceCapability {
+                    r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
+                });
         Ok(csi::ControllerGetCapabilitiesResponse {
             capabilities: capabilities.collect(),
         })
@@ -56,19 +58,21 @@ impl Controller {
         _req: csi::GroupControllerGetCapabilitiesRequest,
     ) -> Result<csi::GroupControllerGetCapabilitiesResponse> {
         use csi::group_controller_service_capability::{Rpc, Type as Kind};
-        let capability = |t: GroupType| csi::GroupControllerServiceCapability {
-            r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
-        };
         Ok(csi::GroupControllerGetCapabilitiesResponse {
-            capabilities: GROUP.into_iter().map(capability).collect(),
+            capabilities: GROUP
+                .into_iter()
+                .map(|t| csi::GroupControllerServiceCapability {
+                    r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
+                })
+                .collect(),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::config;
     use super::*;
+    use crate::controller::tests::config;
 
     #[test]
     fn what_is_always_offered_can_not_be_switched_off() {

@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi;
 
-use crate::csi::capability::Asked;
+use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::{CapabilityRules, Invalid, invalid};
 use crate::kernel::{FsType, check_mount_options};
 use crate::storage::{Access, Capability};
@@ -25,26 +25,27 @@ impl CapabilitySet {
         let mut all = Vec::with_capacity(values.len());
         let mut named = None;
         for (i, value) in values.iter().enumerate() {
-            let asked = Asked::read(&format!("{field}[{i}]"), Some(value), rules)?;
-            if let Some(fs) = asked.named_fs()
+            let requested =
+                RequestedCapability::read(&format!("{field}[{i}]"), Some(value), rules)?;
+            if let Some(fs) = requested.named_fs()
                 && named.replace(fs).is_some_and(|other| other != fs)
             {
                 return Err(invalid(field, "name more than one filesystem"));
             }
-            all.push(asked.plain().clone());
+            all.push(requested.plain().clone());
         }
         let blocks = all.iter().filter(|c| c.access == Access::Block).count();
         if blocks > 0 && blocks < all.len() {
             // One volume can't be both: a mount writes to the block device.
             return Err(invalid(field, "ask for a block device and a filesystem"));
         }
-        let wanted = CapabilitySet {
+        let requested = CapabilitySet {
             all,
             names_fs: named.is_some(),
         };
         Ok(match named {
-            Some(fs) => wanted.on(fs),
-            None => wanted,
+            Some(fs) => requested.on(fs),
+            None => requested,
         })
     }
 
@@ -86,13 +87,16 @@ impl CapabilitySet {
 
     /// True if both sets are equal, in any order and with any duplicates.
     pub(super) fn are(&self, others: &[Capability]) -> bool {
-        let within = |a: &[Capability], b: &[Capability]| a.iter().all(|c| b.contains(c));
-        within(&self.all, others) && within(others, &self.all)
+        is_within(&self.all, others) && is_within(others, &self.all)
     }
 
     pub(super) fn into_all(self) -> Vec<Capability> {
         self.all
     }
+}
+
+fn is_within(some: &[Capability], others: &[Capability]) -> bool {
+    some.iter().all(|capability| others.contains(capability))
 }
 
 #[cfg(test)]

@@ -11,23 +11,26 @@ use crate::storage::{self, Capacity};
 impl Controller {
     pub fn get_capacity(&self, req: csi::GetCapacityRequest) -> Result<csi::GetCapacityResponse> {
         let rules = &self.config.capabilities;
-        let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let requested =
+            CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
-        let fs = match wanted.fs() {
+        let fs = match requested.fs() {
             Some(fs) => Some(fs),
             None if req.volume_capabilities.is_empty() => parameters::filesystem(&req.parameters)?,
             None => None,
         };
         class.check_mkfs_options(fs)?;
         let smallest = fs.map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
-        let capacity = match self.offers(&req, fs)? {
-            true => self.available(&class)?,
-            false => Capacity::default(),
+        let capacity = if self.offers(&req, fs)? {
+            self.available(&class)?
+        } else {
+            Capacity::default()
         };
         // Space below the minimum volume size counts as none.
-        let capacity = match capacity.largest < smallest {
-            true => Capacity::default(),
-            false => capacity,
+        let capacity = if capacity.largest < smallest {
+            Capacity::default()
+        } else {
+            capacity
         };
         Ok(csi::GetCapacityResponse {
             available_capacity: int64(capacity.available),

@@ -3,12 +3,10 @@
 use hostloop_proto::csi;
 
 use super::{Controller, Error, Result};
-use crate::csi::capability::Asked;
-use crate::csi::capacity_range;
-use crate::csi::int64;
+use crate::csi::capability::{RequestedCapability, own_fs};
 use crate::csi::validate::{self, Range, invalid};
+use crate::csi::{expansion, int64};
 use crate::kernel::FsType;
-use crate::storage::VolumeSize;
 
 impl Controller {
     /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, because
@@ -26,20 +24,15 @@ impl Controller {
         let record = self.volume("volume_id", &req.volume_id)?;
         if let Some(value) = &req.volume_capability {
             const FIELD: &str = "volume_capability";
-            let asked = Asked::read(FIELD, Some(value), &self.config.capabilities)?;
-            asked.of(&record).map_err(|why| invalid(FIELD, why))?;
+            let requested =
+                RequestedCapability::read(FIELD, Some(value), &self.config.capabilities)?;
+            requested.of(&record).map_err(|why| invalid(FIELD, why))?;
         }
         let largest = self.pools.options().max_volume_bytes;
-        let now = record.capacity_bytes;
-        let fs = record.capabilities.iter().find_map(|c| c.access.fs());
-        let grown = fs.map_or(0, FsType::minimum_grown_bytes);
-        let bytes =
-            capacity_range::expand(range, now, grown, largest).map_err(Error::OutOfRange)?;
-        if bytes > now && fs == Some(FsType::Ext4) {
-            self.check_growth(&self.pools.open_image(&record, false)?, bytes)?;
+        let size = expansion::expand(range, &record, None, largest).map_err(Error::OutOfRange)?;
+        if size.bytes > record.capacity_bytes && own_fs(&record) == Some(FsType::Ext4) {
+            self.check_growth(&self.pools.open_image(&record, false)?, size.bytes)?;
         }
-        let requested = capacity_range::requested_after(range, bytes, &record);
-        let size = VolumeSize { bytes, requested };
         let record = self
             .pools
             .expand_volume(&record.id, size)

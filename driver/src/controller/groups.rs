@@ -15,13 +15,14 @@ fn fits(
     sources: &[VolumeId],
     parameters: &parameters::Parameters,
 ) -> std::result::Result<(), &'static str> {
-    let set = |ids: &[VolumeId]| ids.iter().copied().collect::<BTreeSet<_>>();
-    if set(&existing.sources) != set(sources) {
+    let existing_sources = BTreeSet::from_iter(&existing.sources);
+    if existing_sources != BTreeSet::from_iter(sources) {
         return Err("is of other volumes");
     }
-    match parameters::same(&existing.parameters, parameters) {
-        true => Ok(()),
-        false => Err("has other parameters"),
+    if parameters::same(&existing.parameters, parameters) {
+        Ok(())
+    } else {
+        Err("has other parameters")
     }
 }
 

@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use super::{Controller, Error, Result};
-use crate::kernel::{Ext4Growth, ext4_growth};
+use crate::csi::expansion::{self, GrowthTime};
+use crate::kernel::{FsType, ext4_growth};
 use crate::storage::{Source, VolumeHandle};
 
 impl Controller {
@@ -14,11 +15,10 @@ impl Controller {
     /// says what it holds.
     pub(super) fn check_growth(&self, image: &File, bytes: u64) -> Result<()> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", image.as_raw_fd()));
-        match ext4_growth(self.pools.kernel(), &path, bytes)? {
-            Some(Ext4Growth::Not(why)) => Err(Error::OutOfRange(format!(
-                "capacity_range.required_bytes: the volume would have {bytes} bytes, and {why}"
-            ))),
-            Some(Ext4Growth::Done | Ext4Growth::Mounted | Ext4Growth::Unmounted) | None => Ok(()),
+        let ext4 = ext4_growth(self.pools.kernel(), &path, bytes)?;
+        match expansion::obstacle(FsType::Ext4, bytes, ext4, GrowthTime::Any) {
+            Some(why) => Err(Error::OutOfRange(expansion::refusal(bytes, &why))),
+            None => Ok(()),
         }
     }
 

@@ -19,7 +19,7 @@ impl Controller {
         req: csi::ControllerGetVolumeHealthRequest,
     ) -> Result<csi::ControllerGetVolumeHealthResponse> {
         let conditions = match self.volume("volume_id", &req.volume_id) {
-            Ok(record) => View::take(&self.pools).judge(&self.pools, &record),
+            Ok(record) => View::take(&self.pools).conditions(&self.pools, &record),
             Err(e) => vec![health::without_record(&self.pools, &req.volume_id, &e).ok_or(e)?],
         };
         Ok(csi::ControllerGetVolumeHealthResponse {
@@ -37,19 +37,19 @@ impl Controller {
         let volumes = self.volumes_oldest_first()?;
         // Read after the records: a volume that is staged in its record must be attached by now.
         let view = View::take(&self.pools);
-        let unhealthy = |(id, record): (VolumeId, ReadRecord)| {
-            let (known_as, conditions) = match record {
-                Ok(record) => (
-                    to_proto::volume_id(&record),
-                    view.judge(&self.pools, &record),
-                ),
-                Err(condition) => (id.to_string(), vec![condition]),
-            };
-            (!conditions.is_empty()).then(|| (id, health::message(known_as, conditions)))
-        };
         let rest = volumes.into_iter();
         let rest = rest.filter(|(id, _)| page.reaches(id.uuid()));
-        let (entries, next_token) = page.fill(rest.filter_map(unhealthy));
+        let (entries, next_token) =
+            page.fill(rest.filter_map(|(id, record): (VolumeId, ReadRecord)| {
+                let (known_as, conditions) = match record {
+                    Ok(record) => (
+                        to_proto::volume_id(&record),
+                        view.conditions(&self.pools, &record),
+                    ),
+                    Err(condition) => (id.to_string(), vec![condition]),
+                };
+                (!conditions.is_empty()).then(|| (id, health::message(known_as, conditions)))
+            }));
         Ok(csi::ControllerListVolumeHealthResponse {
             entries,
             next_token,
@@ -61,9 +61,9 @@ impl Controller {
     fn volumes_oldest_first(&self) -> Result<Vec<(VolumeId, ReadRecord)>> {
         self.pools.complete()?;
         let known = self.pools.volumes().into_iter().map(|v| (v.id, Ok(v)));
-        let findings = self.pools.findings().into_iter();
-        let noted: BTreeSet<VolumeId> = findings
-            .filter_map(|finding| match finding.about {
+        let noted = self.pools.noted_problems().into_iter();
+        let noted: BTreeSet<VolumeId> = noted
+            .filter_map(|noted| match noted.about {
                 About::Volume(id) => Some(id),
                 _ => None,
             })

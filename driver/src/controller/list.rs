@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{Controller, Error, Result, lookup, to_proto};
 use crate::csi::validate::invalid;
 use crate::record::id::NotAnId;
-use crate::storage::{self, SnapshotId, SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
+use crate::storage::{self, SnapshotId, SnapshotRecord, VolumeHandle, VolumeId};
 
 /// Maximum size of a page's entries in bytes. By default, gRPC clients refuse messages over 4 MiB,
 /// and a client that can't receive a page can't get the next page either.
@@ -89,14 +89,16 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
         let volumes = self.pools.volumes().into_iter();
         let here = self.here()?;
-        let entry = |v: Arc<VolumeRecord>| Entry {
-            volume: Some(to_proto::volume(&v, &here)),
-            status: self.config.attach.then(|| VolumeStatus {
-                published_node_ids: to_proto::nodes(&v),
-            }),
-        };
         let rest = volumes.filter(|v| page.reaches(v.id.uuid()));
-        let (entries, next_token) = page.fill(rest.map(|v| (v.id, entry(v))));
+        let (entries, next_token) = page.fill(rest.map(|v| {
+            let entry = Entry {
+                volume: Some(to_proto::volume(&v, &here)),
+                status: self.config.attach.then(|| VolumeStatus {
+                    published_node_ids: to_proto::nodes(&v),
+                }),
+            };
+            (v.id, entry)
+        }));
         Ok(csi::ListVolumesResponse {
             entries,
             next_token,
@@ -114,11 +116,13 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, SnapshotId::uuid)?;
         let found = self.snapshots_matching(&req.snapshot_id, &req.source_volume_id)?;
         let here = self.here()?;
-        let entry = |s: Arc<SnapshotRecord>| Entry {
-            snapshot: Some(to_proto::snapshot(&s, &here)),
-        };
         let rest = found.into_iter().filter(|s| page.reaches(s.id.uuid()));
-        let (entries, next_token) = page.fill(rest.map(|s| (s.id, entry(s))));
+        let (entries, next_token) = page.fill(rest.map(|s| {
+            let entry = Entry {
+                snapshot: Some(to_proto::snapshot(&s, &here)),
+            };
+            (s.id, entry)
+        }));
         Ok(csi::ListSnapshotsResponse {
             entries,
             next_token,
@@ -164,8 +168,8 @@ fn unless_elsewhere<T>(found: storage::Result<T>) -> Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::ids;
     use super::*;
+    use crate::controller::tests::ids;
     use crate::storage::PoolId;
 
     #[test]

@@ -89,9 +89,11 @@ impl Controller {
     /// location means different content. This needs a pool with reflinks and a thin volume: the
     /// blocks of a thick one are separated from every snapshot again.
     fn unchanged_is_shared(&self, base: &SnapshotRecord, target: &SnapshotRecord) -> Result<bool> {
-        let thin = |s: &SnapshotRecord| s.provisioning == Provisioning::Thin;
         let pool = self.pools.with_id(target.id.pool())?;
-        Ok(pool.reflinks() && thin(base) && thin(target))
+        let are_thin = [base, target]
+            .iter()
+            .all(|snapshot| snapshot.provisioning == Provisioning::Thin);
+        Ok(pool.reflinks() && are_thin)
     }
 }
 
@@ -102,17 +104,14 @@ fn max_results(max: i32) -> Result<usize> {
 
 /// Reads `starting_offset`, which may be the end itself (then no bytes are left).
 fn starting_offset(offset: i64, size: u64) -> Result<u64> {
-    let out = || {
-        Error::OutOfRange(format!(
-            "starting_offset: {offset} is not within 0 and {size}"
-        ))
-    };
-    let offset = u64::try_from(offset).map_err(|_| out())?;
-    if offset <= size {
-        Ok(offset)
-    } else {
-        Err(out())
-    }
+    u64::try_from(offset)
+        .ok()
+        .filter(|offset| *offset <= size)
+        .ok_or_else(|| {
+            Error::OutOfRange(format!(
+                "starting_offset: {offset} is not within 0 and {size}"
+            ))
+        })
 }
 
 #[cfg(test)]

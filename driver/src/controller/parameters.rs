@@ -19,7 +19,7 @@ pub use shell_split::words;
 
 /// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
 pub const METADATA: &str = "csi.storage.k8s.io/";
-/// The parameter that names the pool of a class.
+/// The parameter of a class, and the attribute of an inline volume, that names the pool.
 pub const POOL: &str = "pool";
 /// The parameter that makes a volume thin or thick.
 const PROVISIONING: &str = "provisioning";
@@ -131,7 +131,7 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
             Some(Reader::Change(read)) => read(&mut class.changes, value),
             Some(Reader::Provisioner) | None => Err("is not a parameter of this driver"),
         };
-        read.map_err(|why| invalid(format!("parameters[{key:?}]"), why))?;
+        read.map_err(|why| invalid(field("parameters", key), why))?;
     }
     Ok(class)
 }
@@ -141,23 +141,30 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
 pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, Invalid> {
     let mut changes = Changes::default();
     for (key, value) in own("mutable_parameters", parameters)? {
-        let field = || format!("mutable_parameters[{key:?}]");
         let listed = accepted.iter().any(|name| name == key);
         if !listed && !accepted.is_empty() {
-            return Err(invalid(field(), "is not among the accepted parameters"));
+            return Err(invalid(
+                field("mutable_parameters", key),
+                "is not among the accepted parameters",
+            ));
         }
         match changes.set(key, value) {
-            Some(set) => set.map_err(|why| invalid(field(), why))?,
+            Some(set) => set.map_err(|why| invalid(field("mutable_parameters", key), why))?,
             None if listed => {}
             None => {
                 return Err(invalid(
-                    field(),
+                    field("mutable_parameters", key),
                     "is not a mutable parameter of this driver",
                 ));
             }
         }
     }
     Ok(changes)
+}
+
+/// The name of an entry, for messages.
+fn field(map: &str, key: &str) -> String {
+    format!("{map}[{key:?}]")
 }
 
 /// True if these parameters request a thick volume. It checks no other parameter.
@@ -177,7 +184,7 @@ pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
     for (key, value) in own("parameters", parameters)? {
         if key != DELETION_POLICY {
             let why = "is not a parameter of snapshots";
-            return Err(invalid(format!("parameters[{key:?}]"), why));
+            return Err(invalid(field("parameters", key), why));
         }
         tracing::warn!(
             value,

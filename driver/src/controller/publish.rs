@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hostloop_proto::csi;
 
 use super::{Controller, Error, Result, lookup};
-use crate::csi::capability::{Asked, compatible};
+use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate::{self, invalid};
 use crate::kernel::under_way::{Entry, UnderWay};
 use crate::storage::{self, Publication, VolumeHandle, VolumeId, VolumeRecord};
@@ -21,13 +21,14 @@ enum Publish {
 }
 
 /// Compares a publication with the recorded ones.
-fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publish> {
+fn decide(record: &VolumeRecord, node: &str, requested: &Publication) -> Result<Publish> {
     if let Some(published) = record.publications.get(node) {
-        let same = published.readonly == asked.readonly
-            && compatible(&published.capability, &asked.capability);
-        return match same {
-            true => Ok(Publish::Done),
-            false => Err(Error::AlreadyExists(format!(
+        let same = published.readonly == requested.readonly
+            && compatible(&published.capability, &requested.capability);
+        return if same {
+            Ok(Publish::Done)
+        } else {
+            Err(Error::AlreadyExists(format!(
                 "volume {} is published to node {node} already, {} and for another use",
                 record.id,
                 if published.readonly {
@@ -35,12 +36,12 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
                 } else {
                     "writable"
                 },
-            ))),
+            )))
         };
     }
     // A publication to another node means that this node had another ID before.
     match record.publications.keys().next() {
-        Some(other) if !asked.capability.mode.is_multi_node() => {
+        Some(other) if !requested.capability.mode.is_multi_node() => {
             Err(Error::FailedPrecondition(format!(
                 "volume {} is published to node {other}, and its access mode allows only one",
                 record.id
@@ -72,12 +73,13 @@ impl Slots {
             let mut used = published()?;
             used.extend(taken.keys());
             used.remove(&volume);
-            match used.len() as u64 >= limit {
-                true => Err(Error::ResourceExhausted(format!(
+            if used.len() as u64 >= limit {
+                Err(Error::ResourceExhausted(format!(
                     "{} volumes are published to this node, and no more than {limit} may be",
                     used.len()
-                ))),
-                false => Ok(()),
+                )))
+            } else {
+                Ok(())
             }
         })
     }
@@ -94,13 +96,13 @@ impl Controller {
         validate::required("node_id", &req.node_id)?;
         let rules = &self.config.capabilities;
         // An invalid capability is reported before an unknown volume.
-        let asked = Asked::read(FIELD, req.volume_capability.as_ref(), rules)?;
+        let requested = RequestedCapability::read(FIELD, req.volume_capability.as_ref(), rules)?;
         let record = self.volume("volume_id", &req.volume_id)?;
         let node = &self.config.node_id;
         if req.node_id != *node {
             return Err(lookup::not_found("node", &req.node_id));
         }
-        let capability = asked.of(&record).map_err(|why| invalid(FIELD, why))?;
+        let capability = requested.of(&record).map_err(|why| invalid(FIELD, why))?;
         let publication = Publication {
             capability,
             readonly: req.readonly,

@@ -50,17 +50,17 @@ impl Controller {
             .map(|named| self.content_source(named))
             .transpose()?;
         let pool = self.pools.named(request.class.pool.as_deref())?;
-        let wanted = request
-            .wanted
+        let requested = request
+            .capabilities
             .on_volume_with(source.as_ref().and_then(ContentSource::fs));
-        let fs = wanted.fs();
-        wanted.check_mount_options("volume_capabilities")?;
+        let fs = requested.fs();
+        requested.check_mount_options("volume_capabilities")?;
         // A copy of a filesystem needs no mkfs, whatever the class of its source allowed once.
         if source.as_ref().and_then(ContentSource::fs).is_none() {
             request.class.check_mkfs_options(fs)?;
         }
         if let Some(source) = &source {
-            source.serves(&wanted, request.class.allow_volume_mode_change)?;
+            source.serves(&requested, request.class.allow_volume_mode_change)?;
         }
         if let Some(fs) = fs {
             self.require_tools(fs)?;
@@ -75,12 +75,12 @@ impl Controller {
         };
         let capacity_bytes =
             capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
-        if let (Some(source), Some(FsType::Ext4)) = (&source, wanted.fs())
+        if let (Some(source), Some(FsType::Ext4)) = (&source, requested.fs())
             && capacity_bytes > source.bytes
         {
             self.check_growth(&self.source_image(&source.source)?, capacity_bytes)?;
         }
-        let format = match (wanted.fs(), &source) {
+        let format = match (requested.fs(), &source) {
             (None, _) => Format::Raw,
             (Some(_), Some(source)) => source.format,
             (Some(fs), None) => Format::Done(fs),
@@ -89,7 +89,7 @@ impl Controller {
             name: request.name,
             capacity_bytes,
             requested_bytes: capacity_range::requested(request.range, capacity_bytes, format),
-            capabilities: wanted.into_all(),
+            capabilities: requested.into_all(),
             parameters: request.parameters,
             mutable_parameters: request.mutable_parameters,
             settings,

@@ -10,24 +10,24 @@ use crate::storage::{Access, AccessMode, Capability, Format, VolumeRecord};
 
 /// A capability from a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedCapability {
     capability: Capability,
     names_fs: bool,
 }
 
-impl Asked {
+impl RequestedCapability {
     /// Reads a required capability.
     pub(crate) fn read(
         field: &str,
         value: Option<&csi::VolumeCapability>,
         rules: &CapabilityRules,
-    ) -> Result<Asked, Invalid> {
+    ) -> Result<RequestedCapability, Invalid> {
         let capability = validate::capability(field, value, rules)?;
         let names_fs = match value.and_then(|v| v.access_type.as_ref()) {
             Some(AccessType::Mount(mount)) => !mount.fs_type.is_empty(),
             _ => false,
         };
-        Ok(Asked {
+        Ok(RequestedCapability {
             capability,
             names_fs,
         })
@@ -60,14 +60,18 @@ impl Asked {
 
 /// Why a volume does not support a capability; `None` if it does. The access mode is never a
 /// reason: a volume is on one node, where every mode works.
-pub(crate) fn unsupported(record: &VolumeRecord, wanted: &Capability) -> Option<String> {
-    let fits = |made: &Capability| same_use(&made.access, &wanted.access);
-    if record.capabilities.is_empty() || record.capabilities.iter().any(fits) {
+pub(crate) fn unsupported(record: &VolumeRecord, requested: &Capability) -> Option<String> {
+    if record.capabilities.is_empty()
+        || record
+            .capabilities
+            .iter()
+            .any(|made| same_use(&made.access, &requested.access))
+    {
         return None;
     }
     let made = record.capabilities.first().map(|c| word(&c.access))?;
-    let wanted = word(&wanted.access);
-    Some(format!("the volume was made as {made}, not as {wanted}"))
+    let requested = word(&requested.access);
+    Some(format!("the volume was made as {made}, not as {requested}"))
 }
 
 /// The filesystem a volume was created for, or carries.
@@ -107,12 +111,12 @@ pub(crate) fn many_targets(mode: AccessMode) -> bool {
 /// The other mount flags may differ: users change those of a PV in use. The filesystem is mounted
 /// once, with the flags of its staging, and new ones hold from the next staging on. Labels of SELinux
 /// protect one pod from another.
-pub(crate) fn compatible(present: &Capability, asked: &Capability) -> bool {
-    let modes =
-        present.mode == asked.mode || many_targets(present.mode) && many_targets(asked.mode);
-    same_use(&present.access, &asked.access)
+pub(crate) fn compatible(present: &Capability, requested: &Capability) -> bool {
+    let modes = present.mode == requested.mode
+        || many_targets(present.mode) && many_targets(requested.mode);
+    same_use(&present.access, &requested.access)
         && modes
-        && labels(&present.access) == labels(&asked.access)
+        && labels(&present.access) == labels(&requested.access)
 }
 
 /// The mount options that label files for SELinux. Only they may have commas, in quotes.

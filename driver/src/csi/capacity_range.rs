@@ -1,4 +1,4 @@
-//! Calculates the size of a volume. Pure; every error is OUT_OF_RANGE.
+//! Calculates the size of a new volume. Pure; every error is OUT_OF_RANGE.
 //!
 //! A volume can be larger than its request: sizes are multiples of 4096, and each filesystem has its
 //! minimum. Orchestrators compare the requests of claims, and know nothing of that. So a volume's
@@ -8,10 +8,10 @@
 use crate::csi::capability::carried_fs;
 use crate::csi::validate::Range;
 use crate::kernel::{BLOCK_SIZE, FsType, whole_blocks};
-use crate::storage::{Format, SnapshotRecord, VolumeRecord};
+use crate::storage::{Format, SnapshotRecord};
 
-/// The default size of a volume, in bytes.
-const DEFAULT_BYTES: u64 = 1 << 30;
+/// The size of a volume without a requested size, in bytes.
+pub(crate) const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Limits on a new volume besides the requested range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,8 @@ pub(crate) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
     Ok(DEFAULT_BYTES.min(whole_blocks(most)).max(least))
 }
 
-fn unsatisfiable(range: Range, bounds: Bounds) -> String {
+/// Why no size is within the range and these limits.
+pub(super) fn unsatisfiable(range: Range, bounds: Bounds) -> String {
     let limit = match range.limit {
         Some(limit) => format!("limit_bytes {limit} is"),
         None => return format!("required_bytes {} is too large", range.required),
@@ -80,40 +81,12 @@ fn unsatisfiable(range: Range, bounds: Bounds) -> String {
     }
 }
 
-fn too_large(bytes: u64, largest: u64) -> String {
+/// Why a volume may not have this size.
+pub(super) fn too_large(bytes: u64, largest: u64) -> String {
     format!(
         "{bytes} bytes are more than the {largest} that a volume may have (--max-volume-size, \
          --max-volume-size-node)"
     )
-}
-
-/// The size after ControllerExpandVolume of a volume of `now` bytes; `now` if it is large enough.
-/// `grown` is the minimum size to which its filesystem can grow.
-pub(crate) fn expand(
-    range: Range,
-    now: u64,
-    grown: u64,
-    largest: Option<u64>,
-) -> Result<u64, String> {
-    if let Some(limit) = range.limit.filter(|limit| *limit < now) {
-        return Err(format!(
-            "the volume has {now} bytes, more than limit_bytes {limit}, and never shrinks"
-        ));
-    }
-    if range.required <= now {
-        return Ok(now);
-    }
-    let bounds = Bounds {
-        filesystem: grown,
-        ..Bounds::default()
-    };
-    let size = range
-        .size(now.max(grown))
-        .ok_or_else(|| unsatisfiable(range, bounds))?;
-    match largest {
-        Some(largest) if size > largest => Err(too_large(size, largest)),
-        _ => Ok(size),
-    }
 }
 
 /// The request for a volume of `bytes`, as the volume's record keeps it. `None` if the size shows
@@ -121,17 +94,6 @@ pub(crate) fn expand(
 pub(crate) fn requested(range: Range, bytes: u64, format: Format) -> Option<u64> {
     let required = range.required;
     (required > 0 && required != shown(bytes, format)).then_some(required)
-}
-
-/// The request for a volume after its expansion to `bytes`. It never becomes less.
-pub(crate) fn requested_after(range: Range, bytes: u64, record: &VolumeRecord) -> Option<u64> {
-    let before = record.requested_bytes;
-    let least = before.unwrap_or_else(|| shown(record.capacity_bytes, record.format));
-    if bytes > record.capacity_bytes || range.required > least {
-        requested(range, bytes, record.format)
-    } else {
-        before
-    }
 }
 
 /// The smallest request for a volume that is restored from a snapshot, in bytes, at least 1. The
@@ -144,7 +106,7 @@ pub(crate) fn restore_bytes(snapshot: &SnapshotRecord) -> u64 {
 
 /// The request that the size of a volume shows. It is exact for whole MiB and MB. A filesystem's
 /// minimum, and any other size, stands for all requests that it may come from.
-fn shown(bytes: u64, format: Format) -> u64 {
+pub(super) fn shown(bytes: u64, format: Format) -> u64 {
     const MIB: u64 = 1 << 20;
     const MB: u64 = 1_000_000;
     let block = u64::from(BLOCK_SIZE);
@@ -286,39 +248,6 @@ mod tests {
     }
 
     #[test]
-    fn sizes_after_expansion() {
-        let table = [
-            (range(64 * MIB, 0), 32 * MIB, None, Some(64 * MIB)),
-            (
-                range(63 * MIB + 1, 0),
-                32 * MIB,
-                None,
-                Some(63 * MIB + 4096),
-            ),
-            // Large enough already.
-            (range(32 * MIB, 0), 64 * MIB, None, Some(64 * MIB)),
-            (range(64 * MIB, 64 * MIB), 64 * MIB, None, Some(64 * MIB)),
-            (range(0, 128 * MIB), 64 * MIB, None, Some(64 * MIB)),
-            // Never shrunk.
-            (range(32 * MIB, 32 * MIB), 64 * MIB, None, None),
-            (range(0, 4096), 64 * MIB, None, None),
-            // Limits.
-            (range(64 * MIB + 1, 64 * MIB + 2), 32 * MIB, None, None),
-            (range(64 * MIB, 0), 32 * MIB, Some(64 * MIB), Some(64 * MIB)),
-            (range(65 * MIB, 0), 32 * MIB, Some(64 * MIB), None),
-            (range(MAX, 0), 32 * MIB, None, None),
-            // A volume above a lowered maximum keeps its size.
-            (range(64 * MIB, 0), 64 * MIB, Some(32 * MIB), Some(64 * MIB)),
-            (range(0, 0), 64 * MIB, Some(32 * MIB), Some(64 * MIB)),
-            (range(u64::MAX, 0), 32 * MIB, None, None),
-        ];
-        for (range, now, largest, expected) in table {
-            let size = expand(range, now, 0, largest);
-            assert_eq!(size.ok(), expected, "{range:?} {now} {largest:?}");
-        }
-    }
-
-    #[test]
     fn the_request_is_recorded_or_shown_by_the_size() {
         use FsType::{Btrfs, Ext4, Xfs};
         let done = Format::Done;
@@ -368,78 +297,6 @@ mod tests {
             );
             assert_eq!(shown(bytes, format), shows, "{what}");
             assert!(shows <= bytes, "{what}");
-        }
-    }
-
-    #[test]
-    fn an_expansion_never_lowers_the_request() {
-        let pool = crate::storage::PoolId::generate();
-        let record = |bytes, requested_bytes| VolumeRecord {
-            capacity_bytes: bytes,
-            requested_bytes,
-            format: Format::Done(FsType::Xfs),
-            ..crate::testkit::record_of(pool, "v")
-        };
-        // size, recorded request → size after, request → the record's
-        let table = [
-            (300 * MIB, Some(100 * MIB), GIB, GIB, None),
-            (
-                300 * MIB,
-                Some(100 * MIB),
-                GIB + 4096,
-                GIB + 9,
-                Some(GIB + 9),
-            ),
-            (300 * MIB, None, 300 * MIB, 300 * MIB, Some(300 * MIB)),
-            // The volume is large enough.
-            (
-                300 * MIB,
-                Some(100 * MIB),
-                300 * MIB,
-                50 * MIB,
-                Some(100 * MIB),
-            ),
-            (
-                300 * MIB,
-                Some(100 * MIB),
-                300 * MIB,
-                200 * MIB,
-                Some(200 * MIB),
-            ),
-            (GIB, None, GIB, 500 * MIB, None),
-            // An earlier call grew the image and died before it changed the request.
-            (
-                GIB + 4096,
-                Some(100 * MIB),
-                GIB + 4096,
-                GIB + 9,
-                Some(GIB + 9),
-            ),
-        ];
-        for (bytes, recorded, after, required, expected) in table {
-            let request = requested_after(range(required, 0), after, &record(bytes, recorded));
-            assert_eq!(request, expected, "{bytes} {recorded:?} {after} {required}");
-        }
-    }
-
-    #[test]
-    fn a_filesystem_grows_at_least_to_its_minimum() {
-        let grown = 256 * MIB;
-        // requested size, current size → size
-        let table = [
-            (range(150 * MIB, 0), 128 * MIB, Some(256 * MIB)),
-            (range(300 * MIB, 0), 128 * MIB, Some(300 * MIB)),
-            (range(100 * MIB, 0), 128 * MIB, Some(128 * MIB)),
-            (range(150 * MIB, 200 * MIB), 128 * MIB, None),
-        ];
-        for (range, now, expected) in table {
-            assert_eq!(expand(range, now, grown, None).ok(), expected, "{range:?}");
-            let copy = Bounds {
-                grown,
-                source: Some(now),
-                ..Bounds::default()
-            };
-            assert_eq!(create(range, copy).ok(), expected, "a copy: {range:?}");
         }
     }
 }

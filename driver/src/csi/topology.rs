@@ -102,8 +102,10 @@ impl Topology {
             node: node.to_owned(),
         };
         let remembered = memory.read();
-        let of_label = |key: &String| Some((key.clone(), remembered.get(key)?.clone()));
-        let found: Option<Segments> = labels.iter().map(of_label).collect();
+        let found: Option<Segments> = labels
+            .iter()
+            .map(|key| Some((key.clone(), remembered.get(key)?.clone())))
+            .collect();
         let known = found.map(|found| Arc::new(own.clone().into_iter().chain(found).collect()));
         Topology(Arc::new(Shared {
             own,
@@ -131,15 +133,20 @@ impl Topology {
     /// refuses segments that contradict the labels.
     pub fn settled(&self) -> Result<Arc<Segments>, Unknown> {
         let mut state = self.0.state.lock();
-        let waits = |state: &mut State| !self.0.labels.is_empty() && !state.is_read;
-        self.0.read.wait_while_for(&mut state, waits, PATIENCE);
+        self.0.read.wait_while_for(
+            &mut state,
+            |state: &mut State| !self.0.labels.is_empty() && !state.is_read,
+            PATIENCE,
+        );
         self.current_segments(state)
     }
 
     fn current_segments(&self, mut state: MutexGuard<'_, State>) -> Result<Arc<Segments>, Unknown> {
         if self.0.labels.is_empty() {
-            let own = || Arc::new(self.0.own.clone());
-            return Ok(state.known.get_or_insert_with(own).clone());
+            return Ok(state
+                .known
+                .get_or_insert_with(|| Arc::new(self.0.own.clone()))
+                .clone());
         }
         let Some(known) = state.known.clone() else {
             let keys: Vec<_> = self.0.labels.iter().map(String::as_str).collect();
@@ -160,12 +167,12 @@ impl Topology {
         let mut state = self.0.state.lock();
         let before = state.known.clone().unwrap_or_default();
         let value = |key: &String| there(key).or(before.get(key)).cloned();
-        let of_label = |key: &String| Some((key.clone(), value(key)?));
-        let now: Option<Segments> = keys().map(of_label).collect();
+        let now: Option<Segments> = keys().map(|key| Some((key.clone(), value(key)?))).collect();
         if let Some(now) = now {
             let whole: Segments = self.0.own.clone().into_iter().chain(now.clone()).collect();
-            let differs = |key: &&String| before.get(*key) != whole.get(*key);
-            let moved = keys().find(differs).filter(|_| state.is_reported);
+            let moved = keys()
+                .find(|key| before.get(*key) != whole.get(*key))
+                .filter(|_| state.is_reported);
             let moved = moved.map(|key| Moved {
                 key: key.clone(),
                 before: before.get(key).cloned().unwrap_or_default(),

@@ -51,8 +51,10 @@ pub fn name<'a>(field: &str, value: &'a str) -> Result<&'a str, Invalid> {
             format!("has {} bytes, more than 128", value.len()),
         ));
     }
-    let forbidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
-    match value.chars().find(|c| forbidden(*c)) {
+    let mut forbidden = value
+        .chars()
+        .filter(|c| c.is_control() && !matches!(c, '\t' | '\n' | '\r'));
+    match forbidden.next() {
         Some(c) => Err(invalid(
             field,
             format!("contains the control character {c:?}"),
@@ -122,8 +124,10 @@ pub fn capability(
 
 /// The filesystem of this name, or what is wrong with the name.
 pub(crate) fn filesystem(name: &str) -> Result<FsType, String> {
-    let known = || FsType::ALL.map(FsType::as_str).join(", ");
-    FsType::parse(name).ok_or_else(|| format!("is none of {}", known()))
+    FsType::parse(name).ok_or_else(|| {
+        let known = FsType::ALL.map(FsType::as_str).join(", ");
+        format!("is none of {known}")
+    })
 }
 
 /// Mount options that panic the kernel on a filesystem error.
@@ -149,11 +153,12 @@ fn mount_access(
             "has an empty or broken flag",
         ));
     }
-    let words = || mount.mount_flags.iter().flat_map(|f| f.split(','));
-    if let Some(flag) = PANICS
+    let words: Vec<&str> = mount
+        .mount_flags
         .iter()
-        .find(|flag| words().any(|word| word == **flag))
-    {
+        .flat_map(|flags| flags.split(','))
+        .collect();
+    if let Some(flag) = PANICS.iter().find(|flag| words.contains(flag)) {
         let why = format!("has {flag}: a damaged volume must not stop the node");
         return Err(invalid(format!("{field}.mount_flags"), why));
     }

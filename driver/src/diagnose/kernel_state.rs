@@ -56,9 +56,10 @@ impl KernelState {
     /// Describes the users of the device: mounts of its filesystem, binds of its node, and devices
     /// over it (read-only ones of raw block volumes, and kubelet's). Empty for an idle device.
     pub(crate) fn users(&self, minor: u32) -> Vec<String> {
-        let at = |how, m: &MountEntry| format!("{how} at {}", m.mount_point.display());
-        let mounted = self.mounts.of_loop(minor).map(|m| at("mounted", m));
-        let bound = self.mounts.of_loop_node(minor).map(|m| at("bound", m));
+        let mounted = self.mounts.of_loop(minor);
+        let mounted = mounted.map(|m| format!("mounted at {}", m.mount_point.display()));
+        let bound = self.mounts.of_loop_node(minor);
+        let bound = bound.map(|m| format!("bound at {}", m.mount_point.display()));
         let over = self.loops.with(LoopKey::Below(minor));
         let over = over.map(|l| format!("under /dev/loop{}", l.minor));
         mounted.chain(bound).chain(over).collect()

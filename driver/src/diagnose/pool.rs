@@ -1,7 +1,8 @@
-//! Judges the state of a pool, and finds the loop devices over its files. Pure.
+//! Finds the problems of a pool, and the loop devices over its files. Pure.
 
 use std::path::{Path, PathBuf};
 
+use super::{Lost, Problem};
 use crate::kernel::{FileId, FsUsage, LoopInfo};
 use crate::record::id::{PoolId, pool_named_in};
 
@@ -20,31 +21,6 @@ pub struct SparseFile {
     pub usage: FsUsage,
 }
 
-/// What an open pool lost: its next opening would not find it, or not all of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// The problem as one CamelCase word.
-    pub reason: &'static str,
-    /// True if data is lost, or will be with the next unmount or reboot.
-    pub data: bool,
-    /// What happened.
-    pub what: String,
-    /// What to do about it.
-    pub to_do: String,
-}
-
-impl Lost {
-    /// What happened and what to do.
-    pub fn message(&self) -> String {
-        format!("{}. {}", self.what, self.to_do)
-    }
-}
-
-/// What to do about a pool on a read-only filesystem.
-pub(crate) const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) has the cause: a full or \
-     failing disk makes filesystems read-only. Mend that, then check the filesystem and mount it \
-     again";
-
 /// Facts about a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolFacts {
@@ -62,25 +38,8 @@ pub struct PoolFacts {
     pub sparse: Vec<(SparseFile, u64)>,
     /// What the pool has lost while it was open.
     pub lost: Option<Lost>,
-    /// Problems that the pool itself reports.
-    pub findings: Vec<String>,
-}
-
-/// A problem of a pool, with a description.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PoolIssue {
-    /// The pool is not open.
-    Missing(String),
-    /// The pool is open but does not answer.
-    Silent(String),
-    /// The pool has lost what it was opened from.
-    Lost(Lost),
-    /// The pool's filesystem, or one below it, is read-only.
-    ReadOnly(String),
-    /// Thin volumes may soon find no space.
-    NearlyFull(String),
-    /// The pool itself reports a problem.
-    Findings(String),
+    /// Problems that recovery noted, other than those of volumes.
+    pub noted: Vec<String>,
 }
 
 impl PoolFacts {
@@ -140,22 +99,22 @@ fn floor(usage: &FsUsage, reserve_bytes: u64) -> u64 {
     reserve_bytes.max(usage.total_bytes / 100)
 }
 
-/// Returns the issues of a pool. For an unreachable pool, that is the only one.
-pub fn judge(facts: &PoolFacts) -> Vec<PoolIssue> {
+/// Returns the problems of a pool. For an unreachable pool, that is the only one.
+pub fn pool_problems(facts: &PoolFacts) -> Vec<Problem> {
     if let Some(why) = &facts.missing {
-        return vec![PoolIssue::Missing(why.clone())];
+        return vec![Problem::PoolMissing(why.clone())];
     }
     if let Some(why) = &facts.silent {
-        return vec![PoolIssue::Silent(why.clone())];
+        return vec![Problem::PoolSilent(why.clone())];
     }
-    let mut issues = Vec::new();
-    issues.extend(facts.lost.clone().map(PoolIssue::Lost));
-    issues.extend(facts.read_only().map(PoolIssue::ReadOnly));
-    issues.extend(facts.nearly_full().map(PoolIssue::NearlyFull));
-    if !facts.findings.is_empty() {
-        issues.push(PoolIssue::Findings(facts.findings.join("; ")));
+    let mut problems = Vec::new();
+    problems.extend(facts.lost.clone().map(Problem::PoolLost));
+    problems.extend(facts.read_only().map(Problem::PoolReadOnly));
+    problems.extend(facts.nearly_full().map(Problem::PoolNearlyFull));
+    if !facts.noted.is_empty() {
+        problems.push(Problem::PoolNeedsAttention(facts.noted.join("; ")));
     }
-    issues
+    problems
 }
 
 /// Location of a pool's files.

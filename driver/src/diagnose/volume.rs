@@ -14,11 +14,13 @@ use crate::kernel::{
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
-mod judge;
 #[cfg(test)]
 mod tests;
+mod volume_problems;
 
-pub(crate) use judge::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
+pub(crate) use volume_problems::{
+    ImageState, image_problem, staging_problem, target_problem, volume_problems,
+};
 
 /// Identifies what belongs to a volume.
 #[derive(Clone, Debug)]
@@ -153,12 +155,14 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen| {
-            let minors = seen.own().chain(seen.over()).map(|l| l.minor);
-            let recorded = seen.identity.recorded.iter().copied();
+        VolumeState::confirmed(kernel, identity, |state| {
+            let minors = state.own().chain(state.over()).map(|l| l.minor);
+            let recorded = state.identity.recorded.iter().copied();
             let minors: BTreeSet<u32> = minors.chain(recorded).collect();
-            let loops = minors.iter().filter_map(|minor| seen.kernel.device(*minor));
-            seen.is_confirmed(kernel, &seen.kernel.loops.old(loops), paths)
+            let loops = minors
+                .iter()
+                .filter_map(|minor| state.kernel.device(*minor));
+            state.is_confirmed(kernel, &state.kernel.loops.old(loops), paths)
         })
     }
 
@@ -169,8 +173,8 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen| {
-            seen.is_confirmed(kernel, &[], paths)
+        VolumeState::confirmed(kernel, identity, |state| {
+            state.is_confirmed(kernel, &[], paths)
         })
     }
 
@@ -185,9 +189,9 @@ impl VolumeState {
             minors: &identity.recorded,
         };
         for _ in 0..kernel::LOOKS {
-            let seen = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
-            if is_confirmed(&seen) {
-                return Ok(seen);
+            let state = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
+            if is_confirmed(&state) {
+                return Ok(state);
             }
         }
         Ok(VolumeState::of(
@@ -256,12 +260,12 @@ impl VolumeState {
     /// a user of the device replaced the backing file (LOOP_CHANGE_FD needs only read access).
     pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
         let id = self.identity.id.to_string();
-        let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
         let recorded = self.identity.recorded.iter();
         recorded
             .filter_map(|minor| self.kernel.device(*minor))
             .filter(move |l| {
-                l.read_only && (ours(l) || self.over().any(|over| over.minor == l.minor))
+                let label = l.label.strip_suffix(" ro").unwrap_or(&l.label);
+                l.read_only && (label == id || self.over().any(|over| over.minor == l.minor))
             })
     }
 
@@ -271,13 +275,13 @@ impl VolumeState {
         &'s self,
         stage: &'s Stage,
     ) -> impl Iterator<Item = (&'s Path, u32)> {
-        let over = |minor: u32| {
-            let device = self.kernel.device(minor);
-            device.is_some_and(|l| l.read_only && l.below() == stage.minor)
-        };
         let all = stage.read_only_loops.iter();
         let all = all.map(|(target, minor)| (target.as_path(), *minor));
-        all.filter(move |(_, minor)| stage.minor.is_some() && !over(*minor))
+        all.filter(move |(_, minor)| {
+            let device = self.kernel.device(*minor);
+            let is_over = device.is_some_and(|l| l.read_only && l.below() == stage.minor);
+            stage.minor.is_some() && !is_over
+        })
     }
 
     /// Mounts of the volume's filesystem.
@@ -317,13 +321,9 @@ impl VolumeState {
     /// A writable mount of the volume's whole filesystem, at this path or any other. A read-only
     /// bind mount can't be used to grow it. If no mount is writable, the superblock is read-only.
     pub(crate) fn whole_mount(&self, path: &Path) -> Option<&MountEntry> {
-        let writable = |e: &&MountEntry| {
-            let read_only = e.read_only() || e.fs_read_only();
-            !read_only && e.root == Path::new("/")
-        };
-        let here = self.mount_at(path).filter(writable);
+        let here = self.mount_at(path).filter(|e| is_whole(e));
         here.or_else(|| {
-            self.mounts().filter(writable).find(|e| {
+            self.mounts().filter(|e| is_whole(e)).find(|e| {
                 self.mount_at(&e.mount_point)
                     .is_some_and(|top| top.id == e.id)
             })
@@ -340,7 +340,6 @@ impl VolumeState {
         } else {
             ""
         };
-        let foreign = || Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source));
         let own = entry.loop_minors().find(|minor| self.is_own(*minor));
         match (own, entry.loop_node) {
             (Some(minor), _) => Found::Filesystem {
@@ -348,7 +347,9 @@ impl VolumeState {
                 read_only: entry.read_only(),
             },
             (None, Some(minor)) => self.device(minor),
-            (None, None) => foreign(),
+            (None, None) => {
+                Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source))
+            }
         }
     }
 
@@ -410,4 +411,9 @@ impl VolumeState {
         all.retain(|path| !parts.contains(&path.as_path()));
         all
     }
+}
+
+/// True for a writable mount of a filesystem's root.
+fn is_whole(mount: &MountEntry) -> bool {
+    !mount.read_only() && !mount.fs_read_only() && mount.root == Path::new("/")
 }

@@ -39,7 +39,7 @@ pub struct Shown {
     /// The CSI services.
     pub services: Option<Services>,
     /// The Kubernetes controllers.
-    pub loops: Option<Telemetry>,
+    pub controllers: Option<Telemetry>,
     /// The export of spans.
     pub dropped: Option<Dropped>,
 }
@@ -75,8 +75,8 @@ impl Shown {
             let pools = pool_metrics::gauges(services.pools.clone(), &services.blocking).await;
             metrics::render(&mut text, &services.calls, &pools)?;
         }
-        if let Some(loops) = &self.loops {
-            loops.metrics(&mut text)?;
+        if let Some(controllers) = &self.controllers {
+            controllers.metrics(&mut text)?;
         }
         if let Some(dropped) = &self.dropped {
             metrics::render_dropped(&mut text, dropped.count())?;
@@ -92,7 +92,11 @@ async fn healthz() -> Response {
 }
 
 async fn leaders(State(shown): State<Shown>) -> Response {
-    answer(shown.loops.map_or(Ok(()), |loops| loops.leaders()))
+    answer(
+        shown
+            .controllers
+            .map_or(Ok(()), |controllers| controllers.leaders()),
+    )
 }
 
 fn answer(well: Result<(), impl Into<String>>) -> Response {

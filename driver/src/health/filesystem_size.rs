@@ -1,6 +1,7 @@
 //! Finds a mounted filesystem that is smaller than its device: its growth failed, or needs what
 //! this driver or this filesystem lacks.
 
+use crate::csi::expansion::below_minimum;
 use crate::diagnose::VolumeState;
 use crate::kernel::{Ext4Growth, FsType, ext4_growth, loop_path};
 use crate::storage::{Pools, VolumeRecord};
@@ -57,7 +58,6 @@ fn explain(
     failure: Option<String>,
 ) -> Option<String> {
     let Sizes { now, device } = sizes;
-    let least = fs.minimum_grown_bytes();
     let why = match (growth, failure) {
         (Some(Ext4Growth::Done), _) => return None,
         (Some(Ext4Growth::Not(why)), _) => why.to_string(),
@@ -66,11 +66,11 @@ fn explain(
             "it grows when the volume is staged next: end the pods that use it and start them again"
                 .to_owned()
         }
-        (None, None) if device < least => {
-            format!("{fs} grows to {least} bytes at least: ask for that size")
-        }
         (Some(Ext4Growth::Mounted) | None, None) => {
-            "its growth was interrupted: end the pods that use it and start them again".to_owned()
+            below_minimum(fs, device).unwrap_or_else(|| {
+                "its growth was interrupted: end the pods that use it and start them again"
+                    .to_owned()
+            })
         }
     };
     Some(format!(

@@ -1,11 +1,12 @@
 //! Gathers facts about volumes and pools from disk and kernel.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 
-use super::{Condition, VolumeFacts, filesystem_size, of_volume};
+use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
-use crate::diagnose::volume::{Image, Issue, judge};
-use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::diagnose::volume::{ImageState, volume_problems};
+use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
 use crate::storage::{
     self, About, Access, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord,
@@ -42,19 +43,18 @@ impl PoolFacts {
             Some(Err(why)) => facts.silent = Some(why),
             None => {}
         }
-        let about_itself = pool
-            .findings()
+        facts.noted = pool
+            .noted_problems()
             .into_iter()
-            .filter(|f| !matches!(f.about, About::Volume(_)));
-        facts.findings = about_itself
-            .map(|f| format!("{}: {}", f.about, f.what))
+            .filter(|noted| !matches!(noted.about, About::Volume(_)))
+            .map(|noted| format!("{}: {}", noted.about, noted.problem))
             .collect();
         facts
     }
 }
 
-/// What volumes are judged by: the pools, and for many volumes the loop devices and mounts, read at
-/// one time.
+/// What the conditions of volumes follow from: the pools, and for many volumes the loop devices and
+/// mounts, read at one time.
 #[derive(Debug)]
 pub struct View {
     pools: BTreeMap<PoolId, PoolFacts>,
@@ -73,7 +73,7 @@ impl View {
         }
     }
 
-    /// Reads the pools, to judge a single volume.
+    /// Reads the pools, for a single volume.
     pub(super) fn of_one(pools: &Pools) -> View {
         let looks = pools.look().into_iter();
         let facts =
@@ -86,14 +86,14 @@ impl View {
 
     /// Returns the conditions of a volume. If it was staged or unstaged after the view was taken,
     /// reads the kernel again. A deleted volume has no conditions.
-    pub fn judge(&self, pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
+    pub fn conditions(&self, pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
         let facts = self.facts(pools, record);
         match pools.volume(&VolumeHandle::Id(record.id)) {
             Err(storage::Error::NoVolume(_)) => Vec::new(),
             Ok(now) if now.stage != record.stage || now.format != record.format => {
-                of_volume(&View::of_one(pools).facts(pools, &now))
+                volume_conditions(&View::of_one(pools).facts(pools, &now))
             }
-            _ => of_volume(&facts),
+            _ => volume_conditions(&facts),
         }
     }
 
@@ -107,8 +107,7 @@ impl View {
             }),
             provisioning: record.settings.provisioning,
             max_freeze: pools.options().max_freeze,
-            findings: findings(pools, record),
-            refused_options: refused_options(record),
+            noted: noted(pools, record),
             ..VolumeFacts::default()
         };
         if facts.pool.unreachable().is_some() {
@@ -127,36 +126,43 @@ impl View {
         let state = match state {
             Ok(state) => state,
             Err(why) => {
-                facts.issues = vec![Issue::ImageUnreadable(why)];
+                facts.problems = vec![Problem::ImageUnreadable(why)];
+                facts.problems.extend(refused_options(record));
                 return facts;
             }
         };
-        facts.issues = judge(record, &image, &state);
+        facts.problems = volume_problems(record, &image, &state);
         if state.has_shut_down(record) {
-            // The first issue of a kind counts.
-            facts.issues.push(Issue::FilesystemShutDown);
-            return facts;
+            // The first problem of a kind counts.
+            facts.problems.push(Problem::FilesystemShutDown);
+        } else {
+            let errors = filesystem_errors(pools.kernel(), &state, record);
+            facts.problems.extend(errors.map(Problem::FilesystemErrors));
+            let smaller = filesystem_size::smaller(pools, &state, record);
+            facts
+                .problems
+                .extend(smaller.map(Problem::FilesystemSmaller));
         }
-        facts.errors = filesystem_errors(pools.kernel(), &state, record);
-        facts.smaller = filesystem_size::smaller(pools, &state, record);
+        facts.problems.extend(refused_options(record));
         facts
     }
 }
 
-fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>) {
+fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (ImageState, Option<FileId>) {
     let file = match pools.open_image_unchecked(record, false) {
         Ok(file) => file,
-        Err(storage::Error::ImageMissing { .. }) => return (Image::Missing, None),
-        Err(e) => return (Image::Unreadable(e.to_string()), None),
+        Err(storage::Error::ImageMissing { .. }) => return (ImageState::Missing, None),
+        Err(e) => return (ImageState::Unreadable(e.to_string()), None),
     };
-    let look = || -> kernel::Result<_> {
-        let (bytes, allocated) = (file::length(&file)?, file::allocated_bytes(&file)?);
-        Ok((
-            Image::Present { bytes, allocated },
-            Some(kernel::file_id(&file)?),
-        ))
-    };
-    look().unwrap_or_else(|e| (Image::Unreadable(e.to_string()), None))
+    image_state(&file).unwrap_or_else(|e| (ImageState::Unreadable(e.to_string()), None))
+}
+
+fn image_state(file: &File) -> kernel::Result<(ImageState, Option<FileId>)> {
+    let (bytes, allocated) = (file::length(file)?, file::allocated_bytes(file)?);
+    Ok((
+        ImageState::Present { bytes, allocated },
+        Some(kernel::file_id(file)?),
+    ))
 }
 
 /// Errors that the mounted filesystem reports. A failed query does not count: the mount may
@@ -175,22 +181,25 @@ fn filesystem_errors(
     errors.unwrap_or_default()
 }
 
-fn refused_options(record: &VolumeRecord) -> Vec<String> {
-    match record
-        .stage
-        .as_deref()
-        .map(|stage| &stage.capability.access)
-    {
-        Some(Access::Mount { fs, flags, .. }) => refused_mount_options(*fs, flags)
-            .into_iter()
-            .map(|option| option.name)
-            .collect(),
-        Some(Access::Block) | None => Vec::new(),
-    }
+/// The mount options of a staged volume that no class may set any more.
+fn refused_options(record: &VolumeRecord) -> Option<Problem> {
+    let stage = record.stage.as_deref()?;
+    let Access::Mount { fs, flags, .. } = &stage.capability.access else {
+        return None;
+    };
+    let refused: Vec<String> = refused_mount_options(*fs, flags)
+        .into_iter()
+        .map(|option| option.name)
+        .collect();
+    (!refused.is_empty()).then_some(Problem::MountOptionsRefused(refused))
 }
 
-fn findings(pools: &Pools, record: &VolumeRecord) -> Vec<String> {
-    let all = pools.findings().into_iter();
-    let ours = all.filter(|f| f.about == About::Volume(record.id));
-    ours.map(|f| f.what).collect()
+/// What recovery noted of a volume.
+fn noted(pools: &Pools, record: &VolumeRecord) -> Vec<String> {
+    pools
+        .noted_problems()
+        .into_iter()
+        .filter(|noted| noted.about == About::Volume(record.id))
+        .map(|noted| noted.problem.to_string())
+        .collect()
 }

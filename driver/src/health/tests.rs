@@ -1,7 +1,8 @@
 use rstest::rstest;
 
 use super::*;
-use crate::diagnose::pool::{Lost, SparseFile};
+use crate::diagnose::Lost;
+use crate::diagnose::pool::SparseFile;
 use crate::kernel::FsUsage;
 
 fn usage(available: u64) -> FsUsage {
@@ -40,13 +41,13 @@ fn facts(change: impl FnOnce(&mut VolumeFacts)) -> VolumeFacts {
     facts
 }
 
-fn issues(issues: Vec<Issue>) -> VolumeFacts {
-    facts(|f| f.issues = issues)
+fn problems(problems: Vec<Problem>) -> VolumeFacts {
+    facts(|f| f.problems = problems)
 }
 
-fn changed(minor: u32) -> Issue {
+fn changed(minor: u32) -> Problem {
     let why = String::new();
-    Issue::DeviceChanged { minor, why }
+    Problem::DeviceChanged { minor, why }
 }
 
 #[rstest]
@@ -56,18 +57,18 @@ fn changed(minor: u32) -> Issue {
 #[case::pool_silent(
     facts(|f| {
         f.pool.silent = Some("EIO".into());
-        f.issues = vec![Issue::FilesystemReadOnly];
+        f.problems = vec![Problem::FilesystemReadOnly];
     }),
     &["Inaccessible PoolGone"]
 )]
-#[case::an_issue(issues(vec![Issue::ImageMissing { held_by: vec![] }]), &["DataLoss ImageMissing"])]
-#[case::once_per_reason(issues(vec![changed(3), changed(4)]), &["Inaccessible DeviceChanged"])]
-#[case::errors(facts(|f| f.errors = Some("3 errors".into())), &["Degraded FilesystemErrors"])]
+#[case::a_problem(problems(vec![Problem::ImageMissing { held_by: vec![] }]), &["DataLoss ImageMissing"])]
+#[case::once_per_reason(problems(vec![changed(3), changed(4)]), &["Inaccessible DeviceChanged"])]
+#[case::errors(problems(vec![Problem::FilesystemErrors("3 errors".into())]), &["Degraded FilesystemErrors"])]
 #[case::mount_options(
-    facts(|f| f.refused_options = vec!["rtdev".into()]),
+    problems(vec![Problem::MountOptionsRefused(vec!["rtdev".into()])]),
     &["Degraded MountOptionsRefused"]
 )]
-#[case::frozen(issues(vec![Issue::Frozen { since_ns: 1 }]), &["Inaccessible Frozen"])]
+#[case::frozen(problems(vec![Problem::Frozen { since_ns: 1 }]), &["Inaccessible Frozen"])]
 #[case::nearly_full(facts(|f| f.pool.usage = Some(usage(49))), &["Degraded PoolNearlyFull"])]
 #[case::nearly_full_but_thick(
     facts(|f| {
@@ -86,16 +87,16 @@ fn changed(minor: u32) -> Issue {
 )]
 #[case::pool_image_lost(facts(|f| f.pool = lost(true)), &["DataLoss PoolImageLost"])]
 #[case::pool_image_hidden(facts(|f| f.pool = lost(false)), &["Degraded PoolImageLost"])]
-#[case::a_finding(facts(|f| f.findings = vec!["look".into()]), &["Degraded NeedsAttention"])]
+#[case::noted(facts(|f| f.noted = vec!["look".into()]), &["Degraded NeedsAttention"])]
 #[case::all_at_once(
     facts(|f| {
-        f.issues = vec![Issue::Buffered { minor: 3 }, Issue::FilesystemReadOnly];
+        f.problems = vec![Problem::Buffered { minor: 3 }, Problem::FilesystemReadOnly];
         f.pool.usage = Some(usage(0));
     }),
     &["Degraded DirectIOLost", "Inaccessible FilesystemReadOnly", "Degraded PoolNearlyFull"]
 )]
 fn conditions_of_a_volume(#[case] facts: VolumeFacts, #[case] expected: &[&str]) {
-    let conditions = of_volume(&facts);
+    let conditions = volume_conditions(&facts);
     assert!(conditions.iter().all(|c| !c.message.is_empty()));
     let words = |c: &Condition| format!("{:?} {}", c.status, c.reason);
     let words: Vec<String> = conditions.iter().map(words).collect();
@@ -163,18 +164,18 @@ fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
 // Without a reserve, the last 1 % counts.
 #[case::below_the_last_percent(free(9, 0), &["StorageDegraded PoolNearlyFull"])]
 #[case::at_the_last_percent(free(10, 0), &[])]
-#[case::a_finding(
-    with(|f| f.findings = vec!["odd".into()]), &["StorageDegraded PoolNeedsAttention"]
+#[case::noted(
+    with(|f| f.noted = vec!["odd".into()]), &["StorageDegraded PoolNeedsAttention"]
 )]
-fn problems_of_a_pool(#[case] facts: PoolFacts, #[case] expected: &[&str]) {
-    let words = |p: &Problem| format!("{:?} {}", p.status, p.reason);
-    let words: Vec<String> = of_pool(&facts).iter().map(words).collect();
+fn conditions_of_a_pool(#[case] facts: PoolFacts, #[case] expected: &[&str]) {
+    let words = |p: &PoolCondition| format!("{:?} {}", p.status, p.reason);
+    let words: Vec<String> = pool_conditions(&facts).iter().map(words).collect();
     assert_eq!(words, expected);
 }
 
 #[test]
 fn one_entry_for_each_status_and_reason() {
-    let problem = |pool: &str, reason| Problem {
+    let problem = |pool: &str, reason| PoolCondition {
         pool: pool.to_owned(),
         status: StorageHealthErrorType::StorageDegraded,
         reason,
@@ -202,8 +203,8 @@ fn one_entry_for_each_status_and_reason() {
 fn conditions_stay_within_the_limits_of_the_api_server() {
     use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
     const REASONS: [&str; 9] = ["A", "B", "C", "D", "E", "F", "G", "H", "I"];
-    let of = |status| REASONS.map(|reason| condition(status, reason, "ä".repeat(700)));
-    let twice = condition(DataLoss, "A", "again");
+    let of = |status| REASONS.map(|reason| Condition::new(status, reason, "ä".repeat(700)));
+    let twice = Condition::new(DataLoss, "A", "again");
     let all = [of(Degraded), of(Inaccessible), of(DataLoss)].concat();
     let entries = message("v", [all, vec![twice]].concat()).health_statuses;
     let found: Vec<_> = entries
@@ -221,7 +222,7 @@ fn conditions_stay_within_the_limits_of_the_api_server() {
 #[test]
 fn problems_of_the_storage_stay_within_the_limits_of_the_api_server() {
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
-    let problem = |status| Problem {
+    let problem = |status| PoolCondition {
         pool: "p".to_owned(),
         status,
         reason: "PoolMissing",

@@ -25,10 +25,10 @@ use crate::storage::{PoolOptions, PoolSpec, Pools};
 
 mod checks;
 
-pub use checks::{check, lasting};
 #[cfg(test)]
-pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
-pub use hostloop_report::problem::{Kind, Problem, Repair, Severity};
+pub(crate) use checks::{Subject, tests as scene};
+pub use checks::{check, lasting};
+pub use hostloop_report::reported_problem::{ProblemKind, Repair, ReportedProblem, Severity};
 
 /// Exit code: nothing is wrong. (Notes may have been printed.)
 pub const CLEAN: u8 = 0;
@@ -47,18 +47,17 @@ const MOMENT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// The remaining problems, the worst first.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ReportedProblem>,
     /// The problems that `--repair` fixed.
-    pub repaired: Vec<Problem>,
+    pub repaired: Vec<ReportedProblem>,
 }
 
 impl Outcome {
     /// The exit code. Notes don't count.
     pub fn code(&self) -> u8 {
-        let counts = |p: &&Problem| p.severity > Severity::Note;
         match (
-            self.problems.iter().filter(counts).count(),
-            self.repaired.iter().filter(counts).count(),
+            self.problems.iter().filter(|p| p.counts()).count(),
+            self.repaired.iter().filter(|p| p.counts()).count(),
         ) {
             (0, 0) => CLEAN,
             (0, _) => REPAIRED,
@@ -96,8 +95,12 @@ pub fn examine(
         problems: look_twice(specs, &options.state_dir, &*kernel)?,
         repaired: Vec::new(),
     };
-    let can = |p: &Problem| p.repair == Repair::Recovery;
-    if repair && outcome.problems.iter().any(can) {
+    if repair
+        && outcome
+            .problems
+            .iter()
+            .any(|p| p.repair == Repair::Recovery)
+    {
         recover(specs, options, &kernel)?;
         let after = look_twice(specs, &options.state_dir, &*kernel)?;
         outcome.repaired = gone(&outcome.problems, &after);
@@ -110,7 +113,7 @@ fn look_twice(
     specs: &[PoolSpec],
     state_dir: &Path,
     kernel: &dyn Kernel,
-) -> Result<Vec<Problem>, Error> {
+) -> Result<Vec<ReportedProblem>, Error> {
     let first = check(&Survey::take(specs, state_dir, kernel)?);
     if first.is_empty() {
         return Ok(first);
@@ -128,17 +131,26 @@ fn recover(
     kernel: &Arc<dyn Kernel>,
 ) -> Result<(), Error> {
     let survey = Survey::take(specs, &options.state_dir, &**kernel)?;
-    let there = |spec: &&PoolSpec| survey.contents().any(|(pool, _)| pool.name == spec.name);
-    let specs: Vec<PoolSpec> = specs.iter().filter(there).cloned().collect();
+    let specs: Vec<PoolSpec> = specs
+        .iter()
+        .filter(|spec| survey.contents().any(|(pool, _)| pool.name == spec.name))
+        .cloned()
+        .collect();
     // A pool that does not open now is not repaired: a driver has it open, or it can't be mounted.
     Ok(Pools::open(&specs, options.clone(), kernel.clone())?.complete()?)
 }
 
 /// The problems that no longer exist.
-fn gone(before: &[Problem], after: &[Problem]) -> Vec<Problem> {
-    let same = |a: &Problem, b: &Problem| a.kind == b.kind && a.object == b.object;
-    let gone = |b: &&Problem| !after.iter().any(|a| same(a, b));
-    before.iter().filter(gone).cloned().collect()
+fn gone(before: &[ReportedProblem], after: &[ReportedProblem]) -> Vec<ReportedProblem> {
+    before
+        .iter()
+        .filter(|b| {
+            !after
+                .iter()
+                .any(|a| a.kind == b.kind && a.object == b.object)
+        })
+        .cloned()
+        .collect()
 }
 
 /// Formats the outcome as lines of text.
@@ -158,8 +170,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
         };
         lines.push(paint(QUIET, &format!("         {advice}")));
     }
-    let counting = |p: &&Problem| p.severity > Severity::Note;
-    let left = outcome.problems.iter().filter(counting).count();
+    let left = outcome.problems.iter().filter(|p| p.counts()).count();
     lines.push(match (left, outcome.repaired.len()) {
         (0, 0) => "Records, disk and kernel agree.".to_owned(),
         (0, n) => format!(
@@ -172,7 +183,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
     lines
 }
 
-fn headline(problem: &Problem, word: String) -> String {
+fn headline(problem: &ReportedProblem, word: String) -> String {
     let pool = problem.pool.as_ref();
     let pool = pool.map(|p| format!(" (pool {p})")).unwrap_or_default();
     format!("{word}: {}{pool} {}", problem.object, problem.what)
@@ -182,10 +193,10 @@ fn headline(problem: &Problem, word: String) -> String {
 mod tests {
     use super::*;
 
-    fn problem(severity: Severity, object: &str) -> Problem {
-        Problem {
+    fn problem(severity: Severity, object: &str) -> ReportedProblem {
+        ReportedProblem {
             severity,
-            kind: Kind::Leftover,
+            kind: ProblemKind::Leftover,
             object: object.to_owned(),
             pool: Some("p".to_owned()),
             what: "is left".to_owned(),
@@ -214,7 +225,7 @@ mod tests {
     #[test]
     fn repaired_is_what_is_no_longer_there() {
         let (a, b) = (problem(Severity::Error, "a"), problem(Severity::Error, "b"));
-        let changed = Problem {
+        let changed = ReportedProblem {
             what: "is left still".to_owned(),
             ..b.clone()
         };

@@ -19,8 +19,8 @@ pub mod pool_root;
 pub use leftover_loops::leftover_loops;
 pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 
-use crate::diagnose::pool::{Lost, SparseFile};
-use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::diagnose::pool::SparseFile;
+use crate::diagnose::{KernelState, Lost, VolumeIdentity, VolumeState};
 use crate::kernel::Kernel;
 pub use crate::storage::image_file::Image;
 pub use crate::storage::scan::{Area, Contents, Item, Leftover, Unreadable};

@@ -101,31 +101,27 @@ fn direct_io(root: &Path) -> Result<(), String> {
 /// Generates the file's content from a word. Different words give different data everywhere in the
 /// file.
 fn data(word: &str) -> Vec<u8> {
-    let hash = |n: u32| {
-        Sha256::new()
-            .chain_update(n.to_be_bytes())
-            .chain_update(word)
-            .finalize()
-    };
-    (0..HASHES).flat_map(hash).collect()
+    (0..HASHES)
+        .flat_map(|n: u32| {
+            Sha256::new()
+                .chain_update(n.to_be_bytes())
+                .chain_update(word)
+                .finalize()
+        })
+        .collect()
 }
 
 /// Writes the file and syncs it. An existing file is an error: it is another's.
 fn write(dir: &Path, word: &str) -> Result<(), ProbeError> {
     let path = dir.join(FILE);
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
-        file.write_all(&data(word))?;
-        file.sync_all()?;
-        File::open(dir)?.sync_all()
-    };
-    write().map_err(|source| ProbeError::File {
-        path: path.clone(),
-        source,
-    })
+    write_new(dir, &path, &data(word)).map_err(|source| ProbeError::File { path, source })
+}
+
+fn write_new(dir: &Path, path: &Path, data: &[u8]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(data)?;
+    file.sync_all()?;
+    File::open(dir)?.sync_all()
 }
 
 fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
@@ -142,9 +138,10 @@ fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
         path: path.clone(),
         source,
     })?;
-    match found == expected {
-        true => Ok(()),
-        false => Err(ProbeError::Differs(path)),
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ProbeError::Differs(path))
     }
 }
 

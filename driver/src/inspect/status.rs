@@ -34,7 +34,8 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
         &args.pools.state_dir(),
         &Linux::new(),
     )?);
-    let text = |report: &Report| render::text(report, terminal::width(), now_ns());
-    print(&report, args.json, text)?;
+    print(&report, args.json, |report: &Report| {
+        render::text(report, terminal::width(), now_ns())
+    })?;
     Ok(ExitCode::SUCCESS)
 }

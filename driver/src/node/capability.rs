@@ -1,14 +1,18 @@
 //! Decides what NodePublishVolume does, from the staging and from what is at the target. Pure.
 
 use super::{Error, Result};
-use crate::csi::capability::{Asked, compatible, many_targets};
+use crate::csi::capability::{RequestedCapability, compatible, many_targets};
 use crate::kernel::mounts_read_only;
 use crate::storage::{Capability, VolumeRecord};
 
 /// The capability for a volume. FAILED_PRECONDITION if the volume does not support it.
-pub(crate) fn of_volume(asked: Asked, record: &VolumeRecord) -> Result<Capability> {
-    let why = |why| Error::FailedPrecondition(format!("volume {}: {why}", record.id));
-    asked.of(record).map_err(why)
+pub(crate) fn of_volume(
+    requested: RequestedCapability,
+    record: &VolumeRecord,
+) -> Result<Capability> {
+    requested
+        .of(record)
+        .map_err(|why| Error::FailedPrecondition(format!("volume {}: {why}", record.id)))
 }
 
 /// The action of NodePublishVolume.
@@ -31,9 +35,9 @@ pub(crate) struct Published {
 
 /// True if a publication is read-only: as `readonly` says, by its own mount flags, or because the
 /// filesystem is mounted so.
-pub(crate) fn read_only(staged: &Capability, asked: &Capability, readonly: bool) -> bool {
+pub(crate) fn read_only(staged: &Capability, requested: &Capability, readonly: bool) -> bool {
     readonly
-        || [staged, asked]
+        || [staged, requested]
             .into_iter()
             .any(|it| mounts_read_only(it.access.flags()))
 }
@@ -44,15 +48,15 @@ pub(crate) fn read_only(staged: &Capability, asked: &Capability, readonly: bool)
 /// What is published stays as it is if its PV has a new flag `ro` since: its pod runs.
 pub(crate) fn decide(
     staged: &Capability,
-    asked: &Capability,
+    requested: &Capability,
     readonly: bool,
     published: Published,
 ) -> Result<Publish> {
-    let fits = compatible(staged, asked);
+    let fits = compatible(staged, requested);
     let before = read_only(staged, staged, readonly);
-    let now_asked = read_only(staged, asked, readonly);
+    let now_requested = read_only(staged, requested, readonly);
     match published.here {
-        Some(now) if !fits || now != before && now != now_asked => {
+        Some(now) if !fits || now != before && now != now_requested => {
             Err(Error::AlreadyExists(format!(
                 "published at this path already {}, and not as asked",
                 if now { "read-only" } else { "writable" },
@@ -62,9 +66,11 @@ pub(crate) fn decide(
         None if !fits => Err(Error::FailedPrecondition(
             "staged for another access type, access mode or SELinux label".to_owned(),
         )),
-        None if published.elsewhere && !many_targets(asked.mode) => Err(Error::FailedPrecondition(
-            "published at another path, and its access mode allows only one".to_owned(),
-        )),
+        None if published.elsewhere && !many_targets(requested.mode) => {
+            Err(Error::FailedPrecondition(
+                "published at another path, and its access mode allows only one".to_owned(),
+            ))
+        }
         None => Ok(Publish::Bind),
     }
 }

@@ -11,8 +11,9 @@ use hostloop_proto::csi;
 use super::Requested;
 use super::capability::of_volume;
 use super::{Error, InlineLimits, Node, Result, target_path};
-use crate::controller::parameters::{Changes, METADATA};
-use crate::csi::capability::Asked;
+use crate::controller::parameters::{Changes, METADATA, POOL};
+use crate::csi::capability::RequestedCapability;
+use crate::csi::capacity_range::DEFAULT_BYTES;
 use crate::csi::validate::{Invalid, Range, invalid};
 use crate::diagnose::VolumeIdentity;
 use crate::kernel::{self, FsType, mounts_read_only};
@@ -20,13 +21,8 @@ use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
 
-/// Size of an inline volume that requests no size, in bytes.
-const DEFAULT_BYTES: u64 = 1 << 30;
-
 /// Attribute: the requested size, as a Kubernetes quantity.
 const SIZE: &str = "size";
-/// Attribute: the name of the requested pool.
-const POOL: &str = "pool";
 
 /// The attributes of an inline volume. Pod authors write them and need not be trusted with the
 /// node, so class parameters are not allowed here.
@@ -63,10 +59,13 @@ fn field(attribute: &str) -> String {
 
 /// The pool of an inline volume: the requested one, else the first. `open` lists the pools that
 /// allow inline volumes.
-fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'a str, Invalid> {
-    let chosen = match asked {
+fn choose<'a>(
+    open: &'a [String],
+    requested: Option<&str>,
+) -> std::result::Result<&'a str, Invalid> {
+    let chosen = match requested {
         None => open.first(),
-        Some(asked) => open.iter().find(|name| *name == asked),
+        Some(requested) => open.iter().find(|name| *name == requested),
     };
     chosen.map(String::as_str).ok_or_else(|| {
         let open = open.join(", ");
@@ -80,20 +79,21 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
 /// The size of a new inline volume: at least its filesystem's minimum, as for CreateVolume. More
 /// than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the limit if
 /// that is less.
-fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
+fn size(requested: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
     let range = Range {
-        required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
+        required: requested.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
         limit: None,
     };
     let size = range.size(fs.minimum_bytes());
     let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
-    match size <= limits.size {
-        true => Ok(size),
-        false => Err(Error::OutOfRange(format!(
+    if size <= limits.size {
+        Ok(size)
+    } else {
+        Err(Error::OutOfRange(format!(
             "{}: the volume would have {size} bytes, and {} are allowed (--max-inline-size)",
             field(SIZE),
             limits.size
-        ))),
+        )))
     }
 }
 
@@ -118,10 +118,10 @@ impl Node {
         &self,
         req: &csi::NodePublishVolumeRequest,
         target: PathBuf,
-        asked: Asked,
+        requested: RequestedCapability,
     ) -> Result<()> {
-        let record = self.inline(req, &asked)?;
-        let capability = of_volume(asked, &record)?;
+        let record = self.inline(req, &requested)?;
+        let capability = of_volume(requested, &record)?;
         let requested = Requested {
             path: target,
             read_only: req.readonly || capability.mode.is_read_only(),
@@ -147,9 +147,9 @@ impl Node {
     fn inline(
         &self,
         req: &csi::NodePublishVolumeRequest,
-        asked: &Asked,
+        requested: &RequestedCapability,
     ) -> Result<Arc<VolumeRecord>> {
-        let capability = asked.plain();
+        let capability = requested.plain();
         if !capability.access.flags().is_empty() {
             let why = "are for classes: an inline volume has none";
             return Err(invalid("volume_capability.mount.mount_flags", why).into());
@@ -172,18 +172,20 @@ impl Node {
             .named(Some(choose(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;
         let bytes = size(attributes.size, *fs, limits)?;
-        let existing = || self.pools.inline_volumes();
-        let _admitted = self.making.admit(limits, &req.volume_id, bytes, existing)?;
+        let _admitted = self.making.admit(limits, &req.volume_id, bytes, || {
+            self.pools.inline_volumes()
+        })?;
         let new = new_volume(&req.volume_id, capability, bytes)?;
         Ok(self.pools.create_volume(&pool, new)?)
     }
 
     /// Checks that a volume at the target is as writable as requested.
     fn same_readonly(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
-        let asked = requested.read_only || mounts_read_only(requested.capability.access.flags());
-        let view = self.look(&self.owner(record), &[&requested.path])?;
-        match view.mount_at(&requested.path) {
-            Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
+        let read_only =
+            requested.read_only || mounts_read_only(requested.capability.access.flags());
+        let state = self.state(&self.identity(record), &[&requested.path])?;
+        match state.mount_at(&requested.path) {
+            Some(entry) if entry.read_only() != read_only => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
             )),
             _ => Ok(()),
@@ -226,7 +228,7 @@ impl Node {
             // An earlier call deleted it and was interrupted afterwards, or its record is damaged
             // and does not name it any more.
             Err(storage::Error::NoVolume(_)) => match self.unreadable_at(target)? {
-                Some(owner) => drop(self.clear(&owner, target)?),
+                Some(identity) => drop(self.clear(&identity, target)?),
                 None => self.nothing_at(target)?,
             },
             Err(missing @ storage::Error::Unavailable { .. }) => {

@@ -5,22 +5,26 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
-use super::volume_lookup::AtPath;
+use super::volume_lookup::MountedAt;
 use super::{Error, Node, Result, grow, loop_device};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
-use crate::csi::{capacity_range, int64};
+use crate::csi::{expansion, int64};
 use crate::kernel::{FsType, file_id, loop_path};
-use crate::storage::{Access, VolumeRecord, VolumeSize};
+use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
-fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
-    match (asked == &Access::Block) == matches!(at, AtPath::Device { .. }) {
-        true => Ok(()),
-        false => Err(invalid(
+fn matches_path(requested: &Access, at: MountedAt) -> std::result::Result<(), Invalid> {
+    if (requested == &Access::Block) == matches!(at, MountedAt::Device { .. }) {
+        Ok(())
+    } else {
+        Err(invalid(
             "volume_capability",
-            format!("is {}, which the volume is not at this path", word(asked)),
-        )),
+            format!(
+                "is {}, which the volume is not at this path",
+                word(requested)
+            ),
+        ))
     }
 }
 
@@ -39,25 +43,21 @@ impl Node {
         let mut record = self.volume(id)?;
         let (path, at) = self.volume_path(&record, &req.volume_path)?;
         if let Some(value) = &req.volume_capability {
-            let asked = of_volume(self.asked(Some(value))?, &record);
-            let asked = asked.map_err(|e| invalid("volume_capability", e.to_string()))?;
-            matches_path(&asked.access, at)?;
+            let requested = of_volume(self.requested_capability(Some(value))?, &record);
+            let requested = requested.map_err(|e| invalid("volume_capability", e.to_string()))?;
+            matches_path(&requested.access, at)?;
         }
-        let now = record.capacity_bytes;
         let fs = match at {
-            AtPath::Filesystem(fs) => Some(fs),
-            AtPath::Device { .. } => None,
+            MountedAt::Filesystem(fs) => Some(fs),
+            MountedAt::Device { .. } => None,
         };
-        let grown = fs.map_or(0, FsType::minimum_grown_bytes);
-        let bytes = capacity_range::expand(range, now, grown, self.config.max_volume_bytes)
+        let size = expansion::expand(range, &record, fs, self.config.max_volume_bytes)
             .map_err(Error::OutOfRange)?;
-        if bytes > now {
+        if size.bytes > record.capacity_bytes {
             // Without the controller's half, this call enlarges the image.
             if let Some(fs) = fs {
-                self.check_growth(&record, fs, bytes)?;
+                self.check_growth(&record, fs, size.bytes)?;
             }
-            let requested = capacity_range::requested_after(range, bytes, &record);
-            let size = VolumeSize { bytes, requested };
             record = self
                 .pools
                 .expand_volume(&record.id, size)
@@ -73,37 +73,35 @@ impl Node {
 
     /// Checks that a mounted filesystem can grow to this size, before anything changes.
     fn check_growth(&self, record: &VolumeRecord, fs: FsType, bytes: u64) -> Result<()> {
-        let (_, owner) = self.image(record)?;
-        let view = self.look(&owner, &[])?;
-        let Some(own) = view.own().next() else {
+        let (_, identity) = self.image(record)?;
+        let state = self.state(&identity, &[])?;
+        let Some(own) = state.own().next() else {
             return Ok(());
         };
         match grow::obstacle(self.pools.kernel(), &loop_path(own.minor), fs, bytes)? {
-            Some(why) => Err(Error::OutOfRange(format!(
-                "capacity_range: {bytes} bytes: {why}"
-            ))),
+            Some(why) => Err(Error::OutOfRange(expansion::refusal(bytes, &why))),
             None => Ok(()),
         }
     }
 
-    fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {
+    fn grow(&self, record: &VolumeRecord, path: &Path, at: MountedAt) -> Result<()> {
         let kernel = self.pools.kernel();
-        let (image, owner) = self.image(record)?;
-        self.thaw(record, &owner)?;
-        let view = self.look(&owner, &[path])?;
+        let (image, identity) = self.image(record)?;
+        self.thaw(record, &identity)?;
+        let state = self.state(&identity, &[path])?;
         let mut devices = Vec::new();
-        for own in view.own() {
+        for own in state.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
             loop_device::follow_size(kernel, &device, &image)?;
             devices.push(device);
         }
-        for over in view.read_only() {
+        for over in state.read_only() {
             kernel.loop_grow(&kernel.loop_reopen(over)?)?;
         }
-        let AtPath::Filesystem(fs) = at else {
+        let MountedAt::Filesystem(fs) = at else {
             return Ok(());
         };
-        let entry = view.whole_mount(path).ok_or_else(|| {
+        let entry = state.whole_mount(path).ok_or_else(|| {
             Error::FailedPrecondition(format!(
                 "the filesystem at {} is read-only and can't grow",
                 path.display()
@@ -124,15 +122,19 @@ mod tests {
 
     #[test]
     fn the_capability_is_that_of_the_path() {
-        let device = AtPath::Device { bytes: 0 };
+        let device = MountedAt::Device { bytes: 0 };
         let table = [
             (&Access::Block, device, true),
-            (&Access::Block, AtPath::Filesystem(FsType::Xfs), false),
-            (&ext4(), AtPath::Filesystem(FsType::Ext4), true),
+            (&Access::Block, MountedAt::Filesystem(FsType::Xfs), false),
+            (&ext4(), MountedAt::Filesystem(FsType::Ext4), true),
             (&ext4(), device, false),
         ];
-        for (asked, at, fits) in table {
-            assert_eq!(matches_path(asked, at).is_ok(), fits, "{asked:?} {at:?}");
+        for (requested, at, fits) in table {
+            assert_eq!(
+                matches_path(requested, at).is_ok(),
+                fits,
+                "{requested:?} {at:?}"
+            );
         }
     }
 }

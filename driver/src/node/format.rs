@@ -23,7 +23,7 @@ pub(crate) enum FormatStep {
 /// A copy inherits the format state of its source. So a copy of a formatted volume is never
 /// formatted again, whatever the device contains. A copy of a volume that was never used is blank
 /// and is formatted like its source.
-pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<FormatStep> {
+pub(crate) fn decide(format: Format, found: &Probe, requested: FsType) -> Result<FormatStep> {
     match (format, found) {
         // No user had this device yet, so everything on it comes from the driver.
         (Format::Formatting(_), _) => Ok(FormatStep::Make { force: true }),
@@ -39,41 +39,43 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<For
                  left as it is"
             )))
         }
-        (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs == *found && fs == asked => {
+        (Format::Done(fs), Probe::Filesystem { fs: found, .. })
+            if fs == *found && fs == requested =>
+        {
             Ok(FormatStep::Keep)
         }
-        (Format::Raw, Probe::Filesystem { fs, .. }) if *fs == asked => Ok(FormatStep::Keep),
+        (Format::Raw, Probe::Filesystem { fs, .. }) if *fs == requested => Ok(FormatStep::Keep),
         (Format::Raw, Probe::Blank | Probe::Unknown { .. }) => Err(refuse(
-            asked,
+            requested,
             "it was handed out as a block device, carries no filesystem, and is never formatted",
         )),
         (Format::None, Probe::Unknown { offset }) => Err(refuse(
-            asked,
+            requested,
             format!("it was never formatted, but holds data at offset {offset}"),
         )),
         (_, Probe::Unfinished { fs, .. }) => Err(refuse(
-            asked,
+            requested,
             format!("it carries an unfinished {fs}: its mkfs did not end"),
         )),
         (_, Probe::Ambivalent) => Err(refuse(
-            asked,
+            requested,
             "it carries more than one signature, so what it holds is unclear",
         )),
-        (_, Probe::Other(name)) => Err(refuse(asked, format!("it carries {name}"))),
+        (_, Probe::Other(name)) => Err(refuse(requested, format!("it carries {name}"))),
         (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs != *found => Err(refuse(
-            asked,
+            requested,
             format!("it was formatted as {fs} and carries {found}"),
         )),
         (Format::None, Probe::Filesystem { fs, .. }) => Err(refuse(
-            asked,
+            requested,
             format!("it carries {fs}, which was not made by this driver"),
         )),
-        (_, Probe::Filesystem { fs, .. }) => Err(refuse(asked, format!("it carries {fs}"))),
+        (_, Probe::Filesystem { fs, .. }) => Err(refuse(requested, format!("it carries {fs}"))),
     }
 }
 
-fn refuse(asked: FsType, why: impl std::fmt::Display) -> Error {
-    Error::FailedPrecondition(format!("the volume can't be mounted as {asked}: {why}"))
+fn refuse(requested: FsType, why: impl std::fmt::Display) -> Error {
+    Error::FailedPrecondition(format!("the volume can't be mounted as {requested}: {why}"))
 }
 
 impl Node {

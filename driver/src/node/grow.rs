@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::mount_stage::Mounting;
 use super::{Error, Node, Result};
+use crate::csi::expansion::{self, GrowthTime};
 use crate::kernel::{self, Ext4Growth, FsType, LoopDevice};
 use crate::storage::{GrowthIntent, VolumeHandle, VolumeRecord};
 
@@ -92,28 +93,14 @@ pub(super) fn obstacle(
     fs: FsType,
     bytes: u64,
 ) -> Result<Option<String>> {
-    let least = fs.minimum_grown_bytes();
-    if bytes < least {
-        let why = format!("{fs} grows to {least} bytes at least: ask for that size");
-        return Ok(Some(why));
-    }
-    if fs != FsType::Ext4 {
-        return Ok(None);
-    }
-    Ok(match kernel::ext4_growth(kernel, device, bytes)? {
-        Some(Ext4Growth::Unmounted) if kernel.grows_mounted(fs) => Some(
-            "this ext4 can't grow while it is mounted (sparse_super2): it grows when the volume is \
-             staged next"
-                .to_owned(),
-        ),
-        Some(Ext4Growth::Unmounted) => Some(
-            "the driver may not grow a mounted ext4 (it lacks CAP_SYS_RESOURCE): it grows when the \
-             volume is staged next"
-                .to_owned(),
-        ),
-        Some(Ext4Growth::Not(why)) => Some(why.to_string()),
-        Some(Ext4Growth::Done | Ext4Growth::Mounted) | None => None,
-    })
+    let ext4 = match fs {
+        FsType::Ext4 => kernel::ext4_growth(kernel, device, bytes)?,
+        FsType::Xfs | FsType::Btrfs => None,
+    };
+    let time = GrowthTime::Mounted {
+        is_permitted: kernel.grows_mounted(fs),
+    };
+    Ok(expansion::obstacle(fs, bytes, ext4, time))
 }
 
 /// How the growth of a mounted filesystem ended.

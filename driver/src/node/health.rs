@@ -3,13 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use hostloop_proto::csi::{self, VolumeHealthErrorType};
+use hostloop_proto::csi;
 
 use super::{Node, Result, target_path};
 use crate::csi::validate;
-use crate::diagnose::Found;
-use crate::health::{self, Condition};
-use crate::storage::{Access, VolumeRecord};
+use crate::diagnose::volume::{staging_problem, target_problem};
+use crate::health;
 
 /// An optional path of a health request; `None` if it is empty.
 fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
@@ -17,47 +16,6 @@ fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
         "" => Ok(None),
         given => target_path::place(&validate::path(field, given)?).map(Some),
     }
-}
-
-/// A reason and a message for what is wrong at the target path of a volume.
-fn at_target(found: &Found, target: &Path) -> Option<(&'static str, String)> {
-    let path = target.display();
-    Some(match found {
-        Found::Filesystem { .. } | Found::Device { .. } => return None,
-        Found::Nothing => ("NotPublished", format!("nothing is mounted at {path}")),
-        Found::Stale => (
-            "DeviceLost",
-            format!("{path} is bound to a loop device that lost the volume"),
-        ),
-        Found::Foreign(what) => (
-            "ForeignMount",
-            format!("{what} is mounted at {path}, which is not this volume"),
-        ),
-    })
-}
-
-/// A reason and a message for what is wrong at the staging path of a volume. A block volume shows
-/// nothing there.
-fn at_staging(
-    found: &Found,
-    staging: &Path,
-    record: &VolumeRecord,
-) -> Option<(&'static str, String)> {
-    let path = staging.display();
-    let stage = record.stage.as_ref();
-    Some(match (found, stage) {
-        (Found::Filesystem { .. }, _) => return None,
-        (Found::Nothing, Some(stage)) if stage.capability.access == Access::Block => return None,
-        (Found::Nothing, _) => ("NotStaged", format!("nothing is mounted at {path}")),
-        (Found::Foreign(what), _) => (
-            "ForeignStagingMount",
-            format!("{what} is mounted at {path}, which is not this volume"),
-        ),
-        (Found::Device { .. } | Found::Stale, _) => (
-            "ForeignStagingMount",
-            format!("a device node is bound at {path}"),
-        ),
-    })
 }
 
 impl Node {
@@ -86,15 +44,11 @@ impl Node {
                 .chain(&staging)
                 .map(PathBuf::as_path)
                 .collect();
-            let view = self.look(&self.owner(&record), &paths)?;
-            let wrong_target = target.and_then(|t| at_target(&view.at(&t), &t));
-            let wrong_staging = staging.and_then(|s| at_staging(&view.at(&s), &s, &record));
-            let wrong = wrong_target.into_iter().chain(wrong_staging);
-            conditions.extend(wrong.map(|(reason, message)| Condition {
-                status: VolumeHealthErrorType::Inaccessible,
-                reason,
-                message,
-            }));
+            let state = self.state(&self.identity(&record), &paths)?;
+            let at_target = target.and_then(|path| target_problem(&state, &path));
+            let at_staging = staging.and_then(|path| staging_problem(&state, &record, &path));
+            conditions.extend(at_target.and_then(|problem| health::condition(&problem)));
+            conditions.extend(at_staging.and_then(|problem| health::condition(&problem)));
         }
         Ok(response(id, conditions))
     }

@@ -9,11 +9,12 @@ use crate::csi::int64;
 
 /// The node ID, the volume limit and the topology of this node.
 pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
-    let accessible_topology = match config.report_topology {
-        true => Some(csi::Topology {
+    let accessible_topology = if config.report_topology {
+        Some(csi::Topology {
             segments: (*config.topology.settled()?).clone(),
-        }),
-        false => None,
+        })
+    } else {
+        None
     };
     Ok(csi::NodeGetInfoResponse {
         node_id: config.node_id.clone(),

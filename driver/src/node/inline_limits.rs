@@ -36,20 +36,19 @@ impl InlineLimits {
         let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
             (n + 1, sum.saturating_add(other))
         });
-        let exhausted = |why: String| Err(Error::ResourceExhausted(why));
         if volumes > self.volumes {
-            return exhausted(format!(
+            return Err(Error::ResourceExhausted(format!(
                 "the node would have {volumes} inline volumes, and {} are allowed \
                  (--max-inline-volumes)",
                 self.volumes
-            ));
+            )));
         }
         if total > self.total {
-            return exhausted(format!(
+            return Err(Error::ResourceExhausted(format!(
                 "the inline volumes of the node would have {total} bytes together, and {} are \
                  allowed (--max-inline-total)",
                 self.total
-            ));
+            )));
         }
         Ok(())
     }

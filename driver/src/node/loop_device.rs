@@ -27,7 +27,6 @@ pub(crate) enum Purpose {
 /// corrupt the filesystem, so there is never a second one. An unusable device is an error and is
 /// not replaced.
 fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
-    let refuse = |why: String| Err(Error::FailedPrecondition(why));
     match loops {
         [] => Ok(None),
         [one] if one.read_only => refuse(format!(
@@ -50,6 +49,10 @@ fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
             loop_names(more)
         )),
     }
+}
+
+fn refuse<T>(why: String) -> Result<T> {
+    Err(Error::FailedPrecondition(why))
 }
 
 /// Returns the volume's loop device, and attaches it if necessary, with the image's size and the

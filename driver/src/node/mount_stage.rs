@@ -17,9 +17,9 @@ pub(super) struct Mounting<'a> {
     /// The record, which contains the intent to stage.
     pub(super) record: &'a VolumeRecord,
     pub(super) image: &'a File,
-    pub(super) owner: &'a VolumeIdentity,
+    pub(super) identity: &'a VolumeIdentity,
     /// The kernel state before the first change.
-    pub(super) view: &'a VolumeState,
+    pub(super) state: &'a VolumeState,
     pub(super) requested: &'a Requested,
     pub(super) fs: FsType,
     /// True if the image contains no data.
@@ -32,7 +32,7 @@ impl Mounting<'_> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.requested.path;
-        self.node.thaw(self.record, self.owner)?;
+        self.node.thaw(self.record, self.identity)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
         let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
         self.mend_growth(&device)?;
@@ -84,7 +84,7 @@ impl Mounting<'_> {
         let kernel = self.node.pools.kernel();
         // Another mount namespace still has the filesystem mounted, so it can't be checked. A
         // second mount shows the same filesystem.
-        if self.view.own().next().is_some() && kernel.is_claimed(spec.device)? {
+        if self.state.own().next().is_some() && kernel.is_claimed(spec.device)? {
             return Ok(FsState::default());
         }
         let state = kernel.fs_state(spec.device, self.fs)?;
@@ -101,11 +101,11 @@ impl Mounting<'_> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.requested.path;
-        self.node.thaw(self.record, self.owner)?;
-        let mount = self.view.mount_at(path);
+        self.node.thaw(self.record, self.identity)?;
+        let mount = self.state.mount_at(path);
         let found = mount.and_then(|entry| {
             let mut minors = entry.loop_minors();
-            let minor = minors.find(|minor| self.view.own().any(|own| own.minor == *minor))?;
+            let minor = minors.find(|minor| self.state.own().any(|own| own.minor == *minor))?;
             Some((entry, minor))
         });
         let Some((entry, minor)) = found else {

@@ -49,9 +49,10 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
         return Err(not_staged(" yet".to_owned()));
     }
     let sibling = stage.capability.access == Access::Block && stage.path.parent() == path.parent();
-    match stage.path == path || sibling {
-        true => Ok(stage),
-        false => Err(not_staged(format!(", but at {}", stage.path.display()))),
+    if stage.path == path || sibling {
+        Ok(stage)
+    } else {
+        Err(not_staged(format!(", but at {}", stage.path.display())))
     }
 }
 
@@ -84,10 +85,10 @@ impl Node {
     ) -> Result<csi::NodePublishVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = validate::path("target_path", &req.target_path)?;
-        let asked = self.asked(req.volume_capability.as_ref())?;
+        let requested = self.requested_capability(req.volume_capability.as_ref())?;
         let target = target_path::place(&target)?;
         if is_inline(id, &req.volume_context)? {
-            self.publish_inline(&req, target, asked)?;
+            self.publish_inline(&req, target, requested)?;
             return Ok(csi::NodePublishVolumeResponse {});
         }
         if req.staging_target_path.is_empty() {
@@ -97,7 +98,7 @@ impl Node {
         }
         let staged_at = validate::path("staging_target_path", &req.staging_target_path)?;
         let record = self.volume(id)?;
-        let capability = match capability::of_volume(asked, &record) {
+        let capability = match capability::of_volume(requested, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
             capability => capability?,
         };
@@ -125,8 +126,8 @@ impl Node {
     }
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
-        let view = self.look(&self.owner(record), &[target])?;
-        let found = view.at(target);
+        let state = self.state(&self.identity(record), &[target])?;
+        let found = state.at(target);
         Ok(matches!(
             found,
             Found::Filesystem { .. } | Found::Device { .. }
@@ -134,8 +135,13 @@ impl Node {
     }
 
     /// Decides what to do, given what is at the target and elsewhere.
-    fn judge(&self, view: &VolumeState, stage: &Stage, requested: &Requested) -> Result<Publish> {
-        let here = match view.at(&requested.path) {
+    fn publish_decision(
+        &self,
+        state: &VolumeState,
+        stage: &Stage,
+        requested: &Requested,
+    ) -> Result<Publish> {
+        let here = match state.at(&requested.path) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
                 Some(read_only)
@@ -146,7 +152,7 @@ impl Node {
             }
             Found::Foreign(what) => return Err(foreign(&requested.path, &what)),
         };
-        let targets = view.targets(stage);
+        let targets = state.targets(stage);
         let published = Published {
             here,
             elsewhere: targets.iter().any(|path| *path != requested.path),
@@ -166,9 +172,9 @@ impl Node {
         requested: &Requested,
     ) -> Result<()> {
         let kernel = self.pools.kernel();
-        let view = self.look(&self.owner(record), &[&requested.path, &stage.path])?;
-        let decided = self.judge(&view, stage, requested)?;
-        if view.mount_at(&stage.path).is_none() {
+        let state = self.state(&self.identity(record), &[&requested.path, &stage.path])?;
+        let decided = self.publish_decision(&state, stage, requested)?;
+        if state.mount_at(&stage.path).is_none() {
             return Err(Error::FailedPrecondition(format!(
                 "volume {} is not mounted at {} any more: stage it again",
                 record.id,
@@ -203,9 +209,9 @@ impl Node {
         requested: &Requested,
     ) -> Result<()> {
         let kernel = self.pools.kernel();
-        let view = self.look(&self.owner(record), &[&requested.path])?;
-        let decided = self.judge(&view, stage, requested)?;
-        let Some(own) = view.own().next() else {
+        let state = self.state(&self.identity(record), &[&requested.path])?;
+        let decided = self.publish_decision(&state, stage, requested)?;
+        let Some(own) = state.own().next() else {
             return Err(lost(record));
         };
         if decided == Publish::Done {
@@ -223,7 +229,7 @@ impl Node {
         // while this process has the device open.
         let held = if requested.read_only {
             // A read-only bind of a device node would still take writes.
-            self.read_only_device(record, &view, own, &requested.path)
+            self.read_only_device(record, &state, own, &requested.path)
         } else {
             reopen(kernel, record, own)
         };
@@ -240,10 +246,10 @@ impl Node {
     /// Undoes a failed publication at its target. While a bind is still there, its read-only device
     /// stays attached: otherwise the bind would show the next device with that minor.
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
-        let taken_back = self.clear(&self.owner(record), target).and_then(|_| {
+        let taken_back = self.clear(&self.identity(record), target).and_then(|_| {
             // The current record contains the read-only device of this publication.
             let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
-            self.drop_read_only(&record, &self.owner(&record), target)?;
+            self.drop_read_only(&record, &self.identity(&record), target)?;
             if made {
                 target_path::remove(target)
             } else {

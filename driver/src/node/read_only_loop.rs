@@ -18,7 +18,7 @@ impl Node {
     pub(super) fn read_only_device(
         &self,
         record: &VolumeRecord,
-        view: &VolumeState,
+        state: &VolumeState,
         own: &LoopInfo,
         target: &Path,
     ) -> Result<LoopDevice> {
@@ -27,14 +27,14 @@ impl Node {
             .stage
             .as_ref()
             .and_then(|s| s.read_only_loops.get(target));
-        if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
+        if let Some(info) = state.read_only().find(|l| Some(&l.minor) == recorded) {
             if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
                 return reopen(kernel, record, info);
             }
             detach(kernel, info)?;
         }
         let below = reopen(kernel, record, own)?;
-        for minor in view.kernel().free_minors().take(ATTEMPTS) {
+        for minor in state.kernel().free_minors().take(ATTEMPTS) {
             self.pools.update_volume(&record.id, |r| {
                 if let Some(stage) = &mut r.stage {
                     stage.read_only_loops.insert(target.to_owned(), minor);
@@ -66,7 +66,7 @@ impl Node {
     pub(super) fn drop_read_only(
         &self,
         record: &VolumeRecord,
-        owner: &VolumeIdentity,
+        identity: &VolumeIdentity,
         target: &Path,
     ) -> Result<()> {
         let recorded = record
@@ -76,8 +76,8 @@ impl Node {
         let Some(minor) = recorded else {
             return Ok(());
         };
-        let view = self.look(owner, &[])?;
-        if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
+        let state = self.state(identity, &[])?;
+        if let Some(info) = state.attached_read_only().find(|l| l.minor == *minor) {
             detach(self.pools.kernel(), info)?;
         }
         Ok(self.pools.clear_in_volume(&record.id, |r| {
@@ -90,8 +90,9 @@ impl Node {
 
 /// Detaches a device, or fails if it is in use.
 pub(super) fn detach(kernel: &dyn kernel::Kernel, info: &LoopInfo) -> Result<()> {
-    match loop_device::detach(kernel, info)? {
-        true => Ok(()),
-        false => loop_device::still_held(std::slice::from_ref(info)),
+    if loop_device::detach(kernel, info)? {
+        Ok(())
+    } else {
+        loop_device::still_held(std::slice::from_ref(info))
     }
 }

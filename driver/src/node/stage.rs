@@ -16,7 +16,7 @@ use super::loop_device::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
 use super::{Error, Node, Requested, Result, target_path};
-use crate::csi::capability::{Asked, compatible};
+use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
@@ -40,24 +40,27 @@ struct Seen {
     mounted_at: Vec<PathBuf>,
 }
 
+impl Seen {
+    fn is_mounted_at(&self, path: &Path) -> bool {
+        self.mounted_at.iter().any(|mounted| mounted == path)
+    }
+
+    /// True if the kernel shows what the record of a staging says.
+    fn confirms(&self, stage: &Stage) -> bool {
+        match stage.capability.access {
+            Access::Block => self.attached,
+            Access::Mount { .. } => self.is_mounted_at(&stage.path),
+        }
+    }
+}
+
 /// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
 /// identify a repeated request, and `volume_context` does not. What is staged stays as it is if its
 /// PV has other mount options since.
 fn decide(stage: Option<&Stage>, seen: &Seen, requested: &Requested) -> Result<StageAction> {
-    let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
-    let in_place = |stage: &&Stage| match stage.capability.access {
-        Access::Block => seen.attached,
-        Access::Mount { .. } => mounted(&stage.path),
-    };
-    let elsewhere = |path: &Path| {
-        Err(Error::FailedPrecondition(format!(
-            "the volume is at {} already; unstage or unpublish it there first",
-            path.display()
-        )))
-    };
-    if let Some(stage) = stage.filter(in_place) {
+    if let Some(stage) = stage.filter(|stage| seen.confirms(stage)) {
         if stage.path != requested.path {
-            return elsewhere(&stage.path);
+            return Err(elsewhere(&stage.path));
         }
         if !compatible(&stage.capability, &requested.capability) {
             let why = "staged at this path already, for another use";
@@ -66,15 +69,25 @@ fn decide(stage: Option<&Stage>, seen: &Seen, requested: &Requested) -> Result<S
         return Ok(StageAction::Finish);
     }
     match (&requested.capability.access, seen.mounted_at.first()) {
-        (Access::Mount { .. }, Some(_)) if mounted(&requested.path) => Ok(StageAction::Finish),
-        (_, Some(path)) => elsewhere(path),
+        (Access::Mount { .. }, Some(_)) if seen.is_mounted_at(&requested.path) => {
+            Ok(StageAction::Finish)
+        }
+        (_, Some(path)) => Err(elsewhere(path)),
         (_, None) => Ok(StageAction::Begin),
     }
 }
 
+/// The error for a volume that is staged or published at this path.
+fn elsewhere(path: &Path) -> Error {
+    Error::FailedPrecondition(format!(
+        "the volume is at {} already; unstage or unpublish it there first",
+        path.display()
+    ))
+}
+
 /// Logs that the PV of a volume in use has other mount options since. The options may be secret.
-pub(super) fn note_new_flags(record: &VolumeRecord, staged: &Capability, asked: &Capability) {
-    if staged.access.flags() != asked.access.flags() {
+pub(super) fn note_new_flags(record: &VolumeRecord, staged: &Capability, requested: &Capability) {
+    if staged.access.flags() != requested.access.flags() {
         tracing::warn!(
             volume = %record.id,
             "the volume is mounted with other options than its PersistentVolume has now; all of \
@@ -103,13 +116,17 @@ impl Node {
     ) -> Result<csi::NodeStageVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
-        let asked = self.asked(req.volume_capability.as_ref())?;
+        let requested = self.requested_capability(req.volume_capability.as_ref())?;
         let record = self.volume(id)?;
         let path = target_path::place(&path)?;
-        let here = |stage: &Stage| stage.path == path;
-        let capability = match record.stage.as_deref().is_some_and(here) {
-            false => of_volume(asked, &record)?,
-            true => of_volume(asked, &record).map_err(already)?,
+        let capability = if record
+            .stage
+            .as_deref()
+            .is_some_and(|stage| stage.path == path)
+        {
+            of_volume(requested, &record).map_err(already)?
+        } else {
+            of_volume(requested, &record)?
         };
         self.check_lifecycle(&record)?;
         let requested = Requested {
@@ -122,8 +139,11 @@ impl Node {
     }
 
     /// Reads the capability of a request.
-    pub(super) fn asked(&self, value: Option<&csi::VolumeCapability>) -> Result<Asked> {
-        Ok(Asked::read(
+    pub(super) fn requested_capability(
+        &self,
+        value: Option<&csi::VolumeCapability>,
+    ) -> Result<RequestedCapability> {
+        Ok(RequestedCapability::read(
             "volume_capability",
             value,
             &self.config.capabilities,
@@ -132,13 +152,16 @@ impl Node {
 
     /// Stages a volume, or finishes an interrupted staging.
     pub(super) fn stage_at(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
-        let (image, owner) = self.image(record)?;
+        let (image, identity) = self.image(record)?;
         self.pools
             .unmount_scratch(record.id, kernel::file_id(&image)?)?;
-        let view = self.look(&owner, &[&requested.path])?;
+        let state = self.state(&identity, &[&requested.path])?;
         let seen = Seen {
-            attached: view.own().next().is_some(),
-            mounted_at: view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
+            attached: state.own().next().is_some(),
+            mounted_at: state
+                .mounts()
+                .map(|e| e.mount_point.to_path_buf())
+                .collect(),
         };
         let action = decide(record.stage.as_deref(), &seen, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
@@ -149,7 +172,7 @@ impl Node {
                 refuse_interrupted_growth(record)?;
             } else {
                 // Checked before the record changes: an unusable path has no effect.
-                if let Found::Foreign(what) = view.at(&requested.path) {
+                if let Found::Foreign(what) = state.at(&requested.path) {
                     return Err(foreign(&requested.path, &what));
                 }
                 target_path::directory(&requested.path)?;
@@ -160,14 +183,14 @@ impl Node {
         let blank = !seen.attached && !file::has_data(&image)?;
         let intended = self.intend(record, requested, action, blank)?;
         let done = match requested.capability.access {
-            Access::Block => self.stage_block(&intended, &image, &view),
+            Access::Block => self.stage_block(&intended, &image, &state),
             Access::Mount { fs, .. } => {
                 let mounting = Mounting {
                     node: self,
                     record: &intended,
                     image: &image,
-                    owner: &owner,
-                    view: &view,
+                    identity: &identity,
+                    state: &state,
                     requested,
                     fs,
                     blank,
@@ -180,7 +203,7 @@ impl Node {
         };
         done.map_err(|error| {
             if action == StageAction::Begin {
-                self.undo(record, &owner, requested);
+                self.undo(record, &identity, requested);
             }
             self.explain_full(record, error)
         })
@@ -228,10 +251,10 @@ impl Node {
 
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
     /// device with the same minor.
-    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &VolumeState) -> Result<()> {
+    fn stage_block(&self, record: &VolumeRecord, image: &File, state: &VolumeState) -> Result<()> {
         let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
-        let bound = recorded.filter(|minor| view.kernel().is_bound(*minor));
+        let bound = recorded.filter(|minor| state.kernel().is_bound(*minor));
         let attached = loop_device::attach(kernel, record, image, Purpose::Block, bound);
         if let (Err(Error::Kernel(kernel::Error::Busy { .. })), Some(minor)) = (&attached, bound) {
             return Err(Error::FailedPrecondition(format!(
@@ -265,10 +288,10 @@ impl Node {
     /// Undoes a failed staging. Removes the intent too if nothing is left; the next call starts
     /// from the kernel's state. An earlier record of a block volume stays: it identifies the
     /// targets that are bound to a lost device.
-    fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, requested: &Requested) {
+    fn undo(&self, record: &VolumeRecord, identity: &VolumeIdentity, requested: &Requested) {
         let before = record.stage.clone();
         let before = before.filter(|stage| stage.capability.access == Access::Block);
-        let undone = self.release(owner, &requested.path).and_then(|left| {
+        let undone = self.release(identity, &requested.path).and_then(|left| {
             loop_device::still_held(&left)?;
             Ok(self
                 .pools

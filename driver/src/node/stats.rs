@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::volume_lookup::AtPath;
+use super::volume_lookup::MountedAt;
 use super::{Node, Result};
 use crate::csi::{int64, validate};
 use crate::kernel::FsUsage;
@@ -18,8 +18,8 @@ impl Node {
         validate::required("volume_path", &req.volume_path)?;
         let record = self.volume(id)?;
         let usage = match self.volume_path(&record, &req.volume_path)? {
-            (path, AtPath::Filesystem(_)) => filesystem(&self.pools.kernel().usage(&path)?),
-            (_, AtPath::Device { bytes: size }) => vec![bytes(size)],
+            (path, MountedAt::Filesystem(_)) => filesystem(&self.pools.kernel().usage(&path)?),
+            (_, MountedAt::Device { bytes: size }) => vec![bytes(size)],
         };
         Ok(csi::NodeGetVolumeStatsResponse { usage })
     }
@@ -36,12 +36,6 @@ fn bytes(size: u64) -> csi::VolumeUsage {
 
 /// The usage of a filesystem: bytes, and inodes unless the filesystem does not count them (btrfs).
 fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
-    let counted = |unit: Unit, total: u64, free: u64, available| csi::VolumeUsage {
-        available: int64(available),
-        total: int64(total),
-        used: int64(total.saturating_sub(free)),
-        unit: unit.into(),
-    };
     let free = usage.free_bytes;
     let bytes = counted(Unit::Bytes, usage.total_bytes, free, usage.available_bytes);
     let free = usage.free_inodes;
@@ -49,6 +43,15 @@ fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
     match usage.total_inodes {
         0 => vec![bytes],
         _ => vec![bytes, inodes],
+    }
+}
+
+fn counted(unit: Unit, total: u64, free: u64, available: u64) -> csi::VolumeUsage {
+    csi::VolumeUsage {
+        available: int64(available),
+        total: int64(total),
+        used: int64(total.saturating_sub(free)),
+        unit: unit.into(),
     }
 }
 

@@ -177,9 +177,9 @@ mod tests {
             ("link/none", "real/none"),
             ("none/target", "none/target"),
         ];
-        for (asked, expected) in table {
-            let got = place(&root.join(asked)).unwrap();
-            assert_eq!(got, root.join(expected), "{asked}");
+        for (requested, expected) in table {
+            let got = place(&root.join(requested)).unwrap();
+            assert_eq!(got, root.join(expected), "{requested}");
         }
         std::fs::write(root.join("file"), "").unwrap();
         let below = place(&root.join("file/x")).unwrap();

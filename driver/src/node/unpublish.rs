@@ -1,12 +1,11 @@
 //! NodeUnpublishVolume: acts on what is at the target, and needs no record.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use hostloop_proto::csi;
 
 use super::unstage::foreign;
-use super::volume_lookup::Known;
+use super::volume_lookup::FoundVolume;
 use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity};
@@ -27,15 +26,15 @@ impl Node {
             self.unpublish_inline(id, &target)?;
             return Ok(csi::NodeUnpublishVolumeResponse {});
         }
-        let done = match self.known(id)? {
-            Known::Recorded(record) => self.unpublish_recorded(&record, &target),
+        let done = match self.found_volume(id)? {
+            FoundVolume::Recorded(record) => self.unpublish_recorded(&record, &target),
             // A pod must be able to end while its volume's pool is missing.
-            Known::Unrecorded(owner) => {
-                let cleared = self.clear(&owner, &target)?;
+            FoundVolume::Unrecorded(identity) => {
+                let cleared = self.clear(&identity, &target)?;
                 self.remove_target(&target, cleared)
             }
             // The ID is unknown, so nothing there belongs to the driver, not even the directory.
-            Known::Unknown => self.nothing_at(&target),
+            FoundVolume::Unknown => self.nothing_at(&target),
         };
         done.map(|()| csi::NodeUnpublishVolumeResponse {})
     }
@@ -45,9 +44,9 @@ impl Node {
             let why = "is where the volume is staged, not where it is published";
             return Err(target_path::wrong(target, why));
         }
-        let owner = self.owner(record);
-        let cleared = self.clear(&owner, target)?;
-        self.drop_read_only(record, &owner, target)?;
+        let identity = self.identity(record);
+        let cleared = self.clear(&identity, target)?;
+        self.drop_read_only(record, &identity, target)?;
         self.remove_target(target, cleared)
     }
 
@@ -55,27 +54,28 @@ impl Node {
     /// directory or file may be left over from an earlier call. A directory at which a volume is
     /// staged belongs to the orchestrator and stays.
     fn remove_target(&self, target: &Path, cleared: bool) -> Result<()> {
-        let staged_here = |records: Vec<Arc<VolumeRecord>>| {
-            let mut stages = records.iter().filter_map(|r| r.stage.as_ref());
-            stages.any(|stage| stage.path == target)
-        };
         // The staging paths of a missing pool are not known.
-        let known = self.pools.complete().is_ok();
-        match cleared || (known && !staged_here(self.pools.volumes())) {
-            true => target_path::remove(target),
-            false => Ok(()),
+        let is_free = self.pools.complete().is_ok()
+            && !self.pools.volumes().iter().any(|record| {
+                let stage = record.stage.as_ref();
+                stage.is_some_and(|stage| stage.path == target)
+            });
+        if cleared || is_free {
+            target_path::remove(target)
+        } else {
+            Ok(())
         }
     }
 
     /// Unmounts all mounts of the volume at the target, and detaches a read-only device without a
     /// record. True if there was something to unmount.
-    pub(super) fn clear(&self, owner: &VolumeIdentity, target: &Path) -> Result<bool> {
+    pub(super) fn clear(&self, identity: &VolumeIdentity, target: &Path) -> Result<bool> {
         let kernel = self.pools.kernel();
         let mut cleared = false;
         loop {
-            let view = self.look(owner, &[target])?;
-            let found = view.at(target);
-            let Some(top) = view.top(target) else {
+            let state = self.state(identity, &[target])?;
+            let found = state.at(target);
+            let Some(top) = state.top(target) else {
                 return Ok(cleared);
             };
             if let Found::Foreign(what) = found {
@@ -92,10 +92,10 @@ impl Node {
                 read_only: true,
             } = found
             {
-                let unrecorded = |l: &&kernel::LoopInfo| {
-                    l.minor == minor && !view.read_only().any(|known| known.minor == minor)
-                };
-                if let Some(info) = view.over().find(unrecorded) {
+                let unrecorded = state.over().find(|l| {
+                    l.minor == minor && !state.read_only().any(|known| known.minor == minor)
+                });
+                if let Some(info) = unrecorded {
                     read_only_loop::detach(kernel, info)?;
                 }
             }

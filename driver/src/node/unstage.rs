@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
 
-use super::volume_lookup::Known;
+use super::volume_lookup::FoundVolume;
 use super::{Error, Node, Result, loop_device, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
@@ -21,36 +21,43 @@ impl Node {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let path = target_path::place(&path)?;
-        let done = match self.known(id)? {
-            Known::Recorded(record) => match self.undo_stage(&record, &path)? {
-                true => Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = None)?),
-                false => Ok(()),
-            },
+        let done = match self.found_volume(id)? {
+            FoundVolume::Recorded(record) => {
+                if self.undo_stage(&record, &path)? {
+                    Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = None)?)
+                } else {
+                    Ok(())
+                }
+            }
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
-            Known::Unrecorded(owner) => self.unstage_unrecorded(&owner, &path),
-            Known::Unknown => self.nothing_at(&path),
+            FoundVolume::Unrecorded(identity) => self.unstage_unrecorded(&identity, &path),
+            FoundVolume::Unknown => self.nothing_at(&path),
         };
         done.map(|()| csi::NodeUnstageVolumeResponse {})
     }
 
     /// Undoes a staging from the kernel's state alone.
-    fn unstage_unrecorded(&self, owner: &VolumeIdentity, path: &Path) -> Result<()> {
-        let view = self.look(owner, &[path])?;
-        refuse_foreign(&view, path)?;
-        let mounted = view.mounts().next().is_some();
-        let mut elsewhere: Vec<PathBuf> = match mounted {
-            true => view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
-            false => view.bound(),
+    fn unstage_unrecorded(&self, identity: &VolumeIdentity, path: &Path) -> Result<()> {
+        let state = self.state(identity, &[path])?;
+        refuse_foreign(&state, path)?;
+        let mounted = state.mounts().next().is_some();
+        let mut elsewhere: Vec<PathBuf> = if mounted {
+            state
+                .mounts()
+                .map(|e| e.mount_point.to_path_buf())
+                .collect()
+        } else {
+            state.bound()
         };
         elsewhere.retain(|at| at != path);
         if !elsewhere.is_empty() {
-            return Err(published(owner.id(), &elsewhere));
+            return Err(published(identity.id(), &elsewhere));
         }
-        match self.release_seen(&view, path)? {
+        match self.release_seen(&state, path)? {
             // The kernel detaches the device at the last unmount.
             left if mounted => {
-                held_elsewhere(owner.id(), &left);
+                held_elsewhere(identity.id(), &left);
                 Ok(())
             }
             left => loop_device::still_held(&left),
@@ -60,35 +67,35 @@ impl Node {
     /// Undoes a staging if it is the recorded one; returns true if it was. The record still says
     /// that the volume is staged.
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
-        let owner = self.owner(record);
-        if let Some(image) = owner.image()
+        let identity = self.identity(record);
+        if let Some(image) = identity.image()
             && let Err(error) = self.pools.unmount_scratch(record.id, image)
         {
             tracing::warn!(volume = %record.id, %error, "an old mount of the volume stays");
         }
-        let view = self.look(&owner, &[path])?;
-        refuse_foreign(&view, path)?;
+        let state = self.state(&identity, &[path])?;
+        refuse_foreign(&state, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
             // left.
-            return match view.mount_at(path) {
+            return match state.mount_at(path) {
                 Some(_) if record.stage.is_none() => {
-                    loop_device::still_held(&self.release_seen(&view, path)?).map(|()| false)
+                    loop_device::still_held(&self.release_seen(&state, path)?).map(|()| false)
                 }
                 Some(_) => Err(published(record.id, &[path.to_owned()])),
                 // Its state may be lost. A raw block volume has no mount, and its device stays.
                 None if record.stage.is_none() && record.format == Format::Raw => {
-                    self.unstage_unrecorded(&owner, path).map(|()| false)
+                    self.unstage_unrecorded(&identity, path).map(|()| false)
                 }
                 None => Ok(false),
             };
         };
-        let elsewhere = view.published(stage);
+        let elsewhere = state.published(stage);
         if !elsewhere.is_empty() {
             return Err(published(record.id, &elsewhere));
         }
         if stage.capability.access != Access::Block {
-            match self.thaw(record, &owner) {
+            match self.thaw(record, &identity) {
                 // A pod must be able to end. The record still says that a thaw is due.
                 Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
                     tracing::warn!(volume = %record.id, %error, "the filesystem may stay frozen");
@@ -97,9 +104,9 @@ impl Node {
             }
         }
         let left = match record.freeze {
-            None => self.release_seen(&view, path)?,
+            None => self.release_seen(&state, path)?,
             // The thaw may have mounted and unmounted the filesystem.
-            Some(_) => self.release(&owner, path)?,
+            Some(_) => self.release(&identity, path)?,
         };
         match stage.capability.access {
             Access::Block => loop_device::still_held(&left)?,
@@ -112,19 +119,19 @@ impl Node {
 
     /// Looks at the volume, unmounts its filesystem at a path and detaches its devices, read-only
     /// ones first. Returns the devices that are still in use.
-    pub(super) fn release(&self, owner: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
-        let view = self.look(owner, &[path])?;
-        self.release_seen(&view, path)
+    pub(super) fn release(&self, identity: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
+        let state = self.state(identity, &[path])?;
+        self.release_seen(&state, path)
     }
 
     /// Does the same after a look that nothing in this call has outdated.
-    fn release_seen(&self, view: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
+    fn release_seen(&self, state: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel();
-        if let Some(mount) = view.mount_at(path) {
+        if let Some(mount) = state.mount_at(path) {
             self.write_back(mount);
         }
-        let mut stacked = view.mounts().filter(|e| e.mount_point == path).count();
-        let mut top = view.mount_at(path).cloned();
+        let mut stacked = state.mounts().filter(|e| e.mount_point == path).count();
+        let mut top = state.mount_at(path).cloned();
         while let Some(mount) = top.take() {
             kernel.unmount_exactly(&mount)?;
             stacked -= 1;
@@ -133,13 +140,13 @@ impl Node {
             }
             // A mount of others may be between two of this volume.
             if let Some(next) = &top
-                && !view.mounts().any(|own| own.id == next.id)
+                && !state.mounts().any(|own| own.id == next.id)
             {
                 return Err(foreign_mount(path, next));
             }
         }
         let mut left = Vec::new();
-        for info in view.attached_read_only().chain(view.own()) {
+        for info in state.attached_read_only().chain(state.own()) {
             if !loop_device::detach(kernel, info)? {
                 left.push(info.clone());
             }
@@ -175,8 +182,8 @@ fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
 }
 
 /// Checks that a path has no mount, or one of this volume.
-fn refuse_foreign(view: &VolumeState, path: &Path) -> Result<()> {
-    match view.at(path) {
+fn refuse_foreign(state: &VolumeState, path: &Path) -> Result<()> {
+    match state.at(path) {
         Found::Foreign(what) => Err(foreign(path, &what)),
         _ => Ok(()),
     }

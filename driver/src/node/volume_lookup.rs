@@ -8,10 +8,10 @@ use super::{Error, Node, Result, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FsType, file_id};
-use crate::storage::{self, Access, Stage, VolumeHandle, VolumeRecord, freeze};
+use crate::storage::{self, Access, VolumeHandle, VolumeRecord, freeze};
 
 /// What the driver knows of a volume that a call undoes.
-pub(super) enum Known {
+pub(super) enum FoundVolume {
     /// The ID is not the driver's, or is kubelet's handle of a deleted inline volume.
     Unknown,
     /// No record can be read: it is damaged, the volume is deleted, or its pool is missing or on
@@ -23,7 +23,7 @@ pub(super) enum Known {
 
 /// What the volume path of a request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AtPath {
+pub(super) enum MountedAt {
     /// The volume's filesystem.
     Filesystem(FsType),
     /// The volume's device, or the path at which the device is staged.
@@ -46,19 +46,27 @@ impl Node {
         &self,
         record: &VolumeRecord,
         path: &str,
-    ) -> Result<(PathBuf, AtPath)> {
+    ) -> Result<(PathBuf, MountedAt)> {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(path).ok_or_else(not_there)?;
         let kernel = self.pools.kernel();
-        let view = VolumeState::glance(kernel, &self.owner(record), &[&path])?;
-        let staged = |s: &Stage| s.path == path && s.capability.access == Access::Block;
-        let device = match view.at(&path) {
+        let state = VolumeState::glance(kernel, &self.identity(record), &[&path])?;
+        let device = match state.at(&path) {
             Found::Filesystem { .. } => {
-                let fs = view.mount_at(&path).and_then(|e| FsType::parse(&e.fs_type));
-                return Ok((path, AtPath::Filesystem(fs.ok_or_else(not_there)?)));
+                let fs = state
+                    .mount_at(&path)
+                    .and_then(|e| FsType::parse(&e.fs_type));
+                return Ok((path, MountedAt::Filesystem(fs.ok_or_else(not_there)?)));
             }
-            Found::Device { minor, .. } => view.kernel().device(minor),
-            Found::Nothing if record.stage.as_deref().is_some_and(staged) => view.own().next(),
+            Found::Device { minor, .. } => state.kernel().device(minor),
+            Found::Nothing
+                if record
+                    .stage
+                    .as_deref()
+                    .is_some_and(|s| s.path == path && s.capability.access == Access::Block) =>
+            {
+                state.own().next()
+            }
             _ => None,
         };
         let device = device.ok_or_else(not_there)?;
@@ -67,7 +75,7 @@ impl Node {
             .filter(|now| now.is_same(device));
         Ok((
             path,
-            AtPath::Device {
+            MountedAt::Device {
                 bytes: now.ok_or_else(not_there)?.size_bytes,
             },
         ))
@@ -86,23 +94,23 @@ impl Node {
 
     /// Finds a volume that may be deleted. A missing pool is an error for a handle that names no
     /// pool.
-    pub(super) fn known(&self, id: &str) -> Result<Known> {
+    pub(super) fn found_volume(&self, id: &str) -> Result<FoundVolume> {
         let Ok(handle) = id.parse::<VolumeHandle>() else {
-            return Ok(Known::Unknown);
+            return Ok(FoundVolume::Unknown);
         };
         let error = match self.pools.volume(&handle) {
-            Ok(record) => return Ok(Known::Recorded(record)),
+            Ok(record) => return Ok(FoundVolume::Recorded(record)),
             Err(error) => error,
         };
         use storage::Error::{Corrupt, ForeignPool, NoVolume, Unavailable};
         match (error, handle) {
-            (Corrupt { .. }, VolumeHandle::Id(id)) => {
-                Ok(Known::Unrecorded(self.pools.identity_without_record(id)))
-            }
+            (Corrupt { .. }, VolumeHandle::Id(id)) => Ok(FoundVolume::Unrecorded(
+                self.pools.identity_without_record(id),
+            )),
             (NoVolume(_) | ForeignPool(_) | Unavailable { .. }, VolumeHandle::Id(id)) => {
-                Ok(Known::Unrecorded(VolumeIdentity::unrecorded(id)))
+                Ok(FoundVolume::Unrecorded(VolumeIdentity::unrecorded(id)))
             }
-            (NoVolume(_) | ForeignPool(_), VolumeHandle::Inline(_)) => Ok(Known::Unknown),
+            (NoVolume(_) | ForeignPool(_), VolumeHandle::Inline(_)) => Ok(FoundVolume::Unknown),
             (error, _) => Err(error.into()),
         }
     }
@@ -110,22 +118,22 @@ impl Node {
     /// Opens a volume's complete image for an attach, and returns the identity of its loop devices.
     pub(super) fn image(&self, record: &VolumeRecord) -> Result<(File, VolumeIdentity)> {
         let image = self.pools.open_image(record, true)?;
-        let owner = VolumeIdentity::of(record, Some(file_id(&image)?));
-        Ok((image, owner))
+        let identity = VolumeIdentity::of(record, Some(file_id(&image)?));
+        Ok((image, identity))
     }
 
     /// Looks at a volume's loop devices and mounts now, and at these paths.
-    pub(super) fn look(
+    pub(super) fn state(
         &self,
-        owner: &VolumeIdentity,
+        identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::look(self.pools.kernel(), owner, paths)
+        VolumeState::look(self.pools.kernel(), identity, paths)
     }
 
     /// The identity of a volume's loop devices, even if its image or pool is broken. A pod must be
     /// able to leave a pool that returns only errors.
-    pub(super) fn owner(&self, record: &VolumeRecord) -> VolumeIdentity {
+    pub(super) fn identity(&self, record: &VolumeRecord) -> VolumeIdentity {
         let image = self.pools.open_image(record, false);
         let image = image.and_then(|image| Ok(file_id(&image)?));
         if let Err(error) = &image {
@@ -147,8 +155,8 @@ impl Node {
     }
 
     /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not.
-    pub(super) fn thaw(&self, record: &VolumeRecord, owner: &VolumeIdentity) -> Result<()> {
-        if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
+    pub(super) fn thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<()> {
+        if let (Some(_), Some(image)) = (record.freeze, identity.image()) {
             freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
             self.pools
                 .clear_in_volume(&record.id, |r| r.freeze = None)?;

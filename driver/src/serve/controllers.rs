@@ -30,7 +30,7 @@ use crate::grpc::http::Shown;
 use crate::storage::{self, Pools, VolumeRecord};
 
 /// The controllers, ready to start.
-pub(super) struct Loops {
+pub(super) struct Controllers {
     setup: Setup,
     view: Telemetry,
 }
@@ -75,7 +75,7 @@ pub fn setup_with_driver(
         pod: access.pod,
         // The driver in this process chooses the default.
         default_fstype: String::new(),
-        driver: Source::Asked(Csi::within(server.routes())),
+        driver: Source::RequestedCapability(Csi::within(server.routes())),
         node_deployment: true,
         registration_endpoint: Some(endpoint.to_owned()),
         freed,
@@ -102,7 +102,7 @@ pub fn setup_without_driver(args: &ControllersArgs, access: ApiAccess) -> Setup 
     }
 }
 
-impl Loops {
+impl Controllers {
     /// Sets up controllers that call a server in this process.
     pub(super) fn beside(
         server: &Server,
@@ -112,7 +112,7 @@ impl Loops {
     ) -> Self {
         let view = Telemetry::new();
         let access = ApiAccess::from_environment(&args, &view);
-        Loops {
+        Controllers {
             setup: setup_with_driver(server, args, endpoint, labels, access),
             view,
         }
@@ -151,11 +151,11 @@ impl Running {
 }
 
 /// Resolves when the controllers end without a request to stop; never if there are none.
-pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
-    let Some(loops) = loops else {
+pub(super) async fn ended(controllers: &mut Option<Running>) -> Error {
+    let Some(controllers) = controllers else {
         return std::future::pending().await;
     };
-    match (&mut loops.task).await {
+    match (&mut controllers.task).await {
         Ok(Err(error)) => error.into(),
         Ok(Ok(())) => Ended {
             role: "the controllers",
@@ -227,7 +227,7 @@ fn inventory_entry(record: &VolumeRecord) -> InventoryEntry {
 /// not call. The driver's feature flags don't matter to a leader.
 fn source(args: &ControllersArgs) -> Source {
     match &args.driver_name {
-        None => Source::Asked(Csi::at_socket(&args.csi_address)),
+        None => Source::RequestedCapability(Csi::at_socket(&args.csi_address)),
         Some(name) => Source::Known(Box::new(Driver::with(
             Csi::none(),
             name,
@@ -245,7 +245,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut roles = Tasks::default();
     let view = Telemetry::new();
     let access = ApiAccess::from_environment(&args.controllers, &view);
-    let loops = Loops {
+    let controllers = Controllers {
         setup: setup_without_driver(args, access),
         view,
     };
@@ -258,7 +258,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let dropped = exporter.as_ref().map(Exporter::dropped);
     let shown = Shown {
         services: None,
-        loops: Some(loops.view()),
+        controllers: Some(controllers.view()),
         dropped,
     };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
@@ -273,18 +273,18 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         csi = socket.map(tracing::field::display),
         "starting the controllers"
     );
-    let mut loops = Some(loops.start());
+    let mut controllers = Some(controllers.start());
     let ran = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
             Ok(())
         }
         ended = roles.next() => Err(ended.into()),
-        ended = ended(&mut loops) => Err(ended),
+        ended = ended(&mut controllers) => Err(ended),
     };
     let finished = async {
-        if let Some(loops) = loops {
-            loops.finish().await;
+        if let Some(controllers) = controllers {
+            controllers.finish().await;
         }
         stop.cancel();
         while !roles.is_empty() {

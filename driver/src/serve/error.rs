@@ -37,7 +37,7 @@ pub enum Error {
     /// The operating system refused something at start.
     #[error("{0}: {1}")]
     Start(&'static str, #[source] io::Error),
-    /// The Kubernetes loops.
+    /// The controllers.
     #[error(transparent)]
     Controllers(#[from] hostloop_controllers::manager::Error),
     /// A task ended that must run as long as the driver serves.

@@ -141,9 +141,10 @@ impl CopyJob<'_> {
 
     /// Bytes to copy while the source is frozen: none if the image is cloned.
     fn bytes(&self) -> Result<u64> {
-        match copy_image::may_share(&self.want, self.to) {
-            true => Ok(0),
-            false => Ok(file::data_bytes(&self.origin.image)?),
+        if copy_image::may_share(&self.want, self.to) {
+            Ok(0)
+        } else {
+            Ok(file::data_bytes(&self.origin.image)?)
         }
     }
 
@@ -153,9 +154,11 @@ impl CopyJob<'_> {
         /// The longest time that a sample takes.
         const LONGEST: Duration = Duration::from_secs(2);
         let began = Instant::now();
-        let allocated = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
-        let enough = || allocated() >= SAMPLE || began.elapsed() >= LONGEST;
-        let bytes = match file::copy_sparse(&self.origin.image, self.to, Pace::Fast, &enough) {
+        let copied = file::copy_sparse(&self.origin.image, self.to, Pace::Fast, &|| {
+            let allocated = file::allocated_bytes(self.to).unwrap_or(SAMPLE);
+            allocated >= SAMPLE || began.elapsed() >= LONGEST
+        });
+        let bytes = match copied {
             Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
             Err(e) => return Err(e.into()),
         };
@@ -211,8 +214,11 @@ impl Pools {
             let taken_ns = now_ns();
             let mut series = self.copy_rates.series(still.since());
             let copied = jobs.iter().map(|job| {
-                let copy = || still.copy(job.origin.id, &job.origin.image, job.to, &job.want);
-                series.measured(job.route(), copy, || still.stop())
+                series.measured(
+                    job.route(),
+                    || still.copy(job.origin.id, &job.origin.image, job.to, &job.want),
+                    || still.stop(),
+                )
             });
             Ok((copied.collect::<Result<Vec<_>>>()?, still.pace(), taken_ns))
         };

@@ -1,6 +1,5 @@
 //! Encoding and decoding of JSON files with a schema version.
 
-use std::cmp::Ordering;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 use crate::kernel::{self, file};
-use crate::record::SCHEMA;
+use crate::record::{SCHEMA, check_schema};
 
 /// Encodes a record as JSON that people can read. A value that JSON can't hold (a path that is not
 /// UTF-8) is an error.
@@ -63,18 +62,7 @@ pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, S
     serde_json::from_slice(bytes).map_err(unreadable)
 }
 
-/// Fails for another schema than this build's, and says why.
-pub(super) fn check_schema(schema: u64) -> Result<(), String> {
-    match schema.cmp(&SCHEMA.into()) {
-        Ordering::Less => Err(format!("has the unknown schema {schema}")),
-        Ordering::Equal => Ok(()),
-        Ordering::Greater => Err(format!(
-            "has schema {schema}; this build reads up to {SCHEMA}: a newer version of hostloop \
-             wrote it; install that version again"
-        )),
-    }
-}
-
+/// The value of a field in a JSON object, whatever else it holds.
 pub(super) fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {
     let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     value.get(key).cloned()

@@ -17,7 +17,7 @@ mod frozen_set;
 mod tests;
 
 use freeze_plan::FreezeStep;
-use frozen_set::Hold;
+use frozen_set::FrozenSet;
 
 /// A volume to copy at one point in time.
 #[derive(Clone, Copy, Debug)]
@@ -117,14 +117,14 @@ pub fn quiesced<T>(
 ) -> Result<T> {
     let steps = survey(kernel.as_ref(), targets)?;
     let live = flush(kernel.as_ref(), &steps)?;
-    let mut hold = Hold::prepare(kernel, intents, limits, steps)?;
-    let until = hold.freeze()?;
+    let mut set = FrozenSet::prepare(kernel, intents, limits, steps)?;
+    let until = set.freeze()?;
     let since = until.map_or_else(Instant::now, |until| until - limits.max_freeze);
     let still = Still {
         kernel: kernel.clone(),
         live,
         until,
-        frozen: !hold.is_empty(),
+        frozen: !set.is_empty(),
         since,
     };
     let copied = copy(&still).map_err(|e| match e {
@@ -137,8 +137,8 @@ pub fn quiesced<T>(
         e => e,
     });
     // A filesystem that another process froze must still be frozen, or the copies differ in time.
-    let copied = copied.and_then(|copied| hold.check_foreign().map(|()| copied));
-    let released = hold.release();
+    let copied = copied.and_then(|copied| set.check_foreign().map(|()| copied));
+    let released = set.release();
     copied.and_then(|copied| released.map(|()| copied))
 }
 

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::directory::Left;
 use super::file_names::EntryKind;
+use super::layout::Left;
 use super::snapshots::{Committed, Facts, Shot};
 use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, SnapshotId, VolumeId};
 use crate::record::SCHEMA;
@@ -68,10 +68,11 @@ impl Pools {
         for (pool, member) in pools.iter().zip(&record.snapshots) {
             all_away &= pool.abandon_snapshot(*member);
         }
-        match all_away {
-            true => home.layout.free(&entry),
+        if all_away {
+            home.layout.free(&entry)
+        } else {
             // The record lists the snapshots until then, even after a restart.
-            false => home.layout.remove_later(Left::Trash, entry),
+            home.layout.remove_later(Left::Trash, entry)
         }
         Ok(())
     }
@@ -127,9 +128,10 @@ fn commit<'a>(
                 all_away &= member.pool.abandon_snapshot(member.record.id);
             }
             // Last: until then the record lists the snapshots to free.
-            match all_away {
-                true => drop(group),
-                false => group.leave(),
+            if all_away {
+                drop(group)
+            } else {
+                group.leave()
             }
             Err(e)
         }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::diagnose::volume::ImageState;
 use crate::kernel::{Error, FileId, Result};
 
 /// The file status of an image.
@@ -41,6 +42,15 @@ impl Image {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io("open", path, e)),
         }
+    }
+}
+
+impl From<Option<Image>> for ImageState {
+    fn from(image: Option<Image>) -> ImageState {
+        image.map_or(ImageState::Missing, |image| ImageState::Present {
+            bytes: image.bytes,
+            allocated: image.allocated,
+        })
     }
 }
 

@@ -31,11 +31,11 @@ pub(super) trait Named: Record {
     /// Bytes that the pool promised to the object.
     fn promised(&self) -> u64;
     /// The kind of object, for messages.
-    const KIND: &'static str;
+    const NOUN: &'static str;
 }
 
 impl Named for VolumeRecord {
-    const KIND: &'static str = "volume";
+    const NOUN: &'static str = "volume";
 
     fn name(&self) -> Option<&str> {
         Some(&self.name)
@@ -47,7 +47,7 @@ impl Named for VolumeRecord {
 }
 
 impl Named for SnapshotRecord {
-    const KIND: &'static str = "snapshot";
+    const NOUN: &'static str = "snapshot";
 
     fn name(&self) -> Option<&str> {
         self.group.is_none().then_some(&self.name)
@@ -59,7 +59,7 @@ impl Named for SnapshotRecord {
 }
 
 impl Named for GroupRecord {
-    const KIND: &'static str = "group";
+    const NOUN: &'static str = "group";
 
     fn name(&self) -> Option<&str> {
         Some(&self.name)
@@ -209,7 +209,7 @@ impl<R: Named> Table<R> {
         let Some(ByName(named)) = self.names.get(name) else {
             return Ok(());
         };
-        let (kind, id) = (R::KIND, named.id());
+        let (kind, id) = (R::NOUN, named.id());
         Err(Error::Refused(format!(
             "{kind} {id} has the name {name:?} already"
         )))

@@ -81,9 +81,10 @@ impl<T: Clone + Send + 'static> Joined<T> {
         let left = limit.saturating_sub(began.elapsed());
         self.done
             .wait_while_for(&mut state, |state| state.rounds == round, left);
-        match state.rounds == round {
-            true => None,
-            false => state.last.clone(),
+        if state.rounds == round {
+            None
+        } else {
+            state.last.clone()
         }
     }
 }

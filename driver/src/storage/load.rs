@@ -3,11 +3,12 @@
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use super::directory::Layout;
 use super::encoding::{peek, read_whole};
-use super::record_io::{Broken, Record, Unreadable, decode};
+use super::layout::PoolLayout;
+use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
+use crate::record::Unreadable;
 
 /// Entries of one kind without a usable record.
 #[derive(Debug)]
@@ -21,69 +22,85 @@ pub(super) struct Unusable<R: Record> {
 /// Reads all records of a kind, and hands over each usable one. Few system calls per record (open,
 /// read, close) let a pool of ten thousand volumes open in a fraction of a second.
 pub(super) fn load<R: Record>(
-    layout: &Layout,
+    layout: &PoolLayout,
     pool: PoolId,
     mut put: impl FnMut(R),
 ) -> Result<Unusable<R>, Error> {
-    let shelf = layout.shelf(R::SHELF);
+    let entries = layout.entries(R::KIND);
     let mut unusable = Unusable {
         broken: Vec::new(),
         strangers: Vec::new(),
     };
     let mut buffer = Vec::new();
-    for entry in file::list(shelf)? {
-        let id = entry.parse::<R::Id>().ok();
-        let Some(id) = id.filter(|id| R::pool_of(*id) == pool) else {
+    for entry in file::list(entries)? {
+        let EntryName::Here(id) = entry_name::<R>(&entry, pool) else {
             unusable
                 .strangers
-                .push(layout.path().join(R::SHELF.name()).join(entry));
+                .push(layout.path().join(R::KIND.name()).join(entry));
             continue;
         };
-        match read(layout, id, &entry, &mut buffer) {
+        match read::<R>(entries, layout.boot(), &entry, id, &mut buffer) {
             Ok(record) => put(record),
-            Err(broken) => unusable.broken.push((id, broken)),
+            Err(why) => unusable
+                .broken
+                .push((id, broken::<R>(layout, &entry, why, &buffer))),
         }
     }
     Ok(unusable)
 }
 
-/// Reads the record of an entry, with the state of the running kernel.
-fn read<R: Record>(
-    layout: &Layout,
-    id: R::Id,
-    entry: &str,
-    buffer: &mut Vec<u8>,
-) -> Result<R, Broken> {
-    let shelf = layout.shelf(R::SHELF);
-    let mut record = in_entry::<R>(shelf, Path::new(entry), id, buffer)
-        .map_err(|why| broken::<R>(layout, entry, why, buffer))?;
-    record.add_state(
-        shelf,
-        &Path::new(entry).join(boot_state::FILE),
-        layout.boot(),
-    );
-    Ok(record)
+/// The name of an entry in the directory of its kind.
+pub(super) enum EntryName<Id> {
+    /// An ID of this pool.
+    Here(Id),
+    /// An ID of another pool: a person moved or copied the entry.
+    OtherPool(PoolId),
+    /// No ID.
+    Stranger,
 }
 
-/// Reads the record in the entry at this path beneath `dir`.
-pub(super) fn in_entry<R: Record>(
-    dir: BorrowedFd<'_>,
-    entry: &Path,
+/// Reads the name of an entry, as the driver and `fsck` both understand it.
+pub(super) fn entry_name<R: Record>(entry: &str, pool: PoolId) -> EntryName<R::Id> {
+    match entry.parse::<R::Id>() {
+        Ok(id) if R::pool_of(id) == pool => EntryName::Here(id),
+        Ok(id) => EntryName::OtherPool(R::pool_of(id)),
+        Err(_) => EntryName::Stranger,
+    }
+}
+
+/// Reads the record of an entry beneath `entries`, with the state of the running kernel. The
+/// driver, recovery, `fsck` and `status` read every record so, and get one answer.
+pub(super) fn read<R: Record>(
+    entries: BorrowedFd<'_>,
+    boot: &str,
+    entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
 ) -> Result<R, Unreadable> {
-    match read_whole(dir, &entry.join(R::FILE), buffer) {
+    let mut record: R = stored(entries, entry, id, buffer)?;
+    record.add_state(entries, &Path::new(entry).join(boot_state::FILE), boot);
+    Ok(record)
+}
+
+/// Reads the record of an entry beneath `dir`, as it is stored.
+pub(super) fn stored<R: Record>(
+    dir: BorrowedFd<'_>,
+    entry: &str,
+    id: R::Id,
+    buffer: &mut Vec<u8>,
+) -> Result<R, Unreadable> {
+    match read_whole(dir, &Path::new(entry).join(R::FILE), buffer) {
         Ok(()) => decode(buffer, id),
         Err(kernel::Error::NotFound { .. }) => Err(Unreadable::Missing),
         Err(e) => Err(Unreadable::Damaged(format!("can't be read: {e}"))),
     }
 }
 
-fn broken<R: Record>(layout: &Layout, entry: &str, why: Unreadable, bytes: &[u8]) -> Broken {
+fn broken<R: Record>(layout: &PoolLayout, entry: &str, why: Unreadable, bytes: &[u8]) -> Broken {
     // An image that can't be examined is reported, too, once the object is used.
-    let image = layout.stat_image(R::SHELF, entry).ok().flatten();
+    let image = layout.stat_image(R::KIND, entry).ok().flatten();
     Broken {
-        path: layout.path_of(R::SHELF, entry, R::FILE),
+        path: layout.path_of(R::KIND, entry, R::FILE),
         why,
         name: peek(bytes, "name").and_then(|v| v.as_str().map(str::to_owned)),
         bytes: image.as_ref().map_or(0, R::promised_to),
@@ -101,29 +118,23 @@ pub(super) enum Again<R> {
 }
 
 /// Reads an entry with an unusable record again.
-pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, Error> {
-    let entry = id.to_string();
-    match read(layout, id, &entry, &mut Vec::new()) {
+pub(super) fn again<R: Record>(layout: &PoolLayout, id: R::Id) -> Result<Again<R>, Error> {
+    let (entries, entry) = (layout.entries(R::KIND), id.to_string());
+    let mut buffer = Vec::new();
+    match read::<R>(entries, layout.boot(), &entry, id, &mut buffer) {
         Ok(record) => Ok(Again::Sound(record)),
-        Err(broken) => Ok(match file::inode(layout.shelf(R::SHELF), &entry)? {
-            Some(_) => Again::Broken(broken),
+        Err(why) => Ok(match file::inode(entries, &entry)? {
+            Some(_) => Again::Broken(broken::<R>(layout, &entry, why, &buffer)),
             None => Again::Gone,
         }),
     }
 }
 
 /// Reads one record from disk again, without the state of the running kernel.
-pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
+pub(super) fn read_one<R: Record>(layout: &PoolLayout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
-    let path = layout.path_of(R::SHELF, &entry, R::FILE);
-    in_entry(
-        layout.shelf(R::SHELF),
-        Path::new(&entry),
-        id,
-        &mut Vec::new(),
-    )
-    .map_err(|why| Error::Corrupt {
-        path,
+    stored(layout.entries(R::KIND), &entry, id, &mut Vec::new()).map_err(|why| Error::Corrupt {
+        path: layout.path_of(R::KIND, &entry, R::FILE),
         why: why.to_string(),
     })
 }

@@ -1,14 +1,14 @@
 //! Opening of pools: checks the path's content, its owner, and whether another process has it open.
 //!
-//! A pool that is not mounted yet looks like an empty directory. The [`registry`] outside the pools
-//! therefore records each pool. A registered pool that is not found is *missing*, never new.
+//! A pool that is not mounted yet looks like an empty directory. So the [`pool_registry`] outside
+//! the pools records each pool. A registered pool that is not found is *missing*, never new.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::open_dir;
+use super::layout::open_dir;
 use super::place::PoolPlace;
 use super::recovery;
 use super::{Pool, PoolKind, PoolSpec, Pools, Result};
@@ -18,14 +18,14 @@ mod owner;
 mod pool_device;
 mod pool_directory;
 mod pool_image;
-pub(super) mod registry;
+pub(super) mod pool_registry;
 #[cfg(test)]
 mod tests;
 
 use pool_device::Device;
-use pool_directory::{Ground, flock, refused, unavailable};
+use pool_directory::{PoolDirectory, flock, refused, unavailable};
 pub(super) use pool_directory::{identity, recipe};
-use registry::{Entry, Known};
+use pool_registry::{Entry, PoolRegistry};
 
 impl Pools {
     /// Opens the pool of a slot, recovers it, and adds it to the registry.
@@ -33,19 +33,21 @@ impl Pools {
         &self,
         slot: usize,
         spec: &PoolSpec,
-        known: &Known,
+        registry: &PoolRegistry,
         entry: &Entry,
     ) -> Result<Arc<Pool>> {
-        let ground = match kind_of(spec, entry)? {
-            PoolKind::Directory => Ground::new(PoolKind::Directory, spec.path.clone(), None)?,
-            PoolKind::Device => self.device(spec, known, entry)?,
-            PoolKind::Image => self.image(spec, known, entry)?,
+        let directory = match kind_of(spec, entry)? {
+            PoolKind::Directory => {
+                PoolDirectory::new(PoolKind::Directory, spec.path.clone(), None)?
+            }
+            PoolKind::Device => self.device(spec, registry, entry)?,
+            PoolKind::Image => self.image(spec, registry, entry)?,
         };
         if let Some(warning) = beneath_kubelet(&spec.path, &self.options.state_dir) {
             tracing::warn!(pool = %spec.name, "{warning}");
         }
-        let fs_uuid = ground.fs_uuid.clone();
-        let pool = pool_directory::open_ground(spec, ground, entry, &self.options, &self.kernel)?;
+        let fs_uuid = directory.fs_uuid.clone();
+        let pool = pool_directory::open_pool(spec, directory, entry, &self.options, &self.kernel)?;
         let Some(claim) = self.opening.claim(pool.id, slot) else {
             let (path, id) = (spec.path.display(), pool.id);
             let why = format!("{path} is pool {id}, which is open already");
@@ -53,7 +55,7 @@ impl Pools {
         };
         recovery::recover(&pool, &*self.kernel, &self.options)?;
         // One write for all fields: a known filesystem without a pool ID is not a valid state.
-        known.remember(&spec.name, |entry| {
+        registry.remember(&spec.name, |entry| {
             *entry = Entry {
                 id: Some(pool.id),
                 path: spec.path.clone(),
@@ -67,7 +69,12 @@ impl Pools {
         Ok(pool)
     }
 
-    fn device(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
+    fn device(
+        &self,
+        spec: &PoolSpec,
+        registry: &PoolRegistry,
+        entry: &Entry,
+    ) -> Result<PoolDirectory> {
         let metadata = std::fs::metadata(&spec.path);
         let rdev = metadata
             .map_err(|e| kernel::Error::io("stat", &spec.path, e))?
@@ -79,42 +86,52 @@ impl Pools {
             number: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
             discard: true,
         };
-        let known = (known, entry);
-        let mut ground = pool_device::ground(self, spec, known, PoolKind::Device, &device)?;
-        ground
+        let mut directory =
+            pool_device::directory(self, spec, (registry, entry), PoolKind::Device, &device)?;
+        directory
             .places
             .insert(0, PoolPlace::now(PoolKind::Device, &spec.path, None));
-        ground.locks.push(node);
-        Ok(ground)
+        directory.locks.push(node);
+        Ok(directory)
     }
 
-    fn image(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
+    fn image(
+        &self,
+        spec: &PoolSpec,
+        registry: &PoolRegistry,
+        entry: &Entry,
+    ) -> Result<PoolDirectory> {
         let bytes = spec.image_bytes.unwrap_or_default();
         let at = pool_device::mount_point(&self.options, &spec.name)?;
         let image = pool_image::attach(&*self.kernel, spec, entry, &at, bytes)?;
-        let known = (known, entry);
-        let mut ground = pool_device::ground(self, spec, known, PoolKind::Image, &image.device)?;
+        let mut directory = pool_device::directory(
+            self,
+            spec,
+            (registry, entry),
+            PoolKind::Image,
+            &image.device,
+        )?;
         let device = &image.device.path;
-        let used = self.kernel.fs_size(&ground.path, device, FsType::Xfs)?;
+        let used = self.kernel.fs_size(&directory.path, device, FsType::Xfs)?;
         if used < image.bytes
-            && let Err(error) = self.kernel.grow(device, &ground.path, FsType::Xfs)
+            && let Err(error) = self.kernel.grow(device, &directory.path, FsType::Xfs)
         {
             // Its volumes need the pool more than it needs the space.
-            ground.notes.push(format!(
+            directory.notes.push(format!(
                 "its filesystem keeps its {used} of {} bytes, and the next start tries again: \
                  {error}",
                 image.bytes
             ));
         }
-        let mounted = Some((device.clone(), ground.path.clone()));
+        let mounted = Some((device.clone(), directory.path.clone()));
         let path = spec.path.join(spec.image_name());
-        ground
+        directory
             .places
             .insert(0, PoolPlace::now(PoolKind::Image, &path, mounted));
         drop(image.hold);
-        ground.locks.push(image.lock);
-        ground.notes.extend(image.notes);
-        Ok(ground)
+        directory.locks.push(image.lock);
+        directory.notes.extend(image.notes);
+        Ok(directory)
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::{PoolKind, PoolSpec};
-use crate::diagnose::pool::Lost;
+use crate::diagnose::Lost;
 use crate::kernel::{FileId, LoopInfo, loop_path};
 
 /// The place that a pool was opened from.

@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::boot_state;
-use super::encoding::{check_schema, peek};
+use super::encoding::peek;
 use super::file_names::EntryKind;
 use super::image_file::Image;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
 use crate::kernel::BLOCK_SIZE;
-use crate::record::SCHEMA;
+use crate::record::{SCHEMA, Unreadable, check_schema};
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ pub(super) trait Record: Serialize + DeserializeOwned {
     /// The ID type; the ID names the directory.
     type Id: Copy + Ord + FromStr + Display;
     /// The kind of the record, which selects the parent directory.
-    const SHELF: EntryKind;
+    const KIND: EntryKind;
     /// The record's file name in its directory.
     const FILE: &'static str;
 
@@ -49,10 +49,10 @@ pub(super) trait Record: Serialize + DeserializeOwned {
 }
 
 macro_rules! record {
-    ($record:ident, $id:ident, $shelf:ident, $file:literal $($more:tt)*) => {
+    ($record:ident, $id:ident, $kind:ident, $file:literal $($more:tt)*) => {
         impl Record for $record {
             type Id = $id;
-            const SHELF: EntryKind = EntryKind::$shelf;
+            const KIND: EntryKind = EntryKind::$kind;
             const FILE: &'static str = $file;
 
             fn id(&self) -> $id {
@@ -108,49 +108,6 @@ fn absurd_size(field: &str, bytes: u64) -> Option<String> {
     (!is_possible).then(|| format!("can't be true: {field} is {bytes}"))
 }
 
-/// Why a record can't be used, as a phrase that follows "its record".
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    /// The record's file does not exist.
-    #[error("is missing")]
-    Missing,
-    /// A newer build wrote it.
-    #[error("{why}", why = check_schema(*.0).err().unwrap_or_default())]
-    Newer(u64),
-    /// It is the record of another object, with this ID.
-    #[error("is the record of {0}")]
-    Misplaced(String),
-    /// It is damaged, or in an unknown format.
-    #[error("{0}")]
-    Damaged(String),
-}
-
-impl Unreadable {
-    /// What a person can do about it.
-    pub(crate) fn advice(&self) -> &'static str {
-        match self {
-            Unreadable::Missing | Unreadable::Damaged(_) => {
-                "restore the record from a backup, delete the object, or move its directory out of \
-                 the pool; until then its image is kept"
-            }
-            Unreadable::Newer(_) => "run the driver that wrote it, or a newer one",
-            Unreadable::Misplaced(_) => "find out who moved it, and move it back",
-        }
-    }
-
-    /// Fails if the entry could be another object, or one that a newer build must delete. What its
-    /// record said is lost otherwise, so only its ID and the kernel decide.
-    fn check_deletable(&self) -> Result<(), String> {
-        match self {
-            Unreadable::Missing | Unreadable::Damaged(_) => Ok(()),
-            Unreadable::Newer(_) | Unreadable::Misplaced(_) => Err(format!(
-                "its record {self}, so it is not deleted: {}",
-                self.advice()
-            )),
-        }
-    }
-}
-
 /// An entry with an unusable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Broken {
@@ -186,8 +143,8 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, Unreadable
     let record: R = serde_json::from_slice(bytes).map_err(|e| {
         let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
         let named = peek(bytes, "id").and_then(|v| v.as_str()?.parse::<R::Id>().ok());
-        let damaged = || Unreadable::Damaged(format!("is not a readable record: {e}"));
-        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id).unwrap_or_else(damaged)
+        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id)
+            .unwrap_or_else(|| Unreadable::Damaged(format!("is not a readable record: {e}")))
     })?;
     let why = unreadable(record.schema().into(), record.id(), id);
     match why.or_else(|| record.absurdity().map(Unreadable::Damaged)) {

@@ -3,7 +3,7 @@
 //! After a crash, a reboot, or the loss of the container's mounts, recovery compares the records
 //! with the state of the kernel. It removes idle leftovers of the driver. It restores or reports
 //! what a pod still uses, and leaves alone what is not the driver's. A volume that can't be
-//! repaired becomes a finding and never prevents the opening of the pool.
+//! repaired is noted and never prevents the opening of the pool.
 
 use std::fmt::Display;
 use std::io::ErrorKind::NotFound;
@@ -11,20 +11,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::boot_state;
-use super::directory::Left;
 use super::freeze;
 use super::image_file::Image;
 use super::index::{Index, Named, Table};
-use super::issue::Holds;
+use super::layout::Left;
 use super::load;
+use super::noted_problem::Until;
 use super::record_io::{Broken, Record};
 use super::scratch_mount;
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
     SnapshotRecord, VolumeId, VolumeRecord,
 };
-use crate::diagnose::volume::{Length, length};
-use crate::kernel::{FileId, Kernel, loops_holding};
+use crate::diagnose::Problem;
+use crate::diagnose::volume::{ImageState, image_problem};
+use crate::kernel::{FileId, Kernel, loops_holding, whole_blocks};
 
 mod recheck;
 mod reconcile_loops;
@@ -63,9 +64,9 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
         };
         match dropped {
             Ok(()) => tracing::info!(volume = %id, "deleted an inline volume without a pod"),
-            Err(e) => pool.note(
+            Err(e) => pool.note_unrepaired(
                 About::Volume(id),
-                Holds::Open,
+                Until::Reopened,
                 format!("its pod is gone, and it can't be deleted: {e}"),
             ),
         }
@@ -80,10 +81,11 @@ fn is_left(volume: &VolumeRecord) -> bool {
         // The first publication failed. A published volume is formatted and holds a pod's data.
         return volume.inline.is_some() && !matches!(volume.format, Format::Done(_));
     };
-    let gone = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == NotFound);
+    let target = stage.path.symlink_metadata();
+    let is_gone = target.is_err_and(|e| e.kind() == NotFound);
     let pods = stage.path.ancestors().nth(5);
-    let seen = pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir());
-    volume.inline.is_some() && gone(&stage.path) && seen
+    let is_visible = pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir());
+    volume.inline.is_some() && is_gone && is_visible
 }
 
 /// A group that was never finished or is partly deleted. Its record confirms, besides the records
@@ -104,8 +106,8 @@ fn remove(pool: &Pool, from: Left, entry: String) {
 
 /// Notes an entry that stays under `incoming/` or `trash/`, until it is gone.
 fn note_left(pool: &Pool, from: Left, entry: &str, why: impl Display) {
-    let holds = Holds::File(pool.root().join(from.name()).join(entry));
-    pool.note(About::Pool, holds, format!("{}/{entry} {why}", from.name()));
+    let until = Until::FileGone(pool.root().join(from.name()).join(entry));
+    pool.note_unrepaired(About::Pool, until, format!("{}/{entry} {why}", from.name()));
 }
 
 fn read_records(pool: &Pool) -> Result<Index> {
@@ -134,7 +136,7 @@ fn put_broken<R: Named>(table: &mut Table<R>, broken: Vec<(R::Id, Broken)>) {
     }
 }
 
-/// Hands over the usable records of a kind, and returns the unusable ones, which become findings.
+/// Hands over the usable records of a kind, and returns the unusable ones, which are noted.
 fn read_shelf<R: Record>(
     pool: &Pool,
     about: impl Fn(R::Id) -> About,
@@ -142,15 +144,12 @@ fn read_shelf<R: Record>(
 ) -> Result<Vec<(R::Id, Broken)>> {
     let unusable = load::load(&pool.layout, pool.id, put)?;
     for (id, broken) in &unusable.broken {
-        let what = format!("its record {}; {}", broken.why, broken.why.advice());
-        pool.note(about(*id), Holds::Record(about(*id)), what);
+        let problem = Problem::RecordUnusable(broken.why.clone());
+        pool.note(about(*id), Until::RecordUsable(about(*id)), problem);
     }
     for path in unusable.strangers {
-        pool.note(
-            About::File(path.clone()),
-            Holds::File(path),
-            "is not an entry of this pool: the driver leaves it as it is",
-        );
+        let until = Until::FileGone(path.clone());
+        pool.note(About::File(path), until, Problem::Stranger);
     }
     Ok(unusable.broken)
 }
@@ -163,19 +162,20 @@ fn split_old_records(pool: &Pool) {
         .iter()
         .filter(|volume| volume.durable() != ***volume)
     {
-        let split = || {
-            let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
-            if stored == volume.durable() {
-                return Ok(());
-            }
-            let state = boot_state::encode(volume, pool.layout.boot())?;
-            pool.layout.replace_state(volume.id, state.as_deref())?;
-            pool.layout.replace(volume)
-        };
-        if let Err(error) = split() {
+        if let Err(error) = split_old_record(pool, volume) {
             tracing::warn!(volume = %volume.id, %error, "cannot move a stage to state.json");
         }
     }
+}
+
+fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
+    let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
+    if stored == volume.durable() {
+        return Ok(());
+    }
+    let state = boot_state::encode(volume, pool.layout.boot())?;
+    pool.layout.replace_state(volume.id, state.as_deref())?;
+    pool.layout.replace(volume)
 }
 
 /// A volume and the file status of its image.
@@ -184,54 +184,57 @@ struct Found {
     image: Image,
 }
 
-/// Checks all images. A missing or short image becomes a finding. An image longer than its record
-/// comes from an interrupted expansion: the record adopts its length, because the filesystem in it
-/// may have grown already.
+/// Checks all images, and notes a missing or short one. An image longer than its record comes from
+/// an interrupted expansion: the record adopts its length, because the filesystem in it may have
+/// grown already.
 fn look_at_images(pool: &Pool) -> Vec<Found> {
     let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
     for volume in volumes {
-        let what = match pool.stat_image(&volume.id) {
-            Ok(Some(image)) => {
-                let volume = adopt_length(pool, volume, image.bytes);
-                found.push(Found { volume, image });
-                continue;
+        let (image, state) = match pool.stat_image(&volume.id) {
+            Ok(image) => (image, ImageState::from(image)),
+            Err(e) => {
+                let why = format!("its image can't be examined: {e}");
+                (None, ImageState::Unreadable(why))
             }
-            Ok(None) => {
-                let path = pool.image_path(&volume.id);
-                format!("its image {} is missing", path.display())
-            }
-            Err(e) => format!("its image can't be examined: {e}"),
         };
-        pool.note(About::Volume(volume.id), Holds::Image(volume.id), what);
+        let volume = match image_problem(&state, volume.capacity_bytes) {
+            None => volume,
+            Some(Problem::ImageLong { bytes, .. }) => adopt_length(pool, volume, bytes),
+            Some(problem) => {
+                if let Some(image) = image {
+                    // Writes never go beyond the image's end, whatever the record promises.
+                    let most = Some(image.bytes);
+                    pool.index.write().volumes.count_at_most(volume.id, most);
+                }
+                note_image(pool, &volume, problem);
+                volume
+            }
+        };
+        found.extend(image.map(|image| Found { volume, image }));
     }
     found
 }
 
-fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeRecord> {
-    let why = match length(len, volume.capacity_bytes) {
-        Length::Same => return volume,
-        Length::Short => {
-            // No one can write beyond the image's end, whatever the record promises.
-            pool.index
-                .write()
-                .volumes
-                .count_at_most(volume.id, Some(len));
-            let recorded = volume.capacity_bytes;
-            format!("its image has {len} bytes, and its record says {recorded}")
+fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<VolumeRecord> {
+    let len = whole_blocks(bytes);
+    match pool.update(&volume.id, |r| r.capacity_bytes = len) {
+        Ok(volume) => {
+            tracing::info!(volume = %volume.id, len, "the record adopts the length of an interrupted expansion");
+            volume
         }
-        Length::Long(len) => match pool.update(&volume.id, |r| r.capacity_bytes = len) {
-            Ok(volume) => {
-                tracing::info!(volume = %volume.id, len, "the record adopts the length of an interrupted expansion");
-                return volume;
-            }
-            Err(e) => {
-                format!("its image is longer than its record says, which can't be changed: {e}")
-            }
-        },
-    };
-    pool.note(About::Volume(volume.id), Holds::Image(volume.id), why);
-    volume
+        Err(e) => {
+            let why =
+                format!("its image is longer than its record says, which can't be changed: {e}");
+            note_image(pool, &volume, Problem::Unrepaired(why));
+            volume
+        }
+    }
+}
+
+fn note_image(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
+    let until = Until::ImageWhole(volume.id);
+    pool.note(About::Volume(volume.id), until, problem);
 }
 
 /// Takes away the mounts that earlier versions may have left.
@@ -244,7 +247,7 @@ fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, 
         if let Err(e) = scratch_mount::unmount(kernel, &options.state_dir, id, image) {
             let at = scratch_mount::directory_of(&options.state_dir, id);
             let what = format!("an interrupted thaw left it mounted: {e}");
-            pool.note(About::Volume(id), Holds::File(at), what);
+            pool.note_unrepaired(About::Volume(id), Until::FileGone(at), what);
         }
     }
 }
@@ -257,7 +260,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
             .and_then(|()| pool.update(&id, |record| record.freeze = None).map(drop));
         if let Err(e) = thawed {
             let what = format!("it may still be frozen: {e}");
-            pool.note(About::Volume(id), Holds::Frozen(id), what);
+            pool.note_unrepaired(About::Volume(id), Until::Thawed(id), what);
         }
     }
 }
@@ -280,7 +283,7 @@ fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
         });
         if let Err(e) = thawed {
             let what = format!("it may still be frozen: {e}");
-            pool.note(About::Volume(id), Holds::Open, what);
+            pool.note_unrepaired(About::Volume(id), Until::Reopened, what);
         }
     }
 }
@@ -292,7 +295,7 @@ fn thaw_image(kernel: &dyn Kernel, id: VolumeId, image: FileId) -> Result<()> {
 }
 
 /// Frees the members of groups that were never finished or are partly deleted. Members of groups
-/// that can't be found are kept and become findings, and so do groups with missing members.
+/// that can't be found are kept and noted, and so are groups with missing members.
 pub(super) fn settle_groups(pools: &Pools) {
     for pool in pools.pools() {
         let mut unfinished = std::mem::take(&mut *pool.unfinished.lock());
@@ -311,8 +314,12 @@ fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -
     let freed = match pools.group(&group.id) {
         Err(Error::NoGroup(_)) => {
             // Every member is tried, even after a failure.
-            let waits = |id: &&SnapshotId| !free_member(pools, **id, group.id);
-            group.snapshots.iter().filter(waits).count() == 0
+            group
+                .snapshots
+                .iter()
+                .filter(|id| !free_member(pools, **id, group.id))
+                .count()
+                == 0
         }
         // The record is in its final place as well: an operator has restored it.
         Ok(_) => true,
@@ -339,7 +346,7 @@ fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
     let dropped = pool.drop_snapshot(id);
     if let Err(e) = &dropped {
         let what = format!("its group is gone, and it can't be freed: {e}");
-        pool.note(About::Snapshot(id), Holds::Snapshot(id), what);
+        pool.note_unrepaired(About::Snapshot(id), Until::SnapshotGone(id), what);
     }
     dropped.is_ok()
 }
@@ -352,34 +359,36 @@ fn note_lone_members(pools: &Pools, pool: &Pool) {
         let members = index.snapshots.all().filter_map(|s| Some((s.id, s.group?)));
         members.collect()
     };
-    let unfinished = |pool: &Arc<Pool>| -> Vec<GroupId> {
-        let unfinished = pool.unfinished.lock();
-        unfinished.iter().map(|u| u.group.id).collect()
-    };
-    let waiting: Vec<GroupId> = pools.pools().iter().flat_map(unfinished).collect();
+    let waiting: Vec<GroupId> = pools
+        .pools()
+        .iter()
+        .flat_map(|pool: &Arc<Pool>| -> Vec<GroupId> {
+            let unfinished = pool.unfinished.lock();
+            unfinished.iter().map(|u| u.group.id).collect()
+        })
+        .collect();
     for (member, group) in members {
         if waiting.contains(&group) || !matches!(pools.group(&group), Err(Error::NoGroup(_))) {
             continue;
         }
         let about = About::Snapshot(member);
         pool.forget(&about);
-        let what = format!(
-            "its record names {group}, which is not here: it is kept. Put the group's record back, \
-             or delete the snapshot if it is not needed"
-        );
-        pool.note(about, Holds::Snapshot(member), what);
+        let until = Until::SnapshotGone(member);
+        pool.note(about, until, Problem::GroupMissing(group));
     }
 }
 
 fn note_missing_members(pools: &Pools, pool: &Pool) {
     let groups: Vec<_> = pool.index.read().groups.all().cloned().collect();
     for group in groups {
-        for member in &group.snapshots {
-            if let Err(e @ Error::NoSnapshot(_)) = pools.snapshot(member) {
-                let about = About::Group(group.id);
-                pool.forget(&about);
-                pool.note(about, Holds::Open, e.to_string());
-            }
+        let members = group.snapshots.iter().copied();
+        let missing: Vec<SnapshotId> = members
+            .filter(|member| matches!(pools.snapshot(member), Err(Error::NoSnapshot(_))))
+            .collect();
+        if !missing.is_empty() {
+            let about = About::Group(group.id);
+            pool.forget(&about);
+            pool.note(about, Until::Reopened, Problem::GroupIncomplete(missing));
         }
     }
 }

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::boot_state;
-use super::directory::open_dir;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
 use super::image_file::Image;
-use super::load;
+use super::layout::open_dir;
+use super::load::{self, EntryName};
 use super::record_io::Record;
-pub use super::record_io::Unreadable;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 use crate::kernel::{Error, FsUsage, Kernel, Result, file};
+pub use crate::record::Unreadable;
 use rustix::fs::OFlags;
 
 /// The flags that open a directory.
@@ -110,9 +110,9 @@ impl Contents {
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
             usage: kernel.usage_of(dir)?,
-            volumes: shelf(dir, &boot, &mut strangers)?,
-            snapshots: shelf(dir, &boot, &mut strangers)?,
-            groups: shelf(dir, &boot, &mut strangers)?,
+            volumes: items((dir, id), &boot, &mut strangers)?,
+            snapshots: items((dir, id), &boot, &mut strangers)?,
+            groups: items((dir, id), &boot, &mut strangers)?,
             leftovers: leftovers(dir)?,
             strangers,
         })
@@ -131,71 +131,70 @@ impl Contents {
 
 /// Lists files in the pool's directory that neither the driver nor mkfs puts there.
 pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
-    let shelves = EntryKind::ALL.map(EntryKind::name);
-    let known = |name: &String| {
-        OWN_FILES.contains(&name.as_str())
-            || shelves.contains(&name.as_str())
-            || [INCOMING, TRASH].contains(&name.as_str())
-    };
-    let names = file::list(dir)?.into_iter().filter(|n| !known(n));
-    Ok(names.map(PathBuf::from).collect())
+    let kinds = EntryKind::ALL.map(EntryKind::name);
+    let mut names = file::list(dir)?;
+    names.retain(|name| {
+        let name = name.as_str();
+        !OWN_FILES.contains(&name) && !kinds.contains(&name) && ![INCOMING, TRASH].contains(&name)
+    });
+    Ok(names.into_iter().map(PathBuf::from).collect())
 }
 
 /// Reads the entries of one kind.
-fn shelf<R: Record>(
-    pool: BorrowedFd<'_>,
+fn items<R: Record>(
+    pool: (BorrowedFd<'_>, PoolId),
     boot: &str,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Vec<Item<R>>> {
-    let name = R::SHELF.name();
+    let (dir, id) = pool;
+    let name = R::KIND.name();
     let mut items = Vec::new();
-    let Some(shelf) = open_if_there(pool, name, DIRECTORY)? else {
+    let Some(entries) = open_if_there(dir, name, DIRECTORY)? else {
         return Ok(items);
     };
-    for entry in file::list(shelf.as_fd())? {
-        let there = Path::new(name).join(&entry);
-        let Ok(id) = entry.parse::<R::Id>() else {
-            strangers.push(there);
-            continue;
+    let mut buffer = Vec::new();
+    for entry in file::list(entries.as_fd())? {
+        let record = match load::entry_name::<R>(&entry, id) {
+            EntryName::Here(id) => load::read::<R>(entries.as_fd(), boot, &entry, id, &mut buffer),
+            EntryName::OtherPool(other) => Err(Unreadable::OtherPool(other)),
+            EntryName::Stranger => {
+                strangers.push(Path::new(name).join(&entry));
+                continue;
+            }
         };
-        match open_if_there(shelf.as_fd(), &entry, DIRECTORY) {
-            Ok(Some(dir)) => items.extend(item(&shelf, &dir, (entry, id), boot, strangers)?),
-            Ok(None) => {}
-            Err(_) => strangers.push(there),
-        }
+        items.extend(item(&entries, entry, record, strangers)?);
     }
     Ok(items)
 }
 
-/// Reads an entry; `None` if it has been moved or removed meanwhile.
+/// Adds to a record what else is in its entry; `None` if it has been moved or removed meanwhile.
 fn item<R: Record>(
-    shelf: &File,
-    dir: &File,
-    (name, id): (String, R::Id),
-    boot: &str,
+    entries: &File,
+    name: String,
+    record: std::result::Result<R, Unreadable>,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
-    let record = load::in_entry(dir.as_fd(), Path::new(""), id, &mut Vec::new());
-    let record = record.map(|mut record: R| {
-        record.add_state(dir.as_fd(), Path::new(boot_state::FILE), boot);
-        record
-    });
-    let item = Item {
-        record,
-        image: image_in(dir.as_fd())?,
-        name,
+    let (image, files) = match open_if_there(entries.as_fd(), &name, DIRECTORY) {
+        Ok(Some(dir)) => (image_in(dir.as_fd())?, file::list(dir.as_fd())?),
+        Ok(None) => return Ok(None),
+        // Not a directory: its record is unreadable, too.
+        Err(_) => (None, Vec::new()),
     };
-    let files = file::list(dir.as_fd())?;
-    if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
+    if open_if_there(entries.as_fd(), &name, OFlags::PATH)?.is_none() {
         return Ok(None);
     }
     let ours = [IMAGE, R::FILE, boot_state::FILE, MARK];
     let temporary = ours.map(|name| format!(".{name}.new"));
-    let ours = |n: &String| ours.contains(&n.as_str()) || temporary.contains(n);
-    let there = Path::new(R::SHELF.name()).join(&item.name);
-    let others = files.into_iter().filter(|n| !ours(n));
-    strangers.extend(others.map(|n| there.join(n)));
-    Ok(Some(item))
+    let there = Path::new(R::KIND.name()).join(&name);
+    let others = files
+        .into_iter()
+        .filter(|file| !ours.contains(&file.as_str()) && !temporary.contains(file));
+    strangers.extend(others.map(|file| there.join(file)));
+    Ok(Some(Item {
+        name,
+        record,
+        image,
+    }))
 }
 
 /// Reads the entries under `incoming/` and `trash/`.
@@ -244,7 +243,8 @@ mod tests {
     use hostloop_fake_kernel::Model;
 
     use super::*;
-    use crate::storage::{GroupId, PoolId};
+    use crate::storage::{About, GroupId, PoolId, VolumeId};
+    use crate::testkit::Site;
 
     fn group(id: GroupId) -> String {
         format!(
@@ -319,5 +319,47 @@ mod tests {
         let mut expected = vec![PathBuf::from("README"), PathBuf::from("groups/mine"), notes];
         expected.sort();
         assert_eq!(strangers, expected);
+    }
+
+    #[test]
+    fn the_driver_and_fsck_read_a_record_alike() {
+        let mut site = Site::fake(&["a"]);
+        let made = site.make("one");
+        let path = site.path(format!("volumes/{}/volume.json", made.id));
+        let sound = std::fs::read_to_string(&path).unwrap();
+        let other = VolumeId::generate(made.id.pool()).to_string();
+        const SCHEMA: &str = "\"schema\": 1";
+        for text in [
+            sound.clone(),
+            String::new(),
+            sound.replace(SCHEMA, "\"schema\": 0"),
+            sound.replace(SCHEMA, "\"schema\": 2"),
+            sound.replace(SCHEMA, "\"schema\": 1, \"novelty\": 1"),
+            sound.replace(&made.id.to_string(), &other),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            site.open();
+            let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
+            let why = contents.volumes[0].record.as_ref().err();
+            let fsck = why.map(|why| format!("its record {why}; {}", why.advice()));
+            let found = site.pools().noted_problems().into_iter();
+            let driver: Vec<String> = found.map(|noted| noted.problem.to_string()).collect();
+            assert_eq!(driver, Vec::from_iter(fsck), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_the_id_of_a_volume_is_a_volume_without_a_record() {
+        let mut site = Site::fake(&["a"]);
+        let id = VolumeId::generate(site.pool().id());
+        std::fs::write(site.path(format!("volumes/{id}")), "text").unwrap();
+        site.open();
+        assert_eq!(site.pools().noted_problems()[0].about, About::Volume(id));
+        let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
+        assert!(matches!(
+            contents.volumes[0].record,
+            Err(Unreadable::Damaged(_))
+        ));
+        assert_eq!(contents.strangers, [] as [PathBuf; 0]);
     }
 }

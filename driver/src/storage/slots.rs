@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::copy_rate::CopyRates;
 use super::freed::Announcements;
 use super::growths::Growths;
-use super::open::registry::Known;
+use super::open::pool_registry::PoolRegistry;
 use super::snapshot_quota::SnapshotQuota;
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};
@@ -115,15 +115,19 @@ impl Pools {
                 "{twice} is configured as two pools"
             )));
         }
-        let known = Known::at(&options.state_dir)?;
-        let slot = |spec: &PoolSpec| Slot {
-            spec: spec.clone(),
-            state: Err(OPENING.to_owned()),
-            // An unreadable registry is reported when the pool is opened.
-            id: known.entry(&spec.name).ok().and_then(|entry| entry.id),
-        };
+        let registry = PoolRegistry::at(&options.state_dir)?;
         let pools = Arc::new(Pools {
-            slots: RwLock::new(specs.iter().map(slot).collect()),
+            slots: RwLock::new(
+                specs
+                    .iter()
+                    .map(|spec| Slot {
+                        spec: spec.clone(),
+                        state: Err(OPENING.to_owned()),
+                        // An unreadable registry is reported when the pool is opened.
+                        id: registry.entry(&spec.name).ok().and_then(|entry| entry.id),
+                    })
+                    .collect(),
+            ),
             opening: Opening::of(specs.len()),
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
@@ -143,17 +147,16 @@ impl Pools {
         let count = self.slots.read().len();
         for i in 0..count {
             let (pools, ended) = (self.clone(), ended.clone());
-            let work = move || {
-                let opened = pools.open_slot(i, true);
-                // Dropped first: the receiver of the result may need to be the last owner of the
-                // pools.
-                drop(pools);
-                // After the limit there is no receiver.
-                let _ = ended.send(opened);
-            };
             let thread = std::thread::Builder::new().name("hostloop-open".to_owned());
             thread
-                .spawn(work)
+                .spawn(move || {
+                    let opened = pools.open_slot(i, true);
+                    // Dropped first: the receiver of the result may need to be the last owner of
+                    // the pools.
+                    drop(pools);
+                    // After the limit there is no receiver.
+                    let _ = ended.send(opened);
+                })
                 .map_err(|e| kernel::Error::io("start a thread for", "a pool", e))?;
         }
         drop(ended);
@@ -189,8 +192,8 @@ impl Pools {
     }
 
     /// Maintains one pool; called periodically. Opens and recovers a missing pool once it is
-    /// available. In an open pool, it retries failed removals and drops findings that no longer
-    /// hold.
+    /// available. In an open pool, it retries failed removals and drops noted problems
+    /// that are over.
     pub fn tend(&self, slot: usize) {
         let state = self.slots.read()[slot].state.clone();
         match state {
@@ -219,8 +222,8 @@ impl Pools {
         if slot.state.is_ok() {
             return Ok(());
         }
-        let known = Known::at(&self.options.state_dir)?;
-        let entry = match known.entry(&slot.spec.name) {
+        let registry = PoolRegistry::at(&self.options.state_dir)?;
+        let entry = match registry.entry(&slot.spec.name) {
             Ok(entry) => entry,
             // The driver starts all the same: pods must be able to leave.
             Err(e) => {
@@ -228,7 +231,7 @@ impl Pools {
                 return Ok(());
             }
         };
-        let opened = self.open_one(i, &slot.spec, &known, &entry);
+        let opened = self.open_one(i, &slot.spec, &registry, &entry);
         let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
         let configured_wrong = match &opened {
             Err(Error::OtherNode { .. }) => true,

@@ -7,9 +7,9 @@ use hostloop_events::phase;
 
 use super::capacity::SpaceRequest;
 use super::content_source::{CopyJob, Origin};
-use super::directory::Incoming;
 use super::file_names::EntryKind;
 use super::index::Named;
+use super::layout::Incoming;
 use super::reservation::Reservation;
 use super::snapshot_quota::Allowance;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId};

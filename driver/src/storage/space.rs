@@ -116,9 +116,10 @@ impl Filesystems {
         });
         let below = below.collect::<Result<Vec<_>>>()?;
         let alone = pool.kind != PoolKind::Directory || is_own_filesystem(pool, kernel)?;
-        let overhead = match alone {
-            true => used(&pool.usage()?).saturating_sub(allocated(&pool.images()?)),
-            false => 0,
+        let overhead = if alone {
+            used(&pool.usage()?).saturating_sub(allocated(&pool.images()?))
+        } else {
+            0
         };
         own.add(Tenant {
             pool: Arc::downgrade(pool),
@@ -233,7 +234,7 @@ impl Filesystem {
 
 /// The image of a pool that is in one.
 fn image_of(pool: &Pool) -> Result<Layer> {
-    let dir = super::directory::open_dir(&pool.spec.path)?;
+    let dir = super::layout::open_dir(&pool.spec.path)?;
     let name = pool.spec.image_name();
     // Kept open: a disk mounted over the directory later would hide the image.
     let file = file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR)?;
@@ -256,13 +257,14 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
         }
         Holds::Files => {
             let images = pool.images()?;
-            match space.alone && nothing_else_in(pool)? {
+            if space.alone && nothing_else_in(pool)? {
                 // Used space counts shared blocks once; allocated space counts them several times.
                 // Only used space includes blocks of other owners.
-                true => used(usage)
+                used(usage)
                     .saturating_sub(space.overhead)
-                    .min(allocated(&images)),
-                false => capacity::held(&images, pool.reflinks),
+                    .min(allocated(&images))
+            } else {
+                capacity::held(&images, pool.reflinks)
             }
         }
     };
@@ -391,8 +393,8 @@ impl Pool {
                 images.push((EntryKind::Snapshots, entry, snapshot.id.uuid(), source));
             }
         }
-        let held = images.into_iter().map(|(shelf, entry, id, source)| {
-            let stat = self.layout.stat_image(shelf, &entry)?;
+        let held = images.into_iter().map(|(kind, entry, id, source)| {
+            let stat = self.layout.stat_image(kind, &entry)?;
             Ok(Image {
                 id,
                 source,

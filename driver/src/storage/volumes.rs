@@ -21,7 +21,7 @@ use super::{
 use super::{
     FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize,
 };
-use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState, lengths_differ};
 use crate::kernel::file::Copied;
 use crate::kernel::{self, Detached, FileId, Kernel, LoopInfo, MkfsSpec, extents, file, wanted};
 use crate::record::{SCHEMA, now_ns};
@@ -159,20 +159,23 @@ impl Pools {
             return Ok(());
         }
         // A mount that is not known yet would lose its image, so this reads everything.
-        let view = KernelState::read(&*self.kernel)?;
-        let seen = VolumeState::of(&view, VolumeIdentity::without_record(id, image, stage));
-        let attached: Vec<&LoopInfo> = seen.own().collect();
+        let kernel_state = KernelState::read(&*self.kernel)?;
+        let state = VolumeState::of(
+            &kernel_state,
+            VolumeIdentity::without_record(id, image, stage),
+        );
+        let attached: Vec<&LoopInfo> = state.own().collect();
         let in_use = |by: String| Error::Attached {
             volume: VolumeHandle::Id(id),
             by,
         };
         for device in &attached {
-            let mut users = view.users(device.minor);
+            let mut users = kernel_state.users(device.minor);
             if let Some(stage) = stage {
                 users.push(format!("staged at {}", stage.path.display()));
             }
             if users.is_empty() {
-                kernel::refuse_unknown_mount(&*self.kernel, &view.mounts, device.minor)?;
+                kernel::refuse_unknown_mount(&*self.kernel, &kernel_state.mounts, device.minor)?;
             } else {
                 let freed = Freed::Volume(id.to_string());
                 self.announce_at_detach(device, freed);
@@ -255,10 +258,7 @@ impl Pools {
         let len = file::length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
-            let why = format!(
-                "has {len} bytes, and its record says {}",
-                volume.capacity_bytes
-            );
+            let why = lengths_differ(len, volume.capacity_bytes);
             let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }
@@ -299,18 +299,19 @@ impl Pools {
         let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
         let before = file::length(&image)?;
         let (kernel, provisioning) = (&*self.kernel, record.settings.provisioning);
-        let longer = || lengthen(kernel, &image, before, capacity_bytes, provisioning);
-        let grown = phase("image", longer)
-            // The image first: opening the pool repairs a record with a smaller size, but a record
-            // with a larger size would mean a damaged volume.
-            .and_then(|()| phase("sync", || file::sync(&image, &pool.image_path(id))))
-            .map_err(Error::from)
-            .and_then(|()| {
-                pool.update(id, |record| {
-                    record.capacity_bytes = capacity_bytes;
-                    record.requested_bytes = requested;
-                })
-            });
+        let grown = phase("image", || {
+            lengthen(kernel, &image, before, capacity_bytes, provisioning)
+        })
+        // The image first: opening the pool repairs a record with a smaller size, but a record
+        // with a larger size would mean a damaged volume.
+        .and_then(|()| phase("sync", || file::sync(&image, &pool.image_path(id))))
+        .map_err(Error::from)
+        .and_then(|()| {
+            pool.update(id, |record| {
+                record.capacity_bytes = capacity_bytes;
+                record.requested_bytes = requested;
+            })
+        });
         if grown.is_err() {
             pool.take_back(&record, &image, before);
         }
@@ -418,9 +419,10 @@ impl Pool {
     ) -> Result<()> {
         let len = volume.capacity_bytes;
         // Blocks shared with a copy are allocated a second time.
-        let shared = match self.reflinks {
-            true => extents::shared_bytes(image)?,
-            false => 0,
+        let shared = if self.reflinks {
+            extents::shared_bytes(image)?
+        } else {
+            0
         };
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);
@@ -447,7 +449,7 @@ impl Pool {
         let file = Path::new(&id.to_string()).join(boot_state::FILE);
         boot_state::read(
             id,
-            self.layout.shelf(EntryKind::Volumes),
+            self.layout.entries(EntryKind::Volumes),
             &file,
             self.layout.boot(),
         )
@@ -460,12 +462,12 @@ impl Pool {
     }
 
     /// Opens an image; [`Error::ImageMissing`] if it does not exist.
-    pub(super) fn open_image(&self, shelf: EntryKind, entry: &str, write: bool) -> Result<File> {
+    pub(super) fn open_image(&self, kind: EntryKind, entry: &str, write: bool) -> Result<File> {
         self.layout
-            .open_image(shelf, entry, write)
+            .open_image(kind, entry, write)
             .map_err(|e| match e {
                 kernel::Error::NotFound { .. } => Error::ImageMissing {
-                    path: self.layout.path_of(shelf, entry, IMAGE),
+                    path: self.layout.path_of(kind, entry, IMAGE),
                 },
                 e => e.into(),
             })

@@ -11,5 +11,5 @@ pub mod image_map;
 pub mod machine;
 pub mod pool_files;
 pub mod pool_spec;
-pub mod problem;
+pub mod reported_problem;
 pub mod status;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Problem;
+use crate::reported_problem::ReportedProblem;
 
 /// A word of a fixed list. A report of a newer program may have words that this one does not know.
 pub type Word = Cow<'static, str>;
@@ -27,7 +27,7 @@ pub struct Report {
     /// The driver's mounts, in the order they were made.
     pub mounts: Vec<MountReport>,
     /// What has no owner or can't be read: the problems of `hostloop fsck` about such things.
-    pub orphans: Vec<Problem>,
+    pub orphans: Vec<ReportedProblem>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

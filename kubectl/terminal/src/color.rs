@@ -2,7 +2,7 @@
 //! `NO_COLOR` is set.
 
 use anstyle::{AnsiColor, Style};
-use hostloop_report::problem::Severity;
+use hostloop_report::reported_problem::Severity;
 
 use crate::terminal::control;
 

@@ -45,14 +45,13 @@ impl Page {
         style: impl Fn(&Row) -> Option<Style>,
     ) {
         let columns: Vec<Column> = cells.iter().map(|(column, _)| *column).collect();
-        let texts = |row| {
-            cells
-                .iter()
-                .map(|(_, text)| text(row, self.now_ns))
-                .collect()
-        };
-        let (styles, rows): (Vec<Option<Style>>, Vec<Vec<String>>) =
-            rows.into_iter().map(|row| (style(row), texts(row))).unzip();
+        let (styles, rows): (Vec<Option<Style>>, Vec<Vec<String>>) = rows
+            .into_iter()
+            .map(|row| {
+                let texts = cells.iter().map(|(_, text)| text(row, self.now_ns));
+                (style(row), texts.collect::<Vec<String>>())
+            })
+            .unzip();
         if rows.is_empty() {
             return;
         }

@@ -66,8 +66,8 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
 
 /// Narrows the widest column that can still shrink, one character at a time, until the table fits.
 fn shrink(columns: &[Column], widths: &mut [usize], width: usize) {
-    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
-    while total(widths) > width {
+    let gaps = GAP.len() * (widths.len() - 1);
+    while widths.iter().sum::<usize>() + gaps > width {
         let widest = (0..columns.len())
             .filter(|&i| {
                 let least = columns[i].least;
@@ -85,9 +85,10 @@ fn line(columns: &[Column], widths: &[usize], row: &[String]) -> String {
     let cells = row.iter().zip(columns).zip(widths);
     let cells = cells.map(|((cell, column), &width)| {
         let cell = without_middle(cell, width);
-        match column.numeric {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
+        if column.numeric {
+            format!("{cell:>width$}")
+        } else {
+            format!("{cell:<width$}")
         }
     });
     let line = cells.collect::<Vec<_>>().join(GAP);

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     fn key(number: usize) -> Key {
-        super::super::named("default", &format!("data-{number}"))
+        crate::cache::store::named("default", &format!("data-{number}"))
     }
 
     #[test]

@@ -55,8 +55,12 @@ impl Range {
     async fn changed(&mut self, from: WatchScope) {
         let now = self.selectors.at(from).clone();
         let selectors = &self.selectors;
-        let other = |watch_scope: &WatchScope| *selectors.at(*watch_scope) != now;
-        if self.watch_scope.wait_for(other).await.is_err() {
+        if self
+            .watch_scope
+            .wait_for(|watch_scope: &WatchScope| *selectors.at(*watch_scope) != now)
+            .await
+            .is_err()
+        {
             // The sender is gone, so the watch scope no longer changes.
             std::future::pending::<()>().await;
         }

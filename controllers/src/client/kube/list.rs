@@ -62,12 +62,16 @@ impl Kube {
         mut take: impl FnMut(K),
     ) -> Result<bool, ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
-        let take = |mut object: K| {
-            object.managed_fields_mut().clear();
-            take(object);
-        };
-        self.pages(ListParams::default().labels(labels), pages, page, take)
-            .await
+        self.pages(
+            ListParams::default().labels(labels),
+            pages,
+            page,
+            |mut object: K| {
+                object.managed_fields_mut().clear();
+                take(object);
+            },
+        )
+        .await
     }
 
     /// Gives the objects with this value of a field (`name=value`) to `take`, of all namespaces. Of

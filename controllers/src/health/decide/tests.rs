@@ -38,7 +38,7 @@ fn a_condition_is_reported_when_it_changes() {
         ("again", 8 + repeat, "Full 90%", "Degraded: Full: 90%"),
     ] {
         let (found, now) = (findings(text), start + Duration::from_secs(at));
-        let change = match judge_one(&mut known, &found, now) {
+        let change = match condition_change(&mut known, &found, now) {
             None => String::new(),
             Some(Change::Normal) => "normal".to_owned(),
             Some(Change::Abnormal(text)) => text,
@@ -82,7 +82,7 @@ fn claims_get_the_events_of_their_volumes() {
             .map(|(uid, handle)| volume(uid, handle))
             .collect();
         let found = pairs(found).map(|(handle, text)| (handle.to_owned(), findings(text)));
-        let changes = judge(&mut known, &volumes, &found.collect(), Instant::now());
+        let changes = volume_changes(&mut known, &volumes, &found.collect(), Instant::now());
         let names = changes.iter().map(|(claim, change)| {
             let sign = if *change == Change::Normal { '-' } else { '+' };
             format!("{}{sign}", claim.name.as_deref().unwrap())

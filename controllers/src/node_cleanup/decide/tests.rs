@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::super::sample::*;
 use super::*;
+use crate::node_cleanup::sample::*;
 use crate::snapshots::content::{ContentKeys, GROUP, SINGLE};
 use crate::testing::DRIVER;
 

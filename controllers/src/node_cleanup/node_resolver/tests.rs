@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::super::sample::{KEY, capacity, csi_node, node, object, volume, with};
 use super::*;
+use crate::node_cleanup::sample::{KEY, capacity, csi_node, node, object, volume, with};
 use crate::testing::DRIVER;
 
 /// n1 exists; n2 existed earlier; n3 was never seen.
@@ -209,7 +209,9 @@ fn capacities_are_who_keeps_them() {
         ),
         ("cut, and named by nothing", &cut, "n2", None),
     ] {
-        let one = object(super::super::sample::capacity("c", managed_by, segment));
+        let one = object(crate::node_cleanup::sample::capacity(
+            "c", managed_by, segment,
+        ));
         assert_eq!(places().of_capacity(&one).as_deref(), expected, "{what}");
     }
     let bare = with(

@@ -1,7 +1,7 @@
-use super::super::node_fitness::Unfit;
-use super::super::room::Room;
 use super::*;
 use crate::api::node_fitness::UnfitNode;
+use crate::placement::room::Room;
+use crate::placement::unfit::Unfit;
 
 fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
     Left {

@@ -1,7 +1,7 @@
 //! The placement table for the API server.
 
-use super::super::keep::Kept;
 use super::*;
+use crate::placement::keep::Kept;
 
 const PATH: &str = "configmaps/places";
 

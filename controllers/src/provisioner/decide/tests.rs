@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use crate::csi::Csi;
 
-use super::super::error::State;
 use super::*;
 use crate::api::names::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
+use crate::provisioner::error::State;
 
 mod decisions;
 

@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 
-use super::super::decide::tests::changed;
 use super::*;
 use crate::api::names::SNAPSHOT_FINALIZER;
 use crate::api::scope::MANAGED_BY;
+use crate::provisioner::decide::tests::changed;
 use crate::snapshots::content::GROUP_HANDLE;
 use crate::testing::{affinity, check_result, node_scope, read};
 

@@ -1,10 +1,10 @@
 use hostloop_proto::csi::{Topology, VolumeContentSource};
 use serde_json::{Value, json};
 
-use super::super::decide::Found;
-use super::super::decide::tests::{planned, settings};
 use super::*;
 use crate::api::pv;
+use crate::provisioner::decide::Found;
+use crate::provisioner::decide::tests::{planned, settings};
 
 fn plan(claim: &[(&str, Value)], class: &[(&str, Value)]) -> Plan {
     planned(claim, class, Found::default(), &settings()).expect("a plan")

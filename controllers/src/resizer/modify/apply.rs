@@ -36,7 +36,7 @@ enum Target {
 impl Resizer {
     /// Creates the controller for modifications. Only this part waits for VolumeAttributesClasses,
     /// because an API server may not serve them.
-    pub(in super::super) fn modifier(self: &Arc<Self>) -> Controller<Self> {
+    pub(in crate::resizer) fn modifier(self: &Arc<Self>) -> Controller<Self> {
         let (queue, memory) = (&self.modify_queue, self.memory.clone());
         Controller::new(&self.context, self.clone())
             .after(|this| async move {
@@ -78,7 +78,7 @@ impl Resizer {
     }
 
     /// The VolumeAttributesClasses, watched from the first use on.
-    pub(in super::super) fn classes(&self) -> &Classes {
+    pub(in crate::resizer) fn classes(&self) -> &Classes {
         self.classes.get_or_init(|| Classes {
             watch: self.context.caches.attributes_classes(),
             claims: self.claims.index(|claim| match wished(claim) {
@@ -99,7 +99,7 @@ impl Resizer {
     }
 
     /// Reconciles a claim, or queues the claims that request a class.
-    pub(in super::super) async fn modify_key(&self, key: ModifyKey) -> Outcome {
+    pub(in crate::resizer) async fn modify_key(&self, key: ModifyKey) -> Outcome {
         let key = match key {
             ModifyKey::Claim(key) => key,
             ModifyKey::Class(class) => {
@@ -160,9 +160,10 @@ impl Resizer {
                 return Ok(Outcome::Done);
             }
         };
-        let claim = match continues {
-            true => claim,
-            false => self.begin(claim, &volume, &target).await?,
+        let claim = if continues {
+            claim
+        } else {
+            self.begin(claim, &volume, &target).await?
         };
         self.modify_for_room.enter(key, Freed::Room);
         let modified = self.modify(&claim, &volume, &class).await;
@@ -292,9 +293,10 @@ impl Resizer {
             memory.modify_after = None;
         });
         let error = pv::rpc_error(&failure.status);
-        let end = match uncertain {
-            true => "; it may be going on",
-            false => "",
+        let end = if uncertain {
+            "; it may be going on"
+        } else {
+            ""
         };
         let message = format!("Modifying the volume to {target:?} failed: {error}{end}");
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");

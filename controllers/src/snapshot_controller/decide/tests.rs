@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::group::{self, Groups};
-use super::super::snapshot::{self, Snapshots};
 use super::*;
+use crate::snapshot_controller::group::{self, Groups};
+use crate::snapshot_controller::snapshot::{self, Snapshots};
 use crate::testing::{read, with};
 
 pub(crate) const DELETED: &str = "2026-01-01T00:00:00Z";

@@ -167,8 +167,9 @@ impl Indexes {
         let named = |is_bound: bool| -> BTreeSet<Arc<str>> {
             let of = |number: u64| {
                 let from = (number, is_bound, Arc::default());
-                let same = move |entry: &&Entry| (entry.0, entry.1) == (number, is_bound);
-                entries.range::<Entry, _>(from..).take_while(same)
+                entries
+                    .range::<Entry, _>(from..)
+                    .take_while(move |entry| (entry.0, entry.1) == (number, is_bound))
             };
             numbers
                 .iter()

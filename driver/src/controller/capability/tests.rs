@@ -1,7 +1,7 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::tests::config;
 use super::*;
+use crate::controller::tests::config;
 use crate::csi::capability::compatible;
 use crate::csi::validate;
 use crate::kernel::FsType;
@@ -58,8 +58,8 @@ fn the_capabilities_of_a_request_are_of_one_kind() {
 
 #[test]
 fn every_capability_gets_the_filesystem_that_one_names() {
-    let wanted = read(&[mount("", WRITER), mount("xfs", READER)]).unwrap();
-    let all: Vec<_> = wanted.into_all().iter().map(|c| c.access.fs()).collect();
+    let requested = read(&[mount("", WRITER), mount("xfs", READER)]).unwrap();
+    let all: Vec<_> = requested.into_all().iter().map(|c| c.access.fs()).collect();
     assert_eq!(all, [Some(FsType::Xfs); 2]);
 }
 
@@ -80,7 +80,7 @@ fn sets_are_compared_in_any_order() {
     let a = || mount("", WRITER);
     let b = || mount("", READER);
     let made = read(&[a(), b()]).unwrap().into_all();
-    for (asked, same) in [
+    for (requested, same) in [
         (vec![a(), b()], true),
         (vec![b(), a()], true),
         (vec![b(), a(), a()], true),
@@ -88,7 +88,7 @@ fn sets_are_compared_in_any_order() {
         (vec![a(), noatime(READER)], false),
         (vec![block(WRITER)], false),
     ] {
-        assert_eq!(read(&asked).unwrap().are(&made), same, "{asked:?}");
+        assert_eq!(read(&requested).unwrap().are(&made), same, "{requested:?}");
     }
 }
 
@@ -114,8 +114,11 @@ fn a_publication_serves_a_compatible_capability() {
         ),
         (mount("", many), mount("", WRITER), false),
     ];
-    for (published, asked, expected) in table {
-        let got = compatible(&capability(published.clone()), &capability(asked.clone()));
-        assert_eq!(got, expected, "{published:?} {asked:?}");
+    for (published, requested, expected) in table {
+        let got = compatible(
+            &capability(published.clone()),
+            &capability(requested.clone()),
+        );
+        assert_eq!(got, expected, "{published:?} {requested:?}");
     }
 }

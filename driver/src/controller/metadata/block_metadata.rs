@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi::{BlockMetadata, BlockMetadataType};
 
-use super::super::MetadataBlocks;
+use crate::controller::MetadataBlocks;
 use crate::csi::int64;
 use crate::kernel::BLOCK_SIZE;
 use crate::kernel::extents::Range;

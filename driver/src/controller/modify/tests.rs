@@ -1,5 +1,5 @@
-use super::super::tests::record;
 use super::*;
+use crate::controller::tests::record;
 use crate::storage::{Access, AccessMode, Capability};
 use crate::testkit::{THIN, pairs, stage_at};
 

@@ -20,9 +20,10 @@ pub fn words(text: &str) -> Result<Vec<String>, &'static str> {
         }
     }
     words.extend(word);
-    match words.iter().any(|word| word.contains(char::is_control)) {
-        true => Err("contains a control character"),
-        false => Ok(words),
+    if words.iter().any(|word| word.contains(char::is_control)) {
+        Err("contains a control character")
+    } else {
+        Ok(words)
     }
 }
 

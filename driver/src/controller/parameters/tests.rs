@@ -1,5 +1,5 @@
-use super::super::tests::bench::{map, pairs};
 use super::*;
+use crate::controller::tests::bench::{map, pairs};
 
 const THICK: Option<Provisioning> = Some(Provisioning::Thick);
 const THIN: Option<Provisioning> = Some(Provisioning::Thin);

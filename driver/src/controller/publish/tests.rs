@@ -1,5 +1,5 @@
-use super::super::tests::{ids, record};
 use super::*;
+use crate::controller::tests::{ids, record};
 use crate::storage::{AccessMode, Capability};
 use crate::testkit::ext4;
 
@@ -32,20 +32,20 @@ fn a_publication_is_compared_with_the_recorded_ones() {
         (&[("n2", &many)], &many, "record"),
         (&[("n2", &writer), ("n1", &writer)], &writer, "done"),
     ];
-    for (publications, asked, expected) in table {
+    for (publications, requested, expected) in table {
         let owned = |(node, one): &(&str, &Publication)| (node.to_string(), (*one).clone());
         let record = VolumeRecord {
             publications: publications.iter().map(owned).collect(),
             ..record()
         };
-        let got = match decide(&record, "n1", asked) {
+        let got = match decide(&record, "n1", requested) {
             Ok(Publish::Record) => "record",
             Ok(Publish::Done) => "done",
             Err(Error::AlreadyExists(_)) => "exists",
             Err(Error::FailedPrecondition(why)) if why.contains("n2") => "elsewhere",
             Err(e) => panic!("{e}"),
         };
-        assert_eq!(got, expected, "{publications:?} {asked:?}");
+        assert_eq!(got, expected, "{publications:?} {requested:?}");
     }
 }
 

@@ -8,11 +8,11 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::{Config, Error, Result};
+use crate::controller::{Config, Error, Result};
 use crate::storage::PoolOptions;
-use crate::testkit::{Configs, Rig, create_request};
+use crate::testkit::{Configs, Rig};
 pub(crate) use crate::testkit::{
-    block_as, from, map, mount_as, of_snapshot, of_volume, pairs, range,
+    block_as, create_request, from, map, mount_as, of_snapshot, of_volume, pairs, range,
 };
 
 pub(crate) const MI: i64 = 1 << 20;
@@ -68,28 +68,15 @@ impl Bench {
         self
     }
 
-    /// A request for 8 MiB of ext4.
-    pub(crate) fn request(name: &str) -> csi::CreateVolumeRequest {
-        create_request(name)
-    }
-
-    /// The same request with these parameters.
-    pub(crate) fn request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
-        csi::CreateVolumeRequest {
-            parameters: pairs(parameters),
-            ..Bench::request(name)
-        }
-    }
-
-    /// Creates a volume as in [`Bench::request`] and returns its ID.
+    /// Creates a volume as in [`create_request`] and returns its ID.
     pub(crate) fn create(&self, name: &str) -> String {
-        self.created(Bench::request(name))
+        self.created(create_request(name))
     }
 
     pub(crate) fn create_from(&self, name: &str, source: Type) -> Result<csi::Volume> {
         self.try_create(csi::CreateVolumeRequest {
             volume_content_source: from(source),
-            ..Bench::request(name)
+            ..create_request(name)
         })
     }
 
@@ -166,6 +153,14 @@ impl Bench {
     pub(crate) fn stage(&self, id: &str) {
         self.0.stage(id, id, &mount("")).unwrap();
         self.kernel.take_effects();
+    }
+}
+
+/// The request of [`create_request`], with these parameters.
+pub(crate) fn create_request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        parameters: pairs(parameters),
+        ..create_request(name)
     }
 }
 

@@ -22,7 +22,7 @@ fn out_of_range<T: std::fmt::Debug>(answer: Result<T, Error>) {
 fn an_ext4_is_not_promised_more_than_it_grows_to() {
     let bench = Bench::new();
     bench.kernel.withhold_growth(true);
-    let id = bench.created(Bench::request("pvc-1"));
+    let id = bench.created(create_request("pvc-1"));
     let before = bench.record(&id);
     out_of_range(bench.grow(&id, range(20 * GI, 0)));
     assert_eq!(*bench.record(&id), *before, "nothing has changed");
@@ -36,7 +36,7 @@ fn an_ext4_is_not_promised_more_than_it_grows_to() {
         let larger = |bytes| csi::CreateVolumeRequest {
             capacity_range: range(bytes, 0),
             volume_content_source: from(source.clone()),
-            ..Bench::request(name)
+            ..create_request(name)
         };
         out_of_range(bench.try_create(larger(20 * GI)));
         assert_eq!(
@@ -57,7 +57,7 @@ fn an_ext4_is_not_promised_more_than_it_grows_to() {
     let same = csi::CreateVolumeRequest {
         capacity_range: range(20 * GI, 0),
         volume_content_source: from(of_volume(&id)),
-        ..Bench::request("same")
+        ..create_request("same")
     };
     assert_eq!(bench.try_create(same).unwrap().capacity_bytes, 20 * GI);
 
@@ -77,7 +77,7 @@ fn other_filesystems_and_block_devices_have_no_such_limit() {
         let request = csi::CreateVolumeRequest {
             capacity_range: range(300 * MI, 0),
             volume_capabilities: vec![capability],
-            ..Bench::request(name)
+            ..create_request(name)
         };
         let id = bench.created(request);
         assert_eq!(

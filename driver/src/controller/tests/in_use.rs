@@ -15,7 +15,7 @@ struct Staged {
 
 impl Staged {
     fn new() -> Staged {
-        Staged::of(Bench::new(), Bench::request("a"))
+        Staged::of(Bench::new(), create_request("a"))
     }
 
     fn of(bench: Bench, request: csi::CreateVolumeRequest) -> Staged {
@@ -73,7 +73,7 @@ fn a_volume_without_room_to_become_thick_stays_thin() {
         .free_bytes as i64;
     let request = csi::CreateVolumeRequest {
         capacity_range: range(4 * free, 0),
-        ..Bench::request("a")
+        ..create_request("a")
     };
     let volume = Staged::of(bench, request);
     let refused = volume.modify("provisioning=thick");
@@ -112,7 +112,7 @@ fn invalid_modifications_change_nothing() {
 fn only_accepted_parameters_are_modified() {
     let accepted = ["discard", "theirs"].map(str::to_owned).to_vec();
     let bench = Bench::with(|plan| plan.config.mutable_parameters = accepted);
-    let volume = Staged::of(bench, Bench::request("a"));
+    let volume = Staged::of(bench, create_request("a"));
     volume.modify("discard=false theirs=x").unwrap();
     assert!(!volume.settings().discard);
     let refused = volume.modify("directIO=false");

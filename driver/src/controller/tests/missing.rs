@@ -35,7 +35,7 @@ fn an_inline_volume_needs_only_its_own_pool() {
 fn objects_of_a_missing_pool_are_unavailable() {
     let bench = Bench::new();
     let (a, b) = (bench.create("a"), bench.create("b"));
-    let other = Bench::request_with("c", "pool=other");
+    let other = create_request_with("c", "pool=other");
     let c = bench.created(other.clone());
     let s = bench.snapshot("s", &a).unwrap().snapshot_id;
     let t = bench.snapshot("t", &c).unwrap().snapshot_id;
@@ -46,7 +46,7 @@ fn objects_of_a_missing_pool_are_unavailable() {
     let healths = csi::ControllerListVolumeHealthRequest::default();
     let healths = controller.controller_list_volume_health(healths);
     for (call, got) in [
-        ("create", answer(bench.try_create(Bench::request("a")))),
+        ("create", answer(bench.try_create(create_request("a")))),
         ("delete", answer(bench.delete(&b))),
         ("snapshot", answer(bench.snapshot("u", &a))),
         ("list one snapshot", answer(bench.snapshot_ids(&s, ""))),

@@ -62,7 +62,7 @@ fn publications_are_recorded_and_removed() {
 fn slots_are_counted_over_all_pools() {
     let bench = Bench::with(|plan| plan.config.attach_limit = Some(2));
     let (a, c) = (bench.create("a"), bench.create("c"));
-    let b = bench.created(Bench::request_with("b", "pool=other"));
+    let b = bench.created(create_request_with("b", "pool=other"));
     bench.publish(&a).unwrap();
     bench.publish(&b).unwrap();
     assert_answer(bench.publish(&c), "ResourceExhausted");

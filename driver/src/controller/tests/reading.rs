@@ -23,7 +23,7 @@ type Validate = csi::ValidateVolumeCapabilitiesRequest;
 fn capabilities_are_confirmed_or_the_message_says_why_not() {
     let bench = Bench::new();
     let parameters = "pool=default csi.storage.k8s.io/pv/name=x";
-    let mut request = Bench::request_with("a", parameters);
+    let mut request = create_request_with("a", parameters);
     request.mutable_parameters = pairs("discard=false");
     let id = bench.created(request);
     fn caps<const N: usize>(r: &mut Validate, capabilities: [csi::VolumeCapability; N]) {
@@ -119,7 +119,7 @@ fn capacity_is_the_space_that_can_be_promised() {
     // Reserved space is not available.
     let request = csi::CreateVolumeRequest {
         capacity_range: range(GI, 0),
-        ..Bench::request("a")
+        ..create_request("a")
     };
     bench.created(request);
     assert_eq!(bench.capacity(|_| {}).unwrap(), (3 * GI, GI, 4096));

@@ -3,7 +3,6 @@
 use hostloop_proto::csi;
 
 use super::bench::*;
-use crate::controller::Result;
 
 /// 1, 100Mi, 500M, 1G, 1500M and 1.5Gi.
 const REQUESTS: [i64; 6] = [
@@ -27,21 +26,8 @@ fn request(
     csi::CreateVolumeRequest {
         capacity_range: range(required, 0),
         volume_capabilities: vec![capability.clone()],
-        ..Bench::request(name)
+        ..create_request(name)
     }
-}
-
-/// Expands a volume, and returns its size.
-fn expand(bench: &Bench, volume: &str, required: i64) -> Result<i64> {
-    let request = csi::ControllerExpandVolumeRequest {
-        volume_id: volume.to_owned(),
-        capacity_range: range(required, 0),
-        ..Default::default()
-    };
-    Ok(bench
-        .controller
-        .controller_expand_volume(request)?
-        .capacity_bytes)
 }
 
 /// Takes a snapshot, and checks that a claim with this request may be restored from it: Kubernetes
@@ -90,7 +76,7 @@ fn a_request_is_enough_for_the_copies_of_its_volume() {
 
             // The next request is odd, too.
             let more = made.capacity_bytes + 333_333_333;
-            let expanded = expand(&bench, &made.volume_id, more).unwrap();
+            let expanded = bench.grow(&made.volume_id, range(more, 0)).unwrap();
             assert!(expanded >= more, "{what}");
             let grown = csi::Volume {
                 capacity_bytes: expanded,
@@ -181,7 +167,7 @@ fn a_refused_expansion_or_modification_can_be_taken_back() {
     let bench = Bench::with(|plan| plan.capacity_bytes = Some(40 << 20));
     let volume = bench.create("a");
     for required in [41 * MI, 500 * GI] {
-        assert_answer(expand(&bench, &volume, required), "OutOfRange");
+        assert_answer(bench.grow(&volume, range(required, 0)), "OutOfRange");
     }
-    assert_eq!(expand(&bench, &volume, 9 * MI).unwrap(), 9 * MI);
+    assert_eq!(bench.grow(&volume, range(9 * MI, 0)).unwrap(), 9 * MI);
 }

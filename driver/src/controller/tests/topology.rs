@@ -23,26 +23,30 @@ fn answers_have_all_keys_and_requests_match_by_some() {
     let (bench, topology, _dir) = bench();
     topology.take(&pairs("zone=z1")).unwrap();
     let all = "t/node=n1 rack=r1 zone=z1";
-    for (asked, matches) in [("rack=r1 zone=z1", true), ("rack=r2 zone=z1", false)] {
-        let capacity = bench.capacity(|r| r.accessible_topology = Some(place(asked)));
-        assert_eq!(capacity.unwrap().0 > 0, matches, "{asked}");
+    for (requested, matches) in [("rack=r1 zone=z1", true), ("rack=r2 zone=z1", false)] {
+        let capacity = bench.capacity(|r| r.accessible_topology = Some(place(requested)));
+        assert_eq!(capacity.unwrap().0 > 0, matches, "{requested}");
         let made = bench.try_create(csi::CreateVolumeRequest {
-            accessibility_requirements: required([asked]),
-            ..Bench::request(asked)
+            accessibility_requirements: required([requested]),
+            ..create_request(requested)
         });
         match matches {
-            true => assert_eq!(made.unwrap().accessible_topology, [place(all)], "{asked}"),
-            false => assert_eq!(answer(made), "ResourceExhausted", "{asked}"),
+            true => assert_eq!(
+                made.unwrap().accessible_topology,
+                [place(all)],
+                "{requested}"
+            ),
+            false => assert_eq!(answer(made), "ResourceExhausted", "{requested}"),
         }
     }
     let volume = bench.create("v");
     // The answer omits a topology only if the request names all of it.
-    for (name, asked, expected) in [
+    for (name, requested, expected) in [
         ("s", None, vec![place(all)]),
         ("t", required(["zone=z1"]), vec![place(all)]),
         ("u", required([all]), vec![]),
     ] {
-        let made = bench.snapshot_as(name, &volume, |r| r.accessibility_requirements = asked);
+        let made = bench.snapshot_as(name, &volume, |r| r.accessibility_requirements = requested);
         assert_eq!(made.unwrap().accessible_topology, expected, "{name}");
     }
 }
@@ -52,7 +56,7 @@ fn rpcs_with_a_topology_are_unavailable_until_it_is_known() {
     let (bench, topology, _dir) = bench();
     let listed = csi::ListVolumesRequest::default();
     for got in [
-        answer(bench.try_create(Bench::request("a"))),
+        answer(bench.try_create(create_request("a"))),
         answer(bench.controller.list_volumes(listed)),
         answer(bench.capacity(|_| {})),
     ] {

@@ -10,7 +10,7 @@ use crate::storage::{Format, Freed, Provisioning};
 fn class_parameters_choose_the_pool_and_the_settings() {
     let bench = Bench::new();
     let text = "kind=other provisioning=thick directIO=false readAheadKiB=64";
-    let mut request = Bench::request_with("pvc-1", text);
+    let mut request = create_request_with("pvc-1", text);
     let mkfs = ("mkfsOptions".to_owned(), "-m 0".to_owned());
     request.parameters.extend([mkfs]);
     request.mutable_parameters = pairs("directIO=true");
@@ -49,13 +49,13 @@ fn a_volume_that_this_node_can_not_make_is_refused() {
         ),
     ];
     for (change, expected) in cases {
-        let mut request = Bench::request("pvc-1");
+        let mut request = create_request("pvc-1");
         change(&mut request);
         assert_answer(bench.try_create(request), expected);
     }
     assert!(bench.volume_ids().is_empty());
     let full = Bench::with(|plan| plan.options.overcommit = 0.0);
-    let refused = full.try_create(Bench::request("a"));
+    let refused = full.try_create(create_request("a"));
     assert_answer(refused, "ResourceExhausted");
 }
 
@@ -64,12 +64,12 @@ fn a_volume_that_this_node_can_not_make_is_refused() {
 fn options_that_mkfs_refuses_name_their_parameter() {
     let bench = Bench::new();
     let with_options = || {
-        let mut request = Bench::request("a");
+        let mut request = create_request("a");
         request.parameters = map(&[("mkfsOptions", "-i 1")]);
         request
     };
     for (code, request, expected) in [
-        (Some(1), Bench::request("a"), "Internal"),
+        (Some(1), create_request("a"), "Internal"),
         (Some(1), with_options(), "parameters[\"mkfsOptions\"]"),
         // Not installed, or killed.
         (None, with_options(), "Internal"),
@@ -93,7 +93,7 @@ fn options_that_mkfs_refuses_name_their_parameter() {
 fn a_filesystem_that_cannot_be_mounted_names_its_parameter() {
     let bench = Bench::new();
     let request = |options: &str| {
-        let mut request = Bench::request("a");
+        let mut request = create_request("a");
         request.parameters = map(&[("mkfsOptions", options)]);
         request
     };
@@ -123,7 +123,7 @@ fn a_filesystem_that_cannot_be_mounted_names_its_parameter() {
     let effects = bench.kernel.take_effects();
     assert_eq!(effects, ["mkfs", "loop.attach", "mount"]);
     assert_eq!(bench.kernel.loops().unwrap(), []);
-    bench.created(Bench::request("without options"));
+    bench.created(create_request("without options"));
     assert_eq!(bench.kernel.take_effects(), ["mkfs"]);
 }
 
@@ -131,8 +131,8 @@ fn a_filesystem_that_cannot_be_mounted_names_its_parameter() {
 #[test]
 fn a_copy_of_a_filesystem_ignores_mkfs_options() {
     let bench = Bench::new();
-    let source = bench.created(Bench::request("source"));
-    let mut request = Bench::request("copy");
+    let source = bench.created(create_request("source"));
+    let mut request = create_request("copy");
     request.parameters = map(&[("mkfsOptions", "-O fast_commit")]);
     assert_answer(
         bench.try_create(request.clone()),
@@ -145,7 +145,7 @@ fn a_copy_of_a_filesystem_ignores_mkfs_options() {
 #[test]
 fn copies_are_at_least_as_large_and_like_their_source() {
     let bench = Bench::new();
-    let source = bench.created(Bench::request_with("source", "provisioning=thick"));
+    let source = bench.created(create_request_with("source", "provisioning=thick"));
     bench.stage(&source);
     let snapshot = bench.snapshot("s", &source).unwrap().snapshot_id;
     for (name, from_what) in [
@@ -164,7 +164,7 @@ fn copies_are_at_least_as_large_and_like_their_source() {
                 capacity_range: range,
                 volume_capabilities: vec![mount(fs)],
                 volume_content_source: from(from_what.clone()),
-                ..Bench::request(&format!("{name}-other"))
+                ..create_request(&format!("{name}-other"))
             })
         };
         assert_answer(other(range(0, 4 * MI), ""), "OutOfRange");
@@ -187,7 +187,7 @@ fn names_of_claims_and_snapshots_change_no_answer() {
     for (id, first, then) in [("v", "", name), ("w", name, "")] {
         let create = |parameters| {
             bench
-                .try_create(Bench::request_with(id, parameters))
+                .try_create(create_request_with(id, parameters))
                 .unwrap()
         };
         let volume = create(first);

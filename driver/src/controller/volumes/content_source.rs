@@ -1,8 +1,8 @@
 //! Finds the source of a copied volume.
 
-use super::super::capability::CapabilitySet;
-use super::super::{Controller, Result};
 use super::create_request::SourceRef;
+use crate::controller::capability::CapabilitySet;
+use crate::controller::{Controller, Result};
 use crate::csi::capability::carried_fs;
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{Invalid, invalid};
@@ -35,23 +35,23 @@ impl ContentSource {
     /// if an administrator said so.
     pub(super) fn serves(
         &self,
-        wanted: &CapabilitySet,
+        requested: &CapabilitySet,
         allow_volume_mode_change: bool,
     ) -> std::result::Result<(), Invalid> {
-        match (self.fs(), wanted.fs()) {
-            (_, Some(asked)) if self.raw && !allow_volume_mode_change => Err(invalid(
+        match (self.fs(), requested.fs()) {
+            (_, Some(requested)) if self.raw && !allow_volume_mode_change => Err(invalid(
                 "volume_content_source",
                 format!(
-                    "is of a block device, and its users can write any {asked} to it: request a block \
+                    "is of a block device, and its users can write any {requested} to it: request a block \
                      device, or have an administrator allow a filesystem, by the class parameter \
                      {ALLOW_VOLUME_MODE_CHANGE}: \"true\", or for hostloop's provisioner by the \
                      VolumeSnapshotContent's annotation \
                      snapshot.storage.kubernetes.io/allow-volume-mode-change: \"true\""
                 ),
             )),
-            (Some(has), Some(asked)) if has != asked => Err(invalid(
+            (Some(has), Some(requested)) if has != requested => Err(invalid(
                 "volume_content_source",
-                format!("carries {has}, and the new volume is to be {asked}"),
+                format!("carries {has}, and the new volume is to be {requested}"),
             )),
             _ => Ok(()),
         }
@@ -63,9 +63,8 @@ impl ContentSource {
 /// A volume with a mount capability can be `Raw`, too: an administrator allowed it, and it has not
 /// been mounted yet.
 fn is_raw(format: Format, volume: Option<&VolumeRecord>) -> bool {
-    let mounted =
-        |volume: &VolumeRecord| volume.capabilities.iter().any(|c| c.access.fs().is_some());
-    format == Format::Raw && !volume.is_some_and(mounted)
+    format == Format::Raw
+        && !volume.is_some_and(|volume| volume.capabilities.iter().any(|c| c.access.fs().is_some()))
 }
 
 impl Controller {
@@ -98,9 +97,9 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tests::bench::{block, mount};
-    use super::super::super::tests::config;
     use super::*;
+    use crate::controller::tests::bench::{block, mount};
+    use crate::controller::tests::config;
     use crate::storage::{PoolId, VolumeId};
     use crate::testkit::{mounted, raw, record_of};
 
@@ -125,14 +124,14 @@ mod tests {
             (Format::Raw, Some("xfs"), Some(Xfs), true),
             (Format::Raw, None, None, true),
         ];
-        for (format, asked, fs, fits) in table {
+        for (format, requested, fs, fits) in table {
             let source = source(format, false);
-            let wanted = wanted(asked).on_volume_with(source.fs());
-            assert_eq!(wanted.fs(), fs, "{format:?} {asked:?}");
+            let requested = wanted(requested).on_volume_with(source.fs());
+            assert_eq!(requested.fs(), fs, "{format:?} {requested:?}");
             assert_eq!(
-                source.serves(&wanted, false).is_ok(),
+                source.serves(&requested, false).is_ok(),
                 fits,
-                "{format:?} {asked:?}"
+                "{format:?} {requested:?}"
             );
         }
     }
@@ -149,15 +148,15 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_block_device_are_mounted_by_an_administrators_word_alone() {
-        for (raw, asked, allowed, fits) in [
+        for (raw, requested, allowed, fits) in [
             (true, Some("ext4"), false, false),
             (true, Some(""), false, false),
             (true, Some("xfs"), true, true),
             (true, None, false, true),
             (false, Some("ext4"), false, true),
         ] {
-            let what = format!("{raw} {asked:?} {allowed}");
-            let served = source(Format::Raw, raw).serves(&wanted(asked), allowed);
+            let what = format!("{raw} {requested:?} {allowed}");
+            let served = source(Format::Raw, raw).serves(&wanted(requested), allowed);
             assert_eq!(served.is_ok(), fits, "{what}");
             if let Err(refused) = served {
                 assert_eq!(refused.field, "volume_content_source");

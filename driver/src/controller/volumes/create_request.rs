@@ -3,9 +3,9 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::capability::CapabilitySet;
-use super::super::parameters::{self, Changes, Class, Parameters};
-use super::super::{Config, Result, accessibility, lookup};
+use crate::controller::capability::CapabilitySet;
+use crate::controller::parameters::{self, Changes, Class, Parameters};
+use crate::controller::{Config, Result, accessibility, lookup};
 use crate::csi::capability::own_fs;
 use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
@@ -22,7 +22,7 @@ pub(super) enum SourceRef {
 pub(super) struct CreateRequest {
     pub(super) name: String,
     pub(super) range: Range,
-    pub(super) wanted: CapabilitySet,
+    pub(super) capabilities: CapabilitySet,
     pub(super) class: Class,
     /// Mutable parameters; class parameters fill the absent ones.
     pub(super) changes: Changes,
@@ -40,12 +40,13 @@ impl CreateRequest {
             return Err(invalid("volume_capabilities", "is required").into());
         }
         let rules = &config.capabilities;
-        let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let capabilities =
+            CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
         Ok(CreateRequest {
             name,
             range: validate::range("capacity_range", req.capacity_range.as_ref())?,
-            wanted,
+            capabilities,
             changes: mutable(&req.mutable_parameters, config)?.or(class.changes),
             class,
             parameters: req.parameters.clone(),
@@ -61,7 +62,6 @@ impl CreateRequest {
     /// Compares an existing volume of this name with the request; the error says what differs
     /// ("Volume already exists but is incompatible").
     pub(super) fn fits(&self, existing: &VolumeRecord) -> std::result::Result<(), String> {
-        let differs = |what: &str| Err(format!("differs in {what}"));
         if existing.inline.is_some() {
             return Err("is an inline volume of a pod".to_owned());
         }
@@ -69,8 +69,8 @@ impl CreateRequest {
             let now = existing.capacity_bytes;
             return Err(format!("has {now} bytes, which capacity_range forbids"));
         }
-        let wanted = self.wanted.clone().on_volume_with(own_fs(existing));
-        if !wanted.are(&existing.capabilities) {
+        let requested = self.capabilities.clone().on_volume_with(own_fs(existing));
+        if !requested.are(&existing.capabilities) {
             return differs("volume_capabilities");
         }
         if !parameters::same(&self.parameters, &existing.parameters) {
@@ -94,6 +94,10 @@ fn mutable(parameters: &Parameters, config: &Config) -> std::result::Result<Chan
         return Err(invalid("mutable_parameters", "are switched off"));
     }
     parameters::mutable(parameters, &config.mutable_parameters)
+}
+
+fn differs(what: &str) -> std::result::Result<(), String> {
+    Err(format!("differs in {what}"))
 }
 
 /// Reads the source. A string that is not an ID is an unknown source.

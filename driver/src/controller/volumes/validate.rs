@@ -6,9 +6,9 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::capability::CapabilitySet;
-use super::super::parameters::{self, METADATA};
-use super::super::{Config, Controller, Result};
+use crate::controller::capability::CapabilitySet;
+use crate::controller::parameters::{self, METADATA};
+use crate::controller::{Config, Controller, Result};
 use crate::csi::capability::{own_fs, unsupported};
 use crate::csi::validate::{Invalid, invalid};
 use crate::storage::VolumeRecord;
@@ -63,14 +63,15 @@ fn differs(
     config: &Config,
 ) -> Option<String> {
     let rules = &config.capabilities;
-    let wanted = match CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules) {
-        Ok(wanted) => wanted.on_volume_with(own_fs(record)),
-        Err(e) => return Some(e.to_string()),
-    };
-    if let Err(e) = wanted.check_mount_options("volume_capabilities") {
+    let requested =
+        match CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules) {
+            Ok(requested) => requested.on_volume_with(own_fs(record)),
+            Err(e) => return Some(e.to_string()),
+        };
+    if let Err(e) = requested.check_mount_options("volume_capabilities") {
         return Some(e.to_string());
     }
-    if let Some(why) = wanted
+    if let Some(why) = requested
         .into_all()
         .iter()
         .find_map(|c| unsupported(record, c))
@@ -96,6 +97,7 @@ fn differs(
 }
 
 fn foreign_key(context: &BTreeMap<String, String>) -> Option<&String> {
-    let added = |key: &str| key.starts_with(PROVISIONER) || key.starts_with(METADATA);
-    context.keys().find(|key| !added(key))
+    context
+        .keys()
+        .find(|key| !key.starts_with(PROVISIONER) && !key.starts_with(METADATA))
 }

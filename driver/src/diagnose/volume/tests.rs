@@ -5,8 +5,9 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::*;
-use crate::health::{Condition, VolumeFacts, of_volume};
-use crate::inspect::fsck::problem_of_volume;
+use crate::diagnose::Problem;
+use crate::health::{Condition, VolumeFacts, volume_conditions};
+use crate::inspect::fsck::Subject;
 use crate::inspect::fsck::scene::{pool, volume};
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
 use crate::storage::{Format, FreezeIntent, PoolId, Provisioning};
@@ -17,7 +18,7 @@ const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 /// A volume, its image, and the kernel's state.
 struct Scene {
     record: VolumeRecord,
-    image: Image,
+    image: ImageState,
     loops: Vec<LoopInfo>,
     /// Lines of the mount table: device, path, and options of the filesystem.
     mounts: Vec<((u32, u32), String, &'static str)>,
@@ -49,7 +50,7 @@ fn scene() -> Scene {
     let stage = stage_at("/stage", mounted(), Some(3));
     let record = volume(PoolId::generate(), "v", Some(stage));
     Scene {
-        image: Image::Present {
+        image: ImageState::Present {
             bytes: record.capacity_bytes,
             allocated: 4096,
         },
@@ -93,11 +94,11 @@ impl Scene {
 
     fn bytes(self, bytes: u64) -> Scene {
         let allocated = 4096;
-        self.with(|s| s.image = Image::Present { bytes, allocated })
+        self.with(|s| s.image = ImageState::Present { bytes, allocated })
     }
 
     fn no_image(self) -> Scene {
-        self.with(|s| s.image = Image::Missing)
+        self.with(|s| s.image = ImageState::Missing)
     }
 
     fn format(self, format: Format) -> Scene {
@@ -138,10 +139,10 @@ impl Scene {
         }
     }
 
-    fn issues(&self) -> Vec<Issue> {
-        let there = matches!(self.image, Image::Present { .. });
+    fn problems(&self) -> Vec<Problem> {
+        let there = matches!(self.image, ImageState::Present { .. });
         let identity = VolumeIdentity::of(&self.record, there.then_some(IMAGE));
-        judge(
+        volume_problems(
             &self.record,
             &self.image,
             &VolumeState::of(&self.kernel(), identity),
@@ -150,24 +151,24 @@ impl Scene {
 }
 
 /// The conditions that health reports, as text.
-fn health(issues: Vec<Issue>) -> String {
+fn health(problems: Vec<Problem>) -> String {
     let facts = VolumeFacts {
-        issues,
+        problems,
         max_freeze: Duration::from_secs(10),
         ..VolumeFacts::default()
     };
-    let conditions = of_volume(&facts);
+    let conditions = volume_conditions(&facts);
     assert!(conditions.iter().all(|c| !c.message.is_empty()));
     let words = |c: &Condition| format!("{:?} {}", c.status, c.reason);
     conditions.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 /// The severities and kinds of problems that `fsck` reports, as text.
-fn fsck(issues: Vec<Issue>) -> String {
+fn fsck(problems: Vec<Problem>) -> String {
     let pool = pool(Err("not looked at".to_owned()));
-    let issues = issues.into_iter();
-    let problems = issues.filter_map(|issue| problem_of_volume(&pool, "v", issue));
-    let kinds = problems.map(|p| format!("{:?} {:?}", p.severity, p.kind));
+    let volume = Subject::entry(&pool, "v");
+    let reported = problems.iter().filter_map(|p| volume.report(p));
+    let kinds = reported.map(|p| format!("{:?} {:?}", p.severity, p.kind));
     kinds.collect::<Vec<_>>().join(", ")
 }
 
@@ -191,7 +192,7 @@ const GI: u64 = 1 << 30;
 #[case::image_grown(scene().bytes(GI + 4096), "", "Warning ImageLong, Note LoopSize")]
 #[case::image_grown_by_less_than_a_block(scene().bytes(GI + 4095), "", "")]
 #[case::image_unreadable(
-    scene().detached().with(|s| s.image = Image::Unreadable("EIO".into())),
+    scene().detached().with(|s| s.image = ImageState::Unreadable("EIO".into())),
     "Inaccessible ImageUnreadable",
     "Error ImageMissing"
 )]
@@ -299,8 +300,8 @@ fn health_and_fsck_agree_on_a_volume(
     #[case] conditions: &str,
     #[case] problems: &str,
 ) {
-    assert_eq!(health(scene.issues()), conditions);
-    assert_eq!(fsck(scene.issues()), problems);
+    assert_eq!(health(scene.problems()), conditions);
+    assert_eq!(fsck(scene.problems()), problems);
 }
 
 /// Unstage and unpublish use the same rule. A pod that puts its own file behind its read-only

@@ -1,126 +1,90 @@
 //! Pure checks: they take a survey and return its problems, and read nothing else.
 
-use hostloop_report::problem::{Kind, Problem, Repair, Severity, person};
+use hostloop_report::reported_problem::{ProblemKind, Repair, ReportedProblem, Severity, person};
 
-use crate::diagnose::pool::{Lost, PoolFacts, READ_ONLY_TO_DO};
-use crate::inspect::inventory::{Contents, PoolSurvey, Survey};
+use crate::diagnose::pool::{PoolFacts, pool_problems};
+use crate::inspect::inventory::{PoolSurvey, Survey};
 
 mod devices;
 mod groups;
 mod records;
+mod subject;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(super) mod volumes;
+mod volumes;
+
+pub(crate) use subject::Subject;
 
 /// Returns all problems, the worst first.
-pub fn check(survey: &Survey) -> Vec<Problem> {
+pub fn check(survey: &Survey) -> Vec<ReportedProblem> {
     let mut problems = Vec::new();
     for pool in &survey.pools {
-        problems.extend(pool.lost.as_ref().map(|lost| pool_lost(pool, lost)));
-        match &pool.state {
-            Err(_) if pool.lost.is_some() => {}
-            Err(why) => problems.push(pool_missing(pool, why)),
-            Ok(contents) => {
-                let mut found = pool_space(pool, contents);
-                records::check(pool, contents, &mut found);
-                groups::check(survey, contents, &mut found);
-                volumes::check(survey, pool, contents, &mut found);
-                problems.extend(found.into_iter().map(|p| in_pool(p, pool)));
-            }
+        let subject = Subject::pool(pool);
+        let facts = pool_facts(pool);
+        let own = pool_problems(&facts).into_iter();
+        let mut found: Vec<_> = own.filter_map(|own| subject.report(&own)).collect();
+        if let Ok(contents) = &pool.state {
+            records::check(pool, contents, &mut found);
+            groups::check(survey, pool, contents, &mut found);
+            volumes::check(survey, pool, contents, &mut found);
         }
+        problems.extend(found.into_iter().map(|p| in_pool(p, pool)));
     }
     records::duplicates(survey, &mut problems);
     devices::check(survey, &mut problems);
     problems.sort_by(|a, b| {
-        let key = |p: &Problem| (std::cmp::Reverse(p.severity), p.kind);
-        key(a).cmp(&key(b)).then_with(|| a.object.cmp(&b.object))
+        let by_severity = b.severity.cmp(&a.severity);
+        by_severity
+            .then_with(|| a.kind.cmp(&b.kind))
+            .then_with(|| a.object.cmp(&b.object))
     });
     problems
 }
 
-/// Returns the problems of the second look that the first look also shows. This leaves out the
-/// intermediate states of a running driver.
-pub fn lasting(first: &[Problem], second: Vec<Problem>) -> Vec<Problem> {
-    let seen = |p: &Problem| {
-        first
-            .iter()
-            .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
-    };
-    second.into_iter().filter(seen).collect()
+/// What the pool itself is judged by. A pool that has lost its image can't be read for that reason.
+/// The check does not know how much the driver keeps free: 1 % is too little for every driver.
+fn pool_facts(pool: &PoolSurvey) -> PoolFacts {
+    let missing = pool.state.as_ref().err().cloned();
+    PoolFacts {
+        missing: missing.filter(|_| pool.lost.is_none()),
+        lost: pool.lost.clone(),
+        usage: pool.state.as_ref().ok().map(|contents| contents.usage),
+        sparse: match &pool.state {
+            Ok(_) => pool.sparse.iter().map(|file| (file.clone(), 0)).collect(),
+            Err(_) => Vec::new(),
+        },
+        ..PoolFacts::default()
+    }
 }
 
-fn in_pool(problem: Problem, pool: &PoolSurvey) -> Problem {
-    Problem {
+/// Returns the problems of the second look that the first look also shows. This leaves out the
+/// intermediate states of a running driver.
+pub fn lasting(first: &[ReportedProblem], second: Vec<ReportedProblem>) -> Vec<ReportedProblem> {
+    second
+        .into_iter()
+        .filter(|p| {
+            first
+                .iter()
+                .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
+        })
+        .collect()
+}
+
+fn in_pool(problem: ReportedProblem, pool: &PoolSurvey) -> ReportedProblem {
+    ReportedProblem {
         pool: Some(pool.name.clone()),
         ..problem
     }
 }
 
-fn pool_missing(pool: &PoolSurvey, why: &str) -> Problem {
-    let problem = problem(
-        Severity::Error,
-        Kind::PoolMissing,
-        pool.path.display(),
-        format!("can't be read: {why}"),
-        person("bring it back; until then everything in it is answered UNAVAILABLE"),
-    );
-    in_pool(problem, pool)
-}
-
-fn pool_lost(pool: &PoolSurvey, lost: &Lost) -> Problem {
-    let object = pool.path.display();
-    let repair = person(lost.to_do.clone());
-    in_pool(
-        problem(
-            Severity::Error,
-            Kind::PoolImageLost,
-            object,
-            lost.what.clone(),
-            repair,
-        ),
-        pool,
-    )
-}
-
-/// Problems of the pool's filesystem and of the disks below it. The check does not know how much
-/// the driver keeps free: 1 % is too little for every driver.
-fn pool_space(pool: &PoolSurvey, contents: &Contents) -> Vec<Problem> {
-    let facts = PoolFacts {
-        usage: Some(contents.usage),
-        sparse: pool.sparse.iter().map(|file| (file.clone(), 0)).collect(),
-        ..PoolFacts::default()
-    };
-    let object = pool.path.display();
-    let full = facts.nearly_full().map(|what| {
-        let repair = person("free some space, or delete volumes or snapshots");
-        problem(
-            Severity::Warning,
-            Kind::PoolNearlyFull,
-            &object,
-            what,
-            repair,
-        )
-    });
-    let read_only = facts.read_only().map(|what| {
-        problem(
-            Severity::Error,
-            Kind::PoolReadOnly,
-            &object,
-            what,
-            person(READ_ONLY_TO_DO),
-        )
-    });
-    full.into_iter().chain(read_only).collect()
-}
-
 fn problem(
     severity: Severity,
-    kind: Kind,
+    kind: ProblemKind,
     object: impl std::fmt::Display,
     what: impl Into<String>,
     repair: Repair,
-) -> Problem {
-    Problem {
+) -> ReportedProblem {
+    ReportedProblem {
         severity,
         kind,
         object: object.to_string(),

@@ -129,14 +129,13 @@ fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
 /// Returns an owner if the deleted file was on a pool's filesystem, in a directory named by an ID
 /// of the same pool.
 fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
-    let here = |contents: &Contents| {
+    let is_here = survey.contents().any(|(_, contents)| {
         let files = PoolFiles {
             id: contents.id,
             device: contents.device,
             root: &contents.root,
         };
         files.holds(device, |_| None)
-    };
-    (device.is_deleted() && survey.contents().any(|(_, contents)| here(contents)))
-        .then(|| Owner::Deleted(device.backing_path.clone()))
+    });
+    (device.is_deleted() && is_here).then(|| Owner::Deleted(device.backing_path.clone()))
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::diagnose::pool::Lost;
+use crate::diagnose::Lost;
 use crate::kernel::{Kernel, LOOP_MAJOR, LoopTable, MountEntry, MountTable};
 use crate::storage::image_file::Image;
 use crate::storage::{PoolKind, PoolSpec, place};

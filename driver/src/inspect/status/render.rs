@@ -106,7 +106,7 @@ fn orphans(report: &Report, page: &mut Page) {
 
 #[cfg(test)]
 mod tests {
-    use hostloop_report::problem::{Kind, Problem, Repair, Severity};
+    use hostloop_report::reported_problem::{ProblemKind, Repair, ReportedProblem, Severity};
     use hostloop_terminal::terminal::plain;
     use serde_json::Value;
 
@@ -175,9 +175,9 @@ mod tests {
         let mut value = serde_json::to_value(report_of(scene.survey())).unwrap();
         add(HOSTILE, &mut value);
         let mut report: Report = serde_json::from_value(value).unwrap();
-        report.orphans.push(Problem {
+        report.orphans.push(ReportedProblem {
             severity: Severity::Error,
-            kind: Kind::Stranger,
+            kind: ProblemKind::Stranger,
             object: HOSTILE.to_owned(),
             pool: None,
             what: HOSTILE.to_owned(),

@@ -200,7 +200,7 @@ fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
 
 #[cfg(test)]
 mod tests {
-    use hostloop_report::problem::{Kind, Problem, Repair, Severity};
+    use hostloop_report::reported_problem::{ProblemKind, Repair, ReportedProblem, Severity};
 
     use super::*;
     use crate::inspect::fsck::scene;
@@ -209,9 +209,9 @@ mod tests {
     fn the_json_reads_back() {
         let scene = scene::Scene::new();
         let mut report = report_of(scene.survey());
-        report.orphans.push(Problem {
+        report.orphans.push(ReportedProblem {
             severity: Severity::Warning,
-            kind: Kind::LoopUnused,
+            kind: ProblemKind::LoopUnused,
             object: "/dev/loop9".to_owned(),
             pool: None,
             what: "is not in use".to_owned(),

@@ -95,12 +95,12 @@ fn another_use_than_staged_is_refused() {
             true,
         ),
     ];
-    for (staged, asked, fits) in table {
+    for (staged, requested, fits) in table {
         let says = |here| {
             let elsewhere = false;
             code(decide(
                 &staged,
-                &asked,
+                &requested,
                 false,
                 Published { here, elsewhere },
             ))
@@ -112,7 +112,7 @@ fn another_use_than_staged_is_refused() {
         assert_eq!(
             (says(None), says(Some(false))),
             expected,
-            "{staged:?} {asked:?}"
+            "{staged:?} {requested:?}"
         );
     }
 }
@@ -121,7 +121,7 @@ fn another_use_than_staged_is_refused() {
 fn a_new_flag_ro_holds_for_what_is_published_later() {
     let (done, exists) = (Ok(Publish::Done), Err(AlreadyExists));
     // flags when it was staged, flags now, readonly → the answer if it is there writable, read-only
-    for (staged, asked, readonly, writable, read_only) in [
+    for (staged, requested, readonly, writable, read_only) in [
         ("", "", false, done, exists),
         ("", "", true, exists, done),
         ("", "noatime", false, done, exists),
@@ -137,9 +137,9 @@ fn a_new_flag_ro_holds_for_what_is_published_later() {
                 elsewhere: false,
             };
             let with = |flag| flagged(&[flag], AccessMode::SingleNodeMultiWriter);
-            code(decide(&with(staged), &with(asked), readonly, published))
+            code(decide(&with(staged), &with(requested), readonly, published))
         };
-        let what = format!("{staged:?} {asked:?} {readonly}");
+        let what = format!("{staged:?} {requested:?} {readonly}");
         assert_eq!((says(false), says(true)), (writable, read_only), "{what}");
     }
 }

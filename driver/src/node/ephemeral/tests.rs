@@ -55,8 +55,8 @@ fn only_a_pool_that_is_open_is_chosen() {
     let open = ["first", "second"].map(str::to_owned);
     assert_eq!(choose(&open, None), Ok("first"));
     assert_eq!(choose(&open, Some("second")), Ok("second"));
-    for asked in ["third", "", "First"] {
-        let refused = choose(&open, Some(asked)).unwrap_err();
+    for requested in ["third", "", "First"] {
+        let refused = choose(&open, Some(requested)).unwrap_err();
         assert_eq!(refused.field, "volume_context[\"pool\"]");
         assert!(refused.why.ends_with("first, second"), "{refused}");
     }
@@ -81,10 +81,10 @@ fn the_size_is_what_is_asked_for_within_the_limits() {
         (Some(64 * MI), FsType::Xfs, 299 * MI, None),
         (None, FsType::Xfs, 64 * MI, None),
     ];
-    for (asked, fs, most, expected) in table {
-        let got = code(size(asked, fs, &limits(most)));
+    for (requested, fs, most, expected) in table {
+        let got = code(size(requested, fs, &limits(most)));
         let expected = expected.ok_or(tonic::Code::OutOfRange);
-        assert_eq!(got, expected, "{asked:?} {fs} {most}");
+        assert_eq!(got, expected, "{requested:?} {fs} {most}");
     }
     refused!(
         size(Some(u64::MAX), FsType::Ext4, &limits(u64::MAX)),

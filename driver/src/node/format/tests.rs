@@ -67,9 +67,12 @@ fn formats_only_what_is_known_to_be_blank_or_ours() {
         (F::Raw, other, Ext4, REFUSE),
         (F::Raw, Probe::Ambivalent, Ext4, REFUSE),
     ];
-    for (format, found, asked, expected) in table {
-        let got = code(decide(format, &found, asked));
-        assert_eq!(got, expected, "{format:?}, {found:?}, asked for {asked}");
+    for (format, found, requested, expected) in table {
+        let got = code(decide(format, &found, requested));
+        assert_eq!(
+            got, expected,
+            "{format:?}, {found:?}, asked for {requested}"
+        );
     }
 }
 

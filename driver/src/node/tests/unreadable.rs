@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Rig;
-use crate::inspect::fsck::{Kind, Repair, check};
+use crate::inspect::fsck::{ProblemKind, Repair, check};
 use crate::inspect::inventory::Survey;
 use crate::kernel::LoopDevices;
 use crate::node::Error;
@@ -25,7 +25,7 @@ fn damage(rig: &mut Rig, id: VolumeId, text: &str) -> String {
 }
 
 /// What fsck finds beside the running driver, and what it advises.
-fn advice(rig: &Rig) -> Vec<(Kind, String)> {
+fn advice(rig: &Rig) -> Vec<(ProblemKind, String)> {
     let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
     let how = |repair| match repair {
         Repair::Person(how) | Repair::Itself(how) => how,
@@ -53,7 +53,7 @@ fn the_advice_of_fsck_works() {
         let found = advice(&rig);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
-            found[0].0 == Kind::RecordUnreadable && found[0].1.contains(advised),
+            found[0].0 == ProblemKind::RecordUnreadable && found[0].1.contains(advised),
             "{found:?}"
         );
         refused!(rig.stage(id, "b", &cap), Error::Pool(_));
@@ -82,7 +82,7 @@ fn the_advice_of_fsck_works() {
             }
         }
         tend(&rig.node.pools);
-        assert_eq!(rig.node.pools.findings(), [], "{advised}");
+        assert_eq!(rig.node.pools.noted_problems(), [], "{advised}");
         assert_eq!(advice(&rig), [], "{advised}");
     }
 }

@@ -1,8 +1,8 @@
 //! The steps to freeze a volume, derived from the tables of loop devices and mounts. Pure.
 
-use super::super::{Error, Result, VolumeId};
 use super::Target;
 use crate::kernel::{FileId, LoopInfo, MountEntry, MountTable};
+use crate::storage::{Error, Result, VolumeId};
 
 /// A step for one attached loop device. A volume without a loop device needs no step.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,8 +73,8 @@ fn step(target: &Target, device: &LoopInfo, mounts: &MountTable) -> FreezeStep {
 mod tests {
     use rstest::rstest;
 
-    use super::super::super::PoolId;
     use super::*;
+    use crate::storage::PoolId;
 
     const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 

@@ -96,16 +96,16 @@ impl Shared {
 }
 
 /// A handle to the freeze thread. Dropping it requests the thaw.
-pub(super) struct Freezer(Arc<Shared>);
+pub(super) struct FreezeThread(Arc<Shared>);
 
-impl Freezer {
+impl FreezeThread {
     /// Starts the thread. Returns `None` if an earlier thread for this loop device is still in the
     /// kernel, because another one would hang too.
     pub(super) fn start(
         kernel: Arc<dyn Kernel>,
         mount: Arc<File>,
         device: (FileId, u32),
-    ) -> std::io::Result<Option<Freezer>> {
+    ) -> std::io::Result<Option<FreezeThread>> {
         let Some(under_way) = UNDER_WAY.enter(device) else {
             return Ok(None);
         };
@@ -130,7 +130,7 @@ impl Freezer {
                 drop((under_way, mount));
                 theirs.set(Phase::Done(done));
             })?;
-        Ok(Some(Freezer(shared)))
+        Ok(Some(FreezeThread(shared)))
     }
 
     /// Waits for the end of the write-back, at most until `until`. Passes the phase to `look`.
@@ -174,7 +174,7 @@ impl Freezer {
     }
 }
 
-impl Drop for Freezer {
+impl Drop for FreezeThread {
     fn drop(&mut self) {
         self.release();
     }
@@ -200,11 +200,10 @@ fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
         Ok(Freeze::AlreadyFrozen) => return Done::AlreadyFrozen,
         Ok(Freeze::Frozen) => shared.set(Phase::Frozen),
     }
-    let released = |s: &State| matches!(s.order, Order::Release);
     let late = {
-        let mut state = shared.wait(Some(until), |s| !released(s));
+        let mut state = shared.wait(Some(until), |s| !matches!(s.order, Order::Release));
         state.phase = Phase::Thawing;
-        !released(&state)
+        !matches!(state.order, Order::Release)
     };
     match kernel.thaw(mount) {
         Ok(()) => Done::Thawed { late },

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::{Error, Result, VolumeId};
 use super::freeze_plan::{FreezeStep, Mounted};
-use super::freeze_thread::{Done, Freezer, Phase};
+use super::freeze_thread::{Done, FreezeThread, Phase};
 use super::{Intents, Limits, too_long};
 use crate::kernel::{self, FileId, Kernel, MountEntry};
+use crate::storage::{Error, Result, VolumeId};
 
 /// Limit of the write-back before the freeze. Writers are not blocked during that time.
 const WRITE_BACK: Duration = Duration::from_secs(120);
@@ -26,13 +26,13 @@ struct Held {
     /// The volume's image and the loop device's minor.
     device: (FileId, u32),
     mount: Arc<File>,
-    freezer: Freezer,
+    thread: FreezeThread,
     /// Another process froze the filesystem.
     foreign: bool,
 }
 
 /// Filesystems that are frozen, or about to be frozen. Dropping the set thaws them.
-pub(super) struct Hold<'a> {
+pub(super) struct FrozenSet<'a> {
     kernel: &'a Arc<dyn Kernel>,
     intents: &'a dyn Intents,
     max_freeze: Duration,
@@ -43,7 +43,7 @@ pub(super) struct Hold<'a> {
     until: Option<Instant>,
 }
 
-impl<'a> Hold<'a> {
+impl<'a> FrozenSet<'a> {
     /// Writes back the filesystems before the freeze. It freezes nothing and writes no intent.
     pub(super) fn prepare(
         kernel: &'a Arc<dyn Kernel>,
@@ -51,7 +51,7 @@ impl<'a> Hold<'a> {
         limits: &Limits<'_>,
         steps: Vec<FreezeStep>,
     ) -> Result<Self> {
-        let mut hold = Hold {
+        let mut set = FrozenSet {
             kernel,
             intents,
             max_freeze: limits.max_freeze,
@@ -67,10 +67,10 @@ impl<'a> Hold<'a> {
             if i == 0 {
                 (limits.check)()?;
             }
-            hold.add(&mounted)?;
+            set.add(&mounted)?;
         }
-        hold.wait_ready()?;
-        Ok(hold)
+        set.wait_ready()?;
+        Ok(set)
     }
 
     /// True if it has no filesystem: nothing is frozen.
@@ -84,12 +84,12 @@ impl<'a> Hold<'a> {
         if mounted.thaw_first {
             self.kernel.thaw(&mount)?;
         }
-        let freezer = start(self.kernel, &mount, volume, device)?;
+        let thread = start(self.kernel, &mount, volume, device)?;
         self.held.push(Held {
             volume,
             device,
             mount,
-            freezer,
+            thread,
             foreign: false,
         });
         Ok(())
@@ -98,7 +98,7 @@ impl<'a> Hold<'a> {
     fn wait_ready(&self) -> Result<()> {
         let until = Instant::now() + WRITE_BACK;
         for held in &self.held {
-            held.freezer.wait_ready(until, |phase| match phase {
+            held.thread.wait_ready(until, |phase| match phase {
                 Phase::Preparing => {
                     let seconds = WRITE_BACK.as_secs();
                     let why = format!("its dirty data was not written back within {seconds} s");
@@ -120,7 +120,7 @@ impl<'a> Hold<'a> {
         self.intend(volumes)?;
         let until = Instant::now() + self.max_freeze;
         self.until = Some(until);
-        self.held.iter().for_each(|h| h.freezer.freeze(until));
+        self.held.iter().for_each(|h| h.thread.freeze(until));
         let mut own = false;
         for held in &mut self.held {
             match wait_frozen(held, until, self.max_freeze)? {
@@ -142,8 +142,8 @@ impl<'a> Hold<'a> {
     /// Clears the intents of filesystems that another process froze. If this process dies now,
     /// recovery must not thaw them.
     fn disown_foreign(&mut self) {
-        let own = |h: &&Held| !h.foreign;
-        let own: BTreeSet<VolumeId> = self.held.iter().filter(own).map(|h| h.volume).collect();
+        let own = self.held.iter().filter(|held| !held.foreign);
+        let own: BTreeSet<VolumeId> = own.map(|held| held.volume).collect();
         let foreign: BTreeSet<VolumeId> = self.intended.difference(&own).copied().collect();
         if self.clear(&foreign) {
             self.intended = own;
@@ -163,8 +163,8 @@ impl<'a> Hold<'a> {
         let until = Instant::now() + self.max_freeze;
         for i in foreign {
             let held = &mut self.held[i];
-            held.freezer = start(self.kernel, &held.mount, held.volume, held.device)?;
-            held.freezer.freeze(until);
+            held.thread = start(self.kernel, &held.mount, held.volume, held.device)?;
+            held.thread.freeze(until);
             if let Frozen::ByUs = wait_frozen(held, until, self.max_freeze)? {
                 let why = "another process had frozen its filesystem, and thawed it before the \
                            copy was complete: try again";
@@ -182,12 +182,12 @@ impl<'a> Hold<'a> {
 
     fn thaw_all(&mut self) -> Result<()> {
         let held = std::mem::take(&mut self.held);
-        held.iter().for_each(|h| h.freezer.release());
+        held.iter().for_each(|h| h.thread.release());
         let mut result = Ok(());
         let mut left = BTreeSet::new();
         let limit = self.until.unwrap_or_else(Instant::now);
         for h in &held {
-            let thawed = match h.freezer.wait_done(limit, THAW) {
+            let thawed = match h.thread.wait_done(limit, THAW) {
                 Some(Done::Thawed { late: true }) => Err(too_long(self.max_freeze)),
                 Some(Done::ThawFailed(e)) => {
                     tracing::error!(volume = %h.volume, error = %e, "cannot thaw the filesystem");
@@ -223,7 +223,7 @@ impl<'a> Hold<'a> {
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for FrozenSet<'_> {
     fn drop(&mut self) {
         // After `release` nothing is left to thaw; all other paths return an error already.
         let _ = self.thaw_all();
@@ -235,8 +235,8 @@ fn start(
     mount: &Arc<File>,
     volume: VolumeId,
     device: (FileId, u32),
-) -> Result<Freezer> {
-    Freezer::start(Arc::clone(kernel), Arc::clone(mount), device)
+) -> Result<FreezeThread> {
+    FreezeThread::start(Arc::clone(kernel), Arc::clone(mount), device)
         .map_err(|e| kernel::Error::io("start a thread for", kernel::loop_path(device.1), e))?
         .ok_or_else(|| hanging(volume))
 }
@@ -269,7 +269,7 @@ enum Frozen {
 }
 
 fn wait_frozen(held: &Held, until: Instant, max_freeze: Duration) -> Result<Frozen> {
-    held.freezer.wait_frozen(until, |phase| match phase {
+    held.thread.wait_frozen(until, |phase| match phase {
         Phase::Frozen => Ok(Frozen::ByUs),
         Phase::Done(Done::AlreadyFrozen) => Ok(Frozen::ByAnother),
         Phase::Done(Done::Failed(e)) => Err(failed(held.volume, e)),

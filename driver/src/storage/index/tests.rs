@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::storage::record_io::Unreadable;
+use crate::record::Unreadable;
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {

@@ -27,7 +27,7 @@ struct Owner {
 pub(super) fn check(spec: &PoolSpec, options: &PoolOptions, root: BorrowedFd<'_>) -> Result<()> {
     let note =
         format!("{OWNER} in it (it is not mounted now: mount it somewhere, and unmount it again)");
-    judge(spec, options, &note, root).map(drop)
+    new_owner(spec, options, &note, root).map(drop)
 }
 
 /// Checks an open pool like [`check`], and records this node as the owner if there is none. The
@@ -39,7 +39,7 @@ pub(super) fn claim(
     root: BorrowedFd<'_>,
 ) -> Result<()> {
     let note = path.join(OWNER).display().to_string();
-    if let Some(node) = judge(spec, options, &note, root)? {
+    if let Some(node) = new_owner(spec, options, &note, root)? {
         let owner = Owner {
             schema: SCHEMA,
             node: node.to_owned(),
@@ -50,7 +50,7 @@ pub(super) fn claim(
 }
 
 /// Returns this node if the pool has no owner yet. `note` names the owner file in messages.
-fn judge<'a>(
+fn new_owner<'a>(
     spec: &PoolSpec,
     options: &'a PoolOptions,
     note: &str,
@@ -59,13 +59,15 @@ fn judge<'a>(
     let Some(node) = &options.node_id else {
         return Ok(None);
     };
-    let advice = || format!("if the pool belongs to this node, {node}, delete {note}");
-    let owner = match encoding::read_versioned::<Owner>(root, OWNER, advice)? {
+    let found = encoding::read_versioned::<Owner>(root, OWNER, || {
+        format!("if the pool belongs to this node, {node}, delete {note}")
+    })?;
+    let owner = match found {
         Some(owner) if owner.node == *node => return Ok(None),
         Some(owner) => owner.node,
         None => return Ok(Some(node)),
     };
-    let state = options.state_dir.join(super::registry::FILE);
+    let state = options.state_dir.join(super::pool_registry::FILE);
     let why = format!(
         "it belongs to node {owner}, and this is node {node}; two nodes must not have the same \
          volumes. If this is the machine of {owner} under a new name, or its disk was moved here \

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::owner;
-use super::pool_directory::{Ground, identity, refused, unavailable};
-use super::registry::{Entry, Known};
+use super::pool_directory::{PoolDirectory, identity, refused, unavailable};
+use super::pool_registry::{Entry, PoolRegistry};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
-use crate::storage::directory::open_dir;
+use crate::storage::layout::open_dir;
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
 
 /// A block device for a pool.
@@ -72,10 +72,13 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
                 uuid,
             },
             id,
-        ) if ours(uuid) || id.is_none() => match ours(uuid) {
-            true => Plan::Mount(uuid.clone()),
-            false => Plan::Look(uuid.clone()),
-        },
+        ) if ours(uuid) || id.is_none() => {
+            if ours(uuid) {
+                Plan::Mount(uuid.clone())
+            } else {
+                Plan::Look(uuid.clone())
+            }
+        }
         (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
         (Probe::Blank, None) => Plan::Make,
         (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
@@ -90,13 +93,13 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
 }
 
 /// Mounts a device as a pool, and formats it the first time.
-pub(super) fn ground(
+pub(super) fn directory(
     pools: &Pools,
     spec: &PoolSpec,
-    (known, entry): (&Known, &Entry),
+    (registry, entry): (&PoolRegistry, &Entry),
     kind: PoolKind,
     device: &Device,
-) -> Result<Ground> {
+) -> Result<PoolDirectory> {
     let (kernel, options) = (&*pools.kernel, &pools.options);
     let at = mount_point(options, &spec.name)?;
     let mounted = is_mounted(kernel, spec, device, &at)?;
@@ -113,11 +116,11 @@ pub(super) fn ground(
         (true, None) => mounting.uuid()?,
         (false, _) => {
             let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
-            mounting.carry_out(known, plan)?
+            mounting.carry_out(registry, plan)?
         }
     };
     kernel.retry_forever(&device.path)?;
-    Ground::new(kind, at, Some(uuid))
+    PoolDirectory::new(kind, at, Some(uuid))
 }
 
 /// The mount point of a pool with a separate filesystem; created if it does not exist.
@@ -172,7 +175,7 @@ struct Mounting<'a> {
 
 impl Mounting<'_> {
     /// Carries the plan out, and returns the UUID of the mounted filesystem.
-    fn carry_out(&self, known: &Known, plan: Plan) -> Result<String> {
+    fn carry_out(&self, registry: &PoolRegistry, plan: Plan) -> Result<String> {
         match plan {
             Plan::Mount(uuid) => {
                 // Another node may have the filesystem mounted by now, and a writable mount would
@@ -184,8 +187,8 @@ impl Mounting<'_> {
                 }
                 self.mount().map(|()| uuid)
             }
-            Plan::Make => self.make(known, None),
-            Plan::MakeAgain(uuid) => self.make(known, Some(uuid)),
+            Plan::Make => self.make(registry, None),
+            Plan::MakeAgain(uuid) => self.make(registry, Some(uuid)),
             Plan::Look(uuid) => {
                 let found = self.holds_a_pool().map_err(|e| match e {
                     e @ Error::OtherNode { .. } => e,
@@ -231,10 +234,10 @@ impl Mounting<'_> {
     /// Makes the filesystem and mounts it. Writes the UUID to disk before mkfs begins. `again` is
     /// the UUID of an interrupted mkfs: reusing it keeps the registry and the superblock in
     /// agreement throughout the second run.
-    fn make(&self, known: &Known, again: Option<String>) -> Result<String> {
+    fn make(&self, registry: &PoolRegistry, again: Option<String>) -> Result<String> {
         let force = again.is_some();
         let uuid = again.unwrap_or_else(|| Uuid::new_v4().to_string());
-        known.remember(&self.spec.name, |entry| {
+        registry.remember(&self.spec.name, |entry| {
             entry.path = self.spec.path.clone();
             entry.mkfs = Some(uuid.clone());
         })?;

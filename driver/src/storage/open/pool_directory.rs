@@ -12,15 +12,15 @@ use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::owner;
-use super::registry::Entry;
+use super::pool_registry::Entry;
 use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 use crate::record::SCHEMA;
 use crate::record::id::pool_of;
 use crate::storage::capacity::{Limits, SpaceRequest};
-use crate::storage::directory::{Layout, open_dir, open_or_create};
 use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
-use crate::storage::issue::Holds;
+use crate::storage::layout::{PoolLayout, open_dir, open_or_create};
+use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{
     About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, encoding,
@@ -40,7 +40,7 @@ struct Identity {
 }
 
 /// A directory that holds a pool, or in which a pool can be made.
-pub(super) struct Ground {
+pub(super) struct PoolDirectory {
     pub(super) kind: PoolKind,
     /// The UUID of its filesystem, if the driver mounts it.
     pub(super) fs_uuid: Option<String>,
@@ -54,9 +54,13 @@ pub(super) struct Ground {
     pub(super) notes: Vec<String>,
 }
 
-impl Ground {
-    pub(super) fn new(kind: PoolKind, path: PathBuf, fs_uuid: Option<String>) -> Result<Ground> {
-        Ok(Ground {
+impl PoolDirectory {
+    pub(super) fn new(
+        kind: PoolKind,
+        path: PathBuf,
+        fs_uuid: Option<String>,
+    ) -> Result<PoolDirectory> {
+        Ok(PoolDirectory {
             kind,
             fs_uuid,
             root: open_dir(&path)?,
@@ -87,8 +91,9 @@ pub(in crate::storage) fn identity(
     root: BorrowedFd<'_>,
     known: Option<PoolId>,
 ) -> Result<Option<PoolId>> {
-    let advice = || recipe(known.or_else(|| pool_of_entries(root)));
-    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, advice)?;
+    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, || {
+        recipe(known.or_else(|| pool_of_entries(root)))
+    })?;
     Ok(identity.map(|identity| identity.id))
 }
 
@@ -129,7 +134,7 @@ pub(super) enum Verdict {
     Foreign,
 }
 
-pub(super) fn judge(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -> Verdict {
+pub(super) fn verdict(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -> Verdict {
     match (known, found) {
         (Some(known), Some(found)) if known != found => Verdict::Other(found),
         (_, Some(found)) => Verdict::Open(found),
@@ -140,14 +145,14 @@ pub(super) fn judge(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -
 }
 
 /// Locks the pool, determines its identity, and opens its directories.
-pub(super) fn open_ground(
+pub(super) fn open_pool(
     spec: &PoolSpec,
-    ground: Ground,
+    directory: PoolDirectory,
     entry: &Entry,
     options: &PoolOptions,
     kernel: &Arc<dyn Kernel>,
 ) -> Result<Pool> {
-    let Ground {
+    let PoolDirectory {
         kind,
         fs_uuid: _,
         path,
@@ -155,10 +160,10 @@ pub(super) fn open_ground(
         mut locks,
         places,
         notes,
-    } = ground;
+    } = directory;
     let shown = path.display();
     let found = identity(root.as_fd(), entry.id)?;
-    let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
+    let id = match verdict(entry.id, found, is_blank(root.as_fd())?) {
         Verdict::Open(id) => {
             locks.push(take_lock(spec, &path, root.as_fd())?);
             id
@@ -213,7 +218,7 @@ pub(super) fn open_ground(
         }
         other => other.map(|()| None)?,
     };
-    let layout = Layout::open(root, &path, entry.id.is_none(), &**kernel)?;
+    let layout = PoolLayout::open(root, &path, entry.id.is_none(), &**kernel)?;
     file::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         kernel: kernel.clone(),
@@ -231,7 +236,7 @@ pub(super) fn open_ground(
         backed: AtomicBool::new(false),
         places,
         look: Default::default(),
-        findings: Mutex::new(Vec::new()),
+        noted: Mutex::new(Vec::new()),
         unfinished: Mutex::default(),
         _locks: locks,
     };
@@ -242,14 +247,14 @@ pub(super) fn open_ground(
         )
     });
     for note in notes.into_iter().chain(unclaimed).chain(tuning) {
-        pool.note(About::Pool, Holds::Open, note);
+        pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
     let block = file::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {
         let why = format!(
             "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
         );
-        pool.note(About::Pool, Holds::Open, why);
+        pool.note_unrepaired(About::Pool, Until::Reopened, why);
     }
     Ok(pool)
 }

@@ -9,9 +9,9 @@ use rustix::fs::OFlags;
 
 use super::pool_device::Device;
 use super::pool_directory::{flock, refused, unavailable};
-use super::registry::Entry;
+use super::pool_registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
-use crate::storage::directory::open_dir;
+use crate::storage::layout::open_dir;
 use crate::storage::{PoolSpec, Result, place};
 
 /// A pool image attached to its loop device.

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use rstest::rstest;
 
-use super::pool_directory::{Verdict, has_no_locks, judge};
+use super::pool_directory::{Verdict, has_no_locks, verdict};
 use super::*;
 use crate::kernel::Mounts;
 use crate::storage::{Error, PoolId, VolumeHandle};
@@ -22,7 +22,7 @@ fn verdicts() {
     ];
     for (known, found, empty, want) in table {
         assert_eq!(
-            judge(known, found, empty),
+            verdict(known, found, empty),
             want,
             "{known:?} {found:?} {empty}"
         );
@@ -268,8 +268,8 @@ fn an_interrupted_first_start_is_completed() {
     }
     // Only an identity: the process died before it made the directories.
     site.close();
-    for shelf in ["volumes", "snapshots", "groups"] {
-        std::fs::remove_dir(site.path(shelf)).unwrap();
+    for kind in ["volumes", "snapshots", "groups"] {
+        std::fs::remove_dir(site.path(kind)).unwrap();
     }
     std::fs::remove_dir_all(&site.options.state_dir).unwrap();
     site.open().named(None).unwrap();
@@ -398,12 +398,12 @@ fn a_pool_whose_filesystem_fails_to_grow_is_opened() {
     site.specs[0].image_bytes = Some(600 << 20);
     site.kernel.fail("grow", 1, libc::EIO);
     site.open();
-    let findings = site.pools().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
+    let noted = site.pools().noted_problems();
+    assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(
-        findings[0].what.contains("of 629145600 bytes"),
-        "{findings:?}"
+        noted[0].problem.to_string().contains("of 629145600 bytes"),
+        "{noted:?}"
     );
     site.open();
-    assert!(site.pools().findings().is_empty());
+    assert!(site.pools().noted_problems().is_empty());
 }

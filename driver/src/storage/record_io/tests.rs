@@ -80,9 +80,9 @@ fn a_damaged_record_is_kept_and_in_the_way(
     assert_eq!(pools.volumes().len(), 1);
     let again = pools.create_volume(&site.pool(), new("one"));
     assert_eq!(again.is_err(), name_is_readable, "{again:?}");
-    let findings = pools.findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
-    assert_eq!(findings[0].about, About::Volume(made.id));
+    let noted = pools.noted_problems();
+    assert_eq!(noted.len(), 1, "{noted:?}");
+    assert_eq!(noted[0].about, About::Volume(made.id));
     assert_eq!(read(&path), damaged);
 }
 
@@ -113,7 +113,12 @@ fn strangers_are_left_alone() {
 
     let pools = site.open();
     assert_eq!(pools.volumes().len(), 1);
-    assert_eq!(pools.findings().len(), 4, "{:?}", pools.findings());
+    assert_eq!(
+        pools.noted_problems().len(),
+        4,
+        "{:?}",
+        pools.noted_problems()
+    );
     let found = pools.volume(&VolumeHandle::Id(copy)).unwrap_err();
     let why = format!("is the record of {}", made.id);
     assert!(found.to_string().contains(&why), "{found}");

@@ -1,92 +1,92 @@
-//! Ends findings of recovery that no longer hold: an operator, later calls of kubelet, or the
-//! driver itself may have fixed the problem since.
+//! Ends problems that recovery noted and that are over: an operator, later calls of kubelet, or the
+//! driver itself may have solved them since.
 
 use crate::diagnose::KernelState;
-use crate::diagnose::volume::{Length, length};
+use crate::diagnose::volume::{ImageState, image_problem};
 use crate::kernel::Kernel;
-use crate::storage::issue::Holds;
+use crate::storage::noted_problem::Until;
 use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
 
 use super::{reconcile_loops, reread};
 
-/// Drops the findings that no longer hold, and uses records that a person has restored. It repairs
-/// nothing, and keeps a finding that it can't check.
+/// Drops the noted problems that are over, and uses records that a person has restored. It repairs
+/// nothing, and keeps a problem that it can't check.
 pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
-    let holds: Vec<Holds> = {
-        let noted = pool.findings.lock();
-        let mut all: Vec<Holds> = noted.iter().map(|n| n.holds.clone()).collect();
-        all.retain(|holds| *holds != Holds::Open);
-        all
+    let mut noted: Vec<Until> = {
+        let noted = pool.noted.lock();
+        noted.iter().map(|noted| noted.until.clone()).collect()
     };
-    if holds.is_empty() {
+    noted.retain(|until| *until != Until::Reopened);
+    if noted.is_empty() {
         return;
     }
-    // Reading the kernel's state queries every loop device, so only findings about devices need it.
-    let of_devices = |holds: &Holds| matches!(holds, Holds::Devices(_) | Holds::Loop(..));
-    let view = match holds.iter().any(of_devices) {
-        true => KernelState::read(kernel).ok(),
-        false => None,
+    // Reading the kernel's state queries every loop device, so only problems of devices need it.
+    let state = if noted.iter().any(is_of_devices) {
+        KernelState::read(kernel).ok()
+    } else {
+        None
     };
-    for check in holds {
-        match still(pool, view.as_ref(), &check) {
-            Ok(true) => {}
-            Ok(false) => over(pool, &check),
+    for until in noted {
+        match is_over(pool, state.as_ref(), &until) {
+            Ok(true) => end(pool, &until),
+            Ok(false) => {}
             Err(e) => tracing::debug!(
-                pool = %pool.name(), ?check, error = %e,
-                "cannot recheck an issue"
+                pool = %pool.name(), ?until, error = %e,
+                "cannot recheck a problem"
             ),
         }
     }
 }
 
-fn over(pool: &Pool, check: &Holds) {
-    pool.findings.lock().retain(|noted| {
-        let gone = noted.holds == *check;
-        if gone {
-            let (about, what) = (&noted.finding.about, &noted.finding.what);
-            tracing::info!(pool = %pool.name(), %about, what, "an issue is resolved");
+fn is_of_devices(until: &Until) -> bool {
+    matches!(until, Until::DevicesSettled(_) | Until::LoopDetached(..))
+}
+
+fn end(pool: &Pool, until: &Until) {
+    pool.noted.lock().retain(|noted| {
+        let is_over = noted.until == *until;
+        if is_over {
+            let (about, problem) = (&noted.about, &noted.problem);
+            tracing::info!(pool = %pool.name(), %about, %problem, "a problem is solved");
         }
-        !gone
+        !is_over
     });
 }
 
-fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool> {
-    match check {
-        Holds::Open => Ok(true),
-        Holds::File(path) => Ok(path.symlink_metadata().is_ok()),
-        Holds::Image(id) => of_volume(pool, *id, |volume| {
-            let image = pool.stat_image(&volume.id)?;
-            let length = image.map(|image| length(image.bytes, volume.capacity_bytes));
-            let is_whole = length == Some(Length::Same);
+fn is_over(pool: &Pool, state: Option<&KernelState>, until: &Until) -> Result<bool> {
+    match until {
+        Until::Reopened => Ok(false),
+        Until::FileGone(path) => Ok(path.symlink_metadata().is_err()),
+        Until::ImageWhole(id) => of_volume(pool, *id, |volume| {
+            let image = ImageState::from(pool.stat_image(&volume.id)?);
+            let is_whole = image_problem(&image, volume.capacity_bytes).is_none();
             if is_whole {
                 pool.index.write().volumes.count_at_most(volume.id, None);
             }
-            Ok(!is_whole)
+            Ok(is_whole)
         }),
-        Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
-        Holds::Devices(id) => of_volume(pool, *id, |volume| {
-            let settled = |view| {
-                let image = pool.stat_image(&volume.id)?;
-                let settled = image.map(|i| reconcile_loops::is_settled(volume, i.file, view));
-                Ok(settled.unwrap_or(false))
+        Until::Thawed(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_none())),
+        Until::DevicesSettled(id) => of_volume(pool, *id, |volume| {
+            let (Some(state), Some(image)) = (state, pool.stat_image(&volume.id)?) else {
+                return Ok(false);
             };
-            view.map_or(Ok(true), |view| settled(view).map(|settled| !settled))
+            Ok(reconcile_loops::is_settled(volume, image.file, state))
         }),
-        Holds::Loop(minor, backing) => Ok(view.is_none_or(|view| {
-            let mut devices = view.loops.over(*backing);
-            devices.any(|device| device.minor == *minor)
+        Until::LoopDetached(minor, backing) => Ok(state.is_some_and(|state| {
+            let mut devices = state.loops.over(*backing);
+            !devices.any(|device| device.minor == *minor)
         })),
-        Holds::Record(about) => reread::is_still_unusable(pool, about),
-        Holds::Snapshot(id) => Ok(pool.index.read().snapshots.get(*id)?.is_some()),
+        Until::RecordUsable(about) => Ok(!reread::is_still_unusable(pool, about)?),
+        Until::SnapshotGone(id) => Ok(pool.index.read().snapshots.get(*id)?.is_none()),
     }
 }
 
-/// Checks a finding about a volume; it no longer holds once the volume is deleted.
+/// Checks a problem of a volume; it is over once the volume is deleted.
 fn of_volume(
     pool: &Pool,
     id: VolumeId,
-    holds: impl FnOnce(&VolumeRecord) -> Result<bool>,
+    is_over: impl FnOnce(&VolumeRecord) -> Result<bool>,
 ) -> Result<bool> {
     let volume = pool.index.read().volumes.get(id)?;
-    volume.map_or(Ok(false), |volume| holds(&volume))
+    volume.map_or(Ok(true), |volume| is_over(&volume))
 }

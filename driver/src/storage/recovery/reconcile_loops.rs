@@ -1,4 +1,4 @@
-//! Reconciles loop devices and stagings: compares the records with the state of the kernel.
+//! Reconciles loop devices and stagings: compares the records with the kernel_state of the kernel.
 //!
 //! The pure function [`decide`] derives the steps for a volume from both.
 
@@ -10,10 +10,10 @@ use std::path::Path;
 use super::Found;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
-use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
+use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec};
 use crate::storage::file_names::EntryKind;
-use crate::storage::issue::Holds;
+use crate::storage::noted_problem::Until;
 use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
 
 #[cfg(test)]
@@ -30,15 +30,15 @@ enum LoopStep {
     AttachReadOnly { minor: u32, over: u32 },
     /// Clear the stage in the record: the volume is not staged any more.
     ClearStage,
-    /// Report a finding.
-    Report(String),
+    /// Note this problem.
+    Report(Problem),
 }
 
 /// Compares the stagings and loop devices of these volumes, and applies the steps.
 pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
-    let state = KernelState::read_to_know(kernel)?;
+    let kernel_state = KernelState::read_to_know(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
-    for device in state.loops.iter() {
+    for device in kernel_state.loops.iter() {
         if let Some(file) = device.backing {
             attached.entry(file).or_default().push(device.minor);
         }
@@ -46,32 +46,33 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
     for found in images {
         attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
-        if let Some(silent) = state.loops.silent().find(|l| l.may_hold(&name)) {
-            let why = kernel::Error::silent(silent);
-            note(pool, &found.volume, why.to_string());
+        if let Some(silent) = kernel_state.loops.silent().find(|l| l.may_hold(&name)) {
+            let minor = silent.minor;
+            note(pool, &found.volume, Problem::DeviceSilent { minor });
             continue;
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));
-        let volume = VolumeState::of(&state, identity);
-        for step in decide(found.volume.stage.as_deref(), &volume) {
+        let state = VolumeState::of(&kernel_state, identity);
+        for step in decide(found.volume.stage.as_deref(), &state) {
             match act(pool, kernel, found, &step) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(e) => {
-                    note(pool, &found.volume, failed(&step, &e, &state));
+                    let why = failed(&step, &e, &kernel_state);
+                    note(pool, &found.volume, Problem::Unrepaired(why));
                     break;
                 }
             }
         }
     }
-    Ok(report_strays(pool, &state, &attached)?)
+    Ok(report_strays(pool, &kernel_state, &attached)?)
 }
 
 /// Reports loop devices over files in the pool that are not the image of a volume, such as a
 /// deleted image. The check also uses the remaining backing paths: enough to report, not to act.
 fn report_strays(
     pool: &Pool,
-    state: &KernelState,
+    kernel_state: &KernelState,
     left: &HashMap<FileId, Vec<u32>>,
 ) -> crate::kernel::Result<()> {
     let ours = PoolFiles {
@@ -79,7 +80,7 @@ fn report_strays(
         device: kernel::file_id(pool.layout.root())?.dev,
         root: pool.root(),
     };
-    for device in state.loops.iter().filter(|l| ours.holds(l, file_at)) {
+    for device in kernel_state.loops.iter().filter(|l| ours.holds(l, file_at)) {
         let Some(backing) = device.backing.filter(|file| left.contains_key(file)) else {
             continue;
         };
@@ -87,8 +88,8 @@ fn report_strays(
             "it holds {}, which no readable volume has",
             device.backing_path
         );
-        let holds = Holds::Loop(device.minor, backing);
-        pool.note(About::Loop(device.minor), holds, what);
+        let until = Until::LoopDetached(device.minor, backing);
+        pool.note_unrepaired(About::Loop(device.minor), until, what);
     }
     Ok(())
 }
@@ -101,90 +102,106 @@ fn file_at(path: &Path) -> Option<FileId> {
     })
 }
 
-fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
-    let view = volume.kernel();
-    let (idle, busy): (Vec<u32>, Vec<u32>) = volume
+fn decide(stage: Option<&Stage>, state: &VolumeState) -> Vec<LoopStep> {
+    let kernel_state = state.kernel();
+    let (idle, busy): (Vec<u32>, Vec<u32>) = state
         .own()
         .map(|l| l.minor)
-        .partition(|minor| view.users(*minor).is_empty());
+        .partition(|minor| kernel_state.users(*minor).is_empty());
     let mut steps = Vec::new();
-    if destroy_data(volume.own()) {
-        steps.push(LoopStep::Report(format!(
-            "its image was on several loop devices at once: {}",
-            loop_names(volume.own())
-        )));
+    if destroy_data(state.own()) {
+        let minors = state.own().map(|l| l.minor).collect();
+        steps.push(LoopStep::Report(Problem::AttachedTwice { minors }));
     }
-    let is_raw = |stage: &&Stage| stage.capability.access == Access::Block;
     // The targets of a raw block volume are bound to this device.
-    let keep = stage.filter(is_raw).and_then(|stage| stage.minor);
+    let keep = stage.filter(|stage| is_raw(stage));
+    let keep = keep.and_then(|stage| stage.minor);
     let detach = idle.iter().copied().filter(|minor| Some(*minor) != keep);
     steps.extend(detach.map(LoopStep::Detach));
     steps.extend(match stage {
-        None => used(&busy, view, "though it is not staged"),
-        Some(stage) if is_raw(&stage) => decide_raw(stage, &idle, &busy, volume),
-        Some(stage) if busy.is_empty() || volume.mount_at(&stage.path).is_none() => {
+        None => used(&busy, kernel_state, "though it is not staged"),
+        Some(stage) if is_raw(stage) => decide_raw(stage, &idle, &busy, state),
+        Some(stage) if busy.is_empty() || state.mount_at(&stage.path).is_none() => {
             let but = format!("but not at {}, where it is staged", stage.path.display());
-            unstaged(&busy, view, &but)
+            unstaged(&busy, kernel_state, &but)
         }
         Some(_) => Vec::new(),
     });
     steps
 }
 
+fn is_raw(stage: &Stage) -> bool {
+    stage.capability.access == Access::Block
+}
+
+fn unrepaired(what: String) -> LoopStep {
+    LoopStep::Report(Problem::Unrepaired(what))
+}
+
 /// Reports these devices, which are in use.
-fn used(minors: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
-    let report = |minor: &u32| {
-        let users = view.users(*minor).join(", ");
-        LoopStep::Report(format!("/dev/loop{minor} is {users}, {but}"))
-    };
-    minors.iter().map(report).collect()
+fn used(minors: &[u32], kernel_state: &KernelState, but: &str) -> Vec<LoopStep> {
+    minors
+        .iter()
+        .map(|minor: &u32| {
+            let users = kernel_state.users(*minor).join(", ");
+            unrepaired(format!("/dev/loop{minor} is {users}, {but}"))
+        })
+        .collect()
 }
 
 /// Clears the stage if no device is in use, as after a reboot or an interrupted staging: kubelet
 /// stages the volume again. Otherwise reports the devices in use.
-fn unstaged(busy: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
-    match busy.is_empty() {
-        true => vec![LoopStep::ClearStage],
-        false => used(busy, view, but),
+fn unstaged(busy: &[u32], kernel_state: &KernelState, but: &str) -> Vec<LoopStep> {
+    if busy.is_empty() {
+        vec![LoopStep::ClearStage]
+    } else {
+        used(busy, kernel_state, but)
     }
 }
 
 /// The steps for a volume staged as a raw block device, after other idle devices are detached. Its
 /// targets are bound to one device node by number, and stay bound if the device is detached or
 /// holds another file.
-fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState) -> Vec<LoopStep> {
-    let view = volume.kernel();
+fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], state: &VolumeState) -> Vec<LoopStep> {
+    let kernel_state = state.kernel();
     let Some(minor) = stage.minor else {
         // The staging was interrupted before a device was reported.
-        return unstaged(busy, view, "though its staging was never finished");
+        return unstaged(busy, kernel_state, "though its staging was never finished");
     };
-    let lost = volume.lost_read_only(stage).map(|(_, ro)| ro);
-    let lost: Vec<u32> = lost.filter(|ro| view.is_bound(*ro)).collect();
+    let lost = state.lost_read_only(stage).map(|(_, ro)| ro);
+    let lost: Vec<u32> = lost.filter(|ro| kernel_state.is_bound(*ro)).collect();
     let mut steps = Vec::new();
     if !idle.contains(&minor) && !busy.contains(&minor) {
-        if !view.is_bound(minor) && lost.is_empty() {
-            return unstaged(busy, view, "which is not the device it is staged on");
+        if !kernel_state.is_bound(minor) && lost.is_empty() {
+            return unstaged(
+                busy,
+                kernel_state,
+                "which is not the device it is staged on",
+            );
         }
-        if view.device(minor).is_some() {
-            return vec![LoopStep::Report(minor_taken(minor, view))];
+        if kernel_state.device(minor).is_some() {
+            return vec![unrepaired(minor_taken(minor, kernel_state))];
         }
         if let Some(other) = busy.first() {
             let but = format!("while targets are bound to /dev/loop{minor}");
-            return used(&[*other], view, &but);
+            return used(&[*other], kernel_state, &but);
         }
         steps.push(LoopStep::Attach(minor));
     }
     let over = minor;
-    steps.extend(lost.into_iter().map(|minor| match view.device(minor) {
-        Some(_) => LoopStep::Report(minor_taken(minor, view)),
-        None => LoopStep::AttachReadOnly { minor, over },
-    }));
+    steps.extend(
+        lost.into_iter()
+            .map(|minor| match kernel_state.device(minor) {
+                Some(_) => unrepaired(minor_taken(minor, kernel_state)),
+                None => LoopStep::AttachReadOnly { minor, over },
+            }),
+    );
     steps
 }
 
 /// Describes targets that are bound to a device with another file.
-fn minor_taken(minor: u32, view: &KernelState) -> String {
-    let bound = view.mounts.of_loop_node(minor);
+fn minor_taken(minor: u32, kernel_state: &KernelState) -> String {
+    let bound = kernel_state.mounts.of_loop_node(minor);
     let targets = bound.map(|m| m.mount_point.display().to_string());
     let targets = targets.collect::<Vec<_>>().join(", ");
     format!(
@@ -193,12 +210,12 @@ fn minor_taken(minor: u32, view: &KernelState) -> String {
 }
 
 /// Describes a step that failed. Another program may take a free device at any moment.
-fn failed(step: &LoopStep, error: &Error, view: &KernelState) -> String {
+fn failed(step: &LoopStep, error: &Error, kernel_state: &KernelState) -> String {
     match (step, error) {
         (
             LoopStep::Attach(minor) | LoopStep::AttachReadOnly { minor, .. },
             Error::Kernel(kernel::Error::Busy { .. }),
-        ) => minor_taken(*minor, view),
+        ) => minor_taken(*minor, kernel_state),
         _ => format!("recovery: {step:?} failed: {error}"),
     }
 }
@@ -213,7 +230,7 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
                 let what = format!(
                     "/dev/loop{minor} is still open: the kernel detaches it when it is closed"
                 );
-                note(pool, volume, what);
+                note(pool, volume, Problem::Unrepaired(what));
                 return Ok(false);
             }
         }
@@ -228,13 +245,14 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
         LoopStep::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;
         }
-        LoopStep::Report(what) => note(pool, volume, what.as_str()),
+        LoopStep::Report(problem) => note(pool, volume, problem.clone()),
     }
     Ok(true)
 }
 
-fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
-    pool.note(About::Volume(volume.id), Holds::Devices(volume.id), what);
+fn note(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
+    let until = Until::DevicesSettled(volume.id);
+    pool.note(About::Volume(volume.id), until, problem);
 }
 
 /// True if a volume needs no further step or report.

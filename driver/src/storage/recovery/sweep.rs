@@ -12,11 +12,10 @@ use std::path::{Path, PathBuf};
 
 use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
-use crate::storage::directory::{Layout, Left};
-use crate::storage::encoding;
 use crate::storage::file_names::{EntryKind, IMAGE};
-use crate::storage::issue::Holds;
-use crate::storage::record_io::{self, Record};
+use crate::storage::layout::{Left, PoolLayout};
+use crate::storage::load;
+use crate::storage::noted_problem::Until;
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
 
 #[cfg(test)]
@@ -71,10 +70,10 @@ struct InPlace {
     inode: u64,
 }
 
-fn in_place(layout: &Layout) -> Result<Vec<InPlace>> {
+fn in_place(layout: &PoolLayout) -> Result<Vec<InPlace>> {
     let mut all = Vec::new();
     for kind in EntryKind::ALL {
-        let entries = file::list_inodes(layout.shelf(kind))?.into_iter();
+        let entries = file::list_inodes(layout.entries(kind))?.into_iter();
         all.extend(entries.map(|(name, inode)| InPlace { kind, name, inode }));
     }
     Ok(all)
@@ -131,10 +130,7 @@ fn sweep_one(pool: &Pool, left: Leftover) {
 
 /// Reads the record of a group under `incoming/` or `trash/`; `None` if it can't be read.
 fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
-    let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
-    let mut bytes = Vec::new();
-    encoding::read_whole(dir, &path, &mut bytes).ok()?;
-    record_io::decode(&bytes, id).ok()
+    load::stored(dir, &id.to_string(), id, &mut Vec::new()).ok()
 }
 
 fn put_back(pool: &Pool, left: &Leftover, kind: EntryKind) {
@@ -175,7 +171,7 @@ fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
     );
     pool.layout
         .hold(&entry.name, left.from, &left.name, what.clone());
-    pool.note(About::Pool, Holds::File(path_of(pool, left)), what);
+    pool.note_unrepaired(About::Pool, Until::FileGone(path_of(pool, left)), what);
 }
 
 fn path_of(pool: &Pool, left: &Leftover) -> PathBuf {

@@ -45,19 +45,24 @@ fn minors(site: &Site) -> Vec<u32> {
     loops.iter().map(|l| l.minor).collect()
 }
 
-/// Opens the pools again, and returns the subjects of their findings.
+/// Opens the pools again, and returns the subjects of their noted problems.
 fn reopened(site: &mut Site) -> Vec<About> {
     subjects(site.open())
 }
 
 fn subjects(pools: &Pools) -> Vec<About> {
-    pools.findings().into_iter().map(|f| f.about).collect()
+    pools
+        .noted_problems()
+        .into_iter()
+        .map(|f| f.about)
+        .collect()
 }
 
-/// Maintains the pools, as the driver does every few seconds, and counts the remaining findings.
+/// Maintains the pools, as the driver does every few seconds, and counts the remaining noted
+/// problems.
 fn found_later(site: &Site) -> usize {
     site.tend();
-    site.pools().findings().len()
+    site.pools().noted_problems().len()
 }
 
 #[test]
@@ -196,7 +201,7 @@ fn a_raw_volume_whose_minor_is_taken_is_reported() {
 }
 
 #[test]
-fn a_failed_thaw_is_a_finding_until_the_intent_is_cleared() {
+fn a_failed_thaw_is_noted_until_the_intent_is_cleared() {
     for reopens in [false, true] {
         let mut site = Site::fake(&["a"]);
         let (made, _) = staged(&site);
@@ -246,7 +251,7 @@ fn a_mount_that_an_interrupted_thaw_left_is_taken_away() {
 }
 
 #[test]
-fn a_busy_mount_of_a_thaw_is_a_finding_until_a_later_call_takes_it_away() {
+fn a_busy_mount_of_a_thaw_is_noted_until_a_later_call_takes_it_away() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
     let at = left_by_thaw(&site, &made, &made);
@@ -269,18 +274,18 @@ fn a_record_adopts_the_length_of_a_longer_image_only() {
         let file = options.write(true).open(image(volume)).unwrap();
         file.set_len(len).unwrap();
     }
-    // A missing image is one finding, even after an interrupted freeze.
+    // A missing image is one problem, even after an interrupted freeze.
     std::fs::remove_file(image(&gone)).unwrap();
     site.update(gone.id, |r| r.freeze = Some(INTENT));
     let expected = [About::Volume(shorter.id), About::Volume(gone.id)];
     assert_eq!(reopened(&mut site), expected);
     assert_eq!(site.volume(longer.id).capacity_bytes, 6 * MI);
     assert_eq!(site.volume(shorter.id).capacity_bytes, 4 * MI);
-    let missing = &site.pools().findings()[1].what;
+    let missing = site.pools().noted_problems()[1].problem.to_string();
     assert!(missing.contains("is missing"), "{missing}");
-    // Deleting the volume ends its finding.
+    // Deleting the volume ends its problem.
     site.pools().delete_volume(&gone.id).unwrap();
-    assert_eq!(site.pools().findings().len(), 1);
+    assert_eq!(site.pools().noted_problems().len(), 1);
     assert!(
         !site
             .entries()
@@ -333,8 +338,8 @@ fn a_member_without_a_group_record_is_kept() {
             .map(About::Snapshot)
             .collect();
         assert_eq!(reopened(&mut site), kept);
-        let findings = site.pools().findings();
-        assert!(findings[0].what.contains("kept"), "{findings:?}");
+        let noted = site.pools().noted_problems();
+        assert!(noted[0].problem.to_string().contains("kept"), "{noted:?}");
         assert_eq!(site.pools().snapshots().len(), 2);
     }
     site.close();
@@ -419,7 +424,7 @@ fn a_group_without_one_of_its_members_is_reported() {
 }
 
 #[test]
-fn a_finding_ends_with_its_cause() {
+fn a_noted_problem_ends_with_its_cause() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
     let image = site.path(format!("volumes/{}/image", made.id));
@@ -439,14 +444,14 @@ fn a_finding_ends_with_its_cause() {
     std::fs::remove_file(&stray).unwrap();
     assert_eq!(found_later(&site), 1);
     std::fs::remove_dir(&stuck).unwrap();
-    // The finding ends because the entry was freed and removed from the disk.
+    // The problem ends because the entry was freed and removed from the disk.
     assert_eq!(found_later(&site), 0);
     assert!(!site.path("trash/vol-2").exists());
 }
 
 /// A stray file in a pool must not cause a query of all loop devices every few seconds.
 #[test]
-fn a_finding_about_a_file_is_checked_without_the_kernel() {
+fn a_problem_of_a_file_is_checked_without_the_kernel() {
     let mut site = Site::fake(&["a"]);
     site.close();
     std::fs::write(site.path("volumes/notes.txt"), "").unwrap();
@@ -457,7 +462,7 @@ fn a_finding_about_a_file_is_checked_without_the_kernel() {
 }
 
 #[test]
-fn a_finding_about_a_device_ends_when_the_device_is_as_recorded() {
+fn a_problem_of_a_device_ends_when_the_device_is_as_recorded() {
     let mut site = Site::fake(&["a"]);
     let (before, at) = staged(&site);
     // Mounted but no longer staged: an operator unstaged it only partly.
@@ -546,7 +551,10 @@ fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
     site.kernel.unmount(&at).unwrap();
     site.kernel.set_silent(minors(&site)[0], true);
     assert_eq!(reopened(&mut site), [About::Volume(before.id)]);
-    let findings = site.pools().findings();
-    assert!(findings[0].what.contains("does not say"), "{findings:?}");
+    let noted = site.pools().noted_problems();
+    assert!(
+        noted[0].problem.to_string().contains("does not report"),
+        "{noted:?}"
+    );
     assert!(site.volume(before.id).stage.is_some());
 }

@@ -2,9 +2,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rstest::rstest;
 
-use super::super::{Capability, Source};
 use super::*;
 use crate::kernel::FsType;
+use crate::storage::{Capability, Source};
 use crate::testkit::{MI, Site, mounted, new, raw, stage_at};
 
 const FS: FsType = FsType::Ext4;
@@ -26,7 +26,7 @@ fn a_volume_comes_and_goes() {
     let pools = site.open();
     assert_eq!(*pools.volume(&handle(&made)).unwrap(), *made);
     assert_eq!(pools.volumes(), std::slice::from_ref(&made));
-    assert!(pools.findings().is_empty());
+    assert!(pools.noted_problems().is_empty());
 
     pools.delete_volume(&made.id).unwrap();
     refused!(pools.volume(&handle(&made)), Error::NoVolume(_));

@@ -270,12 +270,13 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     assert_eq!(has_foreign(&rig), taken, "they are another program's");
 
     rig.restart();
-    let findings = rig.node.pools.findings();
+    let noted = rig.node.pools.noted_problems();
     assert!(
-        findings[0]
-            .what
+        noted[0]
+            .problem
+            .to_string()
             .contains("now holds another file: unpublish them"),
-        "{findings:?}"
+        "{noted:?}"
     );
     assert!(rig.record(id).stage.is_some());
     assert_eq!(

@@ -157,7 +157,7 @@ pub(crate) fn a_pod_leaves_a_volume_with_an_unreadable_record<K: TestKernel>() {
         }
         assert_eq!(rig.entries(), [""; 0], "{what}");
         tend(&rig.node.pools);
-        assert!(rig.node.pools.findings().is_empty(), "{what}");
+        assert!(rig.node.pools.noted_problems().is_empty(), "{what}");
     }
 }
 

@@ -1,8 +1,8 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::super::tests::bench::*;
-use super::super::super::tests::{config, record};
 use super::*;
+use crate::controller::tests::bench::*;
+use crate::controller::tests::{config, record};
 use crate::storage::{PoolId, Settings, VolumeId};
 use crate::testkit::THIN;
 
@@ -10,7 +10,7 @@ use crate::testkit::THIN;
 fn request() -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         volume_capabilities: vec![mount("ext4")],
-        ..Bench::request_with("pvc-1", "pool=default csi.storage.k8s.io/pvc/name=a")
+        ..create_request_with("pvc-1", "pool=default csi.storage.k8s.io/pvc/name=a")
     }
 }
 
@@ -24,7 +24,7 @@ fn existing() -> VolumeRecord {
     VolumeRecord {
         name: request.name.into(),
         capacity_bytes: 8 << 20,
-        capabilities: request.wanted.into_all().into(),
+        capabilities: request.capabilities.into_all().into(),
         parameters: request.parameters.into(),
         mutable_parameters: request.mutable_parameters.into(),
         settings: Settings {
@@ -109,7 +109,7 @@ fn sources_are_compared_by_id() {
         Some(Source::Volume(volume)),
         Some(Source::Snapshot(snapshot)),
     );
-    for (asked, recorded, expected) in [
+    for (requested, recorded, expected) in [
         (None, None, true),
         (from_volume(volume), of_v, true),
         (from_volume(other), of_v, false),
@@ -119,9 +119,9 @@ fn sources_are_compared_by_id() {
         (from_volume(inline), of_v, true),
         (from(of_snapshot(snapshot)), of_s, true),
     ] {
-        let named = source(asked.as_ref()).unwrap();
+        let named = source(requested.as_ref()).unwrap();
         let got = same_source(named.as_ref(), recorded.as_ref());
-        assert_eq!(got, expected, "{asked:?} {recorded:?}");
+        assert_eq!(got, expected, "{requested:?} {recorded:?}");
     }
 }
 

@@ -10,11 +10,11 @@ use crate::inspect::inventory::{LoopUse, Owner, Survey, loop_uses};
 use crate::kernel::{LoopInfo, loop_path};
 use crate::storage::pool_named_in;
 
-use super::{Kind, Problem, Repair, Severity, person, problem};
+use super::{ProblemKind, Repair, ReportedProblem, Severity, person, problem};
 
 /// Checks the driver's loop devices. A loop over one of them is not a problem: it is a read-only
 /// publication, or kubelet's way of holding a raw block volume.
-pub(super) fn check(survey: &Survey, found: &mut Vec<Problem>) {
+pub(super) fn check(survey: &Survey, found: &mut Vec<ReportedProblem>) {
     let loops = loop_uses(survey);
     found.extend(twice(&loops));
     found.extend(survey.kernel.loops.iter().filter_map(silent));
@@ -30,7 +30,7 @@ pub(super) fn check(survey: &Survey, found: &mut Vec<Problem>) {
 
 /// Finds images with more than one loop device, at least one of them writable. Each device has its
 /// own page cache.
-fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
+fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
     let mut over: BTreeMap<&Owner, Vec<&LoopUse>> = BTreeMap::new();
     for l in loops.values() {
         match l.owner {
@@ -38,14 +38,13 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
             _ => over.entry(&l.owner).or_default().push(l),
         }
     }
-    let clash = |l: &Vec<&LoopUse>| destroy_data(l.iter().map(|l| &l.device));
-    let clashes = over.into_iter().filter(|(_, l)| clash(l));
-    clashes
+    over.into_iter()
+        .filter(|(_, loops)| destroy_data(loops.iter().map(|l| &l.device)))
         .map(|(owner, loops)| {
             let devices: Vec<String> = loops.iter().map(|l| device(l)).collect();
             problem(
                 Severity::Error,
-                Kind::LoopTwice,
+                ProblemKind::LoopTwice,
                 object(owner),
                 format!(
                     "is on {} at once: that destroys data",
@@ -59,11 +58,11 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
 
 /// Reports a device that a deleted cluster may have left. A pool of this driver that can't be read now
 /// may have it, too.
-fn leftover(l: &LeftoverLoop) -> Problem {
+fn leftover(l: &LeftoverLoop) -> ReportedProblem {
     let device = l.device.display();
     problem(
         Severity::Note,
-        Kind::LoopOfOtherPool,
+        ProblemKind::LoopOfOtherPool,
         &device,
         format!(
             "holds {}, of a pool that is not open here: its space is not free",
@@ -75,12 +74,12 @@ fn leftover(l: &LeftoverLoop) -> Problem {
     )
 }
 
-fn silent(device: &LoopInfo) -> Option<Problem> {
+fn silent(device: &LoopInfo) -> Option<ReportedProblem> {
     let ours = pool_named_in(Path::new(&device.backing_path)).is_some();
     (device.backing.is_none() && ours).then(|| {
         problem(
             Severity::Warning,
-            Kind::LoopSilent,
+            ProblemKind::LoopSilent,
             loop_path(device.minor).display(),
             format!(
                 "does not say which file it holds (maybe {}): that filesystem has shut down or hangs",
@@ -91,7 +90,7 @@ fn silent(device: &LoopInfo) -> Option<Problem> {
     })
 }
 
-fn changed(l: &LoopUse) -> Option<Problem> {
+fn changed(l: &LoopUse) -> Option<ReportedProblem> {
     // The driver attaches none of these. A person may attach one to inspect it.
     if let Owner::Snapshot(_) | Owner::Leftover(_) | Owner::Deleted(_) = l.owner {
         return None;
@@ -99,14 +98,14 @@ fn changed(l: &LoopUse) -> Option<Problem> {
     let why = l.device.tampered()?;
     Some(problem(
         Severity::Error,
-        Kind::LoopChanged,
+        ProblemKind::LoopChanged,
         device(l),
         format!("was changed by one of its users: {why}"),
         person("unpublish and unstage the volume: the next staging attaches it again"),
     ))
 }
 
-fn over_deleted(l: &LoopUse, path: &str) -> Problem {
+fn over_deleted(l: &LoopUse, path: &str) -> ReportedProblem {
     let (what, repair) = match l.mounts.first() {
         Some(mount) => (
             format!("holds {path}, mounted at {}", mount.mount_point.display()),
@@ -123,7 +122,7 @@ fn over_deleted(l: &LoopUse, path: &str) -> Problem {
     };
     problem(
         Severity::Warning,
-        Kind::LoopOverDeleted,
+        ProblemKind::LoopOverDeleted,
         device(l),
         what,
         repair,
@@ -131,11 +130,11 @@ fn over_deleted(l: &LoopUse, path: &str) -> Problem {
 }
 
 /// Reports a loop device that is not mounted and not in any record.
-fn unused(l: &LoopUse, name: &str) -> Option<Problem> {
+fn unused(l: &LoopUse, name: &str) -> Option<ReportedProblem> {
     l.mounts.is_empty().then(|| {
         problem(
             Severity::Warning,
-            Kind::LoopUnused,
+            ProblemKind::LoopUnused,
             device(l),
             format!("is over {name}, and nothing uses it"),
             Repair::Recovery,

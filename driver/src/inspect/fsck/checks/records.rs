@@ -2,88 +2,44 @@
 
 use std::collections::BTreeMap;
 
+use super::{
+    ProblemKind, Repair, ReportedProblem, Severity, Subject, person, problem, unless_running,
+};
+use crate::diagnose::Problem;
 use crate::inspect::inventory::{
     Area, Contents, Item, Leftover, PoolSurvey, Survey, Unreadable, readable,
 };
-use crate::storage::PoolId;
-
-use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 
 /// Finds records that can't be read or are in the wrong place, foreign entries, and leftovers.
-pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Problem>) {
-    let mut add = |bad: Option<Problem>| found.extend(bad);
-    for i in &contents.volumes {
-        add(item(contents, i, |v| v.id.pool()));
-    }
-    for i in &contents.snapshots {
-        add(item(contents, i, |s| s.id.pool()));
-    }
-    for i in &contents.groups {
-        add(item(contents, i, |g| g.id.pool()));
-    }
-    found.extend(contents.strangers.iter().map(|path| {
-        problem(
-            Severity::Warning,
-            Kind::Stranger,
-            path.display(),
-            "is nothing the driver made",
-            person("move it out of the pool"),
-        )
-    }));
+pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<ReportedProblem>) {
+    found.extend(contents.volumes.iter().filter_map(|i| item(pool, i)));
+    found.extend(contents.snapshots.iter().filter_map(|i| item(pool, i)));
+    found.extend(contents.groups.iter().filter_map(|i| item(pool, i)));
+    let strangers = contents.strangers.iter();
+    let strangers = strangers.map(|path| Subject::entry(pool, path.display()));
+    found.extend(strangers.filter_map(|subject| subject.report(&Problem::Stranger)));
     found.extend(contents.leftovers.iter().map(|l| leftover(pool, l)));
 }
 
-/// Checks one record. `pool_of` returns the pool in its ID.
-fn item<R>(contents: &Contents, item: &Item<R>, pool_of: impl Fn(&R) -> PoolId) -> Option<Problem> {
-    let record = match &item.record {
-        Ok(record) => record,
-        Err(why) => return Some(unreadable(item, why)),
-    };
-    let pool = pool_of(record);
-    (pool != contents.id).then(|| {
-        misplaced(
-            &item.name,
-            format!("belongs to pool {pool}, and this is {}", contents.id),
-        )
-    })
+/// Checks one record: whether it can be read, and is in its place.
+fn item<R>(pool: &PoolSurvey, item: &Item<R>) -> Option<ReportedProblem> {
+    let why = item.record.as_ref().err()?;
+    let subject = Subject::entry(pool, &item.name);
+    let mut reported = subject.report(&Problem::RecordUnusable(why.clone()))?;
+    if *why == Unreadable::Missing && item.image.is_some() {
+        reported.what.push_str(", and an image");
+    }
+    Some(reported)
 }
 
-fn misplaced(name: &str, what: String) -> Problem {
-    let repair = person("find out who moved it, and move it back");
-    problem(Severity::Error, Kind::RecordMisplaced, name, what, repair)
-}
-
-fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
-    let kind = match why {
-        Unreadable::Missing => Kind::RecordMissing,
-        Unreadable::Newer(_) => Kind::RecordNewer,
-        Unreadable::Misplaced(id) => {
-            return misplaced(&item.name, format!("holds the record of {id}"));
-        }
-        Unreadable::Damaged(_) => Kind::RecordUnreadable,
-    };
-    let what = match why {
-        Unreadable::Missing if item.image.is_some() => "has no record, and an image".to_owned(),
-        Unreadable::Missing => "has no record".to_owned(),
-        _ => format!("can't be read: its record {why}"),
-    };
-    problem(
-        Severity::Error,
-        kind,
-        &item.name,
-        what,
-        person(why.advice()),
-    )
-}
-
-fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {
+fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> ReportedProblem {
     let what = match leftover.area {
         Area::Incoming => "was never finished",
         Area::Trash => "is deleted and not freed yet",
     };
     problem(
         unless_running(pool, Severity::Warning),
-        Kind::Leftover,
+        ProblemKind::Leftover,
         format!("{}/{}", leftover.area, leftover.name),
         what,
         Repair::Recovery,
@@ -92,7 +48,7 @@ fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {
 
 /// Finds volumes, snapshots or groups with the same name, and volumes with the same inline handle,
 /// across all pools. A repeated request could not identify the object.
-pub(super) fn duplicates(survey: &Survey, found: &mut Vec<Problem>) {
+pub(super) fn duplicates(survey: &Survey, found: &mut Vec<ReportedProblem>) {
     let mut names: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     let mut add = |what, name, id: String| names.entry((what, name)).or_default().push(id);
     for (_, contents) in survey.contents() {
@@ -113,7 +69,7 @@ pub(super) fn duplicates(survey: &Survey, found: &mut Vec<Problem>) {
     found.extend(doubled.map(|((what, name), ids)| {
         problem(
             Severity::Error,
-            Kind::DuplicateName,
+            ProblemKind::DuplicateName,
             ids.join(", "),
             format!("are each the {what} named {name:?}"),
             person("find out which one is in use, and delete the other"),

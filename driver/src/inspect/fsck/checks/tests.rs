@@ -191,7 +191,7 @@ impl Scene {
         self.volume(0).freeze = Some(FreezeIntent { since_ns: 1 });
     }
 
-    fn check(&self) -> Vec<Problem> {
+    fn check(&self) -> Vec<ReportedProblem> {
         check(&self.survey)
     }
 
@@ -202,7 +202,7 @@ impl Scene {
 
 /// Spoils a new scene, and asserts that it then has exactly this problem.
 #[track_caller]
-fn finds(severity: Severity, kind: Kind, spoil: impl FnOnce(&mut Scene)) {
+fn finds(severity: Severity, kind: ProblemKind, spoil: impl FnOnce(&mut Scene)) {
     let mut scene = Scene::new();
     spoil(&mut scene);
     let problems = scene.check();
@@ -212,41 +212,44 @@ fn finds(severity: Severity, kind: Kind, spoil: impl FnOnce(&mut Scene)) {
 
 #[test]
 fn bad_pools_and_records_are_one_problem_each() {
-    finds(Error, Kind::PoolMissing, |s| {
+    finds(Error, ProblemKind::PoolMissing, |s| {
         s.survey.pools[0].state = Err("gone".into());
         edit_loops(&mut s.survey.kernel.loops, Vec::clear);
     });
-    finds(Error, Kind::RecordNewer, |s| {
+    finds(Error, ProblemKind::RecordNewer, |s| {
         s.group().record = Err(Unreadable::Newer(7))
     });
-    finds(Error, Kind::RecordUnreadable, |s| {
+    finds(Error, ProblemKind::RecordUnreadable, |s| {
         s.group().record = Err(Unreadable::Damaged("x".into()));
     });
-    finds(Error, Kind::RecordMissing, |s| {
+    finds(Error, ProblemKind::RecordMissing, |s| {
         let id = VolumeId::generate(s.contents().id);
         s.add_volume(id, id, "w");
         s.contents().volumes[2].record = Err(Unreadable::Missing);
     });
     // The record of another volume, then of another pool's volume.
-    finds(Error, Kind::RecordMisplaced, |s| {
+    finds(Error, ProblemKind::RecordMisplaced, |s| {
         let id = VolumeId::generate(s.contents().id);
         s.add_volume(id, id, "w");
         s.contents().volumes[2].record = Err(Unreadable::Misplaced("x".into()));
     });
-    finds(Error, Kind::RecordMisplaced, |s| {
+    finds(Error, ProblemKind::RecordMisplaced, |s| {
         let id = VolumeId::generate(PoolId::generate());
         s.add_volume(id, id, "w");
+        s.contents().volumes[2].record = Err(Unreadable::OtherPool(id.pool()));
     });
-    finds(Error, Kind::DuplicateName, |s| {
+    finds(Error, ProblemKind::DuplicateName, |s| {
         let id = VolumeId::generate(s.contents().id);
         s.add_volume(id, id, "v");
     });
-    finds(Warning, Kind::GroupMissing, |s| s.contents().groups.clear());
-    finds(Error, Kind::GroupIncomplete, |s| {
+    finds(Warning, ProblemKind::GroupMissing, |s| {
+        s.contents().groups.clear()
+    });
+    finds(Error, ProblemKind::GroupIncomplete, |s| {
         s.contents().snapshots.clear()
     });
-    finds(Warning, Kind::Stranger, Scene::add_stranger);
-    finds(Warning, Kind::Leftover, |s| {
+    finds(Warning, ProblemKind::Stranger, Scene::add_stranger);
+    finds(Warning, ProblemKind::Leftover, |s| {
         s.add_leftover(Area::Incoming, "x")
     });
 }
@@ -254,23 +257,29 @@ fn bad_pools_and_records_are_one_problem_each() {
 /// `diagnose/volume` has the other problems of a volume.
 #[test]
 fn bad_images_devices_and_mounts_are_one_problem_each() {
-    finds(Error, Kind::ImageMissing, |s| {
+    finds(Error, ProblemKind::ImageMissing, |s| {
         s.contents().snapshots[0].image = None
     });
-    finds(Error, Kind::ImageShort, |s| s.image(1).bytes = SIZE - 4096);
-    finds(Error, Kind::LoopTwice, |s| s.add_loop(on_loop(5, 10)));
-    finds(Warning, Kind::LoopOverDeleted, |s| {
+    finds(Error, ProblemKind::ImageShort, |s| {
+        s.image(1).bytes = SIZE - 4096
+    });
+    finds(Error, ProblemKind::LoopTwice, |s| {
+        s.add_loop(on_loop(5, 10))
+    });
+    finds(Warning, ProblemKind::LoopOverDeleted, |s| {
         let id = VolumeId::generate(s.contents().id);
         s.add_loop(LoopInfo {
             backing_path: format!("/elsewhere/trash/{id}/image (deleted)"),
             ..on_loop(5, 40)
         });
     });
-    finds(Warning, Kind::LoopUnused, |s| s.add_loop(on_loop(5, 12)));
-    finds(Error, Kind::LoopChanged, |s| {
+    finds(Warning, ProblemKind::LoopUnused, |s| {
+        s.add_loop(on_loop(5, 12))
+    });
+    finds(Error, ProblemKind::LoopChanged, |s| {
         edit_loops(&mut s.survey.kernel.loops, |l| l[0].block_size = 512)
     });
-    finds(Warning, Kind::StageWithoutMount, |s| {
+    finds(Warning, ProblemKind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
     });
 }
@@ -289,8 +298,8 @@ fn only_a_device_that_the_driver_attached_counts_as_changed() {
             ..device
         });
     }
-    let kinds: Vec<Kind> = scene.check().iter().map(|p| p.kind).collect();
-    assert_eq!(kinds, [Kind::LoopUnused]);
+    let kinds: Vec<ProblemKind> = scene.check().iter().map(|p| p.kind).collect();
+    assert_eq!(kinds, [ProblemKind::LoopUnused]);
 }
 
 #[test]
@@ -328,7 +337,9 @@ fn only_an_unfinished_or_half_deleted_group_has_its_members_freed() {
     scene.contents().groups.clear();
     let repair = |scene: &Scene| {
         let problems = scene.check();
-        let of = problems.into_iter().find(|p| p.kind == Kind::GroupMissing);
+        let of = problems
+            .into_iter()
+            .find(|p| p.kind == ProblemKind::GroupMissing);
         of.unwrap().repair
     };
     assert!(matches!(repair(&scene), Repair::Person(_)));
@@ -391,7 +402,7 @@ fn a_device_without_a_reported_file_counts_if_its_path_is_the_drivers() {
         ("/x/image".to_owned(), &[][..]),
         (
             format!("/x/volumes/{id}/image"),
-            &[(Kind::LoopSilent, "/dev/loop9")],
+            &[(ProblemKind::LoopSilent, "/dev/loop9")],
         ),
     ] {
         let mut scene = Scene::new();
@@ -414,12 +425,15 @@ fn recovery_records_the_length_of_an_image_that_has_grown() {
     assert_eq!(scene.check(), []);
     scene.image(0).bytes = SIZE + 4096;
     let found = scene.check();
-    let long = found.iter().find(|p| p.kind == Kind::ImageLong).unwrap();
+    let long = found
+        .iter()
+        .find(|p| p.kind == ProblemKind::ImageLong)
+        .unwrap();
     assert_eq!(long.repair, Repair::Recovery);
     // Recovery leaves a snapshot's image as it is.
     let mut scene = Scene::new();
     scene.contents().snapshots[0].image.as_mut().unwrap().bytes += 4096;
     let found = scene.check();
-    assert_eq!(found[0].kind, Kind::ImageLong);
+    assert_eq!(found[0].kind, ProblemKind::ImageLong);
     assert!(matches!(found[0].repair, Repair::Person(_)));
 }

@@ -145,14 +145,11 @@ fn check_damaged(kind: &str, damage: Damage) {
     let file = content.site.path(file);
     content.damage(&file, damage);
     let site = &content.site;
-    let findings = site.pools().findings();
-    assert_eq!(
-        findings.iter().map(|f| &f.about).collect::<Vec<_>>(),
-        [&about]
-    );
+    let noted = site.pools().noted_problems();
+    assert_eq!(noted.iter().map(|f| &f.about).collect::<Vec<_>>(), [&about]);
     assert!(
-        findings[0].what.contains("restore the record"),
-        "{findings:?}"
+        noted[0].problem.to_string().contains("restore the record"),
+        "{noted:?}"
     );
     assert_eq!(content.counted(), left);
     assert_eq!(content.promised(), before);
@@ -166,11 +163,11 @@ fn check_damaged(kind: &str, damage: Damage) {
             .delete_unrecorded_group(content.group, &members)
             .unwrap(),
     }
-    assert_eq!(pools.findings(), []);
+    assert_eq!(pools.noted_problems(), []);
     let member_goes = usize::from(kind == "group");
     assert_eq!(content.counted(), [left[0], left[1] - member_goes, left[2]]);
     content.site.open();
-    assert_eq!(content.site.pools().findings(), []);
+    assert_eq!(content.site.pools().noted_problems(), []);
 }
 
 /// A group still lists its snapshot after the snapshot's own record was damaged.
@@ -185,7 +182,7 @@ fn an_unreadable_member_is_deleted_with_its_group_only() {
     refused!(pools.delete_snapshot(&content.member), Error::InGroup(..));
     pools.delete_group(&content.group).unwrap();
     assert_eq!(
-        (content.counted(), pools.findings()),
+        (content.counted(), pools.noted_problems()),
         ([2, 1, 0], Vec::new())
     );
 }
@@ -224,7 +221,7 @@ fn the_advice_for_a_file_of_a_pool_works(
     }
     content.site.tend();
     assert_eq!(content.counted(), [2, 2, 1]);
-    assert_eq!(content.site.pools().findings(), []);
+    assert_eq!(content.site.pools().noted_problems(), []);
 }
 
 /// Neither the pool nor the node's registry remembers the pool.
@@ -252,7 +249,7 @@ fn a_file_that_is_written_again_is_not_missed(#[case] file: &str, #[case] damage
     let path = content.site.root().join(file);
     content.damage(&path, damage);
     assert_eq!(
-        (content.counted(), content.site.pools().findings()),
+        (content.counted(), content.site.pools().noted_problems()),
         ([2, 2, 1], Vec::new())
     );
     assert!(path.exists());
@@ -269,7 +266,7 @@ fn a_record_with_too_large_a_size_takes_no_space() {
     let sound = read(&file);
     content.damage(&file, Numbers(&["capacity_bytes"], "4611686018427387904"));
     assert_eq!(content.promised(), before);
-    assert_eq!(content.site.pools().findings().len(), 1);
+    assert_eq!(content.site.pools().noted_problems().len(), 1);
     content
         .site
         .update(content.volume, |record| record.fresh = false);
@@ -277,7 +274,7 @@ fn a_record_with_too_large_a_size_takes_no_space() {
     std::fs::write(&file, sound).unwrap();
     content.site.open();
     assert_eq!(content.promised(), before);
-    assert_eq!(content.site.pools().findings(), []);
+    assert_eq!(content.site.pools().noted_problems(), []);
 }
 
 #[test]

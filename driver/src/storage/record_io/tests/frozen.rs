@@ -7,9 +7,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::super::*;
 use crate::storage::encoding::encode;
 use crate::storage::load::read_one;
+use crate::storage::record_io::*;
 use crate::storage::{Format, Source};
 use crate::testkit::Site;
 
@@ -18,12 +18,12 @@ fn frozen() -> PathBuf {
 }
 
 /// The record texts of one kind, by entry name.
-fn entries(shelf: &str, record: &str) -> BTreeMap<String, String> {
-    texts(&frozen().join("pool").join(shelf), record)
+fn entries(folder: &str, record: &str) -> BTreeMap<String, String> {
+    texts(&frozen().join("pool").join(folder), record)
 }
 
-fn texts(shelf: &Path, record: &str) -> BTreeMap<String, String> {
-    let entries = std::fs::read_dir(shelf).unwrap().map(|entry| {
+fn texts(folder: &Path, record: &str) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| {
         let entry = entry.unwrap();
         let record = std::fs::read_to_string(entry.path().join(record)).unwrap();
         (entry.file_name().into_string().unwrap(), record)
@@ -32,7 +32,7 @@ fn texts(shelf: &Path, record: &str) -> BTreeMap<String, String> {
 }
 
 fn read_and_written_back<R: Record>(at_least: usize) -> Vec<R> {
-    let entries = entries(R::SHELF.name(), R::FILE);
+    let entries = entries(R::KIND.name(), R::FILE);
     let read = entries.into_iter().map(|(entry, text)| {
         let id = entry.parse::<R::Id>().ok().unwrap();
         let record: R = decode(text.as_bytes(), id).unwrap();
@@ -70,13 +70,13 @@ fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
 #[test]
 fn a_state_beside_its_record_is_read_and_written_back_the_same() {
     let boot = "6e6c8c2c-5b5a-4b60-8a0e-0f2f8f3b7f10";
-    let shelf = frozen().with_file_name("with-state");
+    let folder = frozen().with_file_name("with-state");
     let older = entries("volumes", "volume.json");
     let mut states = 0;
-    for (entry, text) in texts(&shelf, "volume.json") {
+    for (entry, text) in texts(&folder, "volume.json") {
         let decoded = |text: &str| decode::<VolumeRecord>(text.as_bytes(), entry.parse().unwrap());
         let mut record = decoded(&text).unwrap();
-        let dir = shelf.join(&entry);
+        let dir = folder.join(&entry);
         let open = File::open(&dir).unwrap();
         record.add_state(open.as_fd(), Path::new("state.json"), boot);
         assert_eq!(record, decoded(&older[&entry]).unwrap(), "nothing is lost");
@@ -103,13 +103,13 @@ fn laid_out(state: &str) -> Site {
         let image = File::create(to.join("image")).unwrap();
         image.set_len(bytes).unwrap();
     };
-    for (shelf, record, size) in [
+    for (folder, record, size) in [
         ("volumes", "volume.json", Some("capacity_bytes")),
         ("snapshots", "snapshot.json", Some("size_bytes")),
         ("groups", "group.json", None),
     ] {
-        for (entry, text) in entries(shelf, record) {
-            let to = root.join(shelf).join(entry);
+        for (entry, text) in entries(folder, record) {
+            let to = root.join(folder).join(entry);
             copy(&text, to.join(record));
             if let Some(size) = size {
                 image(to, peek(text.as_bytes(), size).unwrap().as_u64().unwrap());
@@ -141,7 +141,11 @@ fn a_pool_of_version_0_1_0_opens() {
             let stored = read_one::<VolumeRecord>(layout, volume.id).unwrap();
             assert_eq!((stored.stage, stored.freeze), (None, None), "{state}");
         }
-        assert!(pools.findings().is_empty(), "{:?}", pools.findings());
+        assert!(
+            pools.noted_problems().is_empty(),
+            "{:?}",
+            pools.noted_problems()
+        );
         // The identity is unchanged, so version 0.1.0 can still open the pool.
         assert_eq!(std::fs::read(site.path("pool.json")).unwrap(), identity);
         let state = site.options.state_dir.join("pools.json");

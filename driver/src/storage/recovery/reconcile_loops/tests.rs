@@ -69,9 +69,10 @@ fn unfinished() -> Option<Stage> {
 
 /// Shortens a report to one phrase.
 fn short(step: LoopStep) -> String {
-    let LoopStep::Report(what) = step else {
+    let LoopStep::Report(problem) = step else {
         return format!("{step:?}");
     };
+    let what = problem.to_string();
     let words = [
         "several",
         "not staged",

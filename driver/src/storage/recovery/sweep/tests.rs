@@ -66,11 +66,14 @@ fn a_volume_with_a_second_directory_is_kept_and_not_deleted() {
         std::fs::write(other.join("image"), "bytes").unwrap();
         site.open();
         assert!(other.join("image").exists());
-        let findings = site.pools().findings();
-        assert_eq!(findings.len(), 1, "{findings:?}");
+        let noted = site.pools().noted_problems();
+        assert_eq!(noted.len(), 1, "{noted:?}");
         assert!(
-            findings[0].what.contains("another directory has its ID"),
-            "{findings:?}"
+            noted[0]
+                .problem
+                .to_string()
+                .contains("another directory has its ID"),
+            "{noted:?}"
         );
         let refused = site.pools().delete_volume(&id).unwrap_err();
         assert!(
@@ -82,7 +85,7 @@ fn a_volume_with_a_second_directory_is_kept_and_not_deleted() {
         // The advice is to move one of them away.
         std::fs::rename(&other, site.root().join("away")).unwrap();
         site.tend();
-        assert_eq!(site.pools().findings(), []);
+        assert_eq!(site.pools().noted_problems(), []);
         site.pools().delete_volume(&id).unwrap();
         assert_eq!(site.entries(), [""; 0]);
     }
@@ -108,7 +111,7 @@ fn a_marked_entry_is_put_back() {
         site.open();
         assert_eq!(site.entries(), [format!("volumes/{}", kept.id)]);
         assert_eq!(site.volume(kept.id), kept);
-        assert_eq!(site.pools().findings(), []);
+        assert_eq!(site.pools().noted_problems(), []);
         // The mark is gone, so a deletion that is interrupted stays one.
         let entry = site.path(format!("volumes/{}", kept.id));
         assert!(!entry.join("in-place").exists());

@@ -28,7 +28,7 @@ impl Severity {
 /// The kind of a problem. The names are stable, because they are in the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ProblemKind {
     /// A configured pool can't be read.
     PoolMissing,
     /// The image of a mounted pool is not at its path any more, or is cut off.
@@ -97,19 +97,19 @@ pub enum Kind {
     LoopSize,
 }
 
-impl Kind {
+impl ProblemKind {
     /// True if the problem is about an object without an owner.
     pub fn is_orphan(self) -> bool {
         matches!(
             self,
-            Kind::RecordUnreadable
-                | Kind::RecordNewer
-                | Kind::RecordMissing
-                | Kind::RecordMisplaced
-                | Kind::Stranger
-                | Kind::Leftover
-                | Kind::LoopOverDeleted
-                | Kind::LoopUnused
+            ProblemKind::RecordUnreadable
+                | ProblemKind::RecordNewer
+                | ProblemKind::RecordMissing
+                | ProblemKind::RecordMisplaced
+                | ProblemKind::Stranger
+                | ProblemKind::Leftover
+                | ProblemKind::LoopOverDeleted
+                | ProblemKind::LoopUnused
         )
     }
 }
@@ -129,9 +129,9 @@ pub enum Repair {
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
+pub struct ReportedProblem {
     pub severity: Severity,
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// The object: an ID, a path below the pool, or a device.
     pub object: String,
     /// The pool's name, if the problem is about one pool.
@@ -139,6 +139,13 @@ pub struct Problem {
     /// The problem, as a sentence that follows the object's name.
     pub what: String,
     pub repair: Repair,
+}
+
+impl ReportedProblem {
+    /// True if the problem counts for the exit code.
+    pub fn counts(&self) -> bool {
+        self.severity > Severity::Note
+    }
 }
 
 /// A repair by a person.

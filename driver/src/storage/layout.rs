@@ -27,12 +27,12 @@ use crate::kernel::{self, FileId, Kernel, file};
 
 /// The open directories of a pool.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct PoolLayout {
     path: PathBuf,
     /// The ID of the running boot.
     boot: String,
     root: File,
-    shelves: [SharedDir; 3],
+    entries: [SharedDir; 3],
     incoming: File,
     trash: SharedDir,
     /// Entries that could not be removed from these directories, for a later try.
@@ -69,15 +69,20 @@ impl Left {
         match self {
             Left::Incoming => INCOMING,
             Left::Trash => TRASH,
-            Left::On(shelf) => shelf.name(),
+            Left::On(kind) => kind.name(),
         }
     }
 }
 
-impl Layout {
+impl PoolLayout {
     /// Opens the pool's directories. With `make`, it creates missing ones. Without, a missing
     /// directory is an error, because a pool known to this node had all of them.
-    pub(super) fn open(root: File, path: &Path, make: bool, kernel: &dyn Kernel) -> Result<Layout> {
+    pub(super) fn open(
+        root: File,
+        path: &Path,
+        make: bool,
+        kernel: &dyn Kernel,
+    ) -> Result<PoolLayout> {
         let dir = |name: &str| -> kernel::Result<File> {
             if make {
                 file::make_dir(root.as_fd(), name)?;
@@ -88,15 +93,15 @@ impl Layout {
         for passing in [INCOMING, TRASH] {
             file::make_dir(root.as_fd(), passing)?;
         }
-        let shelf = |kind: EntryKind| dir(kind.name()).map(SharedDir::new);
+        let of_kind = |kind: EntryKind| dir(kind.name()).map(SharedDir::new);
         let renames_whole = kernel.renames_whole(root.as_fd());
-        let layout = Layout {
+        let layout = PoolLayout {
             path: path.to_path_buf(),
             boot: kernel.boot_id()?,
-            shelves: [
-                shelf(EntryKind::Volumes)?,
-                shelf(EntryKind::Snapshots)?,
-                shelf(EntryKind::Groups)?,
+            entries: [
+                of_kind(EntryKind::Volumes)?,
+                of_kind(EntryKind::Snapshots)?,
+                of_kind(EntryKind::Groups)?,
             ],
             incoming: dir(INCOMING)?,
             trash: SharedDir::new(dir(TRASH)?),
@@ -135,35 +140,31 @@ impl Layout {
         self.trash.as_fd()
     }
 
-    pub(super) fn shelf(&self, shelf: EntryKind) -> BorrowedFd<'_> {
-        self.shelves[shelf as usize].as_fd()
+    pub(super) fn entries(&self, kind: EntryKind) -> BorrowedFd<'_> {
+        self.entries[kind as usize].as_fd()
     }
 
     /// The path of an entry's file, for messages only.
-    pub(super) fn path_of(&self, shelf: EntryKind, entry: &str, file: &str) -> PathBuf {
-        self.path.join(shelf.name()).join(entry).join(file)
+    pub(super) fn path_of(&self, kind: EntryKind, entry: &str, file: &str) -> PathBuf {
+        self.path.join(kind.name()).join(entry).join(file)
     }
 
     /// Opens an entry's image.
     pub(super) fn open_image(
         &self,
-        shelf: EntryKind,
+        kind: EntryKind,
         entry: &str,
         write: bool,
     ) -> kernel::Result<File> {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let path = Path::new(entry).join(IMAGE);
-        file::open_beneath(self.shelf(shelf), &path, flags)
+        file::open_beneath(self.entries(kind), &path, flags)
     }
 
     /// Reads the status of an entry's image without opening it; `None` if it does not exist.
-    pub(super) fn stat_image(
-        &self,
-        shelf: EntryKind,
-        entry: &str,
-    ) -> kernel::Result<Option<Image>> {
+    pub(super) fn stat_image(&self, kind: EntryKind, entry: &str) -> kernel::Result<Option<Image>> {
         let path = Path::new(entry).join(IMAGE);
-        match rustix::fs::statat(self.shelf(shelf), &path, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::statat(self.entries(kind), &path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Image {
                 file: FileId {
                     dev: stat.st_dev,
@@ -175,7 +176,7 @@ impl Layout {
             })),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(e) => {
-                let path = self.path_of(shelf, entry, IMAGE);
+                let path = self.path_of(kind, entry, IMAGE);
                 Err(kernel::Error::io("stat", path, e.into()))
             }
         }
@@ -197,7 +198,7 @@ impl Layout {
     }
 
     fn volume_dir(&self, id: VolumeId) -> kernel::Result<File> {
-        self.open_entry(self.shelf(EntryKind::Volumes), &id.to_string())
+        self.open_entry(self.entries(EntryKind::Volumes), &id.to_string())
     }
 
     /// Creates an entry under `incoming/`. Dropping it before [`Incoming::place`] removes it.
@@ -219,9 +220,9 @@ impl Layout {
 
     /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet. True if
     /// the entry existed.
-    pub(super) fn discard(&self, shelf: EntryKind, entry: &str) -> Result<bool> {
+    pub(super) fn discard(&self, kind: EntryKind, entry: &str) -> Result<bool> {
         self.check_held(entry)?;
-        match phase("trash", || self.to_trash(shelf, entry)) {
+        match phase("trash", || self.to_trash(kind, entry)) {
             Ok(()) => Ok(true),
             Err(kernel::Error::NotFound { .. }) => Ok(false),
             Err(e) => Err(e.into()),
@@ -251,8 +252,8 @@ impl Layout {
     }
 
     /// Marks an entry as being in place, for the case that only its other name is left.
-    pub(super) fn mark(&self, shelf: EntryKind, entry: &str) -> Result<()> {
-        let dir = self.open_entry(self.shelf(shelf), entry)?;
+    pub(super) fn mark(&self, kind: EntryKind, entry: &str) -> Result<()> {
+        let dir = self.open_entry(self.entries(kind), entry)?;
         Ok(file::replace(dir.as_fd(), MARK, b"")?)
     }
 
@@ -270,19 +271,19 @@ impl Layout {
     }
 
     /// Moves an entry back into its place.
-    pub(super) fn put_back(&self, from: Left, entry: &str, shelf: EntryKind) -> Result<()> {
-        file::rename(self.dir(from), entry, self.shelf(shelf), entry)?;
-        self.shelves[shelf as usize].sync()?;
+    pub(super) fn put_back(&self, from: Left, entry: &str, kind: EntryKind) -> Result<()> {
+        file::rename(self.dir(from), entry, self.entries(kind), entry)?;
+        self.entries[kind as usize].sync()?;
         match from {
             Left::Incoming => file::sync(&self.incoming, &self.path.join(INCOMING))?,
             Left::Trash => self.trash.sync()?,
-            Left::On(other) => self.shelves[other as usize].sync()?,
+            Left::On(other) => self.entries[other as usize].sync()?,
         }
-        Ok(self.remove_mark(shelf, entry)?)
+        Ok(self.remove_mark(kind, entry)?)
     }
 
-    fn remove_mark(&self, shelf: EntryKind, entry: &str) -> kernel::Result<()> {
-        let dir = self.open_entry(self.shelf(shelf), entry)?;
+    fn remove_mark(&self, kind: EntryKind, entry: &str) -> kernel::Result<()> {
+        let dir = self.open_entry(self.entries(kind), entry)?;
         match file::inode(dir.as_fd(), MARK)? {
             Some(_) => file::remove(dir.as_fd(), MARK),
             None => Ok(()),
@@ -293,23 +294,22 @@ impl Layout {
         file::open_beneath(dir, Path::new(entry), OFlags::DIRECTORY)
     }
 
-    fn to_trash(&self, shelf: EntryKind, entry: &str) -> kernel::Result<()> {
+    fn to_trash(&self, kind: EntryKind, entry: &str) -> kernel::Result<()> {
         if !self.renames_whole {
-            self.remove_mark(shelf, entry)?;
+            self.remove_mark(kind, entry)?;
         }
-        file::rename(self.shelf(shelf), entry, self.trash(), entry)?;
+        file::rename(self.entries(kind), entry, self.trash(), entry)?;
         self.trash.sync()?;
-        self.shelves[shelf as usize].sync()
+        self.entries[kind as usize].sync()
     }
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
     pub(super) fn free(&self, entry: &str) {
-        let removed = || {
+        // A failure is logged, and no failure of the call.
+        let Ok(()) = phase("free", || {
             self.try_remove(Left::Trash, entry.to_owned());
             Ok::<_, Infallible>(())
-        };
-        // A failure is logged, and no failure of the call.
-        let Ok(()) = phase("free", removed);
+        });
         self.remove_left();
     }
 
@@ -335,8 +335,8 @@ impl Layout {
 
     /// Moves an unreferenced entry to `trash/` and frees it, now or later. False if even the move
     /// failed.
-    pub(super) fn abandon(&self, shelf: EntryKind, entry: String) -> bool {
-        self.try_remove(Left::On(shelf), entry)
+    pub(super) fn abandon(&self, kind: EntryKind, entry: String) -> bool {
+        self.try_remove(Left::On(kind), entry)
     }
 
     /// The directory of this location.
@@ -344,7 +344,7 @@ impl Layout {
         match left {
             Left::Incoming => self.incoming(),
             Left::Trash => self.trash(),
-            Left::On(shelf) => self.shelf(shelf),
+            Left::On(kind) => self.entries(kind),
         }
     }
 
@@ -353,7 +353,7 @@ impl Layout {
     pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
         let removed = match from {
             Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
-            Left::On(shelf) => self.to_trash(shelf, &entry),
+            Left::On(kind) => self.to_trash(kind, &entry),
         };
         match removed {
             // An earlier try may have moved the entry.
@@ -370,7 +370,7 @@ impl Layout {
         }
     }
 
-    /// [`Layout::remove`] for callers that only log an error. True if it succeeded.
+    /// [`PoolLayout::remove`] for callers that only log an error. True if it succeeded.
     fn try_remove(&self, from: Left, entry: String) -> bool {
         let removed = self.remove(from, entry.clone());
         if let Err(error) = &removed {
@@ -383,7 +383,7 @@ impl Layout {
 /// An entry under construction.
 #[derive(Debug)]
 pub(super) struct Incoming<'a> {
-    layout: &'a Layout,
+    layout: &'a PoolLayout,
     entry: String,
     dir: File,
     /// The entry's current location; `None` once it is in its final place.
@@ -409,7 +409,7 @@ impl Incoming<'_> {
     /// is `None` if the image is synced already.
     pub(super) fn commit<R: Record>(mut self, record: &R, image: Option<&File>) -> Result<()> {
         phase("sync", || self.write(record, image))?;
-        phase("record", || self.place(R::SHELF))
+        phase("record", || self.place(R::KIND))
     }
 
     /// Writes the record into the entry, and syncs the record, the image and the names of all files
@@ -436,10 +436,10 @@ impl Incoming<'_> {
     /// Moves the entry into its final place; its record must be written first. Only the target
     /// directory is synced if a rename is one change of the filesystem: then an entry in its final
     /// place is not under `incoming/` any more.
-    pub(super) fn place(&mut self, shelf: EntryKind) -> Result<()> {
+    pub(super) fn place(&mut self, kind: EntryKind) -> Result<()> {
         let (layout, entry) = (self.layout, &self.entry);
-        let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry)
-            .and_then(|()| layout.shelves[shelf as usize].sync())
+        let moved = file::rename(layout.incoming(), entry, layout.entries(kind), entry)
+            .and_then(|()| layout.entries[kind as usize].sync())
             .and_then(|()| {
                 if layout.renames_whole {
                     return Ok(());
@@ -449,10 +449,10 @@ impl Incoming<'_> {
         self.at = match moved {
             Ok(()) => None,
             // The rename may have happened, and only its fsync may have failed.
-            Err(_) => match layout.discard(shelf, entry) {
+            Err(_) => match layout.discard(kind, entry) {
                 Ok(true) => Some(Left::Trash),
                 Ok(false) => Some(Left::Incoming),
-                Err(_) => Some(Left::On(shelf)),
+                Err(_) => Some(Left::On(kind)),
             },
         };
         Ok(moved?)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, file};
 use crate::record::SCHEMA;
-use crate::storage::directory::{open_dir, open_or_create};
+use crate::storage::layout::{open_dir, open_or_create};
 use crate::storage::{PoolId, PoolSpec, Result, encoding};
 
 pub(super) const FILE: &str = "pools.json";
@@ -56,16 +56,16 @@ struct Content {
 
 /// The registry file, `pools.json`.
 #[derive(Debug)]
-pub(in crate::storage) struct Known {
+pub(in crate::storage) struct PoolRegistry {
     dir: File,
 }
 
-impl Known {
+impl PoolRegistry {
     /// Opens the state directory, and creates it if it does not exist.
-    pub(in crate::storage) fn at(state_dir: &Path) -> Result<Known> {
+    pub(in crate::storage) fn at(state_dir: &Path) -> Result<PoolRegistry> {
         std::fs::create_dir_all(state_dir).map_err(|e| kernel::Error::io("mkdir", state_dir, e))?;
         let dir = open_dir(state_dir)?;
-        Ok(Known { dir })
+        Ok(PoolRegistry { dir })
     }
 
     /// The entry of a pool; an unknown pool has the default entry.
@@ -88,17 +88,15 @@ impl Known {
     }
 
     fn read(&self) -> Result<Content> {
-        let empty = || Content {
-            schema: SCHEMA,
-            pools: BTreeMap::new(),
-        };
-        let advice = || {
+        let content = encoding::read_versioned(self.dir.as_fd(), FILE, || {
             "restore it from a backup, or delete it once every pool is mounted at its path: the \
              driver writes it again"
                 .to_owned()
-        };
-        let content = encoding::read_versioned(self.dir.as_fd(), FILE, advice)?;
-        Ok(content.unwrap_or_else(empty))
+        })?;
+        Ok(content.unwrap_or_else(|| Content {
+            schema: SCHEMA,
+            pools: BTreeMap::new(),
+        }))
     }
 
     fn lock(&self) -> Result<File> {
@@ -116,15 +114,15 @@ mod tests {
     #[test]
     fn remembers() {
         let dir = tempfile::tempdir().unwrap();
-        let known = Known::at(&dir.path().join("state")).unwrap();
-        assert_eq!(known.entry("a").unwrap(), Entry::default());
+        let registry = PoolRegistry::at(&dir.path().join("state")).unwrap();
+        assert_eq!(registry.entry("a").unwrap(), Entry::default());
         let id = PoolId::generate();
-        known
+        registry
             .remember("a", |e| e.fs_uuid = Some("x".into()))
             .unwrap();
-        known.remember("b", |_| {}).unwrap();
-        known.remember("a", |e| e.id = Some(id)).unwrap();
-        let again = Known::at(&dir.path().join("state")).unwrap();
+        registry.remember("b", |_| {}).unwrap();
+        registry.remember("a", |e| e.id = Some(id)).unwrap();
+        let again = PoolRegistry::at(&dir.path().join("state")).unwrap();
         let entry = again.entry("a").unwrap();
         assert_eq!((entry.id, entry.fs_uuid.as_deref()), (Some(id), Some("x")));
         assert_eq!(again.entry("b").unwrap(), Entry::default());
@@ -136,9 +134,9 @@ mod tests {
         let file = dir.path().join(FILE);
         for content in ["{", "{}", r#"{"schema": 2, "pools": {}}"#] {
             std::fs::write(&file, content).unwrap();
-            let known = Known::at(dir.path()).unwrap();
-            assert!(known.entry("a").is_err());
-            assert!(known.remember("a", |e| e.path = "/x".into()).is_err());
+            let registry = PoolRegistry::at(dir.path()).unwrap();
+            assert!(registry.entry("a").is_err());
+            assert!(registry.remember("a", |e| e.path = "/x".into()).is_err());
             assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
         }
     }
