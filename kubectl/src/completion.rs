@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use hostloop_terminal::terminal;
 

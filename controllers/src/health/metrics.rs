@@ -31,7 +31,7 @@ impl Conditions {
     /// Gives each metric a sample: the reference shows its labels.
     #[cfg(test)]
     pub(crate) fn sample(&self) {
-        use super::decide::{Finding, Volume, judge, judge_one};
+        use super::decide::{Finding, Volume, condition_change, volume_changes};
 
         let finding = Finding {
             status: "",
@@ -45,9 +45,9 @@ impl Conditions {
             claim: k8s_openapi::api::core::v1::ObjectReference::default(),
         };
         let (found, now) = (vec![finding], tokio::time::Instant::now());
-        self.storage(|known| judge_one(known, &found, now));
+        self.storage(|known| condition_change(known, &found, now));
         let found = std::collections::HashMap::from([(String::new(), found)]);
-        self.volumes(|known| judge(known, &[volume], &found, now));
+        self.volumes(|known| volume_changes(known, &[volume], &found, now));
     }
 
     pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {

@@ -105,15 +105,18 @@ impl Table {
             *turns.entry(node.as_str()).or_default() += 1;
         }
         let fitting = left.iter().filter(|left| left.largest >= self.size);
-        let (with, without): (Vec<_>, Vec<_>) =
+        let (with, without): (Vec<&Left<'_>>, Vec<&Left<'_>>) =
             fitting.partition(|left| turns.contains_key(left.node));
-        let most = |some: &[&Left<'_>]| some.iter().map(|left| left.bytes).max();
         with.len() == turns.len()
             && with
                 .iter()
                 .all(|left| left.bytes >= self.size.saturating_mul(turns[left.node]))
-            && most(&without) <= most(&with)
+            && most_bytes(&without) <= most_bytes(&with)
     }
+}
+
+fn most_bytes(nodes: &[&Left<'_>]) -> Option<i64> {
+    nodes.iter().map(|left| left.bytes).max()
 }
 
 /// The format that the policy reads: the size, then the nodes, separated by spaces.

@@ -5,7 +5,7 @@
 //! first call for a size.
 
 use crate::csi::capability::own_fs;
-use crate::csi::capacity_range::{self, Bounds, requested, shown, too_large, unsatisfiable};
+use crate::csi::capacity_range::{Bounds, requested, shown, too_large, unsatisfiable};
 use crate::csi::validate::Range;
 use crate::kernel::{Ext4Growth, FsType};
 use crate::storage::{VolumeRecord, VolumeSize};
@@ -226,13 +226,13 @@ mod tests {
         ];
         for (range, now, expected) in table {
             assert_eq!(size(range, now, grown, None).ok(), expected, "{range:?}");
-            let copy = capacity_range::Bounds {
+            let copy = Bounds {
                 grown,
                 source: Some(now),
-                ..capacity_range::Bounds::default()
+                ..Bounds::default()
             };
             assert_eq!(
-                capacity_range::create(range, copy).ok(),
+                crate::csi::capacity_range::create(range, copy).ok(),
                 expected,
                 "a copy: {range:?}"
             );

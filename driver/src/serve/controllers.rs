@@ -75,7 +75,7 @@ pub fn setup_with_driver(
         pod: access.pod,
         // The driver in this process chooses the default.
         default_fstype: String::new(),
-        driver: Source::RequestedCapability(Csi::within(server.routes())),
+        driver: Source::Asked(Csi::within(server.routes())),
         node_deployment: true,
         registration_endpoint: Some(endpoint.to_owned()),
         freed,
@@ -227,7 +227,7 @@ fn inventory_entry(record: &VolumeRecord) -> InventoryEntry {
 /// not call. The driver's feature flags don't matter to a leader.
 fn source(args: &ControllersArgs) -> Source {
     match &args.driver_name {
-        None => Source::RequestedCapability(Csi::at_socket(&args.csi_address)),
+        None => Source::Asked(Csi::at_socket(&args.csi_address)),
         Some(name) => Source::Known(Box::new(Driver::with(
             Csi::none(),
             name,

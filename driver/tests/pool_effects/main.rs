@@ -68,7 +68,7 @@ impl World {
     fn restart(&mut self, context: &str) {
         self.site.close();
         fail::remove("effect");
-        let findings = self.site.open().findings();
+        let findings = self.site.open().noted_problems();
         assert!(findings.is_empty(), "{context}: {findings:?}");
     }
 }

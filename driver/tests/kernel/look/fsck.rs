@@ -4,7 +4,7 @@ use std::fs;
 
 use hostloop_driver::inspect::Error;
 use hostloop_driver::inspect::fsck::{
-    CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, Repair, examine,
+    CLEAN, Outcome, PROBLEMS, ProblemKind, REPAIRED, Repair, ReportedProblem, examine,
 };
 use hostloop_driver::kernel::LoopDevices;
 use hostloop_driver::storage::{FreezeIntent, VolumeId};
@@ -17,12 +17,12 @@ fn look(site: &Site, repair: bool) -> Outcome {
     let mut found = examine(&site.specs, &site.options, site.kernel.clone(), repair).unwrap();
     found
         .problems
-        .retain(|problem| problem.kind != Kind::LoopOfOtherPool);
+        .retain(|problem| problem.kind != ProblemKind::LoopOfOtherPool);
     found
 }
 
-fn kinds(problems: &[Problem]) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = problems.iter().map(|p| p.kind).collect();
+fn kinds(problems: &[ReportedProblem]) -> Vec<ProblemKind> {
+    let mut kinds: Vec<ProblemKind> = problems.iter().map(|p| p.kind).collect();
     kinds.sort();
     kinds
 }
@@ -44,7 +44,11 @@ fn repairs_what_recovery_repairs_and_nothing_else() {
     drop(attach(&site, &image));
 
     let found = look(&site, false);
-    let expected = [Kind::Leftover, Kind::Leftover, Kind::LoopUnused];
+    let expected = [
+        ProblemKind::Leftover,
+        ProblemKind::Leftover,
+        ProblemKind::LoopUnused,
+    ];
     assert_eq!(kinds(&found.problems), expected, "{found:?}");
     assert_eq!(found.code(), PROBLEMS);
 
@@ -65,7 +69,11 @@ fn leaves_alone_what_could_be_data() {
     fs::remove_file(of(two, "image")).unwrap();
     fs::write(site.path("volumes/notes"), "mine").unwrap();
 
-    let expected = [Kind::RecordUnreadable, Kind::Stranger, Kind::ImageMissing];
+    let expected = [
+        ProblemKind::RecordUnreadable,
+        ProblemKind::Stranger,
+        ProblemKind::ImageMissing,
+    ];
     for repair in [false, true] {
         let found = look(&site, repair);
         assert_eq!(kinds(&found.problems), expected, "{found:?}");
@@ -90,7 +98,10 @@ fn the_state_of_another_boot_is_no_problem() {
     site.close();
     let entry = site.path(format!("volumes/{}", record.id));
     fs::write(entry.join(".state.json.new"), "{").unwrap();
-    assert_eq!(kinds(&look(&site, false).problems), [Kind::FreezeLeft]);
+    assert_eq!(
+        kinds(&look(&site, false).problems),
+        [ProblemKind::FreezeLeft]
+    );
     let state = fs::read_to_string(entry.join("state.json")).unwrap();
     let boot = site.kernel.boot_id().unwrap();
     fs::write(entry.join("state.json"), state.replace(&boot, "another")).unwrap();
@@ -101,7 +112,10 @@ fn the_state_of_another_boot_is_no_problem() {
 fn looks_beside_a_driver_and_repairs_only_without_one() {
     let mut site = site("p=DIR/p");
     drop(site.attach(&site.make("data")));
-    assert_eq!(kinds(&look(&site, false).problems), [Kind::LoopUnused]);
+    assert_eq!(
+        kinds(&look(&site, false).problems),
+        [ProblemKind::LoopUnused]
+    );
     let refused = examine(&site.specs, &site.options, site.kernel.clone(), true);
     let Err(Error::Repair(refused)) = refused else {
         panic!("{refused:?}");
@@ -126,7 +140,7 @@ fn a_loop_of_a_deleted_cluster_is_named_with_what_to_type() {
     let named = found.problems.iter().find(|p| p.object == name).unwrap();
     assert_eq!(
         (named.kind, found.code()),
-        (Kind::LoopOfOtherPool, CLEAN),
+        (ProblemKind::LoopOfOtherPool, CLEAN),
         "{found:?}"
     );
     let Repair::Person(how) = &named.repair else {
@@ -156,7 +170,11 @@ fn a_loop_over_a_deleted_image_is_found() {
     let dir = site.path(format!("volumes/{}", record.id));
     fs::remove_dir_all(&dir).unwrap();
     let found = look(&site, false);
-    assert_eq!(kinds(&found.problems), [Kind::LoopOverDeleted], "{found:?}");
+    assert_eq!(
+        kinds(&found.problems),
+        [ProblemKind::LoopOverDeleted],
+        "{found:?}"
+    );
     let object = device.path().display().to_string();
     assert_eq!(found.problems[0].object, object);
     let info = site.kernel.loop_info(device.minor).unwrap().unwrap();
@@ -169,6 +187,6 @@ fn a_loop_over_a_deleted_image_is_found() {
 fn a_missing_pool_is_a_problem_and_is_not_made() {
     let site: Site = crate::testkit::Rig::site(&["p=DIR/p"]);
     let found = look(&site, true);
-    assert_eq!(kinds(&found.problems), [Kind::PoolMissing]);
+    assert_eq!(kinds(&found.problems), [ProblemKind::PoolMissing]);
     assert_eq!(fs::read_dir(site.path("")).unwrap().count(), 0);
 }

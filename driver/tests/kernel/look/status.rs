@@ -7,11 +7,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use hostloop_driver::inspect::inventory::Survey;
-use hostloop_driver::inspect::status::{Report, image_maps, report_of};
-use hostloop_driver::kernel::extents::Mapped;
+use hostloop_driver::inspect::status::{image_maps, report_of};
+
 use hostloop_driver::kernel::reflink_support::shares_extents;
 use hostloop_driver::kernel::{FsType, LoopDevices};
 use hostloop_driver::storage::VolumeId;
+use hostloop_report::image_map::Mapped;
 
 use super::{Site, attach, site};
 use crate::testkit::{MI, mount_fs};

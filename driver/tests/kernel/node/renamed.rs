@@ -60,16 +60,19 @@ fn a_btrfs_whose_device_has_another_name_stays_the_volumes(
     assert_eq!(rig.health(&id.to_string()).unwrap(), []);
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     rig.restart();
-    assert_eq!(rig.node.pools.findings(), []);
+    assert_eq!(rig.node.pools.noted_problems(), []);
     assert!(rig.record(id).stage.is_some());
     rig.update(id, |record| record.stage = None);
     let deleted = rig.node.pools.delete_volume(&id);
     refused!(deleted, storage::Error::Attached { .. });
     rig.restart();
-    let findings = rig.node.pools.findings();
+    let noted = rig.node.pools.noted_problems();
     assert!(
-        findings[0].what.contains("though it is not staged"),
-        "{findings:?}"
+        noted[0]
+            .problem
+            .to_string()
+            .contains("though it is not staged"),
+        "{noted:?}"
     );
     rig.stage(id, "a", &cap).unwrap();
 

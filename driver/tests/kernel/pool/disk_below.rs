@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use hostloop_driver::health;
-use hostloop_driver::inspect::fsck::{Kind, PROBLEMS, examine};
+use hostloop_driver::inspect::fsck::{PROBLEMS, ProblemKind, examine};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{FsType, LoopDevices};
 use hostloop_driver::storage::{Error, Provisioning, VolumeId, VolumeRecord};
@@ -114,7 +114,7 @@ fn fsck(rig: &Rig) -> String {
     let mut outcome = examine(&rig.specs, &rig.options, rig.kernel.clone(), false).unwrap();
     outcome
         .problems
-        .retain(|problem| problem.kind != Kind::LoopOfOtherPool);
+        .retain(|problem| problem.kind != ProblemKind::LoopOfOtherPool);
     let text = format!("{:?}", outcome.problems);
     assert_eq!(
         outcome.code() == PROBLEMS,
@@ -384,10 +384,13 @@ fn preallocation_without_room_keeps_the_pool() {
     world.open();
     let made = world.create(thin("one", MI));
     world.specs[0].preallocate = true;
-    let findings = world.open().findings();
+    let findings = world.open().noted_problems();
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(
-        findings[0].what.contains("can't be preallocated"),
+        findings[0]
+            .problem
+            .to_string()
+            .contains("can't be preallocated"),
         "{findings:?}"
     );
     assert_eq!(world.volume(made.id), made);

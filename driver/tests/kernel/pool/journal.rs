@@ -55,11 +55,13 @@ fn a_directory_with_two_names_keeps_its_data() {
     }
     mounted = Some(mount());
     for _ in 0..2 {
-        let findings = world.open().findings();
-        assert_eq!(findings.len(), 2, "{findings:?}");
+        let noted = world.open().noted_problems();
+        assert_eq!(noted.len(), 2, "{noted:?}");
         assert!(
-            findings.iter().all(|f| f.what.contains("e2fsck -f")),
-            "{findings:?}"
+            noted
+                .iter()
+                .all(|f| f.problem.to_string().contains("e2fsck -f")),
+            "{noted:?}"
         );
         for (seed, id) in (0..).zip(ids) {
             assert_eq!(content(&world, id), pattern(seed, 5000));

@@ -214,9 +214,9 @@ fn an_image_grows_and_never_shrinks() {
     assert!(after >= before + 190 * MI, "{before} {after}");
     assert_eq!(len, 600 * MI);
     world.specs[0].image_bytes = Some(400 * MI);
-    let findings = world.open().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
-    assert_eq!(findings[0].about, About::Pool);
+    let noted = world.open().noted_problems();
+    assert_eq!(noted.len(), 1, "{noted:?}");
+    assert_eq!(noted[0].about, About::Pool);
     assert_eq!(sizes(&world), (after, len));
 }
 

@@ -11,14 +11,14 @@ use crate::testkit::*;
 
 type Rig = crate::testkit::Rig<Linux>;
 
-/// Starts the next process; the description of its only finding, or an empty one.
-fn finding(rig: &mut Rig, id: VolumeId) -> String {
+/// Starts the next process; the description of its only problem, or an empty one.
+fn problem(rig: &mut Rig, id: VolumeId) -> String {
     rig.restart();
-    let mut findings = rig.node.pools.findings();
-    assert!(findings.len() < 2, "{findings:?}");
-    let finding = findings.pop();
-    assert!(finding.iter().all(|f| f.about == About::Volume(id)));
-    finding.map(|f| f.what).unwrap_or_default()
+    let mut noted = rig.node.pools.noted_problems();
+    assert!(noted.len() < 2, "{noted:?}");
+    let problem = noted.pop();
+    assert!(problem.iter().all(|f| f.about == About::Volume(id)));
+    problem.map(|f| f.problem.to_string()).unwrap_or_default()
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn idle_devices_are_detached_and_stagings_without_a_mount_end() {
             let stage = stage_at(rig.staging("a"), mounted(), Some(minor));
             rig.update(id, |r| r.stage = Some(stage));
         }
-        assert_eq!(finding(&mut rig, id), "");
+        assert_eq!(problem(&mut rig, id), "");
         rig.assert_clean(id);
     }
 }
@@ -48,8 +48,8 @@ fn devices_in_use_and_foreign_ones_stay() {
     drop(device);
     let foreign = crate::tools::sparse(&rig.root().join("foreign"), MI);
     drop(rig.attach_file(&foreign));
-    let finding = finding(&mut rig, id);
-    assert!(finding.contains(at.to_str().unwrap()), "{finding}");
+    let problem = problem(&mut rig, id);
+    assert!(problem.contains(at.to_str().unwrap()), "{problem}");
     rig.device(id);
     assert_eq!(rig.loops_over(&foreign), 1);
 }
@@ -67,15 +67,15 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
     // A bind of its node does not hold it. Another program may take the minor at any moment: the
     // device can't be attached there then, and recovery must report that.
     rig.kernel.loop_release(&lost).unwrap();
-    let finding = finding(&mut rig, id);
+    let problem = problem(&mut rig, id);
     if rig.loops(id).is_empty() {
         assert!(
-            finding.contains("now holds another file: unpublish them"),
-            "{finding}"
+            problem.contains("now holds another file: unpublish them"),
+            "{problem}"
         );
         return;
     }
-    assert_eq!(finding, "");
+    assert_eq!(problem, "");
     assert_eq!(rig.device(id).minor, lost.minor);
     let mut read = [0; 4096];
     File::open(rig.target("p"))
@@ -96,7 +96,7 @@ fn a_frozen_filesystem_is_thawed() {
             if unmounted {
                 rig.kernel.unmount(&rig.staging("a")).unwrap();
             }
-            assert_eq!(finding(&mut rig, id), "", "{fs}, unmounted {unmounted}");
+            assert_eq!(problem(&mut rig, id), "", "{fs}, unmounted {unmounted}");
             assert_eq!(rig.record(id).freeze, None, "{fs}");
             if unmounted {
                 // Recovery detached the unused device; a frozen filesystem would hold it.

@@ -27,6 +27,6 @@ fn ten_thousand_volumes_are_opened() {
     world.close();
     world.open();
     assert_eq!(world.pools().volumes().len(), MANY);
-    assert!(world.pools().findings().is_empty());
+    assert!(world.pools().noted_problems().is_empty());
     world.available(Provisioning::Thin);
 }

@@ -99,8 +99,8 @@ pub(crate) fn assert_missing(world: &mut World, why: &str) {
     assert!(missing.contains(why), "{missing}");
 }
 
-/// Opens the pools without a finding.
+/// Opens the pools without a problem.
 pub(crate) fn open_sound(world: &mut World, context: &str) {
-    let findings = world.open().findings();
-    assert!(findings.is_empty(), "{context}: {findings:?}");
+    let noted = world.open().noted_problems();
+    assert!(noted.is_empty(), "{context}: {noted:?}");
 }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::{ProblemKind, Repair, ReportedProblem, Severity, person, problem, unless_running};
 use crate::diagnose::{Problem, list};
 use crate::inspect::inventory::{PoolSurvey, Unreadable};
-use crate::inspect::render::humanize::bytes;
+use hostloop_terminal::humanize::bytes;
 
 /// The object that a problem is about.
 pub(crate) struct Subject<'a> {
