@@ -233,13 +233,12 @@ pub(crate) async fn attachment_of(
 impl Attacher {
     fn new(context: Context) -> Self {
         let driver = &context.driver;
-        let can = |capability| driver.can(capability);
         let rules = Rules {
             driver: driver.name.clone(),
             finalizer: finalizer(&driver.name),
-            attaches: can(ControllerCapability::PublishUnpublishVolume),
-            read_only: can(ControllerCapability::PublishReadonly),
-            multi_writer: can(ControllerCapability::SingleNodeMultiWriter),
+            attaches: driver.can(ControllerCapability::PublishUnpublishVolume),
+            read_only: driver.can(ControllerCapability::PublishReadonly),
+            multi_writer: driver.can(ControllerCapability::SingleNodeMultiWriter),
             default_fstype: context.common.default_fstype.clone(),
         };
         let attachments = context.caches.attachments();

@@ -251,19 +251,16 @@ impl Placement {
                     .collect()
             }),
             contents: context.driver.takes_snapshots().then(|| {
-                let of =
-                    |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();
-                caches
-                    .contents()
-                    .index(move |content| of(content).into_iter().collect())
+                caches.contents().index(|content| {
+                    let handle = content.spec.source.volume_handle.clone();
+                    handle.into_iter().collect()
+                })
             }),
             groups: context.driver.takes_groups().then(|| {
-                let of = |content: &VolumeGroupSnapshotContent| {
-                    content.spec.source.volume_handles.clone()
-                };
-                caches
-                    .group_contents()
-                    .index(move |content| of(content).unwrap_or_default())
+                caches.group_contents().index(|content| {
+                    let handles = content.spec.source.volume_handles.clone();
+                    handles.unwrap_or_default()
+                })
             }),
             reservations: Mutex::default(),
             last_events: Mutex::default(),

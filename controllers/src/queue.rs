@@ -470,9 +470,8 @@ impl<K: Key> State<K> {
     /// ready. `more`: a namespace may take more than one.
     fn take(&mut self, workers: usize, more: bool) -> Option<(K, Instant)> {
         let free = workers.saturating_sub(self.held.values().sum());
-        let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
         let key = self.ready.take_if(|namespace: &str, _| {
-            let held = held(namespace);
+            let held = self.held.get(namespace).copied().unwrap_or(0);
             (more || held == 0) && may_take(held, free)
         })?;
         *self.held.entry(key.namespace().into()).or_default() += 1;

@@ -179,13 +179,13 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
 
 impl Resizer {
     fn new(context: Context, options: Options) -> Self {
-        let can = |capability| context.driver.can(capability);
+        let driver = &context.driver;
         let (queue, modify_queue) = (context.queue(), context.queue());
         let memory: Arc<Mutex<BTreeMap<Key, Memory>>> = Arc::default();
         Resizer {
             kube: context.kube.managed_by("hostloop-resizer"),
-            controller_expands: can(ControllerCapability::ExpandVolume),
-            multi_writer: can(ControllerCapability::SingleNodeMultiWriter),
+            controller_expands: driver.can(ControllerCapability::ExpandVolume),
+            multi_writer: driver.can(ControllerCapability::SingleNodeMultiWriter),
             slow: context.common.retry_interval_max.unwrap_or(SLOW),
             claims: context.caches.claims(),
             volumes: context.caches.volumes(),

@@ -28,13 +28,17 @@ pub fn bytes(text: &str) -> Option<i64> {
     i64::try_from(rounded).ok()
 }
 
+fn binary(power: u32) -> Option<(i128, i128)> {
+    Some((1_i128 << (10 * power), 1))
+}
+
+fn decimal(power: i32) -> Option<(i128, i128)> {
+    let factor = 10_i128.checked_pow(power.unsigned_abs())?;
+    Some(if power < 0 { (1, factor) } else { (factor, 1) })
+}
+
 /// The multiplier and the divisor of a suffix.
 fn scale(suffix: &str) -> Option<(i128, i128)> {
-    let binary = |power: u32| Some((1_i128 << (10 * power), 1));
-    let decimal = |power: i32| {
-        let factor = 10_i128.checked_pow(power.unsigned_abs())?;
-        Some(if power < 0 { (1, factor) } else { (factor, 1) })
-    };
     match suffix {
         "" => decimal(0),
         "Ki" => binary(1),

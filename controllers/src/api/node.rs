@@ -13,13 +13,12 @@ pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// True if a node can have this name. Users can write any text into claims.
 pub(crate) fn is_name(name: &str) -> bool {
-    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     name.len() <= 253
         && name
             .chars()
             .all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'))
-        && edge(name.chars().next())
-        && edge(name.chars().next_back())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric())
         && !name.contains("..")
 }
 

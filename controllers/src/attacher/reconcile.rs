@@ -14,9 +14,9 @@ use crate::csi::{Published, list};
 impl Attacher {
     /// Compares periodically, and queues attachments that differ, whatever their status says.
     pub(super) async fn reconcile(&self, every: Duration, max_entries: u32) {
-        let can = |capability| self.context.driver.can(capability);
-        let lists = can(ControllerCapability::ListVolumes)
-            && can(ControllerCapability::ListVolumesPublishedNodes);
+        let driver = &self.context.driver;
+        let lists = driver.can(ControllerCapability::ListVolumes)
+            && driver.can(ControllerCapability::ListVolumesPublishedNodes);
         if !self.rules.attaches || !lists || every.is_zero() {
             return;
         }

@@ -179,6 +179,11 @@ const REQUIRED: [&str; 6] = [
     "attachments",
 ];
 
+/// The index key of a volume: its driver and its handle.
+fn handle_key(driver: &str, handle: &str) -> String {
+    format!("{driver}/{handle}")
+}
+
 fn by_label(_: &Caches, node: &str) -> Selectors {
     Selectors::by_label(NODE_LABEL, node_label(node))
 }
@@ -288,15 +293,14 @@ impl Caches {
     /// the first call builds the index. That takes some milliseconds for a thousand volumes, and
     /// memory from then on.
     pub fn volumes_of(&self, driver: &str, handle: &str) -> Vec<Arc<PersistentVolume>> {
-        let at = |driver: &str, handle: &str| format!("{driver}/{handle}");
         let by_handle = &self.shared.by_handle;
         let by_handle = by_handle.get_or_init(|| {
-            self.volumes().index(move |volume: &PersistentVolume| {
-                let keys = pv::csi(volume).map(|csi| at(&csi.driver, &csi.volume_handle));
+            self.volumes().index(|volume: &PersistentVolume| {
+                let keys = pv::csi(volume).map(|csi| handle_key(&csi.driver, &csi.volume_handle));
                 keys.into_iter().collect()
             })
         });
-        by_handle.get(&at(driver, handle))
+        by_handle.get(&handle_key(driver, handle))
     }
 
     /// The current watch scope of the node's watches.

@@ -65,17 +65,18 @@ impl EventKey for Precision {
 /// A change of less than 1/SMALL of the capacity is small.
 const SMALL: u64 = 32;
 
+fn is_near(published: i64, now: i64) -> bool {
+    published.abs_diff(now) < published.max(0).unsigned_abs() / SMALL
+}
+
 impl Precision {
     /// True if the published room is close enough.
     fn takes(self, published: Room, now: Room) -> bool {
-        let near = |published: i64, now: i64| {
-            published.abs_diff(now) < published.max(0).unsigned_abs() / SMALL
-        };
         published == now
             || self == Precision::Approximate
-                && near(published.available, now.available)
+                && is_near(published.available, now.available)
                 && match (published.largest, now.largest) {
-                    (Some(published), Some(now)) => published == now || near(published, now),
+                    (Some(published), Some(now)) => published == now || is_near(published, now),
                     (published, now) => published == now,
                 }
     }
@@ -144,13 +145,12 @@ fn item(object: &CSIStorageCapacity) -> Item {
 }
 
 fn room(object: &CSIStorageCapacity) -> Option<Room> {
-    let bytes = |quantity: &Quantity| quantity::bytes(&quantity.0);
     let largest = match &object.maximum_volume_size {
         None => None,
-        Some(quantity) => Some(bytes(quantity)?),
+        Some(quantity) => Some(quantity::bytes(&quantity.0)?),
     };
     Some(Room {
-        available: bytes(object.capacity.as_ref()?)?,
+        available: quantity::bytes(&object.capacity.as_ref()?.0)?,
         largest,
     })
 }

@@ -25,14 +25,13 @@ pub(super) fn segments(
         Scope::Leader => BTreeSet::new(),
         Scope::Cluster => {
             let nodes = caches.nodes();
-            let of_node = |csi_node: &CSINode| {
-                segment(csi_node, nodes.get(&csi_node.name_any())?.as_ref(), driver)
-            };
             caches
                 .csi_nodes()
                 .all()
                 .iter()
-                .filter_map(|csi_node| of_node(csi_node))
+                .filter_map(|csi_node| {
+                    segment(csi_node, nodes.get(&csi_node.name_any())?.as_ref(), driver)
+                })
                 .collect()
         }
     }

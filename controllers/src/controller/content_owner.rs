@@ -20,13 +20,6 @@ pub(crate) fn owner<'a>(
     handle: Option<&str>,
     sources: impl IntoIterator<Item = &'a PersistentVolume>,
 ) -> Ownership {
-    let side = |within: bool| {
-        if within {
-            Ownership::Local
-        } else {
-            Ownership::Remote
-        }
-    };
     if *scope == Scope::Cluster {
         return Ownership::Local;
     }
@@ -34,14 +27,24 @@ pub(crate) fn owner<'a>(
     let is_labelled = labels.contains_key(MANAGED_BY);
     let by_label = is_labelled.then(|| scope.has_content(labels, None));
     if by_handle.is_some() || by_label.is_some() {
-        return side(by_handle != Some(false) && by_label != Some(false));
+        return Ownership::of(by_handle != Some(false) && by_label != Some(false));
     }
     let mut placed = sources
         .into_iter()
         .filter(|volume| pv::node_terms(volume).is_some());
     match placed.next() {
         None => Ownership::Unknown,
-        Some(volume) => side(scope.has_content(labels, Some(volume))),
+        Some(volume) => Ownership::of(scope.has_content(labels, Some(volume))),
+    }
+}
+
+impl Ownership {
+    fn of(is_within: bool) -> Ownership {
+        if is_within {
+            Ownership::Local
+        } else {
+            Ownership::Remote
+        }
     }
 }
 

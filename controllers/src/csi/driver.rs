@@ -193,17 +193,23 @@ async fn ready(csi: &Csi) {
     }
 }
 
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric()
+}
+
 /// Why a driver name is invalid. A name has at most 63 characters: letters, digits, dashes and
 /// dots, with a letter or digit at both ends (GetPluginInfoResponse.name).
 pub fn check_name(name: &str) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric();
     if name.len() > 63 {
         return Err(format!("has {} characters, more than 63", name.len()));
     }
-    if !name.starts_with(plain) || !name.ends_with(plain) {
+    if !name.starts_with(is_plain) || !name.ends_with(is_plain) {
         return Err("does not begin and end with a letter or digit".to_owned());
     }
-    match name.chars().find(|c| !plain(*c) && !matches!(c, '-' | '.')) {
+    match name
+        .chars()
+        .find(|c| !is_plain(*c) && !matches!(c, '-' | '.'))
+    {
         Some(c) => Err(format!(
             "contains {c:?}; letters, digits, '-' and '.' are allowed"
         )),

@@ -161,13 +161,11 @@ fn bound(volumes: impl IntoIterator<Item = Arc<PersistentVolume>>, driver: &str)
     let bound = volumes
         .into_iter()
         .filter_map(|volume| Volume::bound(&volume, driver));
-    let name = |part: &Option<String>| part.clone().unwrap_or_default();
     bound
         .map(|volume| {
-            (
-                (name(&volume.claim.namespace), name(&volume.claim.name)),
-                volume.claim,
-            )
+            let namespace = volume.claim.namespace.clone().unwrap_or_default();
+            let name = volume.claim.name.clone().unwrap_or_default();
+            ((namespace, name), volume.claim)
         })
         .collect()
 }

@@ -8,20 +8,20 @@ use crate::roles::Role;
 
 /// The features of this process that need optional kinds.
 pub(super) fn needed(driver: &Driver, args: &Args) -> Vec<&'static Feature> {
-    let has = |role| args.controllers.has(role);
+    let roles = &args.controllers;
     let only_leads = args.election.leader_tasks == LeaderTasks::Only;
     let modifies = driver.can(ControllerCapability::ModifyVolume);
-    let reads_classes = (has(Role::Resizer) || has(Role::Provisioner)) && !only_leads;
+    let reads_classes = (roles.has(Role::Resizer) || roles.has(Role::Provisioner)) && !only_leads;
     // The controller of all drivers' snapshots does not run on nodes that never lead.
     let elsewhere = args.election.leader_tasks == LeaderTasks::Elsewhere;
-    let of_all_drivers = has(Role::SnapshotController) && !elsewhere;
+    let of_all_drivers = roles.has(Role::SnapshotController) && !elsewhere;
     let of_driver = [
         Role::Snapshotter,
         Role::Provisioner,
         Role::Placement,
         Role::GoneNodes,
     ];
-    let of_driver = of_driver.into_iter().any(has);
+    let of_driver = of_driver.into_iter().any(|role| roles.has(role));
     [
         (modifies && reads_classes, &MODIFYING),
         (

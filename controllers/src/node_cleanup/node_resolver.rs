@@ -148,8 +148,8 @@ impl Places {
     /// The missing node that manages a capacity object.
     pub(super) fn of_capacity(&self, object: &CSIStorageCapacity) -> Option<String> {
         let label = object.labels().get(MANAGED_BY)?;
-        let is_kept_by = |name: &String| managed_by(Some(name)) == *label;
-        if self.present.iter().any(is_kept_by) {
+        let mut present = self.present.iter();
+        if present.any(|name| managed_by(Some(name)) == *label) {
             return None;
         }
         let segments: Segments = object

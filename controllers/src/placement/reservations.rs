@@ -170,14 +170,14 @@ impl Reservations {
     pub(super) fn sum(&self, node: &str, room: Option<&Room>, now: Instant) -> Sum {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
-            let passed = |since| now.saturating_duration_since(since);
             let counts = match entry.state {
                 State::Hoped(since) => {
                     let fits = room.is_none_or(|room| entry.bytes <= room.available);
-                    passed(since) < HOPEFUL && fits
+                    now.saturating_duration_since(since) < HOPEFUL && fits
                 }
                 State::Made(at, version) => {
-                    passed(at) < SETTLED && room.is_some_and(|room| room.version <= version)
+                    now.saturating_duration_since(at) < SETTLED
+                        && room.is_some_and(|room| room.version <= version)
                 }
             };
             if counts {
@@ -195,13 +195,10 @@ impl Reservations {
 
     /// Drops reservations that no longer count, because their volumes have existed long enough.
     pub(super) fn settle(&mut self, now: Instant) {
-        let settled = |entry: &Entry| {
-            matches!(entry.state, State::Made(at, _)
-                if now.saturating_duration_since(at) >= SETTLED)
-        };
         for account in self.nodes.values_mut() {
             account.retain(|uid, entry| {
-                let keep = !settled(entry);
+                let keep = !matches!(entry.state, State::Made(at, _)
+                    if now.saturating_duration_since(at) >= SETTLED);
                 if !keep {
                     self.places.remove(uid);
                 }

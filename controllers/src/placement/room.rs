@@ -46,8 +46,8 @@ pub(super) fn is_more(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity
         return true;
     };
     let new = room(new);
-    let largest = |room: Room| room.largest.unwrap_or(i64::MAX);
-    new.available > old.available || largest(new) > largest(old)
+    let largest_before = old.largest.unwrap_or(i64::MAX);
+    new.available > old.available || new.largest.unwrap_or(i64::MAX) > largest_before
 }
 
 /// The `managed-by` label of a capacity object.

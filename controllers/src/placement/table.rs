@@ -71,10 +71,10 @@ pub(super) struct Table {
 impl Table {
     /// Covers claims so small that the nodes have room for two in each turn. `None` without room.
     pub(super) fn new(left: &[Left<'_>]) -> Option<Table> {
-        let bytes = || left.iter().map(|left| left.bytes);
-        let all = bytes().fold(0, i64::saturating_add) / (2 * TURNS as i64);
+        let bytes = left.iter().map(|left| left.bytes);
+        let all = bytes.clone().fold(0, i64::saturating_add) / (2 * TURNS as i64);
         // With many nodes, not every node gets a turn.
-        let most = bytes().max()? / 2;
+        let most = bytes.max()? / 2;
         let largest = left.iter().map(|left| left.largest).max()?;
         let size = all.min(most).min(largest);
         if size == 0 {

@@ -468,15 +468,18 @@ fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<S
         namespace: &namespace,
         annotations: draft.claim.annotations(),
     };
-    let of = |one| secrets::reference(one, parameters, about);
     Ok(Secrets {
-        provisioner: of(SecretPurpose::Provisioner)?,
-        controller_publish: of(SecretPurpose::ControllerPublish)?,
-        node_stage: of(SecretPurpose::NodeStage)?,
-        node_publish: of(SecretPurpose::NodePublish)?,
-        controller_expand: of(SecretPurpose::ControllerExpand)?,
-        node_expand: of(SecretPurpose::NodeExpand)?,
-        controller_modify: of(SecretPurpose::ControllerModify)?,
+        provisioner: secrets::reference(SecretPurpose::Provisioner, parameters, about)?,
+        controller_publish: secrets::reference(
+            SecretPurpose::ControllerPublish,
+            parameters,
+            about,
+        )?,
+        node_stage: secrets::reference(SecretPurpose::NodeStage, parameters, about)?,
+        node_publish: secrets::reference(SecretPurpose::NodePublish, parameters, about)?,
+        controller_expand: secrets::reference(SecretPurpose::ControllerExpand, parameters, about)?,
+        node_expand: secrets::reference(SecretPurpose::NodeExpand, parameters, about)?,
+        controller_modify: secrets::reference(SecretPurpose::ControllerModify, parameters, about)?,
     })
 }
 

@@ -208,12 +208,13 @@ impl Provisioner {
         }
         let (nodes, csi_nodes) = (self.context.caches.nodes(), self.context.caches.csi_nodes());
         let driver = &self.context.driver.name;
-        let of =
-            |node: &Node, csi_node: Option<&CSINode>| NodeTopology::new(node, csi_node, driver);
         let mut all: Vec<_> = nodes
             .all()
             .iter()
-            .map(|node| of(node, csi_nodes.get(&node.name_any()).as_deref()))
+            .map(|node| {
+                let csi_node = csi_nodes.get(&node.name_any());
+                NodeTopology::new(node, csi_node.as_deref(), driver)
+            })
             .collect();
         let Some(name) = selected else {
             return Ok(all);
@@ -225,7 +226,7 @@ impl Provisioner {
             let node = self.kube.get::<Node>("", name).await?;
             let csi_node = self.kube.get::<CSINode>("", name).await?;
             all.retain(|one| one.node != name);
-            all.extend(node.map(|node| of(&node, csi_node.as_ref())));
+            all.extend(node.map(|node| NodeTopology::new(&node, csi_node.as_ref(), driver)));
         }
         Ok(all)
     }

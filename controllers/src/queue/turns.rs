@@ -85,14 +85,13 @@ impl<T> Turns<T> {
     /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace
     /// and the item's number. The others keep their turns.
     pub fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
-        let is_next = |namespace: &Arc<str>| {
-            let first = self.lines[namespace].items.first_key_value();
-            first.is_some_and(|(number, _)| may(namespace, *number))
-        };
         let namespace = self
             .order
             .values()
-            .find(|namespace| is_next(namespace))?
+            .find(|namespace| {
+                let first = self.lines[*namespace].items.first_key_value();
+                first.is_some_and(|(number, _)| may(namespace, *number))
+            })?
             .clone();
         let line = self.lines.get_mut(&namespace)?;
         let (_, item) = line.items.pop_first()?;

@@ -253,6 +253,10 @@ fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
         .collect()
 }
 
+fn is_snapshot(group: Option<&String>, kind: &str) -> bool {
+    kind == "VolumeSnapshot" && group.is_some_and(|group| group == SNAPSHOT_GROUP)
+}
+
 /// The snapshots that a claim is being restored from.
 fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     let Some(spec) = claim
@@ -263,9 +267,6 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
         return Vec::new();
     };
     let own = claim.namespace().unwrap_or_default();
-    let is_snapshot = |group: Option<&String>, kind: &str| {
-        kind == "VolumeSnapshot" && group.is_some_and(|group| group == SNAPSHOT_GROUP)
-    };
     let mut wanted = Vec::new();
     if let Some(source) = &spec.data_source
         && is_snapshot(source.api_group.as_ref(), &source.kind)

@@ -81,27 +81,30 @@ pub(super) fn members(content: &VolumeGroupSnapshotContent) -> Vec<String> {
 /// enough. A bound one also needs the snapshot-controller's annotation, and the driver must not be
 /// creating the snapshot.
 fn is_to_go<K: Content>(content: &K) -> bool {
-    let has = |key: &str| content.annotations().contains_key(key);
+    let annotations = content.annotations();
     content.is_deleting()
         && (content.view().is_unbound()
-            || has(K::KEYS.being_deleted) && !has(K::KEYS.being_created))
+            || annotations.contains_key(K::KEYS.being_deleted)
+                && !annotations.contains_key(K::KEYS.being_created))
 }
 
 /// True if a change of a content needs a reconcile. The snapshotter's own writes do not: they would
 /// cut the backoff of a content short.
 pub(super) fn matters<K: Content>(old: &K, new: &K) -> bool {
-    let others = |content: &K| -> BTreeMap<String, String> {
-        let mut annotations = content.annotations().clone();
-        annotations.remove(K::KEYS.being_created);
-        annotations
-    };
     let (was, is) = (old.view(), new.view());
     old.spec() != new.spec()
         || was.group != is.group
         || is.is_ready() && !was.is_ready()
         || old.uid() != new.uid()
         || old.meta().deletion_timestamp != new.meta().deletion_timestamp
-        || others(old) != others(new)
+        || other_annotations(old) != other_annotations(new)
+}
+
+/// All annotations but the snapshotter's own.
+fn other_annotations<K: Content>(content: &K) -> BTreeMap<String, String> {
+    let mut annotations = content.annotations().clone();
+    annotations.remove(K::KEYS.being_created);
+    annotations
 }
 
 #[cfg(test)]

@@ -80,11 +80,12 @@ impl Search<'_> {
 
     /// Labels contents with handles of this node's pools.
     async fn contents<K: Content>(&self, watch: &Store<K>) -> Result<(), ApiError> {
-        let own = |content: &K| {
-            let view = content.view();
-            view.driver == self.context.driver.name && self.is_own(view.handles())
-        };
-        let own = self.unlabelled(MANAGED_BY, own).await?;
+        let own = self
+            .unlabelled(MANAGED_BY, |content: &K| {
+                let view = content.view();
+                view.driver == self.context.driver.name && self.is_own(view.handles())
+            })
+            .await?;
         self.label(MANAGED_BY, watch, own).await
     }
 
@@ -138,8 +139,10 @@ impl Search<'_> {
     /// are then read in full.
     async fn claims(&self) -> Result<(), ApiError> {
         let volumes = self.context.caches.volumes();
-        let claim = |volume: Arc<PersistentVolume>| pv::claim_uid(&volume).map(str::to_owned);
-        let bound: HashSet<String> = volumes.each().filter_map(claim).collect();
+        let bound: HashSet<String> = volumes
+            .each()
+            .filter_map(|volume| pv::claim_uid(&volume).map(str::to_owned))
+            .collect();
         let driver = &self.context.driver.name;
         let mut names = Vec::new();
         let all = self
