@@ -127,14 +127,8 @@ fn write_new(dir: &Path, path: &Path, data: &[u8]) -> std::io::Result<()> {
 fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
     let path = dir.join(FILE);
     let expected = data(word);
-    let read = || {
-        let mut found = Vec::with_capacity(expected.len() + 1);
-        // One byte more shows a longer file.
-        let longest = expected.len() as u64 + 1;
-        File::open(&path)?.take(longest).read_to_end(&mut found)?;
-        Ok(found)
-    };
-    let found = read().map_err(|source| ProbeError::File {
+    // One byte more shows a longer file.
+    let found = read(&path, expected.len() + 1).map_err(|source| ProbeError::File {
         path: path.clone(),
         source,
     })?;
@@ -143,6 +137,15 @@ fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
     } else {
         Err(ProbeError::Differs(path))
     }
+}
+
+/// Reads a file, and at most this many bytes of it.
+fn read(path: &Path, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut found = Vec::with_capacity(most);
+    File::open(path)?
+        .take(most as u64)
+        .read_to_end(&mut found)?;
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 use super::{Node, Result, target_path};
 use crate::csi::validate;
 use crate::diagnose::volume::{staging_problem, target_problem};
-use crate::health;
+use crate::health::{self, Condition};
 
 /// An optional path of a health request; `None` if it is empty.
 fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
@@ -18,15 +18,18 @@ fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
     }
 }
 
+fn response(id: &str, conditions: Vec<Condition>) -> csi::NodeGetVolumeHealthResponse {
+    csi::NodeGetVolumeHealthResponse {
+        volume_health: Some(health::message(id, conditions)),
+    }
+}
+
 impl Node {
     /// NodeGetVolumeHealth: problems of a volume, on this node and at the paths of the request.
     pub fn node_get_volume_health(
         &self,
         req: csi::NodeGetVolumeHealthRequest,
     ) -> Result<csi::NodeGetVolumeHealthResponse> {
-        let response = |id, conditions| csi::NodeGetVolumeHealthResponse {
-            volume_health: Some(health::message(id, conditions)),
-        };
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = optional("volume_publish_path", &req.volume_publish_path)?;
         let staging = optional("staging_target_path", &req.staging_target_path)?;

@@ -56,10 +56,13 @@ pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, S
     struct Version {
         schema: u64,
     }
-    let unreadable = |e| format!("is not readable: {e}");
-    let version: Version = serde_json::from_slice(bytes).map_err(unreadable)?;
+    let version: Version = read(bytes)?;
     check_schema(version.schema)?;
-    serde_json::from_slice(bytes).map_err(unreadable)
+    read(bytes)
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|e| format!("is not readable: {e}"))
 }
 
 /// The value of a field in a JSON object, whatever else it holds.

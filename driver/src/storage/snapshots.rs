@@ -330,8 +330,9 @@ impl Pool {
     }
 
     fn common_bytes(&self, base: SnapshotId, id: SnapshotId) -> Result<u64> {
-        let open = |id: SnapshotId| self.open_image(EntryKind::Snapshots, &id.to_string(), false);
-        Ok(extents::common_bytes(&open(base)?, &open(id)?)?)
+        let base = self.open_image(EntryKind::Snapshots, &base.to_string(), false)?;
+        let image = self.open_image(EntryKind::Snapshots, &id.to_string(), false)?;
+        Ok(extents::common_bytes(&base, &image)?)
     }
 
     /// Deletes a snapshot and frees its space.

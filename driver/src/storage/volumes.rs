@@ -165,10 +165,6 @@ impl Pools {
             VolumeIdentity::without_record(id, image, stage),
         );
         let attached: Vec<&LoopInfo> = state.own().collect();
-        let in_use = |by: String| Error::Attached {
-            volume: VolumeHandle::Id(id),
-            by,
-        };
         for device in &attached {
             let mut users = kernel_state.users(device.minor);
             if let Some(stage) = stage {
@@ -179,11 +175,10 @@ impl Pools {
             } else {
                 let freed = Freed::Volume(id.to_string());
                 self.announce_at_detach(device, freed);
-                return Err(in_use(format!(
-                    "/dev/loop{} is {}",
-                    device.minor,
-                    users.join(", ")
-                )));
+                return Err(Error::Attached {
+                    volume: VolumeHandle::Id(id),
+                    by: format!("/dev/loop{} is {}", device.minor, users.join(", ")),
+                });
             }
         }
         for device in attached {
