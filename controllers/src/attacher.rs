@@ -42,6 +42,7 @@ const WORKERS: usize = 10;
 
 /// Flags of the attacher.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Attacher")]
 #[group(skip)]
 pub struct Options {
     /// How often to reconcile all VolumeAttachments again; 0 is never

@@ -46,6 +46,7 @@ const SLOW: Duration = Duration::from_secs(300);
 
 /// Flags of the resizer.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Resizer")]
 #[group(skip)]
 pub struct Options {
     /// How many claims the resizer works on at once, unless --worker-threads is given

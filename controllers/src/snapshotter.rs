@@ -71,6 +71,7 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 
 /// The snapshotter's flags.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Snapshotter")]
 #[group(skip)]
 pub struct Options {
     /// Prefix of snapshot names

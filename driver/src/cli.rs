@@ -83,10 +83,6 @@ pub enum Command {
                   The status of a whole cluster: kubectl hostloop status."
 )]
 pub struct StatusArgs {
-    /// The configured pools
-    #[command(flatten)]
-    pub pools: PoolArgs,
-
     /// Print JSON instead of tables
     #[arg(long)]
     pub json: bool,
@@ -95,6 +91,10 @@ pub struct StatusArgs {
     /// them other files share. Images are left out once there are 50,000 runs of blocks
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub extents: Vec<String>,
+
+    /// The configured pools
+    #[command(flatten)]
+    pub pools: PoolArgs,
 }
 
 /// Arguments of `hostloop fsck`.
@@ -106,10 +106,6 @@ pub struct StatusArgs {
                   them repaired, 3 it could not be done."
 )]
 pub struct FsckArgs {
-    /// The configured pools
-    #[command(flatten)]
-    pub pools: PoolArgs,
-
     /// Repair what can be repaired without losing anything
     #[arg(long)]
     pub repair: bool,
@@ -117,6 +113,10 @@ pub struct FsckArgs {
     /// Print JSON instead of sentences
     #[arg(long)]
     pub json: bool,
+
+    /// The configured pools
+    #[command(flatten)]
+    pub pools: PoolArgs,
 }
 
 const SERVE_EXAMPLES: &str = "\

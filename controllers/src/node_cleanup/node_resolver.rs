@@ -148,8 +148,7 @@ impl Places {
     /// The missing node that manages a capacity object.
     pub(super) fn of_capacity(&self, object: &CSIStorageCapacity) -> Option<String> {
         let label = object.labels().get(MANAGED_BY)?;
-        let mut present = self.present.iter();
-        if present.any(|name| managed_by(Some(name)) == *label) {
+        if self.present.iter().any(|node| is_managed_by(label, node)) {
             return None;
         }
         let segments: Segments = object
@@ -163,10 +162,14 @@ impl Places {
             .map(|(_, value)| value);
         let mut names = named
             .chain(self.known.keys())
-            .filter(|name| is_kept_by(name));
+            .filter(|node| is_managed_by(label, node));
         let named = names.next().map(String::as_str);
         self.absent(named.or_else(|| managing_node(label))?)
     }
+}
+
+fn is_managed_by(label: &str, node: &str) -> bool {
+    managed_by(Some(node)) == label
 }
 
 /// The node that a managed-by label names. A long name is replaced by an eight-digit hash.

@@ -1,4 +1,4 @@
-//! Reconciles loop devices and stagings: compares the records with the kernel_state of the kernel.
+//! Reconciles loop devices and stagings: compares the records with the state of the kernel.
 //!
 //! The pure function [`decide`] derives the steps for a volume from both.
 
@@ -11,7 +11,7 @@ use super::Found;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
 use crate::storage::file_names::EntryKind;
 use crate::storage::noted_problem::Until;
 use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
@@ -47,8 +47,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
         attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
         if let Some(silent) = kernel_state.loops.silent().find(|l| l.may_hold(&name)) {
-            let minor = silent.minor;
-            note(pool, &found.volume, Problem::DeviceSilent { minor });
+            let why = kernel::Error::silent(silent).to_string();
+            note(pool, &found.volume, Problem::Unrepaired(why));
             continue;
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));
@@ -110,8 +110,11 @@ fn decide(stage: Option<&Stage>, state: &VolumeState) -> Vec<LoopStep> {
         .partition(|minor| kernel_state.users(*minor).is_empty());
     let mut steps = Vec::new();
     if destroy_data(state.own()) {
-        let minors = state.own().map(|l| l.minor).collect();
-        steps.push(LoopStep::Report(Problem::AttachedTwice { minors }));
+        // The idle ones are detached next, so this is about the past.
+        steps.push(unrepaired(format!(
+            "its image was on several loop devices at once: {}",
+            loop_names(state.own())
+        )));
     }
     // The targets of a raw block volume are bound to this device.
     let keep = stage.filter(|stage| is_raw(stage));

@@ -553,7 +553,7 @@ fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
     assert_eq!(reopened(&mut site), [About::Volume(before.id)]);
     let noted = site.pools().noted_problems();
     assert!(
-        noted[0].problem.to_string().contains("does not report"),
+        noted[0].problem.to_string().contains("does not say"),
         "{noted:?}"
     );
     assert!(site.volume(before.id).stage.is_some());

@@ -6,9 +6,16 @@ use hostloop_proto::calls::spec_name;
 use super::*;
 
 /// Calls about one volume that exists.
-const OF_A_VOLUME: &str = "all with a `volume_id`";
+const OF_A_VOLUME: &str = "all with a `volume_id` but DeleteVolume";
 /// Calls that begin with the pools.
 const ANY: &str = "any";
+/// No call: another error takes the place of this one before it is answered.
+const NONE: &str = "none";
+/// Calls that run mkfs, fsck or a tool that grows a filesystem.
+const WITH_TOOLS: &str = "CreateVolume, NodeExpandVolume, NodeStageVolume, NodePublishVolume";
+/// Calls that mount, or run such a tool.
+const SLOW: &str = "CreateVolume, NodeExpandVolume, NodeStageVolume, NodePublishVolume, \
+                    NodeUnstageVolume, NodeUnpublishVolume";
 /// Calls that allocate blocks.
 const ALLOCATING: &str =
     "CreateVolume, CreateSnapshot, CreateVolumeGroupSnapshot, NodePublishVolume of inline volumes";
@@ -24,6 +31,9 @@ fn the_reference_has_every_error() {
     let mut rows: Vec<(Code, [String; 3])> = Vec::new();
     for (error, code) in errors {
         let (calls, when) = of_call_error(&error);
+        if calls == NONE {
+            continue;
+        }
         let row = [
             spec_name(code).to_owned(),
             calls.to_owned(),
@@ -77,7 +87,7 @@ fn of_call_error(error: &Error) -> (&'static str, &'static str) {
         ),
         ResourceExhausted(_) => (
             "CreateVolume, CreateSnapshot, ControllerPublishVolume, NodeStageVolume, \
-             NodePublishVolume",
+             NodeExpandVolume, NodePublishVolume",
             "the node is in none of the requisite topologies, has as many volumes as it may, or \
              its pool is full",
         ),
@@ -99,7 +109,7 @@ fn of_call_error(error: &Error) -> (&'static str, &'static str) {
             "the volume had a filesystem and has none now. It is left as it is",
         ),
         Place(_) => (
-            "NodeGetInfo, CreateVolume",
+            "NodeGetInfo, CreateVolume, ListVolumes, GetCapacity, and calls about snapshots",
             "the node's labels for its topology are not read yet",
         ),
         Pool(error) => of_pool_error(error),
@@ -111,7 +121,7 @@ fn of_pool_error(error: &storage::Error) -> (&'static str, &'static str) {
     use storage::Error::*;
     match error {
         UnknownPool(_) => (
-            "CreateVolume, GetCapacity, NodePublishVolume",
+            "CreateVolume, NodePublishVolume",
             "no pool of this name is configured",
         ),
         Unavailable { .. } => (ANY, "the pool is missing, or not open yet"),
@@ -166,7 +176,7 @@ fn of_kernel_error(error: &kernel::Error) -> (&'static str, &'static str) {
         Unsupported { .. } => (ANY, "this kernel or filesystem cannot do it"),
         NotMountable { .. } => (MOUNTING, "the kernel cannot mount the filesystem"),
         Tool { .. } => (
-            MOUNTING,
+            WITH_TOOLS,
             "mkfs, fsck or another tool failed. The message ends with what it says",
         ),
         Silent { .. } => (
@@ -178,11 +188,8 @@ fn of_kernel_error(error: &kernel::Error) -> (&'static str, &'static str) {
             "a mounted btrfs that does not answer may be on the device",
         ),
         Covered { .. } => (MOUNTING, "others changed the mounts meanwhile. Try again"),
-        TimedOut { .. } => (MOUNTING, "a tool or system call took longer than its limit"),
-        Stopped { .. } | CloneStopped { .. } => (
-            "CreateVolume from a volume, CreateSnapshot, CreateVolumeGroupSnapshot",
-            "the copy took longer than `--max-freeze`",
-        ),
+        TimedOut { .. } => (SLOW, "a tool or system call took longer than its limit"),
+        Stopped { .. } | CloneStopped { .. } => (NONE, "CannotFreeze says it"),
         Unwanted { .. } => (
             "CreateVolume, CreateSnapshot, CreateVolumeGroupSnapshot",
             "no caller waited for the copy any more. Try again",
