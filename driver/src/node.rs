@@ -9,7 +9,7 @@ use hostloop_proto::csi;
 mod capability;
 mod ephemeral;
 mod expand;
-mod format;
+mod format_at_stage;
 mod fs_group;
 mod grow;
 mod health;

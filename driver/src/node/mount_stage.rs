@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::format::{self, FormatStep};
+use super::format_at_stage::{self, FormatStep};
 use super::loop_device::{self, Purpose};
 use super::{Error, Node, Requested, Result, fs_group, mount_options, replay, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
@@ -50,7 +50,7 @@ impl Mounting<'_> {
             },
             None => kernel.probe(&device.path())?,
         };
-        let step = format::decide(self.record.format, &found, self.fs)?;
+        let step = format_at_stage::decide(self.record.format, &found, self.fs)?;
         refuse_twin(self.fs, &found)?;
         let flags = self.requested.capability.access.flags();
         let options = mount_options::options(
