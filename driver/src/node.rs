@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
+mod attach_loop;
 mod capability;
 mod ephemeral;
 mod expand;
@@ -15,7 +16,6 @@ mod grow;
 mod health;
 mod info;
 mod inline_limits;
-mod loop_device;
 mod mount_options;
 mod mount_stage;
 mod publish;
