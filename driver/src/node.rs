@@ -8,6 +8,7 @@ use hostloop_proto::csi;
 
 mod attach_loop;
 mod capability;
+mod detach_loop;
 mod ephemeral;
 mod expand;
 mod format_at_stage;

@@ -15,7 +15,7 @@ use super::attach_loop::{self, Purpose};
 use super::capability::of_volume;
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Requested, Result, target_path};
+use super::{Error, Node, Requested, Result, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
@@ -292,7 +292,7 @@ impl Node {
         let before = record.stage.clone();
         let before = before.filter(|stage| stage.capability.access == Access::Block);
         let undone = self.release(identity, &requested.path).and_then(|left| {
-            attach_loop::still_held(&left)?;
+            detach_loop::still_held(&left)?;
             Ok(self
                 .pools
                 .clear_in_volume(&record.id, |r| r.stage = before)?)
