@@ -27,7 +27,7 @@ mod freed;
 pub mod freeze;
 mod groups;
 mod growths;
-pub mod image_file;
+pub mod image_stat;
 mod index;
 mod joined;
 pub(crate) mod layers;

@@ -22,7 +22,7 @@ pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 use crate::diagnose::pool::SparseFile;
 use crate::diagnose::{KernelState, Lost, VolumeIdentity, VolumeState};
 use crate::kernel::Kernel;
-pub use crate::storage::image_file::Image;
+pub use crate::storage::image_stat::Image;
 pub use crate::storage::scan::{Area, Contents, Item, Leftover, Unreadable};
 use crate::storage::{PoolKind, PoolSpec, VolumeId, layers};
 

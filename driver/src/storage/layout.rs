@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, OFlags};
 use super::boot_state;
 use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
-use super::image_file::{Image, nanoseconds};
+use super::image_stat::{Image, nanoseconds};
 use super::record_io::Record;
 use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
 use crate::kernel::linux::start_sync;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::boot_state;
 use super::encoding::peek;
 use super::file_names::EntryKind;
-use super::image_file::Image;
+use super::image_stat::Image;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
 use crate::kernel::BLOCK_SIZE;

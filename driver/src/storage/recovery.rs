@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::boot_state;
 use super::freeze;
-use super::image_file::Image;
+use super::image_stat::Image;
 use super::index::{Index, Named, Table};
 use super::layout::Left;
 use super::load;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::boot_state;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
-use super::image_file::Image;
+use super::image_stat::Image;
 use super::layout::open_dir;
 use super::load::{self, EntryName};
 use super::record_io::Record;

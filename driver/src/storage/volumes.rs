@@ -11,7 +11,7 @@ use super::capacity::SpaceRequest;
 use super::content_source::CopyJob;
 use super::copy_image;
 use super::file_names::{EntryKind, IMAGE};
-use super::image_file::Image;
+use super::image_stat::Image;
 use super::load;
 use super::scratch_mount;
 use super::trial_mount;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::kernel::FileId;
 use crate::storage::file_names::LOCK;
-use crate::storage::image_file::Image;
+use crate::storage::image_stat::Image;
 
 /// A process that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::diagnose::Lost;
 use crate::kernel::{Kernel, LOOP_MAJOR, LoopTable, MountEntry, MountTable};
-use crate::storage::image_file::Image;
+use crate::storage::image_stat::Image;
 use crate::storage::{PoolKind, PoolSpec, place};
 
 /// The kind of the configured pool.
