@@ -11,7 +11,7 @@ use super::capacity::SpaceRequest;
 use super::content_source::CopyJob;
 use super::copy_image;
 use super::file_names::{EntryKind, IMAGE};
-use super::image_stat::Image;
+use super::image_stat::ImageStat;
 use super::load;
 use super::scratch_mount;
 use super::trial_mount;
@@ -434,7 +434,7 @@ impl Pool {
     }
 
     /// Reads the status of a volume's image without opening it; `None` if it does not exist.
-    pub(super) fn stat_image(&self, id: &VolumeId) -> Result<Option<Image>> {
+    pub(super) fn stat_image(&self, id: &VolumeId) -> Result<Option<ImageStat>> {
         let entry = id.to_string();
         Ok(self.layout.stat_image(EntryKind::Volumes, &entry)?)
     }
