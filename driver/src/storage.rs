@@ -46,6 +46,7 @@ mod slots;
 mod snapshot_quota;
 mod snapshots;
 mod space;
+mod thick;
 mod trial_mount;
 mod volumes;
 
