@@ -35,9 +35,9 @@ impl Default for InlineLimits {
 }
 
 impl InlineLimits {
-    /// The size of a new inline volume: at least its filesystem's minimum, as for CreateVolume. More
-    /// than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the limit if
-    /// that is less.
+    /// The size of a new inline volume: at least its filesystem's minimum, as for CreateVolume.
+    /// More than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the
+    /// limit if that is less.
     pub(super) fn size_of_new(&self, requested: Option<u64>, fs: FsType) -> Result<u64> {
         let range = Range {
             required: requested.unwrap_or_else(|| DEFAULT_BYTES.min(self.size)),

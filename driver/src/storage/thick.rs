@@ -65,15 +65,15 @@ impl Pool {
     }
 
     /// Gives the pool's image all its blocks, so that no write to a thick volume needs space of the
-    /// disk below. Only all blocks are enough: the pool's own log and tables are written to as well,
-    /// and a pool that can't write these answers no volume. `need` is the request of the thick
-    /// volume. After [`Error::NoRoom`] and [`Error::NoRoomBelow`] nothing has changed.
+    /// disk below. Only all blocks are enough: the pool's own log and tables are written to as
+    /// well, and a pool that can't write these answers no volume. `need` is the request of the
+    /// thick volume. After [`Error::NoRoom`] and [`Error::NoRoomBelow`] nothing has changed.
     pub(super) fn back_thick(self: &Arc<Self>, need: SpaceRequest) -> Result<()> {
         let Some(image) = self.image() else {
             return Ok(());
         };
-        // Once in each process, also if the file seems to lack no block. Later, a trim of the pool's
-        // filesystem may have taken blocks away.
+        // Once in each process, also if the file seems to lack no block. Later, a trim of the
+        // pool's filesystem may have taken blocks away.
         let lacks = image.lacks_bytes()?;
         if lacks == 0 && self.backed.load(Relaxed) {
             return Ok(());
