@@ -27,7 +27,6 @@ use crate::storage::Pools;
 
 mod call_log;
 mod controller;
-mod deadline;
 mod dispatch;
 mod event_fields;
 mod group;
@@ -39,6 +38,7 @@ mod metadata;
 pub mod metrics;
 mod node;
 pub mod operation_locks;
+mod patience;
 pub mod permits;
 mod pool_metrics;
 pub mod socket;

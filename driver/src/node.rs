@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
+mod attach_loop;
 mod capability;
+mod detach_loop;
 mod ephemeral;
 mod expand;
-mod format;
+mod format_at_stage;
 mod fs_group;
 mod grow;
 mod health;
 mod info;
+mod inline_attributes;
 mod inline_limits;
-mod loop_device;
 mod mount_options;
 mod mount_stage;
 mod publish;

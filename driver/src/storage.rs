@@ -27,7 +27,7 @@ mod freed;
 pub mod freeze;
 mod groups;
 mod growths;
-pub mod image_file;
+pub mod image_stat;
 mod index;
 mod joined;
 pub(crate) mod layers;
@@ -46,6 +46,7 @@ mod slots;
 mod snapshot_quota;
 mod snapshots;
 mod space;
+mod thick;
 mod trial_mount;
 mod volumes;
 

@@ -9,6 +9,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod allowed_mount_options;
+mod default_mount_options;
 pub mod error;
 mod ext4_layout;
 pub mod extents;
@@ -38,6 +39,7 @@ pub mod wanted;
 pub use allowed_mount_options::{
     LABELS, RefusedOption, check_mount_options, refused_mount_options,
 };
+pub use default_mount_options::default_mount_options;
 pub use error::{Error, Result};
 pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};
 pub use filesystems::{
@@ -53,7 +55,7 @@ pub use loop_device::{
 };
 pub use loop_devices::LoopDevices;
 pub use mkfs_options::check_mkfs_options;
-pub use mount_flags::{BindFlags, flags_and_data, is_discard, mounts_read_only, safe_options};
+pub use mount_flags::{BindFlags, flags_and_data, is_discard, mounts_read_only};
 pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use mounts::{MountSpec, Mounts};

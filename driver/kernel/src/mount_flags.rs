@@ -1,23 +1,5 @@
 //! Classifies mount options like mount(8).
 
-use super::FsType;
-
-/// The first options of every volume mount. Later options can override them: `dev`, `suid`,
-/// `errors=continue`.
-///
-/// The superblock has its own error policy, which may be to panic. The author of the filesystem
-/// chose it; the mount option overrides it.
-///
-/// Without `noinit_itable` ext4 zeroes its inode tables in the background. The loop device turns
-/// these zeros into holes, so a thick volume would lose 1.6 % of its blocks. Images start as zeros.
-pub fn safe_options(fs: FsType) -> &'static [&'static str] {
-    match fs {
-        FsType::Ext4 => &["nosuid", "nodev", "errors=remount-ro", "noinit_itable"],
-        // XFS and btrfs never panic on errors.
-        FsType::Xfs | FsType::Btrfs => &["nosuid", "nodev"],
-    }
-}
-
 /// Flags that a bind mount has in addition to those of its source mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindFlags {
@@ -32,7 +14,8 @@ pub struct BindFlags {
 }
 
 impl BindFlags {
-    /// Flags for a volume that is mounted with the [`safe_options`] and then with these options.
+    /// Flags for a volume that is mounted with the
+    /// [default options](fn@crate::default_mount_options) and then with these.
     pub fn of(options: &[String], read_only: bool) -> BindFlags {
         let safe = ["nosuid", "nodev"].map(str::to_owned);
         let (bits, _) = flags_and_data(false, &[&safe, options].concat());

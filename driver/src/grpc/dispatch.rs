@@ -12,11 +12,11 @@ use std::time::Duration;
 use tonic::{Request, Response, Status};
 
 use super::call_log::{Interest, Report};
-use super::deadline::patience;
 use super::event_fields::EventFields;
 use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
+use super::patience::patience;
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
 /// How long a copy goes on without a caller. Kubernetes' controllers and upstream's sidecars retry

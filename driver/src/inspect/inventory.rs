@@ -22,7 +22,7 @@ pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 use crate::diagnose::pool::SparseFile;
 use crate::diagnose::{KernelState, Lost, VolumeIdentity, VolumeState};
 use crate::kernel::Kernel;
-pub use crate::storage::image_file::Image;
+pub use crate::storage::image_stat::ImageStat;
 pub use crate::storage::scan::{Area, Contents, Item, Leftover, Unreadable};
 use crate::storage::{PoolKind, PoolSpec, VolumeId, layers};
 
@@ -47,7 +47,7 @@ pub struct PoolSurvey {
     /// The path in the configuration.
     pub path: PathBuf,
     /// The image file, if the pool is in one.
-    pub image: Option<Image>,
+    pub image: Option<ImageStat>,
     /// The process that has the pool open, if known.
     pub driver: Option<lock_holder::Holder>,
     /// The filesystem type, by the kernel's name.

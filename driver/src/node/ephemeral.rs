@@ -10,92 +10,16 @@ use hostloop_proto::csi;
 
 use super::Requested;
 use super::capability::of_volume;
-use super::{Error, InlineLimits, Node, Result, target_path};
-use crate::controller::parameters::{Changes, METADATA, POOL};
+use super::inline_attributes::{attributes, choose_pool};
+use super::{Error, Node, Result, target_path};
+use crate::controller::parameters::Changes;
 use crate::csi::capability::RequestedCapability;
-use crate::csi::capacity_range::DEFAULT_BYTES;
-use crate::csi::validate::{Invalid, Range, invalid};
+use crate::csi::validate::invalid;
 use crate::diagnose::VolumeIdentity;
-use crate::kernel::{self, FsType, mounts_read_only};
+use crate::kernel::{self, mounts_read_only};
 use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
-
-/// Attribute: the requested size, as a Kubernetes quantity.
-const SIZE: &str = "size";
-
-/// The attributes of an inline volume. Pod authors write them and need not be trusted with the
-/// node, so class parameters are not allowed here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Attributes {
-    /// The requested size, in bytes.
-    size: Option<u64>,
-    pool: Option<String>,
-}
-
-/// Reads `volume_context`. Skips the keys that kubelet adds (the pod's name, tokens).
-fn attributes(context: &BTreeMap<String, String>) -> std::result::Result<Attributes, Invalid> {
-    let mut read = Attributes::default();
-    for (key, value) in context.iter().filter(|(k, _)| !k.starts_with(METADATA)) {
-        match key.as_str() {
-            SIZE => {
-                let size = storage::config::size(value);
-                read.size = Some(size.map_err(|why| invalid(field(SIZE), why.to_string()))?);
-            }
-            POOL => read.pool = Some(value.clone()),
-            _ => {
-                let why = "is not an attribute of an inline volume; use only size and pool \
-                           (and fsType, beside the attributes)";
-                return Err(invalid(field(key), why));
-            }
-        }
-    }
-    Ok(read)
-}
-
-fn field(attribute: &str) -> String {
-    format!("volume_context[{attribute:?}]")
-}
-
-/// The pool of an inline volume: the requested one, else the first. `open` lists the pools that
-/// allow inline volumes.
-fn choose<'a>(
-    open: &'a [String],
-    requested: Option<&str>,
-) -> std::result::Result<&'a str, Invalid> {
-    let chosen = match requested {
-        None => open.first(),
-        Some(requested) => open.iter().find(|name| *name == requested),
-    };
-    chosen.map(String::as_str).ok_or_else(|| {
-        let open = open.join(", ");
-        invalid(
-            field(POOL),
-            format!("is not a pool that allows inline volumes; these do: {open}"),
-        )
-    })
-}
-
-/// The size of a new inline volume: at least its filesystem's minimum, as for CreateVolume. More
-/// than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the limit if
-/// that is less.
-fn size(requested: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
-    let range = Range {
-        required: requested.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
-        limit: None,
-    };
-    let size = range.size(fs.minimum_bytes());
-    let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
-    if size <= limits.size {
-        Ok(size)
-    } else {
-        Err(Error::OutOfRange(format!(
-            "{}: the volume would have {size} bytes, and {} are allowed (--max-inline-size)",
-            field(SIZE),
-            limits.size
-        )))
-    }
-}
 
 /// The volume to create: thin, with the settings of a class without parameters.
 fn new_volume(handle: &str, capability: &Capability, capacity_bytes: u64) -> Result<NewVolume> {
@@ -169,9 +93,9 @@ impl Node {
         let open = self.pools.inline_pools();
         let pool = self
             .pools
-            .named(Some(choose(&open, attributes.pool.as_deref())?))?;
+            .named(Some(choose_pool(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;
-        let bytes = size(attributes.size, *fs, limits)?;
+        let bytes = limits.size_of_new(attributes.size, *fs)?;
         let _admitted = self.making.admit(limits, &req.volume_id, bytes, || {
             self.pools.inline_volumes()
         })?;

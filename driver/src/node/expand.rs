@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 
 use super::capability::of_volume;
 use super::volume_lookup::MountedAt;
-use super::{Error, Node, Result, grow, loop_device};
+use super::{Error, Node, Result, attach_loop, grow};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::csi::{expansion, int64};
@@ -92,7 +92,7 @@ impl Node {
         let mut devices = Vec::new();
         for own in state.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
-            loop_device::follow_size(kernel, &device, &image)?;
+            attach_loop::follow_size(kernel, &device, &image)?;
             devices.push(device);
         }
         for over in state.read_only() {

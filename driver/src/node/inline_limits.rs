@@ -1,11 +1,15 @@
-//! Limits on the inline volumes of a node: their number and their total size.
+//! Limits on the inline volumes of a node: the size of each, their number and their total size.
 //!
 //! Any user who may create a pod may request inline volumes, and no Kubernetes quota counts them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::inline_attributes::{SIZE, field};
 use super::{Error, Result};
+use crate::csi::capacity_range::DEFAULT_BYTES;
+use crate::csi::validate::{Range, invalid};
+use crate::kernel::FsType;
 use crate::kernel::under_way::{Entry, UnderWay};
 use crate::storage::VolumeRecord;
 
@@ -31,6 +35,27 @@ impl Default for InlineLimits {
 }
 
 impl InlineLimits {
+    /// The size of a new inline volume: at least its filesystem's minimum, as for CreateVolume.
+    /// More than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the
+    /// limit if that is less.
+    pub(super) fn size_of_new(&self, requested: Option<u64>, fs: FsType) -> Result<u64> {
+        let range = Range {
+            required: requested.unwrap_or_else(|| DEFAULT_BYTES.min(self.size)),
+            limit: None,
+        };
+        let size = range.size(fs.minimum_bytes());
+        let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
+        if size <= self.size {
+            Ok(size)
+        } else {
+            Err(Error::OutOfRange(format!(
+                "{}: the volume would have {size} bytes, and {} are allowed (--max-inline-size)",
+                field(SIZE),
+                self.size
+            )))
+        }
+    }
+
     /// Checks that one more volume of `bytes` fits, given the sizes of the others.
     fn admit(&self, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
         let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
@@ -92,6 +117,37 @@ impl Making {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::{MI, code};
+
+    #[test]
+    fn the_size_is_what_is_asked_for_within_the_limits() {
+        let limits = |size| InlineLimits {
+            size,
+            ..InlineLimits::default()
+        };
+        let table = [
+            (None, FsType::Ext4, 1024 * MI, Some(1024 * MI)),
+            (None, FsType::Ext4, 64 * MI, Some(64 * MI)),
+            (None, FsType::Ext4, 4096 * MI, Some(1024 * MI)),
+            (Some(64 * MI), FsType::Ext4, 64 * MI, Some(64 * MI)),
+            (Some(64 * MI + 1), FsType::Ext4, 64 * MI, None),
+            (Some(MI + 1), FsType::Ext4, 64 * MI, Some(MI + 4096)),
+            (Some(5000), FsType::Ext4, 64 * MI, Some(MI)),
+            // The filesystem's minimum applies.
+            (Some(64 * MI), FsType::Xfs, 300 * MI, Some(300 * MI)),
+            (Some(64 * MI), FsType::Xfs, 299 * MI, None),
+            (None, FsType::Xfs, 64 * MI, None),
+        ];
+        for (requested, fs, most, expected) in table {
+            let got = code(limits(most).size_of_new(requested, fs));
+            let expected = expected.ok_or(tonic::Code::OutOfRange);
+            assert_eq!(got, expected, "{requested:?} {fs} {most}");
+        }
+        refused!(
+            limits(u64::MAX).size_of_new(Some(u64::MAX), FsType::Ext4),
+            Error::Invalid(_)
+        );
+    }
 
     #[test]
     fn number_and_sum_are_limited() {

@@ -1,6 +1,6 @@
 //! The mount options of a volume. Pure.
 
-use crate::kernel::{FsType, is_discard, mounts_read_only, safe_options};
+use crate::kernel::{FsType, default_mount_options, is_discard, mounts_read_only};
 use crate::storage::{Provisioning, Settings};
 
 /// How a filesystem is mounted.
@@ -25,7 +25,10 @@ pub(crate) fn options(
     settings: &Settings,
     read_only: bool,
 ) -> Options {
-    let mut words: Vec<String> = safe_options(fs).iter().map(|o| (*o).to_owned()).collect();
+    let mut words: Vec<String> = default_mount_options(fs)
+        .iter()
+        .map(|o| (*o).to_owned())
+        .collect();
     let given = flags.iter().flat_map(|flag| flag.split(','));
     words.extend(
         given
@@ -121,7 +124,7 @@ mod tests {
             let words: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();
             let got = options(fs, &words, &settings(provisioning, discard), false);
             let expected = expected.split_whitespace().collect();
-            let expected = [safe_options(fs).to_vec(), expected].concat();
+            let expected = [default_mount_options(fs).to_vec(), expected].concat();
             let what = format!("{fs} {flags} {provisioning:?} {discard}");
             assert_eq!(got.words, expected, "{what}");
             assert!(!got.read_only);

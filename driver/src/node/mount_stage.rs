@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::format::{self, FormatStep};
-use super::loop_device::{self, Purpose};
+use super::attach_loop::{self, Purpose};
+use super::format_at_stage::{self, FormatStep};
 use super::{Error, Node, Requested, Result, fs_group, mount_options, replay, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsState, FsType, LoopDevice, MountSpec, Probe, file_id};
@@ -34,7 +34,7 @@ impl Mounting<'_> {
         let path = &self.requested.path;
         self.node.thaw(self.record, self.identity)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
-        let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
+        let device = attach_loop::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
         self.mend_growth(&device)?;
         // The filesystem that the driver made needs no search for others: it is never formatted
         // again, and the mount names its type.
@@ -50,7 +50,7 @@ impl Mounting<'_> {
             },
             None => kernel.probe(&device.path())?,
         };
-        let step = format::decide(self.record.format, &found, self.fs)?;
+        let step = format_at_stage::decide(self.record.format, &found, self.fs)?;
         refuse_twin(self.fs, &found)?;
         let flags = self.requested.capability.access.flags();
         let options = mount_options::options(
@@ -119,7 +119,7 @@ impl Mounting<'_> {
             )));
         }
         let device = kernel.loop_open(minor, file_id(self.image)?)?;
-        loop_device::follow_size(kernel, &device, self.image)?;
+        attach_loop::follow_size(kernel, &device, self.image)?;
         let read_only = entry.fs_read_only();
         self.complete(&device, read_only)
     }

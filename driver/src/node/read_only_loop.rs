@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::publish::reopen;
-use super::{Error, Node, Result, loop_device};
+use super::{Error, Node, Result, detach_loop};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, BLOCK_SIZE, LoopDevice, LoopInfo, LoopSpec};
 use crate::storage::VolumeRecord;
@@ -90,9 +90,9 @@ impl Node {
 
 /// Detaches a device, or fails if it is in use.
 pub(super) fn detach(kernel: &dyn kernel::Kernel, info: &LoopInfo) -> Result<()> {
-    if loop_device::detach(kernel, info)? {
+    if detach_loop::detach(kernel, info)? {
         Ok(())
     } else {
-        loop_device::still_held(std::slice::from_ref(info))
+        detach_loop::still_held(std::slice::from_ref(info))
     }
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
+use super::attach_loop::{self, Purpose};
 use super::capability::of_volume;
-use super::loop_device::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Requested, Result, target_path};
+use super::{Error, Node, Requested, Result, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
@@ -255,7 +255,7 @@ impl Node {
         let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = recorded.filter(|minor| state.kernel().is_bound(*minor));
-        let attached = loop_device::attach(kernel, record, image, Purpose::Block, bound);
+        let attached = attach_loop::attach(kernel, record, image, Purpose::Block, bound);
         if let (Err(Error::Kernel(kernel::Error::Busy { .. })), Some(minor)) = (&attached, bound) {
             return Err(Error::FailedPrecondition(format!(
                 "targets of volume {} are bound to /dev/loop{minor}, which has another image now: \
@@ -292,7 +292,7 @@ impl Node {
         let before = record.stage.clone();
         let before = before.filter(|stage| stage.capability.access == Access::Block);
         let undone = self.release(identity, &requested.path).and_then(|left| {
-            loop_device::still_held(&left)?;
+            detach_loop::still_held(&left)?;
             Ok(self
                 .pools
                 .clear_in_volume(&record.id, |r| r.stage = before)?)

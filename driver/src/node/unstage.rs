@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 
 use super::volume_lookup::FoundVolume;
-use super::{Error, Node, Result, loop_device, target_path};
+use super::{Error, Node, Result, detach_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, LoopInfo, MountEntry, loop_names};
@@ -60,7 +60,7 @@ impl Node {
                 held_elsewhere(identity.id(), &left);
                 Ok(())
             }
-            left => loop_device::still_held(&left),
+            left => detach_loop::still_held(&left),
         }
     }
 
@@ -80,7 +80,7 @@ impl Node {
             // left.
             return match state.mount_at(path) {
                 Some(_) if record.stage.is_none() => {
-                    loop_device::still_held(&self.release_seen(&state, path)?).map(|()| false)
+                    detach_loop::still_held(&self.release_seen(&state, path)?).map(|()| false)
                 }
                 Some(_) => Err(published(record.id, &[path.to_owned()])),
                 // Its state may be lost. A raw block volume has no mount, and its device stays.
@@ -109,7 +109,7 @@ impl Node {
             Some(_) => self.release(&identity, path)?,
         };
         match stage.capability.access {
-            Access::Block => loop_device::still_held(&left)?,
+            Access::Block => detach_loop::still_held(&left)?,
             // The kernel detaches it when the last mount namespace unmounts it. A new staging
             // before that uses the same device.
             Access::Mount { .. } => held_elsewhere(record.id, &left),
@@ -147,7 +147,7 @@ impl Node {
         }
         let mut left = Vec::new();
         for info in state.attached_read_only().chain(state.own()) {
-            if !loop_device::detach(kernel, info)? {
+            if !detach_loop::detach(kernel, info)? {
                 left.push(info.clone());
             }
         }

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, OFlags};
 use super::boot_state;
 use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
-use super::image_file::{Image, nanoseconds};
+use super::image_stat::{ImageStat, nanoseconds};
 use super::record_io::Record;
 use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
 use crate::kernel::linux::start_sync;
@@ -162,10 +162,14 @@ impl PoolLayout {
     }
 
     /// Reads the status of an entry's image without opening it; `None` if it does not exist.
-    pub(super) fn stat_image(&self, kind: EntryKind, entry: &str) -> kernel::Result<Option<Image>> {
+    pub(super) fn stat_image(
+        &self,
+        kind: EntryKind,
+        entry: &str,
+    ) -> kernel::Result<Option<ImageStat>> {
         let path = Path::new(entry).join(IMAGE);
         match rustix::fs::statat(self.entries(kind), &path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Image {
+            Ok(stat) => Ok(Some(ImageStat {
                 file: FileId {
                     dev: stat.st_dev,
                     ino: stat.st_ino,

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::boot_state;
 use super::encoding::peek;
 use super::file_names::EntryKind;
-use super::image_file::Image;
+use super::image_stat::ImageStat;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
 use crate::kernel::BLOCK_SIZE;
@@ -37,7 +37,7 @@ pub(super) trait Record: Serialize + DeserializeOwned {
     fn pool_of(id: Self::Id) -> PoolId;
 
     /// What the pool promises to an object with this image, if its record can't be used.
-    fn promised_to(image: &Image) -> u64;
+    fn promised_to(image: &ImageStat) -> u64;
 
     /// Why the numbers in the record can't be true; `None` if they can.
     fn absurdity(&self) -> Option<String> {
@@ -73,7 +73,7 @@ macro_rules! record {
 }
 record!(VolumeRecord, VolumeId, Volumes, "volume.json"
     /// Its users may still write all of it.
-    fn promised_to(image: &Image) -> u64 {
+    fn promised_to(image: &ImageStat) -> u64 {
         image.bytes
     }
 
@@ -86,7 +86,7 @@ record!(VolumeRecord, VolumeId, Volumes, "volume.json"
     }
 );
 record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json"
-    fn promised_to(image: &Image) -> u64 {
+    fn promised_to(image: &ImageStat) -> u64 {
         image.allocated.min(image.bytes)
     }
 
@@ -95,7 +95,7 @@ record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json"
     }
 );
 record!(GroupRecord, GroupId, Groups, "group.json"
-    fn promised_to(_image: &Image) -> u64 {
+    fn promised_to(_image: &ImageStat) -> u64 {
         0
     }
 );

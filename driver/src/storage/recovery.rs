@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::boot_state;
 use super::freeze;
-use super::image_file::Image;
+use super::image_stat::ImageStat;
 use super::index::{Index, Named, Table};
 use super::layout::Left;
 use super::load;
@@ -181,7 +181,7 @@ fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
 /// A volume and the file status of its image.
 struct Found {
     volume: Arc<VolumeRecord>,
-    image: Image,
+    image: ImageStat,
 }
 
 /// Checks all images, and notes a missing or short one. An image longer than its record comes from

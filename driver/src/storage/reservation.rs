@@ -1,13 +1,9 @@
 //! Reservations in a pool's space accounting.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-
-use hostloop_events::phase;
 
 use super::capacity::{self, SpaceRequest, SpaceUsage};
 use super::{Error, Pool, Result};
-use crate::kernel::file;
 
 /// Space reserved for a running operation. Dropping it releases the space, because the index then
 /// counts what the operation made.
@@ -64,51 +60,8 @@ impl Pool {
         Ok(Reservation { pool: self, need })
     }
 
-    /// Gives the pool's image all its blocks, so that no write to a thick volume needs space of the
-    /// disk below. Only all blocks are enough: the pool's own log and tables are written to as well,
-    /// and a pool that can't write these answers no volume. `need` is the request of the thick
-    /// volume. After [`Error::NoRoom`] and [`Error::NoRoomBelow`] nothing has changed.
-    pub(super) fn back_thick(self: &Arc<Self>, need: SpaceRequest) -> Result<()> {
-        let Some(image) = self.image() else {
-            return Ok(());
-        };
-        // Once in each process, also if the file seems to lack no block. Later, a trim of the pool's
-        // filesystem may have taken blocks away.
-        let lacks = image.lacks_bytes()?;
-        if lacks == 0 && self.backed.load(Relaxed) {
-            return Ok(());
-        }
-        let (books, guard) = self.books()?;
-        drop(guard);
-        self.admit(&books[..1.min(books.len())], need)?;
-        if !capacity::fits_below(&books, &self.limits, lacks) {
-            let free = books
-                .get(1)
-                .map_or(0, |on| on.usage.available_bytes - on.unused);
-            let path = image.path.clone();
-            return Err(Error::NoRoomBelow {
-                pool: self.name().to_owned(),
-                path,
-                lacks,
-                free,
-            });
-        }
-        if lacks > 0 {
-            let pool = self.name();
-            tracing::info!(
-                pool,
-                lacks,
-                "the pool's image gets all its blocks for a thick volume"
-            );
-        }
-        let len = file::length(&image.file)?;
-        phase("allocate", || self.kernel.allocate(&image.file, len))?;
-        file::sync(&image.file, &image.path)?;
-        self.backed.store(true, Relaxed);
-        Ok(())
-    }
-
-    fn admit(&self, books: &[SpaceUsage], need: SpaceRequest) -> Result<()> {
+    /// Fails with [`Error::NoRoom`] if this much can't be promised.
+    pub(super) fn admit(&self, books: &[SpaceUsage], need: SpaceRequest) -> Result<()> {
         capacity::admit(books, &self.limits, need).map_err(|available| Error::NoRoom {
             pool: self.name().to_owned(),
             wanted: need.promise.max(need.take),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::boot_state;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
-use super::image_file::Image;
+use super::image_stat::ImageStat;
 use super::layout::open_dir;
 use super::load::{self, EntryName};
 use super::record_io::Record;
@@ -60,7 +60,7 @@ pub struct Item<R> {
     /// The record, or the reason why it can't be read.
     pub record: std::result::Result<R, Unreadable>,
     /// The image, if the directory has one.
-    pub image: Option<Image>,
+    pub image: Option<ImageStat>,
 }
 
 /// The directory of an entry that is not in its final place.
@@ -89,7 +89,7 @@ pub struct Leftover {
     /// The entry's name.
     pub name: String,
     /// The entry's image, if it has one.
-    pub image: Option<Image>,
+    pub image: Option<ImageStat>,
 }
 
 impl Contents {
@@ -231,9 +231,9 @@ fn open_if_there(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<Optio
 }
 
 /// Reads the status of the image in a directory. O_PATH avoids opening special files.
-fn image_in(dir: BorrowedFd<'_>) -> Result<Option<Image>> {
+fn image_in(dir: BorrowedFd<'_>) -> Result<Option<ImageStat>> {
     match open_if_there(dir, IMAGE, OFlags::PATH)? {
-        Some(open) => Image::of(&open, Path::new(IMAGE)),
+        Some(open) => ImageStat::of(&open, Path::new(IMAGE)),
         None => Ok(None),
     }
 }

@@ -12,8 +12,8 @@ use super::kernel_log::KernelLog;
 use super::loopdev;
 use super::mount::{device_number, xfs_gives_up};
 use crate::failpoint::effect;
-use crate::mount_flags::{flags_and_data, safe_options};
-use crate::{Error, FsType, Result};
+use crate::mount_flags::flags_and_data;
+use crate::{Error, FsType, Result, default_mount_options};
 
 /// Opens the root directory of the filesystem on a device, mounted or not. If it is mounted
 /// read-only, so is this mount.
@@ -56,7 +56,10 @@ fn root(device: &Path, fs: FsType, read_only: bool) -> io::Result<File> {
 /// Sets the options that every volume is mounted with. Also lets XFS mount a copy beside its
 /// original, and keeps btrfs from discarding a thick volume's blocks.
 fn set_options(context: BorrowedFd<'_>, fs: FsType) -> io::Result<()> {
-    let options: Vec<String> = safe_options(fs).iter().map(|o| (*o).to_owned()).collect();
+    let options: Vec<String> = default_mount_options(fs)
+        .iter()
+        .map(|o| (*o).to_owned())
+        .collect();
     let (_, mut data) = flags_and_data(false, &options);
     data.extend(match fs {
         FsType::Ext4 => None,

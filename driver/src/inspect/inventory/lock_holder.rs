@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::kernel::FileId;
 use crate::storage::file_names::LOCK;
-use crate::storage::image_file::Image;
+use crate::storage::image_stat::ImageStat;
 
 /// A process that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Holder {
 /// Finds the process that has the pool in a directory open. `device` is the filesystem's device
 /// number in the mount table: `/proc/locks` uses this one, and on btrfs `stat` returns another.
 pub fn of_pool(root: &Path, device: (u32, u32)) -> Option<Holder> {
-    let lock = Image::at(&root.join(LOCK)).ok()??;
+    let lock = ImageStat::at(&root.join(LOCK)).ok()??;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let file = FileId {
         dev: rustix::fs::makedev(device.0, device.1),

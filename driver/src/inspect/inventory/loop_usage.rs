@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Contents, Image, Survey};
+use super::{Contents, ImageStat, Survey};
 use crate::diagnose::pool::PoolFiles;
 use crate::kernel::{FileId, LoopInfo, MountEntry, loop_path};
 
@@ -109,7 +109,7 @@ fn known_images(survey: &Survey) -> BTreeMap<FileId, Owner> {
 }
 
 fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
-    let mut add = |image: &Option<Image>, owner: Owner| {
+    let mut add = |image: &Option<ImageStat>, owner: Owner| {
         if let Some(image) = image {
             known.insert(image.file, owner);
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::diagnose::Lost;
 use crate::kernel::{Kernel, LOOP_MAJOR, LoopTable, MountEntry, MountTable};
-use crate::storage::image_file::Image;
+use crate::storage::image_stat::ImageStat;
 use crate::storage::{PoolKind, PoolSpec, place};
 
 /// The kind of the configured pool.
@@ -19,9 +19,9 @@ pub fn kind(spec: &PoolSpec) -> PoolKind {
 }
 
 /// The pool's image; `None` if it is missing, or if the pool is not configured as an image.
-pub(super) fn image(spec: &PoolSpec) -> Option<Image> {
+pub(super) fn image(spec: &PoolSpec) -> Option<ImageStat> {
     spec.image_bytes?;
-    Image::at(&spec.path.join(spec.image_name())).ok()?
+    ImageStat::at(&spec.path.join(spec.image_name())).ok()?
 }
 
 /// Like [`root`], but reads only what it needs of the kernel's tables: nothing for a directory, and
@@ -60,7 +60,7 @@ fn mount_point(spec: &PoolSpec, state_dir: &Path) -> Result<PathBuf, String> {
 pub(super) fn root(
     spec: &PoolSpec,
     state_dir: &Path,
-    image: Option<&Image>,
+    image: Option<&ImageStat>,
     loops: &LoopTable,
     mounts: &MountTable,
 ) -> Result<PathBuf, String> {
@@ -141,14 +141,14 @@ mod tests {
         let state = state.path().canonicalize().unwrap();
         let mounts = table(&state);
         let file = FileId { dev: 1, ino: 2 };
-        let image = Image {
+        let image = ImageStat {
             file,
             bytes: 1,
             allocated: 1,
             written_ns: 1,
         };
         let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
-        let find = |image: Option<&Image>, loops: Vec<LoopInfo>| {
+        let find = |image: Option<&ImageStat>, loops: Vec<LoopInfo>| {
             root(&spec, &state, image, &loops.into(), &mounts)
         };
         let found = find(Some(&image), vec![on_loop(3, file)]);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use hostloop_report::image_map::{ImageMap, Mapped};
 use rustix::fs::OFlags;
 
-use crate::inspect::inventory::{Image, pool_root};
+use crate::inspect::inventory::{ImageStat, pool_root};
 use crate::kernel::extents;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, file};
@@ -90,7 +90,7 @@ fn beneath(root: &Path, path: &Path) -> kernel::Result<Vec<Mapped>> {
         .map_err(|error| kernel::Error::io("open", root, error.into()))?;
     // O_NONBLOCK: a FIFO at the path does not block.
     let image = file::open_beneath(pool.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-    match Image::of(&image, path)? {
+    match ImageStat::of(&image, path)? {
         Some(_) => Ok(extents::map(&image)?.into_iter().map(reported).collect()),
         None => Ok(Vec::new()),
     }

@@ -7,7 +7,7 @@ use hostloop_report::status::{
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::fsck::check;
 use crate::inspect::inventory::{
-    Contents, Image, LoopUse, PoolSurvey, Survey, loop_uses, mounts, readable,
+    Contents, ImageStat, LoopUse, PoolSurvey, Survey, loop_uses, mounts, readable,
 };
 use crate::kernel::{MountEntry, loop_path};
 use crate::storage::{
@@ -81,7 +81,7 @@ pub fn kind(kind: PoolKind) -> &'static str {
     }
 }
 
-fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -> VolumeReport {
+fn volume(pool: &str, v: &VolumeRecord, image: Option<ImageStat>, survey: &Survey) -> VolumeReport {
     let identity = VolumeIdentity::of(v, image.map(|image| image.file));
     let state = VolumeState::of(&survey.kernel, identity);
     let devices: Vec<u32> = state.own().chain(state.over()).map(|l| l.minor).collect();
@@ -137,7 +137,7 @@ fn format(format: Format) -> String {
 fn snapshot(
     pool: &str,
     s: &SnapshotRecord,
-    image: Option<Image>,
+    image: Option<ImageStat>,
     survey: &Survey,
 ) -> SnapshotReport {
     let source = s.source.to_string();

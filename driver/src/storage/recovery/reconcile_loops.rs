@@ -3,7 +3,6 @@
 //! The pure function [`decide`] derives the steps for a volume from both.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -11,11 +10,12 @@ use super::Found;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
+use crate::kernel::{self, Detached, FileId, Kernel, loop_names};
 use crate::storage::file_names::EntryKind;
 use crate::storage::noted_problem::Until;
 use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
 
+mod reattach_raw;
 #[cfg(test)]
 mod tests;
 
@@ -123,7 +123,7 @@ fn decide(stage: Option<&Stage>, state: &VolumeState) -> Vec<LoopStep> {
     steps.extend(detach.map(LoopStep::Detach));
     steps.extend(match stage {
         None => used(&busy, kernel_state, "though it is not staged"),
-        Some(stage) if is_raw(stage) => decide_raw(stage, &idle, &busy, state),
+        Some(stage) if is_raw(stage) => reattach_raw::decide(stage, &idle, &busy, state),
         Some(stage) if busy.is_empty() || state.mount_at(&stage.path).is_none() => {
             let but = format!("but not at {}, where it is staged", stage.path.display());
             unstaged(&busy, kernel_state, &but)
@@ -162,63 +162,13 @@ fn unstaged(busy: &[u32], kernel_state: &KernelState, but: &str) -> Vec<LoopStep
     }
 }
 
-/// The steps for a volume staged as a raw block device, after other idle devices are detached. Its
-/// targets are bound to one device node by number, and stay bound if the device is detached or
-/// holds another file.
-fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], state: &VolumeState) -> Vec<LoopStep> {
-    let kernel_state = state.kernel();
-    let Some(minor) = stage.minor else {
-        // The staging was interrupted before a device was reported.
-        return unstaged(busy, kernel_state, "though its staging was never finished");
-    };
-    let lost = state.lost_read_only(stage).map(|(_, ro)| ro);
-    let lost: Vec<u32> = lost.filter(|ro| kernel_state.is_bound(*ro)).collect();
-    let mut steps = Vec::new();
-    if !idle.contains(&minor) && !busy.contains(&minor) {
-        if !kernel_state.is_bound(minor) && lost.is_empty() {
-            return unstaged(
-                busy,
-                kernel_state,
-                "which is not the device it is staged on",
-            );
-        }
-        if kernel_state.device(minor).is_some() {
-            return vec![unrepaired(minor_taken(minor, kernel_state))];
-        }
-        if let Some(other) = busy.first() {
-            let but = format!("while targets are bound to /dev/loop{minor}");
-            return used(&[*other], kernel_state, &but);
-        }
-        steps.push(LoopStep::Attach(minor));
-    }
-    let over = minor;
-    steps.extend(
-        lost.into_iter()
-            .map(|minor| match kernel_state.device(minor) {
-                Some(_) => unrepaired(minor_taken(minor, kernel_state)),
-                None => LoopStep::AttachReadOnly { minor, over },
-            }),
-    );
-    steps
-}
-
-/// Describes targets that are bound to a device with another file.
-fn minor_taken(minor: u32, kernel_state: &KernelState) -> String {
-    let bound = kernel_state.mounts.of_loop_node(minor);
-    let targets = bound.map(|m| m.mount_point.display().to_string());
-    let targets = targets.collect::<Vec<_>>().join(", ");
-    format!(
-        "its targets ({targets}) are bound to /dev/loop{minor}, which now holds another file: unpublish them"
-    )
-}
-
 /// Describes a step that failed. Another program may take a free device at any moment.
 fn failed(step: &LoopStep, error: &Error, kernel_state: &KernelState) -> String {
     match (step, error) {
         (
             LoopStep::Attach(minor) | LoopStep::AttachReadOnly { minor, .. },
             Error::Kernel(kernel::Error::Busy { .. }),
-        ) => minor_taken(*minor, kernel_state),
+        ) => reattach_raw::minor_taken(*minor, kernel_state),
         _ => format!("recovery: {step:?} failed: {error}"),
     }
 }
@@ -239,11 +189,11 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
         }
         LoopStep::Attach(minor) => {
             let image = pool.open_image(EntryKind::Volumes, &volume.id.to_string(), true)?;
-            attach(kernel, volume, &image, *minor, false)?;
+            reattach_raw::attach(kernel, volume, &image, *minor, false)?;
         }
         LoopStep::AttachReadOnly { minor, over } => {
             let below = kernel.loop_open(*over, found.image.file)?;
-            attach(kernel, volume, &below.file, *minor, true)?;
+            reattach_raw::attach(kernel, volume, &below.file, *minor, true)?;
         }
         LoopStep::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;
@@ -262,24 +212,4 @@ fn note(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
 pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelState) -> bool {
     let state = VolumeState::of(state, VolumeIdentity::of(volume, Some(image)));
     decide(volume.stage.as_deref(), &state).is_empty()
-}
-
-/// Attaches a file at this minor, with the volume's settings.
-fn attach(
-    kernel: &dyn Kernel,
-    volume: &VolumeRecord,
-    backing: &File,
-    minor: u32,
-    read_only: bool,
-) -> kernel::Result<()> {
-    let settings = &volume.settings;
-    let device = kernel.loop_attach(&LoopSpec {
-        backing,
-        label: &volume.id.to_string(),
-        read_only,
-        direct_io: settings.direct_io,
-        autoclear: false,
-        minor: Some(minor),
-    })?;
-    kernel.loop_set_read_ahead(&device, settings.read_ahead())
 }

@@ -6,7 +6,7 @@ use super::Severity::{Error, Note, Warning};
 use super::*;
 use crate::diagnose::KernelState;
 use crate::inspect::inventory::{
-    Area, Contents, Image, Item, Leftover, Unreadable, lock_holder::Holder,
+    Area, Contents, ImageStat, Item, Leftover, Unreadable, lock_holder::Holder,
 };
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
 use crate::storage::{
@@ -50,9 +50,9 @@ pub(crate) fn pool(state: Result<Contents, String>) -> PoolSurvey {
     }
 }
 
-fn image(ino: u64) -> Option<Image> {
+fn image(ino: u64) -> Option<ImageStat> {
     let file = FileId { dev: DEVICE, ino };
-    Some(Image {
+    Some(ImageStat {
         file,
         bytes: SIZE,
         allocated: 4096,
@@ -149,7 +149,7 @@ impl Scene {
         self.volume(i).stage.as_mut().unwrap()
     }
 
-    fn image(&mut self, i: usize) -> &mut Image {
+    fn image(&mut self, i: usize) -> &mut ImageStat {
         self.contents().volumes[i].image.as_mut().unwrap()
     }
 

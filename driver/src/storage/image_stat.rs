@@ -9,7 +9,7 @@ use crate::kernel::{Error, FileId, Result};
 
 /// The file status of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct ImageStat {
     /// Device and inode.
     pub file: FileId,
     /// The length in bytes.
@@ -20,11 +20,11 @@ pub struct Image {
     pub written_ns: u64,
 }
 
-impl Image {
+impl ImageStat {
     /// Reads the status of an open file; `None` if it is not a regular file.
-    pub fn of(open: &File, what: &Path) -> Result<Option<Image>> {
+    pub fn of(open: &File, what: &Path) -> Result<Option<ImageStat>> {
         let m = open.metadata().map_err(|e| Error::io("fstat", what, e))?;
-        Ok(m.is_file().then(|| Image {
+        Ok(m.is_file().then(|| ImageStat {
             file: FileId {
                 dev: m.dev(),
                 ino: m.ino(),
@@ -36,17 +36,17 @@ impl Image {
     }
 
     /// Reads the status of the file at a path; `None` if it is missing or not a regular file.
-    pub fn at(path: &Path) -> Result<Option<Image>> {
+    pub fn at(path: &Path) -> Result<Option<ImageStat>> {
         match File::open(path) {
-            Ok(open) => Image::of(&open, path),
+            Ok(open) => ImageStat::of(&open, path),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io("open", path, e)),
         }
     }
 }
 
-impl From<Option<Image>> for ImageState {
-    fn from(image: Option<Image>) -> ImageState {
+impl From<Option<ImageStat>> for ImageState {
+    fn from(image: Option<ImageStat>) -> ImageState {
         image.map_or(ImageState::Missing, |image| ImageState::Present {
             bytes: image.bytes,
             allocated: image.allocated,

@@ -1,0 +1,110 @@
+//! Thick volumes: their images have all their blocks, and so has the image of their pool. What a
+//! trim or a discard has freed is allocated again.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use hostloop_events::phase;
+
+use super::capacity::{self, SpaceRequest};
+use super::copy_image;
+use super::{Error, Pool, Pools, Provisioning, Result, VolumeRecord};
+use crate::kernel::file::Copied;
+use crate::kernel::{extents, file};
+
+impl Pools {
+    /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
+    /// blocks of its device returns space to the pool. After [`Error::NoRoom`] nothing has changed.
+    pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
+        if volume.settings.provisioning != Provisioning::Thick {
+            return Ok(());
+        }
+        let pool = self.with_id(volume.id.pool())?;
+        // Earlier versions made thick volumes in images without all their blocks. Such a volume
+        // can still be used, and its health reports a full disk below.
+        if let Err(error) = pool.back_thick(SpaceRequest::default()) {
+            tracing::warn!(volume = %volume.id, %error, "a thick volume has no certain space below");
+        }
+        if file::allocated_bytes(image)? >= volume.capacity_bytes {
+            return Ok(());
+        }
+        tracing::info!(volume = %volume.id, "a thick volume has lost space; allocating it again");
+        pool.make_thick(volume, image, false)
+    }
+}
+
+impl Pool {
+    /// Allocates all of an image's space, and unshares shared blocks. `thick` as in
+    /// [`SpaceRequest`].
+    pub(super) fn make_thick(
+        self: &Arc<Self>,
+        volume: &VolumeRecord,
+        image: &File,
+        thick: bool,
+    ) -> Result<()> {
+        let len = volume.capacity_bytes;
+        // Blocks shared with a copy are allocated a second time.
+        let shared = if self.reflinks {
+            extents::shared_bytes(image)?
+        } else {
+            0
+        };
+        let missing = len.saturating_sub(file::allocated_bytes(image)?);
+        let take = missing.saturating_add(shared).min(len);
+        let _room = self.reserve(SpaceRequest {
+            promise: 0,
+            take,
+            thick,
+        })?;
+        phase("allocate", || self.kernel.allocate(image, len))?;
+        if shared > 0 {
+            copy_image::keep_thick(image, len, Copied::Shared)?;
+        }
+        Ok(file::sync(image, &self.image_path(&volume.id))?)
+    }
+
+    /// Gives the pool's image all its blocks, so that no write to a thick volume needs space of the
+    /// disk below. Only all blocks are enough: the pool's own log and tables are written to as
+    /// well, and a pool that can't write these answers no volume. `need` is the request of the
+    /// thick volume. After [`Error::NoRoom`] and [`Error::NoRoomBelow`] nothing has changed.
+    pub(super) fn back_thick(self: &Arc<Self>, need: SpaceRequest) -> Result<()> {
+        let Some(image) = self.image() else {
+            return Ok(());
+        };
+        // Once in each process, also if the file seems to lack no block. Later, a trim of the
+        // pool's filesystem may have taken blocks away.
+        let lacks = image.lacks_bytes()?;
+        if lacks == 0 && self.backed.load(Relaxed) {
+            return Ok(());
+        }
+        let (books, guard) = self.books()?;
+        drop(guard);
+        self.admit(&books[..1.min(books.len())], need)?;
+        if !capacity::fits_below(&books, &self.limits, lacks) {
+            let free = books
+                .get(1)
+                .map_or(0, |on| on.usage.available_bytes - on.unused);
+            let path = image.path.clone();
+            return Err(Error::NoRoomBelow {
+                pool: self.name().to_owned(),
+                path,
+                lacks,
+                free,
+            });
+        }
+        if lacks > 0 {
+            let pool = self.name();
+            tracing::info!(
+                pool,
+                lacks,
+                "the pool's image gets all its blocks for a thick volume"
+            );
+        }
+        let len = file::length(&image.file)?;
+        phase("allocate", || self.kernel.allocate(&image.file, len))?;
+        file::sync(&image.file, &image.path)?;
+        self.backed.store(true, Relaxed);
+        Ok(())
+    }
+}
