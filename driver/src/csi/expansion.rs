@@ -41,7 +41,7 @@ fn size(range: Range, now: u64, grown: u64, largest: Option<u64>) -> Result<u64,
         return Ok(now);
     }
     let bounds = Bounds {
-        filesystem: grown,
+        grown,
         ..Bounds::default()
     };
     let size = range
