@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-mod capability;
 mod ephemeral;
 mod expand;
 mod format;
@@ -19,6 +18,7 @@ mod loop_device;
 mod mount_options;
 mod mount_stage;
 mod publish;
+mod publish_decision;
 mod read_only_cache;
 mod read_only_loop;
 mod replay;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::Requested;
-use super::capability::of_volume;
+use super::stage::of_volume;
 use super::{Error, InlineLimits, Node, Result, target_path};
 use crate::controller::parameters::{Changes, METADATA, POOL};
 use crate::csi::capability::RequestedCapability;

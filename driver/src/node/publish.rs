@@ -6,8 +6,8 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::Requested;
-use super::capability::{self, Publish, Published};
-use super::stage::{already, note_new_flags};
+use super::publish_decision::{self, Publish, Published};
+use super::stage::{already, note_new_flags, of_volume};
 use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, target_path};
 use crate::csi::validate;
@@ -98,7 +98,7 @@ impl Node {
         }
         let staged_at = validate::path("staging_target_path", &req.staging_target_path)?;
         let record = self.volume(id)?;
-        let capability = match capability::of_volume(requested, &record) {
+        let capability = match of_volume(requested, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
             capability => capability?,
         };
@@ -157,7 +157,7 @@ impl Node {
             here,
             elsewhere: targets.iter().any(|path| *path != requested.path),
         };
-        capability::decide(
+        publish_decision::decide(
             &stage.capability,
             &requested.capability,
             requested.read_only,
@@ -182,7 +182,7 @@ impl Node {
             )));
         }
         let Capability { access, .. } = &requested.capability;
-        let read_only = capability::read_only(
+        let read_only = publish_decision::read_only(
             &stage.capability,
             &requested.capability,
             requested.read_only,
