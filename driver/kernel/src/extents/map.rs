@@ -66,8 +66,8 @@ fn append(runs: &mut Vec<Mapped>, next: Mapped) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fiemap::LAST;
     use super::*;
+    use crate::extents::fiemap::LAST;
 
     #[test]
     fn blocks_without_an_address_are_left_out() {
