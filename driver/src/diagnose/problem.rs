@@ -82,7 +82,7 @@ pub enum Problem {
     /// A group lacks these snapshots.
     GroupIncomplete(Vec<SnapshotId>),
     /// A file or directory is not an entry of its pool.
-    Stranger,
+    UnknownFile,
     /// Recovery could not repair something, for this reason.
     Unrepaired(String),
     /// The pool is not open.
@@ -273,7 +273,7 @@ impl fmt::Display for Problem {
             Problem::GroupIncomplete(lost) => {
                 write!(f, "its snapshots {} are missing", list(lost, ", "))
             }
-            Problem::Stranger => {
+            Problem::UnknownFile => {
                 f.write_str("it is not an entry of this pool, and the driver leaves it as it is")
             }
             Problem::FilesystemErrors(what)

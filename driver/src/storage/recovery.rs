@@ -147,9 +147,9 @@ fn read_shelf<R: Record>(
         let problem = Problem::RecordUnusable(broken.why.clone());
         pool.note(about(*id), Until::RecordUsable(about(*id)), problem);
     }
-    for path in unusable.strangers {
+    for path in unusable.unknown_files {
         let until = Until::FileGone(path.clone());
-        pool.note(About::File(path), until, Problem::Stranger);
+        pool.note(About::File(path), until, Problem::UnknownFile);
     }
     Ok(unusable.broken)
 }
