@@ -358,7 +358,7 @@ impl Controller {
                 Outcome::RequeueAfter(CONFLICT)
             }
             Err(error) => {
-                tracing::warn!(?key, %error, "reconcile failed");
+                tracing::warn!(?key, %error, "working on a snapshot object failed, and is tried again");
                 Outcome::Failed
             }
         }
