@@ -18,8 +18,7 @@ use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
-/// True if a request is about an inline volume. Kubelet's handle shows it, with or without pod
-/// information.
+/// True for an inline volume. Kubelet's volume handle shows that, even without podInfoOnMount.
 fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool> {
     let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
     if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
