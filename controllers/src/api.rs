@@ -1,6 +1,7 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
-pub use hostloop_api_objects::{duration, names, quantity};
+pub use hostloop_api_objects::{duration, names};
+pub use hostloop_report::quantity;
 
 pub(crate) mod attachment;
 pub mod boolean;

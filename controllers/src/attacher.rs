@@ -298,7 +298,7 @@ impl Attacher {
             }
             Err(PublishError::NotOurs) => Outcome::Done,
             Err(error) => {
-                tracing::warn!(attachment = name, %error, "reconcile failed");
+                tracing::warn!(attachment = name, %error, "attaching or detaching failed, and is tried again");
                 Outcome::Failed
             }
         }

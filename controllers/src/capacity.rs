@@ -49,8 +49,8 @@ pub struct Options {
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     pub capacity_poll_interval: Duration,
 
-    /// Publish room for classes with Immediate binding, too [default: where every node has a
-    /// process: the leader assigns claims by it]
+    /// Publish room for classes with Immediate binding, too [default: true if every node has a
+    /// process, because the leader then places claims by this room]
     #[arg(long, value_name = "BOOL")]
     pub capacity_for_immediate_binding: Option<bool>,
 
@@ -79,8 +79,8 @@ pub enum Error {
     #[error("the namespace of the objects is unknown: set NAMESPACE or POD_NAMESPACE")]
     NoNamespace,
     #[error(
-        "the environment has no POD_NAME, which leads to the owner of the objects; \
-             --capacity-ownerref-level=-1 needs no owner"
+        "POD_NAME is not set, so the owner of the objects is unknown: set it, or use \
+         --capacity-ownerref-level=-1"
     )]
     NoPod,
 }
@@ -99,17 +99,17 @@ impl Metrics {
         for (name, help, gauge) in [
             (
                 "csistoragecapacities_desired_goal",
-                "Objects there should be",
+                "CSIStorageCapacity objects that should exist",
                 &self.goal,
             ),
             (
                 "csistoragecapacities_desired_current",
-                "Of these, that there are",
+                "Of the objects that should exist, those that do",
                 &self.current,
             ),
             (
                 "csistoragecapacities_obsolete",
-                "Objects there should not be",
+                "CSIStorageCapacity objects that should not exist",
                 &self.obsolete,
             ),
         ] {

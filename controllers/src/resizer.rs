@@ -369,7 +369,7 @@ fn outcome_of(error: &ResizeError, key: &Key) -> Outcome {
     match error {
         ResizeError::NotOurs | ResizeError::Stopped => Outcome::Done,
         error => {
-            tracing::warn!(namespace = key.0, claim = key.1, %error, "reconcile failed");
+            tracing::warn!(namespace = key.0, claim = key.1, %error, "resizing a claim failed, and is tried again");
             Outcome::Failed
         }
     }

@@ -92,7 +92,7 @@ enum Key {
     Claim(String, String),
     /// A claim that may no longer need the source finalizer.
     Release(String, String),
-    /// A snapshot that claims may no longer be restored from.
+    /// A snapshot from which a restore may have ended.
     Restored(String, String),
     /// The classes: snapshots that wait for a class may find one now.
     Classes,
@@ -358,7 +358,7 @@ impl Controller {
                 Outcome::RequeueAfter(CONFLICT)
             }
             Err(error) => {
-                tracing::warn!(?key, %error, "reconcile failed");
+                tracing::warn!(?key, %error, "working on a snapshot object failed, and is tried again");
                 Outcome::Failed
             }
         }

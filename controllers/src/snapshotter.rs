@@ -75,18 +75,18 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[group(skip)]
 pub struct Options {
     /// Prefix of snapshot names
-    #[arg(long, default_value = "snapshot")]
+    #[arg(long, value_name = "PREFIX", default_value = "snapshot")]
     pub snapshot_name_prefix: String,
     /// Number of characters of the VolumeSnapshot's UID (without dashes) in snapshot names; -1
     /// means the whole UID with dashes
-    #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub snapshot_name_uuid_length: i32,
     /// Prefix of group snapshot names
-    #[arg(long, default_value = "groupsnapshot")]
+    #[arg(long, value_name = "PREFIX", default_value = "groupsnapshot")]
     pub groupsnapshot_name_prefix: String,
     /// Number of characters of the VolumeGroupSnapshot's UID (without dashes) in group snapshot
     /// names; -1 means the whole UID with dashes
-    #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub groupsnapshot_name_uuid_length: i32,
 }
 

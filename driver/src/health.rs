@@ -286,7 +286,7 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
         Problem::RecordUnusable(_)
         | Problem::GroupMissing(_)
         | Problem::GroupIncomplete(_)
-        | Problem::Stranger
+        | Problem::UnknownFile
         | Problem::Unrepaired(_) => return None,
         Problem::PoolMissing(_)
         | Problem::PoolSilent(_)

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
 
     let line: Vec<_> = env::args_os().collect();
     let parsed = Cli::try_parse_from(&line).map_err(|error| with_client_tip(&line, error));
-    exit::status(parsed.map(|cli| perform(cli.command)))
+    exit::status("hostloop", parsed.map(|cli| perform(cli.command)))
 }
 
 fn perform(command: Command) -> anyhow::Result<ExitCode> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 mod attach_loop;
-mod capability;
 mod detach_loop;
 mod ephemeral;
 mod expand;
@@ -21,6 +20,7 @@ mod inline_limits;
 mod mount_options;
 mod mount_stage;
 mod publish;
+mod publish_decision;
 mod read_only_cache;
 mod read_only_loop;
 mod replay;

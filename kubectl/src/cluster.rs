@@ -48,11 +48,11 @@ pub struct ClusterArgs {
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kubeconfig can't be used.
-    #[error("no cluster: {0}; set --kubeconfig or KUBECONFIG, and --context")]
+    /// The kubeconfig can't be read.
+    #[error("the kubeconfig can't be read: {0}; set --kubeconfig or KUBECONFIG, and --context")]
     Kubeconfig(#[from] KubeconfigError),
-    /// The kubeconfig makes no client.
-    #[error("the kubeconfig makes no client: {0}")]
+    /// The kubeconfig can't be used.
+    #[error("the kubeconfig can't be used: {0}; check its certificates and credentials")]
     Client(#[from] kube::Error),
 }
 

@@ -265,10 +265,14 @@ mod tests {
         for (source, text, line) in [
             (
                 "n1",
-                "2026-01-02T03:04:05Z  INFO h: m",
-                "n1          2026-01-02T03:04:05Z  INFO h: m",
+                r#"2026-01-02T03:04:05Z  INFO hostloop::call: call method="NodeStageVolume" code=OK ms=85"#,
+                r#"n1          2026-01-02T03:04:05Z  INFO hostloop::call: call method="NodeStageVolume" code=OK ms=85"#,
             ),
-            ("controller", "text", "controller  text"),
+            (
+                "controller",
+                r#"2026-01-02T03:04:06Z  WARN hostloop_controllers::resizer: resizing a claim failed, and is tried again claim="data""#,
+                r#"controller  2026-01-02T03:04:06Z  WARN hostloop_controllers::resizer: resizing a claim failed, and is tried again claim="data""#,
+            ),
             ("n1", "bell \u{7}", "n1          bell \\u{7}"),
             ("a-new-long-node", "x", "a-new-long-node  x"),
             ("n1", "y", "n1               y"),

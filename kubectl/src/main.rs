@@ -12,5 +12,8 @@ fn main() -> ExitCode {
         return hostloop_kubectl::complete(&line[1..]);
     }
     let parsed = hostloop_kubectl::parse(&line);
-    exit::status(parsed.map(|cli| Ok(hostloop_kubectl::run(&cli)?)))
+    exit::status(
+        "kubectl hostloop",
+        parsed.map(|cli| Ok(hostloop_kubectl::run(&cli)?)),
+    )
 }

@@ -128,7 +128,7 @@ mod tests {
     /// Uninstalling finds objects by this label.
     #[test]
     fn every_object_of_the_base_has_the_label() {
-        let (key, value) = super::super::NAME_LABEL;
+        let (key, value) = crate::NAME_LABEL;
         for object in base() {
             assert_eq!(
                 object["metadata"]["labels"][key],

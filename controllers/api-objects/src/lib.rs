@@ -5,6 +5,5 @@ pub mod duration;
 pub mod labels;
 pub mod lease_name;
 pub mod names;
-pub mod quantity;
 pub mod snapshot_crds;
 pub mod snapshots;

@@ -56,7 +56,7 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "hostloop_assignments",
-            "Nodes the leader looked for, for claims, by what came of it",
+            "Searches of the leader for a claim's node, by outcome",
             self.assignments.clone(),
         );
         registry.register(

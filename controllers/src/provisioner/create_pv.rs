@@ -64,7 +64,7 @@ impl Provisioner {
                         Outcome::Done
                     }
                     Err(error) => {
-                        tracing::warn!(volume = %name, error, "an unwanted volume is not deleted");
+                        tracing::warn!(volume = %name, error, "deleting a volume that no claim wants failed");
                         Outcome::Failed
                     }
                 }

@@ -17,7 +17,7 @@ mod map;
 #[cfg(test)]
 mod tests;
 
-pub use map::{Mapped, map};
+pub use map::{ExtentRun, map};
 
 /// A run of allocated bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

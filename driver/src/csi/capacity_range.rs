@@ -67,7 +67,9 @@ pub(super) fn unsatisfiable(range: Range, bounds: Bounds) -> String {
         }
         _ if bounds.grown > range.limit.unwrap_or(0) => {
             let least = bounds.grown;
-            format!("{limit} less than the {least} bytes to which its filesystem grows at least")
+            format!(
+                "{limit} less than {least} bytes, the smallest size to which its filesystem grows"
+            )
         }
         _ => {
             let block = u64::from(BLOCK_SIZE);

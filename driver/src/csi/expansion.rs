@@ -41,7 +41,7 @@ fn size(range: Range, now: u64, grown: u64, largest: Option<u64>) -> Result<u64,
         return Ok(now);
     }
     let bounds = Bounds {
-        filesystem: grown,
+        grown,
         ..Bounds::default()
     };
     let size = range
@@ -104,7 +104,9 @@ pub(crate) fn obstacle(
 /// Why a filesystem does not grow to so few bytes; `None` if they are enough.
 pub(crate) fn below_minimum(fs: FsType, bytes: u64) -> Option<String> {
     let least = fs.minimum_grown_bytes();
-    (bytes < least).then(|| format!("{fs} grows to {least} bytes at least: ask for that size"))
+    (bytes < least).then(|| {
+        format!("the smallest size to which {fs} grows is {least} bytes: request that size")
+    })
 }
 
 /// The error for a size to which a volume's filesystem does not grow.
@@ -300,7 +302,13 @@ mod tests {
             (Ext4, GIB, None, NOW, ""),
             (Xfs, GIB, None, NOW, ""),
             (Btrfs, GIB, None, NOT_NOW, ""),
-            (Btrfs, 200 * MIB, None, NOW, "268435456 bytes at least"),
+            (
+                Btrfs,
+                200 * MIB,
+                None,
+                NOW,
+                "smallest size to which btrfs grows is 268435456 bytes",
+            ),
         ];
         for (fs, bytes, ext4, time, says) in table {
             let why = obstacle(fs, bytes, ext4, time).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! What can be wrong with a volume, a snapshot, a group or a pool.
 //!
 //! A problem is found again from record, image and kernel whenever one is needed. Recovery, health,
-//! `fsck`, `status` and the node service each decide what it means for them, and say it in the same
-//! words.
+//! `fsck`, `status` and the node service each decide what a problem means for them. `fsck` has words
+//! of its own, in `inspect/fsck/checks/subject.rs`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ pub enum Problem {
     /// A group lacks these snapshots.
     GroupIncomplete(Vec<SnapshotId>),
     /// A file or directory is not an entry of its pool.
-    Stranger,
+    UnknownFile,
     /// Recovery could not repair something, for this reason.
     Unrepaired(String),
     /// The pool is not open.
@@ -104,6 +104,9 @@ const TO_MOUNT_AGAIN: &str = "The kernel's log (dmesg) has the cause: often the 
      or failing. Mend that, then delete the pods that use the volume: it is checked and mounted \
      again for the next one";
 
+/// The advice for a snapshot without its group.
+const GROUP_TO_DO: &str = "put the group's record back, or delete the snapshot if it is not needed";
+
 /// The advice for a pool on a read-only filesystem.
 const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) has the cause: a full or failing disk makes \
      filesystems read-only. Mend that, then check the filesystem and mount it again";
@@ -114,9 +117,7 @@ impl Problem {
         Some(match self {
             Problem::FilesystemShutDown | Problem::FilesystemReadOnly => TO_MOUNT_AGAIN,
             Problem::RecordUnusable(why) => why.advice(),
-            Problem::GroupMissing(_) => {
-                "put the group's record back, or delete the snapshot if it is not needed"
-            }
+            Problem::GroupMissing(_) => GROUP_TO_DO,
             Problem::GroupIncomplete(_) => "delete the group: it can't be restored whole",
             Problem::PoolLost(lost) => lost.to_do.as_str(),
             Problem::PoolReadOnly(_) => READ_ONLY_TO_DO,
@@ -165,7 +166,8 @@ impl fmt::Display for Problem {
             ),
             Problem::DeviceSilent { minor } => write!(
                 f,
-                "{} does not report its backing file: that filesystem has shut down or hangs",
+                "{} does not say which file it holds, which may be its image: the filesystem of that \
+                 file has shut down or hangs. Bring it back, or detach the device",
                 device(minor)
             ),
             Problem::AttachedTwice { minors } => write!(
@@ -182,7 +184,7 @@ impl fmt::Display for Problem {
             }
             Problem::Buffered { minor } => write!(
                 f,
-                "{} does buffered I/O, and direct I/O is asked for",
+                "{} does buffered I/O, although direct I/O is requested",
                 device(minor)
             ),
             Problem::DeviceSmall {
@@ -266,14 +268,13 @@ impl fmt::Display for Problem {
             Problem::RecordUnusable(why) => write!(f, "its record {why}; {}", why.advice()),
             Problem::GroupMissing(group) => write!(
                 f,
-                "its record names {group}, which is not here: it is kept. Put the group's record \
-                 back, or delete the snapshot if it is not needed"
+                "its record names {group}, which does not exist. The snapshot is kept: {GROUP_TO_DO}"
             ),
             Problem::GroupIncomplete(lost) => {
                 write!(f, "its snapshots {} are missing", list(lost, ", "))
             }
-            Problem::Stranger => {
-                f.write_str("is not an entry of this pool: the driver leaves it as it is")
+            Problem::UnknownFile => {
+                f.write_str("it is not an entry of this pool, and the driver leaves it as it is")
             }
             Problem::FilesystemErrors(what)
             | Problem::FilesystemSmaller(what)

@@ -142,7 +142,7 @@ mod tests {
                 192 * MI,
                 None,
                 None,
-                Some("268435456 bytes at least"),
+                Some("smallest size to which btrfs grows is 268435456 bytes"),
             ),
             (Btrfs, 128 * MI, 300 * MI, None, None, Some("interrupted")),
             (Btrfs, 300 * MI, 300 * MI, None, None, None),

@@ -124,9 +124,14 @@ mod tests {
                 "2026-01-01T00:00:00.000001Z  call  NodeStageVolume  vol-1  OK  12.345 ms",
             ),
             (
-                json!({"t": 0, "kind": "queue", "name": "provisioner", "trace": "uid",
-                    "state": "backing off", "next": 2_000_000}),
-                "1970-01-01T00:00:00.000000Z  queue  provisioner  uid  backing off  next try in 2 s",
+                json!({"t": 1_767_225_600_000_002_u64, "kind": "queue", "name": "provisioner",
+                    "trace": "uid", "state": "backing off", "next": 2_000_000}),
+                "2026-01-01T00:00:00.000002Z  queue  provisioner  uid  backing off  next try in 2 s",
+            ),
+            (
+                json!({"t": 1_767_225_600_000_003_u64, "kind": "phase", "name": "mkfs",
+                    "trace": "uid", "about": "vol-1", "us": 85_200}),
+                "2026-01-01T00:00:00.000003Z  phase  mkfs  vol-1  85.2 ms",
             ),
             (
                 json!({"t": 0, "kind": "phase", "name": "mkfs", "trace": "uid", "us": 1,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::Requested;
-use super::capability::of_volume;
 use super::inline_attributes::{attributes, choose_pool};
+use super::stage::of_volume;
 use super::{Error, Node, Result, target_path};
 use crate::controller::parameters::Changes;
 use crate::csi::capability::RequestedCapability;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use hostloop_proto::csi;
 
-use super::capability::of_volume;
+use super::stage::of_volume;
 use super::volume_lookup::MountedAt;
 use super::{Error, Node, Result, attach_loop, grow};
 use crate::csi::capability::word;

@@ -6,8 +6,8 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::Requested;
-use super::capability::{self, Publish, Published};
-use super::stage::{already, note_new_flags};
+use super::publish_decision::{self, Publish, Published};
+use super::stage::{already, note_new_flags, of_volume};
 use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, target_path};
 use crate::csi::validate;
@@ -18,8 +18,7 @@ use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
-/// True if a request is about an inline volume. Kubelet's handle shows it, with or without pod
-/// information.
+/// True for an inline volume. Kubelet's volume handle shows that, even without podInfoOnMount.
 fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool> {
     let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
     if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
@@ -98,7 +97,7 @@ impl Node {
         }
         let staged_at = validate::path("staging_target_path", &req.staging_target_path)?;
         let record = self.volume(id)?;
-        let capability = match capability::of_volume(requested, &record) {
+        let capability = match of_volume(requested, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
             capability => capability?,
         };
@@ -157,7 +156,7 @@ impl Node {
             here,
             elsewhere: targets.iter().any(|path| *path != requested.path),
         };
-        capability::decide(
+        publish_decision::decide(
             &stage.capability,
             &requested.capability,
             requested.read_only,
@@ -182,7 +181,7 @@ impl Node {
             )));
         }
         let Capability { access, .. } = &requested.capability;
-        let read_only = capability::read_only(
+        let read_only = publish_decision::read_only(
             &stage.capability,
             &requested.capability,
             requested.read_only,

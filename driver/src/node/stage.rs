@@ -12,7 +12,6 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::attach_loop::{self, Purpose};
-use super::capability::of_volume;
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
 use super::{Error, Node, Requested, Result, detach_loop, target_path};
@@ -83,6 +82,16 @@ fn elsewhere(path: &Path) -> Error {
         "the volume is at {} already; unstage or unpublish it there first",
         path.display()
     ))
+}
+
+/// The capability for a volume. FAILED_PRECONDITION if the volume does not support it.
+pub(super) fn of_volume(
+    requested: RequestedCapability,
+    record: &VolumeRecord,
+) -> Result<Capability> {
+    requested
+        .of(record)
+        .map_err(|why| Error::FailedPrecondition(format!("volume {}: {why}", record.id)))
 }
 
 /// Logs that the PV of a volume in use has other mount options since. The options may be secret.

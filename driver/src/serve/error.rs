@@ -28,7 +28,7 @@ pub enum Error {
     Http {
         /// The value of the flag.
         address: String,
-        /// The error of listening there.
+        /// Why the address can't be listened on.
         source: io::Error,
     },
     /// `--otlp-endpoint` and the variables beside it.

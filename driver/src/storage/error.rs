@@ -40,7 +40,10 @@ pub enum Error {
     #[error("group snapshot {0} not found")]
     NoGroup(GroupId),
     /// The pool can't promise the requested space.
-    #[error("pool {pool} has no room for {wanted} bytes: {available} bytes can be promised")]
+    #[error(
+        "pool {pool} has no room for {wanted} bytes: it can promise {available} more. Delete volumes \
+         or snapshots, or raise --overcommit"
+    )]
     NoRoom {
         pool: String,
         wanted: u64,

@@ -16,7 +16,7 @@ pub(super) struct Unusable<R: Record> {
     /// Entries of this pool with an unusable record.
     pub(super) broken: Vec<(R::Id, Broken)>,
     /// Paths that are not entries of this pool; they stay untouched.
-    pub(super) strangers: Vec<PathBuf>,
+    pub(super) unknown_files: Vec<PathBuf>,
 }
 
 /// Reads all records of a kind, and hands over each usable one. Few system calls per record (open,
@@ -29,13 +29,13 @@ pub(super) fn load<R: Record>(
     let entries = layout.entries(R::KIND);
     let mut unusable = Unusable {
         broken: Vec::new(),
-        strangers: Vec::new(),
+        unknown_files: Vec::new(),
     };
     let mut buffer = Vec::new();
     for entry in file::list(entries)? {
         let EntryName::Here(id) = entry_name::<R>(&entry, pool) else {
             unusable
-                .strangers
+                .unknown_files
                 .push(layout.path().join(R::KIND.name()).join(entry));
             continue;
         };
@@ -56,7 +56,7 @@ pub(super) enum EntryName<Id> {
     /// An ID of another pool: a person moved or copied the entry.
     OtherPool(PoolId),
     /// No ID.
-    Stranger,
+    NoId,
 }
 
 /// Reads the name of an entry, as the driver and `fsck` both understand it.
@@ -64,7 +64,7 @@ pub(super) fn entry_name<R: Record>(entry: &str, pool: PoolId) -> EntryName<R::I
     match entry.parse::<R::Id>() {
         Ok(id) if R::pool_of(id) == pool => EntryName::Here(id),
         Ok(id) => EntryName::OtherPool(R::pool_of(id)),
-        Err(_) => EntryName::Stranger,
+        Err(_) => EntryName::NoId,
     }
 }
 

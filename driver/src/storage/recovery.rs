@@ -147,9 +147,9 @@ fn read_shelf<R: Record>(
         let problem = Problem::RecordUnusable(broken.why.clone());
         pool.note(about(*id), Until::RecordUsable(about(*id)), problem);
     }
-    for path in unusable.strangers {
+    for path in unusable.unknown_files {
         let until = Until::FileGone(path.clone());
-        pool.note(About::File(path), until, Problem::Stranger);
+        pool.note(About::File(path), until, Problem::UnknownFile);
     }
     Ok(unusable.broken)
 }
@@ -358,8 +358,8 @@ fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
     dropped.is_ok()
 }
 
-/// Reports members without a group but keeps them. Only their own records suggest that they are not
-/// needed; a damaged record, or a lost group record, must not destroy a snapshot.
+/// Notes snapshots of a group that does not exist, and keeps them: a lost or damaged group record
+/// must not delete a snapshot.
 fn note_lone_members(pools: &Pools, pool: &Pool) {
     let members: Vec<(SnapshotId, GroupId)> = {
         let index = pool.index.read();

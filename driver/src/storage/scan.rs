@@ -49,7 +49,7 @@ pub struct Contents {
     /// Entries under `incoming/` and `trash/`.
     pub leftovers: Vec<Leftover>,
     /// Unknown files and directories, relative to the root.
-    pub strangers: Vec<PathBuf>,
+    pub unknown_files: Vec<PathBuf>,
 }
 
 /// A directory of an entry, with its record and its image.
@@ -102,7 +102,7 @@ impl Contents {
             why: "holds no pool.json".to_owned(),
         })?;
         let stat = rustix::fs::fstat(dir).map_err(|e| Error::io("fstat", path, e.into()))?;
-        let mut strangers = strangers_at_top(dir)?;
+        let mut unknown_files = unknown_files_at_top(dir)?;
         let boot = kernel.boot_id()?;
         Ok(Contents {
             root: path.to_path_buf(),
@@ -110,11 +110,11 @@ impl Contents {
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
             usage: kernel.usage_of(dir)?,
-            volumes: items((dir, id), &boot, &mut strangers)?,
-            snapshots: items((dir, id), &boot, &mut strangers)?,
-            groups: items((dir, id), &boot, &mut strangers)?,
+            volumes: items((dir, id), &boot, &mut unknown_files)?,
+            snapshots: items((dir, id), &boot, &mut unknown_files)?,
+            groups: items((dir, id), &boot, &mut unknown_files)?,
             leftovers: leftovers(dir)?,
-            strangers,
+            unknown_files,
         })
     }
 
@@ -130,7 +130,7 @@ impl Contents {
 }
 
 /// Lists files in the pool's directory that neither the driver nor mkfs puts there.
-pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
+pub(super) fn unknown_files_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
     let kinds = EntryKind::ALL.map(EntryKind::name);
     let mut names = file::list(dir)?;
     names.retain(|name| {
@@ -144,7 +144,7 @@ pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
 fn items<R: Record>(
     pool: (BorrowedFd<'_>, PoolId),
     boot: &str,
-    strangers: &mut Vec<PathBuf>,
+    unknown_files: &mut Vec<PathBuf>,
 ) -> Result<Vec<Item<R>>> {
     let (dir, id) = pool;
     let name = R::KIND.name();
@@ -157,12 +157,12 @@ fn items<R: Record>(
         let record = match load::entry_name::<R>(&entry, id) {
             EntryName::Here(id) => load::read::<R>(entries.as_fd(), boot, &entry, id, &mut buffer),
             EntryName::OtherPool(other) => Err(Unreadable::OtherPool(other)),
-            EntryName::Stranger => {
-                strangers.push(Path::new(name).join(&entry));
+            EntryName::NoId => {
+                unknown_files.push(Path::new(name).join(&entry));
                 continue;
             }
         };
-        items.extend(item(&entries, entry, record, strangers)?);
+        items.extend(item(&entries, entry, record, unknown_files)?);
     }
     Ok(items)
 }
@@ -172,7 +172,7 @@ fn item<R: Record>(
     entries: &File,
     name: String,
     record: std::result::Result<R, Unreadable>,
-    strangers: &mut Vec<PathBuf>,
+    unknown_files: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
     let (image, files) = match open_if_there(entries.as_fd(), &name, DIRECTORY) {
         Ok(Some(dir)) => (image_in(dir.as_fd())?, file::list(dir.as_fd())?),
@@ -189,7 +189,7 @@ fn item<R: Record>(
     let others = files
         .into_iter()
         .filter(|file| !ours.contains(&file.as_str()) && !temporary.contains(file));
-    strangers.extend(others.map(|file| there.join(file)));
+    unknown_files.extend(others.map(|file| there.join(file)));
     Ok(Some(Item {
         name,
         record,
@@ -313,12 +313,12 @@ mod tests {
             .collect();
         assert_eq!(names, [(Area::Incoming, "x"), (Area::Trash, "file")]);
         assert_eq!(contents.leftovers[0].image.unwrap().bytes, 2);
-        let mut strangers = contents.strangers.clone();
-        strangers.sort();
+        let mut unknown_files = contents.unknown_files.clone();
+        unknown_files.sort();
         let notes = Path::new("groups").join(good.to_string()).join("notes");
         let mut expected = vec![PathBuf::from("README"), PathBuf::from("groups/mine"), notes];
         expected.sort();
-        assert_eq!(strangers, expected);
+        assert_eq!(unknown_files, expected);
     }
 
     #[test]
@@ -360,6 +360,6 @@ mod tests {
             contents.volumes[0].record,
             Err(Unreadable::Damaged(_))
         ));
-        assert_eq!(contents.strangers, [] as [PathBuf; 0]);
+        assert_eq!(contents.unknown_files, [] as [PathBuf; 0]);
     }
 }

@@ -297,7 +297,7 @@ fn is_own_filesystem(pool: &Pool, kernel: &dyn Kernel) -> Result<bool> {
 }
 
 fn nothing_else_in(pool: &Pool) -> Result<bool> {
-    Ok(scan::strangers_at_top(pool.layout.root())?.is_empty())
+    Ok(scan::unknown_files_at_top(pool.layout.root())?.is_empty())
 }
 
 impl Pool {

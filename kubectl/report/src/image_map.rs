@@ -8,7 +8,7 @@ pub struct ImageMap {
     /// The ID of the volume or snapshot.
     pub id: String,
     /// The blocks; null without an image, or if they can't be read.
-    pub extents: Option<Vec<Mapped>>,
+    pub extents: Option<Vec<ReportedRun>>,
     /// Why the blocks can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -16,7 +16,7 @@ pub struct ImageMap {
 
 /// A run of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Mapped {
+pub struct ReportedRun {
     /// Offset in the file, in bytes.
     pub offset: u64,
     /// Length in bytes.

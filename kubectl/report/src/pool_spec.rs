@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-use hostloop_api_objects::quantity;
+use crate::quantity;
 
 #[cfg(test)]
 mod tests;

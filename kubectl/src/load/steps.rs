@@ -200,7 +200,7 @@ mod tests {
         let all = ["n1", "n2"].map(|name| node(name, &id(name), runtime));
         let nodes = nodes.iter().map(|name| (*name).to_owned()).collect();
         let args = Args {
-            archive: PathBuf::from("a.tar"),
+            archive: PathBuf::from("target/image/hostloop.tar"),
             nodes,
         };
         let steps = steps(distribution, &all, &args, |program| {
@@ -225,38 +225,38 @@ mod tests {
                 kind,
                 vec![],
                 vec!["kind", "docker"],
-                "kind load image-archive a.tar --name dev",
+                "kind load image-archive target/image/hostloop.tar --name dev",
             ),
             (
                 kind,
                 vec!["n2"],
                 vec!["kind"],
-                "kind load image-archive a.tar --name dev --nodes n2",
+                "kind load image-archive target/image/hostloop.tar --name dev --nodes n2",
             ),
             (
                 kind,
                 vec![],
                 vec!["docker", "podman"],
-                "podman exec --interactive n1 ctr --namespace k8s.io images import - <a.tar; \
-                 podman exec --interactive n2 ctr --namespace k8s.io images import - <a.tar",
+                "podman exec --interactive n1 ctr --namespace k8s.io images import - <target/image/hostloop.tar; \
+                 podman exec --interactive n2 ctr --namespace k8s.io images import - <target/image/hostloop.tar",
             ),
             (
                 kind,
                 vec!["n1"],
                 vec!["docker"],
-                "docker exec --interactive n1 ctr --namespace k8s.io images import - <a.tar",
+                "docker exec --interactive n1 ctr --namespace k8s.io images import - <target/image/hostloop.tar",
             ),
             (
                 minikube,
                 vec![],
                 vec!["minikube"],
-                "minikube --profile lab image load a.tar",
+                "minikube --profile lab image load target/image/hostloop.tar",
             ),
             (
                 minikube,
                 vec!["n2"],
                 vec!["minikube", "docker"],
-                "docker exec --interactive n2 docker load <a.tar",
+                "docker exec --interactive n2 docker load <target/image/hostloop.tar",
             ),
         ] {
             let lines = lines(distribution, &nodes, &programs);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use hostloop_report::image_map::ImageMap;
-use hostloop_report::image_map::Mapped;
+use hostloop_report::image_map::ReportedRun;
 use hostloop_report::status::Report;
 
 #[cfg(test)]
@@ -198,7 +198,7 @@ impl BlockMaps {
         node: &str,
         asked: &[String],
         maps: Vec<ImageMap>,
-    ) -> Vec<(String, Vec<Mapped>)> {
+    ) -> Vec<(String, Vec<ReportedRun>)> {
         let Some(known) = self.nodes.get_mut(node) else {
             return Vec::new();
         };
@@ -221,7 +221,7 @@ impl BlockMaps {
     }
 }
 
-fn hash(extents: &[Mapped]) -> u64 {
+fn hash(extents: &[ReportedRun]) -> u64 {
     let mut hasher = DefaultHasher::new();
     extents.hash(&mut hasher);
     hasher.finish()

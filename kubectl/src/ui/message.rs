@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hostloop_report::clock::now_us as now;
-use hostloop_report::image_map::Mapped;
+use hostloop_report::image_map::ReportedRun;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -87,7 +87,7 @@ impl Message {
     }
 
     /// Where the blocks of an image are.
-    pub(super) fn extents(node: &str, volume: &str, extents: &[Mapped]) -> Message {
+    pub(super) fn extents(node: &str, volume: &str, extents: &[ReportedRun]) -> Message {
         Message::map(Slot::Filled, node, volume, extents)
     }
 
@@ -96,7 +96,12 @@ impl Message {
         Message::map(Slot::Emptied, node, volume, &[])
     }
 
-    fn map(slot: impl Fn(String) -> Slot, node: &str, volume: &str, extents: &[Mapped]) -> Message {
+    fn map(
+        slot: impl Fn(String) -> Slot,
+        node: &str,
+        volume: &str,
+        extents: &[ReportedRun],
+    ) -> Message {
         let slot = slot(format!("extents/{node}/{volume}"));
         let value = json!({"node": node, "volume": volume, "extents": extents});
         Message::new(slot, "extents", value)

@@ -7,12 +7,13 @@ use crate::terminal;
 /// The exit status for an invalid command line (EX_USAGE). clap's 2 has a meaning for `fsck`.
 const USAGE: u8 = 64;
 
-/// Prints why a command failed, or what clap says instead of it. Returns the exit status.
-pub fn status(performed: Result<anyhow::Result<ExitCode>, clap::Error>) -> ExitCode {
+/// Prints why a command of this program failed, or what clap says instead of it. Returns the exit
+/// status.
+pub fn status(program: &str, performed: Result<anyhow::Result<ExitCode>, clap::Error>) -> ExitCode {
     match performed {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
-            terminal::error(&format!("hostloop: {}", sentence(&error)));
+            terminal::error(&format!("{program}: {}", sentence(&error)));
             ExitCode::FAILURE
         }
         // clap returns help and version as errors, too.

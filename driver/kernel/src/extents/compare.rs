@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::super::{BLOCK_SIZE, Result, file::on_file};
 use super::Range;
+use crate::file::on_file;
+use crate::{BLOCK_SIZE, Result};
 
 /// Bytes to read from each file at a time.
 const STEP: usize = 256 << 10;

@@ -10,7 +10,7 @@ const MOST: usize = 50_000;
 
 /// A run of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapped {
+pub struct ExtentRun {
     /// Offset in the file, in bytes.
     pub offset: u64,
     /// Length in bytes.
@@ -21,9 +21,9 @@ pub struct Mapped {
     pub shared: bool,
 }
 
-impl Mapped {
+impl ExtentRun {
     /// True if `next` continues this run.
-    fn runs_into(&self, next: &Mapped) -> bool {
+    fn runs_into(&self, next: &ExtentRun) -> bool {
         self.shared == next.shared
             && self.offset + self.len == next.offset
             && self.physical + self.len == next.physical
@@ -31,14 +31,14 @@ impl Mapped {
 }
 
 /// Returns the written blocks of a file in order, after writing the file back.
-pub fn map(file: &File) -> Result<Vec<Mapped>> {
+pub fn map(file: &File) -> Result<Vec<ExtentRun>> {
     let mut runs = Vec::new();
     each_batch(file, |found| {
         for raw in found.iter().filter(|raw| is_placed(raw.flags)) {
             let shared = raw.flags & SHARED != 0;
             append(
                 &mut runs,
-                Mapped {
+                ExtentRun {
                     offset: raw.logical,
                     len: raw.length,
                     physical: raw.physical,
@@ -57,7 +57,7 @@ fn is_placed(flags: u32) -> bool {
     flags & (UNWRITTEN | UNKNOWN) == 0
 }
 
-fn append(runs: &mut Vec<Mapped>, next: Mapped) {
+fn append(runs: &mut Vec<ExtentRun>, next: ExtentRun) {
     match runs.last_mut() {
         Some(last) if last.runs_into(&next) => last.len += next.len,
         _ => runs.push(next),
@@ -66,8 +66,8 @@ fn append(runs: &mut Vec<Mapped>, next: Mapped) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fiemap::LAST;
     use super::*;
+    use crate::extents::fiemap::LAST;
 
     #[test]
     fn blocks_without_an_address_are_left_out() {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn runs_that_continue_each_other_are_one() {
-        let run = |offset, len, physical, shared| Mapped {
+        let run = |offset, len, physical, shared| ExtentRun {
             offset,
             len,
             physical,

@@ -144,9 +144,9 @@ fn empty_info() -> loop_info64 {
 pub(super) mod flags {
     use super::lo;
 
-    pub(in super::super) const READ_ONLY: u32 = lo::LO_FLAGS_READ_ONLY as u32;
-    pub(in super::super) const AUTOCLEAR: u32 = lo::LO_FLAGS_AUTOCLEAR as u32;
-    pub(in super::super) const DIRECT_IO: u32 = lo::LO_FLAGS_DIRECT_IO as u32;
+    pub(in crate::linux) const READ_ONLY: u32 = lo::LO_FLAGS_READ_ONLY as u32;
+    pub(in crate::linux) const AUTOCLEAR: u32 = lo::LO_FLAGS_AUTOCLEAR as u32;
+    pub(in crate::linux) const DIRECT_IO: u32 = lo::LO_FLAGS_DIRECT_IO as u32;
 }
 
 /// Calls LOOP_GET_STATUS64; ENXIO if nothing is attached.

@@ -33,7 +33,7 @@ pub struct ClassParameter {
 pub const CLASS_PARAMETERS: &[ClassParameter] = &[
     ClassParameter {
         name: FSTYPE,
-        values: "`ext4`, `xfs` (from 300 MiB), `btrfs` (from 110 MiB; grows to 256 MiB at least)",
+        values: "`ext4`, `xfs` (from 300 MiB), `btrfs` (from 110 MiB; after a growth, at least 256 MiB)",
         default: "`ext4`, or `--default-fstype`",
         changes: "",
         reader: Reader::Provisioner,
@@ -55,7 +55,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
     ClassParameter {
         name: PROVISIONING,
         values: "`thin`: blocks are allocated when they are written; `thick`: all of them at once",
-        default: "`thin`, or as the source",
+        default: "as the source; without one, `thin`",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
             changes.provisioning = Some(provisioning(value)?);
@@ -65,7 +65,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
     ClassParameter {
         name: "discard",
         values: "`true`: what is deleted in the volume is freed in the pool; `false`",
-        default: "`true` when thin. A thick volume never does",
+        default: "`true` for a thin volume. A thick volume never discards",
         changes: "yes, but not of a mounted XFS",
         reader: Reader::Change(|changes, value| {
             changes.discard = Some(boolean(value)?);

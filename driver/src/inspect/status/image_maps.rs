@@ -6,7 +6,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use hostloop_report::image_map::{ImageMap, Mapped};
+use hostloop_report::image_map::{ImageMap, ReportedRun};
 use rustix::fs::OFlags;
 
 use crate::inspect::inventory::{ImageStat, pool_root};
@@ -57,7 +57,10 @@ fn one(roots: &[Result<PathBuf, String>], id: &str) -> ImageMap {
 
 /// Finds the image in one of the pools. A missing pool is only a problem if no other pool has the
 /// image.
-fn in_pools(roots: &[Result<PathBuf, String>], id: &str) -> Result<Option<Vec<Mapped>>, String> {
+fn in_pools(
+    roots: &[Result<PathBuf, String>],
+    id: &str,
+) -> Result<Option<Vec<ReportedRun>>, String> {
     let path =
         path_in_pool(id).ok_or_else(|| format!("{id} is not the ID of a volume or snapshot"))?;
     let mut missing = None;
@@ -84,7 +87,7 @@ fn path_in_pool(id: &str) -> Option<PathBuf> {
     Some(Path::new(kind.name()).join(id).join(IMAGE))
 }
 
-fn beneath(root: &Path, path: &Path) -> kernel::Result<Vec<Mapped>> {
+fn beneath(root: &Path, path: &Path) -> kernel::Result<Vec<ReportedRun>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let pool = rustix::fs::open(root, flags, rustix::fs::Mode::empty())
         .map_err(|error| kernel::Error::io("open", root, error.into()))?;
@@ -96,8 +99,8 @@ fn beneath(root: &Path, path: &Path) -> kernel::Result<Vec<Mapped>> {
     }
 }
 
-fn reported(run: extents::Mapped) -> Mapped {
-    Mapped {
+fn reported(run: extents::ExtentRun) -> ReportedRun {
+    ReportedRun {
         offset: run.offset,
         len: run.len,
         physical: run.physical,
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn images_are_left_out_once_there_are_enough_runs() {
-        let run = Mapped {
+        let run = ReportedRun {
             offset: 0,
             len: 1,
             physical: 0,

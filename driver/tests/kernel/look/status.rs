@@ -12,7 +12,7 @@ use hostloop_driver::inspect::status::{image_maps, report_of};
 use hostloop_driver::kernel::reflink_support::shares_extents;
 use hostloop_driver::kernel::{FsType, LoopDevices};
 use hostloop_driver::storage::VolumeId;
-use hostloop_report::image_map::Mapped;
+use hostloop_report::image_map::ReportedRun;
 
 use super::{Site, attach, site};
 use crate::testkit::{MI, mount_fs};
@@ -119,7 +119,7 @@ fn maps_of_images_show_what_a_snapshot_shares_and_what_a_write_splits() {
         );
         maps.into_iter().map(|map| map.extents)
     };
-    let bytes = |runs: &[Mapped], shared: bool| -> u64 {
+    let bytes = |runs: &[ReportedRun], shared: bool| -> u64 {
         runs.iter()
             .filter(|run| run.shared == shared)
             .map(|run| run.len)

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hostloop_api_objects::labels::MANAGED_BY;
-use hostloop_api_objects::quantity;
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_report::quantity;
 use hostloop_report::status::SnapshotReport;
 use kube::ResourceExt;
 

@@ -12,7 +12,7 @@ fn image(id: &str, source: &str, allocated: u64, written_ns: u64) -> Image {
 
 /// A map with this many runs.
 fn map(id: &str, runs: usize) -> ImageMap {
-    let run = Mapped {
+    let run = ReportedRun {
         offset: 0,
         len: 1,
         physical: 0,

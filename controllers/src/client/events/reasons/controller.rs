@@ -45,7 +45,7 @@ pub const CONTROLLER: &[EventReason] = &[
     warning(
         "TooLarge",
         "the object",
-        "The object takes more memory than is kept of one, so it is not worked on",
+        "The object exceeds the memory limit of one object, so the controllers ignore it",
         "Remove labels or other fields until it is smaller",
     ),
     normal(
@@ -217,8 +217,8 @@ pub const CONTROLLER: &[EventReason] = &[
     warning(
         "GroupSnapshotContentCreationFailed",
         "VolumeGroupSnapshot",
-        "The content cannot be created: no claim or one of another node or driver is selected, or \
-         the API server refuses it",
+        "The content cannot be created: the selector matches no claim, or one of another node or \
+         driver; or the API server refuses it",
         "What the message says",
     ),
     warning(
@@ -255,7 +255,7 @@ pub const CONTROLLER: &[EventReason] = &[
     warning(
         "NodeFailed",
         "PersistentVolumeClaim",
-        "The node is not ready on which pods use the volume (--enable-node-watcher)",
+        "The node on which pods use the volume is not ready (--enable-node-watcher)",
         "Bring the node back, or taint it as out of service",
     ),
     normal(

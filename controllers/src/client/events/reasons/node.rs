@@ -100,7 +100,7 @@ pub const NODE: &[EventReason] = &[
     warning(
         "TooLarge",
         "the object",
-        "The object takes more memory than is kept of one, so it is not worked on",
+        "The object exceeds the memory limit of one object, so the controllers ignore it",
         "Remove labels or other fields until it is smaller",
     ),
     warning(
@@ -113,7 +113,7 @@ pub const NODE: &[EventReason] = &[
     warning(
         "SnapshotContentCheckandUpdateFailed",
         "VolumeSnapshotContent",
-        "Why it is not known whether the snapshot is ready. It is tried again",
+        "Why the driver could not say whether the snapshot is ready. It is tried again",
         "What the message says",
     ),
     warning(
@@ -138,7 +138,7 @@ pub const NODE: &[EventReason] = &[
     warning(
         "GroupSnapshotContentCheckandUpdateFailed",
         "VolumeGroupSnapshotContent",
-        "Why it is not known whether the snapshots are ready. It is tried again",
+        "Why the driver could not say whether the snapshots are ready. It is tried again",
         "What the message says",
     ),
     warning(
@@ -150,7 +150,7 @@ pub const NODE: &[EventReason] = &[
     warning(
         "VolumeConditionAbnormal",
         "PersistentVolumeClaim",
-        "What is wrong with the volume, by the driver",
+        "What the driver reports to be wrong with the volume",
         "What the message says",
     ),
     normal(

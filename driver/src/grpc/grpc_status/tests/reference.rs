@@ -99,7 +99,10 @@ fn of_call_error(error: &Error) -> (&'static str, &'static str) {
             "ListVolumes, ListSnapshots, ControllerListVolumeHealth",
             "the `starting_token` is not one that the driver gave",
         ),
-        Off(_) => ("those that a flag switches off", "the flag says so"),
+        Off(_) => (
+            "those that a flag switches off",
+            "a flag switches the call off",
+        ),
         Path { .. } => (
             MOUNTING,
             "the path is a symbolic link, or the mount of another program",
@@ -145,7 +148,10 @@ fn of_pool_error(error: &storage::Error) -> (&'static str, &'static str) {
              `--max-snapshot-bytes-per-namespace`",
         ),
         Attached { .. } => ("DeleteVolume", "a loop device still holds the image"),
-        InGroup(..) => ("DeleteSnapshot", "the snapshot is deleted with its group"),
+        InGroup(..) => (
+            "DeleteSnapshot",
+            "the snapshot belongs to a group. Delete the group",
+        ),
         ImageMissing { .. } => (
             OF_A_VOLUME,
             "the record exists, but the volume's image does not",

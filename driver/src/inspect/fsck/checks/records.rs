@@ -15,9 +15,9 @@ pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Repo
     found.extend(contents.volumes.iter().filter_map(|i| item(pool, i)));
     found.extend(contents.snapshots.iter().filter_map(|i| item(pool, i)));
     found.extend(contents.groups.iter().filter_map(|i| item(pool, i)));
-    let strangers = contents.strangers.iter();
-    let strangers = strangers.map(|path| Subject::entry(pool, path.display()));
-    found.extend(strangers.filter_map(|subject| subject.report(&Problem::Stranger)));
+    let unknown_files = contents.unknown_files.iter();
+    let unknown_files = unknown_files.map(|path| Subject::entry(pool, path.display()));
+    found.extend(unknown_files.filter_map(|subject| subject.report(&Problem::UnknownFile)));
     found.extend(contents.leftovers.iter().map(|l| leftover(pool, l)));
 }
 

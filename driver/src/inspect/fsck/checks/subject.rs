@@ -140,7 +140,7 @@ impl<'a> Subject<'a> {
                 format!("lacks {}", list(lost, ", ")),
                 advised(found)?,
             ),
-            Problem::Stranger => self.warning(
+            Problem::UnknownFile => self.warning(
                 ProblemKind::Stranger,
                 "is nothing the driver made",
                 person("move it out of the pool"),

@@ -118,7 +118,7 @@ impl Scene {
             snapshots: vec![item(snapshot.id, snapshot, Some(12))],
             groups: vec![item(group.id, group, None)],
             leftovers: Vec::new(),
-            strangers: Vec::new(),
+            unknown_files: Vec::new(),
         };
         let mounts = format!(
             "50 1 {LOOP_MAJOR}:3 / {STAGING} rw - ext4 /dev/loop3 rw\n\
@@ -183,8 +183,8 @@ impl Scene {
         });
     }
 
-    fn add_stranger(&mut self) {
-        self.contents().strangers.push("volumes/README".into());
+    fn add_unknown_file(&mut self) {
+        self.contents().unknown_files.push("volumes/README".into());
     }
 
     fn leave_frozen(&mut self) {
@@ -248,7 +248,7 @@ fn bad_pools_and_records_are_one_problem_each() {
     finds(Error, ProblemKind::GroupIncomplete, |s| {
         s.contents().snapshots.clear()
     });
-    finds(Warning, ProblemKind::Stranger, Scene::add_stranger);
+    finds(Warning, ProblemKind::Stranger, Scene::add_unknown_file);
     finds(Warning, ProblemKind::Leftover, |s| {
         s.add_leftover(Area::Incoming, "x")
     });
@@ -368,7 +368,7 @@ fn only_lasting_problems_are_reported() {
     let mut scene = Scene::new();
     scene.add_leftover(Area::Incoming, "x");
     let first = scene.check();
-    scene.add_stranger();
+    scene.add_unknown_file();
     let second = scene.check();
     assert_eq!(second.len(), 2);
     assert_eq!(lasting(&first, second), first);

@@ -44,7 +44,7 @@ fn a_pool_promises_no_more_than_its_cap() {
     assert_eq!(available(), 2 * MI);
     let third = create(&site, new("third")).unwrap_err();
     let why = format!(
-        "no room for {} bytes: {} bytes can be promised",
+        "no room for {} bytes: it can promise {} more",
         4 * MI,
         2 * MI
     );

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::super::{Tool, mkfs};
 use super::*;
+use crate::linux::fs_tools::{Tool, mkfs};
 
 const MI: u64 = 1 << 20;
 

@@ -1,19 +1,9 @@
 //! Decides what NodePublishVolume does, from the staging and from what is at the target. Pure.
 
 use super::{Error, Result};
-use crate::csi::capability::{RequestedCapability, compatible, many_targets};
+use crate::csi::capability::{compatible, many_targets};
 use crate::kernel::mounts_read_only;
-use crate::storage::{Capability, VolumeRecord};
-
-/// The capability for a volume. FAILED_PRECONDITION if the volume does not support it.
-pub(crate) fn of_volume(
-    requested: RequestedCapability,
-    record: &VolumeRecord,
-) -> Result<Capability> {
-    requested
-        .of(record)
-        .map_err(|why| Error::FailedPrecondition(format!("volume {}: {why}", record.id)))
-}
+use crate::storage::Capability;
 
 /// The action of NodePublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +48,8 @@ pub(crate) fn decide(
     match published.here {
         Some(now) if !fits || now != before && now != now_requested => {
             Err(Error::AlreadyExists(format!(
-                "published at this path already {}, and not as asked",
+                "the volume is already published {} at this path, which differs from the request: \
+                 unpublish it first",
                 if now { "read-only" } else { "writable" },
             )))
         }
