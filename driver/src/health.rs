@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hostloop_controllers::api::message::cut;
 use hostloop_proto::csi;
@@ -22,8 +22,8 @@ mod tests;
 pub use gather::View;
 
 use crate::csi::error::Error;
-use crate::diagnose::Problem;
 use crate::diagnose::pool::{PoolFacts, pool_problems};
+use crate::diagnose::{Problem, elapsed};
 use crate::storage::{self, Pools, Provisioning, VolumeHandle, VolumeRecord};
 
 /// A problem of a volume.
@@ -300,14 +300,12 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
 
 /// True for a freeze that a running copy explains.
 fn is_freeze_within(problem: &Problem, limit: Duration) -> bool {
-    matches!(problem, Problem::Frozen { since_ns } if overdue(*since_ns, limit).is_none())
+    matches!(problem, Problem::Frozen { since_ns } if !is_overdue(*since_ns, limit))
 }
 
-/// How long ago a freeze began, if that exceeds the limit.
-fn overdue(since_ns: u64, limit: Duration) -> Option<Duration> {
+/// True if a freeze began longer ago than the limit.
+fn is_overdue(since_ns: u64, limit: Duration) -> bool {
     // Thawing and recording it take a moment.
     const GRACE: Duration = Duration::from_secs(5);
-    let since = UNIX_EPOCH + Duration::from_nanos(since_ns);
-    let time = SystemTime::now().duration_since(since).ok()?;
-    (time > limit + GRACE).then_some(time)
+    elapsed(since_ns).is_some_and(|time| time > limit + GRACE)
 }

@@ -137,6 +137,12 @@ pub(crate) fn list(all: impl IntoIterator<Item = impl ToString>, and: &str) -> S
     words.join(and)
 }
 
+/// The time since a point in nanoseconds since the epoch; `None` if the clock was set back since.
+pub(crate) fn elapsed(since_ns: u64) -> Option<Duration> {
+    let since = UNIX_EPOCH + Duration::from_nanos(since_ns);
+    SystemTime::now().duration_since(since).ok()
+}
+
 fn device(minor: &u32) -> String {
     loop_path(*minor).display().to_string()
 }
@@ -256,8 +262,7 @@ impl fmt::Display for Problem {
                 at.display()
             ),
             Problem::Frozen { since_ns } => {
-                let since = UNIX_EPOCH + Duration::from_nanos(*since_ns);
-                let time = SystemTime::now().duration_since(since).unwrap_or_default();
+                let time = elapsed(*since_ns).unwrap_or_default();
                 write!(
                     f,
                     "its filesystem was frozen for a copy {} s ago and not thawed",
