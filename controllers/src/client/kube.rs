@@ -202,13 +202,16 @@ impl ApiError {
         }
     }
 
-    fn new(call: String, error: kube::Error) -> Self {
-        let failed = |call, error| ApiError::Failed {
+    fn failed(call: String, error: kube::Error) -> Self {
+        ApiError::Failed {
             call,
             source: Box::new(error),
-        };
+        }
+    }
+
+    fn new(call: String, error: kube::Error) -> Self {
         let kube::Error::Api(status) = &error else {
-            return failed(call, error);
+            return ApiError::failed(call, error);
         };
         let message = status.message.clone();
         match status.code {
@@ -222,13 +225,13 @@ impl ApiError {
             422 if OTHER_UID.iter().any(|part| message.contains(part)) => {
                 ApiError::Conflict { call, message }
             }
-            429 => failed(call, error),
+            429 => ApiError::failed(call, error),
             code @ 400..500 => ApiError::Rejected {
                 call,
                 code,
                 message,
             },
-            _ => failed(call, error),
+            _ => ApiError::failed(call, error),
         }
     }
 }
