@@ -27,6 +27,10 @@ use crate::cluster::{DRIVER, NODE};
 use crate::trace;
 use crate::users::{bytes, path, send, volume_path};
 
+use self::work::Work;
+
+mod work;
+
 const DEADLINE: Duration = Duration::from_secs(120);
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LAST_DELAY: Duration = Duration::from_secs(122);
@@ -476,39 +480,6 @@ impl Kubelet {
             .join(uid)
             .join("volumes/kubernetes.io~csi");
         volumes.join(&wanted.name).join("mount")
-    }
-}
-
-/// What kubelet does to a volume.
-enum Work {
-    Mount(Wanted),
-    Expand(Wanted),
-    Unpublish((String, String), Published),
-    Unstage(String, Staged),
-}
-
-impl Work {
-    fn handle(&self) -> &str {
-        match self {
-            Work::Mount(wanted) | Work::Expand(wanted) => &wanted.handle,
-            Work::Unpublish(_, published) => &published.handle,
-            Work::Unstage(handle, _) => handle,
-        }
-    }
-
-    fn key(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl std::fmt::Display for Work {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Work::Mount(one) => write!(f, "mounting {} for {}", one.handle, one.pod.name),
-            Work::Expand(one) => write!(f, "expanding {} to {:?}", one.handle, one.grows_to),
-            Work::Unpublish((pod, _), one) => write!(f, "unmounting {} from {pod}", one.handle),
-            Work::Unstage(handle, _) => write!(f, "unstaging {handle}"),
-        }
     }
 }
 
