@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn one_that_hangs_does_not_keep_the_others() {
-        let asking = Asking::new(Duration::from_secs(2));
+        let asking = Asking::new(Duration::from_secs(5));
         let (question, asked, go) = question();
         let hung = [(1, Some(10)), (2, None), (3, Some(30)), (4, Some(40))];
         for _ in 0..3 {
@@ -256,7 +256,7 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
             asking.ask(&[2, 3], question.clone()) == well
         };
-        let asked_again = (0..100).any(|_| again());
+        let asked_again = (0..1000).any(|_| again());
         assert!(asked_again, "it answers now");
     }
 
@@ -279,13 +279,14 @@ mod tests {
 
     #[test]
     fn many_that_hang_cost_the_time_of_one() {
-        let patience = Duration::from_secs(1);
+        // One after the other, they would cost 39 times as much.
+        let patience = Duration::from_secs(5);
         let asking = Asking::new(patience);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let (took, answers) = timed(&asking, patience * 20);
-                    assert!(took < patience * 3, "{took:?}");
+                    assert!(took < patience * 8, "{took:?}");
                     for (minor, answer) in answers {
                         assert_eq!(answer.is_some(), minor == 5, "device {minor}");
                     }
@@ -298,12 +299,13 @@ mod tests {
 
     #[test]
     fn many_that_are_slow_all_answer() {
-        let patience = Duration::from_secs(4);
+        // One after the other, they would need twice the patience.
+        let patience = Duration::from_secs(20);
         let asking = Asking::new(patience);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let (took, answers) = timed(&asking, patience / 10);
+                    let (took, answers) = timed(&asking, patience / 20);
                     assert!(took < patience, "{took:?}");
                     assert!(answers.iter().all(|(_, answer)| answer.is_some()));
                 });
