@@ -16,17 +16,15 @@ use super::output::{self, Format};
 use super::volume_objects::Objects;
 
 mod join;
-mod judge;
 mod render;
 mod report;
 mod watch;
 
 pub(super) use join::{Inputs, join};
-pub(super) use judge::attachment_stuck;
 #[cfg(test)]
 pub(super) use render::{Look, text};
 pub(super) use render::{not_known, reason};
-pub(super) use report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
+pub(super) use report::{ClusterReport, SnapshotRow, VolumeRow};
 
 /// Arguments of `status`.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
 
-use super::judge::OnNode;
 use super::report::{ClusterReport, NodeRow, PoolRow, SnapshotRow, VolumeRow};
 use crate::node_pods::NodeReport;
+use crate::verdict::OnNode;
 use crate::volume_objects::Objects;
 
 mod snapshots;

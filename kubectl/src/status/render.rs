@@ -9,8 +9,9 @@ use hostloop_terminal::humanize::{age, count};
 use hostloop_terminal::page::{Cell, Page};
 use hostloop_terminal::table::{long, numbers, words};
 
-use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
+use super::report::{ClusterReport, PoolRow, SnapshotRow, VolumeRow};
 use crate::output::{names, one_line};
+use crate::verdict::{State, Stuck};
 
 /// How the tables look.
 #[derive(Clone, Copy, Debug, Default)]

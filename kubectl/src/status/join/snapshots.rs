@@ -9,8 +9,8 @@ use hostloop_report::status::SnapshotReport;
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
-use crate::status::judge::snapshot_stuck;
 use crate::status::report::SnapshotRow;
+use crate::verdict::snapshot_stuck;
 use crate::volume_objects::{content_name, created_ns, ns};
 
 impl Inputs<'_> {

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
-use crate::status::judge::{OnNode, VolumeFacts, judge};
 use crate::status::report::VolumeRow;
+use crate::verdict::{OnNode, VolumeFacts, judge};
 use crate::volume_objects::{
     claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };

@@ -1,5 +1,4 @@
-//! Decides how far a volume or a snapshot is, and why it does not go on. `status`, `describe` and
-//! `check` call the same things stuck.
+//! Decides how far a volume or a snapshot is, and why it does not go on.
 
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::status::VolumeReport;
@@ -7,8 +6,8 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim,
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 
-use super::report::{State, Stuck};
 use crate::events::{self, Warning};
+use crate::verdict::{State, Stuck};
 use crate::volume_objects::{bound_volume, created_ns, ns, phase};
 
 /// After this time without progress and without a warning, something is stuck.
@@ -20,23 +19,23 @@ const NEWS_NS: u64 = 600_000_000_000;
 
 /// What is known about one volume.
 #[derive(Clone, Debug, Default)]
-pub(super) struct VolumeFacts<'a> {
-    pub(super) claim: Option<&'a PersistentVolumeClaim>,
-    pub(super) volume: Option<&'a PersistentVolume>,
+pub(crate) struct VolumeFacts<'a> {
+    pub(crate) claim: Option<&'a PersistentVolumeClaim>,
+    pub(crate) volume: Option<&'a PersistentVolume>,
     /// False if the PersistentVolume may exist although there is none here.
-    pub(super) has_all_volumes: bool,
-    pub(super) class: Option<&'a StorageClass>,
-    pub(super) attachments: Vec<&'a VolumeAttachment>,
-    pub(super) pods: Vec<&'a Pod>,
+    pub(crate) has_all_volumes: bool,
+    pub(crate) class: Option<&'a StorageClass>,
+    pub(crate) attachments: Vec<&'a VolumeAttachment>,
+    pub(crate) pods: Vec<&'a Pod>,
     /// What the volume's node says about it.
-    pub(super) on_node: OnNode<'a>,
-    pub(super) events: &'a [Event],
-    pub(super) now_ns: u64,
+    pub(crate) on_node: OnNode<'a>,
+    pub(crate) events: &'a [Event],
+    pub(crate) now_ns: u64,
 }
 
 /// A volume in the report of its node.
 #[derive(Clone, Debug, Default)]
-pub(super) enum OnNode<'a> {
+pub(crate) enum OnNode<'a> {
     /// The node is unknown, or does not report.
     #[default]
     Unknown,
@@ -48,10 +47,10 @@ pub(super) enum OnNode<'a> {
 
 /// The decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Judgement {
-    pub(super) state: State,
-    pub(super) stuck: Option<Stuck>,
-    pub(super) note: Option<String>,
+pub(crate) struct Judgement {
+    pub(crate) state: State,
+    pub(crate) stuck: Option<Stuck>,
+    pub(crate) note: Option<String>,
 }
 
 impl Judgement {
@@ -92,7 +91,7 @@ impl From<Warning> for Stuck {
     }
 }
 
-pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
+pub(crate) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
     let Some(claim) = facts.claim else {
         return without_claim(facts);
     };
@@ -418,7 +417,7 @@ fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
 }
 
 /// Why a snapshot is not ready.
-pub(super) fn snapshot_stuck(
+pub(crate) fn snapshot_stuck(
     snapshot: Option<&VolumeSnapshot>,
     content: Option<&VolumeSnapshotContent>,
     events: &[Event],
