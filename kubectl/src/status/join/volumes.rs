@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::{Found, Inputs};
 use crate::status::report::VolumeRow;
-use crate::verdict::{OnNode, VolumeFacts, judge};
+use crate::verdict::{OnNode, VolumeFacts, volume_verdict};
 use crate::volume_objects::{
     claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };
@@ -186,7 +186,7 @@ impl Inputs<'_> {
             created_ns: volume.created_ns,
             ..VolumeRow::default()
         };
-        let judged = judge(&facts);
+        let judged = volume_verdict(&facts);
         let row = with_node(row, volume);
         VolumeRow {
             state: judged.state,
@@ -199,7 +199,7 @@ impl Inputs<'_> {
 
 /// Completes a row by the decision and by what the node reports.
 fn judged(row: VolumeRow, facts: &VolumeFacts<'_>, found: &Found<'_>) -> VolumeRow {
-    let judged = judge(facts);
+    let judged = volume_verdict(facts);
     let row = VolumeRow {
         state: judged.state,
         stuck: judged.stuck,

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, ago, bound, claim, expect, volume, with};
+use super::{Case, bound, claim, expect, volume, with};
+use crate::verdict::testing::ago;
 
 #[test]
 fn changes_of_bound_claims() {
