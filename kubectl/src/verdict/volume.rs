@@ -1,15 +1,20 @@
 //! How far a volume is, and why it does not go on.
 
+use std::collections::BTreeMap;
+
+use hostloop_api_objects::labels::SELECTED_NODE;
+use hostloop_api_objects::quantity;
 use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use crate::events::{self, Warning};
 use crate::verdict::{
     LONG_FREEZE_NS, NEWS_NS, State, Stuck, Verdict, attachment_stuck, is_overdue,
 };
-use crate::volume_objects::{bound_volume, created_ns, ns, phase};
+use crate::volume_objects::{bound_volume, condition, created_ns, ns, phase};
 
 /// What is known about one volume.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +28,8 @@ pub(crate) struct VolumeFacts<'a> {
     pub(crate) pods: Vec<&'a Pod>,
     /// What the volume's node says about it.
     pub(crate) on_node: OnNode<'a>,
+    /// Why its calls fail. Of a volume with objects, those say it.
+    pub(crate) failed_call: Option<Stuck>,
     pub(crate) events: &'a [Event],
     pub(crate) now_ns: u64,
 }
@@ -75,29 +82,65 @@ fn deleting(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
 }
 
 fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
-    let warning = events::last_warning(facts.events, claim).or_else(|| pod_warning(facts));
-    if let Some(warning) = warning {
-        return Verdict::stuck(State::Pending, warning);
-    }
-    let mode = facts
-        .class
-        .and_then(|class| class.volume_binding_mode.as_deref());
-    if mode == Some("WaitForFirstConsumer") && facts.pods.is_empty() {
+    if waits_for_first_pod(facts, claim) {
         return Verdict::noted(State::Pending, "waits for its first pod");
     }
-    let since = created_ns(claim);
-    if let Some(name) = bound_volume(claim) {
-        let note = format!("waits for PersistentVolume {name}");
-        return match is_overdue(Some(since), facts.now_ns) {
-            true => Verdict::stuck(State::Pending, Stuck::new(note, Some(since))),
-            false => Verdict::noted(State::Pending, note),
-        };
+    let first_pod = facts.pods.iter().map(|pod| created_ns(*pod)).min();
+    let first_pod = first_pod.filter(|_| binds_late(facts, claim)).unwrap_or(0);
+    let warning = events::last_warning(facts.events, claim, first_pod);
+    if let Some(warning) = warning.or_else(|| pod_warning(facts)) {
+        return Verdict::stuck(State::Pending, warning);
     }
+    let (note, why) = pending_words(facts, claim);
+    let since = created_ns(claim).max(first_pod);
     if is_overdue(Some(since), facts.now_ns) {
-        let why = "no volume yet, and no event says why; see the log of hostloop's pods";
         return Verdict::stuck(State::Pending, Stuck::new(why, Some(since)));
     }
-    Verdict::noted(State::Pending, "the volume is being made")
+    Verdict::noted(State::Pending, note)
+}
+
+/// What a pending claim waits for, at first and when it takes too long.
+fn pending_words(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> (String, String) {
+    if let Some(name) = bound_volume(claim) {
+        let note = format!("waits for PersistentVolume {name}");
+        return (note.clone(), note);
+    }
+    if binds_late(facts, claim) && selected_node(claim).is_none() {
+        let pods = names(&facts.pods);
+        return (
+            format!("waits for a node for {pods}"),
+            format!("no node is chosen for {pods}, and no event says why; see the scheduler's log"),
+        );
+    }
+    (
+        "the volume is being made".to_owned(),
+        "no volume yet, and no event says why; see the log of hostloop's pods".to_owned(),
+    )
+}
+
+/// True if nothing is to be done for the claim yet, however long that lasts and whatever failed
+/// before.
+fn waits_for_first_pod(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> bool {
+    facts.pods.is_empty()
+        && bound_volume(claim).is_none()
+        && selected_node(claim).is_none()
+        && binds_late(facts, claim)
+}
+
+/// True if the claim gets its volume only for a pod. Without the right to read classes, an event of
+/// Kubernetes says so.
+fn binds_late(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> bool {
+    const LATE: &str = "WaitForFirstConsumer";
+    match facts.class {
+        Some(class) => class.volume_binding_mode.as_deref() == Some(LATE),
+        None => events::has_reason(facts.events, claim, LATE),
+    }
+}
+
+/// The node that the scheduler has chosen for a claim.
+fn selected_node(claim: &PersistentVolumeClaim) -> Option<&String> {
+    let node = claim.annotations().get(SELECTED_NODE);
+    node.filter(|node| !node.is_empty())
 }
 
 fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
@@ -121,12 +164,24 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     if let Some(stuck) = stuck {
         return Verdict::stuck(state, stuck);
     }
-    let warning = events::last_warning(facts.events, claim);
+    let warning = events::last_warning(facts.events, claim, bound_ns(facts.volume));
     let news = warning.filter(|w| facts.now_ns.saturating_sub(w.at_ns) < NEWS_NS);
     Verdict {
         note: news.map(|w| w.text).or_else(|| progress(claim)),
         ..Verdict::fine(state)
     }
+}
+
+/// When a PersistentVolume was bound; 0 if that is unknown.
+fn bound_ns(volume: Option<&PersistentVolume>) -> u64 {
+    let changed = volume.and_then(phase_since);
+    changed.or(volume.map(created_ns)).unwrap_or(0)
+}
+
+/// Since when a PersistentVolume has its phase.
+fn phase_since(volume: &PersistentVolume) -> Option<u64> {
+    let status = volume.status.as_ref()?;
+    status.last_phase_transition_time.as_ref().map(ns)
 }
 
 /// A PersistentVolume without a claim, a volume that only its node has, or an inline volume.
@@ -143,19 +198,18 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Verdict {
         Some("Bound") => in_use(facts),
         _ => State::Released,
     };
+    let since = phase_since(volume);
     let stuck = volume_failure(volume, facts.now_ns)
         .or_else(|| attachments_failure(facts))
-        .or_else(|| events::last_warning(facts.events, volume).map(Stuck::from));
+        .or_else(|| {
+            let since = since.unwrap_or(0);
+            events::last_warning(facts.events, volume, since).map(Stuck::from)
+        });
     if let Some(stuck) = stuck {
         return Verdict::stuck(state, stuck);
     }
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    let since = volume
-        .status
-        .as_ref()
-        .and_then(|s| s.last_phase_transition_time.as_ref())
-        .map(ns);
     match (state, policy, facts.attachments.first()) {
         (State::Released, Some("Retain"), _) => Verdict::noted(state, "kept: its policy is Retain"),
         (State::Released, _, Some(attachment)) => {
@@ -173,17 +227,29 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Verdict {
 /// An inline volume, or a volume that only its node has.
 fn without_objects(facts: &VolumeFacts<'_>) -> Verdict {
     let is_inline = matches!(&facts.on_node, OnNode::Known(volume) if volume.inline.is_some());
-    match (facts.pods.is_empty(), is_inline) {
-        (false, _) => match pod_warning(facts) {
-            Some(warning) => Verdict::stuck(in_use(facts), warning),
-            None => Verdict::fine(in_use(facts)),
-        },
-        (true, true) => Verdict::noted(in_use(facts), "inline; its pod is not known"),
-        (true, false) if facts.has_all_volumes => {
-            Verdict::noted(State::Unclaimed, "no PersistentVolume has it")
-        }
-        (true, false) => Verdict::fine(in_use(facts)),
+    let is_unclaimed = facts.has_all_volumes && !is_inline && facts.pods.is_empty();
+    let state = if is_unclaimed {
+        State::Unclaimed
+    } else {
+        in_use(facts)
+    };
+    let stuck = pod_warning(facts)
+        .map(Stuck::from)
+        .or_else(|| facts.failed_call.clone())
+        .or_else(|| match &facts.on_node {
+            OnNode::Known(volume) => frozen(volume, facts.now_ns),
+            OnNode::Missing(_) | OnNode::Unknown => None,
+        });
+    if let Some(stuck) = stuck {
+        return Verdict::stuck(state, stuck);
     }
+    if is_unclaimed {
+        return Verdict::noted(state, "no PersistentVolume has it");
+    }
+    if is_inline && facts.pods.is_empty() {
+        return Verdict::noted(state, "inline; its pod is not known");
+    }
+    Verdict::fine(state)
 }
 
 /// How far the volume is on its node. Without the node's report, a running pod proves that its
@@ -229,13 +295,27 @@ fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
     };
     let waiting = facts.pods.iter().filter(waits);
     let warnings = waiting.filter_map(|pod| {
-        let warning = events::last_warning_about_volumes(facts.events, pod)?;
+        let warning = events::last_warning_about_volumes(facts.events, pod);
+        let warning = warning.or_else(|| unschedulable(pod))?;
         Some(Warning {
             text: format!("pod {}: {}", pod.name_any(), warning.text),
             ..warning
         })
     });
     warnings.max_by_key(|warning| warning.at_ns)
+}
+
+/// What the scheduler says of a pod that fits nowhere, also after its event has gone.
+fn unschedulable(pod: &Pod) -> Option<Warning> {
+    let condition = condition(pod, "PodScheduled", "False")?;
+    if condition.reason.as_deref() != Some("Unschedulable") {
+        return None;
+    }
+    let message = condition.message.as_deref().unwrap_or_default();
+    Some(Warning {
+        text: format!("Unschedulable: {message}"),
+        at_ns: condition.last_transition_time.as_ref().map_or(0, ns),
+    })
 }
 
 fn volume_failure(volume: &PersistentVolume, now_ns: u64) -> Option<Stuck> {
@@ -321,13 +401,36 @@ fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
         .conditions
         .iter()
         .flatten()
-        .find(|c| c.status == "True")?;
-    Some(match condition.type_.as_str() {
+        .find(|c| c.status == "True");
+    let what = match condition {
+        Some(condition) => condition.type_.as_str(),
+        None if is_to_grow(claim) => "Resizing",
+        None => return None,
+    };
+    Some(match what {
         "Resizing" => "it is being expanded".to_owned(),
         "FileSystemResizePending" => "its filesystem grows when a pod uses it".to_owned(),
         "ModifyingVolume" => "its attributes are being changed".to_owned(),
         other => other.to_owned(),
     })
+}
+
+/// True if the claim asks for more than it has.
+fn is_to_grow(claim: &PersistentVolumeClaim) -> bool {
+    let asks = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    let has = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.capacity.as_ref());
+    has.and_then(storage_bytes)
+        .is_some_and(|has| asks.and_then(storage_bytes) > Some(has))
+}
+
+fn storage_bytes(sizes: &BTreeMap<String, Quantity>) -> Option<i64> {
+    quantity::bytes(&sizes.get("storage")?.0)
 }
 
 /// The pods' names in a sentence.

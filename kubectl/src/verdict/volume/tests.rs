@@ -1,3 +1,4 @@
+use hostloop_api_objects::labels::SELECTED_NODE;
 use hostloop_api_objects::names::PROVISIONER;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ struct Case {
     on_node: Option<Value>,
     missing_on_node: Option<&'static str>,
     volumes_unknown: bool,
+    failed_call: Option<&'static str>,
 }
 
 impl Case {
@@ -34,6 +36,20 @@ impl Case {
         self.pods.push(json!({
             "metadata": {"name": name, "uid": format!("uid-{name}")}, "status": {"phase": phase},
         }));
+        self
+    }
+
+    /// Sets a field of the last pod.
+    fn pod_has(mut self, pointer: &str, value: Value) -> Case {
+        let pod = self.pods.pop().unwrap();
+        self.pods.push(with(pod, pointer, value));
+        self
+    }
+
+    /// Adds a normal event about the object with this UID.
+    fn normal(mut self, uid: &str, reason: &str, age: u64) -> Case {
+        let event = with(warning(uid, reason, age), "/type", json!("Normal"));
+        self.events.push(event);
         self
     }
 
@@ -85,6 +101,7 @@ impl Case {
                 (None, Some(why)) => OnNode::Missing(why.to_owned()),
                 (None, None) => OnNode::Unknown,
             },
+            failed_call: self.failed_call.map(|why| Stuck::new(why, None)),
             events: &events,
             now_ns: NOW * 1_000_000_000,
         };
@@ -168,24 +185,79 @@ fn claims_without_a_volume() {
         .warning("uid-a", "FailedScheduling", 9)
         .warning("uid-b", "FailedScheduling", 4)
         .warning("uid-b", "BackOff", 1);
-    let failed = late(5)
-        .warning("c", "ProvisioningFailed", 3)
-        .warning("x", "Other", 1);
+    let failed = |case: Case| case.warning("c", "ProvisioningFailed", 3);
+    let chosen = |age| Case {
+        claim: with(
+            claim("Pending", age),
+            "/metadata/annotations",
+            json!({SELECTED_NODE: "n1"}),
+        ),
+        ..late(age)
+    };
+    let used = |pod_age| {
+        late(900)
+            .pod("a", "Pending")
+            .pod_has("/metadata/creationTimestamp", json!(ago(pod_age)))
+    };
+    let fits_nowhere = used(5).pod_has(
+        "/status/conditions",
+        json!([{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/2 nodes are available", "lastTransitionTime": ago(4),
+        }]),
+    );
+    let gated = used(5).pod_has(
+        "/status/conditions",
+        json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]),
+    );
     let unexplained = "Pending STUCK 300s: no volume yet, and no event says why; see the log of \
                        hostloop's pods";
     expect([
         (pending(5), "Pending (the volume is being made)"),
         (pending(300), unexplained),
         (late(300), "Pending (waits for its first pod)"),
+        // What failed for an earlier pod is history.
+        (failed(late(5)), "Pending (waits for its first pod)"),
+        (
+            pending(300).normal("c", "WaitForFirstConsumer", 1),
+            "Pending (waits for its first pod)",
+        ),
         (
             late(5).pod("a", "Pending"),
+            "Pending (waits for a node for pod a)",
+        ),
+        (used(5), "Pending (waits for a node for pod a)"),
+        (failed(used(2)), "Pending (waits for a node for pod a)"),
+        (
+            used(300),
+            "Pending STUCK 300s: no node is chosen for pod a, and no event says why; see the \
+             scheduler's log",
+        ),
+        (
+            fits_nowhere,
+            "Pending STUCK 4s: pod a: Unschedulable: 0/2 nodes are available",
+        ),
+        (gated, "Pending (waits for a node for pod a)"),
+        (
+            chosen(5).pod("a", "Pending"),
             "Pending (the volume is being made)",
         ),
         (
             unscheduled,
             "Pending STUCK 4s: pod b: FailedScheduling: why",
         ),
-        (failed, "Pending STUCK 3s: ProvisioningFailed: why"),
+        (
+            failed(pending(5)),
+            "Pending STUCK 3s: ProvisioningFailed: why",
+        ),
+        (
+            failed(chosen(5)),
+            "Pending STUCK 3s: ProvisioningFailed: why",
+        ),
+        (
+            failed(late(5).pod("a", "Pending")),
+            "Pending STUCK 3s: ProvisioningFailed: why",
+        ),
         (named(5), "Pending (waits for PersistentVolume mine)"),
         (
             named(500),
@@ -303,6 +375,20 @@ fn volumes_without_a_claim() {
     let busy = json!({"attached": true, "detachError": {"message": "busy", "time": ago(3)}});
     let undeleted = alone("Released").warning("v", "VolumeFailedDelete", 3);
     let unmounted = pending().warning("uid-a", "FailedMount", 3);
+    let changed = |reason: &str| {
+        let mut case = alone("Released").warning("v", reason, 3);
+        case.volume["status"]["lastPhaseTransitionTime"] = json!(ago(3));
+        case
+    };
+    let earlier = alone("Released").warning("v", "VolumeConditionAbnormal", 9);
+    let earlier = Case {
+        volume: with(
+            earlier.volume,
+            "/status/lastPhaseTransitionTime",
+            json!(ago(3)),
+        ),
+        ..earlier
+    };
     expect([
         (alone("Available"), "Available"),
         (alone("Released"), "Released (kept: its policy is Retain)"),
@@ -321,7 +407,23 @@ fn volumes_without_a_claim() {
             "Released (kept: its policy is Retain)",
         ),
         (undeleted, "Released STUCK 3s: VolumeFailedDelete: why"),
+        (
+            changed("VolumeFailedDelete"),
+            "Released STUCK 3s: VolumeFailedDelete: why",
+        ),
+        (earlier, "Released (kept: its policy is Retain)"),
         (on_node(), "unclaimed (no PersistentVolume has it)"),
+        (
+            Case {
+                failed_call: Some("NodeStageVolume failed with INTERNAL"),
+                ..on_node()
+            },
+            "unclaimed STUCK: NodeStageVolume failed with INTERNAL",
+        ),
+        (
+            on_node().reported("frozen_since_ns", json!((NOW - 70) * 1_000_000_000)),
+            "unclaimed STUCK 70s: its filesystem is frozen: writes wait",
+        ),
         (
             Case {
                 volumes_unknown: true,
