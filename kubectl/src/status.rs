@@ -13,6 +13,7 @@ use super::api::ApiError;
 use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
+use super::verdict::FailedCalls;
 use super::volume_objects::Objects;
 
 mod join;
@@ -85,6 +86,7 @@ async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiErro
         nodes: &nodes,
         driver: &cluster.driver_name,
         namespace,
+        failed_calls: &FailedCalls::default(),
         now_ns: now_ns(),
     });
     if pods.is_empty() && report.missing.is_empty() {

@@ -6,13 +6,15 @@ use serde::Serialize;
 use crate::events::Warning;
 
 mod attachment;
+mod failed_calls;
 mod snapshot;
 #[cfg(test)]
 mod testing;
 mod volume;
 
 pub(super) use attachment::attachment_stuck;
-pub(super) use snapshot::snapshot_stuck;
+pub(super) use failed_calls::FailedCalls;
+pub(super) use snapshot::{group_stuck, snapshot_stuck};
 pub(super) use volume::{OnNode, VolumeFacts, volume_verdict};
 
 /// After this time without progress and without a warning, something is stuck.

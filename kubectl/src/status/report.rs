@@ -54,6 +54,9 @@ pub(crate) struct VolumeRow {
     pub(crate) namespace: Option<String>,
     /// The claim. An inline volume has none.
     pub(crate) claim: Option<String>,
+    /// The claim's UID. The page finds the claim by it.
+    #[serde(skip)]
+    pub(crate) claim_uid: Option<String>,
     /// The volume's name in its pod, for an inline volume.
     pub(crate) inline: Option<String>,
     pub(crate) state: State,
@@ -88,6 +91,15 @@ pub(crate) struct VolumeRow {
 }
 
 impl VolumeRow {
+    /// The state in a word, or two if the volume is stuck.
+    pub(crate) fn state_words(&self) -> String {
+        match (&self.stuck, self.state) {
+            (Some(_), State::Pending | State::Lost) => "stuck".to_owned(),
+            (Some(_), state) => format!("{}, stuck", state.as_str()),
+            (None, state) => state.as_str().to_owned(),
+        }
+    }
+
     /// An inline volume as `pod/NAME/VOLUME`; kubelet's handle if the pod is unknown.
     pub(crate) fn inline_name(&self) -> Option<String> {
         let inline = self.inline.as_ref()?;
@@ -103,6 +115,11 @@ pub(crate) struct SnapshotRow {
     pub(crate) namespace: Option<String>,
     /// The VolumeSnapshot.
     pub(crate) name: Option<String>,
+    /// Its UID. The page finds it by that.
+    #[serde(skip)]
+    pub(crate) uid: Option<String>,
+    /// Whether the VolumeSnapshot is being deleted.
+    pub(crate) deleting: bool,
     /// Whether volumes can be restored from it; null if unknown.
     pub(crate) ready: Option<bool>,
     /// Why the snapshot is stuck.
@@ -124,4 +141,17 @@ pub(crate) struct SnapshotRow {
     pub(crate) group: Option<String>,
     /// When the snapshot was taken or asked for.
     pub(crate) created_ns: u64,
+}
+
+impl SnapshotRow {
+    /// The state in a word.
+    pub(crate) fn state_words(&self) -> &'static str {
+        match (&self.stuck, &self.name, self.ready) {
+            (Some(_), _, _) => "stuck",
+            (None, _, _) if self.deleting => "Deleting",
+            (None, _, Some(true)) => "ready",
+            (None, None, None) => "unclaimed",
+            (None, _, _) => "being taken",
+        }
+    }
 }

@@ -6,7 +6,7 @@ use super::{driver_container, flag, known};
 use crate::check::facts::Facts;
 use crate::check::line::{Line, names};
 use crate::status::{self, Inputs, VolumeRow};
-use crate::verdict::{State, Stuck, attachment_stuck};
+use crate::verdict::{FailedCalls, State, Stuck, attachment_stuck};
 use crate::volume_objects::{Objects, provisioner, title};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
@@ -20,6 +20,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         nodes: &facts.reports,
         driver: &facts.driver,
         namespace: None,
+        failed_calls: &FailedCalls::default(),
         now_ns,
     });
     let skipped = objects
