@@ -68,6 +68,7 @@ impl State {
 
 /// Why something does not go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Stuck {
     /// The reason in words: mostly the last warning.
     pub(crate) why: String,

@@ -27,6 +27,10 @@ pub(crate) fn snapshot_stuck(
     events: &[Event],
     now_ns: u64,
 ) -> Option<Stuck> {
+    let undeleted = content.and_then(|content| deletion_stuck(content, now_ns));
+    if undeleted.is_some() {
+        return undeleted;
+    }
     let status = snapshot.and_then(|snapshot| snapshot.status.as_ref());
     let content_status = content.and_then(|content| content.status.as_ref());
     let is_ready = status.and_then(|status| status.ready_to_use);
@@ -63,14 +67,9 @@ pub(crate) fn group_stuck(
 }
 
 fn stuck(object: Option<&impl ResourceExt>, facts: Facts<'_>, now_ns: u64) -> Option<Stuck> {
-    let deleted = object.and_then(|object| object.meta().deletion_timestamp.as_ref().map(ns));
-    if is_overdue(deleted, now_ns) {
-        let finalizers = object.map(|object| object.finalizers().join(", "));
-        let why = format!(
-            "its deletion waits for the finalizers {}",
-            finalizers.unwrap_or_default()
-        );
-        return Some(Stuck::new(why, deleted));
+    let undeleted = object.and_then(|object| deletion_stuck(object, now_ns));
+    if undeleted.is_some() {
+        return undeleted;
     }
     if facts.is_ready {
         return None;
@@ -89,6 +88,14 @@ fn stuck(object: Option<&impl ResourceExt>, facts: Facts<'_>, now_ns: u64) -> Op
         "not taken yet; does a snapshot controller run in the cluster?"
     };
     is_overdue(Some(since), now_ns).then(|| Stuck::new(why, Some(since)))
+}
+
+/// Why an object is not deleted although that was requested long ago.
+fn deletion_stuck(object: &impl ResourceExt, now_ns: u64) -> Option<Stuck> {
+    let since = object.meta().deletion_timestamp.as_ref().map(ns);
+    let finalizers = object.finalizers().join(", ");
+    let why = format!("its deletion waits for the finalizers {finalizers}");
+    is_overdue(since, now_ns).then(|| Stuck::new(why, since))
 }
 
 #[cfg(test)]
