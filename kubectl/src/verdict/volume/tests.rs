@@ -311,6 +311,8 @@ fn volumes_in_use() {
         // The pod has the volume: the warning is old.
         (unmounted(published().pod("a", "Pending")), "published"),
         (unmounted(bound().pod("a", "Running")), "published"),
+        // The pod is gone.
+        (unmounted(bound()), "Bound"),
         (missing, "Bound STUCK: node n1 does not have it"),
         (
             frozen(61),
