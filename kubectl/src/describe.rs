@@ -18,6 +18,7 @@ use super::node_pods::{self, NodeReport};
 use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
+use super::verdict::FailedCalls;
 use super::volume_objects::Objects;
 
 mod history;
@@ -203,6 +204,7 @@ fn joined(
         nodes,
         driver,
         namespace,
+        failed_calls: &FailedCalls::default(),
         now_ns,
     });
     match target {

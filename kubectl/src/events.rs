@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Resource;
 
-use super::volume_objects::{created_ns, ns};
+use super::volume_objects::{condition, created_ns, ns};
 
 /// A warning about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,21 +52,36 @@ pub(super) fn is_about(event: &Event, uid: Option<&str>) -> bool {
     uid.is_some() && event.involved_object.uid.as_deref() == uid
 }
 
-/// The last warning about an object.
+/// True if there is an event about an object with this reason.
+pub(super) fn has_reason<K: Resource<DynamicType = ()>>(
+    events: &[Event],
+    object: &K,
+    reason: &str,
+) -> bool {
+    let uid = object.meta().uid.as_deref();
+    events
+        .iter()
+        .any(|event| is_about(event, uid) && event.reason.as_deref() == Some(reason))
+}
+
+/// The last warning about an object since a time, in nanoseconds since the epoch. An older one is
+/// history, because another state has followed.
 pub(super) fn last_warning<K: Resource<DynamicType = ()>>(
     events: &[Event],
     object: &K,
+    since_ns: u64,
 ) -> Option<Warning> {
-    last_of(events, object, |_| true)
+    last_of(events, object, |event| at_ns(event) >= since_ns)
 }
 
-/// The last warning about the volumes of a pod, or about the search for its node.
+/// The last warning about the volumes of a pod, or about the search for its node. That search is
+/// history once the pod has a node.
 pub(super) fn last_warning_about_volumes(events: &[Event], pod: &Pod) -> Option<Warning> {
-    last_of(events, pod, |event| {
-        matches!(
-            event.reason.as_deref(),
-            Some("FailedMount" | "FailedMapVolume" | "FailedAttachVolume" | "FailedScheduling")
-        )
+    let is_scheduled = condition(pod, "PodScheduled", "True").is_some();
+    last_of(events, pod, |event| match event.reason.as_deref() {
+        Some("FailedMount" | "FailedMapVolume" | "FailedAttachVolume") => true,
+        Some("FailedScheduling") => !is_scheduled,
+        _ => false,
     })
 }
 
@@ -76,15 +91,34 @@ fn last_of<K: Resource<DynamicType = ()>>(
     counts: impl Fn(&Event) -> bool,
 ) -> Option<Warning> {
     let uid = object.meta().uid.as_deref();
-    let about = events
-        .iter()
-        .filter(|event| is_about(event, uid) && is_warning(event));
+    let about: Vec<&Event> = events.iter().filter(|event| is_about(event, uid)).collect();
     let last = about
-        .filter(|event| counts(event))
+        .iter()
+        .filter(|event| is_warning(event) && counts(event) && !has_ended(event, &about))
         .max_by_key(|event| at_ns(event))?;
     Some(Warning {
         text: text(last),
         at_ns: at_ns(last),
+    })
+}
+
+/// The reasons of warnings, each with that of the event that says: it is over.
+const ENDED_BY: [(&str, &str); 5] = [
+    ("ProvisioningFailed", "ProvisioningSucceeded"),
+    ("VolumeConditionAbnormal", "VolumeConditionNormal"),
+    ("VolumeModifyFailed", "VolumeModifyCanceled"),
+    ("VolumeModifyFailed", "VolumeModifySuccessful"),
+    ("VolumeResizeFailed", "VolumeResizeSuccessful"),
+];
+
+/// True if a later event about the same object says that what a warning is about is over.
+fn has_ended(warning: &Event, about: &[&Event]) -> bool {
+    let reason = warning.reason.as_deref();
+    about.iter().any(|event| {
+        let is_its_end = ENDED_BY
+            .iter()
+            .any(|&(begin, end)| reason == Some(begin) && event.reason.as_deref() == Some(end));
+        is_its_end && at_ns(event) >= at_ns(warning)
     })
 }
 
@@ -144,8 +178,43 @@ mod tests {
             (Some("c"), None),
             (None, None),
         ] {
-            let last = last_warning(&events, &claim(uid));
+            let last = last_warning(&events, &claim(uid), 0);
             assert_eq!(last.map(|warning| warning.text).as_deref(), text, "{uid:?}");
+        }
+        let last = at_ns(&events[1]);
+        assert!(last_warning(&events, &claim(Some("a")), last).is_some());
+        assert!(last_warning(&events, &claim(Some("a")), last + 1).is_none());
+    }
+
+    #[test]
+    fn what_is_over_is_no_warning_any_more() {
+        let about = |kind: &str, second: u32, reason: &str| {
+            read::<Event>(json!({
+                "involvedObject": {"uid": "a"}, "type": kind, "reason": reason,
+                "lastTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+            }))
+        };
+        let claim: PersistentVolumeClaim = read(json!({"metadata": {"uid": "a"}}));
+        for (warning, later, counts) in [
+            ("ProvisioningFailed", ("ProvisioningSucceeded", 6), false),
+            ("ProvisioningFailed", ("ProvisioningSucceeded", 5), false),
+            ("ProvisioningFailed", ("ProvisioningSucceeded", 4), true),
+            ("ProvisioningFailed", ("Provisioning", 6), true),
+            (
+                "VolumeConditionAbnormal",
+                ("VolumeConditionNormal", 6),
+                false,
+            ),
+            ("VolumeResizeFailed", ("VolumeModifySuccessful", 6), true),
+        ] {
+            let events = [
+                about("Warning", 5, warning),
+                about("Normal", later.1, later.0),
+            ];
+            let last = last_warning(&events, &claim, 0);
+            assert_eq!(last.is_some(), counts, "{warning} {later:?}");
+            assert!(has_reason(&events, &claim, later.0));
+            assert!(!has_reason(&events, &claim, "Other"));
         }
     }
 
@@ -168,6 +237,17 @@ mod tests {
                 counts,
                 "{reason}"
             );
+        }
+        let scheduled: Pod = read(json!({
+            "metadata": {"uid": "p"},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "True"}]},
+        }));
+        for (reason, counts) in [("FailedMount", true), ("FailedScheduling", false)] {
+            let event: Event = read(json!({
+                "involvedObject": {"uid": "p"}, "type": "Warning", "reason": reason,
+            }));
+            let last = last_warning_about_volumes(&[event], &scheduled);
+            assert_eq!(last.is_some(), counts, "{reason}");
         }
     }
 }

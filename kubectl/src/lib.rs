@@ -39,6 +39,7 @@ mod subject;
 mod test_objects;
 mod ui;
 mod uninstall;
+mod verdict;
 mod volume_objects;
 
 pub use api::ApiError;

@@ -13,20 +13,19 @@ use super::api::ApiError;
 use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
+use super::verdict::FailedCalls;
 use super::volume_objects::Objects;
 
 mod join;
-mod judge;
 mod render;
 mod report;
 mod watch;
 
 pub(super) use join::{Inputs, join};
-pub(super) use judge::attachment_stuck;
 #[cfg(test)]
 pub(super) use render::{Look, text};
 pub(super) use render::{not_known, reason};
-pub(super) use report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
+pub(super) use report::{ClusterReport, SnapshotRow, VolumeRow};
 
 /// Arguments of `status`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -87,6 +86,7 @@ async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiErro
         nodes: &nodes,
         driver: &cluster.driver_name,
         namespace,
+        failed_calls: &FailedCalls::default(),
         now_ns: now_ns(),
     });
     if pods.is_empty() && report.missing.is_empty() {

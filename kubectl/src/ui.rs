@@ -39,6 +39,8 @@ mod server;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod verdict_facts;
+mod verdicts;
 mod watches;
 
 use browser::{Address, Place};
@@ -50,6 +52,7 @@ use message::Subject;
 use problems::Problems;
 use reports::Nodes;
 use server::Served;
+use verdict_facts::VerdictFacts;
 
 /// The page: one HTML file with its scripts and styles; `None` if this build has none.
 #[cfg(feature = "ui")]
@@ -159,6 +162,7 @@ struct Out {
     history: Arc<History>,
     problems: Problems,
     concerns: Concerns,
+    verdict_facts: VerdictFacts,
     /// The node of a driver without a cluster, once it is known.
     node: Arc<OnceLock<String>>,
     /// Has a receiver for each page and recording.
@@ -175,10 +179,12 @@ impl Out {
 
     fn over(history: Arc<History>) -> Out {
         let problems = Problems::new(history.clone());
-        let concerns = Concerns::new(history.clone());
+        let verdict_facts = VerdictFacts::default();
+        let concerns = Concerns::new(history.clone(), verdict_facts.clone());
         Out {
             problems,
             concerns,
+            verdict_facts,
             history,
             node: Arc::default(),
             viewers: watch::Sender::default(),
@@ -256,6 +262,7 @@ impl Join {
             out.clone(),
         ));
         tasks.spawn(reports::send(nodes, out.clone()));
+        tasks.spawn(verdicts::send(String::new(), 0, out.clone()));
         let endpoint = Some(format!("unix://{}", endpoint.display()));
         let subject = Subject {
             endpoint,
@@ -278,6 +285,11 @@ impl Join {
         tasks.spawn(metrics::send(cluster.clone(), pods.clone(), out.clone()));
         tasks.spawn(reports::send(
             Nodes::Cluster(cluster.clone(), pods),
+            out.clone(),
+        ));
+        tasks.spawn(verdicts::send(
+            cluster.driver_name.clone(),
+            kinds::KINDS.len(),
             out.clone(),
         ));
         let subject = Subject {

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 pub use hostloop_report::clock::now_us as now;
+use schemars::JsonSchema;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -88,13 +89,15 @@ impl Serialize for State {
 }
 
 /// An event. Absent fields are unknown.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Event {
     /// The start, in microseconds since the epoch.
     pub t: u64,
     /// The duration in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us: Option<u64>,
+    /// `call`, `phase`, `work`, `queue` or `lease`.
+    #[schemars(with = "String")]
     pub kind: Kind,
     /// The RPC, the step, the controller, or what happened to the lease.
     pub name: &'static str,
@@ -112,6 +115,7 @@ pub struct Event {
     pub about: Arc<str>,
     /// The state of an object in a controller.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
     pub state: Option<State>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
@@ -122,8 +126,10 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
     #[serde(skip_serializing_if = "Fields::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub request: Fields,
     #[serde(skip_serializing_if = "Fields::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub answer: Fields,
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use hostloop_report::events::{Header, Process, Request};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -37,9 +38,12 @@ const LIFE: Duration = Duration::from_secs(3600);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A line with an event.
-#[derive(Serialize)]
-struct Line<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ProcessEvent")]
+pub struct Line<'a> {
+    /// The number of the event in its ring.
     seq: u64,
+    /// The ring. It differs after each start of the process.
     boot: &'a str,
     #[serde(flatten)]
     event: &'a Event,

@@ -1,5 +1,6 @@
 //! The output of `hostloop status --extents`: where the blocks of images are.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The blocks of one image.
@@ -15,7 +16,7 @@ pub struct ImageMap {
 }
 
 /// A run of a file's blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ReportedRun {
     /// Offset in the file, in bytes.
     pub offset: u64,

@@ -1,9 +1,12 @@
 //! The problems that `fsck` can find, and how each is repaired.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How bad a problem is. The order is from harmless to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing; nothing is wrong. Does not count for the exit code.
@@ -26,7 +29,9 @@ impl Severity {
 }
 
 /// The kind of a problem. The names are stable, because they are in the JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProblemKind {
     /// A configured pool can't be read.
@@ -115,7 +120,7 @@ impl ProblemKind {
 }
 
 /// Who repairs a problem, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "by", content = "how", rename_all = "lowercase")]
 pub enum Repair {
     /// The driver's recovery repairs it: at its next start, or now with `fsck --repair`.
@@ -128,7 +133,7 @@ pub enum Repair {
 }
 
 /// One problem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReportedProblem {
     pub severity: Severity,
     pub kind: ProblemKind,

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::reported_problem::ReportedProblem;
@@ -12,7 +13,7 @@ use crate::reported_problem::ReportedProblem;
 pub type Word = Cow<'static, str>;
 
 /// The whole output of `hostloop status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// The configured pools, in order.
     pub pools: Vec<PoolReport>,
@@ -30,7 +31,7 @@ pub struct Report {
     pub orphans: Vec<ReportedProblem>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolReport {
     /// The pool's name in the configuration.
     pub name: String,
@@ -66,7 +67,7 @@ pub struct PoolReport {
     pub snapshots: usize,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeReport {
     /// The volume's ID.
     pub id: String,
@@ -106,7 +107,7 @@ pub struct VolumeReport {
     pub created_ns: u64,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotReport {
     /// The snapshot's ID.
     pub id: String,
@@ -130,7 +131,7 @@ pub struct SnapshotReport {
     pub created_ns: u64,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GroupReport {
     /// The group snapshot's ID.
     pub id: String,
@@ -144,7 +145,7 @@ pub struct GroupReport {
     pub created_ns: u64,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LoopReport {
     /// The device node.
     pub device: PathBuf,
@@ -165,7 +166,7 @@ pub struct LoopReport {
     pub autoclear: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MountReport {
     /// The mount point.
     pub path: PathBuf,

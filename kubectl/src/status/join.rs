@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
 
-use super::judge::OnNode;
 use super::report::{ClusterReport, NodeRow, PoolRow, SnapshotRow, VolumeRow};
 use crate::node_pods::NodeReport;
+use crate::verdict::{FailedCalls, OnNode};
 use crate::volume_objects::Objects;
 
 mod snapshots;
@@ -22,6 +22,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) driver: &'a str,
     /// The namespace of the lists. `None` for all namespaces, and for volumes without a claim.
     pub(crate) namespace: Option<&'a str>,
+    /// Calls that fail, if the processes' events are known.
+    pub(crate) failed_calls: &'a FailedCalls,
     pub(crate) now_ns: u64,
 }
 

@@ -9,8 +9,9 @@ use hostloop_terminal::humanize::{age, count};
 use hostloop_terminal::page::{Cell, Page};
 use hostloop_terminal::table::{long, numbers, words};
 
-use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
+use super::report::{ClusterReport, PoolRow, SnapshotRow, VolumeRow};
 use crate::output::{names, one_line};
+use crate::verdict::{State, Stuck};
 
 /// How the tables look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,7 +149,7 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
         (words("FS"), |row, _| or_dash(row.filesystem.clone())),
         (words("LOOP"), |row, _| columns::loops(&row.loops)),
         (long("POD", 12), |row, _| or_dash(Some(row.pods.join(",")))),
-        (words("STATE"), |row, _| state_cell(row)),
+        (words("STATE"), |row, _| row.state_words()),
         (numbers("AGE"), |row, now_ns| age(row.created_ns, now_ns)),
     ]);
     if look.wide {
@@ -190,7 +191,7 @@ fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
         (long("NODE", 8), |row, _| or_dash(row.node.clone())),
         (numbers("SIZE"), |row, _| size(row.size_bytes)),
         (numbers("ON DISK"), |row, _| size(row.used_bytes)),
-        (words("STATE"), |row, _| snapshot_state(row).to_owned()),
+        (words("STATE"), |row, _| row.state_words().to_owned()),
         (numbers("AGE"), |row, now_ns| age(row.created_ns, now_ns)),
     ]);
     if look.wide {
@@ -208,23 +209,6 @@ fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
 /// The claim, or the inline volume.
 fn claim_cell(row: &VolumeRow) -> String {
     or_dash(row.claim.clone().or_else(|| row.inline_name()))
-}
-
-fn state_cell(row: &VolumeRow) -> String {
-    match (&row.stuck, row.state) {
-        (Some(_), State::Pending | State::Lost) => "stuck".to_owned(),
-        (Some(_), state) => format!("{}, stuck", state.as_str()),
-        (None, state) => state.as_str().to_owned(),
-    }
-}
-
-fn snapshot_state(row: &SnapshotRow) -> &'static str {
-    match (&row.stuck, &row.name, row.ready) {
-        (Some(_), _, _) => "stuck",
-        (None, _, Some(true)) => "ready",
-        (None, None, None) => "unclaimed",
-        (None, _, _) => "being taken",
-    }
 }
 
 /// Nodes that do not report, what the person may not see, and where `fsck` would help.

@@ -4,6 +4,8 @@
 use hostloop_report::status::PoolReport;
 use serde::Serialize;
 
+use crate::verdict::{State, Stuck};
+
 /// The whole output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct ClusterReport {
@@ -46,63 +48,15 @@ impl AsRef<PoolReport> for PoolRow {
     }
 }
 
-/// How far a volume is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum State {
-    /// The claim has no volume yet.
-    #[default]
-    Pending,
-    /// The claim has a volume that no pod uses.
-    Bound,
-    /// The volume is mounted at the staging path.
-    Staged,
-    /// The volume is mounted in a pod.
-    Published,
-    /// The claim is being deleted.
-    Deleting,
-    /// The claim's volume does not exist.
-    Lost,
-    /// The PersistentVolume is not bound to a claim.
-    Available,
-    /// The claim is deleted, and the volume exists.
-    Released,
-    /// The volume has neither a claim nor a PersistentVolume.
-    Unclaimed,
-}
-
-impl State {
-    /// The state as kubectl would write it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            State::Pending => "Pending",
-            State::Bound => "Bound",
-            State::Staged => "staged",
-            State::Published => "published",
-            State::Deleting => "Deleting",
-            State::Lost => "Lost",
-            State::Available => "Available",
-            State::Released => "Released",
-            State::Unclaimed => "unclaimed",
-        }
-    }
-}
-
-/// Why something does not go on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Stuck {
-    /// The reason in words: mostly the last warning.
-    pub(crate) why: String,
-    /// The time of that warning, or since when nothing happens.
-    pub(crate) since_ns: Option<u64>,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct VolumeRow {
     /// The claim's or the pod's namespace.
     pub(crate) namespace: Option<String>,
     /// The claim. An inline volume has none.
     pub(crate) claim: Option<String>,
+    /// The claim's UID. The page finds the claim by it.
+    #[serde(skip)]
+    pub(crate) claim_uid: Option<String>,
     /// The volume's name in its pod, for an inline volume.
     pub(crate) inline: Option<String>,
     pub(crate) state: State,
@@ -137,6 +91,15 @@ pub(crate) struct VolumeRow {
 }
 
 impl VolumeRow {
+    /// The state in a word, or two if the volume is stuck.
+    pub(crate) fn state_words(&self) -> String {
+        match (&self.stuck, self.state) {
+            (Some(_), State::Pending | State::Lost) => "stuck".to_owned(),
+            (Some(_), state) => format!("{}, stuck", state.as_str()),
+            (None, state) => state.as_str().to_owned(),
+        }
+    }
+
     /// An inline volume as `pod/NAME/VOLUME`; kubelet's handle if the pod is unknown.
     pub(crate) fn inline_name(&self) -> Option<String> {
         let inline = self.inline.as_ref()?;
@@ -152,6 +115,11 @@ pub(crate) struct SnapshotRow {
     pub(crate) namespace: Option<String>,
     /// The VolumeSnapshot.
     pub(crate) name: Option<String>,
+    /// Its UID. The page finds it by that.
+    #[serde(skip)]
+    pub(crate) uid: Option<String>,
+    /// Whether the VolumeSnapshot is being deleted.
+    pub(crate) deleting: bool,
     /// Whether volumes can be restored from it; null if unknown.
     pub(crate) ready: Option<bool>,
     /// Why the snapshot is stuck.
@@ -173,4 +141,17 @@ pub(crate) struct SnapshotRow {
     pub(crate) group: Option<String>,
     /// When the snapshot was taken or asked for.
     pub(crate) created_ns: u64,
+}
+
+impl SnapshotRow {
+    /// The state in a word.
+    pub(crate) fn state_words(&self) -> &'static str {
+        match (&self.stuck, &self.name, self.ready) {
+            (Some(_), _, _) => "stuck",
+            (None, _, _) if self.deleting => "Deleting",
+            (None, _, Some(true)) => "ready",
+            (None, None, None) => "unclaimed",
+            (None, _, _) => "being taken",
+        }
+    }
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::history::History;
 use super::message::Message;
+use super::verdict_facts::VerdictFacts;
 
 /// Shown objects that are remembered after their end, for events about it.
 const REMEMBERED: usize = 16 << 10;
@@ -33,6 +34,7 @@ pub(super) struct Concern {
 #[derive(Clone)]
 pub(super) struct Concerns {
     history: Arc<History>,
+    facts: VerdictFacts,
     state: Arc<Mutex<State>>,
 }
 
@@ -54,9 +56,11 @@ struct Entry {
 }
 
 impl Concerns {
-    pub(super) fn new(history: Arc<History>) -> Concerns {
+    /// What is shown goes into the history, and is judged.
+    pub(super) fn new(history: Arc<History>, facts: VerdictFacts) -> Concerns {
         Concerns {
             history,
+            facts,
             state: Arc::default(),
         }
     }
@@ -88,13 +92,13 @@ impl Concerns {
         };
         state.objects.insert(name.clone(), entry);
         if is_shown {
-            self.history.add(Message::set(kind, key, &object));
+            self.show(kind, key, &object);
             if let Some(any) = any_claim_beside(&name) {
                 state.remember(any);
             }
             self.show_users(&mut state, name);
         } else if was_shown {
-            self.history.add(Message::deleted(kind, key));
+            self.hide(kind, key);
         }
     }
 
@@ -106,12 +110,22 @@ impl Concerns {
             .remove(&name)
             .is_some_and(|entry| entry.waiting.is_none())
         {
-            self.history.add(Message::deleted(kind, key));
+            self.hide(kind, key);
             // Events about events don't exist.
             if kind != "Event" {
                 state.remember(name);
             }
         }
+    }
+
+    fn show(&self, kind: &str, key: &str, object: &Value) {
+        self.history.add(Message::set(kind, key, object));
+        self.facts.set(kind, key, object);
+    }
+
+    fn hide(&self, kind: &str, key: &str) {
+        self.history.add(Message::deleted(kind, key));
+        self.facts.delete(kind, key);
     }
 
     /// Shows what waits for an object that is shown now.
@@ -127,7 +141,7 @@ impl Concerns {
                     .get_mut(&user)
                     .and_then(|entry| entry.waiting.take());
                 if let Some(object) = waiting {
-                    self.history.add(Message::set(&user.0, &user.1, &object));
+                    self.show(&user.0, &user.1, &object);
                     if let Some(any) = any_claim_beside(&user) {
                         state.remember(any.clone());
                         all.push(any);

@@ -1,11 +1,14 @@
-//! The messages for the page: one JSON object each.
+//! The messages for the page: one JSON object each. The page's types are made from these.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hostloop_report::clock::now_us as now;
 use hostloop_report::image_map::ReportedRun;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use crate::verdict::Stuck;
 
 /// The format of the stream, in its first message.
 const STREAM: &str = "hostloop.ui/v1";
@@ -28,12 +31,145 @@ pub(super) enum Slot {
     Emptied(String),
 }
 
+/// A message as it is sent.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Sent<'m> {
+    /// When it was sent, in microseconds since the epoch.
+    t: u64,
+    #[serde(flatten)]
+    body: Body<'m>,
+}
+
+/// What a message says.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Body<'m> {
+    /// The first message of each stream.
+    Hello {
+        /// The format of the stream.
+        stream: &'m str,
+        /// The version of the program.
+        version: &'m str,
+        /// The context of the cluster.
+        cluster: Option<&'m str>,
+        /// The socket of a driver without a cluster.
+        endpoint: Option<&'m str>,
+        /// The namespace of the person.
+        namespace: &'m str,
+        /// The driver's name; empty for the usual one.
+        driver: &'m str,
+        /// The time of the program's clock.
+        now: u64,
+    },
+    /// An object as it is now, or its end.
+    Object {
+        op: Op,
+        kind: &'m str,
+        /// The name, after the namespace if there is one.
+        key: &'m str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(test, schemars(with = "BTreeMap<String, Value>"))]
+        object: Option<&'m Value>,
+    },
+    /// What a process did.
+    Event {
+        /// The node; empty for a driver that has not said it.
+        node: &'m str,
+        /// `node` or `controller`.
+        process: &'m str,
+        #[cfg_attr(test, schemars(with = "hostloop_events::serve::Line<'static>"))]
+        event: &'m Value,
+    },
+    /// Events of a process that are lost.
+    Gap {
+        node: &'m str,
+        process: &'m str,
+        /// How many.
+        lost: u64,
+    },
+    /// What `hostloop status --json` reports on a node.
+    Report {
+        node: &'m str,
+        #[cfg_attr(test, schemars(with = "hostloop_report::status::Report"))]
+        report: &'m Value,
+    },
+    /// The values of metrics of a process.
+    Metrics {
+        node: &'m str,
+        process: &'m str,
+        /// By name and labels.
+        values: &'m BTreeMap<String, f64>,
+    },
+    /// Where the blocks of an image are; nowhere if the image is gone.
+    Extents {
+        node: &'m str,
+        /// The ID of the volume or snapshot.
+        volume: &'m str,
+        extents: &'m [Mapped],
+    },
+    /// How far a claim, a snapshot or a volume is, and why it is stuck.
+    Verdict {
+        /// The names of the one life that it is about, as the page has them.
+        lives: &'m [String],
+        /// Null if there is nothing to say any more.
+        verdict: Option<&'m ShownVerdict>,
+    },
+    /// What does not work, in a sentence.
+    Problem { about: &'m str, text: &'m str },
+    /// What works again.
+    Solved { about: &'m str },
+}
+
+/// What happened to an object.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+enum Op {
+    Set,
+    Delete,
+}
+
+/// A verdict as the page shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct ShownVerdict {
+    /// The state in the words of `kubectl hostloop status`.
+    pub(super) words: String,
+    pub(super) tone: Tone,
+    /// Why it is stuck.
+    pub(super) stuck: Option<Stuck>,
+    /// What explains the state of what is not stuck.
+    pub(super) note: Option<String>,
+}
+
+/// How good a state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Tone {
+    Good,
+    Wait,
+    Bad,
+    Gone,
+}
+
+impl Body<'_> {
+    fn json(self) -> Arc<str> {
+        let sent = Sent {
+            t: now(),
+            body: self,
+        };
+        // All keys are texts, so there is nothing that JSON can't have.
+        serde_json::to_string(&sent).unwrap_or_default().into()
+    }
+}
+
 impl Message {
-    fn new(slot: Slot, kind: &str, mut value: Value) -> Message {
-        value["type"] = kind.into();
-        value["t"] = now().into();
+    fn new(slot: Slot, body: Body<'_>) -> Message {
         Message {
-            text: value.to_string().into(),
+            text: body.json(),
             slot,
         }
     }
@@ -41,25 +177,44 @@ impl Message {
     /// An object as it is now.
     pub(super) fn set(kind: &str, key: &str, object: &Value) -> Message {
         let slot = Slot::Filled(format!("object/{kind}/{key}"));
-        let value = json!({"op": "set", "kind": kind, "key": key, "object": object});
-        Message::new(slot, "object", value)
+        let (op, object) = (Op::Set, Some(object));
+        Message::new(
+            slot,
+            Body::Object {
+                op,
+                kind,
+                key,
+                object,
+            },
+        )
     }
 
     /// An object that is gone.
     pub(super) fn deleted(kind: &str, key: &str) -> Message {
         let slot = Slot::Emptied(format!("object/{kind}/{key}"));
+        let (op, object) = (Op::Delete, None);
         Message::new(
             slot,
-            "object",
-            json!({"op": "delete", "kind": kind, "key": key}),
+            Body::Object {
+                op,
+                kind,
+                key,
+                object,
+            },
         )
     }
 
     /// An event of a process.
     pub(super) fn event(source: &Source, event: &Value) -> Message {
         let Source { node, process } = source;
-        let value = json!({"node": node, "process": process, "event": event});
-        Message::new(Slot::None, "event", value)
+        Message::new(
+            Slot::None,
+            Body::Event {
+                node,
+                process,
+                event,
+            },
+        )
     }
 
     /// Events of a process that are lost.
@@ -67,23 +222,32 @@ impl Message {
         let Source { node, process } = source;
         Message::new(
             Slot::None,
-            "gap",
-            json!({"node": node, "process": process, "lost": lost}),
+            Body::Gap {
+                node,
+                process,
+                lost,
+            },
         )
     }
 
     /// What `hostloop status --json` reports on a node.
-    pub(super) fn report(node: &str, report: &impl Serialize) -> Message {
+    pub(super) fn report(node: &str, report: &Value) -> Message {
         let slot = Slot::Filled(format!("report/{node}"));
-        Message::new(slot, "report", json!({"node": node, "report": report}))
+        Message::new(slot, Body::Report { node, report })
     }
 
     /// The values of metrics of a process.
-    pub(super) fn metrics(source: &Source, values: &impl Serialize) -> Message {
+    pub(super) fn metrics(source: &Source, values: &BTreeMap<String, f64>) -> Message {
         let Source { node, process } = source;
         let slot = Slot::Filled(format!("metrics/{process}/{node}"));
-        let value = json!({"node": node, "process": process, "values": values});
-        Message::new(slot, "metrics", value)
+        Message::new(
+            slot,
+            Body::Metrics {
+                node,
+                process,
+                values,
+            },
+        )
     }
 
     /// Where the blocks of an image are.
@@ -103,20 +267,40 @@ impl Message {
         extents: &[ReportedRun],
     ) -> Message {
         let slot = slot(format!("extents/{node}/{volume}"));
-        let value = json!({"node": node, "volume": volume, "extents": extents});
-        Message::new(slot, "extents", value)
+        Message::new(
+            slot,
+            Body::Extents {
+                node,
+                volume,
+                extents,
+            },
+        )
+    }
+
+    /// The verdict about a life, by its names.
+    pub(super) fn verdict(lives: &[String], verdict: &ShownVerdict) -> Message {
+        let slot = Slot::Filled(format!("verdict/{}", lives.join(" ")));
+        let verdict = Some(verdict);
+        Message::new(slot, Body::Verdict { lives, verdict })
+    }
+
+    /// There is no verdict about a life any more.
+    pub(super) fn no_verdict(lives: &[String]) -> Message {
+        let slot = Slot::Emptied(format!("verdict/{}", lives.join(" ")));
+        let verdict = None;
+        Message::new(slot, Body::Verdict { lives, verdict })
     }
 
     /// What does not work, in a sentence.
     pub(super) fn problem(about: &str, text: &str) -> Message {
         let slot = Slot::Filled(format!("problem/{about}"));
-        Message::new(slot, "problem", json!({"about": about, "text": text}))
+        Message::new(slot, Body::Problem { about, text })
     }
 
     /// What works again.
     pub(super) fn solved(about: &str) -> Message {
         let slot = Slot::Emptied(format!("problem/{about}"));
-        Message::new(slot, "solved", json!({"about": about}))
+        Message::new(slot, Body::Solved { about })
     }
 }
 
@@ -145,70 +329,18 @@ pub(super) struct Subject {
 impl Subject {
     /// The first message of each stream.
     pub(super) fn hello(&self) -> Arc<str> {
-        let hello = json!({"type": "hello", "stream": STREAM, "cluster": self.cluster,
-            "version": env!("CARGO_PKG_VERSION"), "endpoint": self.endpoint,
-            "namespace": self.namespace, "driver": self.driver, "now": now(), "t": now()});
-        hello.to_string().into()
+        Body::Hello {
+            stream: STREAM,
+            version: env!("CARGO_PKG_VERSION"),
+            cluster: self.cluster.as_deref(),
+            endpoint: self.endpoint.as_deref(),
+            namespace: &self.namespace,
+            driver: &self.driver,
+            now: now(),
+        }
+        .json()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_change_the_slots_they_name() {
-        let filled = |slot: &str| Slot::Filled(slot.to_owned());
-        let source = Source {
-            node: "n1".to_owned(),
-            process: "node".to_owned(),
-        };
-        for (message, kind, slot) in [
-            (
-                Message::set("Pod", "demo/a", &json!({})),
-                "object",
-                filled("object/Pod/demo/a"),
-            ),
-            (
-                Message::deleted("Pod", "demo/a"),
-                "object",
-                Slot::Emptied("object/Pod/demo/a".to_owned()),
-            ),
-            (
-                Message::event(&source, &json!({"seq": 1})),
-                "event",
-                Slot::None,
-            ),
-            (Message::gap(&source, 3), "gap", Slot::None),
-            (
-                Message::report("n1", &json!({})),
-                "report",
-                filled("report/n1"),
-            ),
-            (
-                Message::extents("n1", "v", &[]),
-                "extents",
-                filled("extents/n1/v"),
-            ),
-            (
-                Message::no_extents("n1", "v"),
-                "extents",
-                Slot::Emptied("extents/n1/v".to_owned()),
-            ),
-            (
-                Message::problem("watch", "why"),
-                "problem",
-                filled("problem/watch"),
-            ),
-            (
-                Message::solved("watch"),
-                "solved",
-                Slot::Emptied("problem/watch".to_owned()),
-            ),
-        ] {
-            let json: Value = serde_json::from_str(&message.text).unwrap();
-            assert_eq!((&json["type"], &message.slot), (&json!(kind), &slot));
-            assert!(json["t"].as_u64().is_some(), "{json}");
-        }
-    }
-}
+mod tests;

@@ -91,13 +91,14 @@ impl Known {
         for gone in self.maps.see(node, Image::all(report)) {
             out.history.add(Message::no_extents(node, &gone));
         }
-        let Ok(report) = serde_json::to_value(report) else {
+        out.verdict_facts.report(node, Some(report));
+        let Ok(shown) = serde_json::to_value(report) else {
             return;
         };
-        let report = for_page(report);
-        if self.reports.get(node) != Some(&report) {
-            out.history.add(Message::report(node, &report));
-            self.reports.insert(node.to_owned(), report);
+        let shown = for_page(shown);
+        if self.reports.get(node) != Some(&shown) {
+            out.history.add(Message::report(node, &shown));
+            self.reports.insert(node.to_owned(), shown);
         }
     }
 
@@ -161,12 +162,9 @@ async fn of_cluster(
     let mut took = Duration::ZERO;
     let of_nodes = pods.into_iter().filter(|pod| pod.process == "node");
     let pods: Vec<NodePod> = of_nodes.map(|pod| pod.pod).collect();
-    known.maps.keep(
-        &pods
-            .iter()
-            .map(|pod| pod.node.as_str())
-            .collect::<BTreeSet<_>>(),
-    );
+    let names: BTreeSet<&str> = pods.iter().map(|pod| pod.node.as_str()).collect();
+    known.maps.keep(&names);
+    out.verdict_facts.keep(&names);
     for report in node_pods::reports(cluster, &pods).await {
         let about = format!("the report of node {}", report.node);
         match report.report {
@@ -175,7 +173,10 @@ async fn of_cluster(
                 out.problems.solved(&about);
                 known.report(out, &report.node, &found);
             }
-            Err(error) => out.problems.found(&about, &error.to_string()),
+            Err(error) => {
+                out.problems.found(&about, &error.to_string());
+                out.verdict_facts.report(&report.node, None);
+            }
         }
     }
     if out.is_watched() {
@@ -201,10 +202,15 @@ async fn of_machine(pools: &LocalPools, out: &Out, known: &mut Known) -> Duratio
             out.problems.solved(ABOUT);
             known.report(out, &node, &report);
         }
-        Err(error) => out.problems.found(ABOUT, &error.to_string()),
+        Err(error) => {
+            out.problems.found(ABOUT, &error.to_string());
+            out.verdict_facts.report(&node, None);
+        }
     }
     let took = started.elapsed();
-    known.maps.keep(&BTreeSet::from([node.as_str()]));
+    let names = BTreeSet::from([node.as_str()]);
+    known.maps.keep(&names);
+    out.verdict_facts.keep(&names);
     let ids = known.maps.due(&node);
     if out.is_watched() && !ids.is_empty() {
         let maps = pools.image_maps(&ids).await;

@@ -90,6 +90,7 @@ impl Follower {
             self.gap(*seq);
             self.next = seq + 1;
             self.out.history.add(Message::event(&self.source, json));
+            self.out.verdict_facts.event(json);
         }
     }
 

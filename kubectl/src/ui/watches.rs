@@ -51,6 +51,7 @@ pub(super) async fn watch(cluster: Cluster, kind: Kind, out: Out) {
                 }
             }
         }
+        watch.out.verdict_facts.settle(kind.kind, false);
         tokio::time::sleep(RETRY).await;
     }
 }
@@ -144,6 +145,7 @@ impl Watch {
                 self.out
                     .problems
                     .found(&self.about(namespace), &error.to_string());
+                self.out.verdict_facts.settle(self.kind.kind, false);
                 None
             }
         }
@@ -165,6 +167,7 @@ impl Watch {
                 for key in gone.cloned().collect::<Vec<_>>() {
                     self.delete(&key);
                 }
+                self.out.verdict_facts.settle(self.kind.kind, true);
             }
             watcher::Event::Apply(Readable(object)) => self.set(&object),
             watcher::Event::Delete(Readable(object)) => self.delete(&title(&object.metadata)),

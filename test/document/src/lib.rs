@@ -1,10 +1,12 @@
-//! Tables in documents that tests check, and write with `HOSTLOOP_WRITE_DOCS=1`.
+//! Tables in documents, and types of the page, that tests check and write with
+//! `HOSTLOOP_WRITE_DOCS=1`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 pub mod flags;
 pub mod metrics;
+pub mod typescript;
 
 /// Fails if a document has another table under this name. With `HOSTLOOP_WRITE_DOCS`, writes the
 /// table instead. `source` is the file that the table is made from.
@@ -39,6 +41,21 @@ pub fn check_table(document: &str, [begin, end]: [&str; 2], table: &str, source:
     assert!(
         found == table,
         "{document} has another table than {source}: run this test with HOSTLOOP_WRITE_DOCS=1"
+    );
+}
+
+/// Fails if a file has another text. With `HOSTLOOP_WRITE_DOCS`, writes the text instead. `source` is
+/// the file that the text is made from.
+pub fn check_file(document: &str, text: &str, source: &str) {
+    let path = root().join(document);
+    if std::env::var_os("HOSTLOOP_WRITE_DOCS").is_some() {
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{document}: {e}"));
+        return;
+    }
+    let found = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{document}: {e}"));
+    assert!(
+        found == text,
+        "{document} differs from {source}: run this test with HOSTLOOP_WRITE_DOCS=1"
     );
 }
 

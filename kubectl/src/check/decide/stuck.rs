@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use super::{driver_container, flag, known};
 use crate::check::facts::Facts;
 use crate::check::line::{Line, names};
-use crate::status::{self, Inputs, State, Stuck, VolumeRow};
+use crate::status::{self, Inputs, VolumeRow};
+use crate::verdict::{FailedCalls, State, Stuck, attachment_stuck};
 use crate::volume_objects::{Objects, provisioner, title};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
@@ -19,6 +20,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         nodes: &facts.reports,
         driver: &facts.driver,
         namespace: None,
+        failed_calls: &FailedCalls::default(),
         now_ns,
     });
     let skipped = objects
@@ -131,7 +133,7 @@ fn attachments(facts: &Facts, objects: &Objects, now_ns: u64) -> Option<Line> {
         .filter(|a| a.spec.attacher == facts.driver);
     let count = ours.clone().count();
     let judged: Vec<_> = ours
-        .filter_map(|a| Some((title(&a.metadata), status::attachment_stuck(a, now_ns)?)))
+        .filter_map(|a| Some((title(&a.metadata), attachment_stuck(a, now_ns)?)))
         .collect();
     let found = judged.iter().map(|(name, stuck)| (name.clone(), stuck));
     let look = "kubectl describe volumeattachment NAME, and the log of the node's pod";

@@ -9,8 +9,8 @@ use hostloop_report::status::SnapshotReport;
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
-use crate::status::judge::snapshot_stuck;
 use crate::status::report::SnapshotRow;
+use crate::verdict::snapshot_stuck;
 use crate::volume_objects::{content_name, created_ns, ns};
 
 impl Inputs<'_> {
@@ -94,6 +94,10 @@ impl Inputs<'_> {
         let row = SnapshotRow {
             namespace: snapshot.and_then(ResourceExt::namespace),
             name: snapshot.map(ResourceExt::name_any),
+            uid: snapshot
+                .and_then(ResourceExt::uid)
+                .or_else(|| content?.spec.volume_snapshot_ref.uid.clone()),
+            deleting: snapshot.is_some_and(|s| s.metadata.deletion_timestamp.is_some()),
             ready: status
                 .and_then(|status| status.ready_to_use)
                 .or(content_status.and_then(|status| status.ready_to_use)),

@@ -95,6 +95,7 @@ fn joined(objects: &Objects, nodes: &[NodeReport], namespace: Option<&str>) -> C
         nodes,
         driver: DRIVER,
         namespace,
+        failed_calls: &FailedCalls::default(),
         now_ns: 0,
     })
 }
@@ -238,6 +239,39 @@ fn a_missing_pool_explains_its_volumes() {
     has(
         &yaml,
         &["node: n1\n", "name: default\n", "why: not mounted\n"],
+    );
+}
+
+#[test]
+fn calls_that_fail_explain_what_no_object_does() {
+    let mut failed_calls = FailedCalls::default();
+    for id in ["vol-a", "vol-x", "vol-unreported"] {
+        failed_calls.take(&json!({
+            "kind": "call", "name": "NodeStageVolume", "code": "INTERNAL", "t": 1,
+            "request": {"volume_id": id},
+        }));
+    }
+    let report = join(&Inputs {
+        objects: &objects(),
+        nodes: &nodes(),
+        driver: DRIVER,
+        namespace: None,
+        failed_calls: &failed_calls,
+        now_ns: 0,
+    });
+    let stuck: Vec<String> = report
+        .volumes
+        .iter()
+        .filter(|row| row.claim.as_deref() != Some("logs"))
+        .filter(|row| row.stuck.is_some())
+        .map(volume_line)
+        .collect();
+    assert_eq!(
+        stuck,
+        [
+            "-/- - vol-unreported 0 [] Pending STUCK NodeStageVolume failed with INTERNAL",
+            "-/- n1 vol-x 2 [] unclaimed STUCK NodeStageVolume failed with INTERNAL",
+        ]
     );
 }
 

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
 use super::{Found, Inputs};
-use crate::status::judge::{OnNode, VolumeFacts, judge};
 use crate::status::report::VolumeRow;
+use crate::verdict::{OnNode, Verdict, VolumeFacts, volume_verdict};
 use crate::volume_objects::{
     claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };
@@ -60,6 +60,11 @@ impl Inputs<'_> {
             .values()
             .filter(|(_, volume)| seen.insert(volume.id.clone()));
         rows.extend(rest.map(|(node, volume)| self.unknown_row(node, volume)));
+        for id in self.failed_calls.ids() {
+            if seen.insert(id.to_owned()) {
+                rows.extend(self.unreported_row(id));
+            }
+        }
         rows
     }
 
@@ -81,6 +86,18 @@ impl Inputs<'_> {
             events: &self.objects.events,
             now_ns: self.now_ns,
             ..VolumeFacts::default()
+        }
+    }
+
+    /// The same with the calls about the volume.
+    fn facts_of_calls<'a>(&'a self, on_node: OnNode<'a>) -> VolumeFacts<'a> {
+        let failed_call = match &on_node {
+            OnNode::Known(volume) => self.failed_calls.of(&volume.id),
+            OnNode::Missing(_) | OnNode::Unknown => None,
+        };
+        VolumeFacts {
+            failed_call,
+            ..self.facts(on_node)
         }
     }
 
@@ -109,6 +126,7 @@ impl Inputs<'_> {
         let row = VolumeRow {
             namespace: claim.namespace(),
             claim: Some(claim.name_any()),
+            claim_uid: claim.uid(),
             node: node.clone(),
             size_bytes: claim_size(claim),
             pods: pods.iter().map(|pod| pod.name_any()).collect(),
@@ -133,7 +151,7 @@ impl Inputs<'_> {
             .map_or(OnNode::Unknown, |(_, v)| OnNode::Known(v));
         let facts = VolumeFacts {
             pods: vec![pod],
-            ..self.facts(on_node)
+            ..self.facts_of_calls(on_node)
         };
         let row = VolumeRow {
             namespace: pod.namespace(),
@@ -164,6 +182,7 @@ impl Inputs<'_> {
         let row = VolumeRow {
             namespace: claim.and_then(|claim| claim.namespace.clone()),
             claim: claim.and_then(|claim| claim.name.clone()),
+            claim_uid: claim.and_then(|claim| claim.uid.clone()),
             node,
             size_bytes: volume_size(volume),
             volume: Some(volume.name_any()),
@@ -179,33 +198,34 @@ impl Inputs<'_> {
     }
 
     fn unknown_row(&self, node: &str, volume: &VolumeReport) -> VolumeRow {
-        let facts = self.facts(OnNode::Known(volume));
+        let facts = self.facts_of_calls(OnNode::Known(volume));
         let row = VolumeRow {
             node: Some(node.to_owned()),
             inline: volume.inline.clone(),
             created_ns: volume.created_ns,
             ..VolumeRow::default()
         };
-        let judged = judge(&facts);
-        let row = with_node(row, volume);
-        VolumeRow {
-            state: judged.state,
-            stuck: judged.stuck,
-            note: judged.note,
-            ..row
-        }
+        with_verdict(with_node(row, volume), &facts)
+    }
+
+    /// A volume that only calls name, if they fail.
+    fn unreported_row(&self, id: &str) -> Option<VolumeRow> {
+        let failed_call = self.failed_calls.of(id)?;
+        let facts = VolumeFacts {
+            failed_call: Some(failed_call),
+            ..self.facts(OnNode::Unknown)
+        };
+        let row = VolumeRow {
+            handle: Some(id.to_owned()),
+            ..VolumeRow::default()
+        };
+        Some(with_verdict(row, &facts))
     }
 }
 
 /// Completes a row by the decision and by what the node reports.
 fn judged(row: VolumeRow, facts: &VolumeFacts<'_>, found: &Found<'_>) -> VolumeRow {
-    let judged = judge(facts);
-    let row = VolumeRow {
-        state: judged.state,
-        stuck: judged.stuck,
-        note: judged.note,
-        ..row
-    };
+    let row = with_verdict(row, facts);
     let OnNode::Known(volume) = &facts.on_node else {
         return row;
     };
@@ -220,6 +240,16 @@ fn judged(row: VolumeRow, facts: &VolumeFacts<'_>, found: &Found<'_>) -> VolumeR
         },
         volume,
     )
+}
+
+fn with_verdict(row: VolumeRow, facts: &VolumeFacts<'_>) -> VolumeRow {
+    let Verdict { state, stuck, note } = volume_verdict(facts);
+    VolumeRow {
+        state,
+        stuck,
+        note,
+        ..row
+    }
 }
 
 /// Adds what the node reports about a volume. The claim may have asked for less.

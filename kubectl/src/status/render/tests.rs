@@ -259,30 +259,27 @@ fn states_in_words() {
         (State::Staged, stuck(), "staged, stuck"),
         (State::Published, None, "published"),
     ] {
-        assert_eq!(
-            state_cell(&VolumeRow {
-                state,
-                stuck,
-                ..VolumeRow::default()
-            }),
-            text
-        );
+        let row = VolumeRow {
+            state,
+            stuck,
+            ..VolumeRow::default()
+        };
+        assert_eq!(row.state_words(), text);
     }
-    for (ready, name, text) in [
-        (Some(true), Some("s"), "ready"),
-        (Some(false), Some("s"), "being taken"),
-        (None, Some("s"), "being taken"),
-        (None, None, "unclaimed"),
-        (Some(true), None, "ready"),
+    for (ready, name, deleting, text) in [
+        (Some(true), Some("s"), false, "ready"),
+        (Some(false), Some("s"), false, "being taken"),
+        (None, Some("s"), false, "being taken"),
+        (None, None, false, "unclaimed"),
+        (Some(true), None, false, "ready"),
+        (Some(true), Some("s"), true, "Deleting"),
     ] {
-        let name = name.map(str::to_owned);
-        assert_eq!(
-            snapshot_state(&SnapshotRow {
-                ready,
-                name,
-                ..Default::default()
-            }),
-            text
-        );
+        let row = SnapshotRow {
+            ready,
+            name: name.map(str::to_owned),
+            deleting,
+            ..SnapshotRow::default()
+        };
+        assert_eq!(row.state_words(), text);
     }
 }

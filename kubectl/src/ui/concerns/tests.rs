@@ -13,7 +13,7 @@ impl Scene {
     fn new() -> Scene {
         let history = Arc::new(History::new(1 << 20));
         Scene {
-            concerns: Concerns::new(history.clone()),
+            concerns: Concerns::new(history.clone(), VerdictFacts::default()),
             history,
         }
     }

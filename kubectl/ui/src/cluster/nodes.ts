@@ -33,7 +33,7 @@ export function nodeRows(state: State): NodeRow[] {
       free: sum((pool) => pool.free),
       promised: sum((pool) => pool.promised),
       room: capacities.get(name) ?? (known.length > 0 ? sum((pool) => pool.available ?? 0) : undefined),
-      volumes: list(report?.report, "volumes").length,
+      volumes: list(report?.report.volumes).length,
       reported: report?.t,
     };
   }).sort((a, b) => (b.room ?? -1) - (a.room ?? -1) || (a.name < b.name ? -1 : 1));

@@ -1,12 +1,13 @@
 /** Applies messages to the state. The same messages in the same order give the same state. */
 
-import { fields, list, text } from "./json.ts";
+import { fields, list, text, type Unchecked } from "./json.ts";
 import { handle, links } from "./links.ts";
 import { lifeKey, livesOfObject, livesOfSpan, volumeLife } from "./lives.ts";
 import { parseExtents, type Extent, type Message, type MetricsMessage, type ObjectMessage, type ReportMessage } from "./message.ts";
 import { foldEvent } from "./spans.ts";
-import { addTo, type ReportItem, type State, type Tracked, type Version } from "./state.ts";
+import { addTo, type ReportFields, type ReportItem, type State, type Tracked, type Version } from "./state.ts";
 import { time } from "./text.ts";
+import type * as Wire from "./wire.generated.ts";
 
 /** Kinds of which only the newest versions matter: their changes are heartbeats. */
 const BRIEF = new Set(["Lease", "Node", "Event", "StorageClass", "CSIStorageCapacity", "CSIDriver"]);
@@ -52,6 +53,13 @@ export function fold(state: State, message: Message): void {
       break;
     case "metrics":
       foldMetrics(state, sourceOf(message), message.t, message.values);
+      break;
+    case "verdict":
+      for (const life of message.lives) {
+        if (message.verdict) state.verdicts.set(life, message.verdict);
+        else state.verdicts.delete(life);
+        state.dirty.add(life);
+      }
       break;
     case "problem":
       state.problems.set(message.about, { t: message.t, text: message.text });
@@ -154,17 +162,22 @@ function deleteUnlisted(state: State, t: number): void {
 function foldReport(state: State, { node, t, report }: ReportMessage): void {
   const before = state.reports.get(node)?.items;
   const items = new Map<string, ReportItem>();
-  for (const name of ["volumes", "snapshots", "groups"]) {
-    for (const value of list(report, name)) {
-      const item = fields(value);
-      const id = text(item, "id");
+  for (const name of ["volumes", "snapshots", "groups"] as const) {
+    for (const value of list(report[name])) {
+      const item: ReportFields = fields(value);
+      const id = text(item.id);
       if (id === "") continue;
-      const extents = list(item, "extents");
+      // Older programs sent the map of an image in the report.
+      const extents = list(value, "extents");
       if (extents.length > 0) foldExtents(state, node, id, t, parseExtents(extents));
       items.set(id, { list: name, item, json: JSON.stringify(item) });
     }
   }
-  const pools = new Map(list(report, "pools").map((pool) => [text(pool, "name"), fields(pool)]));
+  const pools = new Map<string, Unchecked<Wire.PoolReport>>();
+  for (const value of list(report.pools)) {
+    const pool: Unchecked<Wire.PoolReport> = fields(value);
+    pools.set(text(pool.name), pool);
+  }
   state.reports.set(node, { t, report, items, pools });
   for (const [id, { json }] of items) {
     if (before?.get(id)?.json !== json) state.dirty.add(volumeLife(state, id));

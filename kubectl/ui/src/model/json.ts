@@ -4,6 +4,9 @@ export type Path = ReadonlyArray<string | number>;
 
 export type Fields = Record<string, unknown>;
 
+/** What should be a `T`: it has names that `T` has, and any values. */
+export type Unchecked<T> = { readonly [K in keyof T]?: unknown };
+
 /** The value at a path, through own properties only. */
 export function at(value: unknown, ...path: Path): unknown {
   let here = value;

@@ -3,12 +3,13 @@
  * `claim:UID`, `snapshot:UID`, `group:UID` and `volume:ID`.
  */
 
-import { text, texts, type Fields } from "./json.ts";
+import { text, texts, type Unchecked } from "./json.ts";
 import {
   claimName, claimUid, groupUid, handle, objectUid, podClaims, snapshotUid, volumeName,
 } from "./links.ts";
 import { isCall, parentOf, subjects, withChildren } from "./spans.ts";
-import type { Span, State, Tracked } from "./state.ts";
+import type { ReportFields, Span, State, Tracked } from "./state.ts";
+import type * as Wire from "./wire.generated.ts";
 
 export type LifeKind = "claim" | "snapshot" | "group" | "volume";
 
@@ -21,8 +22,8 @@ const KINDS: ReadonlyMap<string, LifeKind> = new Map([
 /** A volume or snapshot in a node's report. */
 export interface Reported {
   node: string;
-  item: Fields;
-  pool: Fields;
+  item: ReportFields;
+  pool: Unchecked<Wire.PoolReport>;
 }
 
 /** Everything that is known about one life. */
@@ -184,7 +185,7 @@ export function gather(state: State, key: string): Life | undefined {
   const reported = findReported(state, ids, kind === "snapshot" ? "snapshots" : kind === "group" ? "groups" : "volumes");
   if (!main && !reported && !state.subjects.has(id)) return undefined;
   if (!main && reported) {
-    names.add(text(reported.item, "name")).add(text(reported.item, "inline"));
+    names.add(text(reported.item.name)).add(text(reported.item.inline));
     for (const pod of podsOfPaths(state, reported.item)) objects.add(pod);
   }
   names.delete("");
@@ -234,7 +235,7 @@ function findReported(state: State, ids: Iterable<string>, name: string): Report
     for (const [node, { items, pools }] of state.reports) {
       const found = items.get(id);
       if (found?.list === name) {
-        return { node, item: found.item, pool: pools.get(text(found.item, "pool")) ?? {} };
+        return { node, item: found.item, pool: pools.get(text(found.item.pool)) ?? {} };
       }
     }
   }
@@ -242,9 +243,9 @@ function findReported(state: State, ids: Iterable<string>, name: string): Report
 }
 
 /** The pods in which a volume is mounted, by the UIDs in kubelet's paths. */
-function podsOfPaths(state: State, item: Fields): Tracked[] {
+function podsOfPaths(state: State, item: ReportFields): Tracked[] {
   const pods = new Set<Tracked>();
-  for (const path of texts(item, "mounts")) {
+  for (const path of texts(item.mounts)) {
     const pod = state.uids.get(podUid(path));
     if (pod?.kind === "Pod") pods.add(pod);
   }

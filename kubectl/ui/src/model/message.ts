@@ -1,103 +1,32 @@
-/** The messages of the stream, and how JSON becomes one. */
+/**
+ * The messages of the stream, and how JSON becomes one. The names of what is sent are those of the Rust
+ * definitions; of what is kept, a text that is missing is empty.
+ */
 
-import { fields, list, number, text, type Fields } from "./json.ts";
+import { fields, list, number, text, texts, type Fields, type Unchecked } from "./json.ts";
+import type * as Wire from "./wire.generated.ts";
 
 export const STREAM = "hostloop.ui/v1";
 
-export interface Hello {
-  type: "hello";
-  t: number;
-  stream: string;
-  version: string;
-  cluster: string;
-  endpoint: string;
-  namespace: string;
-  /** The driver's name; empty for the usual one. */
-  driver: string;
-}
+export type Hello = Omit<Wire.HelloMessage, "cluster" | "endpoint" | "now"> & Record<"cluster" | "endpoint", string>;
 
-export interface ObjectMessage {
-  type: "object";
-  t: number;
-  op: "set" | "delete";
-  kind: string;
-  key: string;
-  object: Fields;
-}
+export type ObjectMessage = Required<Wire.ObjectMessage>;
+
+/** The numbers that an event of a process can lack. */
+type Numbers = Extract<keyof Wire.ProcessEvent, "seq" | "us" | "id" | "parent" | "next">;
 
 /** What a process did: a call, a phase of a call, a controller's work, or a change of a lease. */
-export interface ProcessEvent {
-  seq: number | undefined;
-  boot: string;
-  t: number;
-  us: number | undefined;
-  kind: string;
-  name: string;
-  trace: string;
-  id: number | undefined;
-  parent: number | undefined;
-  about: string;
-  state: string;
-  code: string;
-  error: string;
-  next: number | undefined;
-  request: Fields;
-  answer: Fields;
-}
+export type ProcessEvent = Required<Omit<Wire.ProcessEvent, Numbers>> & Record<Numbers, number | undefined>;
 
-export interface EventMessage {
-  type: "event";
-  t: number;
-  node: string;
-  process: string;
-  event: ProcessEvent;
-}
+export type EventMessage = Omit<Wire.EventMessage, "event"> & { event: ProcessEvent };
 
-export interface GapMessage {
-  type: "gap";
-  t: number;
-  node: string;
-  process: string;
-  lost: number;
-}
+export type ReportMessage = Omit<Wire.ReportMessage, "report"> & { report: Unchecked<Wire.Report> };
 
-export interface ReportMessage {
-  type: "report";
-  t: number;
-  node: string;
-  report: Fields;
-}
+export type Extent = Wire.Mapped;
 
-export interface Extent {
-  offset: number;
-  len: number;
-  physical: number;
-  shared: boolean;
-}
+export type MetricsMessage = Omit<Wire.MetricsMessage, "values"> & { values: Fields };
 
-export interface ExtentsMessage {
-  type: "extents";
-  t: number;
-  node: string;
-  volume: string;
-  extents: Extent[];
-}
-
-export interface MetricsMessage {
-  type: "metrics";
-  t: number;
-  node: string;
-  process: string;
-  values: Fields;
-}
-
-export interface ProblemMessage {
-  type: "problem" | "solved";
-  t: number;
-  about: string;
-  text: string;
-}
-
+/** All objects were sent again. Only older programs say so. */
 export interface ListedMessage {
   type: "listed";
   t: number;
@@ -107,55 +36,73 @@ export type Message =
   | Hello
   | ObjectMessage
   | EventMessage
-  | GapMessage
+  | Wire.GapMessage
   | ReportMessage
-  | ExtentsMessage
+  | Wire.ExtentsMessage
   | MetricsMessage
-  | ProblemMessage
+  | Wire.VerdictMessage
+  | Wire.ProblemMessage
+  | Wire.SolvedMessage
   | ListedMessage;
 
 /** Turns JSON into a message. Returns null for what this page does not know. */
 export function parse(value: unknown): Message | null {
   const t = number(value, "t") ?? number(value, "now") ?? 0;
   const node = text(value, "node");
-  switch (text(value, "type")) {
-    case "hello":
+  switch (text(value, "type") as Message["type"]) {
+    case "hello": {
+      const sent: Unchecked<Wire.HelloMessage> = fields(value);
       return {
         type: "hello",
         t,
-        stream: text(value, "stream"),
-        version: text(value, "version"),
-        cluster: text(value, "cluster"),
-        endpoint: text(value, "endpoint"),
-        namespace: text(value, "namespace"),
-        driver: text(value, "driver"),
+        stream: text(sent.stream),
+        version: text(sent.version),
+        cluster: text(sent.cluster),
+        endpoint: text(sent.endpoint),
+        namespace: text(sent.namespace),
+        driver: text(sent.driver),
       };
+    }
     case "object": {
-      const kind = text(value, "kind");
-      const key = text(value, "key");
+      const sent: Unchecked<Wire.ObjectMessage> = fields(value);
+      const kind = text(sent.kind);
+      const key = text(sent.key);
       if (kind === "" || key === "") return null;
-      const op = text(value, "op") === "delete" ? "delete" : "set";
-      return { type: "object", t, op, kind, key, object: fields(value, "object") };
+      const op = sent.op === "delete" ? "delete" : "set";
+      return { type: "object", t, op, kind, key, object: fields(sent.object) };
     }
     case "event": {
-      const event = parseEvent(fields(value, "event"));
-      const process = text(value, "process");
-      return event && { type: "event", t: t || event.t + (event.us ?? 0), node, process, event };
+      const sent: Unchecked<Wire.EventMessage> = fields(value);
+      const event = parseEvent(fields(sent.event));
+      return event && { type: "event", t: t || event.t + (event.us ?? 0), node, process: text(sent.process), event };
     }
-    case "gap":
-      return { type: "gap", t, node, process: text(value, "process"), lost: number(value, "lost") ?? 0 };
-    case "report":
-      return { type: "report", t, node, report: fields(value, "report") };
+    case "gap": {
+      const sent: Unchecked<Wire.GapMessage> = fields(value);
+      return { type: "gap", t, node, process: text(sent.process), lost: number(sent.lost) ?? 0 };
+    }
+    case "report": {
+      const sent: Unchecked<Wire.ReportMessage> = fields(value);
+      return { type: "report", t, node, report: fields(sent.report) };
+    }
     case "extents": {
-      const volume = text(value, "volume");
-      return { type: "extents", t, node, volume, extents: parseExtents(list(value, "extents")) };
+      const sent: Unchecked<Wire.ExtentsMessage> = fields(value);
+      return { type: "extents", t, node, volume: text(sent.volume), extents: parseExtents(list(sent.extents)) };
     }
-    case "metrics":
-      return { type: "metrics", t, node, process: text(value, "process"), values: fields(value, "values") };
-    case "problem":
+    case "metrics": {
+      const sent: Unchecked<Wire.MetricsMessage> = fields(value);
+      return { type: "metrics", t, node, process: text(sent.process), values: fields(sent.values) };
+    }
+    case "verdict": {
+      const sent: Unchecked<Wire.VerdictMessage> = fields(value);
+      return { type: "verdict", t, lives: texts(sent.lives), verdict: parseVerdict(fields(sent.verdict)) };
+    }
+    case "problem": {
+      const sent: Unchecked<Wire.ProblemMessage> = fields(value);
+      return { type: "problem", t, about: text(sent.about), text: text(sent.text) };
+    }
     case "solved": {
-      const type = text(value, "type") === "problem" ? "problem" : "solved";
-      return { type, t, about: text(value, "about"), text: text(value, "text") };
+      const sent: Unchecked<Wire.SolvedMessage> = fields(value);
+      return { type: "solved", t, about: text(sent.about) };
     }
     case "listed":
       return { type: "listed", t };
@@ -164,40 +111,57 @@ export function parse(value: unknown): Message | null {
   }
 }
 
-function parseEvent(event: Fields): ProcessEvent | null {
-  const t = number(event, "t");
-  const kind = text(event, "kind");
+function parseEvent(event: Unchecked<Wire.ProcessEvent>): ProcessEvent | null {
+  const t = number(event.t);
+  const kind = text(event.kind);
   if (t === undefined || kind === "") return null;
   return {
-    seq: number(event, "seq"),
-    boot: text(event, "boot"),
+    seq: number(event.seq),
+    boot: text(event.boot),
     t,
-    us: number(event, "us"),
+    us: number(event.us),
     kind,
-    name: text(event, "name"),
-    trace: text(event, "trace"),
-    id: number(event, "id"),
-    parent: number(event, "parent"),
-    about: text(event, "about"),
-    state: text(event, "state"),
-    code: text(event, "code"),
-    error: text(event, "error"),
-    next: number(event, "next"),
-    request: fields(event, "request"),
-    answer: fields(event, "answer"),
+    name: text(event.name),
+    trace: text(event.trace),
+    id: number(event.id),
+    parent: number(event.parent),
+    about: text(event.about),
+    state: text(event.state),
+    code: text(event.code),
+    error: text(event.error),
+    next: number(event.next),
+    request: fields(event.request),
+    answer: fields(event.answer),
+  };
+}
+
+const TONES: ReadonlySet<unknown> = new Set<Wire.Tone>(["good", "wait", "bad", "gone"]);
+
+/** A verdict; null if there is none, or none that can be read. */
+function parseVerdict(verdict: Unchecked<Wire.ShownVerdict>): Wire.ShownVerdict | null {
+  const words = text(verdict.words);
+  if (words === "" || !TONES.has(verdict.tone)) return null;
+  const stuck: Unchecked<Wire.Stuck> = fields(verdict.stuck);
+  const why = text(stuck.why);
+  return {
+    words,
+    tone: verdict.tone as Wire.Tone,
+    stuck: why === "" ? null : { why, since_ns: number(stuck.since_ns) ?? null },
+    note: text(verdict.note) || null,
   };
 }
 
 /** Extents with a usable offset and length, in the order of their offsets. */
 export function parseExtents(extents: unknown[]): Extent[] {
   const parsed: Extent[] = [];
-  for (const extent of extents) {
-    const offset = number(extent, "offset");
-    const len = number(extent, "len");
-    const physical = number(extent, "physical");
+  for (const value of extents) {
+    const extent: Unchecked<Extent> = fields(value);
+    const offset = number(extent.offset);
+    const len = number(extent.len);
+    const physical = number(extent.physical);
     if (offset === undefined || len === undefined || physical === undefined) continue;
     if (offset < 0 || len <= 0 || physical < 0) continue;
-    parsed.push({ offset, len, physical, shared: fields(extent)["shared"] === true });
+    parsed.push({ offset, len, physical, shared: extent.shared === true });
   }
   return parsed.sort((a, b) => a.offset - b.offset);
 }

@@ -2,11 +2,11 @@
 
 import { progress, steps, type Progress } from "../life/steps.ts";
 import { number, text } from "./json.ts";
-import { judge, type Verdict } from "./judge.ts";
 import { allLives, gather, type Life, type LifeKind } from "./lives.ts";
 import { isOurs } from "./ours.ts";
 import type { State } from "./state.ts";
 import { quantity } from "./text.ts";
+import { verdictOf, type Verdict } from "./verdict.ts";
 
 export interface Row {
   key: string;
@@ -27,11 +27,11 @@ export interface Row {
 
 export function row(life: Life, state: State, now: number): Row {
   const { main, reported, kind } = life;
-  const inline = kind === "volume" && text(reported?.item, "inline") !== "";
+  const inline = kind === "volume" && text(reported?.item.inline) !== "";
   const pod = inline ? life.objects.find((o) => o.kind === "Pod") : undefined;
   const metadata = (main ?? pod)?.object["metadata"];
-  const verdict = judge(life, state, now);
-  const name = text(metadata, "name") || main?.key || text(reported?.item, "name") || life.key.slice(7);
+  const verdict = verdictOf(life, state, now);
+  const name = text(metadata, "name") || main?.key || text(reported?.item.name) || life.key.slice(7);
   const node = nodeOf(life);
   return {
     key: life.key,
@@ -41,8 +41,8 @@ export function row(life: Life, state: State, now: number): Row {
     name,
     node,
     size: sizeOf(life),
-    used: number(reported?.item, "allocated_bytes"),
-    created: main?.created ?? (number(reported?.item, "created_ns") ?? 0) / 1e3,
+    used: number(reported?.item.allocated_bytes),
+    created: main?.created ?? (number(reported?.item.created_ns) ?? 0) / 1e3,
     verdict,
     progress: kind === "snapshot" || kind === "group" ? [] : progress(steps(life.spans, now)),
     search: [name, node, verdict.word, ...life.ids, ...life.objects.map((o) => o.key)].join(" ").toLowerCase(),
@@ -69,7 +69,7 @@ function nodeOf(life: Life): string {
 function sizeOf({ main, reported }: Life): number | undefined {
   const claim = main?.object;
   const capacity = text(claim, "status", "capacity", "storage") || text(claim, "status", "restoreSize");
-  return number(reported?.item, "size_bytes") ??
+  return number(reported?.item.size_bytes) ??
     quantity(capacity || text(claim, "spec", "resources", "requests", "storage") || "none");
 }
 
@@ -88,11 +88,11 @@ export class Rows {
       for (const key of allLives(state)) state.dirty.add(key);
       this.complete = true;
     }
-    // What waits can become stuck without any message.
+    // Times go on without any message.
     if (Math.abs(now - this.checked) > 1e6) {
       this.checked = now;
       for (const { key, verdict } of this.rows.values()) {
-        if (verdict.tone === "wait" || verdict.tone === "bad" || verdict.tone === "busy") state.dirty.add(key);
+        if (verdict.tone === "bad" || verdict.tone === "busy") state.dirty.add(key);
       }
     }
     for (const key of state.dirty) {

@@ -1,7 +1,8 @@
 /** What the messages so far have shown. */
 
 import type { Extent, Hello, ProcessEvent } from "./message.ts";
-import type { Fields } from "./json.ts";
+import type { Fields, Unchecked } from "./json.ts";
+import type * as Wire from "./wire.generated.ts";
 
 /** One version of a Kubernetes object, and when it arrived. */
 export interface Version {
@@ -58,15 +59,18 @@ export interface ImageExtents {
 
 export interface NodeReport {
   t: number;
-  report: Fields;
+  report: Unchecked<Wire.Report>;
   /** Volumes, snapshots and groups by their IDs. */
   items: Map<string, ReportItem>;
-  pools: Map<string, Fields>;
+  pools: Map<string, Unchecked<Wire.PoolReport>>;
 }
+
+/** The fields of a volume, a snapshot or a group in a report. */
+export type ReportFields = Unchecked<Wire.VolumeReport & Wire.SnapshotReport & Wire.GroupReport>;
 
 export interface ReportItem {
   list: string;
-  item: Fields;
+  item: ReportFields;
   /** The item as JSON, to notice that it changed. */
   json: string;
 }
@@ -105,6 +109,8 @@ export interface State {
   /** Series by metric name with labels, by node or controller's process. */
   metrics: Map<string, Map<string, Series>>;
   problems: Map<string, { t: number; text: string }>;
+  /** What the program says of each life, by its key. */
+  verdicts: Map<string, Wire.ShownVerdict>;
   /** Keys of lives with rows that are out of date. */
   dirty: Set<string>;
 }
@@ -129,6 +135,7 @@ export function emptyState(): State {
     extents: new Map(),
     metrics: new Map(),
     problems: new Map(),
+    verdicts: new Map(),
     dirty: new Set(),
   };
 }

@@ -1,8 +1,9 @@
 /** What a node has for each image: loop devices, filesystems, mounts and pods. */
 
-import { fields, list, number, text, type Fields } from "../model/json.ts";
+import { fields, list, number, text, type Unchecked } from "../model/json.ts";
 import { podUid, volumeLife } from "../model/lives.ts";
-import type { State } from "../model/state.ts";
+import { pushTo, type ReportFields, type State } from "../model/state.ts";
+import type * as Wire from "../model/wire.generated.ts";
 
 export interface Loop {
   device: string;
@@ -45,45 +46,41 @@ export interface Chain {
 export function chains(state: State, node: string): Chain[] {
   const found = state.reports.get(node);
   if (!found) return [];
-  const loops = by(list(found.report, "loops"), "object");
-  const mounts = by(list(found.report, "mounts"), "object");
-  const chain = (item: Fields, kind: Chain["kind"]): Chain => {
-    const id = text(item, "id");
+  const loops = byObject(list(found.report.loops), (value): Unchecked<Wire.LoopReport> => fields(value));
+  const mounts = byObject(list(found.report.mounts), (value): Unchecked<Wire.MountReport> => fields(value));
+  const chain = (item: ReportFields, kind: Chain["kind"]): Chain => {
+    const id = text(item.id);
     const life = volumeLife(state, id);
     const own = loops.get(id) ?? [];
     // A loop device over another one has that device as its object.
-    const over = own.flatMap((l) => loops.get(text(l, "device")) ?? []);
+    const over = own.flatMap((l) => loops.get(text(l.device)) ?? []);
     const devices = [...own, ...over];
-    const mounted = [id, ...devices.map((l) => text(l, "device"))].flatMap((object) => mounts.get(object) ?? []);
+    const mounted = [id, ...devices.map((l) => text(l.device))].flatMap((object) => mounts.get(object) ?? []);
     return {
       id,
       kind,
       life,
-      name: nameOf(state, life) || text(item, "name") || id,
-      pool: text(item, "pool"),
-      size: number(item, "size_bytes") ?? 0,
-      allocated: number(item, "allocated_bytes"),
-      format: text(item, "format"),
-      source: text(item, "source"),
-      created: (number(item, "created_ns") ?? 0) / 1e3,
+      name: nameOf(state, life) || text(item.name) || id,
+      pool: text(item.pool),
+      size: number(item.size_bytes) ?? 0,
+      allocated: number(item.allocated_bytes),
+      format: text(item.format),
+      source: text(item.source),
+      created: (number(item.created_ns) ?? 0) / 1e3,
       loops: devices.map(loop),
-      mounts: mounted.map((m) => mount(state, m, text(item, "staged_at"))),
+      mounts: mounted.map((m) => mount(state, m, text(item.staged_at))),
     };
   };
   return [
-    ...list(found.report, "volumes").map((item) => chain(fields(item), "volume")),
-    ...list(found.report, "snapshots").map((item) => chain(fields(item), "snapshot")),
+    ...list(found.report.volumes).map((item) => chain(fields(item), "volume")),
+    ...list(found.report.snapshots).map((item) => chain(fields(item), "snapshot")),
   ].sort((a, b) => (a.pool < b.pool ? -1 : a.pool > b.pool ? 1 : a.created - b.created));
 }
 
-function by(items: readonly unknown[], key: string): Map<string, unknown[]> {
-  const found = new Map<string, unknown[]>();
-  for (const item of items) {
-    const value = text(item, key);
-    const known = found.get(value);
-    if (known) known.push(item);
-    else found.set(value, [item]);
-  }
+/** Loop devices or mounts, by the object that each is over. */
+function byObject<Read>(items: readonly unknown[], read: (value: unknown) => Read): Map<string, Read[]> {
+  const found = new Map<string, Read[]>();
+  for (const item of items) pushTo(found, text(item, "object"), read(item));
   return found;
 }
 
@@ -92,26 +89,26 @@ function nameOf(state: State, life: string): string {
   return tracked?.key ?? "";
 }
 
-function loop(value: unknown): Loop {
+function loop(device: Unchecked<Wire.LoopReport>): Loop {
   return {
-    device: text(value, "device"),
-    size: number(value, "size_bytes") ?? 0,
-    blockSize: number(value, "block_size") ?? 0,
-    direct: fields(value)["direct_io"] === true,
-    readOnly: fields(value)["read_only"] === true,
+    device: text(device.device),
+    size: number(device.size_bytes) ?? 0,
+    blockSize: number(device.block_size) ?? 0,
+    direct: device.direct_io === true,
+    readOnly: device.read_only === true,
   };
 }
 
-function mount(state: State, value: unknown, stagedAt: string): Mount {
-  const path = text(value, "path");
+function mount(state: State, found: Unchecked<Wire.MountReport>, stagedAt: string): Mount {
+  const path = text(found.path);
   const uid = podUid(path);
   const pod = state.uids.get(uid);
   return {
     path,
-    kind: text(value, "kind"),
-    fs: text(value, "fs"),
-    device: text(value, "device"),
-    readOnly: fields(value)["read_only"] === true,
+    kind: text(found.kind),
+    fs: text(found.fs),
+    device: text(found.device),
+    readOnly: found.read_only === true,
     pod: pod?.kind === "Pod" ? pod.key : uid,
     staging: path !== "" && path === stagedAt,
   };
@@ -133,20 +130,20 @@ export interface Pool {
 }
 
 export function pools(state: State, node: string): Pool[] {
-  return list(state.reports.get(node)?.report, "pools").map((pool) => {
-    const name = text(pool, "name");
-    const reflinks = fields(pool)["reflinks"];
+  return list(state.reports.get(node)?.report.pools).map((value) => {
+    const pool: Unchecked<Wire.PoolReport> = fields(value);
+    const name = text(pool.name);
     return {
       name,
-      kind: text(pool, "kind"),
-      state: text(pool, "state"),
-      why: text(pool, "why"),
-      path: text(pool, "path"),
-      fs: text(pool, "fs"),
-      reflinks: typeof reflinks === "boolean" ? reflinks : undefined,
-      size: number(pool, "size_bytes") ?? 0,
-      free: number(pool, "free_bytes") ?? 0,
-      promised: number(pool, "promised_bytes") ?? 0,
+      kind: text(pool.kind),
+      state: text(pool.state),
+      why: text(pool.why),
+      path: text(pool.path),
+      fs: text(pool.fs),
+      reflinks: typeof pool.reflinks === "boolean" ? pool.reflinks : undefined,
+      size: number(pool.size_bytes) ?? 0,
+      free: number(pool.free_bytes) ?? 0,
+      promised: number(pool.promised_bytes) ?? 0,
       available: state.metrics.get(`hostloop_pool_available_bytes{pool="${name}"}`)?.get(node)?.value.at(-1),
     };
   });

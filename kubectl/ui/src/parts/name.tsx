@@ -1,6 +1,6 @@
 /** Small parts that show values. */
 
-import type { Tone } from "../model/judge.ts";
+import type { Tone } from "../model/verdict.ts";
 import { visible } from "../model/text.ts";
 
 /** Text that another program wrote. Its direction of writing stays inside. */

@@ -77,7 +77,7 @@ export class History {
   }
 }
 
-/** The entries that still say what is: the last one of each object, report and open problem. */
+/** The entries that still say what is: the last one of each object, report, verdict and open problem. */
 export function base<E extends Entry>(entries: readonly E[]): E[] {
   const last = new Map<string, E>();
   for (const entry of entries) {
@@ -100,6 +100,12 @@ export function base<E extends Entry>(entries: readonly E[]): E[] {
         const key = `extents ${message.volume}`;
         if (message.extents.length > 0) last.set(key, entry);
         else last.delete(key);
+        break;
+      }
+      case "verdict": {
+        const key = `verdict ${message.lives.join(" ")}`;
+        last.delete(key);
+        if (message.verdict) last.set(key, entry);
         break;
       }
       case "problem":

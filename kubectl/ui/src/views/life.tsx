@@ -52,7 +52,6 @@ export function LifeView() {
         <p class="sum"><StateWord tone={row.verdict.tone} word={row.verdict.word} /></p>
       </div>
       {row.verdict.reason !== "" && <p class={`why ${row.verdict.tone}`}><Text value={row.verdict.reason} /></p>}
-      {row.verdict.waits !== "" && <p class="why">Waits for <Text value={row.verdict.waits} />.</p>}
       <dl class="facts">
         <Fact name="Kind">{row.label}</Fact>
         {row.namespace !== "" && <Fact name="Namespace"><Text value={row.namespace} /></Fact>}

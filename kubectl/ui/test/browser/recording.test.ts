@@ -28,9 +28,9 @@ test("a recording is scrubbed and played", async () => {
   await page.getByRole("link", { name: "data" }).waitFor();
   const scrub = page.getByLabel("Time that is shown");
   await scrub.fill("100");
-  await page.getByText("The claim waits for the first pod").waitFor();
+  await page.getByText("waits for its first pod").waitFor();
   await scrub.fill("20000");
-  await page.getByText("In use").waitFor();
+  await page.locator(".state", { hasText: "published" }).waitFor();
   await page.getByLabel("Speed").selectOption("60");
   await page.getByRole("button", { name: "Play" }).click();
   await page.locator(".state", { hasText: "Deleted" }).waitFor();

@@ -23,7 +23,7 @@ test("the stuck claim is first, with its reason in words", async () => {
   await page.getByRole("link", { name: "full" }).waitFor();
   const rows = await cells(page, "Volumes");
   assert.match(rows[0]![0]!, /^full/);
-  assert.match(rows[0]![1]!, /CreateVolume fails/);
+  assert.match(rows[0]![1]!, /stuck/);
   assert.ok(rows[0]![1]!.includes(FULL), rows[0]![1]);
   assert.deepEqual(rows.map((row) => row[0]!.split(/\s/)[0]), ["full", "unused", "before", "data"]);
   await picture(page, "volumes");

@@ -40,6 +40,7 @@ export function sharing(world = new World()): World {
   world.extents("node-1", id, [{ offset: 0, len: 40 * MIB, physical: 512 * MIB, shared: false }]);
   const snapshot = "demo/before";
   world.wait(5e6).set("VolumeSnapshot", snapshot, { spec: { source: { persistentVolumeClaimName: "data" } }, status: { readyToUse: false } });
+  world.judge("snapshot", snapshot, "being taken", "wait");
   const snapshotUid = world.uidOf("VolumeSnapshot", snapshot);
   const snapshotId = `snap-p1-${snapshotUid}`;
   world.wait(20_000).set("VolumeSnapshotContent", `snapcontent-${snapshotUid}`, { spec: { volumeSnapshotRef: { uid: snapshotUid }, deletionPolicy: "Delete" }, status: {} });
@@ -48,6 +49,7 @@ export function sharing(world = new World()): World {
   }, [["freeze", 2_000], ["clone", 700], ["thaw", 900]]);
   world.wait(1_000).set("VolumeSnapshotContent", `snapcontent-${snapshotUid}`, { status: { snapshotHandle: snapshotId, readyToUse: true } });
   world.wait(1_000).set("VolumeSnapshot", snapshot, { status: { readyToUse: true, restoreSize: "1Gi" } });
+  world.judge("snapshot", snapshot, "ready", "good");
   const taken = { id: snapshotId, name: `snapshot-${snapshotUid}`, pool: "default", source: id, source_exists: true, size_bytes: 1024 * MIB, allocated_bytes: 40 * MIB, group: null, created_ns: world.t * 1e3 };
   world.wait(1e6).report("node-1", [volumeReport(world, claim)], [taken], loops, mounts);
   world.extents("node-1", id, [{ offset: 0, len: 40 * MIB, physical: 512 * MIB, shared: true }]);

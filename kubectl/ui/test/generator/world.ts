@@ -33,6 +33,15 @@ export function uid(name: string): string {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
 }
 
+/** What explains a verdict. */
+export interface Why {
+  note?: string;
+  /** Why it is stuck, since now. */
+  stuck?: string;
+  /** The ID of the claim's volume. */
+  volume?: string;
+}
+
 export interface Place {
   namespace?: string;
   node?: string;
@@ -48,6 +57,8 @@ export class World {
   private version = 0;
   /** Versions of objects by kind and key: the next one adds to it. */
   private objects = new Map<string, Fields>();
+  /** The names of the life of each claim and snapshot in its last verdict. */
+  private judged = new Map<string, string[]>();
 
   constructor(options: { stream?: string } = {}) {
     this.messages.push({
@@ -95,6 +106,19 @@ export class World {
     const object = this.object(kind, key);
     this.objects.delete(`${kind} ${key}`);
     this.messages.push({ type: "object", op: "delete", kind, key, t: this.t, object });
+  }
+
+  /** Says how far a claim or a snapshot is, as the program does. Without words, there is no verdict any more. */
+  judge(kind: "claim" | "snapshot", key: string, words = "", tone = "", { note, stuck, volume }: Why = {}): void {
+    const known = this.judged.get(key);
+    const uid = words === "" ? "" : this.uidOf(kind === "claim" ? "PersistentVolumeClaim" : "VolumeSnapshot", key);
+    const lives = words === "" ? [] : [`${kind}:${uid}`, ...(volume === undefined ? [] : [`volume:${volume}`])];
+    if (known && known.join() !== lives.join()) this.messages.push({ type: "verdict", t: this.t, lives: known, verdict: null });
+    this.judged.delete(key);
+    if (words === "") return;
+    this.judged.set(key, lives);
+    const why = stuck === undefined ? null : { why: stuck, since_ns: this.t * 1e3 };
+    this.messages.push({ type: "verdict", t: this.t, lives, verdict: { words, tone, stuck: why, note: note ?? null } });
   }
 
   event(node: string, process: string, event: Fields): void {
@@ -151,6 +175,7 @@ export class World {
       spec: { storageClassName: "hostloop", resources: { requests: { storage: "1Gi" } } },
       status: { phase: "Pending" },
     });
+    this.judge("claim", key, "Pending", "wait", { note: "waits for its first pod" });
     return key;
   }
 
@@ -187,6 +212,7 @@ export class World {
     this.wait(1_000).set("PersistentVolumeClaim", claim, {
       spec: { volumeName: pv }, status: { phase: "Bound", capacity: { storage: "1Gi" } },
     });
+    this.judge("claim", claim, "Bound", "good", { volume: id });
     return id;
   }
 
@@ -211,6 +237,7 @@ export class World {
       about: id, request: { volume_id: id, target_path: this.target(pod) },
     }, [["bind mount", 1_100]]);
     this.wait(400_000).set("Pod", pod, { status: { phase: "Running" } });
+    this.judge("claim", claim, "published", "good", { volume: id });
   }
 
   target(pod: string): string {
@@ -243,6 +270,7 @@ export class World {
     this.wait(800);
     this.call(node, "ControllerUnpublishVolume", timing.detach, trace, { about: id, request: { volume_id: id, node_id: node } });
     this.wait(1_200).remove("VolumeAttachment", attachment);
+    this.judge("claim", claim, "Bound", "good", { volume: id });
   }
 
   /** Deletes the claim and its volume. */
@@ -250,11 +278,13 @@ export class World {
     const trace = this.uidOf("PersistentVolumeClaim", claim);
     const id = volumeId(claim);
     this.set("PersistentVolumeClaim", claim, { metadata: { deletionTimestamp: iso(this.t) } });
+    this.judge("claim", claim, "Deleting", "wait", { volume: id });
     this.wait(5_000).remove("PersistentVolumeClaim", claim);
     this.wait(3_000).set("PersistentVolume", `pvc-${trace}`, { status: { phase: "Released" } });
     this.wait(1_000);
     this.call(node, "DeleteVolume", timing.remove, trace, { about: id, request: { volume_id: id } }, [["trash", 1_200]]);
     this.wait(2_000).remove("PersistentVolume", `pvc-${trace}`);
+    this.judge("claim", claim);
   }
 
   /** A claim with CreateVolume that fails again and again. */
@@ -265,6 +295,7 @@ export class World {
     for (let i = 0; i < tries; i++) {
       this.wait(2_000);
       this.call(node, "CreateVolume", 1_500, trace, { code: "RESOURCE_EXHAUSTED", error, request: { name: `pvc-${trace}` } });
+      this.judge("claim", claim, "stuck", "bad", { stuck: `ProvisioningFailed: ${error}` });
       this.work(node, "provisioner", trace, "backing off", { next: 2 ** i * 1e6 });
       this.wait(2 ** i * 1e6);
     }

@@ -55,7 +55,7 @@ test("a claim appears soon after its creation", async (t) => {
 test("a claim in use is shown", async () => {
   await create(claim("data"));
   await create(pod("web", "data"));
-  await until("data in use", () => volumes(page), (rows) => /In use\s+By web\./.test(rows.get("data")?.[1] ?? ""));
+  await until("data in use", () => volumes(page), (rows) => /published/.test(rows.get("data")?.[1] ?? ""));
   await openLife(page, "data");
   await examine(page, "live-life-in-use");
   await openView(page, "Cluster");
@@ -71,7 +71,7 @@ test("a stuck claim is first, with its reason in words", async () => {
     "huge is stuck and first", () => cells(page, "Volumes"),
     ([first]) => /^huge\s/.test(first?.[0] ?? "") && /not have enough free storage/.test(first?.[1] ?? ""),
   );
-  assert.match(rows[0]![1]!, /Unschedulable\s+Pod waits: /);
+  assert.match(rows[0]![1]!, /stuck\s+pod waits: /);
   assert.ok(await page.getByText("1 stuck").isVisible());
   await examine(page, "live-stuck");
   await remove("Pod", "waits");

@@ -56,7 +56,7 @@ test("each missing right is a sentence, and the page goes on", async () => {
   for (const right of [/(create|get) pods\/exec in namespace hostloop/, /list nodes/, /list persistentvolumes/]) {
     await untilProblem(viewer.page, new RegExp(`you may not ${right.source}`));
   }
-  await until("used in use", () => volumes(viewer.page), (rows) => /In use\s+By user\./.test(rows.get("used")?.[1] ?? ""));
+  await until("used in use", () => volumes(viewer.page), (rows) => /published/.test(rows.get("used")?.[1] ?? ""));
   // Without the right to list classes, a claim is known by its provisioner, which comes with a pod.
   await create(pod("another", "seen-by-a-viewer"));
   await goesOn("seen-by-a-viewer", viewer.page);

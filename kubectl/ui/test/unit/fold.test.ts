@@ -175,6 +175,9 @@ test("without Kubernetes, calls and reports show the volumes", () => {
   const words = (...more: unknown[]) => rowsOf(stateOf({ messages: [...messages, ...more] })).map((row) => [row.name, row.verdict.word]);
   assert.deepEqual(words(), [["vol-1", "Exists"]]);
   const report = { type: "report", node: "", t: START + 2, report: { volumes: [{ id: "vol-1", name: "demo", mounts: [] }] } };
-  assert.deepEqual(words(report), [["demo", "Idle"]]);
+  assert.deepEqual(words(report), [["demo", "Exists"]]);
+  const said = { words: "Bound", tone: "good", stuck: null, note: null };
+  const judged = { type: "verdict", t: START + 3, lives: ["volume:vol-1"], verdict: said };
+  assert.deepEqual(words(report, judged), [["demo", "Bound"]]);
   assert.deepEqual(words(call(2, "DeleteVolume", "OK", { request: { volume_id: "vol-1" } })), [["vol-1", "Deleted"]]);
 });

@@ -143,6 +143,7 @@ fn check_and_status_agree() {
         nodes: &facts.reports,
         driver: &facts.driver,
         namespace: None,
+        failed_calls: &FailedCalls::default(),
         now_ns,
     });
     let said: Vec<Line> = lines(&facts)

@@ -1,42 +1,42 @@
-//! Decides how far a volume or a snapshot is, and why it does not go on. `status`, `describe` and
-//! `check` call the same things stuck.
+//! How far a volume is, and why it does not go on.
 
-use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use std::collections::BTreeMap;
+
+use hostloop_api_objects::labels::SELECTED_NODE;
+use hostloop_api_objects::quantity;
 use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-use super::report::{State, Stuck};
 use crate::events::{self, Warning};
-use crate::volume_objects::{bound_volume, created_ns, ns, phase};
-
-/// After this time without progress and without a warning, something is stuck.
-const PATIENCE_NS: u64 = 120_000_000_000;
-/// A freeze lasts seconds. After this time, it is stuck.
-const LONG_FREEZE_NS: u64 = 60_000_000_000;
-/// An older warning about a bound claim is no longer news.
-const NEWS_NS: u64 = 600_000_000_000;
+use crate::verdict::{
+    LONG_FREEZE_NS, NEWS_NS, State, Stuck, Verdict, attachment_stuck, is_overdue,
+};
+use crate::volume_objects::{bound_volume, condition, created_ns, ns, phase};
 
 /// What is known about one volume.
 #[derive(Clone, Debug, Default)]
-pub(super) struct VolumeFacts<'a> {
-    pub(super) claim: Option<&'a PersistentVolumeClaim>,
-    pub(super) volume: Option<&'a PersistentVolume>,
+pub(crate) struct VolumeFacts<'a> {
+    pub(crate) claim: Option<&'a PersistentVolumeClaim>,
+    pub(crate) volume: Option<&'a PersistentVolume>,
     /// False if the PersistentVolume may exist although there is none here.
-    pub(super) has_all_volumes: bool,
-    pub(super) class: Option<&'a StorageClass>,
-    pub(super) attachments: Vec<&'a VolumeAttachment>,
-    pub(super) pods: Vec<&'a Pod>,
+    pub(crate) has_all_volumes: bool,
+    pub(crate) class: Option<&'a StorageClass>,
+    pub(crate) attachments: Vec<&'a VolumeAttachment>,
+    pub(crate) pods: Vec<&'a Pod>,
     /// What the volume's node says about it.
-    pub(super) on_node: OnNode<'a>,
-    pub(super) events: &'a [Event],
-    pub(super) now_ns: u64,
+    pub(crate) on_node: OnNode<'a>,
+    /// Why its calls fail. Of a volume with objects, those say it.
+    pub(crate) failed_call: Option<Stuck>,
+    pub(crate) events: &'a [Event],
+    pub(crate) now_ns: u64,
 }
 
 /// A volume in the report of its node.
 #[derive(Clone, Debug, Default)]
-pub(super) enum OnNode<'a> {
+pub(crate) enum OnNode<'a> {
     /// The node is unknown, or does not report.
     #[default]
     Unknown,
@@ -46,53 +46,7 @@ pub(super) enum OnNode<'a> {
     Known(&'a VolumeReport),
 }
 
-/// The decision.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Judgement {
-    pub(super) state: State,
-    pub(super) stuck: Option<Stuck>,
-    pub(super) note: Option<String>,
-}
-
-impl Judgement {
-    fn fine(state: State) -> Judgement {
-        Judgement {
-            state,
-            ..Judgement::default()
-        }
-    }
-
-    fn noted(state: State, note: impl Into<String>) -> Judgement {
-        Judgement {
-            note: Some(note.into()),
-            ..Judgement::fine(state)
-        }
-    }
-
-    fn stuck(state: State, stuck: impl Into<Stuck>) -> Judgement {
-        Judgement {
-            stuck: Some(stuck.into()),
-            ..Judgement::fine(state)
-        }
-    }
-}
-
-impl Stuck {
-    fn new(why: impl Into<String>, since_ns: Option<u64>) -> Stuck {
-        Stuck {
-            why: why.into(),
-            since_ns,
-        }
-    }
-}
-
-impl From<Warning> for Stuck {
-    fn from(warning: Warning) -> Stuck {
-        Stuck::new(warning.text, Some(warning.at_ns))
-    }
-}
-
-pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
+pub(crate) fn volume_verdict(facts: &VolumeFacts<'_>) -> Verdict {
     let Some(claim) = facts.claim else {
         return without_claim(facts);
     };
@@ -104,7 +58,7 @@ pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
         "Lost" => {
             let name = bound_volume(claim).unwrap_or("of the claim");
             let why = format!("PersistentVolume {name} is gone");
-            Judgement::stuck(State::Lost, Stuck::new(why, None))
+            Verdict::stuck(State::Lost, Stuck::new(why, None))
         }
         _ if claim.metadata.deletion_timestamp.is_some() => deleting(facts, claim),
         "Bound" => bound(facts, claim),
@@ -113,52 +67,88 @@ pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
 }
 
 /// A claim that is being deleted waits for its pods.
-fn deleting(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
+fn deleting(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     let since = claim.metadata.deletion_timestamp.as_ref().map(ns);
     if !facts.pods.is_empty() {
         let note = format!("waits for the end of {}", names(&facts.pods));
-        return Judgement::noted(State::Deleting, note);
+        return Verdict::noted(State::Deleting, note);
     }
     if is_overdue(since, facts.now_ns) {
         let finalizers = claim.finalizers().join(", ");
         let why = format!("its deletion waits for the finalizers {finalizers}");
-        return Judgement::stuck(State::Deleting, Stuck::new(why, since));
+        return Verdict::stuck(State::Deleting, Stuck::new(why, since));
     }
-    Judgement::fine(State::Deleting)
+    Verdict::fine(State::Deleting)
 }
 
-fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
-    let warning = events::last_warning(facts.events, claim).or_else(|| pod_warning(facts));
-    if let Some(warning) = warning {
-        return Judgement::stuck(State::Pending, warning);
+fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
+    if waits_for_first_pod(facts, claim) {
+        return Verdict::noted(State::Pending, "waits for its first pod");
     }
-    let mode = facts
-        .class
-        .and_then(|class| class.volume_binding_mode.as_deref());
-    if mode == Some("WaitForFirstConsumer") && facts.pods.is_empty() {
-        return Judgement::noted(State::Pending, "waits for its first pod");
+    let first_pod = facts.pods.iter().map(|pod| created_ns(*pod)).min();
+    let first_pod = first_pod.filter(|_| binds_late(facts, claim)).unwrap_or(0);
+    let warning = events::last_warning(facts.events, claim, first_pod);
+    if let Some(warning) = warning.or_else(|| pod_warning(facts)) {
+        return Verdict::stuck(State::Pending, warning);
     }
-    let since = created_ns(claim);
+    let (note, why) = pending_words(facts, claim);
+    let since = created_ns(claim).max(first_pod);
+    if is_overdue(Some(since), facts.now_ns) {
+        return Verdict::stuck(State::Pending, Stuck::new(why, Some(since)));
+    }
+    Verdict::noted(State::Pending, note)
+}
+
+/// What a pending claim waits for, at first and when it takes too long.
+fn pending_words(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> (String, String) {
     if let Some(name) = bound_volume(claim) {
         let note = format!("waits for PersistentVolume {name}");
-        return match is_overdue(Some(since), facts.now_ns) {
-            true => Judgement::stuck(State::Pending, Stuck::new(note, Some(since))),
-            false => Judgement::noted(State::Pending, note),
-        };
+        return (note.clone(), note);
     }
-    if is_overdue(Some(since), facts.now_ns) {
-        let why = "no volume yet, and no event says why; see the log of hostloop's pods";
-        return Judgement::stuck(State::Pending, Stuck::new(why, Some(since)));
+    if binds_late(facts, claim) && selected_node(claim).is_none() {
+        let pods = names(&facts.pods);
+        return (
+            format!("waits for a node for {pods}"),
+            format!("no node is chosen for {pods}, and no event says why; see the scheduler's log"),
+        );
     }
-    Judgement::noted(State::Pending, "the volume is being made")
+    (
+        "the volume is being made".to_owned(),
+        "no volume yet, and no event says why; see the log of hostloop's pods".to_owned(),
+    )
 }
 
-fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
+/// True if nothing is to be done for the claim yet, however long that lasts and whatever failed
+/// before.
+fn waits_for_first_pod(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> bool {
+    facts.pods.is_empty()
+        && bound_volume(claim).is_none()
+        && selected_node(claim).is_none()
+        && binds_late(facts, claim)
+}
+
+/// True if the claim gets its volume only for a pod. Without the right to read classes, an event of
+/// Kubernetes says so.
+fn binds_late(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> bool {
+    const LATE: &str = "WaitForFirstConsumer";
+    match facts.class {
+        Some(class) => class.volume_binding_mode.as_deref() == Some(LATE),
+        None => events::has_reason(facts.events, claim, LATE),
+    }
+}
+
+/// The node that the scheduler has chosen for a claim.
+fn selected_node(claim: &PersistentVolumeClaim) -> Option<&String> {
+    let node = claim.annotations().get(SELECTED_NODE);
+    node.filter(|node| !node.is_empty())
+}
+
+fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     let state = in_use(facts);
     if facts.volume.is_none() && facts.has_all_volumes {
         let name = bound_volume(claim).unwrap_or("of the claim");
         let why = format!("PersistentVolume {name} does not exist");
-        return Judgement::stuck(State::Lost, Stuck::new(why, None));
+        return Verdict::stuck(State::Lost, Stuck::new(why, None));
     }
     let stuck = (facts
         .volume
@@ -172,18 +162,30 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
     .or_else(|| pod_warning(facts).map(Stuck::from))
     .or_else(|| claim_failure(claim));
     if let Some(stuck) = stuck {
-        return Judgement::stuck(state, stuck);
+        return Verdict::stuck(state, stuck);
     }
-    let warning = events::last_warning(facts.events, claim);
+    let warning = events::last_warning(facts.events, claim, bound_ns(facts.volume));
     let news = warning.filter(|w| facts.now_ns.saturating_sub(w.at_ns) < NEWS_NS);
-    Judgement {
+    Verdict {
         note: news.map(|w| w.text).or_else(|| progress(claim)),
-        ..Judgement::fine(state)
+        ..Verdict::fine(state)
     }
 }
 
+/// When a PersistentVolume was bound; 0 if that is unknown.
+fn bound_ns(volume: Option<&PersistentVolume>) -> u64 {
+    let changed = volume.and_then(phase_since);
+    changed.or(volume.map(created_ns)).unwrap_or(0)
+}
+
+/// Since when a PersistentVolume has its phase.
+fn phase_since(volume: &PersistentVolume) -> Option<u64> {
+    let status = volume.status.as_ref()?;
+    status.last_phase_transition_time.as_ref().map(ns)
+}
+
 /// A PersistentVolume without a claim, a volume that only its node has, or an inline volume.
-fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
+fn without_claim(facts: &VolumeFacts<'_>) -> Verdict {
     let Some(volume) = facts.volume else {
         return without_objects(facts);
     };
@@ -196,49 +198,58 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
         Some("Bound") => in_use(facts),
         _ => State::Released,
     };
+    let since = phase_since(volume);
     let stuck = volume_failure(volume, facts.now_ns)
         .or_else(|| attachments_failure(facts))
-        .or_else(|| events::last_warning(facts.events, volume).map(Stuck::from));
+        .or_else(|| {
+            let since = since.unwrap_or(0);
+            events::last_warning(facts.events, volume, since).map(Stuck::from)
+        });
     if let Some(stuck) = stuck {
-        return Judgement::stuck(state, stuck);
+        return Verdict::stuck(state, stuck);
     }
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    let since = volume
-        .status
-        .as_ref()
-        .and_then(|s| s.last_phase_transition_time.as_ref())
-        .map(ns);
     match (state, policy, facts.attachments.first()) {
-        (State::Released, Some("Retain"), _) => {
-            Judgement::noted(state, "kept: its policy is Retain")
-        }
+        (State::Released, Some("Retain"), _) => Verdict::noted(state, "kept: its policy is Retain"),
         (State::Released, _, Some(attachment)) => {
             let node = &attachment.spec.node_name;
-            Judgement::noted(state, format!("waits for the detach from node {node}"))
+            Verdict::noted(state, format!("waits for the detach from node {node}"))
         }
         (State::Released, Some("Delete"), None) if is_overdue(since, facts.now_ns) => {
             let why = "it is not deleted, and no event says why; see the log of hostloop's pods";
-            Judgement::stuck(state, Stuck::new(why, since))
+            Verdict::stuck(state, Stuck::new(why, since))
         }
-        _ => Judgement::fine(state),
+        _ => Verdict::fine(state),
     }
 }
 
 /// An inline volume, or a volume that only its node has.
-fn without_objects(facts: &VolumeFacts<'_>) -> Judgement {
+fn without_objects(facts: &VolumeFacts<'_>) -> Verdict {
     let is_inline = matches!(&facts.on_node, OnNode::Known(volume) if volume.inline.is_some());
-    match (facts.pods.is_empty(), is_inline) {
-        (false, _) => match pod_warning(facts) {
-            Some(warning) => Judgement::stuck(in_use(facts), warning),
-            None => Judgement::fine(in_use(facts)),
-        },
-        (true, true) => Judgement::noted(in_use(facts), "inline; its pod is not known"),
-        (true, false) if facts.has_all_volumes => {
-            Judgement::noted(State::Unclaimed, "no PersistentVolume has it")
-        }
-        (true, false) => Judgement::fine(in_use(facts)),
+    let is_unclaimed = facts.has_all_volumes && !is_inline && facts.pods.is_empty();
+    let state = if is_unclaimed {
+        State::Unclaimed
+    } else {
+        in_use(facts)
+    };
+    let stuck = pod_warning(facts)
+        .map(Stuck::from)
+        .or_else(|| facts.failed_call.clone())
+        .or_else(|| match &facts.on_node {
+            OnNode::Known(volume) => frozen(volume, facts.now_ns),
+            OnNode::Missing(_) | OnNode::Unknown => None,
+        });
+    if let Some(stuck) = stuck {
+        return Verdict::stuck(state, stuck);
     }
+    if is_unclaimed {
+        return Verdict::noted(state, "no PersistentVolume has it");
+    }
+    if is_inline && facts.pods.is_empty() {
+        return Verdict::noted(state, "inline; its pod is not known");
+    }
+    Verdict::fine(state)
 }
 
 /// How far the volume is on its node. Without the node's report, a running pod proves that its
@@ -284,13 +295,27 @@ fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
     };
     let waiting = facts.pods.iter().filter(waits);
     let warnings = waiting.filter_map(|pod| {
-        let warning = events::last_warning_about_volumes(facts.events, pod)?;
+        let warning = events::last_warning_about_volumes(facts.events, pod);
+        let warning = warning.or_else(|| unschedulable(pod))?;
         Some(Warning {
             text: format!("pod {}: {}", pod.name_any(), warning.text),
             ..warning
         })
     });
     warnings.max_by_key(|warning| warning.at_ns)
+}
+
+/// What the scheduler says of a pod that fits nowhere, also after its event has gone.
+fn unschedulable(pod: &Pod) -> Option<Warning> {
+    let condition = condition(pod, "PodScheduled", "False")?;
+    if condition.reason.as_deref() != Some("Unschedulable") {
+        return None;
+    }
+    let message = condition.message.as_deref().unwrap_or_default();
+    Some(Warning {
+        text: format!("Unschedulable: {message}"),
+        at_ns: condition.last_transition_time.as_ref().map_or(0, ns),
+    })
 }
 
 fn volume_failure(volume: &PersistentVolume, now_ns: u64) -> Option<Stuck> {
@@ -324,38 +349,6 @@ fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
         .attachments
         .iter()
         .find_map(|attachment| attachment_stuck(attachment, facts.now_ns))
-}
-
-/// Why an attachment does not go on.
-pub(crate) fn attachment_stuck(attachment: &VolumeAttachment, now_ns: u64) -> Option<Stuck> {
-    let status = attachment.status.as_ref();
-    let node = &attachment.spec.node_name;
-    let attached = status.is_some_and(|status| status.attached);
-    let attach_error = status.and_then(|status| status.attach_error.as_ref());
-    let detach_error = status.and_then(|status| status.detach_error.as_ref());
-    let (what, error) = match (attach_error, detach_error) {
-        (Some(error), _) if !attached => ("attaching to", error),
-        (_, Some(error)) => ("detaching from", error),
-        _ => return attachment_overdue(attachment, attached, now_ns),
-    };
-    let message = error.message.as_deref().unwrap_or("no reason is given");
-    let why = format!("{what} node {node}: {message}");
-    Some(Stuck {
-        why,
-        since_ns: error.time.as_ref().map(ns),
-    })
-}
-
-fn attachment_overdue(attachment: &VolumeAttachment, attached: bool, now_ns: u64) -> Option<Stuck> {
-    let meta = &attachment.metadata;
-    let (what, since) = match (&meta.deletion_timestamp, &meta.creation_timestamp) {
-        (Some(deleted), _) => ("detaching from", ns(deleted)),
-        (None, Some(created)) if !attached => ("attaching to", ns(created)),
-        _ => return None,
-    };
-    let node = &attachment.spec.node_name;
-    let why = format!("{what} node {node}, and no error says why; see the log of hostloop's pods");
-    is_overdue(Some(since), now_ns).then(|| Stuck::new(why, Some(since)))
 }
 
 fn frozen(volume: &VolumeReport, now_ns: u64) -> Option<Stuck> {
@@ -408,8 +401,13 @@ fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
         .conditions
         .iter()
         .flatten()
-        .find(|c| c.status == "True")?;
-    Some(match condition.type_.as_str() {
+        .find(|c| c.status == "True");
+    let what = match condition {
+        Some(condition) => condition.type_.as_str(),
+        None if is_to_grow(claim) => "Resizing",
+        None => return None,
+    };
+    Some(match what {
         "Resizing" => "it is being expanded".to_owned(),
         "FileSystemResizePending" => "its filesystem grows when a pod uses it".to_owned(),
         "ModifyingVolume" => "its attributes are being changed".to_owned(),
@@ -417,48 +415,22 @@ fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
     })
 }
 
-/// Why a snapshot is not ready.
-pub(super) fn snapshot_stuck(
-    snapshot: Option<&VolumeSnapshot>,
-    content: Option<&VolumeSnapshotContent>,
-    events: &[Event],
-    now_ns: u64,
-) -> Option<Stuck> {
-    let status = snapshot.and_then(|snapshot| snapshot.status.as_ref());
-    let content_status = content.and_then(|content| content.status.as_ref());
-    let ready = status.and_then(|status| status.ready_to_use);
-    if ready.or(content_status.and_then(|status| status.ready_to_use)) == Some(true) {
-        return None;
-    }
-    let error = status.and_then(|status| status.error.as_ref());
-    let error = error.or_else(|| content_status.and_then(|status| status.error.as_ref()));
-    if let Some(error) = error {
-        let why = error
-            .message
-            .clone()
-            .unwrap_or_else(|| "no reason is given".to_owned());
-        return Some(Stuck {
-            why,
-            since_ns: error.time.as_ref().map(ns),
-        });
-    }
-    let snapshot = snapshot?;
-    if let Some(warning) = events::last_warning(events, snapshot) {
-        return Some(warning.into());
-    }
-    let since = created_ns(snapshot);
-    let why = match status {
-        None => "not taken yet; does a snapshot controller run in the cluster?",
-        Some(_) => "not taken yet, and no event says why; see the log of hostloop's pods",
-    };
-    is_overdue(Some(since), now_ns).then(|| Stuck {
-        why: why.to_owned(),
-        since_ns: Some(since),
-    })
+/// True if the claim asks for more than it has.
+fn is_to_grow(claim: &PersistentVolumeClaim) -> bool {
+    let asks = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    let has = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.capacity.as_ref());
+    has.and_then(storage_bytes)
+        .is_some_and(|has| asks.and_then(storage_bytes) > Some(has))
 }
 
-fn is_overdue(since_ns: Option<u64>, now_ns: u64) -> bool {
-    since_ns.is_some_and(|since| now_ns.saturating_sub(since) > PATIENCE_NS)
+fn storage_bytes(sizes: &BTreeMap<String, Quantity>) -> Option<i64> {
+    quantity::bytes(&sizes.get("storage")?.0)
 }
 
 /// The pods' names in a sentence.

@@ -1,22 +1,13 @@
+use hostloop_api_objects::labels::SELECTED_NODE;
 use hostloop_api_objects::names::PROVISIONER;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::test_objects::read;
+use crate::verdict::testing::{NOW, ago, warning};
 
 mod changes;
-
-/// Seconds since the epoch at which the tests judge.
-const NOW: u64 = 1_767_322_800;
-
-/// A time some seconds before now.
-fn ago(seconds: u64) -> String {
-    let at = i64::try_from(NOW - seconds).unwrap();
-    k8s_openapi::jiff::Timestamp::from_second(at)
-        .unwrap()
-        .to_string()
-}
 
 /// The objects of a case, as JSON.
 #[derive(Default)]
@@ -30,6 +21,7 @@ struct Case {
     on_node: Option<Value>,
     missing_on_node: Option<&'static str>,
     volumes_unknown: bool,
+    failed_call: Option<&'static str>,
 }
 
 impl Case {
@@ -44,6 +36,20 @@ impl Case {
         self.pods.push(json!({
             "metadata": {"name": name, "uid": format!("uid-{name}")}, "status": {"phase": phase},
         }));
+        self
+    }
+
+    /// Sets a field of the last pod.
+    fn pod_has(mut self, pointer: &str, value: Value) -> Case {
+        let pod = self.pods.pop().unwrap();
+        self.pods.push(with(pod, pointer, value));
+        self
+    }
+
+    /// Adds a normal event about the object with this UID.
+    fn normal(mut self, uid: &str, reason: &str, age: u64) -> Case {
+        let event = with(warning(uid, reason, age), "/type", json!("Normal"));
+        self.events.push(event);
         self
     }
 
@@ -95,10 +101,11 @@ impl Case {
                 (None, Some(why)) => OnNode::Missing(why.to_owned()),
                 (None, None) => OnNode::Unknown,
             },
+            failed_call: self.failed_call.map(|why| Stuck::new(why, None)),
             events: &events,
             now_ns: NOW * 1_000_000_000,
         };
-        let judged = judge(&facts);
+        let judged = volume_verdict(&facts);
         let state = judged.state.as_str();
         match (judged.stuck, judged.note) {
             (None, None) => state.to_owned(),
@@ -143,13 +150,6 @@ fn class(mode: &str) -> Value {
     json!({"metadata": {"name": "c"}, "provisioner": "p", "volumeBindingMode": mode})
 }
 
-fn warning(uid: &str, reason: &str, age: u64) -> Value {
-    json!({
-        "metadata": {"name": "e"}, "type": "Warning", "reason": reason, "message": "why",
-        "involvedObject": {"uid": uid}, "lastTimestamp": ago(age),
-    })
-}
-
 /// Compares each case with its judgement.
 #[track_caller]
 fn expect<const N: usize>(cases: [(Case, &str); N]) {
@@ -185,24 +185,79 @@ fn claims_without_a_volume() {
         .warning("uid-a", "FailedScheduling", 9)
         .warning("uid-b", "FailedScheduling", 4)
         .warning("uid-b", "BackOff", 1);
-    let failed = late(5)
-        .warning("c", "ProvisioningFailed", 3)
-        .warning("x", "Other", 1);
+    let failed = |case: Case| case.warning("c", "ProvisioningFailed", 3);
+    let chosen = |age| Case {
+        claim: with(
+            claim("Pending", age),
+            "/metadata/annotations",
+            json!({SELECTED_NODE: "n1"}),
+        ),
+        ..late(age)
+    };
+    let used = |pod_age| {
+        late(900)
+            .pod("a", "Pending")
+            .pod_has("/metadata/creationTimestamp", json!(ago(pod_age)))
+    };
+    let fits_nowhere = used(5).pod_has(
+        "/status/conditions",
+        json!([{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/2 nodes are available", "lastTransitionTime": ago(4),
+        }]),
+    );
+    let gated = used(5).pod_has(
+        "/status/conditions",
+        json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]),
+    );
     let unexplained = "Pending STUCK 300s: no volume yet, and no event says why; see the log of \
                        hostloop's pods";
     expect([
         (pending(5), "Pending (the volume is being made)"),
         (pending(300), unexplained),
         (late(300), "Pending (waits for its first pod)"),
+        // What failed for an earlier pod is history.
+        (failed(late(5)), "Pending (waits for its first pod)"),
+        (
+            pending(300).normal("c", "WaitForFirstConsumer", 1),
+            "Pending (waits for its first pod)",
+        ),
         (
             late(5).pod("a", "Pending"),
+            "Pending (waits for a node for pod a)",
+        ),
+        (used(5), "Pending (waits for a node for pod a)"),
+        (failed(used(2)), "Pending (waits for a node for pod a)"),
+        (
+            used(300),
+            "Pending STUCK 300s: no node is chosen for pod a, and no event says why; see the \
+             scheduler's log",
+        ),
+        (
+            fits_nowhere,
+            "Pending STUCK 4s: pod a: Unschedulable: 0/2 nodes are available",
+        ),
+        (gated, "Pending (waits for a node for pod a)"),
+        (
+            chosen(5).pod("a", "Pending"),
             "Pending (the volume is being made)",
         ),
         (
             unscheduled,
             "Pending STUCK 4s: pod b: FailedScheduling: why",
         ),
-        (failed, "Pending STUCK 3s: ProvisioningFailed: why"),
+        (
+            failed(pending(5)),
+            "Pending STUCK 3s: ProvisioningFailed: why",
+        ),
+        (
+            failed(chosen(5)),
+            "Pending STUCK 3s: ProvisioningFailed: why",
+        ),
+        (
+            failed(late(5).pod("a", "Pending")),
+            "Pending STUCK 3s: ProvisioningFailed: why",
+        ),
         (named(5), "Pending (waits for PersistentVolume mine)"),
         (
             named(500),
@@ -256,6 +311,8 @@ fn volumes_in_use() {
         // The pod has the volume: the warning is old.
         (unmounted(published().pod("a", "Pending")), "published"),
         (unmounted(bound().pod("a", "Running")), "published"),
+        // The pod is gone.
+        (unmounted(bound()), "Bound"),
         (missing, "Bound STUCK: node n1 does not have it"),
         (
             frozen(61),
@@ -320,6 +377,20 @@ fn volumes_without_a_claim() {
     let busy = json!({"attached": true, "detachError": {"message": "busy", "time": ago(3)}});
     let undeleted = alone("Released").warning("v", "VolumeFailedDelete", 3);
     let unmounted = pending().warning("uid-a", "FailedMount", 3);
+    let changed = |reason: &str| {
+        let mut case = alone("Released").warning("v", reason, 3);
+        case.volume["status"]["lastPhaseTransitionTime"] = json!(ago(3));
+        case
+    };
+    let earlier = alone("Released").warning("v", "VolumeConditionAbnormal", 9);
+    let earlier = Case {
+        volume: with(
+            earlier.volume,
+            "/status/lastPhaseTransitionTime",
+            json!(ago(3)),
+        ),
+        ..earlier
+    };
     expect([
         (alone("Available"), "Available"),
         (alone("Released"), "Released (kept: its policy is Retain)"),
@@ -338,7 +409,23 @@ fn volumes_without_a_claim() {
             "Released (kept: its policy is Retain)",
         ),
         (undeleted, "Released STUCK 3s: VolumeFailedDelete: why"),
+        (
+            changed("VolumeFailedDelete"),
+            "Released STUCK 3s: VolumeFailedDelete: why",
+        ),
+        (earlier, "Released (kept: its policy is Retain)"),
         (on_node(), "unclaimed (no PersistentVolume has it)"),
+        (
+            Case {
+                failed_call: Some("NodeStageVolume failed with INTERNAL"),
+                ..on_node()
+            },
+            "unclaimed STUCK: NodeStageVolume failed with INTERNAL",
+        ),
+        (
+            on_node().reported("frozen_since_ns", json!((NOW - 70) * 1_000_000_000)),
+            "unclaimed STUCK 70s: its filesystem is frozen: writes wait",
+        ),
         (
             Case {
                 volumes_unknown: true,
@@ -355,76 +442,4 @@ fn volumes_without_a_claim() {
         (pending(), "Pending"),
         (unmounted, "Pending STUCK 3s: pod a: FailedMount: why"),
     ]);
-}
-
-#[test]
-fn snapshots() {
-    let snapshot = |age: u64, status: Value| {
-        json!({
-            "metadata": {"name": "s", "uid": "s", "creationTimestamp": ago(age)},
-            "spec": {"source": {}}, "status": status,
-        })
-    };
-    let content = |status: Value| {
-        json!({
-            "metadata": {"name": "c"},
-            "spec": {
-                "driver": "d", "deletionPolicy": "Delete", "source": {}, "volumeSnapshotRef": {},
-            },
-            "status": status,
-        })
-    };
-    let error = || json!({"error": {"message": "full", "time": ago(6)}});
-    let new = |age| snapshot(age, Value::Null);
-    let absent = "500s: not taken yet; does a snapshot controller run in the cluster?";
-    let unexplained = "500s: not taken yet, and no event says why; see the log of hostloop's pods";
-    let failed = vec![warning("s", "SnapshotCreationFailed", 2)];
-    for (snapshot, content, events, stuck) in [
-        (new(5), Value::Null, vec![], None),
-        (new(500), Value::Null, vec![], Some(absent)),
-        (
-            snapshot(500, json!({"readyToUse": true})),
-            Value::Null,
-            vec![],
-            None,
-        ),
-        (
-            snapshot(500, json!({"readyToUse": false})),
-            Value::Null,
-            vec![],
-            Some(unexplained),
-        ),
-        (snapshot(5, error()), Value::Null, vec![], Some("6s: full")),
-        (new(5), content(error()), vec![], Some("6s: full")),
-        (new(5), content(json!({"readyToUse": true})), vec![], None),
-        (
-            new(5),
-            Value::Null,
-            failed,
-            Some("2s: SnapshotCreationFailed: why"),
-        ),
-        (Value::Null, content(json!({})), vec![], None),
-    ] {
-        let said = format!("{snapshot} {content}");
-        let snapshot: Option<VolumeSnapshot> = read(snapshot);
-        let content: Option<VolumeSnapshotContent> = read(content);
-        let events: Vec<Event> = events.into_iter().map(read).collect();
-        let now = NOW * 1_000_000_000;
-        let judged = snapshot_stuck(snapshot.as_ref(), content.as_ref(), &events, now);
-        let judged = judged.map(|stuck| {
-            let since = NOW - stuck.since_ns.unwrap_or_default() / 1_000_000_000;
-            format!("{since}s: {}", stuck.why)
-        });
-        assert_eq!(judged.as_deref(), stuck, "{said}");
-    }
-}
-
-/// The page waits as long before it calls something stuck.
-#[test]
-fn the_page_has_the_same_patience() {
-    let page = include_str!("../../../ui/src/model/judge.ts");
-    for (name, ns) in [("PATIENCE", PATIENCE_NS), ("LONG_FREEZE", LONG_FREEZE_NS)] {
-        let micros = format!("const {name} = {}e6;", ns / 1_000_000_000);
-        assert!(page.contains(&micros), "{micros}");
-    }
 }

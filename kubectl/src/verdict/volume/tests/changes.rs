@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, ago, bound, claim, expect, volume, with};
+use super::{Case, bound, claim, expect, volume, with};
+use crate::verdict::testing::ago;
 
 #[test]
 fn changes_of_bound_claims() {
@@ -27,6 +28,15 @@ fn changes_of_bound_claims() {
         "Bound STUCK: ControllerResizeInfeasible: ask for a size that the pool has room for";
     let abnormal = bound().warning("c", "VolumeConditionAbnormal", 60);
     let late = "Bound (its filesystem grows when a pod uses it)";
+    let grows = with(
+        claim("Bound", 900),
+        "/spec/resources",
+        json!({"requests": {"storage": "2Gi"}}),
+    );
+    let grows = Case {
+        claim: with(grows, "/status/capacity", json!({"storage": "1Gi"})),
+        ..bound()
+    };
     expect([
         (
             conditions("Resizing", "True"),
@@ -46,6 +56,36 @@ fn changes_of_bound_claims() {
         (resized("NodeResizePending"), "Bound"),
         (abnormal, "Bound (VolumeConditionAbnormal: why)"),
         (bound().warning("c", "ProvisioningFailed", 800), "Bound"),
+        (grows, "Bound (it is being expanded)"),
+    ]);
+}
+
+#[test]
+fn warnings_before_the_present_state_are_history() {
+    let since = |seconds: u64| Case {
+        volume: with(
+            volume("Bound"),
+            "/status/lastPhaseTransitionTime",
+            json!(ago(seconds)),
+        ),
+        ..bound()
+    };
+    let failed = |case: Case| case.warning("c", "ProvisioningFailed", 30);
+    let abnormal = |case: Case| case.warning("c", "VolumeConditionAbnormal", 30);
+    let published = since(20).on_node(true, &["/k/stage", "/pods/uid-a/v"]);
+    expect([
+        (failed(since(20)), "Bound"),
+        (failed(published), "published"),
+        (
+            failed(since(40)).normal("c", "ProvisioningSucceeded", 25),
+            "Bound",
+        ),
+        (abnormal(since(40)), "Bound (VolumeConditionAbnormal: why)"),
+        (
+            abnormal(since(40)).normal("c", "VolumeConditionNormal", 25),
+            "Bound",
+        ),
+        (abnormal(since(20)), "Bound"),
     ]);
 }
 

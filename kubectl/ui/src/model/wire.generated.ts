@@ -1,0 +1,409 @@
+/**
+ * A test checks this file against kubectl/src/ui/message.rs, and writes it with
+ * HOSTLOOP_WRITE_DOCS=1.
+ */
+
+export interface GroupReport {
+  /** The point in time that the snapshots show. */
+  created_ns: number;
+  /** The group snapshot's ID. */
+  id: string;
+  /** The name in the request that created the group snapshot. */
+  name: string;
+  /** The name of the pool. */
+  pool: string;
+  /** The IDs of the member snapshots. */
+  snapshots: string[];
+}
+
+export interface LoopReport {
+  /** True if the kernel detaches the device at its last close. */
+  autoclear: boolean;
+  /** The logical block size. */
+  block_size: number;
+  /** The device node. */
+  device: string;
+  /** True if direct I/O is active. */
+  direct_io: boolean;
+  /** That object: a pool's name, an ID, a path, or a device. */
+  object: string;
+  /**
+   * The kind of object that the device is over: `pool`, `volume`, `snapshot`, `leftover`, `deleted`
+   * or `loop`.
+   */
+  over: string;
+  /** True if the device is read-only. */
+  read_only: boolean;
+  /** The device's size. */
+  size_bytes: number;
+}
+
+/** A run of a file's blocks. */
+export interface Mapped {
+  /** Length in bytes. */
+  len: number;
+  /** Offset in the file, in bytes. */
+  offset: number;
+  /** Offset on the filesystem, in bytes. */
+  physical: number;
+  /** True if another file has these blocks too. */
+  shared: boolean;
+}
+
+/** The first message of each stream. */
+export interface HelloMessage {
+  /** The context of the cluster. */
+  cluster: string | null;
+  /** The driver's name; empty for the usual one. */
+  driver: string;
+  /** The socket of a driver without a cluster. */
+  endpoint: string | null;
+  /** The namespace of the person. */
+  namespace: string;
+  /** The time of the program's clock. */
+  now: number;
+  /** The format of the stream. */
+  stream: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "hello";
+  /** The version of the program. */
+  version: string;
+}
+
+/** An object as it is now, or its end. */
+export interface ObjectMessage {
+  /** The name, after the namespace if there is one. */
+  key: string;
+  kind: string;
+  object?: Record<string, unknown>;
+  op: Op;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "object";
+}
+
+/** What a process did. */
+export interface EventMessage {
+  event: ProcessEvent;
+  /** The node; empty for a driver that has not said it. */
+  node: string;
+  /** `node` or `controller`. */
+  process: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "event";
+}
+
+/** Events of a process that are lost. */
+export interface GapMessage {
+  /** How many. */
+  lost: number;
+  node: string;
+  process: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "gap";
+}
+
+/** What `hostloop status --json` reports on a node. */
+export interface ReportMessage {
+  node: string;
+  report: Report;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "report";
+}
+
+/** The values of metrics of a process. */
+export interface MetricsMessage {
+  node: string;
+  process: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "metrics";
+  /** By name and labels. */
+  values: Record<string, number>;
+}
+
+/** Where the blocks of an image are; nowhere if the image is gone. */
+export interface ExtentsMessage {
+  extents: Mapped[];
+  node: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "extents";
+  /** The ID of the volume or snapshot. */
+  volume: string;
+}
+
+/** How far a claim, a snapshot or a volume is, and why it is stuck. */
+export interface VerdictMessage {
+  /** The names of the one life that it is about, as the page has them. */
+  lives: string[];
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "verdict";
+  /** Null if there is nothing to say any more. */
+  verdict: ShownVerdict | null;
+}
+
+/** What does not work, in a sentence. */
+export interface ProblemMessage {
+  about: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  text: string;
+  type: "problem";
+}
+
+/** What works again. */
+export interface SolvedMessage {
+  about: string;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "solved";
+}
+
+/** A message as it is sent. */
+export type Message =
+  | HelloMessage
+  | ObjectMessage
+  | EventMessage
+  | GapMessage
+  | ReportMessage
+  | MetricsMessage
+  | ExtentsMessage
+  | VerdictMessage
+  | ProblemMessage
+  | SolvedMessage;
+
+export interface MountReport {
+  /** The loop device that is mounted or bound. */
+  device: string;
+  /** The filesystem type; for a device, that of `/dev`. */
+  fs: string;
+  /** `filesystem` or `device` (the node of a raw block volume). */
+  kind: string;
+  /** The object under the loop device: a pool's name, an ID, a path, or a device. */
+  object: string;
+  /** All options of the mount and its filesystem. */
+  options: string[];
+  /** The mount point. */
+  path: string;
+  /** True if the mount is read-only. */
+  read_only: boolean;
+}
+
+/** What happened to an object. */
+export type Op = "set" | "delete";
+
+export interface PoolReport {
+  /** The part of the free space that volumes may use. */
+  available_bytes: number | null;
+  /** Free space of the pool's filesystem, including what it reserves for root. */
+  free_bytes: number | null;
+  /** The filesystem type, by the kernel's name. */
+  fs: string | null;
+  /** The pool's ID, part of every ID in it. */
+  id: string | null;
+  /** `directory`, `device` or `image`. */
+  kind: string;
+  /** The pool's name in the configuration. */
+  name: string;
+  /** The configured path. */
+  path: string;
+  /** The driver's process ID, if it is visible from this PID namespace. */
+  pid: number | null;
+  /** Bytes promised to volumes and snapshots. */
+  promised_bytes: number | null;
+  /** Whether snapshots share blocks; null if unknown. */
+  reflinks: boolean | null;
+  /** The pool's root directory. */
+  root: string | null;
+  /** Size of the pool's filesystem. */
+  size_bytes: number | null;
+  /** Number of snapshots in the pool. */
+  snapshots: number;
+  /** `open` (a driver has it open), `closed` (no driver has), or `missing`. */
+  state: string;
+  /** Number of volumes in the pool. */
+  volumes: number;
+  /** The reason if the pool is missing. */
+  why: string | null;
+}
+
+export type ProblemKind = "pool-missing" | "pool-image-lost" | "pool-read-only" | "pool-nearly-full" | "filesystem-shut-down" | "filesystem-read-only" | "record-unreadable" | "record-newer" | "record-missing" | "record-misplaced" | "stranger" | "image-missing" | "image-short" | "image-long" | "not-thick" | "duplicate-name" | "group-missing" | "group-incomplete" | "leftover" | "loop-twice" | "loop-over-deleted" | "loop-of-other-pool" | "loop-unused" | "loop-silent" | "loop-changed" | "stage-without-loop" | "stage-without-mount" | "stage-other-loop" | "use-without-stage" | "freeze-left" | "format-left" | "direct-io-off" | "loop-size";
+
+/** A line with an event. */
+export interface ProcessEvent {
+  /** The subject. */
+  about?: string;
+  answer?: Record<string, unknown>;
+  /** The ring. It differs after each start of the process. */
+  boot: string;
+  code?: string;
+  /** The message of the error. */
+  error?: string;
+  /** The ID of the call or work. Its beginning and its end have the same one. */
+  id?: number;
+  /** `call`, `phase`, `work`, `queue` or `lease`. */
+  kind: string;
+  /** The RPC, the step, the controller, or what happened to the lease. */
+  name: string;
+  /** Microseconds until the next try. */
+  next?: number;
+  /** The ID of the call that a step is part of. */
+  parent?: number;
+  request?: Record<string, unknown>;
+  /** The number of the event in its ring. */
+  seq: number;
+  /** The state of an object in a controller. */
+  state?: string;
+  /** The start, in microseconds since the epoch. */
+  t: number;
+  /** The UID of the claim or snapshot if it is known, else another ID of the object. */
+  trace?: string;
+  /** The duration in microseconds. */
+  us?: number;
+}
+
+/** The driver's recovery repairs it: at its next start, or now with `fsck --repair`. */
+export interface RecoveryRepair {
+  by: "recovery";
+}
+
+/** A person has to repair it, in this way. */
+export interface PersonRepair {
+  by: "person";
+  how: string;
+}
+
+/** No repair is needed, or the driver repairs it at the volume's next use. The text explains it. */
+export interface ItselfRepair {
+  by: "itself";
+  how: string;
+}
+
+/** Who repairs a problem, and how. */
+export type Repair =
+  | RecoveryRepair
+  | PersonRepair
+  | ItselfRepair;
+
+/** The whole output of `hostloop status`. */
+export interface Report {
+  /** The group snapshots with a readable record, oldest first in each pool. */
+  groups: GroupReport[];
+  /** The driver's loop devices, by minor. */
+  loops: LoopReport[];
+  /** The driver's mounts, in the order they were made. */
+  mounts: MountReport[];
+  /** What has no owner or can't be read: the problems of `hostloop fsck` about such things. */
+  orphans: ReportedProblem[];
+  /** The configured pools, in order. */
+  pools: PoolReport[];
+  /** The snapshots with a readable record, oldest first in each pool. */
+  snapshots: SnapshotReport[];
+  /** The volumes with a readable record, oldest first in each pool. */
+  volumes: VolumeReport[];
+}
+
+/** One problem. */
+export interface ReportedProblem {
+  kind: ProblemKind;
+  /** The object: an ID, a path below the pool, or a device. */
+  object: string;
+  /** The pool's name, if the problem is about one pool. */
+  pool: string | null;
+  repair: Repair;
+  severity: Severity;
+  /** The problem, as a sentence that follows the object's name. */
+  what: string;
+}
+
+export type Severity = "note" | "warning" | "error";
+
+/** A verdict as the page shows it. */
+export interface ShownVerdict {
+  /** What explains the state of what is not stuck. */
+  note: string | null;
+  /** Why it is stuck. */
+  stuck: Stuck | null;
+  tone: Tone;
+  /** The state in the words of `kubectl hostloop status`. */
+  words: string;
+}
+
+export interface SnapshotReport {
+  /** Bytes allocated on disk, including blocks shared with others; null without an image. */
+  allocated_bytes: number | null;
+  /** The point in time that the snapshot shows. */
+  created_ns: number;
+  /** The group snapshot of which this is a member. */
+  group: string | null;
+  /** The snapshot's ID. */
+  id: string;
+  /** The name in the request that created the snapshot. */
+  name: string;
+  /** The name of the snapshot's pool. */
+  pool: string;
+  /** The source volume's size when the snapshot was taken. */
+  size_bytes: number;
+  /** The ID of the source volume. */
+  source: string;
+  /** True if the source volume still exists. */
+  source_exists: boolean;
+  /** When the image was last written; null without an image. */
+  written_ns: number | null;
+}
+
+/** Why something does not go on. */
+export interface Stuck {
+  /** The time of that warning, or since when nothing happens. */
+  since_ns: number | null;
+  /** The reason in words: mostly the last warning. */
+  why: string;
+}
+
+/** How good a state is. */
+export type Tone = "good" | "wait" | "bad" | "gone";
+
+export interface VolumeReport {
+  /** Bytes allocated on disk, including blocks shared with others; null without an image. */
+  allocated_bytes: number | null;
+  /** When the volume was created. */
+  created_ns: number;
+  /** True if direct I/O is active; null without a loop device. */
+  direct_io: boolean | null;
+  /** `none`, `ext4`, `xfs`, `btrfs` or `raw`; a `?` at the end means that mkfs did not finish. */
+  format: string;
+  /** When a freeze that has not ended began. */
+  frozen_since_ns: number | null;
+  /** The volume's ID. */
+  id: string;
+  /** Kubelet's handle for an inline volume. */
+  inline: string | null;
+  /** The volume's loop devices, including those over them. */
+  loops: string[];
+  /** Where the volume's filesystem is mounted or its device is bound. */
+  mounts: string[];
+  /** The name in the CreateVolume request. */
+  name: string;
+  /** The name of the volume's pool. */
+  pool: string;
+  /** `thin` or `thick`. */
+  provisioning: string;
+  /** Nodes to which the volume is published. */
+  published_nodes: string[];
+  /** The volume's size. */
+  size_bytes: number;
+  /** The snapshot or volume that is the content source. */
+  source: string | null;
+  /** `block` or `mount`, if the volume is staged. */
+  staged_as: string | null;
+  /** The staging path. */
+  staged_at: string | null;
+  /** When the image was last written; null without an image. */
+  written_ns: number | null;
+}
