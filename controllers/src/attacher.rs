@@ -28,12 +28,12 @@ use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
 
+mod apply;
+mod compare;
 pub mod decide;
-mod publish;
-mod reconcile;
 
+pub use apply::PublishError;
 use decide::{Rules, is_attached};
-pub use publish::PublishError;
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);

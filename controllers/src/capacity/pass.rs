@@ -9,8 +9,8 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
+use super::decide::{Action, Item, Marks, Precision, Room, Wanted, Writer, plan};
 use super::owner::{Owner, OwnerError};
-use super::plan::{Action, Item, Marks, Precision, Room, Wanted, Writer, plan};
 use super::segments::segments;
 use super::{Metrics, Options};
 use crate::api::pvc;

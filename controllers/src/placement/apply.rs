@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Placement;
-use super::cluster_view::Publication;
 use super::decide::{Facts, Todo, decide, is_labelled};
+use super::gather::Publication;
 use super::metrics::Outcome as Count;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
