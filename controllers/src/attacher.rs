@@ -33,7 +33,7 @@ mod compare;
 pub mod decide;
 
 pub use apply::PublishError;
-use decide::{Rules, is_attached};
+use decide::{Settings, is_attached};
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -73,7 +73,7 @@ pub(crate) fn finalizer(driver: &str) -> String {
 struct Attacher {
     context: Context,
     kube: Kube,
-    rules: Rules,
+    settings: Settings,
     timeout: Duration,
     attachments: Store<VolumeAttachment>,
     volumes: Store<PersistentVolume>,
@@ -96,9 +96,9 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     }
     let attacher = Arc::new(Attacher::new(context.clone()));
     let (queue, volume_queue) = (&attacher.queue, &attacher.volume_queue);
-    let of_attachments = attacher.rules.clone();
-    let of_volumes = attacher.rules.clone();
-    let of_nodes = attacher.rules.clone();
+    let of_attachments = attacher.settings.clone();
+    let of_volumes = attacher.settings.clone();
+    let of_nodes = attacher.settings.clone();
     let (volumes, detached) = (attacher.volumes.clone(), attacher.volumes.clone());
     let workers = context.common.worker_threads.unwrap_or(WORKERS);
     Controller::new(&context, attacher.clone())
@@ -171,11 +171,11 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
             all.map(move |attachment| ObjectKey::of_attachment(&attachment, &volumes))
         })
         .resync(options.resync, volume_queue, |this| {
-            let rules = this.rules.clone();
+            let settings = this.settings.clone();
             let kept = this
                 .volumes
                 .each()
-                .filter(move |volume| rules.keeps(volume));
+                .filter(move |volume| settings.keeps(volume));
             kept.map(|volume| ObjectKey::of_volume(&volume))
         })
         .beside(move |this| async move {
@@ -234,7 +234,7 @@ pub(crate) async fn attachment_of(
 impl Attacher {
     fn new(context: Context) -> Self {
         let driver = &context.driver;
-        let rules = Rules {
+        let settings = Settings {
             driver: driver.name.clone(),
             finalizer: finalizer(&driver.name),
             attaches: driver.can(ControllerCapability::PublishUnpublishVolume),
@@ -259,7 +259,7 @@ impl Attacher {
             forced: Mutex::default(),
             attachments,
             of_volume,
-            rules,
+            settings,
             context,
         }
     }
@@ -276,7 +276,7 @@ impl Attacher {
 
     /// True if this process is responsible for an attachment.
     fn is_mine(&self, attachment: &VolumeAttachment) -> bool {
-        attachment.spec.attacher == self.rules.driver
+        attachment.spec.attacher == self.settings.driver
             && self.context.scope.has_node(&attachment.spec.node_name)
     }
 
@@ -310,7 +310,7 @@ impl Attacher {
         let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {
             return Outcome::Done;
         };
-        if !self.rules.keeps(&volume) || !self.rules.attaches || !self.context.acts() {
+        if !self.settings.keeps(&volume) || !self.settings.attaches || !self.context.acts() {
             return Outcome::Done;
         }
         let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
@@ -328,7 +328,7 @@ impl Attacher {
                 Outcome::Done
             };
         }
-        let finalizer = &self.rules.finalizer;
+        let finalizer = &self.settings.finalizer;
         match finalizers::remove(&self.kube, Some(&self.volumes), &*volume, finalizer).await {
             Ok(_) => Outcome::Done,
             Err(error) => {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::Attacher;
-use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
+use super::decide::{Attach, Detach, Facts, Step, Trouble, is_attached};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::{message, pv};
 use crate::client::{ApiError, Resource, unless_gone};
@@ -64,23 +64,23 @@ impl Attacher {
         attachment: &Arc<VolumeAttachment>,
         forced: bool,
     ) -> Result<(), PublishError> {
-        let seen = self.look(attachment, forced).await?;
-        let decided = self.rules.decide(Seen {
+        let facts = self.look(attachment, forced).await?;
+        let decided = self.settings.decide(Facts {
             attachment,
-            volume: seen.0.as_deref(),
-            csi_node: seen.1.as_deref(),
+            volume: facts.0.as_deref(),
+            csi_node: facts.1.as_deref(),
             forced,
         });
         let done = match decided {
-            Ok(Action::Nothing) => Ok(()),
-            Ok(Action::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
-            Ok(Action::Attach(how)) => self.attach(attachment, seen.0, *how).await,
-            Ok(Action::Detach(how)) => self.detach(attachment, *how).await,
+            Ok(Step::Nothing) => Ok(()),
+            Ok(Step::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
+            Ok(Step::Attach(how)) => self.attach(attachment, facts.0, *how).await,
+            Ok(Step::Detach(how)) => self.detach(attachment, *how).await,
             // The PV was removed by force. The driver may still have the volume as published.
             Err(Trouble::NoVolume(_) | Trouble::Replaced { .. })
                 if attachment.is_deleting() && self.knows_by_name(attachment) =>
             {
-                self.detach_by_name(attachment, seen.1.as_deref()).await
+                self.detach_by_name(attachment, facts.1.as_deref()).await
             }
             Err(trouble) => Err(trouble.into()),
         };
@@ -104,7 +104,7 @@ impl Attacher {
         attachment: &VolumeAttachment,
         forced: bool,
     ) -> Result<(Option<Arc<PersistentVolume>>, Option<Arc<CSINode>>), ApiError> {
-        if !self.rules.attaches {
+        if !self.settings.attaches {
             return Ok((None, None));
         }
         let deleting = attachment.is_deleting();
@@ -117,8 +117,8 @@ impl Attacher {
         };
         let node = &attachment.spec.node_name;
         let csi_node = self.csi_nodes.get(node);
-        let known = self.rules.node_id(node, csi_node.as_deref()).is_ok();
-        let enough = known || deleting && self.rules.node_id_of(attachment, None).is_ok();
+        let known = self.settings.node_id(node, csi_node.as_deref()).is_ok();
+        let enough = known || deleting && self.settings.node_id_of(attachment, None).is_ok();
         let csi_node = if enough {
             csi_node
         } else {
@@ -138,7 +138,7 @@ impl Attacher {
             && let Some(volume) = volume
         {
             self.ours()?;
-            let finalizer = &self.rules.finalizer;
+            let finalizer = &self.settings.finalizer;
             finalizers::add(&self.kube, Some(&self.volumes), &*volume, finalizer).await?;
         }
         let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
@@ -174,7 +174,7 @@ impl Attacher {
     /// Warns about an unexpected name. An attachment made by hand is served like any other, but
     /// kubelet waits only for the expected name.
     fn check_name(&self, attachment: &VolumeAttachment, handle: &str) {
-        let expected = expected_name(handle, &self.rules.driver, &attachment.spec.node_name);
+        let expected = expected_name(handle, &self.settings.driver, &attachment.spec.node_name);
         let name = attachment.name_any();
         if name != expected {
             tracing::warn!(
@@ -232,10 +232,10 @@ impl Attacher {
         attachment: &VolumeAttachment,
         csi_node: Option<&CSINode>,
     ) -> Result<(), PublishError> {
-        let node_id = self.rules.node_id_of(attachment, csi_node)?.to_owned();
+        let node_id = self.settings.node_id_of(attachment, csi_node)?.to_owned();
         let listed = list::published(&self.context.driver.csi, 0, self.timeout).await?;
         let (name, node) = (attachment.name_any(), &attachment.spec.node_name);
-        let driver = &self.rules.driver;
+        let driver = &self.settings.driver;
         let mut handles = listed.into_keys();
         let volume = handles.find(|handle| expected_name(handle, driver, node) == name);
         let Some(volume_id) = volume else {
@@ -264,7 +264,7 @@ impl Attacher {
     /// not.
     async fn mark_detached(&self, attachment: &VolumeAttachment) -> Result<(), PublishError> {
         self.ours()?;
-        let (attachments, finalizer) = (Some(&self.attachments), &self.rules.finalizer);
+        let (attachments, finalizer) = (Some(&self.attachments), &self.settings.finalizer);
         let left = finalizers::remove(&self.kube, attachments, attachment, finalizer).await?;
         let Some((patch, left)) = left.and_then(|left| Some((detached_patch(&left)?, left))) else {
             return Ok(());
