@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use super::Attacher;
@@ -61,12 +60,12 @@ impl Attacher {
             }
             let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
             let facts = Facts {
-                attachment: &attachment,
-                volume: volume.as_deref(),
-                csi_node: csi_node.as_deref(),
+                attachment: attachment.clone(),
+                volume,
+                csi_node,
                 forced: false,
             };
-            if differs(&self.settings, facts, &published) {
+            if differs(&self.settings, &facts, &published) {
                 let name = attachment.name_any();
                 tracing::warn!(
                     attachment = name,
@@ -83,10 +82,10 @@ impl Attacher {
 
 /// True if the driver's list contradicts an attachment's status. False if the volume or the node is
 /// unknown.
-fn differs(settings: &Settings, facts: Facts<'_>, published: &Published) -> bool {
-    let attachment: &VolumeAttachment = facts.attachment;
-    let source = settings.source(attachment, facts.volume);
-    let node = settings.node_id_of(attachment, facts.csi_node);
+fn differs(settings: &Settings, facts: &Facts, published: &Published) -> bool {
+    let attachment = &facts.attachment;
+    let source = settings.source(attachment, facts.volume.as_deref());
+    let node = settings.node_id_of(attachment, facts.csi_node.as_deref());
     let (Ok(source), Ok(node)) = (source, node) else {
         return false;
     };

@@ -1,5 +1,7 @@
 //! Decides what to do with an attachment, and with the finalizer of a PV.
 
+use std::sync::Arc;
+
 use hostloop_proto::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, SecretReference,
@@ -32,13 +34,13 @@ pub struct Settings {
 }
 
 /// The objects that a decision depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    pub attachment: &'a VolumeAttachment,
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub attachment: Arc<VolumeAttachment>,
     /// The PV that the attachment names, if it exists.
-    pub volume: Option<&'a PersistentVolume>,
+    pub volume: Option<Arc<PersistentVolume>>,
     /// The CSINode of the attachment's node, if it exists.
-    pub csi_node: Option<&'a CSINode>,
+    pub csi_node: Option<Arc<CSINode>>,
     /// True if the driver's list contradicts the attachment's status: call the driver in any case.
     pub forced: bool,
 }
@@ -119,8 +121,8 @@ pub struct Source<'a> {
 
 impl Settings {
     /// Decides what to do with an attachment. Another driver's attachment needs nothing.
-    pub fn decide(&self, facts: Facts<'_>) -> Result<Step, Trouble> {
-        let attachment = facts.attachment;
+    pub fn decide(&self, facts: &Facts) -> Result<Step, Trouble> {
+        let attachment = &facts.attachment;
         if attachment.spec.attacher != self.driver {
             return Ok(Step::Nothing);
         }
@@ -144,11 +146,11 @@ impl Settings {
         Ok(Step::Attach(Box::new(self.attach(facts)?)))
     }
 
-    fn attach(&self, facts: Facts<'_>) -> Result<Attach, Trouble> {
-        let attachment = facts.attachment;
-        let source = self.source(attachment, facts.volume)?;
+    fn attach(&self, facts: &Facts) -> Result<Attach, Trouble> {
+        let (attachment, volume) = (&facts.attachment, facts.volume.as_deref());
+        let source = self.source(attachment, volume)?;
         let named = attachment.spec.source.persistent_volume_name.as_ref();
-        let volume = named.and(facts.volume);
+        let volume = named.and(volume);
         if let Some(volume) = volume.filter(|volume| volume.is_deleting()) {
             return Err(Trouble::Deleting(volume.name_any()));
         }
@@ -158,7 +160,7 @@ impl Settings {
                 source: error,
             })?;
         let node = &attachment.spec.node_name;
-        let node_id = self.node_id(node, facts.csi_node)?;
+        let node_id = self.node_id(node, facts.csi_node.as_deref())?;
         let request = ControllerPublishVolumeRequest {
             volume_id: source.csi.volume_handle.clone(),
             node_id: node_id.to_owned(),
@@ -176,9 +178,9 @@ impl Settings {
         })
     }
 
-    fn detach(&self, facts: Facts<'_>) -> Result<Detach, Trouble> {
-        let source = self.source(facts.attachment, facts.volume)?;
-        let node_id = self.node_id_of(facts.attachment, facts.csi_node)?;
+    fn detach(&self, facts: &Facts) -> Result<Detach, Trouble> {
+        let source = self.source(&facts.attachment, facts.volume.as_deref())?;
+        let node_id = self.node_id_of(&facts.attachment, facts.csi_node.as_deref())?;
         let request = ControllerUnpublishVolumeRequest {
             volume_id: source.csi.volume_handle.clone(),
             node_id: node_id.to_owned(),

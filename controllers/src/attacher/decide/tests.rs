@@ -58,15 +58,13 @@ fn decided(
     node: Option<&str>,
     forced: bool,
 ) -> String {
-    let volume = volume_patch.map(|patch| volume(patch.clone()));
-    let node = node.map(csi_node);
     let facts = Facts {
-        attachment: &attachment(attachment_patch.clone()),
-        volume: volume.as_ref(),
-        csi_node: node.as_ref(),
+        attachment: Arc::new(attachment(attachment_patch.clone())),
+        volume: volume_patch.map(|patch| Arc::new(volume(patch.clone()))),
+        csi_node: node.map(|driver| Arc::new(csi_node(driver))),
         forced,
     };
-    match settings.decide(facts) {
+    match settings.decide(&facts) {
         Ok(Step::Nothing) => "nothing".to_owned(),
         Ok(Step::MarkAttached) => "mark".to_owned(),
         Ok(Step::Attach(how)) => format!("attach {}", how.request.node_id),
@@ -185,12 +183,12 @@ fn how_it_is_attached() {
     };
     for (settings, read_only) in [(settings(), true), (plain, false)] {
         let facts = Facts {
-            attachment: &attachment(json!({})),
-            volume: Some(&volume(json!({}))),
-            csi_node: Some(&csi_node("csi.example")),
+            attachment: Arc::new(attachment(json!({}))),
+            volume: Some(Arc::new(volume(json!({})))),
+            csi_node: Some(Arc::new(csi_node("csi.example"))),
             forced: false,
         };
-        let Ok(Step::Attach(how)) = settings.decide(facts) else {
+        let Ok(Step::Attach(how)) = settings.decide(&facts) else {
             panic!("not attached");
         };
         assert_eq!(how.request.volume_id, "h");
@@ -216,12 +214,12 @@ fn an_inline_volume_has_no_finalizer_and_no_name() {
         },
     }}});
     let facts = Facts {
-        attachment: &attachment(inline),
+        attachment: Arc::new(attachment(inline)),
         volume: None,
-        csi_node: Some(&csi_node("csi.example")),
+        csi_node: Some(Arc::new(csi_node("csi.example"))),
         forced: false,
     };
-    let Ok(Step::Attach(how)) = settings().decide(facts) else {
+    let Ok(Step::Attach(how)) = settings().decide(&facts) else {
         panic!("not attached");
     };
     assert_eq!(how.request.volume_id, "inline");
@@ -254,9 +252,9 @@ fn changes_that_need_work() {
 
 #[test]
 fn a_node_wakes_its_attachments_when_the_driver_registers() {
-    let node = |driver: &str| std::sync::Arc::new(csi_node(driver));
+    let node = |driver: &str| Arc::new(csi_node(driver));
     let (ours, other) = (node("csi.example"), node("other"));
-    let applied = |old: &std::sync::Arc<CSINode>, new: &std::sync::Arc<CSINode>| Change::Applied {
+    let applied = |old: &Arc<CSINode>, new: &Arc<CSINode>| Change::Applied {
         old: Some(old.clone()),
         new: new.clone(),
     };
