@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
-use super::decide::{Action, Item, Marks, Precision, Room, Wanted, Writer, plan};
+use super::decide::{Item, Marks, Precision, Room, Step, Wanted, Writer, decide};
 use super::owner::{Owner, OwnerError};
 use super::segments::segments;
 use super::{Metrics, Options};
@@ -101,14 +101,14 @@ impl Pass {
         let mut trouble = None;
         let wanted = self.wanted(&mut trouble).await;
         let marks = self.marks().await?;
-        let actions = plan(&wanted, &self.objects.all(), &marks, look);
-        self.count(&wanted, &actions);
-        if !actions.is_empty() {
-            for action in actions {
+        let steps = decide(&wanted, &self.objects.all(), &marks, look);
+        self.count(&wanted, &steps);
+        if !steps.is_empty() {
+            for step in steps {
                 if !self.context.acts() {
                     return Ok(());
                 }
-                match self.perform(action, &marks).await {
+                match self.perform(step, &marks).await {
                     Ok(()) => {}
                     // The API server is unavailable, so the other writes would fail too.
                     Err(error @ (ApiError::Timeout { .. } | ApiError::Failed { .. })) => {
@@ -117,7 +117,7 @@ impl Pass {
                     Err(error) => trouble = Some(error.into()),
                 }
             }
-            let left = plan(&wanted, &self.objects.all(), &marks, look);
+            let left = decide(&wanted, &self.objects.all(), &marks, look);
             self.count(&wanted, &left);
         }
         // A class without an answer does not hold back the capacity of the others.
@@ -127,14 +127,14 @@ impl Pass {
         trouble.map_or(Ok(()), Err)
     }
 
-    fn count(&self, wanted: &Wanted, actions: &[Action]) {
+    fn count(&self, wanted: &Wanted, steps: &[Step]) {
         let there = self.objects.all();
         let published = wanted
             .keys()
             .filter(|item| there.iter().any(|object| item.is_of(object)))
             .count();
-        let obsolete = actions.iter();
-        let obsolete = obsolete.filter(|action| matches!(action, Action::Delete(_)));
+        let obsolete = steps.iter();
+        let obsolete = obsolete.filter(|step| matches!(step, Step::Delete(_)));
         self.metrics.goal.set(wanted.len() as i64);
         self.metrics.current.set(published as i64);
         self.metrics.obsolete.set(obsolete.count() as i64);
@@ -265,14 +265,14 @@ impl Pass {
         refused.insert(uid, message);
     }
 
-    async fn perform(&self, action: Action, marks: &Marks) -> Result<(), ApiError> {
-        match action {
-            Action::Create(item, room) => {
+    async fn perform(&self, step: Step, marks: &Marks) -> Result<(), ApiError> {
+        match step {
+            Step::Create(item, room) => {
                 let object = self.writer.object(&item, room, &self.namespace, marks);
                 let made = self.kube.create(&object).await?;
                 self.objects.apply_write(made);
             }
-            Action::Update(object, room) => {
+            Step::Update(object, room) => {
                 let patch = marks.patch(&object, room);
                 // The watch reports a deletion, which queues another pass.
                 let written = unless_gone(self.kube.merge(object.as_ref(), patch).await)?;
@@ -280,7 +280,7 @@ impl Pass {
                     .into_iter()
                     .for_each(|written| self.objects.apply_write(written));
             }
-            Action::Delete(object) => self.kube.delete(object.as_ref()).await?,
+            Step::Delete(object) => self.kube.delete(object.as_ref()).await?,
         }
         Ok(())
     }
