@@ -24,7 +24,9 @@ use crate::controller::{Context, Controller, about};
 use crate::csi::Freed;
 use crate::queue::{Outcome, Queue};
 
+mod apply;
 mod decide;
+mod gather;
 mod owner;
 mod pass;
 mod segments;

@@ -91,6 +91,15 @@ pub(super) struct Marks {
     pub(super) pools: Option<String>,
 }
 
+/// What a pass decides by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) wanted: Wanted,
+    /// The existing objects of this writer.
+    pub(super) objects: Vec<Arc<CSIStorageCapacity>>,
+    pub(super) marks: Marks,
+}
+
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
@@ -101,15 +110,15 @@ pub(super) enum Step {
 
 /// Decides the writes for exactly one object per item, with the present room. Creations come first
 /// and deletions last: where one object replaces another, the node always has one.
-pub(super) fn decide(
-    wanted: &Wanted,
-    there: &[Arc<CSIStorageCapacity>],
-    marks: &Marks,
-    look: Precision,
-) -> Vec<Step> {
+pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
+    let Facts {
+        wanted,
+        objects,
+        marks,
+    } = facts;
     let mut published = BTreeSet::new();
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());
-    for object in there {
+    for object in objects {
         let item = item(object);
         match wanted.get(&item) {
             Some(room) if published.insert(item) => {

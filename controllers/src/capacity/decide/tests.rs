@@ -41,6 +41,21 @@ fn marks(uid: &str, pools: &str) -> Marks {
     }
 }
 
+/// The steps for these facts.
+fn decided(
+    wanted: &Wanted,
+    objects: &[Arc<CSIStorageCapacity>],
+    marks: &Marks,
+    look: Precision,
+) -> Vec<Step> {
+    let facts = Facts {
+        wanted: wanted.clone(),
+        objects: objects.to_vec(),
+        marks: marks.clone(),
+    };
+    decide(&facts, look)
+}
+
 #[test]
 fn only_differences_are_written() {
     let (a, b) = (item("a", "n1"), item("b", "n1"));
@@ -83,7 +98,7 @@ fn only_differences_are_written() {
             vec![delete(object_a())],
         ),
     ] {
-        let decided = decide(wanted, &there, &Marks::default(), Precision::Exact);
+        let decided = decided(wanted, &there, &Marks::default(), Precision::Exact);
         assert_eq!(decided, steps, "{what}");
     }
 }
@@ -112,7 +127,7 @@ fn a_successor_updates_the_marks() {
         let expected: Vec<_> = updated.then_some(update).into_iter().collect();
         // Unknown room does not prevent an update of the marks.
         for wanted in [&known, &unknown] {
-            let decided = decide(wanted, &there, now, Precision::Exact);
+            let decided = decided(wanted, &there, now, Precision::Exact);
             assert_eq!(decided, expected, "{what}");
         }
     }
@@ -150,7 +165,7 @@ fn a_small_change_may_wait_for_an_exact_pass() {
     let update = Step::Update(there[0].clone(), room(3199));
     for (owner, steps) in [("u1", vec![]), ("u2", vec![update])] {
         let marks = marks(owner, "p1");
-        let decided = decide(&wanted, &there, &marks, Precision::Approximate);
+        let decided = decided(&wanted, &there, &marks, Precision::Approximate);
         assert_eq!(decided, steps, "{owner}");
     }
 }
