@@ -67,7 +67,7 @@ mod unfit;
 pub use keep::Place;
 pub use metrics::Metrics;
 
-use decide::Terms;
+use decide::Settings;
 use event_handlers::Queues;
 use reservations::Reservations;
 use select_node::Candidate;
@@ -296,9 +296,9 @@ impl Placement {
         driver.can(ControllerCapability::CreateDeleteSnapshot)
     }
 
-    fn terms(&self) -> Terms<'_> {
+    fn settings(&self) -> Settings<'_> {
         let driver = &self.context.driver;
-        Terms {
+        Settings {
             driver: &driver.name,
             restores: self.restores(),
             clones: driver.can(ControllerCapability::CloneVolume),

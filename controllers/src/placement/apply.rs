@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Placement;
-use super::decide::{Facts, Todo, decide, is_labelled};
+use super::decide::{Facts, Step, decide, is_labelled};
 use super::gather::Publication;
 use super::metrics::Outcome as Count;
 use super::select_node::{Request, choose};
@@ -81,8 +81,8 @@ impl Placement {
             volume: volume.as_deref(),
             volume_node: volume_node.as_deref(),
         };
-        let todo = decide(facts, self.terms());
-        if todo == Todo::NotOurs {
+        let step = decide(facts, self.settings());
+        if step == Step::NotOurs {
             self.forget(uid);
             return Outcome::Done;
         }
@@ -90,11 +90,11 @@ impl Placement {
         if let Some(message) = self.impossible(facts) {
             return self.give_back(&claim, message).await;
         }
-        match (todo, &class) {
-            (Todo::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
-            (Todo::Choose, Some(class)) => self.choose(&claim, class, None).await,
-            (Todo::Label(node), _) => self.label_claim(&claim, &node).await,
-            (Todo::Foreign(kind), _) => {
+        match (step, &class) {
+            (Step::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
+            (Step::Choose, Some(class)) => self.choose(&claim, class, None).await,
+            (Step::Label(node), _) => self.label_claim(&claim, &node).await,
+            (Step::Foreign(kind), _) => {
                 let message = format!(
                     "the claim's source is of the kind {kind}, which volumes are not made from \
                      here: assuming an external populator will"
@@ -122,7 +122,7 @@ impl Placement {
                 volume: volume.as_deref(),
                 volume_node: None,
             };
-            let ours = decide(facts, self.terms()) != Todo::NotOurs;
+            let ours = decide(facts, self.settings()) != Step::NotOurs;
             if let Some(uid) = claim.metadata.uid.as_deref().filter(|_| ours) {
                 self.account(uid, facts);
             }
