@@ -1,6 +1,7 @@
 //! What the leader does for a claim; pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -12,15 +13,15 @@ use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::Resource;
 
 /// State of a claim and its objects.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
-    pub(super) claim: &'a PersistentVolumeClaim,
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) claim: Arc<PersistentVolumeClaim>,
     /// Its class, if that exists.
-    pub(super) class: Option<&'a StorageClass>,
+    pub(super) class: Option<Arc<StorageClass>>,
     /// Its volume, if that exists: bound to the claim, or made for it.
-    pub(super) volume: Option<&'a PersistentVolume>,
+    pub(super) volume: Option<Arc<PersistentVolume>>,
     /// The node of its volume, if it is on exactly one.
-    pub(super) volume_node: Option<&'a str>,
+    pub(super) volume_node: Option<String>,
 }
 
 /// The driver's name and capabilities.
@@ -50,13 +51,14 @@ pub(super) enum Step {
 }
 
 /// Decides what to do for a claim.
-pub(super) fn decide(facts: Facts<'_>, settings: Settings<'_>) -> Step {
-    let claim = facts.claim;
+pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Step {
+    let claim = &*facts.claim;
     let selected = pvc::selected_node(claim);
     if pvc::volume_name(claim).is_some() {
-        let node = facts.volume_node.or(selected);
+        let node = facts.volume_node.as_deref().or(selected);
         return if facts
             .volume
+            .as_deref()
             .is_some_and(|volume| pv::handle(volume, settings.driver).is_some())
         {
             node.map_or(Step::Nothing, |node| label(claim, node))
@@ -64,7 +66,7 @@ pub(super) fn decide(facts: Facts<'_>, settings: Settings<'_>) -> Step {
             Step::NotOurs
         };
     }
-    let Some(class) = facts.class else {
+    let Some(class) = facts.class.as_deref() else {
         return Step::NotOurs;
     };
     if !pvc::is_of(class, claim, settings.driver) {

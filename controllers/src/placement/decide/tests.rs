@@ -92,12 +92,12 @@ fn claims_without_a_volume() {
     ] {
         let (claim, class) = (claim(patches), class("d", mode));
         let facts = Facts {
-            claim: &claim,
-            class: Some(&class),
+            claim: Arc::new(claim),
+            class: Some(Arc::new(class)),
             volume: None,
             volume_node: None,
         };
-        assert_eq!(decide(facts, settings()), step, "{mode} {patches:?}");
+        assert_eq!(decide(&facts, settings()), step, "{mode} {patches:?}");
     }
 }
 
@@ -130,12 +130,12 @@ fn claims_with_a_volume_and_of_other_drivers() {
         (&[on], Some(ours), some, n1, label("n1")),
     ] {
         let facts = Facts {
-            claim: &claim(patches),
-            class,
-            volume,
-            volume_node: node,
+            claim: Arc::new(claim(patches)),
+            class: class.cloned().map(Arc::new),
+            volume: volume.cloned().map(Arc::new),
+            volume_node: node.map(str::to_owned),
         };
-        assert_eq!(decide(facts, settings()), step, "{patches:?} {node:?}");
+        assert_eq!(decide(&facts, settings()), step, "{patches:?} {node:?}");
     }
 }
 
@@ -148,8 +148,8 @@ fn without_the_capability_a_source_counts_as_none() {
         ("PersistentVolumeClaim", true, false),
     ] {
         let facts = Facts {
-            claim: &claim(&[&source(kind)]),
-            class: Some(&class),
+            claim: Arc::new(claim(&[&source(kind)])),
+            class: Some(Arc::new(class.clone())),
             volume: None,
             volume_node: None,
         };
@@ -158,6 +158,6 @@ fn without_the_capability_a_source_counts_as_none() {
             clones,
             ..settings()
         };
-        assert_eq!(decide(facts, settings), Step::Choose, "{kind}");
+        assert_eq!(decide(&facts, settings), Step::Choose, "{kind}");
     }
 }
