@@ -3,7 +3,7 @@
 //! Only the node of a local volume can detach it, delete it, or remove the finalizers of its
 //! objects. After the node is deleted, no process would do that. The leader then does it instead:
 //!
-//! | object | action |
+//! | object | step |
 //! |---|---|
 //! | VolumeAttachment that is being deleted | remove our finalizer |
 //! | PersistentVolume, Released, policy Delete | delete it, remove finalizers: its data is gone |
@@ -37,7 +37,7 @@ mod decide;
 mod node_resolver;
 
 use apply::Fate;
-use decide::{Leftover, Rules, Seen};
+use decide::{Facts, Leftover, Settings};
 use node_resolver::Places;
 
 /// The longest and the shortest wait between two passes.
@@ -56,7 +56,7 @@ pub struct Options {
 struct Tidier {
     context: Context,
     kube: Kube,
-    rules: Rules,
+    settings: Settings,
     grace: Duration,
     capacities: Option<Store<CSIStorageCapacity>>,
     /// The driver's volumes by node affinity. A cluster has few affinities, with many volumes each.
@@ -100,12 +100,12 @@ impl Tidier {
         naming: Naming,
         capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
-        let rules = Rules {
+        let settings = Settings {
             driver: context.driver.name.clone(),
             attached: attacher::finalizer(&context.driver.name),
             naming,
         };
-        let (of_volumes, of_claims) = (rules.clone(), rules.clone());
+        let (of_volumes, of_claims) = (settings.clone(), settings.clone());
         let volumes = context.caches.volumes();
         let claims = context.caches.claims();
         Tidier {
@@ -114,7 +114,7 @@ impl Tidier {
             waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
             kube: context.kube.managed_by("hostloop-gone-nodes"),
             context,
-            rules,
+            settings,
             grace: options.gone_node_grace,
             capacities,
             places: Places::default(),
@@ -140,7 +140,7 @@ impl Tidier {
 
     /// The objects of the cluster. Of volumes and claims, only those that may belong to missing
     /// nodes.
-    fn seen(&self, nodes: Vec<Arc<Node>>) -> Seen {
+    fn facts(&self, nodes: Vec<Arc<Node>>) -> Facts {
         let caches = &self.context.caches;
         let waiting = self
             .waiting
@@ -148,7 +148,7 @@ impl Tidier {
             .into_iter()
             .filter(|node| self.places.absent(node).is_some());
         let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
-        Seen {
+        Facts {
             nodes,
             volumes: self.volumes(&claims),
             claims,
@@ -195,9 +195,9 @@ impl Tidier {
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
-        self.places.note(&nodes, &csi_nodes, &self.rules.driver);
-        let seen = self.seen(nodes);
-        let leftovers = self.rules.leftovers(&seen, &self.places);
+        self.places.note(&nodes, &csi_nodes, &self.settings.driver);
+        let facts = self.facts(nodes);
+        let leftovers = self.settings.leftovers(&facts, &self.places);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();
         self.places.forget_all_but(&named);
@@ -212,7 +212,7 @@ impl Tidier {
             }
         }
         let mut by_node: BTreeMap<String, Vec<Leftover>> = BTreeMap::new();
-        for leftover in self.rules.out_of_service(&seen) {
+        for leftover in self.settings.out_of_service(&facts) {
             let of_node = by_node.entry(leftover.node.clone()).or_default();
             of_node.push(leftover);
         }
@@ -225,7 +225,7 @@ impl Tidier {
 
     /// Cleans up after one node. False if the pass must stop.
     async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, fate: Fate) -> bool {
-        if leftovers.iter().all(|leftover| leftover.action.is_none()) {
+        if leftovers.iter().all(|leftover| leftover.step.is_none()) {
             return true;
         }
         if !self.is_proven(node, fate).await {
