@@ -17,15 +17,14 @@
 //! VolumeAttachments are released. Objects with policy Retain are never deleted here.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::time::Instant;
 
+use crate::api::duration;
 use crate::api::naming::Naming;
-use crate::api::{duration, pv};
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
@@ -34,10 +33,11 @@ use crate::controller::grace_period::Since;
 
 mod apply;
 mod decide;
+mod gather;
 mod node_resolver;
 
 use apply::Fate;
-use decide::{Facts, Leftover, Settings};
+use decide::{Leftover, Settings};
 use node_resolver::Places;
 
 /// The longest and the shortest wait between two passes.
@@ -138,49 +138,6 @@ impl Tidier {
         }
     }
 
-    /// The objects of the cluster. Of volumes and claims, only those that may belong to missing
-    /// nodes.
-    fn facts(&self, nodes: Vec<Arc<Node>>) -> Facts {
-        let caches = &self.context.caches;
-        let waiting = self
-            .waiting
-            .keys()
-            .into_iter()
-            .filter(|node| self.places.absent(node).is_some());
-        let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
-        Facts {
-            nodes,
-            volumes: self.volumes(&claims),
-            claims,
-            attachments: caches.attachments().all(),
-            contents: caches.contents().all(),
-            groups: caches.group_contents().all(),
-            capacities: self.capacities.as_ref().map(Store::all).unwrap_or_default(),
-        }
-    }
-
-    /// Volumes on missing nodes, and the volumes of these claims.
-    fn volumes(&self, claims: &[Arc<PersistentVolumeClaim>]) -> Vec<Arc<PersistentVolume>> {
-        let mut volumes = Vec::new();
-        for place in self.by_affinity.keys() {
-            let sample = self.by_affinity.first(&place);
-            let gone = sample.and_then(|volume| self.places.of_volume(&volume));
-            if gone.is_some() {
-                volumes.extend(self.by_affinity.get(&place));
-            }
-        }
-        if !claims.is_empty() {
-            volumes.extend(self.context.caches.volumes().each().filter(|volume| {
-                let uid = pv::claim_uid(volume);
-                uid.is_some()
-                    && claims
-                        .iter()
-                        .any(|claim| claim.metadata.uid.as_deref() == uid)
-            }));
-        }
-        volumes
-    }
-
     /// Makes one pass over all objects.
     async fn pass(&mut self) {
         // If the node watch is stuck, all nodes may seem to be gone.
@@ -196,7 +153,7 @@ impl Tidier {
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
         self.places.note(&nodes, &csi_nodes, &self.settings.driver);
-        let facts = self.facts(nodes);
+        let facts = self.gather(nodes);
         let leftovers = self.settings.leftovers(&facts, &self.places);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();
