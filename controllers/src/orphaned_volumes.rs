@@ -42,7 +42,7 @@ mod decide;
 mod inventory;
 mod publications;
 
-use decide::Cluster;
+use decide::Facts;
 pub use inventory::{Inventory, InventoryEntry};
 
 /// Default timeout of a CSI call.
@@ -225,13 +225,13 @@ impl Scanner {
             let volume = inventory.and_then(|inventory| inventory.get(id));
             volume.is_some_and(|one| decide::claim_of_empty(one, &self.part.naming).is_some())
         });
-        let cluster = self.cluster(has_empty).await?;
+        let facts = self.gather(has_empty).await?;
         let mut orphans = BTreeSet::new();
         for id in due {
-            if cluster.handles.contains(&id) {
+            if facts.handles.contains(&id) {
                 self.confirmed.insert(id.clone(), now);
                 self.without_pv.forget(&id);
-            } else if !self.deleted(&id, &cluster).await? {
+            } else if !self.deleted(&id, &facts).await? {
                 orphans.insert(id);
             }
         }
@@ -245,36 +245,36 @@ impl Scanner {
         context.caches.volumes_of(&context.driver.name, id)
     }
 
-    /// Lists the cluster's objects from the API server. The claims come first: a PersistentVolume
+    /// Gathers the cluster's objects from the API server. The claims come first: a PersistentVolume
     /// is created only while its claim exists. So if both lists lack an entry, neither missed it.
-    async fn cluster(&self, with_claims: bool) -> Result<Cluster, ApiError> {
-        let mut cluster = Cluster::default();
+    async fn gather(&self, with_claims: bool) -> Result<Facts, ApiError> {
+        let mut facts = Facts::default();
         if with_claims {
             let mut claims = BTreeSet::new();
             self.kube
                 .each_metadata::<PersistentVolumeClaim>(|claim| claims.extend(claim.uid()))
                 .await?;
-            cluster.claims = Some(claims);
+            facts.claims = Some(claims);
         }
         let driver = &self.context.driver.name;
-        let (volumes, handles) = (&mut cluster.volumes, &mut cluster.handles);
+        let (volumes, handles) = (&mut facts.volumes, &mut facts.handles);
         self.kube
             .each_fields::<PersistentVolume>(&HANDLES, |volume| {
                 handles.extend(pv::handle(&volume, driver).map(str::to_owned));
                 volumes.insert(volume.name_any());
             })
             .await?;
-        Ok(cluster)
+        Ok(facts)
     }
 
     /// Deletes a volume if that is safe. Returns true if it is deleted.
-    async fn deleted(&self, id: &str, cluster: &Cluster) -> Result<bool, ScanError> {
+    async fn deleted(&self, id: &str, facts: &Facts) -> Result<bool, ScanError> {
         // Ask the driver again: the volume may have been used since the first list.
         let inventory = self.inventory()?;
         let Some(volume) = inventory.as_ref().and_then(|inventory| inventory.get(id)) else {
             return Ok(false);
         };
-        if !decide::may_be_deleted(volume, &self.part.naming, cluster) {
+        if !decide::may_be_deleted(volume, &self.part.naming, facts) {
             return Ok(false);
         }
         let request = csi::DeleteVolumeRequest {
