@@ -13,12 +13,10 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::claim::{StatusPatch, holds, is_bound};
 use crate::api::names::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
 use crate::api::{pv, pvc};
 use crate::csi::{Call, Class, Failure, class};
-
-mod apply;
+use crate::resizer::claim::{StatusPatch, holds, is_bound};
 
 /// The modification is running, or will be tried again.
 const IN_PROGRESS: &str = "InProgress";
@@ -34,7 +32,7 @@ const MODIFY_ERROR: &str = "ModifyVolumeError";
 
 /// The next step for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Nothing,
     /// The user withdrew the request: record that.
     Cancel,
@@ -46,7 +44,7 @@ enum Step {
 
 /// Decides the next step for a claim. `uncertain`: it is unknown whether the last attempt is
 /// running.
-fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
+pub(super) fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
     if !is_bound(claim) {
         return Step::Nothing;
     }
@@ -67,26 +65,26 @@ fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
 }
 
 /// True if the request equals the last target, so that an infeasible one is still infeasible.
-fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
+pub(super) fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
     let target = status(claim).and_then(|s| s.target_volume_attributes_class_name.as_deref());
     !wished(claim).is_empty() && target == Some(wished(claim))
 }
 
 /// True if the claim records an attempt without a result.
-fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
+pub(super) fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
     status(claim).is_some_and(|status| status.status == IN_PROGRESS)
 }
 
 /// True if a change of a claim needs work. Of the resizer's own writes, only completion does,
 /// because the user may have changed the request meanwhile.
-fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     wished(old) != wished(new)
         || status(old).is_some() && status(new).is_none()
         || !is_bound(old) && is_bound(new)
 }
 
 /// The class that the claim requests; "" for none.
-fn wished(claim: &PersistentVolumeClaim) -> &str {
+pub(super) fn wished(claim: &PersistentVolumeClaim) -> &str {
     pvc::attributes_class(claim).unwrap_or_default()
 }
 
@@ -101,7 +99,7 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
 }
 
 /// The secret for modifying a volume.
-fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
+pub(super) fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
     let annotation = |key| {
         let value = volume.annotations().get(key).cloned();
         value.filter(|value| !value.is_empty())
@@ -119,7 +117,7 @@ fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
 }
 
 /// The patch for a class that does not exist: it only records that.
-fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+pub(super) fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
     let mut patch = StatusPatch::of(claim);
     if status(claim).is_none_or(|status| status.status != PENDING) {
         patch.set("modifyVolumeStatus", json!({"status": PENDING}));
@@ -128,7 +126,7 @@ fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
 }
 
 /// The patch before the first call with this class.
-fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
+pub(super) fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
     let mut patch = StatusPatch::of(claim);
     set_status(&mut patch, claim, IN_PROGRESS, target);
     let message = format!("Modifying the volume to {target:?} is in progress.");
@@ -137,7 +135,11 @@ fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
 }
 
 /// The patch after a failed call.
-fn failure_patch(claim: &PersistentVolumeClaim, target: &str, failure: &Failure) -> Option<Value> {
+pub(super) fn failure_patch(
+    claim: &PersistentVolumeClaim,
+    target: &str,
+    failure: &Failure,
+) -> Option<Value> {
     let class = meaning(failure);
     let mut patch = StatusPatch::of(claim);
     let status = match class {
@@ -156,7 +158,11 @@ fn failure_patch(claim: &PersistentVolumeClaim, target: &str, failure: &Failure)
 }
 
 /// Marks a target as infeasible because this driver can never reach it; `message` says why.
-fn infeasible_patch(claim: &PersistentVolumeClaim, target: &str, message: &str) -> Option<Value> {
+pub(super) fn infeasible_patch(
+    claim: &PersistentVolumeClaim,
+    target: &str,
+    message: &str,
+) -> Option<Value> {
     let mut patch = StatusPatch::of(claim);
     set_status(&mut patch, claim, INFEASIBLE, target);
     let modifying = format!("The volume cannot be modified to {target:?}.");
@@ -167,7 +173,7 @@ fn infeasible_patch(claim: &PersistentVolumeClaim, target: &str, message: &str) 
 }
 
 /// The patch after a successful call. It stays true after other writes, so it names no version.
-fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
+pub(super) fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
     let mut patch = StatusPatch::of(claim);
     if status(claim).is_some() {
         patch.set("modifyVolumeStatus", Value::Null);
@@ -179,7 +185,7 @@ fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
 }
 
 /// The patch after the user withdrew the request.
-fn cancel_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+pub(super) fn cancel_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
     let mut patch = StatusPatch::of(claim);
     patch.drop(&[MODIFYING]).finish(false)
 }
@@ -201,7 +207,7 @@ fn set_status(
 }
 
 /// Classifies a failed call.
-fn meaning(failure: &Failure) -> Class {
+pub(super) fn meaning(failure: &Failure) -> Class {
     class(Call::Modify, failure)
 }
 

@@ -10,19 +10,19 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::claim::{
-    CONTROLLER_RESIZE_ERROR, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR, RESIZE_CONDITIONS,
-    RESIZING, STORAGE, StatusPatch, allocated, capacity, is_bound, resize_status, size,
-    volume_capacity,
-};
-use super::recover::{
-    CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
-};
-use super::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of, too_early};
 use crate::api::names::{NODE_EXPANSION_NOT_REQUIRED, PRE_RESIZE_CAPACITY};
 use crate::api::{pv, pvc, quantity};
 use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;
+use crate::resizer::claim::{
+    CONTROLLER_RESIZE_ERROR, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR, RESIZE_CONDITIONS,
+    RESIZING, STORAGE, StatusPatch, allocated, capacity, is_bound, resize_status, size,
+    volume_capacity,
+};
+use crate::resizer::recover::{
+    CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
+};
+use crate::resizer::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of, too_early};
 
 /// The result of an expansion.
 struct Expanded {
@@ -32,7 +32,7 @@ struct Expanded {
 
 /// True if a change of a claim needs work: a new request, or a result of kubelet. The resizer's own
 /// writes do not.
-pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+pub(in crate::resizer) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     let ours = [CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING];
     let status = resize_status(new);
     size(pvc::request(old)) != size(pvc::request(new))
@@ -43,7 +43,7 @@ pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> 
 
 impl Resizer {
     /// Reconciles the size of a claim's volume.
-    pub(super) async fn expand_claim(&self, key: &Key) -> Outcome {
+    pub(in crate::resizer) async fn expand_claim(&self, key: &Key) -> Outcome {
         let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
             self.for_room.leave(key);
             return Outcome::Done;
