@@ -28,16 +28,8 @@ use crate::queue::{self, Outcome, Queue};
 use crate::secrets::SecretError;
 
 mod claim;
-mod expand {
-    //! Expands volumes to the sizes that their claims request.
-    mod apply;
-    pub(super) use apply::asks;
-}
-mod modify {
-    //! Modifies volumes to the VolumeAttributesClasses that their claims request.
-    mod apply;
-    mod decide;
-}
+mod expand;
+mod modify;
 mod pods_by_claim;
 mod recover;
 #[cfg(test)]

@@ -10,36 +10,14 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::api::names::{NODE_EXPANSION_NOT_REQUIRED, PRE_RESIZE_CAPACITY};
-use crate::api::{pv, pvc, quantity};
+use super::decide::{Expanded, Facts, Step, begin_patch, decide, end_patch, failure_patch};
+use crate::api::names::PRE_RESIZE_CAPACITY;
+use crate::api::{pv, quantity};
 use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;
-use crate::resizer::claim::{
-    CONTROLLER_RESIZE_ERROR, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR, RESIZE_CONDITIONS,
-    RESIZING, STORAGE, StatusPatch, allocated, capacity, is_bound, resize_status, size,
-    volume_capacity,
-};
-use crate::resizer::recover::{
-    CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
-};
-use crate::resizer::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of, too_early};
-
-/// The result of an expansion.
-struct Expanded {
-    capacity: Quantity,
-    node_too: bool,
-}
-
-/// True if a change of a claim needs work: a new request, or a result of kubelet. The resizer's own
-/// writes do not.
-pub(in crate::resizer) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
-    let ours = [CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING];
-    let status = resize_status(new);
-    size(pvc::request(old)) != size(pvc::request(new))
-        || size(capacity(new)) != size(capacity(old))
-        || resize_status(old) != status && !ours.contains(&status)
-        || !is_bound(old) && is_bound(new)
-}
+use crate::resizer::claim::{STORAGE, capacity, size, volume_capacity};
+use crate::resizer::recover::Sizes;
+use crate::resizer::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of};
 
 impl Resizer {
     /// Reconciles the size of a claim's volume.
@@ -59,25 +37,20 @@ impl Resizer {
         key: &Key,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Outcome, ResizeError> {
-        let live = is_wanted(&claim);
-        let Some(volume) = self.volume_of(&claim, live).await? else {
+        let Some(facts) = self.gather_expansion(key, claim).await? else {
             return Ok(Outcome::Done);
         };
-        self.forget_earlier_capacity(&claim, &volume).await?;
-        let memory = self.recall(key);
-        let sizes = Sizes::of(&claim, &volume, memory.final_error, self.controller_expands);
-        let Some(target) = sizes.and_then(|sizes| sizes.target()) else {
-            return Ok(Outcome::Done);
-        };
-        let begun = allocated(&claim);
-        let same = begun.is_some() && size(begun) == size(Some(target));
-        if same && let Some(left) = too_early(memory.expand_after) {
-            return Ok(Outcome::RequeueAfter(left));
-        }
-        let marked = self
-            .write(claim.clone(), begin_patch(&claim, target, same))
+        self.forget_earlier_capacity(&facts.claim, &facts.volume)
             .await?;
-        if memory.in_use && self.is_in_use(key).await? {
+        let (target, same) = match decide(&facts, self.controller_expands) {
+            Step::Nothing => return Ok(Outcome::Done),
+            Step::Wait(left) => return Ok(Outcome::RequeueAfter(left)),
+            Step::Expand { target, same } => (target, same),
+        };
+        let Facts { claim, volume, .. } = &facts;
+        let patch = begin_patch(claim, &target, same);
+        let marked = self.write(claim.clone(), patch).await?;
+        if facts.in_use && self.is_in_use(key).await? {
             let message = "the driver can't expand the volume while a pod uses it";
             self.context
                 .events
@@ -89,7 +62,7 @@ impl Resizer {
             .events
             .normal(marked.as_ref(), "Resizing", message);
         self.for_room.enter(key, Freed::Room);
-        let called = self.call(&volume, target).await;
+        let called = self.call(volume, &target).await;
         if !lacks_room(&called) {
             self.for_room.leave(key);
         }
@@ -100,11 +73,11 @@ impl Resizer {
                     memory.in_use = false;
                     memory.expand_after = None;
                 });
-                self.record(marked, &volume, &expanded).await?;
+                self.record(marked, volume, &expanded).await?;
                 Ok(Outcome::Done)
             }
             Err(error @ (ResizeError::NotOurs | ResizeError::Stopped)) => Err(error),
-            Err(error) => Ok(self.failed(key, marked, &volume, target, error).await),
+            Err(error) => Ok(self.failed(key, marked, volume, &target, error).await),
         }
     }
 
@@ -264,64 +237,6 @@ impl Resizer {
         self.remember(key, |memory| memory.expand_after = Some(again));
         Outcome::RetryAfter(self.slow)
     }
-}
-
-/// The patch before the call. If the target size is the `same` as before, it is the same expansion,
-/// and the patch only marks it as in progress.
-fn begin_patch(
-    claim: &PersistentVolumeClaim,
-    target: &Quantity,
-    same: bool,
-) -> Option<serde_json::Value> {
-    let mut patch = StatusPatch::of(claim);
-    patch
-        .hold(RESIZING, None, None)
-        .annotation(NODE_EXPANSION_NOT_REQUIRED, None)
-        .allocated(target);
-    if !same {
-        let others = [
-            FILE_SYSTEM_RESIZE_PENDING,
-            CONTROLLER_RESIZE_ERROR,
-            NODE_RESIZE_ERROR,
-        ];
-        patch
-            .drop(&others)
-            .resize_status(Some(CONTROLLER_IN_PROGRESS));
-    }
-    patch.finish(true)
-}
-
-/// The patch after a successful call.
-fn end_patch(claim: &PersistentVolumeClaim, expanded: &Expanded) -> Option<serde_json::Value> {
-    let mut patch = StatusPatch::of(claim);
-    if expanded.node_too {
-        let message = "Waiting for the node to grow the filesystem, when a pod uses the volume.";
-        patch
-            .hold(FILE_SYSTEM_RESIZE_PENDING, None, Some(message))
-            .annotation(NODE_EXPANSION_NOT_REQUIRED, None)
-            .resize_status(Some(NODE_PENDING));
-    } else {
-        patch
-            .drop(&RESIZE_CONDITIONS)
-            .annotation(NODE_EXPANSION_NOT_REQUIRED, Some("true"))
-            .resize_status(None)
-            .capacity(&expanded.capacity);
-    }
-    patch.finish(true)
-}
-
-/// The patch after a final error. It stays true after other writes, so it names no version.
-fn failure_patch(
-    claim: &PersistentVolumeClaim,
-    message: &str,
-    infeasible: bool,
-) -> Option<serde_json::Value> {
-    let mut patch = StatusPatch::of(claim);
-    patch.hold(CONTROLLER_RESIZE_ERROR, None, Some(message));
-    if infeasible {
-        patch.resize_status(Some(CONTROLLER_INFEASIBLE));
-    }
-    patch.finish(false)
 }
 
 #[cfg(test)]

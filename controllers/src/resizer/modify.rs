@@ -1,0 +1,4 @@
+//! Modifies volumes to the VolumeAttributesClasses that their claims request.
+
+mod apply;
+mod decide;
