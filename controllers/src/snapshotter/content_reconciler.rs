@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
-use super::decide::{Step, next_step};
+use super::decide::{Step, decide};
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::names::RESERVED;
 use crate::api::secret_template::{self, SnapshotVariables};
@@ -140,7 +140,7 @@ impl<K: Kind> Reconciler<K> {
         if !self.serves(&content) {
             return Outcome::Done;
         }
-        let step = next_step(&*content);
+        let step = decide(&*content);
         if step == Step::Rest {
             return Outcome::Done;
         }
