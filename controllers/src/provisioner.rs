@@ -48,7 +48,7 @@ mod volume;
 
 pub use metrics::Metrics;
 
-use decide::Settings;
+use decide::Flags;
 use in_flight::InFlight;
 use own_node::OwnNode;
 use source_protection::Protection;
@@ -135,7 +135,7 @@ type Named = (String, String);
 struct Provisioner {
     context: Context,
     metrics: Metrics,
-    settings: Settings,
+    flags: Flags,
     /// The API client. Its writes have the provisioner's own field manager.
     kube: Kube,
     timeout: Duration,
@@ -188,7 +188,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
 impl Provisioner {
     fn new(context: Context, options: Options, metrics: Metrics) -> Self {
         let common = &context.common;
-        let settings = Settings {
+        let flags = Flags {
             options: options.clone(),
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
@@ -230,7 +230,7 @@ impl Provisioner {
             claim_queue,
             volume_queue,
             pending_pvs: context.queue(),
-            settings,
+            flags,
             metrics,
             context,
         }

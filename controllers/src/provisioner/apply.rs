@@ -229,7 +229,7 @@ impl Provisioner {
             }
         };
         let driver = &self.context.driver.name;
-        let mut object = volume::object(&plan, &volume, driver, &self.identity, &self.settings);
+        let mut object = volume::object(&plan, &volume, driver, &self.identity, &self.flags);
         if let Some(node) = self.context.scope.node() {
             let label = node_label(node);
             object.labels_mut().insert(NODE_LABEL.to_owned(), label);

@@ -27,9 +27,9 @@ use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
 use super::source::{self, Source, SourceObjects, Target};
 
-/// Provisioning flags and capabilities that decisions depend on.
+/// The flags that decisions and volumes depend on.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct Flags {
     pub(crate) options: Options,
     /// `--default-fstype`.
     pub(crate) fs_type: String,
@@ -48,7 +48,7 @@ pub(super) struct Rules<'a> {
     pub(super) scope: &'a Scope,
     /// The pools of this node's driver.
     pub(super) pools: &'a Pools,
-    pub(super) settings: &'a Settings,
+    pub(super) flags: &'a Flags,
 }
 
 impl<'a> Rules<'a> {
@@ -165,7 +165,7 @@ pub(super) fn screen(
             return settled(Decision::External(kind));
         }
     }
-    draft(claim, class, rules.driver, rules.settings).map(ControlFlow::Continue)
+    draft(claim, class, rules.driver, rules.flags).map(ControlFlow::Continue)
 }
 
 fn create(
@@ -174,7 +174,7 @@ fn create(
     inputs: &Inputs,
     rules: Rules<'_>,
 ) -> Result<Creation, Error> {
-    let settings = rules.settings;
+    let flags = rules.flags;
     if let (Some(unfit), Some(node)) = (&inputs.unfit, rules.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
         let advice = if pvc::is_delayed(&draft.class) {
@@ -194,7 +194,7 @@ fn create(
         driver: &rules.driver.name,
         scope: rules.scope,
         pools: rules.pools,
-        prevent_mode_change: settings.options.prevent_volume_mode_conversion,
+        prevent_mode_change: flags.options.prevent_volume_mode_conversion,
     };
     let found = source::content_source(target, &draft.source, &inputs.source);
     let (source, protects_source) = match (found, last) {
@@ -209,8 +209,8 @@ fn create(
             claim: &draft.claim.name_any(),
             allowed: allowed.unwrap_or_default(),
             selected: selected_node(&draft, rules.scope),
-            strict: settings.options.strict_topology || is_node,
-            immediate: settings.options.immediate_topology,
+            strict: flags.options.strict_topology || is_node,
+            immediate: flags.options.immediate_topology,
             nodes: &inputs.nodes,
         };
         let (topology, made_from) = topology::requirement(request, inputs.known_topology.as_ref())?;
@@ -224,7 +224,7 @@ fn create(
         attributes: inputs.attributes.clone(),
     };
     Ok(Creation {
-        plan: finish(draft, found, rules.driver, settings)?,
+        plan: finish(draft, found, rules.driver, flags)?,
         protects_source,
         topology: made_from,
     })
@@ -321,7 +321,7 @@ pub(crate) fn draft(
     claim: &Arc<PersistentVolumeClaim>,
     class: &Arc<StorageClass>,
     driver: &Driver,
-    settings: &Settings,
+    flags: &Flags,
 ) -> Result<Draft, Error> {
     let source = pvc::data_source(claim)?;
     able(claim, &source, driver)?;
@@ -332,7 +332,7 @@ pub(crate) fn draft(
     {
         return Err(Error::Selector);
     }
-    let volume_mode = volume_mode(claim, class, &settings.fs_type)?;
+    let volume_mode = volume_mode(claim, class, &flags.fs_type)?;
     let modes = claim
         .spec
         .as_ref()
@@ -344,7 +344,7 @@ pub(crate) fn draft(
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),
-        name: settings.options.naming.volume_of(claim),
+        name: flags.options.naming.volume_of(claim),
         size,
         volume_mode,
         capabilities,
@@ -420,13 +420,13 @@ pub(crate) fn finish(
     draft: Draft,
     found: Found,
     driver: &Driver,
-    settings: &Settings,
+    flags: &Flags,
 ) -> Result<Plan, Error> {
     let none = BTreeMap::new();
     let given = draft.class.parameters.as_ref().unwrap_or(&none);
     let secrets = all_secrets(&draft, given)?;
     let mut parameters = stripped(&draft.class.name_any(), given)?;
-    if settings.extra_metadata {
+    if flags.extra_metadata {
         parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
     if let (true, VolumeMode::Filesystem { .. }, Some(parameter)) = (

@@ -30,7 +30,7 @@ impl Provisioner {
             driver: &self.context.driver,
             scope: &self.context.scope,
             pools: &self.context.pools,
-            settings: &self.settings,
+            flags: &self.flags,
         }
     }
 
@@ -137,7 +137,7 @@ impl Provisioner {
     async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let volumes = self.context.caches.volumes();
-        let name = self.settings.options.naming.volume_of(claim);
+        let name = self.flags.options.naming.volume_of(claim);
         if self.in_flight.needs_live_check(uid) {
             let found = self.kube.find(&volumes, "", &name).await?;
             return Ok(found.is_some());

@@ -42,12 +42,12 @@ async fn decisions() {
     type Changes = Vec<(&'static str, Value)>;
     let driver = able_driver();
     let pools = Pools::default();
-    let [lenient, strict] = [false, true].map(|strict_topology| Settings {
+    let [lenient, strict] = [false, true].map(|strict_topology| Flags {
         options: Options {
             strict_topology,
             ..crate::testing::options()
         },
-        ..settings()
+        ..flags()
     });
     let (all, n1) = (Scope::Cluster, node("n1"));
     let annotated = |annotations: Value| vec![("/metadata/annotations", annotations)];
@@ -116,7 +116,7 @@ async fn decisions() {
             driver: &driver,
             scope: if is("on-n1") { &n1 } else { &all },
             pools: &pools,
-            settings: if is("strict") { &strict } else { &lenient },
+            flags: if is("strict") { &strict } else { &lenient },
         };
         decide(&facts, &inputs, rules)
     };
