@@ -42,7 +42,7 @@ pub(crate) struct Flags {
 
 /// Inputs that are the same for all claims.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules<'a> {
+pub(super) struct Settings<'a> {
     pub(super) driver: &'a Driver,
     /// The volumes that this process serves.
     pub(super) scope: &'a Scope,
@@ -51,7 +51,7 @@ pub(super) struct Rules<'a> {
     pub(super) flags: &'a Flags,
 }
 
-impl<'a> Rules<'a> {
+impl<'a> Settings<'a> {
     pub(super) fn claim_context(self, leads: bool) -> ClaimContext<'a> {
         ClaimContext {
             driver: &self.driver.name,
@@ -95,7 +95,7 @@ const AWAIT_LEADER: &str = "the claim's class binds without a pod. Leave the ann
 
 /// What to do for a claim.
 #[derive(Debug)]
-pub(super) enum Decision {
+pub(super) enum Step {
     /// Forget the claim: this driver does not provision it, or no longer does.
     NotOurs,
     /// Do nothing, at least in this process.
@@ -121,13 +121,13 @@ pub(super) struct Creation {
 pub(super) fn decide(
     facts: &ClaimFacts,
     inputs: &Inputs,
-    rules: Rules<'_>,
-) -> Result<Decision, Error> {
-    match screen(facts, rules)? {
-        ControlFlow::Break(decision) => Ok(decision),
+    settings: Settings<'_>,
+) -> Result<Step, Error> {
+    match screen(facts, settings)? {
+        ControlFlow::Break(step) => Ok(step),
         ControlFlow::Continue(draft) => {
-            let creation = create(draft, facts.last.as_deref(), inputs, rules)?;
-            Ok(Decision::Create(Box::new(creation)))
+            let creation = create(draft, facts.last.as_deref(), inputs, settings)?;
+            Ok(Step::Create(Box::new(creation)))
         }
     }
 }
@@ -136,46 +136,46 @@ pub(super) fn decide(
 /// with a draft if the claim gets a volume.
 pub(super) fn screen(
     facts: &ClaimFacts,
-    rules: Rules<'_>,
-) -> Result<ControlFlow<Decision, Draft>, Error> {
-    let (claim, context) = (&facts.claim, rules.claim_context(facts.leads));
-    let settled = |decision| Ok(ControlFlow::Break(decision));
+    settings: Settings<'_>,
+) -> Result<ControlFlow<Step, Draft>, Error> {
+    let (claim, context) = (&facts.claim, settings.claim_context(facts.leads));
+    let settled = |step| Ok(ControlFlow::Break(step));
     if !pvc::is_for(claim, context.driver) {
-        return settled(Decision::NotOurs);
+        return settled(Step::NotOurs);
     }
     if !pvc::is_here(claim, context) {
-        return settled(Decision::Nothing);
+        return settled(Step::Nothing);
     }
     let Some(class) = &facts.class else {
         let name = pvc::class_name(claim).unwrap_or_default().to_owned();
         return Err(Error::NoClass { name });
     };
     if !pvc::is_due(claim, class, context) {
-        return settled(Decision::Nothing);
+        return settled(Step::Nothing);
     }
     // A call that may still be running is repeated in any case.
     if facts.last.is_none() {
         if facts.has_volume {
-            return settled(Decision::Nothing);
+            return settled(Step::Nothing);
         }
         if let Some(left) = facts.wait {
-            return settled(Decision::Wait(left));
+            return settled(Step::Wait(left));
         }
         if let DataSource::Other(kind) = pvc::data_source(claim)? {
-            return settled(Decision::External(kind));
+            return settled(Step::External(kind));
         }
     }
-    draft(claim, class, rules.driver, rules.flags).map(ControlFlow::Continue)
+    draft(claim, class, settings.driver, settings.flags).map(ControlFlow::Continue)
 }
 
 fn create(
     draft: Draft,
     last: Option<&Plan>,
     inputs: &Inputs,
-    rules: Rules<'_>,
+    settings: Settings<'_>,
 ) -> Result<Creation, Error> {
-    let flags = rules.flags;
-    if let (Some(unfit), Some(node)) = (&inputs.unfit, rules.scope.node()) {
+    let flags = settings.flags;
+    if let (Some(unfit), Some(node)) = (&inputs.unfit, settings.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
         let advice = if pvc::is_delayed(&draft.class) {
             AWAIT_POD
@@ -191,9 +191,9 @@ fn create(
     let target = Target {
         claim: &draft.claim,
         size: draft.size,
-        driver: &rules.driver.name,
-        scope: rules.scope,
-        pools: rules.pools,
+        driver: &settings.driver.name,
+        scope: settings.scope,
+        pools: settings.pools,
         prevent_mode_change: flags.options.prevent_volume_mode_conversion,
     };
     let found = source::content_source(target, &draft.source, &inputs.source);
@@ -202,13 +202,13 @@ fn create(
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
-    let (topology, made_from) = if rules.driver.has_topology() {
-        let is_node = rules.scope.node().is_some();
+    let (topology, made_from) = if settings.driver.has_topology() {
+        let is_node = settings.scope.node().is_some();
         let allowed = draft.class.allowed_topologies.as_deref();
         let request = TopologyRequest {
             claim: &draft.claim.name_any(),
             allowed: allowed.unwrap_or_default(),
-            selected: selected_node(&draft, rules.scope),
+            selected: selected_node(&draft, settings.scope),
             strict: flags.options.strict_topology || is_node,
             immediate: flags.options.immediate_topology,
             nodes: &inputs.nodes,
@@ -224,7 +224,7 @@ fn create(
         attributes: inputs.attributes.clone(),
     };
     Ok(Creation {
-        plan: finish(draft, found, rules.driver, flags)?,
+        plan: finish(draft, found, settings.driver, flags)?,
         protects_source,
         topology: made_from,
     })

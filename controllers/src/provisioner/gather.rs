@@ -18,15 +18,15 @@ use crate::kept_fields::CLAIM_ANNOTATIONS;
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
-use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Rules};
+use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Settings};
 use super::source::SourceObjects;
 
 /// Characters of an annotation that count: a secret's name has at most 253.
 const MAX_ANNOTATION: usize = 300;
 
 impl Provisioner {
-    pub(super) fn rules(&self) -> Rules<'_> {
-        Rules {
+    pub(super) fn settings(&self) -> Settings<'_> {
+        Settings {
             driver: &self.context.driver,
             scope: &self.context.scope,
             pools: &self.context.pools,
@@ -42,7 +42,7 @@ impl Provisioner {
         last: Option<Arc<Plan>>,
     ) -> Result<(ClaimFacts, Inputs), ApiError> {
         let facts = self.claim_facts(claim, last).await?;
-        let inputs = match decide::screen(&facts, self.rules()) {
+        let inputs = match decide::screen(&facts, self.settings()) {
             Ok(ControlFlow::Continue(draft)) => self.inputs(&draft, facts.last.is_some()).await?,
             Ok(ControlFlow::Break(_)) | Err(_) => Inputs::default(),
         };
@@ -63,7 +63,7 @@ impl Provisioner {
             wait: None,
             last,
         };
-        let context = self.rules().claim_context(facts.leads);
+        let context = self.settings().claim_context(facts.leads);
         if !pvc::is_for(claim, context.driver) || !pvc::is_here(claim, context) {
             return Ok(facts);
         }

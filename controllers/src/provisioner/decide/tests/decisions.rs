@@ -15,10 +15,10 @@ fn in_zone(name: &str, zone: &str) -> NodeTopology {
 }
 
 /// A decision as text. For a volume to create, it names the source, its protection, and the zones.
-fn shown(decision: Result<Decision, Error>) -> String {
-    let creation = match decision {
+fn shown(step: Result<Step, Error>) -> String {
+    let creation = match step {
         Err(error) => return format!("{:?}: {error}", error.state()),
-        Ok(Decision::Create(creation)) => creation,
+        Ok(Step::Create(creation)) => creation,
         Ok(other) => return format!("{other:?}"),
     };
     let request = creation.plan.request;
@@ -112,16 +112,16 @@ async fn decisions() {
             known_topology: last.and_then(|last| last.topology.clone()),
             ..Inputs::default()
         };
-        let rules = Rules {
+        let settings = Settings {
             driver: &driver,
             scope: if is("on-n1") { &n1 } else { &all },
             pools: &pools,
             flags: if is("strict") { &strict } else { &lenient },
         };
-        decide(&facts, &inputs, rules)
+        decide(&facts, &inputs, settings)
     };
     let created = |changes, words| match decided(&changes, words, None) {
-        Ok(Decision::Create(creation)) => creation,
+        Ok(Step::Create(creation)) => creation,
         other => panic!("{other:?}"),
     };
     let (plain, cloning) = (created(on("n1"), ""), created(clone(), "source"));
