@@ -104,9 +104,9 @@ impl Provisioner {
         claim: &Arc<PersistentVolumeClaim>,
         last: Option<Arc<Plan>>,
     ) -> Result<(Step, SourceObjects), Error> {
-        let (facts, inputs) = self.gather(claim, last).await?;
-        let step = decide(&facts, &inputs, self.settings())?;
-        Ok((step, inputs.source))
+        let facts = self.gather(claim, last).await?;
+        let step = decide(&facts, self.settings())?;
+        Ok((step, facts.volume.source))
     }
 
     /// Repeats CreateVolume for a volume that an earlier call may have created. Only the topology

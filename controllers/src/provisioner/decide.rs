@@ -76,9 +76,16 @@ pub(super) struct ClaimFacts {
     pub(super) last: Option<Arc<Plan>>,
 }
 
+/// All that decides about a claim and its volume.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) claim: ClaimFacts,
+    pub(super) volume: VolumeFacts,
+}
+
 /// The objects that a volume depends on besides its claim and class.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Inputs {
+pub(super) struct VolumeFacts {
     pub(super) source: SourceObjects,
     pub(super) nodes: Vec<NodeTopology>,
     /// Why this node may not make the volume.
@@ -118,15 +125,12 @@ pub(super) struct Creation {
 }
 
 /// Decides what to do for a claim.
-pub(super) fn decide(
-    facts: &ClaimFacts,
-    inputs: &Inputs,
-    settings: Settings<'_>,
-) -> Result<Step, Error> {
-    match screen(facts, settings)? {
+pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Result<Step, Error> {
+    match screen(&facts.claim, settings)? {
         ControlFlow::Break(step) => Ok(step),
         ControlFlow::Continue(draft) => {
-            let creation = create(draft, facts.last.as_deref(), inputs, settings)?;
+            let last = facts.claim.last.as_deref();
+            let creation = create(draft, last, &facts.volume, settings)?;
             Ok(Step::Create(Box::new(creation)))
         }
     }
@@ -171,11 +175,11 @@ pub(super) fn screen(
 fn create(
     draft: Draft,
     last: Option<&Plan>,
-    inputs: &Inputs,
+    facts: &VolumeFacts,
     settings: Settings<'_>,
 ) -> Result<Creation, Error> {
     let flags = settings.flags;
-    if let (Some(unfit), Some(node)) = (&inputs.unfit, settings.scope.node()) {
+    if let (Some(unfit), Some(node)) = (&facts.unfit, settings.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
         let advice = if pvc::is_delayed(&draft.class) {
             AWAIT_POD
@@ -196,7 +200,7 @@ fn create(
         pools: settings.pools,
         prevent_mode_change: flags.options.prevent_volume_mode_conversion,
     };
-    let found = source::content_source(target, &draft.source, &inputs.source);
+    let found = source::content_source(target, &draft.source, &facts.source);
     let (source, protects_source) = match (found, last) {
         // The running call reads the source, which stays protected even while it is being deleted.
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
@@ -211,9 +215,9 @@ fn create(
             selected: selected_node(&draft, settings.scope),
             strict: flags.options.strict_topology || is_node,
             immediate: flags.options.immediate_topology,
-            nodes: &inputs.nodes,
+            nodes: &facts.nodes,
         };
-        let (topology, made_from) = topology::requirement(request, inputs.known_topology.as_ref())?;
+        let (topology, made_from) = topology::requirement(request, facts.known_topology.as_ref())?;
         (topology, Some(made_from))
     } else {
         (None, None)
@@ -221,7 +225,7 @@ fn create(
     let found = Found {
         source,
         topology,
-        attributes: inputs.attributes.clone(),
+        attributes: facts.attributes.clone(),
     };
     Ok(Creation {
         plan: finish(draft, found, settings.driver, flags)?,

@@ -90,7 +90,7 @@ async fn decisions() {
         if is("other-class") {
             class_changes.push(("/provisioner", json!("e")));
         }
-        let facts = ClaimFacts {
+        let of_claim = ClaimFacts {
             claim: claim(claim_changes),
             leads: !is("follows"),
             class: (!is("no-class")).then(|| class(&class_changes)),
@@ -98,7 +98,7 @@ async fn decisions() {
             wait: is("wait").then_some(Duration::from_secs(5)),
             last: last.map(|last| Arc::new(last.plan.clone())),
         };
-        let inputs = Inputs {
+        let of_volume = VolumeFacts {
             source: if is("source") {
                 objects.clone()
             } else {
@@ -110,7 +110,7 @@ async fn decisions() {
                 _ => vec![in_zone("n1", "a"), in_zone("n2", "b")],
             },
             known_topology: last.and_then(|last| last.topology.clone()),
-            ..Inputs::default()
+            ..VolumeFacts::default()
         };
         let settings = Settings {
             driver: &driver,
@@ -118,7 +118,11 @@ async fn decisions() {
             pools: &pools,
             flags: if is("strict") { &strict } else { &lenient },
         };
-        decide(&facts, &inputs, settings)
+        let facts = Facts {
+            claim: of_claim,
+            volume: of_volume,
+        };
+        decide(&facts, settings)
     };
     let created = |changes, words| match decided(&changes, words, None) {
         Ok(Step::Create(creation)) => creation,
