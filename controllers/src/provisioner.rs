@@ -32,6 +32,7 @@ use crate::snapshots::content::Content;
 
 mod access;
 mod apply;
+mod capabilities;
 mod create_pv;
 mod decide;
 mod deletion;
@@ -48,6 +49,7 @@ mod volume;
 
 pub use metrics::Metrics;
 
+use capabilities::Capabilities;
 use decide::Flags;
 use in_flight::InFlight;
 use own_node::OwnNode;
@@ -136,6 +138,7 @@ struct Provisioner {
     context: Context,
     metrics: Metrics,
     flags: Flags,
+    capabilities: Capabilities,
     /// The API client. Its writes have the provisioner's own field manager.
     kube: Kube,
     timeout: Duration,
@@ -230,6 +233,7 @@ impl Provisioner {
             claim_queue,
             volume_queue,
             pending_pvs: context.queue(),
+            capabilities: Capabilities::of(&context.driver),
             flags,
             metrics,
             context,

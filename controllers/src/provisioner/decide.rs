@@ -18,11 +18,11 @@ use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
-use crate::csi::driver::{ControllerCapability, Service};
-use crate::csi::{Driver, Pools};
+use crate::csi::Pools;
 
 use super::Options;
 use super::access::{self, VolumeMode};
+use super::capabilities::Capabilities;
 use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
 use super::source::{self, Source, SourceObjects, Target};
@@ -40,10 +40,11 @@ pub(crate) struct Flags {
     pub(crate) has_topology: bool,
 }
 
-/// Inputs that are the same for all claims.
+/// What is the same for all claims.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings<'a> {
-    pub(super) driver: &'a Driver,
+    /// The driver's name, and what it can do.
+    pub(super) driver: &'a Capabilities,
     /// The volumes that this process serves.
     pub(super) scope: &'a Scope,
     /// The pools of this node's driver.
@@ -206,7 +207,7 @@ fn create(
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
-    let (topology, made_from) = if settings.driver.has_topology() {
+    let (topology, made_from) = if settings.driver.has_topology {
         let is_node = settings.scope.node().is_some();
         let allowed = draft.class.allowed_topologies.as_deref();
         let request = TopologyRequest {
@@ -324,7 +325,7 @@ pub(crate) struct Found {
 pub(crate) fn draft(
     claim: &Arc<PersistentVolumeClaim>,
     class: &Arc<StorageClass>,
-    driver: &Driver,
+    driver: &Capabilities,
     flags: &Flags,
 ) -> Result<Draft, Error> {
     let source = pvc::data_source(claim)?;
@@ -341,9 +342,8 @@ pub(crate) fn draft(
         .spec
         .as_ref()
         .and_then(|spec| spec.access_modes.as_deref());
-    let has_writer_modes = driver.can(ControllerCapability::SingleNodeMultiWriter);
     let capabilities =
-        access::capabilities(modes.unwrap_or_default(), &volume_mode, has_writer_modes)?;
+        access::capabilities(modes.unwrap_or_default(), &volume_mode, driver.multi_writer)?;
     let size = pvc::requested(claim).map_err(Error::Size)?;
     Ok(Draft {
         claim: claim.clone(),
@@ -357,7 +357,11 @@ pub(crate) fn draft(
 }
 
 /// Checks that the driver has the capabilities that the claim needs.
-fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> Result<(), Error> {
+fn able(
+    claim: &PersistentVolumeClaim,
+    source: &DataSource,
+    driver: &Capabilities,
+) -> Result<(), Error> {
     let unable = |lacks, advice| {
         Err(Error::Unable {
             driver: driver.name.clone(),
@@ -366,23 +370,21 @@ fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> 
         })
     };
     let another = "Name a StorageClass of another driver";
-    if !driver.serves(Service::ControllerService) {
+    if !driver.has_controller {
         return unable("CONTROLLER_SERVICE", another);
     }
-    if !driver.can(ControllerCapability::CreateDeleteVolume) {
+    if !driver.creates {
         return unable("CREATE_DELETE_VOLUME", another);
     }
     let no_source = "Remove spec.dataSource from the claim";
-    if matches!(source, DataSource::Snapshot(_))
-        && !driver.can(ControllerCapability::CreateDeleteSnapshot)
-    {
+    if matches!(source, DataSource::Snapshot(_)) && !driver.restores {
         return unable("CREATE_DELETE_SNAPSHOT", no_source);
     }
-    if matches!(source, DataSource::Claim(_)) && !driver.can(ControllerCapability::CloneVolume) {
+    if matches!(source, DataSource::Claim(_)) && !driver.clones {
         return unable("CLONE_VOLUME", no_source);
     }
     let attributes = pvc::attributes_class(claim).is_some();
-    if attributes && !driver.can(ControllerCapability::ModifyVolume) {
+    if attributes && !driver.modifies {
         let advice = "Remove spec.volumeAttributesClassName from the claim";
         return unable("MODIFY_VOLUME", advice);
     }
@@ -423,7 +425,7 @@ fn volume_mode(
 pub(crate) fn finish(
     draft: Draft,
     found: Found,
-    driver: &Driver,
+    driver: &Capabilities,
     flags: &Flags,
 ) -> Result<Plan, Error> {
     let none = BTreeMap::new();

@@ -27,7 +27,7 @@ const MAX_ANNOTATION: usize = 300;
 impl Provisioner {
     pub(super) fn settings(&self) -> Settings<'_> {
         Settings {
-            driver: &self.context.driver,
+            driver: &self.capabilities,
             scope: &self.context.scope,
             pools: &self.context.pools,
             flags: &self.flags,

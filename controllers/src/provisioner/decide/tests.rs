@@ -2,11 +2,11 @@ use hostloop_proto::csi::Topology;
 use hostloop_proto::csi::volume_capability::AccessType;
 use serde_json::{Value, json};
 
-use crate::csi::Csi;
-
 use super::*;
 use crate::api::names::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
+use crate::csi::driver::{ControllerCapability, Service};
+use crate::csi::{Csi, Driver};
 use crate::provisioner::error::State;
 
 mod decisions;
@@ -47,11 +47,11 @@ pub(crate) fn changed(mut value: Value, changes: &[(&str, Value)]) -> Value {
     value
 }
 
-fn driver(services: &[Service], can: &[ControllerCapability]) -> Driver {
-    Driver::with(Csi::none(), "d", services, can, &[])
+fn driver(services: &[Service], can: &[ControllerCapability]) -> Capabilities {
+    Capabilities::of(&Driver::with(Csi::none(), "d", services, can, &[]))
 }
 
-pub(crate) fn able_driver() -> Driver {
+pub(crate) fn able_driver() -> Capabilities {
     use ControllerCapability::*;
     driver(
         &[
