@@ -16,24 +16,24 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::api::attachment::expected_name;
 use crate::api::duration;
-use crate::api::pv;
 use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
+use crate::client::Kube;
 use crate::client::lease::lease_name;
-use crate::client::{ApiError, Kube};
-use crate::controller::{Context, Controller, ObjectKey, finalizers};
+use crate::controller::{Context, Controller, ObjectKey};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Outcome, Queue};
+use crate::queue::Queue;
 
+mod apply;
+mod compare;
 pub mod decide;
-mod publish;
-mod reconcile;
+mod gather;
 
-use decide::{Rules, is_attached};
-pub use publish::PublishError;
+pub use apply::PublishError;
+use decide::{Settings, is_attached};
+pub(crate) use gather::attachment_of;
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -73,7 +73,7 @@ pub(crate) fn finalizer(driver: &str) -> String {
 struct Attacher {
     context: Context,
     kube: Kube,
-    rules: Rules,
+    settings: Settings,
     timeout: Duration,
     attachments: Store<VolumeAttachment>,
     volumes: Store<PersistentVolume>,
@@ -96,9 +96,9 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     }
     let attacher = Arc::new(Attacher::new(context.clone()));
     let (queue, volume_queue) = (&attacher.queue, &attacher.volume_queue);
-    let of_attachments = attacher.rules.clone();
-    let of_volumes = attacher.rules.clone();
-    let of_nodes = attacher.rules.clone();
+    let of_attachments = attacher.settings.clone();
+    let of_volumes = attacher.settings.clone();
+    let of_nodes = attacher.settings.clone();
     let (volumes, detached) = (attacher.volumes.clone(), attacher.volumes.clone());
     let workers = context.common.worker_threads.unwrap_or(WORKERS);
     Controller::new(&context, attacher.clone())
@@ -171,11 +171,11 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
             all.map(move |attachment| ObjectKey::of_attachment(&attachment, &volumes))
         })
         .resync(options.resync, volume_queue, |this| {
-            let rules = this.rules.clone();
+            let settings = this.settings.clone();
             let kept = this
                 .volumes
                 .each()
-                .filter(move |volume| rules.keeps(volume));
+                .filter(move |volume| settings.keeps(volume));
             kept.map(|volume| ObjectKey::of_volume(&volume))
         })
         .beside(move |this| async move {
@@ -210,31 +210,10 @@ fn rests(driver: &CSIDriver) -> bool {
     driver.spec.attach_required == Some(false)
 }
 
-/// Finds an attachment of a volume, given the cached ones by volume name. A node's cache lacks an
-/// attachment that has no label yet. So after a miss, the API server is asked for the name that the
-/// attach-detach controller uses.
-pub(crate) async fn attachment_of(
-    context: &Context,
-    by_volume: &Index<VolumeAttachment>,
-    volume: &PersistentVolume,
-) -> Result<Option<Arc<VolumeAttachment>>, ApiError> {
-    let (name, driver) = (volume.name_any(), &context.driver.name);
-    if let Some(known) = by_volume.get(&name).pop() {
-        return Ok(Some(known));
-    }
-    let (Some(node), Some(handle)) = (context.scope.node(), pv::handle(volume, driver)) else {
-        return Ok(None);
-    };
-    let attachments = context.caches.attachments();
-    let expected = expected_name(handle, driver, node);
-    let found = context.kube.find(&attachments, "", &expected).await?;
-    Ok(found.filter(|one| one.spec.source.persistent_volume_name == Some(name)))
-}
-
 impl Attacher {
     fn new(context: Context) -> Self {
         let driver = &context.driver;
-        let rules = Rules {
+        let settings = Settings {
             driver: driver.name.clone(),
             finalizer: finalizer(&driver.name),
             attaches: driver.can(ControllerCapability::PublishUnpublishVolume),
@@ -259,7 +238,7 @@ impl Attacher {
             forced: Mutex::default(),
             attachments,
             of_volume,
-            rules,
+            settings,
             context,
         }
     }
@@ -276,65 +255,7 @@ impl Attacher {
 
     /// True if this process is responsible for an attachment.
     fn is_mine(&self, attachment: &VolumeAttachment) -> bool {
-        attachment.spec.attacher == self.rules.driver
+        attachment.spec.attacher == self.settings.driver
             && self.context.scope.has_node(&attachment.spec.node_name)
-    }
-
-    async fn attachment(&self, name: &str) -> Outcome {
-        let attachment = self.attachments.get(name);
-        let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
-            self.forced.lock().remove(name);
-            self.for_slot.leave(name);
-            return Outcome::Done;
-        };
-        if !self.context.acts() {
-            return Outcome::Done;
-        }
-        let forced = self.forced.lock().contains(name);
-        match self.sync(&attachment, forced).await {
-            Ok(()) => {
-                self.forced.lock().remove(name);
-                Outcome::Done
-            }
-            Err(PublishError::NotOurs) => Outcome::Done,
-            Err(error) => {
-                tracing::warn!(attachment = name, %error, "attaching or detaching failed, and is tried again");
-                Outcome::Failed
-            }
-        }
-    }
-
-    /// Removes the finalizer from a PV that is being deleted, once no attachment names it.
-    async fn volume(&self, name: &str) -> Outcome {
-        let volume = self.volumes.get(name);
-        let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {
-            return Outcome::Done;
-        };
-        if !self.rules.keeps(&volume) || !self.rules.attaches || !self.context.acts() {
-            return Outcome::Done;
-        }
-        let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
-            Ok(found) => found.is_some(),
-            Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot read the attachments of a volume");
-                return Outcome::Failed;
-            }
-        };
-        if named {
-            return if self.of_volume.get(name).is_empty() {
-                // The watch will not report the end of an attachment without a label.
-                Outcome::Failed
-            } else {
-                Outcome::Done
-            };
-        }
-        let finalizer = &self.rules.finalizer;
-        match finalizers::remove(&self.kube, Some(&self.volumes), &*volume, finalizer).await {
-            Ok(_) => Outcome::Done,
-            Err(error) => {
-                tracing::warn!(volume = name, %error, "removing the finalizer failed");
-                Outcome::Failed
-            }
-        }
     }
 }

@@ -24,14 +24,16 @@ use crate::controller::{Context, Controller, about};
 use crate::csi::Freed;
 use crate::queue::{Outcome, Queue};
 
+mod apply;
+mod decide;
+mod gather;
 mod owner;
-mod plan;
-mod reconcile;
+mod pass;
 mod segments;
 
+use decide::{Precision, Writer};
 use owner::Owner;
-use plan::{Precision, Writer};
-use reconcile::Pass;
+use pass::Pass;
 
 /// Minimum time between two passes for changes of room.
 const PACE: Duration = Duration::from_secs(20);

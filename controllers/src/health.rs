@@ -9,28 +9,24 @@
 //! Only the process remembers which events it sent. After a restart it reports a lasting condition
 //! again, and does not report the end of a condition that ended meanwhile.
 
-use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use futures::StreamExt;
-use hostloop_proto::csi;
-use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::{Instant, MissedTickBehavior};
-use tonic::Code;
 
 use crate::api::duration;
 use crate::api::node::node_reference;
 use crate::api::scope::Scope;
-use crate::client::EventKind;
 use crate::controller::Context;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
-use crate::csi::{Csi, ListError, list};
 
+mod apply;
 mod decide;
+mod gather;
 mod metrics;
 mod nodes;
 
-use decide::{Change, Finding, Volume};
+use apply::{STORAGE, VOLUME};
+use decide::Change;
 pub use metrics::Conditions;
 
 /// Flags of the health watcher.
@@ -62,33 +58,6 @@ pub struct Options {
 
 /// Default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Default of `--worker-threads`: the number of volumes checked at once.
-const WORKERS: usize = 10;
-
-/// Page size of ControllerListVolumeHealth.
-const PAGE: i32 = 500;
-
-/// The words of the events about one kind of condition.
-struct Words {
-    noun: &'static str,
-    /// The reason of the event that something is wrong.
-    abnormal: &'static str,
-    /// The reason of the event that nothing is wrong any more.
-    normal: &'static str,
-}
-
-const VOLUME: Words = Words {
-    noun: "volume",
-    abnormal: "VolumeConditionAbnormal",
-    normal: "VolumeConditionNormal",
-};
-
-const STORAGE: Words = Words {
-    noun: "storage",
-    abnormal: "StorageConditionAbnormal",
-    normal: "StorageConditionNormal",
-};
 
 /// Runs the health watcher until `context.stop`.
 pub async fn run(context: Context, options: Options, conditions: Conditions) {
@@ -162,72 +131,16 @@ impl Watcher {
     }
 
     async fn volumes_once(&self) {
-        let volumes = served(&self.context);
-        let found = if self.lists {
-            match self.list(&volumes).await {
-                Ok(found) => found,
-                // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
-                // still answer for each volume.
-                Err(failure) => {
-                    tracing::warn!(%failure, "the health list failed: asking for each volume");
-                    self.get(&volumes).await
-                }
-            }
-        } else {
-            self.get(&volumes).await
-        };
+        let facts = self.gather().await;
         let changes = self
             .conditions
-            .volumes(|known| decide::volume_changes(known, &volumes, &found, Instant::now()));
+            .volumes(|known| decide::volume_changes(known, &facts, Instant::now()));
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
                 self.emit(claim, &VOLUME, change);
             }
         }
-    }
-
-    /// The findings of all volumes, from ControllerListVolumeHealth.
-    async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, ListError> {
-        // Volumes that the driver does not list are healthy.
-        let mut found: HashMap<String, Vec<Finding>> = volumes
-            .iter()
-            .map(|volume| (volume.handle.clone(), Vec::new()))
-            .collect();
-        let (csi, timeout) = (&self.context.driver.csi, self.timeout());
-        let entries = list::all(
-            "ControllerListVolumeHealth",
-            timeout,
-            |starting_token| async move {
-                let request = csi::ControllerListVolumeHealthRequest {
-                    max_entries: PAGE,
-                    starting_token,
-                    ..csi::ControllerListVolumeHealthRequest::default()
-                };
-                let page = csi.controller_list_volume_health(request, timeout).await?;
-                Ok((page.entries, page.next_token))
-            },
-        );
-        for entry in entries.await? {
-            if let Some(findings) = found.get_mut(&entry.volume_id) {
-                findings.extend(entry.health_statuses.into_iter().map(Finding::from));
-            }
-        }
-        Ok(found)
-    }
-
-    /// The findings of each volume for which ControllerGetVolumeHealth succeeded.
-    async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<Finding>> {
-        let handles: BTreeSet<String> =
-            volumes.iter().map(|volume| volume.handle.clone()).collect();
-        let workers = self.context.common.worker_threads.unwrap_or(WORKERS).max(1);
-        let (csi, timeout) = (self.context.driver.csi.clone(), self.timeout());
-        futures::stream::iter(handles)
-            .map(move |handle| get_one(csi.clone(), timeout, handle))
-            .buffer_unordered(workers)
-            .filter_map(std::future::ready)
-            .collect()
-            .await
     }
 
     async fn storage(&self, interval: Duration) {
@@ -239,18 +152,8 @@ impl Watcher {
     }
 
     async fn storage_once(&self) {
-        let request = csi::NodeGetStorageHealthRequest::default();
-        let csi = &self.context.driver.csi;
-        let found = match csi.node_get_storage_health(request, self.timeout()).await {
-            Ok(answer) => answer
-                .backend_health
-                .into_iter()
-                .map(Finding::from)
-                .collect::<Vec<_>>(),
-            Err(failure) => {
-                tracing::warn!(%failure, "cannot read the storage's health");
-                return;
-            }
+        let Some(found) = self.gather_storage().await else {
+            return;
         };
         let change = self
             .conditions
@@ -266,51 +169,9 @@ impl Watcher {
         }
     }
 
-    fn emit(&self, about: ObjectReference, words: &Words, change: Change) {
-        let events = &self.context.events;
-        match change {
-            Change::Abnormal(message) => {
-                events.emit(about, EventKind::Warning, words.abnormal, message);
-            }
-            Change::Normal => {
-                let message = format!("The {} is well again", words.noun);
-                events.emit(about, EventKind::Normal, words.normal, message);
-            }
-        }
-    }
-
     fn timeout(&self) -> Duration {
         self.context.common.timeout.unwrap_or(TIMEOUT)
     }
-}
-
-/// The findings of one volume; `None` if the call failed.
-async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String, Vec<Finding>)> {
-    let request = csi::ControllerGetVolumeHealthRequest {
-        volume_id: handle.clone(),
-        ..csi::ControllerGetVolumeHealthRequest::default()
-    };
-    match csi.controller_get_volume_health(request, timeout).await {
-        Ok(answer) => {
-            let statuses = answer.volume_health.unwrap_or_default().health_statuses;
-            Some((handle, statuses.into_iter().map(Finding::from).collect()))
-        }
-        Err(failure) if failure.code() == Code::NotFound => {
-            Some((handle, vec![Finding::volume_not_found()]))
-        }
-        Err(failure) => {
-            tracing::warn!(volume = handle, %failure, "cannot read a volume's health");
-            None
-        }
-    }
-}
-
-/// The driver's volumes that are bound and within the scope.
-fn served(context: &Context) -> Vec<Volume> {
-    let (volumes, driver) = (context.caches.volumes().each(), &context.driver.name);
-    volumes
-        .filter_map(|volume| Volume::bound(&volume, driver).filter(|_| context.may_have(&volume)))
-        .collect()
 }
 
 fn ticks(interval: Duration) -> tokio::time::Interval {

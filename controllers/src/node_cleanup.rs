@@ -3,7 +3,7 @@
 //! Only the node of a local volume can detach it, delete it, or remove the finalizers of its
 //! objects. After the node is deleted, no process would do that. The leader then does it instead:
 //!
-//! | object | action |
+//! | object | step |
 //! |---|---|
 //! | VolumeAttachment that is being deleted | remove our finalizer |
 //! | PersistentVolume, Released, policy Delete | delete it, remove finalizers: its data is gone |
@@ -17,15 +17,14 @@
 //! VolumeAttachments are released. Objects with policy Retain are never deleted here.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::time::Instant;
 
+use crate::api::duration;
 use crate::api::naming::Naming;
-use crate::api::{duration, pv};
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
@@ -34,10 +33,11 @@ use crate::controller::grace_period::Since;
 
 mod apply;
 mod decide;
+mod gather;
 mod node_resolver;
 
 use apply::Fate;
-use decide::{Leftover, Rules, Seen};
+use decide::{Leftover, Settings};
 use node_resolver::Places;
 
 /// The longest and the shortest wait between two passes.
@@ -56,7 +56,7 @@ pub struct Options {
 struct Tidier {
     context: Context,
     kube: Kube,
-    rules: Rules,
+    settings: Settings,
     grace: Duration,
     capacities: Option<Store<CSIStorageCapacity>>,
     /// The driver's volumes by node affinity. A cluster has few affinities, with many volumes each.
@@ -100,12 +100,12 @@ impl Tidier {
         naming: Naming,
         capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
-        let rules = Rules {
+        let settings = Settings {
             driver: context.driver.name.clone(),
             attached: attacher::finalizer(&context.driver.name),
             naming,
         };
-        let (of_volumes, of_claims) = (rules.clone(), rules.clone());
+        let (of_volumes, of_claims) = (settings.clone(), settings.clone());
         let volumes = context.caches.volumes();
         let claims = context.caches.claims();
         Tidier {
@@ -114,7 +114,7 @@ impl Tidier {
             waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
             kube: context.kube.managed_by("hostloop-gone-nodes"),
             context,
-            rules,
+            settings,
             grace: options.gone_node_grace,
             capacities,
             places: Places::default(),
@@ -138,49 +138,6 @@ impl Tidier {
         }
     }
 
-    /// The objects of the cluster. Of volumes and claims, only those that may belong to missing
-    /// nodes.
-    fn seen(&self, nodes: Vec<Arc<Node>>) -> Seen {
-        let caches = &self.context.caches;
-        let waiting = self
-            .waiting
-            .keys()
-            .into_iter()
-            .filter(|node| self.places.absent(node).is_some());
-        let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
-        Seen {
-            nodes,
-            volumes: self.volumes(&claims),
-            claims,
-            attachments: caches.attachments().all(),
-            contents: caches.contents().all(),
-            groups: caches.group_contents().all(),
-            capacities: self.capacities.as_ref().map(Store::all).unwrap_or_default(),
-        }
-    }
-
-    /// Volumes on missing nodes, and the volumes of these claims.
-    fn volumes(&self, claims: &[Arc<PersistentVolumeClaim>]) -> Vec<Arc<PersistentVolume>> {
-        let mut volumes = Vec::new();
-        for place in self.by_affinity.keys() {
-            let sample = self.by_affinity.first(&place);
-            let gone = sample.and_then(|volume| self.places.of_volume(&volume));
-            if gone.is_some() {
-                volumes.extend(self.by_affinity.get(&place));
-            }
-        }
-        if !claims.is_empty() {
-            volumes.extend(self.context.caches.volumes().each().filter(|volume| {
-                let uid = pv::claim_uid(volume);
-                uid.is_some()
-                    && claims
-                        .iter()
-                        .any(|claim| claim.metadata.uid.as_deref() == uid)
-            }));
-        }
-        volumes
-    }
-
     /// Makes one pass over all objects.
     async fn pass(&mut self) {
         // If the node watch is stuck, all nodes may seem to be gone.
@@ -195,9 +152,9 @@ impl Tidier {
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
-        self.places.note(&nodes, &csi_nodes, &self.rules.driver);
-        let seen = self.seen(nodes);
-        let leftovers = self.rules.leftovers(&seen, &self.places);
+        self.places.note(&nodes, &csi_nodes, &self.settings.driver);
+        let facts = self.gather(nodes);
+        let leftovers = self.settings.leftovers(&facts, &self.places);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();
         self.places.forget_all_but(&named);
@@ -212,7 +169,7 @@ impl Tidier {
             }
         }
         let mut by_node: BTreeMap<String, Vec<Leftover>> = BTreeMap::new();
-        for leftover in self.rules.out_of_service(&seen) {
+        for leftover in self.settings.out_of_service(&facts) {
             let of_node = by_node.entry(leftover.node.clone()).or_default();
             of_node.push(leftover);
         }
@@ -225,7 +182,7 @@ impl Tidier {
 
     /// Cleans up after one node. False if the pass must stop.
     async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, fate: Fate) -> bool {
-        if leftovers.iter().all(|leftover| leftover.action.is_none()) {
+        if leftovers.iter().all(|leftover| leftover.step.is_none()) {
             return true;
         }
         if !self.is_proven(node, fate).await {

@@ -17,32 +17,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_proto::csi;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::ResourceExt;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::api::duration;
 use crate::api::naming::Naming;
-use crate::api::node::node_reference;
-use crate::api::{duration, pv};
 use crate::cache::store::fraction;
-use crate::client::{ApiError, EventKind, Kube};
+use crate::client::{ApiError, Kube};
 use crate::controller::grace_period::Since;
 use crate::controller::{Context, about};
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
-use crate::kept_fields::HANDLES;
 
+mod apply;
 mod decide;
+mod gather;
 mod inventory;
 mod publications;
 
-use decide::Cluster;
 pub use inventory::{Inventory, InventoryEntry};
 
 /// Default timeout of a CSI call.
@@ -51,8 +46,6 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST: Duration = Duration::from_secs(10);
 /// How long to trust that a volume has an object which the API server has but the cache lacks.
 const CONFIRMED: Duration = Duration::from_secs(3600);
-/// Maximum number of volumes named in one event.
-const NAMED: usize = 5;
 
 /// Orphan flags of the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -199,10 +192,6 @@ impl Scanner {
         self.volumes(&listed, inventory.as_ref()).await
     }
 
-    fn inventory(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, ScanError> {
-        self.part.inventory.volumes().map_err(ScanError::Inventory)
-    }
-
     /// Reports volumes without a PersistentVolume, and deletes those that never held data.
     async fn volumes(
         &mut self,
@@ -225,117 +214,19 @@ impl Scanner {
             let volume = inventory.and_then(|inventory| inventory.get(id));
             volume.is_some_and(|one| decide::claim_of_empty(one, &self.part.naming).is_some())
         });
-        let cluster = self.cluster(has_empty).await?;
+        let facts = self.gather(has_empty).await?;
         let mut orphans = BTreeSet::new();
         for id in due {
-            if cluster.handles.contains(&id) {
+            if facts.handles.contains(&id) {
                 self.confirmed.insert(id.clone(), now);
                 self.without_pv.forget(&id);
-            } else if !self.deleted(&id, &cluster).await? {
+            } else if !self.deleted(&id, &facts).await? {
                 orphans.insert(id);
             }
         }
         self.report(orphans);
         Ok(())
     }
-
-    /// The cached PersistentVolumes with this handle.
-    fn with_handle(&self, id: &str) -> Vec<Arc<PersistentVolume>> {
-        let context = &self.context;
-        context.caches.volumes_of(&context.driver.name, id)
-    }
-
-    /// Lists the cluster's objects from the API server. The claims come first: a PersistentVolume
-    /// is created only while its claim exists. So if both lists lack an entry, neither missed it.
-    async fn cluster(&self, with_claims: bool) -> Result<Cluster, ApiError> {
-        let mut cluster = Cluster::default();
-        if with_claims {
-            let mut claims = BTreeSet::new();
-            self.kube
-                .each_metadata::<PersistentVolumeClaim>(|claim| claims.extend(claim.uid()))
-                .await?;
-            cluster.claims = Some(claims);
-        }
-        let driver = &self.context.driver.name;
-        let (volumes, handles) = (&mut cluster.volumes, &mut cluster.handles);
-        self.kube
-            .each_fields::<PersistentVolume>(&HANDLES, |volume| {
-                handles.extend(pv::handle(&volume, driver).map(str::to_owned));
-                volumes.insert(volume.name_any());
-            })
-            .await?;
-        Ok(cluster)
-    }
-
-    /// Deletes a volume if that is safe. Returns true if it is deleted.
-    async fn deleted(&self, id: &str, cluster: &Cluster) -> Result<bool, ScanError> {
-        // Ask the driver again: the volume may have been used since the first list.
-        let inventory = self.inventory()?;
-        let Some(volume) = inventory.as_ref().and_then(|inventory| inventory.get(id)) else {
-            return Ok(false);
-        };
-        if !decide::may_be_deleted(volume, &self.part.naming, cluster) {
-            return Ok(false);
-        }
-        let request = csi::DeleteVolumeRequest {
-            volume_id: id.to_owned(),
-            ..Default::default()
-        };
-        let csi = &self.context.driver.csi;
-        match csi.delete_volume(request, self.timeout).await {
-            Ok(_) => {
-                self.context.room_freed();
-                self.emit(
-                    EventKind::Normal,
-                    "OrphanDeleted",
-                    format!(
-                        "Volume {id} ({}) never held data, and its claim is gone: deleted",
-                        volume.name
-                    ),
-                );
-                Ok(true)
-            }
-            Err(failure) => {
-                tracing::warn!(volume = id, %failure, "an orphan is not deleted yet");
-                Ok(false)
-            }
-        }
-    }
-
-    /// Counts the orphans, and emits an event if they differ from the last report.
-    fn report(&mut self, orphans: BTreeSet<String>) {
-        let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
-        self.part.metrics.orphans.set(count);
-        if !orphans.is_empty() && orphans != self.reported {
-            self.emit(
-                EventKind::Warning,
-                "OrphanedVolumes",
-                orphan_message(&orphans),
-            );
-        }
-        self.reported = orphans;
-    }
-
-    fn emit(&self, kind: EventKind, reason: &str, message: String) {
-        match kind {
-            EventKind::Normal => tracing::info!("{message}"),
-            EventKind::Warning => tracing::warn!("{message}"),
-        }
-        if let Some(node) = self.context.scope.node() {
-            let events = &self.context.events;
-            events.emit(node_reference(node), kind, reason, message);
-        }
-    }
-}
-
-fn orphan_message(orphans: &BTreeSet<String>) -> String {
-    let named: Vec<&str> = orphans.iter().take(NAMED).map(String::as_str).collect();
-    let named = named.join(", ");
-    let more = match orphans.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("Volumes without a PersistentVolume take room here: {named}{more}")
 }
 
 #[cfg(test)]

@@ -48,15 +48,15 @@ use crate::provisioner::source_protection;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use labels::Unlocated;
 
-mod cluster_view;
+mod apply;
 mod decide;
 mod event_handlers;
 mod foreign;
+mod gather;
 mod group;
 mod keep;
 mod labels;
 mod metrics;
-mod reconcile_pvc;
 mod reservations;
 mod room;
 mod select_node;
@@ -67,7 +67,7 @@ mod unfit;
 pub use keep::Place;
 pub use metrics::Metrics;
 
-use decide::Terms;
+use decide::Settings;
 use event_handlers::Queues;
 use reservations::Reservations;
 use select_node::Candidate;
@@ -177,7 +177,7 @@ struct Placement {
     groups: Option<Index<VolumeGroupSnapshotContent>>,
     reservations: Mutex<Reservations>,
     /// The last event of each claim, by UID, so that it is not repeated.
-    last_events: Mutex<HashMap<String, reconcile_pvc::LastEvent>>,
+    last_events: Mutex<HashMap<String, apply::LastEvent>>,
     /// Claims that no node fits at present, by UID.
     unschedulable: Mutex<HashSet<ObjectKey>>,
     /// Classes without capacity objects, with the time when this was first seen.
@@ -296,9 +296,9 @@ impl Placement {
         driver.can(ControllerCapability::CreateDeleteSnapshot)
     }
 
-    fn terms(&self) -> Terms<'_> {
+    fn settings(&self) -> Settings<'_> {
         let driver = &self.context.driver;
-        Terms {
+        Settings {
             driver: &driver.name,
             restores: self.restores(),
             clones: driver.can(ControllerCapability::CloneVolume),

@@ -32,6 +32,7 @@ use crate::snapshots::content::Content;
 
 mod access;
 mod apply;
+mod capabilities;
 mod create_pv;
 mod decide;
 mod deletion;
@@ -48,7 +49,8 @@ mod volume;
 
 pub use metrics::Metrics;
 
-use decide::Settings;
+use capabilities::Capabilities;
+use decide::Flags;
 use in_flight::InFlight;
 use own_node::OwnNode;
 use source_protection::Protection;
@@ -135,7 +137,8 @@ type Named = (String, String);
 struct Provisioner {
     context: Context,
     metrics: Metrics,
-    settings: Settings,
+    flags: Flags,
+    capabilities: Capabilities,
     /// The API client. Its writes have the provisioner's own field manager.
     kube: Kube,
     timeout: Duration,
@@ -188,7 +191,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
 impl Provisioner {
     fn new(context: Context, options: Options, metrics: Metrics) -> Self {
         let common = &context.common;
-        let settings = Settings {
+        let flags = Flags {
             options: options.clone(),
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
@@ -230,7 +233,8 @@ impl Provisioner {
             claim_queue,
             volume_queue,
             pending_pvs: context.queue(),
-            settings,
+            capabilities: Capabilities::of(&context.driver),
+            flags,
             metrics,
             context,
         }

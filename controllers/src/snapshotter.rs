@@ -49,9 +49,11 @@ use crate::api::scope::Scope;
 use crate::cache::Change;
 use crate::controller::{Context, Controller, ObjectKey};
 
+mod apply;
 mod content_client;
 mod content_reconciler;
 mod decide;
+mod gather;
 mod group;
 mod parameters;
 mod single;

@@ -1,5 +1,7 @@
 //! Decides what to do with an attachment, and with the finalizer of a PV.
 
+use std::sync::Arc;
+
 use hostloop_proto::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, SecretReference,
@@ -17,7 +19,7 @@ use crate::client::Resource;
 
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct Settings {
     pub driver: String,
     /// The finalizer on the driver's PVs and attachments.
     pub finalizer: String,
@@ -32,20 +34,20 @@ pub struct Rules {
 }
 
 /// The objects that a decision depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    pub attachment: &'a VolumeAttachment,
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub attachment: Arc<VolumeAttachment>,
     /// The PV that the attachment names, if it exists.
-    pub volume: Option<&'a PersistentVolume>,
+    pub volume: Option<Arc<PersistentVolume>>,
     /// The CSINode of the attachment's node, if it exists.
-    pub csi_node: Option<&'a CSINode>,
+    pub csi_node: Option<Arc<CSINode>>,
     /// True if the driver's list contradicts the attachment's status: call the driver in any case.
     pub forced: bool,
 }
 
-/// The action for an attachment.
+/// What to do for an attachment.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum Step {
     Nothing,
     /// Set the status to attached. The driver needs no call.
     MarkAttached,
@@ -117,38 +119,38 @@ pub struct Source<'a> {
     pub csi: &'a CSIPersistentVolumeSource,
 }
 
-impl Rules {
+impl Settings {
     /// Decides what to do with an attachment. Another driver's attachment needs nothing.
-    pub fn decide(&self, seen: Seen<'_>) -> Result<Action, Trouble> {
-        let attachment = seen.attachment;
+    pub fn decide(&self, facts: &Facts) -> Result<Step, Trouble> {
+        let attachment = &facts.attachment;
         if attachment.spec.attacher != self.driver {
-            return Ok(Action::Nothing);
+            return Ok(Step::Nothing);
         }
         let attached = is_attached(attachment);
         if !self.attaches {
             return Ok(if attached {
-                Action::Nothing
+                Step::Nothing
             } else {
-                Action::MarkAttached
+                Step::MarkAttached
             });
         }
         if attachment.is_deleting() {
-            if !seen.forced && !attachment.has_finalizer(&self.finalizer) {
-                return Ok(Action::Nothing);
+            if !facts.forced && !attachment.has_finalizer(&self.finalizer) {
+                return Ok(Step::Nothing);
             }
-            return Ok(Action::Detach(Box::new(self.detach(seen)?)));
+            return Ok(Step::Detach(Box::new(self.detach(facts)?)));
         }
-        if attached && !seen.forced {
-            return Ok(Action::Nothing);
+        if attached && !facts.forced {
+            return Ok(Step::Nothing);
         }
-        Ok(Action::Attach(Box::new(self.attach(seen)?)))
+        Ok(Step::Attach(Box::new(self.attach(facts)?)))
     }
 
-    fn attach(&self, seen: Seen<'_>) -> Result<Attach, Trouble> {
-        let attachment = seen.attachment;
-        let source = self.source(attachment, seen.volume)?;
+    fn attach(&self, facts: &Facts) -> Result<Attach, Trouble> {
+        let (attachment, volume) = (&facts.attachment, facts.volume.as_deref());
+        let source = self.source(attachment, volume)?;
         let named = attachment.spec.source.persistent_volume_name.as_ref();
-        let volume = named.and(seen.volume);
+        let volume = named.and(volume);
         if let Some(volume) = volume.filter(|volume| volume.is_deleting()) {
             return Err(Trouble::Deleting(volume.name_any()));
         }
@@ -158,7 +160,7 @@ impl Rules {
                 source: error,
             })?;
         let node = &attachment.spec.node_name;
-        let node_id = self.node_id(node, seen.csi_node)?;
+        let node_id = self.node_id(node, facts.csi_node.as_deref())?;
         let request = ControllerPublishVolumeRequest {
             volume_id: source.csi.volume_handle.clone(),
             node_id: node_id.to_owned(),
@@ -176,9 +178,9 @@ impl Rules {
         })
     }
 
-    fn detach(&self, seen: Seen<'_>) -> Result<Detach, Trouble> {
-        let source = self.source(seen.attachment, seen.volume)?;
-        let node_id = self.node_id_of(seen.attachment, seen.csi_node)?;
+    fn detach(&self, facts: &Facts) -> Result<Detach, Trouble> {
+        let source = self.source(&facts.attachment, facts.volume.as_deref())?;
+        let node_id = self.node_id_of(&facts.attachment, facts.csi_node.as_deref())?;
         let request = ControllerUnpublishVolumeRequest {
             volume_id: source.csi.volume_handle.clone(),
             node_id: node_id.to_owned(),

@@ -51,6 +51,15 @@ pub(super) struct Condition {
     pub(super) reported: Instant,
 }
 
+/// The volumes, and what is found of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) volumes: Vec<Volume>,
+    /// The findings of volumes, by their handles. A volume that could not be asked for has no
+    /// entry.
+    pub(super) found: HashMap<String, Vec<Finding>>,
+}
+
 /// Conditions of volumes, by the PV's UID.
 pub(super) type Known = BTreeMap<String, Condition>;
 
@@ -127,14 +136,14 @@ impl From<StorageBackendHealth> for Finding {
     }
 }
 
-/// Decides which volume events to emit, and updates `known`. A handle without an entry in `found`
+/// Decides which volume events to emit, and updates `known`. A volume without an entry in `found`
 /// keeps its condition: an empty entry means healthy. Deleted volumes are removed from `known`.
 pub(super) fn volume_changes(
     known: &mut Known,
-    volumes: &[Volume],
-    found: &HashMap<String, Vec<Finding>>,
+    facts: &Facts,
     now: Instant,
 ) -> Vec<(ObjectReference, Change)> {
+    let Facts { volumes, found } = facts;
     let uids: BTreeSet<&str> = volumes.iter().map(|volume| volume.uid.as_str()).collect();
     known.retain(|uid, _| uids.contains(uid.as_str()));
     let mut changes = Vec::new();

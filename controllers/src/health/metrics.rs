@@ -31,7 +31,7 @@ impl Conditions {
     /// Gives each metric a sample: the reference shows its labels.
     #[cfg(test)]
     pub(crate) fn sample(&self) {
-        use super::decide::{Finding, Volume, condition_change, volume_changes};
+        use super::decide::{Facts, Finding, Volume, condition_change, volume_changes};
 
         let finding = Finding {
             status: "",
@@ -46,8 +46,11 @@ impl Conditions {
         };
         let (found, now) = (vec![finding], tokio::time::Instant::now());
         self.storage(|known| condition_change(known, &found, now));
-        let found = std::collections::HashMap::from([(String::new(), found)]);
-        self.volumes(|known| volume_changes(known, &[volume], &found, now));
+        let facts = Facts {
+            volumes: vec![volume],
+            found: std::collections::HashMap::from([(String::new(), found)]),
+        };
+        self.volumes(|known| volume_changes(known, &facts, now));
     }
 
     pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
@@ -107,7 +110,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::health::decide::{Finding, Volume, condition_change, volume_changes};
+    use crate::health::decide::{Facts, Finding, Volume, condition_change, volume_changes};
 
     #[test]
     fn what_is_not_well_is_shown() {
@@ -139,7 +142,11 @@ mod tests {
             },
         };
         let found = HashMap::from([("h".to_owned(), vec![finding("DataLoss", "ImageGone"); 2])]);
-        conditions.volumes(|known| volume_changes(known, &[volume], &found, Instant::now()));
+        let facts = Facts {
+            volumes: vec![volume],
+            found,
+        };
+        conditions.volumes(|known| volume_changes(known, &facts, Instant::now()));
         let full = [finding("Degraded", "Full")];
         conditions.storage(|known| condition_change(known, &full, Instant::now()));
         let expected = [

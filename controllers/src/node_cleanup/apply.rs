@@ -1,4 +1,4 @@
-//! Applies the actions, and reports each with an event on its object.
+//! Takes the steps, and reports each with an event on its object.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Tidier;
-use super::decide::{Action, Leftover, is_out_of_service};
+use super::decide::{Leftover, Step, is_out_of_service};
 use crate::api::pv;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::client::{ApiError, EventKind, Resource, unless_gone};
@@ -47,10 +47,10 @@ impl Tidier {
         }
     }
 
-    /// Performs one action. False if the pass must stop.
+    /// Performs one step. False if the pass must stop.
     pub(super) async fn perform(&mut self, leftover: Leftover, fate: Fate) -> bool {
-        let Leftover { node, action } = leftover;
-        let Some(action) = action else { return true };
+        let Leftover { node, step } = leftover;
+        let Some(step) = step else { return true };
         if !self.context.leader.leads() || self.context.stop.is_cancelled() {
             return false;
         }
@@ -59,18 +59,18 @@ impl Tidier {
             tracing::info!(node, "the node has changed: nothing is deleted");
             return true;
         }
-        if let Err(error) = self.apply(&node, fate, action).await {
+        if let Err(error) = self.apply(&node, fate, step).await {
             tracing::warn!(node, %error, "cleanup after a node failed");
         }
         true
     }
 
-    async fn apply(&mut self, node: &str, fate: Fate, action: Action) -> Result<(), ApiError> {
+    async fn apply(&mut self, node: &str, fate: Fate, step: Step) -> Result<(), ApiError> {
         let caches = self.context.caches.clone();
-        match action {
-            Action::ReleaseAttachment(attachment) => {
+        match step {
+            Step::ReleaseAttachment(attachment) => {
                 let watch = caches.attachments();
-                let finalizer = &self.rules.attached;
+                let finalizer = &self.settings.attached;
                 finalizers::remove(&self.kube, Some(&watch), &*attachment, finalizer).await?;
                 let (reason, why) = match fate {
                     Fate::Gone => (GONE, "is gone"),
@@ -82,8 +82,8 @@ impl Tidier {
                     format!("Node {node} {why}: the volume counts as detached"),
                 );
             }
-            Action::DeleteVolume(volume) => self.delete(node, &volume).await?,
-            Action::ReleaseVolume(volume) => {
+            Step::DeleteVolume(volume) => self.delete(node, &volume).await?,
+            Step::ReleaseVolume(volume) => {
                 self.release(&volume).await?;
                 self.emit(
                     &*volume,
@@ -91,9 +91,9 @@ impl Tidier {
                     format!("Node {node} is gone, and the volume with it: finalizers removed"),
                 );
             }
-            Action::ReportVolume(volume) => self.report_bound(node, &volume),
-            Action::ClearClaim(claim) => self.clear(node, &claim).await?,
-            Action::DeleteCapacity(object) => {
+            Step::ReportVolume(volume) => self.report_bound(node, &volume),
+            Step::ClearClaim(claim) => self.clear(node, &claim).await?,
+            Step::DeleteCapacity(object) => {
                 self.kube.delete(&*object).await?;
                 self.emit(
                     &*object,
@@ -101,11 +101,11 @@ impl Tidier {
                     format!("Node {node} is gone: its capacity object is deleted"),
                 );
             }
-            Action::ReleaseContent(content) => {
+            Step::ReleaseContent(content) => {
                 self.release_snapshot(node, &caches.contents(), &*content)
                     .await?;
             }
-            Action::ReleaseGroup(content) => {
+            Step::ReleaseGroup(content) => {
                 self.release_snapshot(node, &caches.group_contents(), &*content)
                     .await?;
             }
@@ -125,8 +125,8 @@ impl Tidier {
         let volume = std::sync::Arc::new(volume);
         let same = self.places.of_volume(&volume).as_deref() == Some(node);
         let still = matches!(
-            self.rules.volume(&volume, false),
-            Some(Action::DeleteVolume(_))
+            self.settings.volume(&volume, false),
+            Some(Step::DeleteVolume(_))
         );
         if !same || !still || !self.context.leader.leads() {
             return Ok(());
@@ -142,7 +142,7 @@ impl Tidier {
 
     /// Removes our finalizers from a PV that is being deleted.
     async fn release(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
-        let Some(patch) = self.rules.remove_finalizers(volume) else {
+        let Some(patch) = self.settings.remove_finalizers(volume) else {
             return Ok(());
         };
         if !self.context.leader.leads() {
@@ -172,7 +172,7 @@ impl Tidier {
 
     /// Removes the selected node from a claim, so that the scheduler selects another.
     async fn clear(&self, node: &str, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
-        let Some(volume) = self.rules.volume_of(claim) else {
+        let Some(volume) = self.settings.volume_of(claim) else {
             return Ok(());
         };
         let made = self.kube.get::<PersistentVolume>("", &volume).await?;

@@ -20,7 +20,7 @@ use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapsho
 
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct Settings {
     pub(super) driver: String,
     /// The attacher's finalizer on attachments and volumes.
     pub(super) attached: String,
@@ -29,7 +29,7 @@ pub(super) struct Rules {
 
 /// The objects of the cluster.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct Facts {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) volumes: Vec<Arc<PersistentVolume>>,
     pub(super) claims: Vec<Arc<PersistentVolumeClaim>>,
@@ -39,9 +39,9 @@ pub(super) struct Seen {
     pub(super) capacities: Vec<Arc<CSIStorageCapacity>>,
 }
 
-/// An action on a leftover object.
+/// What to do with a leftover object.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(super) enum Step {
     /// Remove the finalizer of an attachment that waits for the node to detach it.
     ReleaseAttachment(Arc<VolumeAttachment>),
     /// Delete the PV. The data of its volume is gone with the node.
@@ -60,79 +60,79 @@ pub(super) enum Action {
     ReleaseGroup(Arc<VolumeGroupSnapshotContent>),
 }
 
-/// An object that names a missing node, and the action to take if the node is gone.
+/// An object that names a missing node, and the step to take if the node is gone.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Leftover {
     pub(super) node: String,
-    pub(super) action: Option<Action>,
+    pub(super) step: Option<Step>,
 }
 
-impl Rules {
+impl Settings {
     /// Returns all objects that name missing nodes.
-    pub(super) fn leftovers(&self, seen: &Seen, places: &Places) -> Vec<Leftover> {
+    pub(super) fn leftovers(&self, facts: &Facts, places: &Places) -> Vec<Leftover> {
         let mut found = Vec::new();
-        let mut note = |node: Option<String>, action: Option<Action>| {
-            found.extend(node.map(|node| Leftover { node, action }));
+        let mut note = |node: Option<String>, step: Option<Step>| {
+            found.extend(node.map(|node| Leftover { node, step }));
         };
-        for attachment in &seen.attachments {
+        for attachment in &facts.attachments {
             if attachment.spec.attacher == self.driver {
                 let node = places.absent(&attachment.spec.node_name);
                 note(node, self.attachment(attachment));
             }
         }
-        let attached = attached(&seen.attachments);
-        for volume in seen.volumes.iter().filter(|volume| self.is_ours(volume)) {
+        let attached = attached(&facts.attachments);
+        for volume in facts.volumes.iter().filter(|volume| self.is_ours(volume)) {
             let is_attached = attached.contains(volume.name_any().as_str());
             note(places.of_volume(volume), self.volume(volume, is_attached));
         }
-        let with_volume: BTreeSet<&str> = seen
+        let with_volume: BTreeSet<&str> = facts
             .volumes
             .iter()
             .filter_map(|volume| pv::claim_uid(volume))
             .collect();
-        for claim in seen.claims.iter().filter(|claim| self.waits(claim)) {
+        for claim in facts.claims.iter().filter(|claim| self.waits(claim)) {
             let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
             note(node, self.claim(claim, &with_volume));
         }
-        for content in &seen.contents {
+        for content in &facts.contents {
             note(
                 self.manager(&**content, places),
-                release(content, Action::ReleaseContent),
+                release(content, Step::ReleaseContent),
             );
         }
-        for content in &seen.groups {
+        for content in &facts.groups {
             note(
                 self.manager(&**content, places),
-                release(content, Action::ReleaseGroup),
+                release(content, Step::ReleaseGroup),
             );
         }
-        for object in &seen.capacities {
-            let action = Action::DeleteCapacity(object.clone());
-            note(places.of_capacity(object), Some(action));
+        for object in &facts.capacities {
+            let step = Step::DeleteCapacity(object.clone());
+            note(places.of_capacity(object), Some(step));
         }
         found
     }
 
     /// Returns attachments that wait for nodes with the out-of-service taint.
-    pub(super) fn out_of_service(&self, seen: &Seen) -> Vec<Leftover> {
-        let nodes = seen.nodes.iter().filter(|node| is_out_of_service(node));
+    pub(super) fn out_of_service(&self, facts: &Facts) -> Vec<Leftover> {
+        let nodes = facts.nodes.iter().filter(|node| is_out_of_service(node));
         let nodes: BTreeSet<String> = nodes.map(|node| node.name_any()).collect();
-        let ours = seen.attachments.iter().filter(|attachment| {
+        let ours = facts.attachments.iter().filter(|attachment| {
             attachment.spec.attacher == self.driver && nodes.contains(&attachment.spec.node_name)
         });
         ours.filter_map(|attachment| {
             Some(Leftover {
                 node: attachment.spec.node_name.clone(),
-                action: Some(self.attachment(attachment)?),
+                step: Some(self.attachment(attachment)?),
             })
         })
         .collect()
     }
 
     /// An attachment that is not being deleted may be wanted.
-    fn attachment(&self, attachment: &Arc<VolumeAttachment>) -> Option<Action> {
+    fn attachment(&self, attachment: &Arc<VolumeAttachment>) -> Option<Step> {
         let waits = attachment.is_deleting() && attachment.has_finalizer(&self.attached);
-        waits.then(|| Action::ReleaseAttachment(attachment.clone()))
+        waits.then(|| Step::ReleaseAttachment(attachment.clone()))
     }
 
     /// A volume's node affinity as a key. Volumes with equal keys are on the same nodes.
@@ -152,30 +152,26 @@ impl Rules {
         pv::handle(volume, &self.driver).is_some()
     }
 
-    /// The action for a volume if its node is gone.
-    pub(super) fn volume(
-        &self,
-        volume: &Arc<PersistentVolume>,
-        is_attached: bool,
-    ) -> Option<Action> {
+    /// The step for a volume if its node is gone.
+    pub(super) fn volume(&self, volume: &Arc<PersistentVolume>, is_attached: bool) -> Option<Step> {
         let spec = volume.spec.as_ref()?;
         let policy = spec.persistent_volume_reclaim_policy.as_deref();
         match (policy, pv::phase(volume)?) {
-            (_, "Bound") => Some(Action::ReportVolume(volume.clone())),
+            (_, "Bound") => Some(Step::ReportVolume(volume.clone())),
             (Some("Delete"), "Released") if !is_attached => {
                 if !volume.is_deleting() {
-                    Some(Action::DeleteVolume(volume.clone()))
+                    Some(Step::DeleteVolume(volume.clone()))
                 } else if self.holds(volume).is_empty() {
                     None
                 } else {
-                    Some(Action::ReleaseVolume(volume.clone()))
+                    Some(Step::ReleaseVolume(volume.clone()))
                 }
             }
             // A live node would have removed the finalizer when the reclaim policy changed.
             (Some("Retain" | "Recycle"), _)
                 if !is_attached && volume.is_deleting() && !self.holds(volume).is_empty() =>
             {
-                Some(Action::ReleaseVolume(volume.clone()))
+                Some(Step::ReleaseVolume(volume.clone()))
             }
             _ => None,
         }
@@ -211,9 +207,9 @@ impl Rules {
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         with_volume: &BTreeSet<&str>,
-    ) -> Option<Action> {
+    ) -> Option<Step> {
         let uid = claim.metadata.uid.as_deref()?;
-        (!with_volume.contains(uid)).then(|| Action::ClearClaim(claim.clone()))
+        (!with_volume.contains(uid)).then(|| Step::ClearClaim(claim.clone()))
     }
 
     /// The missing node that manages a content of this driver.
@@ -241,17 +237,17 @@ fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The action for a content if its node is gone. `None` unless the content is being deleted as its
+/// The step for a content if its node is gone. `None` unless the content is being deleted as its
 /// user wants, and has the snapshotter's finalizer. A snapshot that the node was about to create no
 /// longer matters.
-fn release<K: Content>(content: &Arc<K>, action: fn(Arc<K>) -> Action) -> Option<Action> {
+fn release<K: Content>(content: &Arc<K>, step: fn(Arc<K>) -> Step) -> Option<Step> {
     let view = content.view();
     let asked = view.is_unbound() || content.annotations().contains_key(K::KEYS.being_deleted);
     let waits = view.policy == DeletionPolicy::Delete
         && asked
         && content.is_deleting()
         && content.has_finalizer(K::KEYS.finalizer);
-    waits.then(|| action(content.clone()))
+    waits.then(|| step(content.clone()))
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(super) fn stale_publications(
 
 /// Objects in the API server, not in the cache.
 #[derive(Debug, Default)]
-pub(super) struct Cluster {
+pub(super) struct Facts {
     /// The UIDs of all claims, if they were listed.
     pub(super) claims: Option<BTreeSet<String>>,
     /// The names of all PersistentVolumes, of any driver.
@@ -72,13 +72,13 @@ pub(super) fn claim_of_empty<'a>(entry: &'a InventoryEntry, naming: &Naming) -> 
 
 /// True if a volume without a known object may be deleted: it was made for a claim that is gone,
 /// and it never held data. False in any doubt.
-pub(super) fn may_be_deleted(entry: &InventoryEntry, naming: &Naming, cluster: &Cluster) -> bool {
-    let (Some(claim), Some(claims)) = (claim_of_empty(entry, naming), &cluster.claims) else {
+pub(super) fn may_be_deleted(entry: &InventoryEntry, naming: &Naming, facts: &Facts) -> bool {
+    let (Some(claim), Some(claims)) = (claim_of_empty(entry, naming), &facts.claims) else {
         return false;
     };
     !claims.contains(claim)
-        && !cluster.volumes.contains(&entry.name)
-        && !cluster.handles.contains(&entry.id)
+        && !facts.volumes.contains(&entry.name)
+        && !facts.handles.contains(&entry.id)
 }
 
 #[cfg(test)]

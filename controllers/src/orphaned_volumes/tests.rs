@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 use tonic::Status;
 
+use super::apply::orphan_message;
 use super::*;
 use crate::cache::Store;
 use crate::client::Resource;

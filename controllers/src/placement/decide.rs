@@ -1,6 +1,7 @@
 //! What the leader does for a claim; pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -12,20 +13,20 @@ use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::Resource;
 
 /// State of a claim and its objects.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
-    pub(super) claim: &'a PersistentVolumeClaim,
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) claim: Arc<PersistentVolumeClaim>,
     /// Its class, if that exists.
-    pub(super) class: Option<&'a StorageClass>,
+    pub(super) class: Option<Arc<StorageClass>>,
     /// Its volume, if that exists: bound to the claim, or made for it.
-    pub(super) volume: Option<&'a PersistentVolume>,
+    pub(super) volume: Option<Arc<PersistentVolume>>,
     /// The node of its volume, if it is on exactly one.
-    pub(super) volume_node: Option<&'a str>,
+    pub(super) volume_node: Option<String>,
 }
 
 /// The driver's name and capabilities.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms<'a> {
+pub(super) struct Settings<'a> {
     pub(super) driver: &'a str,
     /// The driver makes volumes from snapshots.
     pub(super) restores: bool,
@@ -35,7 +36,7 @@ pub(super) struct Terms<'a> {
 
 /// What to do for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Todo {
+pub(super) enum Step {
     /// The claim belongs to another driver.
     NotOurs,
     /// Do nothing, at least for now.
@@ -50,27 +51,28 @@ pub(super) enum Todo {
 }
 
 /// Decides what to do for a claim.
-pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
-    let claim = facts.claim;
+pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Step {
+    let claim = &*facts.claim;
     let selected = pvc::selected_node(claim);
     if pvc::volume_name(claim).is_some() {
-        let node = facts.volume_node.or(selected);
+        let node = facts.volume_node.as_deref().or(selected);
         return if facts
             .volume
-            .is_some_and(|volume| pv::handle(volume, terms.driver).is_some())
+            .as_deref()
+            .is_some_and(|volume| pv::handle(volume, settings.driver).is_some())
         {
-            node.map_or(Todo::Nothing, |node| label(claim, node))
+            node.map_or(Step::Nothing, |node| label(claim, node))
         } else {
-            Todo::NotOurs
+            Step::NotOurs
         };
     }
-    let Some(class) = facts.class else {
-        return Todo::NotOurs;
+    let Some(class) = facts.class.as_deref() else {
+        return Step::NotOurs;
     };
-    if !pvc::is_of(class, claim, terms.driver) {
-        return Todo::NotOurs;
+    if !pvc::is_of(class, claim, settings.driver) {
+        return Step::NotOurs;
     }
-    let labelled = || selected.map_or(Todo::Nothing, |node| label(claim, node));
+    let labelled = || selected.map_or(Step::Nothing, |node| label(claim, node));
     if facts.volume.is_some() || claim.is_deleting() {
         return labelled();
     }
@@ -78,25 +80,25 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     // Until the PV controller hands the claim to the driver, it may bind it to an existing volume.
     // Do not label the claim earlier either: the PV controller is about to write to it. If our
     // write makes that fail with a conflict, it retries only after its resync.
-    let handed = pvc::is_for(claim, terms.driver);
+    let handed = pvc::is_for(claim, settings.driver);
     if !delayed && !handed {
-        return Todo::Nothing;
+        return Step::Nothing;
     }
-    match asked(claim, terms) {
-        DataSource::Nothing | DataSource::Other(_) if delayed && !handed => Todo::Nothing,
+    match asked(claim, settings) {
+        DataSource::Nothing | DataSource::Other(_) if delayed && !handed => Step::Nothing,
         DataSource::Nothing | DataSource::Other(_) if delayed || selected.is_some() => labelled(),
-        DataSource::Nothing => Todo::Choose,
-        DataSource::Other(kind) => Todo::Foreign(kind),
-        source => Todo::Follow(source),
+        DataSource::Nothing => Step::Choose,
+        DataSource::Other(kind) => Step::Foreign(kind),
+        source => Step::Follow(source),
     }
 }
 
 /// The source of a claim's volume. A source that this driver can't use counts as none: the node
 /// that makes the volume reports the error.
-fn asked(claim: &PersistentVolumeClaim, terms: Terms<'_>) -> DataSource {
+fn asked(claim: &PersistentVolumeClaim, settings: Settings<'_>) -> DataSource {
     match pvc::data_source(claim) {
-        Ok(DataSource::Snapshot(_)) if !terms.restores => DataSource::Nothing,
-        Ok(DataSource::Claim(_)) if !terms.clones => DataSource::Nothing,
+        Ok(DataSource::Snapshot(_)) if !settings.restores => DataSource::Nothing,
+        Ok(DataSource::Claim(_)) if !settings.clones => DataSource::Nothing,
         Ok(asked) => asked,
         Err(_) => DataSource::Nothing,
     }
@@ -107,11 +109,11 @@ pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool
     labels.get(NODE_LABEL) == Some(&node_label(node))
 }
 
-fn label(claim: &PersistentVolumeClaim, node: &str) -> Todo {
+fn label(claim: &PersistentVolumeClaim, node: &str) -> Step {
     if is_labelled(claim.labels(), node) {
-        Todo::Nothing
+        Step::Nothing
     } else {
-        Todo::Label(node.to_owned())
+        Step::Label(node.to_owned())
     }
 }
 

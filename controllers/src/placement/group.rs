@@ -15,7 +15,7 @@ use crate::snapshots::content::GROUP;
 
 /// What to do for a group content without the label `managed-by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Todo {
+enum Step {
     /// Do nothing: the nodes are not all known.
     Nothing,
     Label(String),
@@ -24,16 +24,16 @@ enum Todo {
 }
 
 /// Decides by the locations of a group's volumes or snapshots.
-fn decide(locations: &[SourceLocation]) -> Todo {
+fn decide(locations: &[SourceLocation]) -> Step {
     let nodes: BTreeSet<&str> = locations.iter().filter_map(SourceLocation::node).collect();
     if nodes.len() > 1 {
-        return Todo::Spans(nodes.into_iter().map(str::to_owned).collect());
+        return Step::Spans(nodes.into_iter().map(str::to_owned).collect());
     }
     // A member without a known node may be on another one.
     let all_known = locations.iter().all(|location| location.node().is_some());
     match nodes.first() {
-        Some(node) if all_known => Todo::Label((*node).to_owned()),
-        _ => Todo::Nothing,
+        Some(node) if all_known => Step::Label((*node).to_owned()),
+        _ => Step::Nothing,
     }
 }
 
@@ -75,20 +75,20 @@ impl Placement {
         }
         let locations = self.locations(&content);
         match decide(&locations) {
-            Todo::Nothing => {
+            Step::Nothing => {
                 let unlocated = locations.iter().find(|location| location.is_unlocated());
                 match unlocated.or(locations.first()) {
                     Some(location) => self.report_unlocated(&watch, &content, location).await,
                     None => Outcome::Done,
                 }
             }
-            Todo::Label(node) => {
+            Step::Label(node) => {
                 let label = node_label(&node);
                 self.label(&watch, &*content, MANAGED_BY, &label, true)
                     .await
             }
-            Todo::Spans(_) if content.is_deleting() => Outcome::Done,
-            Todo::Spans(nodes) => self.report(&watch, &content, complaint(&nodes)).await,
+            Step::Spans(_) if content.is_deleting() => Outcome::Done,
+            Step::Spans(nodes) => self.report(&watch, &content, complaint(&nodes)).await,
         }
     }
 
@@ -119,15 +119,15 @@ mod tests {
         let on = |node: &str| SourceLocation::Node(node.to_owned());
         let unknown = || SourceLocation::Unknown("why".to_owned());
         let both = ["n1", "n2"].map(str::to_owned).into();
-        for (locations, todo) in [
-            (vec![], Todo::Nothing),
-            (vec![on("n1")], Todo::Label("n1".to_owned())),
-            (vec![on("n1"), on("n1")], Todo::Label("n1".to_owned())),
-            (vec![on("n1"), unknown()], Todo::Nothing),
-            (vec![SourceLocation::Anywhere], Todo::Nothing),
-            (vec![on("n2"), unknown(), on("n1")], Todo::Spans(both)),
+        for (locations, step) in [
+            (vec![], Step::Nothing),
+            (vec![on("n1")], Step::Label("n1".to_owned())),
+            (vec![on("n1"), on("n1")], Step::Label("n1".to_owned())),
+            (vec![on("n1"), unknown()], Step::Nothing),
+            (vec![SourceLocation::Anywhere], Step::Nothing),
+            (vec![on("n2"), unknown(), on("n1")], Step::Spans(both)),
         ] {
-            assert_eq!(decide(&locations), todo, "{locations:?}");
+            assert_eq!(decide(&locations), step, "{locations:?}");
         }
     }
 

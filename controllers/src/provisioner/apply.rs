@@ -22,7 +22,7 @@ use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
-use super::decide::{self, Creation, Decision, Draft, Plan, decide};
+use super::decide::{self, Creation, Draft, Plan, Step, decide};
 use super::error::{Error, State, without};
 use super::in_flight::{PendingAttempt, PendingPv, SLOW};
 use super::one_node;
@@ -70,18 +70,18 @@ impl Provisioner {
             self.for_room.leave(uid);
             return Outcome::Done;
         };
-        let (decision, source) = match self.decision(&claim, None).await {
+        let (step, source) = match self.step(&claim, None).await {
             Ok(decided) => decided,
             Err(error) => return self.failed_early(&claim, error).await,
         };
-        match decision {
-            Decision::NotOurs => {
+        match step {
+            Step::NotOurs => {
                 self.in_flight.forget(uid);
                 Outcome::Done
             }
-            Decision::Nothing => Outcome::Done,
-            Decision::Wait(left) => Outcome::RetryAfter(left),
-            Decision::External(kind) => {
+            Step::Nothing => Outcome::Done,
+            Step::Wait(left) => Outcome::RetryAfter(left),
+            Step::External(kind) => {
                 let message = format!(
                     "the claim's source is of the kind {kind}, which the provisioner does not \
                      fill volumes from: assuming an external populator will"
@@ -89,7 +89,7 @@ impl Provisioner {
                 self.context.events.normal(&*claim, PROVISIONING, message);
                 Outcome::Done
             }
-            Decision::Create(creation) => {
+            Step::Create(creation) => {
                 // Earlier exits leave no finalizer on the source.
                 match self.begin(&creation, &source, true).await {
                     Ok(()) => self.make(Arc::new(creation.plan), false).await,
@@ -99,14 +99,14 @@ impl Provisioner {
         }
     }
 
-    async fn decision(
+    async fn step(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         last: Option<Arc<Plan>>,
-    ) -> Result<(Decision, SourceObjects), Error> {
-        let (facts, inputs) = self.gather(claim, last).await?;
-        let decision = decide(&facts, &inputs, self.rules())?;
-        Ok((decision, inputs.source))
+    ) -> Result<(Step, SourceObjects), Error> {
+        let facts = self.gather(claim, last).await?;
+        let step = decide(&facts, self.settings())?;
+        Ok((step, facts.volume.source))
     }
 
     /// Repeats CreateVolume for a volume that an earlier call may have created. Only the topology
@@ -114,7 +114,7 @@ impl Provisioner {
     /// claim is gone or now belongs to another process, the call is still needed: its answer names
     /// the volume to delete.
     async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
-        let context = self.rules().claim_context(self.context.leader.leads());
+        let context = self.settings().claim_context(self.context.leader.leads());
         let wanted = self
             .claims
             .get(uid)
@@ -122,8 +122,8 @@ impl Provisioner {
             .filter(|claim| pvc::is_for(claim, context.driver) && pvc::is_here(claim, context));
         let claim = wanted.as_ref().unwrap_or(&last.draft.claim);
         let planned = async {
-            match self.decision(claim, Some(last.clone())).await? {
-                (Decision::Create(creation), source) => {
+            match self.step(claim, Some(last.clone())).await? {
+                (Step::Create(creation), source) => {
                     self.begin(&creation, &source, wanted.is_some()).await?;
                     Ok(Some(creation.plan))
                 }
@@ -229,7 +229,7 @@ impl Provisioner {
             }
         };
         let driver = &self.context.driver.name;
-        let mut object = volume::object(&plan, &volume, driver, &self.identity, &self.settings);
+        let mut object = volume::object(&plan, &volume, driver, &self.identity, &self.flags);
         if let Some(node) = self.context.scope.node() {
             let label = node_label(node);
             object.labels_mut().insert(NODE_LABEL.to_owned(), label);

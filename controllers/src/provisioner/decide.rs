@@ -18,18 +18,18 @@ use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
-use crate::csi::driver::{ControllerCapability, Service};
-use crate::csi::{Driver, Pools};
+use crate::csi::Pools;
 
 use super::Options;
 use super::access::{self, VolumeMode};
+use super::capabilities::Capabilities;
 use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
 use super::source::{self, Source, SourceObjects, Target};
 
-/// Provisioning flags and capabilities that decisions depend on.
+/// The flags that decisions and volumes depend on.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct Flags {
     pub(crate) options: Options,
     /// `--default-fstype`.
     pub(crate) fs_type: String,
@@ -40,18 +40,19 @@ pub(crate) struct Settings {
     pub(crate) has_topology: bool,
 }
 
-/// Inputs that are the same for all claims.
+/// What is the same for all claims.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules<'a> {
-    pub(super) driver: &'a Driver,
+pub(super) struct Settings<'a> {
+    /// The driver's name, and what it can do.
+    pub(super) driver: &'a Capabilities,
     /// The volumes that this process serves.
     pub(super) scope: &'a Scope,
     /// The pools of this node's driver.
     pub(super) pools: &'a Pools,
-    pub(super) settings: &'a Settings,
+    pub(super) flags: &'a Flags,
 }
 
-impl<'a> Rules<'a> {
+impl<'a> Settings<'a> {
     pub(super) fn claim_context(self, leads: bool) -> ClaimContext<'a> {
         ClaimContext {
             driver: &self.driver.name,
@@ -76,9 +77,16 @@ pub(super) struct ClaimFacts {
     pub(super) last: Option<Arc<Plan>>,
 }
 
+/// All that decides about a claim and its volume.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) claim: ClaimFacts,
+    pub(super) volume: VolumeFacts,
+}
+
 /// The objects that a volume depends on besides its claim and class.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Inputs {
+pub(super) struct VolumeFacts {
     pub(super) source: SourceObjects,
     pub(super) nodes: Vec<NodeTopology>,
     /// Why this node may not make the volume.
@@ -95,7 +103,7 @@ const AWAIT_LEADER: &str = "the claim's class binds without a pod. Leave the ann
 
 /// What to do for a claim.
 #[derive(Debug)]
-pub(super) enum Decision {
+pub(super) enum Step {
     /// Forget the claim: this driver does not provision it, or no longer does.
     NotOurs,
     /// Do nothing, at least in this process.
@@ -118,16 +126,13 @@ pub(super) struct Creation {
 }
 
 /// Decides what to do for a claim.
-pub(super) fn decide(
-    facts: &ClaimFacts,
-    inputs: &Inputs,
-    rules: Rules<'_>,
-) -> Result<Decision, Error> {
-    match screen(facts, rules)? {
-        ControlFlow::Break(decision) => Ok(decision),
+pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Result<Step, Error> {
+    match screen(&facts.claim, settings)? {
+        ControlFlow::Break(step) => Ok(step),
         ControlFlow::Continue(draft) => {
-            let creation = create(draft, facts.last.as_deref(), inputs, rules)?;
-            Ok(Decision::Create(Box::new(creation)))
+            let last = facts.claim.last.as_deref();
+            let creation = create(draft, last, &facts.volume, settings)?;
+            Ok(Step::Create(Box::new(creation)))
         }
     }
 }
@@ -136,46 +141,46 @@ pub(super) fn decide(
 /// with a draft if the claim gets a volume.
 pub(super) fn screen(
     facts: &ClaimFacts,
-    rules: Rules<'_>,
-) -> Result<ControlFlow<Decision, Draft>, Error> {
-    let (claim, context) = (&facts.claim, rules.claim_context(facts.leads));
-    let settled = |decision| Ok(ControlFlow::Break(decision));
+    settings: Settings<'_>,
+) -> Result<ControlFlow<Step, Draft>, Error> {
+    let (claim, context) = (&facts.claim, settings.claim_context(facts.leads));
+    let settled = |step| Ok(ControlFlow::Break(step));
     if !pvc::is_for(claim, context.driver) {
-        return settled(Decision::NotOurs);
+        return settled(Step::NotOurs);
     }
     if !pvc::is_here(claim, context) {
-        return settled(Decision::Nothing);
+        return settled(Step::Nothing);
     }
     let Some(class) = &facts.class else {
         let name = pvc::class_name(claim).unwrap_or_default().to_owned();
         return Err(Error::NoClass { name });
     };
     if !pvc::is_due(claim, class, context) {
-        return settled(Decision::Nothing);
+        return settled(Step::Nothing);
     }
     // A call that may still be running is repeated in any case.
     if facts.last.is_none() {
         if facts.has_volume {
-            return settled(Decision::Nothing);
+            return settled(Step::Nothing);
         }
         if let Some(left) = facts.wait {
-            return settled(Decision::Wait(left));
+            return settled(Step::Wait(left));
         }
         if let DataSource::Other(kind) = pvc::data_source(claim)? {
-            return settled(Decision::External(kind));
+            return settled(Step::External(kind));
         }
     }
-    draft(claim, class, rules.driver, rules.settings).map(ControlFlow::Continue)
+    draft(claim, class, settings.driver, settings.flags).map(ControlFlow::Continue)
 }
 
 fn create(
     draft: Draft,
     last: Option<&Plan>,
-    inputs: &Inputs,
-    rules: Rules<'_>,
+    facts: &VolumeFacts,
+    settings: Settings<'_>,
 ) -> Result<Creation, Error> {
-    let settings = rules.settings;
-    if let (Some(unfit), Some(node)) = (&inputs.unfit, rules.scope.node()) {
+    let flags = settings.flags;
+    if let (Some(unfit), Some(node)) = (&facts.unfit, settings.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
         let advice = if pvc::is_delayed(&draft.class) {
             AWAIT_POD
@@ -191,29 +196,29 @@ fn create(
     let target = Target {
         claim: &draft.claim,
         size: draft.size,
-        driver: &rules.driver.name,
-        scope: rules.scope,
-        pools: rules.pools,
-        prevent_mode_change: settings.options.prevent_volume_mode_conversion,
+        driver: &settings.driver.name,
+        scope: settings.scope,
+        pools: settings.pools,
+        prevent_mode_change: flags.options.prevent_volume_mode_conversion,
     };
-    let found = source::content_source(target, &draft.source, &inputs.source);
+    let found = source::content_source(target, &draft.source, &facts.source);
     let (source, protects_source) = match (found, last) {
         // The running call reads the source, which stays protected even while it is being deleted.
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
-    let (topology, made_from) = if rules.driver.has_topology() {
-        let is_node = rules.scope.node().is_some();
+    let (topology, made_from) = if settings.driver.has_topology {
+        let is_node = settings.scope.node().is_some();
         let allowed = draft.class.allowed_topologies.as_deref();
         let request = TopologyRequest {
             claim: &draft.claim.name_any(),
             allowed: allowed.unwrap_or_default(),
-            selected: selected_node(&draft, rules.scope),
-            strict: settings.options.strict_topology || is_node,
-            immediate: settings.options.immediate_topology,
-            nodes: &inputs.nodes,
+            selected: selected_node(&draft, settings.scope),
+            strict: flags.options.strict_topology || is_node,
+            immediate: flags.options.immediate_topology,
+            nodes: &facts.nodes,
         };
-        let (topology, made_from) = topology::requirement(request, inputs.known_topology.as_ref())?;
+        let (topology, made_from) = topology::requirement(request, facts.known_topology.as_ref())?;
         (topology, Some(made_from))
     } else {
         (None, None)
@@ -221,10 +226,10 @@ fn create(
     let found = Found {
         source,
         topology,
-        attributes: inputs.attributes.clone(),
+        attributes: facts.attributes.clone(),
     };
     Ok(Creation {
-        plan: finish(draft, found, rules.driver, settings)?,
+        plan: finish(draft, found, settings.driver, flags)?,
         protects_source,
         topology: made_from,
     })
@@ -320,8 +325,8 @@ pub(crate) struct Found {
 pub(crate) fn draft(
     claim: &Arc<PersistentVolumeClaim>,
     class: &Arc<StorageClass>,
-    driver: &Driver,
-    settings: &Settings,
+    driver: &Capabilities,
+    flags: &Flags,
 ) -> Result<Draft, Error> {
     let source = pvc::data_source(claim)?;
     able(claim, &source, driver)?;
@@ -332,19 +337,18 @@ pub(crate) fn draft(
     {
         return Err(Error::Selector);
     }
-    let volume_mode = volume_mode(claim, class, &settings.fs_type)?;
+    let volume_mode = volume_mode(claim, class, &flags.fs_type)?;
     let modes = claim
         .spec
         .as_ref()
         .and_then(|spec| spec.access_modes.as_deref());
-    let has_writer_modes = driver.can(ControllerCapability::SingleNodeMultiWriter);
     let capabilities =
-        access::capabilities(modes.unwrap_or_default(), &volume_mode, has_writer_modes)?;
+        access::capabilities(modes.unwrap_or_default(), &volume_mode, driver.multi_writer)?;
     let size = pvc::requested(claim).map_err(Error::Size)?;
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),
-        name: settings.options.naming.volume_of(claim),
+        name: flags.options.naming.volume_of(claim),
         size,
         volume_mode,
         capabilities,
@@ -353,7 +357,11 @@ pub(crate) fn draft(
 }
 
 /// Checks that the driver has the capabilities that the claim needs.
-fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> Result<(), Error> {
+fn able(
+    claim: &PersistentVolumeClaim,
+    source: &DataSource,
+    driver: &Capabilities,
+) -> Result<(), Error> {
     let unable = |lacks, advice| {
         Err(Error::Unable {
             driver: driver.name.clone(),
@@ -362,23 +370,21 @@ fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> 
         })
     };
     let another = "Name a StorageClass of another driver";
-    if !driver.serves(Service::ControllerService) {
+    if !driver.has_controller {
         return unable("CONTROLLER_SERVICE", another);
     }
-    if !driver.can(ControllerCapability::CreateDeleteVolume) {
+    if !driver.creates {
         return unable("CREATE_DELETE_VOLUME", another);
     }
     let no_source = "Remove spec.dataSource from the claim";
-    if matches!(source, DataSource::Snapshot(_))
-        && !driver.can(ControllerCapability::CreateDeleteSnapshot)
-    {
+    if matches!(source, DataSource::Snapshot(_)) && !driver.restores {
         return unable("CREATE_DELETE_SNAPSHOT", no_source);
     }
-    if matches!(source, DataSource::Claim(_)) && !driver.can(ControllerCapability::CloneVolume) {
+    if matches!(source, DataSource::Claim(_)) && !driver.clones {
         return unable("CLONE_VOLUME", no_source);
     }
     let attributes = pvc::attributes_class(claim).is_some();
-    if attributes && !driver.can(ControllerCapability::ModifyVolume) {
+    if attributes && !driver.modifies {
         let advice = "Remove spec.volumeAttributesClassName from the claim";
         return unable("MODIFY_VOLUME", advice);
     }
@@ -419,14 +425,14 @@ fn volume_mode(
 pub(crate) fn finish(
     draft: Draft,
     found: Found,
-    driver: &Driver,
-    settings: &Settings,
+    driver: &Capabilities,
+    flags: &Flags,
 ) -> Result<Plan, Error> {
     let none = BTreeMap::new();
     let given = draft.class.parameters.as_ref().unwrap_or(&none);
     let secrets = all_secrets(&draft, given)?;
     let mut parameters = stripped(&draft.class.name_any(), given)?;
-    if settings.extra_metadata {
+    if flags.extra_metadata {
         parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
     if let (true, VolumeMode::Filesystem { .. }, Some(parameter)) = (

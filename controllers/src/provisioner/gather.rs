@@ -1,5 +1,5 @@
-//! Collects the inputs of the decision about one claim, from the caches. Where a cache miss proves
-//! nothing, it asks the API server.
+//! Gathers the facts about one claim from the caches. Where a cache miss proves nothing, it asks the
+//! API server.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -18,35 +18,37 @@ use crate::kept_fields::CLAIM_ANNOTATIONS;
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
-use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Rules};
+use super::decide::{self, ClaimFacts, Draft, Facts, Plan, Settings, VolumeFacts};
 use super::source::SourceObjects;
 
 /// Characters of an annotation that count: a secret's name has at most 253.
 const MAX_ANNOTATION: usize = 300;
 
 impl Provisioner {
-    pub(super) fn rules(&self) -> Rules<'_> {
-        Rules {
-            driver: &self.context.driver,
+    pub(super) fn settings(&self) -> Settings<'_> {
+        Settings {
+            driver: &self.capabilities,
             scope: &self.context.scope,
             pools: &self.context.pools,
-            settings: &self.settings,
+            flags: &self.flags,
         }
     }
 
-    /// Collects everything about a claim. `last` is the plan of a CreateVolume call that may still
+    /// Gathers everything about a claim. `last` is the plan of a CreateVolume call that may still
     /// be running. If the first part of the decision settles the claim, nothing more is read.
     pub(super) async fn gather(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         last: Option<Arc<Plan>>,
-    ) -> Result<(ClaimFacts, Inputs), ApiError> {
-        let facts = self.claim_facts(claim, last).await?;
-        let inputs = match decide::screen(&facts, self.rules()) {
-            Ok(ControlFlow::Continue(draft)) => self.inputs(&draft, facts.last.is_some()).await?,
-            Ok(ControlFlow::Break(_)) | Err(_) => Inputs::default(),
+    ) -> Result<Facts, ApiError> {
+        let claim = self.claim_facts(claim, last).await?;
+        let volume = match decide::screen(&claim, self.settings()) {
+            Ok(ControlFlow::Continue(draft)) => {
+                self.volume_facts(&draft, claim.last.is_some()).await?
+            }
+            Ok(ControlFlow::Break(_)) | Err(_) => VolumeFacts::default(),
         };
-        Ok((facts, inputs))
+        Ok(Facts { claim, volume })
     }
 
     async fn claim_facts(
@@ -63,7 +65,7 @@ impl Provisioner {
             wait: None,
             last,
         };
-        let context = self.rules().claim_context(facts.leads);
+        let context = self.settings().claim_context(facts.leads);
         if !pvc::is_for(claim, context.driver) || !pvc::is_here(claim, context) {
             return Ok(facts);
         }
@@ -137,7 +139,7 @@ impl Provisioner {
     async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let volumes = self.context.caches.volumes();
-        let name = self.settings.options.naming.volume_of(claim);
+        let name = self.flags.options.naming.volume_of(claim);
         if self.in_flight.needs_live_check(uid) {
             let found = self.kube.find(&volumes, "", &name).await?;
             return Ok(found.is_some());
@@ -147,28 +149,28 @@ impl Provisioner {
 
     /// `is_begun`: a CreateVolume call for the claim may still be running. Whatever the node is like
     /// now, that call is repeated.
-    async fn inputs(&self, draft: &Draft, is_begun: bool) -> Result<Inputs, ApiError> {
+    async fn volume_facts(&self, draft: &Draft, is_begun: bool) -> Result<VolumeFacts, ApiError> {
         let source = self.source(draft).await?;
-        let mut inputs = Inputs {
+        let mut facts = VolumeFacts {
             source,
-            ..Inputs::default()
+            ..VolumeFacts::default()
         };
         if let Some(name) = self.context.scope.node().filter(|_| !is_begun) {
-            inputs.unfit = self.own_node.unfit_for(draft, name, &self.kube).await?;
+            facts.unfit = self.own_node.unfit_for(draft, name, &self.kube).await?;
         }
         if self.context.driver.has_topology() {
             let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
             let selected = decide::selected_node(draft, &self.context.scope);
             let known = self.in_flight.topology(uid);
-            inputs.known_topology = known.filter(|known| known.is_of(selected));
-            let needed = selected.filter(|_| inputs.known_topology.is_none());
-            inputs.nodes = self.nodes(needed).await?;
+            facts.known_topology = known.filter(|known| known.is_of(selected));
+            let needed = selected.filter(|_| facts.known_topology.is_none());
+            facts.nodes = self.nodes(needed).await?;
         }
         if let Some(name) = pvc::attributes_class(&draft.claim) {
             let watch = self.context.caches.attributes_classes();
-            inputs.attributes = self.kube.find_live(&watch, "", name).await?;
+            facts.attributes = self.kube.find_live(&watch, "", name).await?;
         }
-        Ok(inputs)
+        Ok(facts)
     }
 
     /// Reads snapshots and their contents live, because they may have become ready since.

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use super::access::VolumeMode;
-use super::decide::{Plan, Settings};
+use super::decide::{Flags, Plan};
 use crate::api::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
@@ -69,7 +69,7 @@ pub(crate) fn object(
     volume: &Volume,
     driver: &str,
     identity: &str,
-    settings: &Settings,
+    flags: &Flags,
 ) -> PersistentVolume {
     let (draft, class) = (&plan.draft, &plan.draft.class);
     let claim_spec = draft.claim.spec.clone().unwrap_or_default();
@@ -87,11 +87,11 @@ pub(crate) fn object(
         storage_class_name: pvc::class_name(&draft.claim).map(str::to_owned),
         persistent_volume_reclaim_policy: Some(policy.to_owned()),
         volume_mode: Some(pvc::volume_mode(&draft.claim).to_owned()),
-        node_affinity: settings
+        node_affinity: flags
             .has_topology
             .then(|| topology::affinity(&volume.accessible_topology))
             .flatten(),
-        csi: Some(csi(plan, volume, driver, identity, settings)),
+        csi: Some(csi(plan, volume, driver, identity, flags)),
         volume_attributes_class_name: pvc::attributes_class(&draft.claim).map(str::to_owned),
         ..PersistentVolumeSpec::default()
     };
@@ -137,7 +137,7 @@ fn csi(
     volume: &Volume,
     driver: &str,
     identity: &str,
-    settings: &Settings,
+    flags: &Flags,
 ) -> CSIPersistentVolumeSource {
     let mut attributes = BTreeMap::from([(IDENTITY.to_owned(), identity.to_owned())]);
     attributes.extend(volume.volume_context.clone());
@@ -153,7 +153,7 @@ fn csi(
         driver: driver.to_owned(),
         volume_handle: volume.volume_id.clone(),
         fs_type: fs_type.filter(|fs_type| !fs_type.is_empty()),
-        read_only: (settings.options.controller_publish_readonly && only_reads).then_some(true),
+        read_only: (flags.options.controller_publish_readonly && only_reads).then_some(true),
         volume_attributes: Some(attributes),
         controller_publish_secret_ref: secrets.controller_publish,
         node_stage_secret_ref: secrets.node_stage,

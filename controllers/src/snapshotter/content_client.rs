@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::Options;
-use super::decide::{Step, next_step};
+use super::decide::{Step, decide};
 use super::parameters::ParameterError;
 use super::status;
 use crate::api::scope::{MANAGED_BY, Scope};
@@ -277,7 +277,7 @@ impl Shared {
         result: Result<K, WorkError>,
     ) -> Outcome {
         match result {
-            Ok(now) if now.view().is_ready() => match next_step(&now) {
+            Ok(now) if now.view().is_ready() => match decide(&now) {
                 Step::Rest => Outcome::Done,
                 // The content was deleted while the driver took its snapshot.
                 _ => Outcome::RequeueAfter(Duration::ZERO),
@@ -302,7 +302,7 @@ impl Shared {
         if error.is_for_users() {
             self.tell(contents, name, template, error).await;
         }
-        match contents.watch.get(name).map(|content| next_step(&*content)) {
+        match contents.watch.get(name).map(|content| decide(&*content)) {
             Some(Step::Create | Step::Check { .. }) => Outcome::Failed,
             Some(_) => Outcome::RequeueAfter(Duration::ZERO),
             None => Outcome::Done,

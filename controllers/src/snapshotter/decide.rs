@@ -34,7 +34,7 @@ impl Step {
 }
 
 /// Decides the next step for a content.
-pub(super) fn next_step<K: Content>(content: &K) -> Step {
+pub(super) fn decide<K: Content>(content: &K) -> Step {
     let view = content.view();
     let creating = content.annotations().contains_key(K::KEYS.being_created);
     if is_to_go(content) {

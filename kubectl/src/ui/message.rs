@@ -107,7 +107,7 @@ enum Body<'m> {
         node: &'m str,
         /// The ID of the volume or snapshot.
         volume: &'m str,
-        extents: &'m [Mapped],
+        extents: &'m [ReportedRun],
     },
     /// How far a claim, a snapshot or a volume is, and why it is stuck.
     Verdict {

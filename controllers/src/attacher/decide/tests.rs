@@ -3,8 +3,8 @@ use crate::testing::{read, with as over};
 
 const FINALIZER: &str = "external-attacher/csi-example";
 
-fn rules() -> Rules {
-    Rules {
+fn settings() -> Settings {
+    Settings {
         driver: "csi.example".to_owned(),
         finalizer: FINALIZER.to_owned(),
         attaches: true,
@@ -50,27 +50,25 @@ fn csi_node(driver: &str) -> CSINode {
 
 const DELETED: &str = "2026-01-02T03:04:05Z";
 
-/// The action or the error, in short. The CSINode lists the driver `node`.
+/// The step or the error, in short. The CSINode lists the driver `node`.
 fn decided(
-    rules: &Rules,
+    settings: &Settings,
     attachment_patch: &Value,
     volume_patch: Option<&Value>,
     node: Option<&str>,
     forced: bool,
 ) -> String {
-    let volume = volume_patch.map(|patch| volume(patch.clone()));
-    let node = node.map(csi_node);
-    let seen = Seen {
-        attachment: &attachment(attachment_patch.clone()),
-        volume: volume.as_ref(),
-        csi_node: node.as_ref(),
+    let facts = Facts {
+        attachment: Arc::new(attachment(attachment_patch.clone())),
+        volume: volume_patch.map(|patch| Arc::new(volume(patch.clone()))),
+        csi_node: node.map(|driver| Arc::new(csi_node(driver))),
         forced,
     };
-    match rules.decide(seen) {
-        Ok(Action::Nothing) => "nothing".to_owned(),
-        Ok(Action::MarkAttached) => "mark".to_owned(),
-        Ok(Action::Attach(how)) => format!("attach {}", how.request.node_id),
-        Ok(Action::Detach(how)) => format!("detach {}", how.request.node_id),
+    match settings.decide(&facts) {
+        Ok(Step::Nothing) => "nothing".to_owned(),
+        Ok(Step::MarkAttached) => "mark".to_owned(),
+        Ok(Step::Attach(how)) => format!("attach {}", how.request.node_id),
+        Ok(Step::Detach(how)) => format!("detach {}", how.request.node_id),
         Err(trouble) => trouble.to_string(),
     }
 }
@@ -83,7 +81,7 @@ fn deleted(finalizers: &[&str]) -> Value {
 const NODE: Option<&str> = Some("csi.example");
 
 #[test]
-fn actions_for_attachments() {
+fn steps_for_attachments() {
     let new = &json!({});
     let attached = &json!({"status": {"attached": true}});
     let (others, ours) = (&deleted(&["x"]), &deleted(&["x", FINALIZER]));
@@ -121,19 +119,19 @@ fn actions_for_attachments() {
         (both, Some("other"), false, "detach id-0"),
         (ours, None, false, no_node),
     ] {
-        let found = decided(&rules(), attachment, Some(new), node, forced);
+        let found = decided(&settings(), attachment, Some(new), node, forced);
         assert_eq!(found, expected, "{attachment} {node:?} {forced}");
     }
-    let rules = Rules {
+    let settings = Settings {
         attaches: false,
-        ..rules()
+        ..settings()
     };
     for (attachment, expected) in [
         (new, "mark"),
         (attached, "nothing"),
         (&deleted(&[]), "mark"),
     ] {
-        let found = decided(&rules, attachment, None, None, false);
+        let found = decided(&settings, attachment, None, None, false);
         assert_eq!(found, expected, "{attachment}");
     }
 }
@@ -165,7 +163,7 @@ fn volumes_of_attachments() {
         (None, "there is no PersistentVolume pv", true),
     ] {
         let found =
-            |attachment: &Value| decided(&rules(), attachment, volume.as_ref(), NODE, false);
+            |attachment: &Value| decided(&settings(), attachment, volume.as_ref(), NODE, false);
         let text = found(&json!({}));
         assert!(
             text.contains("PersistentVolume pv") && text.ends_with(attaching),
@@ -179,18 +177,18 @@ fn volumes_of_attachments() {
 
 #[test]
 fn how_it_is_attached() {
-    let plain = Rules {
+    let plain = Settings {
         read_only: false,
-        ..rules()
+        ..settings()
     };
-    for (rules, read_only) in [(rules(), true), (plain, false)] {
-        let seen = Seen {
-            attachment: &attachment(json!({})),
-            volume: Some(&volume(json!({}))),
-            csi_node: Some(&csi_node("csi.example")),
+    for (settings, read_only) in [(settings(), true), (plain, false)] {
+        let facts = Facts {
+            attachment: Arc::new(attachment(json!({}))),
+            volume: Some(Arc::new(volume(json!({})))),
+            csi_node: Some(Arc::new(csi_node("csi.example"))),
             forced: false,
         };
-        let Ok(Action::Attach(how)) = rules.decide(seen) else {
+        let Ok(Step::Attach(how)) = settings.decide(&facts) else {
             panic!("not attached");
         };
         assert_eq!(how.request.volume_id, "h");
@@ -215,13 +213,13 @@ fn an_inline_volume_has_no_finalizer_and_no_name() {
             "csi": {"driver": "csi.example", "volumeHandle": "inline"},
         },
     }}});
-    let seen = Seen {
-        attachment: &attachment(inline),
+    let facts = Facts {
+        attachment: Arc::new(attachment(inline)),
         volume: None,
-        csi_node: Some(&csi_node("csi.example")),
+        csi_node: Some(Arc::new(csi_node("csi.example"))),
         forced: false,
     };
-    let Ok(Action::Attach(how)) = rules().decide(seen) else {
+    let Ok(Step::Attach(how)) = settings().decide(&facts) else {
         panic!("not attached");
     };
     assert_eq!(how.request.volume_id, "inline");
@@ -247,16 +245,16 @@ fn changes_that_need_work() {
         (new(), metadata(json!({"finalizers": ["x"]})), true),
         (new(), metadata(json!({"uid": "v"})), true),
     ] {
-        let seen = rules().asks(&attachment(old.clone()), &attachment(new.clone()));
-        assert_eq!(seen, asks, "{old} -> {new}");
+        let found = settings().asks(&attachment(old.clone()), &attachment(new.clone()));
+        assert_eq!(found, asks, "{old} -> {new}");
     }
 }
 
 #[test]
 fn a_node_wakes_its_attachments_when_the_driver_registers() {
-    let node = |driver: &str| std::sync::Arc::new(csi_node(driver));
+    let node = |driver: &str| Arc::new(csi_node(driver));
     let (ours, other) = (node("csi.example"), node("other"));
-    let applied = |old: &std::sync::Arc<CSINode>, new: &std::sync::Arc<CSINode>| Change::Applied {
+    let applied = |old: &Arc<CSINode>, new: &Arc<CSINode>| Change::Applied {
         old: Some(old.clone()),
         new: new.clone(),
     };
@@ -267,7 +265,7 @@ fn a_node_wakes_its_attachments_when_the_driver_registers() {
         (Change::Deleted(ours.clone()), None),
     ] {
         assert_eq!(
-            rules().newly_registered(&change).as_deref(),
+            settings().newly_registered(&change).as_deref(),
             expected,
             "{change:?}"
         );

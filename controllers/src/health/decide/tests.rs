@@ -82,7 +82,9 @@ fn claims_get_the_events_of_their_volumes() {
             .map(|(uid, handle)| volume(uid, handle))
             .collect();
         let found = pairs(found).map(|(handle, text)| (handle.to_owned(), findings(text)));
-        let changes = volume_changes(&mut known, &volumes, &found.collect(), Instant::now());
+        let found = found.collect();
+        let facts = Facts { volumes, found };
+        let changes = volume_changes(&mut known, &facts, Instant::now());
         let names = changes.iter().map(|(claim, change)| {
             let sign = if *change == Change::Normal { '-' } else { '+' };
             format!("{}{sign}", claim.name.as_deref().unwrap())

@@ -5,8 +5,8 @@ use crate::node_cleanup::sample::*;
 use crate::snapshots::content::{ContentKeys, GROUP, SINGLE};
 use crate::testing::DRIVER;
 
-fn rules() -> Rules {
-    Rules {
+fn settings() -> Settings {
+    Settings {
         driver: DRIVER.to_owned(),
         attached: "external-attacher/csi-example".to_owned(),
         naming: crate::testing::options(),
@@ -20,38 +20,38 @@ fn places() -> Places {
     places
 }
 
-/// The node and the action for each leftover.
-fn found(seen: &Seen) -> Vec<String> {
-    let leftovers = rules().leftovers(seen, &places());
+/// The node and the step for each leftover.
+fn found(facts: &Facts) -> Vec<String> {
+    let leftovers = settings().leftovers(facts, &places());
     leftovers.iter().map(word).collect()
 }
 
 fn word(leftover: &Leftover) -> String {
-    let action = match &leftover.action {
+    let step = match &leftover.step {
         None => "nothing",
-        Some(Action::ReleaseAttachment(_)) => "release attachment",
-        Some(Action::DeleteVolume(_)) => "delete volume",
-        Some(Action::ReleaseVolume(_)) => "release volume",
-        Some(Action::ReportVolume(_)) => "report",
-        Some(Action::ClearClaim(_)) => "clear",
-        Some(Action::DeleteCapacity(_)) => "delete capacity",
-        Some(Action::ReleaseContent(_)) => "release content",
-        Some(Action::ReleaseGroup(_)) => "release group",
+        Some(Step::ReleaseAttachment(_)) => "release attachment",
+        Some(Step::DeleteVolume(_)) => "delete volume",
+        Some(Step::ReleaseVolume(_)) => "release volume",
+        Some(Step::ReportVolume(_)) => "report",
+        Some(Step::ClearClaim(_)) => "clear",
+        Some(Step::DeleteCapacity(_)) => "delete capacity",
+        Some(Step::ReleaseContent(_)) => "release content",
+        Some(Step::ReleaseGroup(_)) => "release group",
     };
-    format!("{} {action}", leftover.node)
+    format!("{} {step}", leftover.node)
 }
 
-/// Checks the node and the action for an object after each change. An empty text means that the
+/// Checks the node and the step for an object after each change. An empty text means that the
 /// object is not a leftover.
 fn check<K: Resource>(
-    put: impl Fn(&mut Seen, Arc<K>),
+    put: impl Fn(&mut Facts, Arc<K>),
     object_of: impl Fn() -> Value,
     cases: Vec<(&str, Value, &str)>,
 ) {
     for (what, change, expected) in cases {
-        let mut seen = Seen::default();
-        put(&mut seen, object(with(object_of(), change)));
-        assert_eq!(found(&seen).join(", "), expected, "{what}");
+        let mut facts = Facts::default();
+        put(&mut facts, object(with(object_of(), change)));
+        assert_eq!(found(&facts).join(", "), expected, "{what}");
     }
 }
 
@@ -67,7 +67,7 @@ fn finalizers(list: &[&str]) -> Value {
 fn attachments() {
     let other = json!({"spec": {"attacher": "other"}});
     check(
-        |seen, value| seen.attachments.push(value),
+        |facts, value| facts.attachments.push(value),
         || attachment("a", "v", "n2"),
         vec![
             ("present node", json!({"spec": {"nodeName": "n1"}}), ""),
@@ -85,8 +85,8 @@ fn attachments() {
 
 #[test]
 fn volumes() {
-    let put = |seen: &mut Seen, value| seen.volumes.push(value);
-    for (phase, policy, is_going, action) in [
+    let put = |facts: &mut Facts, value| facts.volumes.push(value);
+    for (phase, policy, is_going, step) in [
         ("Released", "Delete", false, "delete volume"),
         ("Released", "Delete", true, "release volume"),
         ("Released", "Retain", false, "nothing"),
@@ -112,7 +112,7 @@ fn volumes() {
         } else {
             change
         };
-        let expected = format!("n2 {action}");
+        let expected = format!("n2 {step}");
         let what = format!("{phase} {policy} {is_going}");
         check(put, || volume("v", "n2"), vec![(&what, change, &expected)]);
     }
@@ -151,12 +151,12 @@ fn a_volume_that_an_attachment_names_stays() {
         ),
         ("of another", attachment("a", "w", "n2"), "n2 delete volume"),
     ] {
-        let seen = Seen {
+        let facts = Facts {
             volumes: vec![object(released("v", "n2"))],
             attachments: vec![object(attachment)],
-            ..Seen::default()
+            ..Facts::default()
         };
-        let last = found(&seen).pop();
+        let last = found(&facts).pop();
         assert_eq!(last.as_deref(), Some(expected), "{what}");
     }
 }
@@ -168,7 +168,7 @@ fn claims() {
     let selected = |value| annotated(crate::api::scope::SELECTED_NODE, value);
     let phase = |phase: &str| json!({"status": {"phase": phase}});
     check(
-        |seen, value| seen.claims.push(value),
+        |facts, value| facts.claims.push(value),
         || claim("c", "n2"),
         vec![
             ("waiting", json!({}), "n2 clear"),
@@ -184,12 +184,12 @@ fn claims() {
         ],
     );
     let claimed = json!({"spec": {"claimRef": {"uid": "uid-of-c"}}});
-    let seen = Seen {
+    let facts = Facts {
         claims: vec![object(claim("c", "n2"))],
         volumes: vec![object(with(volume("v", "n1"), claimed))],
-        ..Seen::default()
+        ..Facts::default()
     };
-    assert_eq!(found(&seen), ["n2 nothing"], "its volume exists");
+    assert_eq!(found(&facts), ["n2 nothing"], "its volume exists");
 }
 
 #[test]
@@ -230,14 +230,14 @@ fn contents() {
     };
     let handle = json!({"snapshotHandle": "s"});
     check(
-        |seen, value| seen.contents.push(value),
+        |facts, value| facts.contents.push(value),
         || content("c", "n2"),
         cases(&SINGLE, handle, "volumeSnapshotRef", "n2 release content"),
     );
     let handles = json!({"groupSnapshotHandles": {
         "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["s"]}});
     check(
-        |seen, value| seen.groups.push(value),
+        |facts, value| facts.groups.push(value),
         || group_content("c", "n2"),
         cases(
             &GROUP,
@@ -256,7 +256,7 @@ fn label(node: &str) -> Value {
 fn capacities() {
     for (node, expected) in [("n1", ""), ("n2", "n2 delete capacity")] {
         check(
-            |seen, value| seen.capacities.push(value),
+            |facts, value| facts.capacities.push(value),
             || capacity("c", &format!("external-provisioner-{node}"), node),
             vec![(node, json!({}), expected)],
         );
@@ -292,16 +292,16 @@ fn nodes_out_of_service() {
         let taints = json!([{"key": taint, "value": "x", "effect": "NoExecute"}]);
         let conditions = json!([{"type": "Ready", "status": ready}]);
         let change = json!({"spec": {"taints": taints}, "status": {"conditions": conditions}});
-        let seen = Seen {
+        let facts = Facts {
             nodes: vec![object(with(node("n1"), change))],
             attachments: vec![object(attachment)],
             // Only attachments count.
             volumes: vec![object(released("v", "n1")), object(volume("w", "n1"))],
             claims: vec![object(claim("c", "n1"))],
             contents: vec![object(content("c", "n1"))],
-            ..Seen::default()
+            ..Facts::default()
         };
-        let found: Vec<String> = rules().out_of_service(&seen).iter().map(word).collect();
+        let found: Vec<String> = settings().out_of_service(&facts).iter().map(word).collect();
         let expected: &[&str] = if is_released {
             &["n1 release attachment"]
         } else {
@@ -323,7 +323,7 @@ fn finalizers_of_others_stay() {
     ] {
         let mut value = with(released("v", "n2"), finalizers(before));
         let volume: Arc<PersistentVolume> = object(value.clone());
-        let patch = rules().remove_finalizers(&volume);
+        let patch = settings().remove_finalizers(&volume);
         let left = patch.map(|patch| {
             let patch: json_patch::Patch = serde_json::from_value(patch).expect("a patch");
             json_patch::patch(&mut value, &patch).expect("it applies");

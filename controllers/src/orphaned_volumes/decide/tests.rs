@@ -83,7 +83,7 @@ fn set(name: &str) -> BTreeSet<String> {
 
 #[test]
 fn deletion() {
-    type Change = fn(&mut InventoryEntry, &mut Cluster);
+    type Change = fn(&mut InventoryEntry, &mut Facts);
     let cases: [(&str, Change, bool); 9] = [
         ("unclaimed and empty", |_, _| {}, true),
         ("with data", |entry, _| entry.is_empty = false, false),
@@ -112,16 +112,16 @@ fn deletion() {
         ),
     ];
     for (what, change, expected) in cases {
-        let mut cluster = Cluster {
+        let mut facts = Facts {
             claims: Some(set("another")),
             volumes: set("another"),
             handles: set("another"),
         };
         let mut entry = entry("a");
-        change(&mut entry, &mut cluster);
-        let found = may_be_deleted(&entry, &naming(-1), &cluster);
+        change(&mut entry, &mut facts);
+        let found = may_be_deleted(&entry, &naming(-1), &facts);
         assert_eq!(found, expected, "{what}");
         // Cut names do not show the claim.
-        assert!(!may_be_deleted(&entry, &naming(8), &cluster), "{what}");
+        assert!(!may_be_deleted(&entry, &naming(8), &facts), "{what}");
     }
 }

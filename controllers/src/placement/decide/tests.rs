@@ -19,8 +19,8 @@ fn volume(driver: &str) -> PersistentVolume {
         "spec": {"csi": {"driver": driver, "volumeHandle": "h"}}}))
 }
 
-fn terms() -> Terms<'static> {
-    Terms {
+fn settings() -> Settings<'static> {
+    Settings {
         driver: "d",
         restores: true,
         clones: true,
@@ -63,41 +63,41 @@ fn claims_without_a_volume() {
     let clone = &source("PersistentVolumeClaim");
     let stuff = &source("Stuff");
     let (on, on_label, wrong) = (&selected("n1"), &labelled("n1"), &labelled("n2"));
-    let label = || Todo::Label("n1".to_owned());
-    let restore = || Todo::Follow(DataSource::Snapshot("s".to_owned()));
-    let follow = || Todo::Follow(DataSource::Claim("s".to_owned()));
-    let foreign = || Todo::Foreign("Stuff.example.com".to_owned());
-    for (mode, patches, todo) in [
-        (NOW, &[][..], Todo::Choose),
-        (NOW, &[no_driver], Todo::Nothing),
-        (NOW, &[other], Todo::Nothing),
-        (NOW, &[deleted], Todo::Nothing),
+    let label = || Step::Label("n1".to_owned());
+    let restore = || Step::Follow(DataSource::Snapshot("s".to_owned()));
+    let follow = || Step::Follow(DataSource::Claim("s".to_owned()));
+    let foreign = || Step::Foreign("Stuff.example.com".to_owned());
+    for (mode, patches, step) in [
+        (NOW, &[][..], Step::Choose),
+        (NOW, &[no_driver], Step::Nothing),
+        (NOW, &[other], Step::Nothing),
+        (NOW, &[deleted], Step::Nothing),
         (NOW, &[on], label()),
-        (NOW, &[on, on_label], Todo::Nothing),
+        (NOW, &[on, on_label], Step::Nothing),
         (NOW, &[snapshot], restore()),
-        (NOW, &[snapshot, no_driver], Todo::Nothing),
+        (NOW, &[snapshot, no_driver], Step::Nothing),
         (NOW, &[clone], follow()),
         (NOW, &[stuff], foreign()),
-        (LATE, &[], Todo::Nothing),
+        (LATE, &[], Step::Nothing),
         (LATE, &[on], label()),
-        (LATE, &[on, no_driver], Todo::Nothing),
+        (LATE, &[on, no_driver], Step::Nothing),
         (LATE, &[on, wrong], label()),
         (LATE, &[snapshot], restore()),
         (LATE, &[snapshot, no_driver], restore()),
         (LATE, &[snapshot, on], restore()),
         (LATE, &[clone], follow()),
-        (LATE, &[clone, deleted], Todo::Nothing),
-        (LATE, &[stuff], Todo::Nothing),
+        (LATE, &[clone, deleted], Step::Nothing),
+        (LATE, &[stuff], Step::Nothing),
         (LATE, &[stuff, on], label()),
     ] {
         let (claim, class) = (claim(patches), class("d", mode));
         let facts = Facts {
-            claim: &claim,
-            class: Some(&class),
+            claim: Arc::new(claim),
+            class: Some(Arc::new(class)),
             volume: None,
             volume_node: None,
         };
-        assert_eq!(decide(facts, terms()), todo, "{mode} {patches:?}");
+        assert_eq!(decide(&facts, settings()), step, "{mode} {patches:?}");
     }
 }
 
@@ -108,34 +108,34 @@ fn claims_with_a_volume_and_of_other_drivers() {
     let bound = &json!({"spec": {"volumeName": "v"}});
     let migrated = &json!({"metadata": {"annotations": {"pv.kubernetes.io/migrated-to": "d"}}});
     let (on, wrong) = (&selected("n1"), &labelled("n2"));
-    let label = |node: &str| Todo::Label(node.to_owned());
+    let label = |node: &str| Step::Label(node.to_owned());
     let (n1, n2) = (Some("n1"), Some("n2"));
     let (no, some) = (None, Some(volume));
-    for (patches, class, volume, node, todo) in [
-        (&[][..], None, no, None, Todo::NotOurs),
-        (&[], Some(theirs), no, None, Todo::NotOurs),
-        (&[migrated], Some(theirs), no, None, Todo::Choose),
-        (&[bound], Some(ours), Some(foreign), None, Todo::NotOurs),
+    for (patches, class, volume, node, step) in [
+        (&[][..], None, no, None, Step::NotOurs),
+        (&[], Some(theirs), no, None, Step::NotOurs),
+        (&[migrated], Some(theirs), no, None, Step::Choose),
+        (&[bound], Some(ours), Some(foreign), None, Step::NotOurs),
         // The bound volume is not in the cache yet.
-        (&[bound], Some(ours), no, None, Todo::NotOurs),
+        (&[bound], Some(ours), no, None, Step::NotOurs),
         // A static volume.
         (&[bound], None, some, n2, label("n2")),
         // The volume is on another node than the selected one.
         (&[bound, on], Some(ours), some, n2, label("n2")),
         // The volume is accessible from every node.
         (&[bound, on], Some(ours), some, None, label("n1")),
-        (&[bound], Some(ours), some, None, Todo::Nothing),
-        (&[bound, wrong], None, some, n2, Todo::Nothing),
+        (&[bound], Some(ours), some, None, Step::Nothing),
+        (&[bound, wrong], None, some, n2, Step::Nothing),
         // The claim is not bound to its volume yet.
         (&[on], Some(ours), some, n1, label("n1")),
     ] {
         let facts = Facts {
-            claim: &claim(patches),
-            class,
-            volume,
-            volume_node: node,
+            claim: Arc::new(claim(patches)),
+            class: class.cloned().map(Arc::new),
+            volume: volume.cloned().map(Arc::new),
+            volume_node: node.map(str::to_owned),
         };
-        assert_eq!(decide(facts, terms()), todo, "{patches:?} {node:?}");
+        assert_eq!(decide(&facts, settings()), step, "{patches:?} {node:?}");
     }
 }
 
@@ -148,16 +148,16 @@ fn without_the_capability_a_source_counts_as_none() {
         ("PersistentVolumeClaim", true, false),
     ] {
         let facts = Facts {
-            claim: &claim(&[&source(kind)]),
-            class: Some(&class),
+            claim: Arc::new(claim(&[&source(kind)])),
+            class: Some(Arc::new(class.clone())),
             volume: None,
             volume_node: None,
         };
-        let terms = Terms {
+        let settings = Settings {
             restores,
             clones,
-            ..terms()
+            ..settings()
         };
-        assert_eq!(decide(facts, terms), Todo::Choose, "{kind}");
+        assert_eq!(decide(&facts, settings), Step::Choose, "{kind}");
     }
 }

@@ -2,17 +2,17 @@ use hostloop_proto::csi::Topology;
 use hostloop_proto::csi::volume_capability::AccessType;
 use serde_json::{Value, json};
 
-use crate::csi::Csi;
-
 use super::*;
 use crate::api::names::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
+use crate::csi::driver::{ControllerCapability, Service};
+use crate::csi::{Csi, Driver};
 use crate::provisioner::error::State;
 
 mod decisions;
 
-pub(crate) fn settings() -> Settings {
-    Settings {
+pub(crate) fn flags() -> Flags {
+    Flags {
         options: crate::testing::options(),
         fs_type: String::new(),
         extra_metadata: false,
@@ -47,11 +47,11 @@ pub(crate) fn changed(mut value: Value, changes: &[(&str, Value)]) -> Value {
     value
 }
 
-fn driver(services: &[Service], can: &[ControllerCapability]) -> Driver {
-    Driver::with(Csi::none(), "d", services, can, &[])
+fn driver(services: &[Service], can: &[ControllerCapability]) -> Capabilities {
+    Capabilities::of(&Driver::with(Csi::none(), "d", services, can, &[]))
 }
 
-pub(crate) fn able_driver() -> Driver {
+pub(crate) fn able_driver() -> Capabilities {
     use ControllerCapability::*;
     driver(
         &[
@@ -71,16 +71,11 @@ pub(crate) fn planned(
     claim_changes: &[(&str, Value)],
     class_changes: &[(&str, Value)],
     found: Found,
-    settings: &Settings,
+    flags: &Flags,
 ) -> Result<Plan, Error> {
     let driver = able_driver();
-    let draft = draft(
-        &claim(claim_changes),
-        &class(class_changes),
-        &driver,
-        settings,
-    )?;
-    finish(draft, found, &driver, settings)
+    let draft = draft(&claim(claim_changes), &class(class_changes), &driver, flags)?;
+    finish(draft, found, &driver, flags)
 }
 
 #[tokio::test]
@@ -109,7 +104,7 @@ async fn the_request() {
         "/spec/accessModes",
         json!(["ReadWriteOnce", "ReadOnlyMany"]),
     );
-    let plan = planned(&[modes], &class, found, &settings()).expect("a plan");
+    let plan = planned(&[modes], &class, found, &flags()).expect("a plan");
     let request = plan.request;
     assert_eq!(request.name, "pvc-u-1");
     let range = request.capacity_range.expect("a range");
@@ -143,7 +138,7 @@ async fn the_request() {
 /// drivers get no parameter that is not theirs.
 #[tokio::test]
 async fn the_word_that_a_mode_may_change() {
-    let settings = settings();
+    let flags = flags();
     for (may_change_mode, mode, parameter, is_passed) in [
         (true, "Filesystem", Some("allow"), true),
         (false, "Filesystem", Some("allow"), false),
@@ -153,7 +148,7 @@ async fn the_word_that_a_mode_may_change() {
         let mut driver = able_driver();
         driver.mode_change_parameter = parameter.map(str::to_owned);
         let claim = claim(&[("/spec/volumeMode", json!(mode))]);
-        let draft = draft(&claim, &class(&[]), &driver, &settings).expect("a draft");
+        let draft = draft(&claim, &class(&[]), &driver, &flags).expect("a draft");
         let source = Source {
             may_change_mode,
             ..Source::default()
@@ -165,7 +160,7 @@ async fn the_word_that_a_mode_may_change() {
                 ..Found::default()
             },
             &driver,
-            &settings,
+            &flags,
         );
         let parameters = plan.expect("a plan").request.parameters;
         let allow = parameters.get("allow").map(String::as_str);
@@ -189,12 +184,12 @@ async fn filesystems() {
         (old("fsType"), "Filesystem", "ext4", Some("btrfs")),
         (new, "Block", "ext4", None),
     ] {
-        let settings = Settings {
+        let flags = Flags {
             fs_type: default.to_owned(),
-            ..settings()
+            ..flags()
         };
         let mode = [("/spec/volumeMode", json!(mode))];
-        let plan = planned(&mode, &class, Found::default(), &settings).expect("a plan");
+        let plan = planned(&mode, &class, Found::default(), &flags).expect("a plan");
         match (plan.draft.volume_mode, expected) {
             (VolumeMode::Filesystem { fs_type, .. }, Some(expected)) => {
                 assert_eq!(fs_type, expected)
@@ -243,8 +238,8 @@ async fn bad_objects() {
         };
         let change = [(path, value)];
         let planned = match path {
-            CLASS => planned(&[], &change, found, &settings()),
-            _ => planned(&change, &[], found, &settings()),
+            CLASS => planned(&[], &change, found, &flags()),
+            _ => planned(&change, &[], found, &flags()),
         };
         let error = planned.expect_err(part);
         let text = error.to_string();
@@ -282,7 +277,7 @@ async fn missing_capabilities() {
         let services: Vec<_> = service.into_iter().collect();
         let can: Vec<_> = all.into_iter().filter(|can| Some(*can) != lacks).collect();
         let driver = driver(&services, &can);
-        let made = draft(&claim(&change), &class(&[]), &driver, &settings());
+        let made = draft(&claim(&change), &class(&[]), &driver, &flags());
         let error = made.expect_err(word);
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(error.state(), State::Finished);

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::pv;
 use crate::provisioner::decide::Found;
-use crate::provisioner::decide::tests::{planned, settings};
+use crate::provisioner::decide::tests::{flags, planned};
 
 fn plan(claim: &[(&str, Value)], class: &[(&str, Value)]) -> Plan {
-    planned(claim, class, Found::default(), &settings()).expect("a plan")
+    planned(claim, class, Found::default(), &flags()).expect("a plan")
 }
 
 fn made() -> Volume {
@@ -56,8 +56,8 @@ async fn answers() {
     assert_eq!(size(&filled, full), Ok(2 << 30));
 }
 
-fn written(plan: &Plan, settings: &Settings) -> Value {
-    let object = object(plan, &made(), "d", "1-2-d", settings);
+fn written(plan: &Plan, flags: &Flags) -> Value {
+    let object = object(plan, &made(), "d", "1-2-d", flags);
     serde_json::to_value(object).expect("an object")
 }
 
@@ -65,7 +65,7 @@ fn written(plan: &Plan, settings: &Settings) -> Value {
 async fn the_least_object() {
     let object = written(
         &plan(&[("/spec/volumeMode", json!("Block"))], &[]),
-        &settings(),
+        &flags(),
     );
     assert_eq!(object["spec"]["persistentVolumeReclaimPolicy"], "Delete");
     assert_eq!(object["spec"]["volumeMode"], "Block");
@@ -84,10 +84,7 @@ async fn only_a_volume_that_is_deleted_has_the_finalizer() {
         ("Delete", json!([VOLUME_FINALIZER])),
         ("Retain", Value::Null),
     ] {
-        let object = written(
-            &plan(&[], &[("/reclaimPolicy", json!(policy))]),
-            &settings(),
-        );
+        let object = written(&plan(&[], &[("/reclaimPolicy", json!(policy))]), &flags());
         assert_eq!(object["metadata"]["finalizers"], finalizers, "{policy}");
     }
 }
@@ -96,25 +93,25 @@ async fn only_a_volume_that_is_deleted_has_the_finalizer() {
 /// PersistentVolume.
 #[tokio::test]
 async fn without_topology_there_is_no_affinity() {
-    let settings = Settings {
+    let flags = Flags {
         has_topology: false,
-        ..settings()
+        ..flags()
     };
-    let object = written(&plan(&[], &[]), &settings);
+    let object = written(&plan(&[], &[]), &flags);
     assert_eq!(object["spec"].get("nodeAffinity"), None);
 }
 
 #[tokio::test]
 async fn read_only_volumes() {
-    let mut marking = settings();
+    let mut marking = flags();
     marking.options.controller_publish_readonly = true;
-    for (modes, settings, expected) in [
+    for (modes, flags, expected) in [
         (json!(["ReadOnlyMany"]), &marking, Some(true)),
-        (json!(["ReadOnlyMany"]), &settings(), None),
+        (json!(["ReadOnlyMany"]), &flags(), None),
         (json!(["ReadOnlyMany", "ReadWriteOnce"]), &marking, None),
         (json!(["ReadWriteOnce"]), &marking, None),
     ] {
-        let object = written(&plan(&[("/spec/accessModes", modes)], &[]), settings);
+        let object = written(&plan(&[("/spec/accessModes", modes)], &[]), flags);
         let found = object["spec"]["csi"]
             .get("readOnly")
             .and_then(Value::as_bool);
@@ -133,7 +130,7 @@ async fn access_modes_without_repeats() {
         "ReadOnlyMany",
         "ReadWriteOnce"
     ]);
-    let object = written(&plan(&[("/spec/accessModes", modes)], &[]), &settings());
+    let object = written(&plan(&[("/spec/accessModes", modes)], &[]), &flags());
     assert_eq!(
         object["spec"]["accessModes"],
         json!(["ReadWriteOnce", "ReadOnlyMany"])
@@ -142,7 +139,7 @@ async fn access_modes_without_repeats() {
 
 #[tokio::test]
 async fn the_volume_of_an_object() {
-    let object = object(&plan(&[], &[]), &made(), "d", "i", &settings());
+    let object = object(&plan(&[], &[]), &made(), "d", "i", &flags());
     assert_eq!(pv::handle(&object, "d"), Some("handle"));
     assert_eq!(pv::handle(&object, "e"), None);
 }

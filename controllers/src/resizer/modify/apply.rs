@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{
+use super::decide::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
 };

@@ -88,7 +88,7 @@ fn content<K: Sample>(words: &str) -> K {
 }
 
 fn step<K: Sample>(words: &str) -> String {
-    match next_step(&content::<K>(words)) {
+    match decide(&content::<K>(words)) {
         Step::Check { handle } => format!("check {handle}"),
         Step::Delete { handle } => format!("delete {handle}"),
         step => format!("{step:?}").to_lowercase(),

@@ -22,7 +22,7 @@ export type EventMessage = Omit<Wire.EventMessage, "event"> & { event: ProcessEv
 
 export type ReportMessage = Omit<Wire.ReportMessage, "report"> & { report: Unchecked<Wire.Report> };
 
-export type Extent = Wire.Mapped;
+export type Extent = Wire.ReportedRun;
 
 export type MetricsMessage = Omit<Wire.MetricsMessage, "values"> & { values: Fields };
 

@@ -39,7 +39,7 @@ export interface LoopReport {
 }
 
 /** A run of a file's blocks. */
-export interface Mapped {
+export interface ReportedRun {
   /** Length in bytes. */
   len: number;
   /** Offset in the file, in bytes. */
@@ -128,7 +128,7 @@ export interface MetricsMessage {
 
 /** Where the blocks of an image are; nowhere if the image is gone. */
 export interface ExtentsMessage {
-  extents: Mapped[];
+  extents: ReportedRun[];
   node: string;
   /** When it was sent, in microseconds since the epoch. */
   t: number;

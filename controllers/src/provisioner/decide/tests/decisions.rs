@@ -15,10 +15,10 @@ fn in_zone(name: &str, zone: &str) -> NodeTopology {
 }
 
 /// A decision as text. For a volume to create, it names the source, its protection, and the zones.
-fn shown(decision: Result<Decision, Error>) -> String {
-    let creation = match decision {
+fn shown(step: Result<Step, Error>) -> String {
+    let creation = match step {
         Err(error) => return format!("{:?}: {error}", error.state()),
-        Ok(Decision::Create(creation)) => creation,
+        Ok(Step::Create(creation)) => creation,
         Ok(other) => return format!("{other:?}"),
     };
     let request = creation.plan.request;
@@ -42,12 +42,12 @@ async fn decisions() {
     type Changes = Vec<(&'static str, Value)>;
     let driver = able_driver();
     let pools = Pools::default();
-    let [lenient, strict] = [false, true].map(|strict_topology| Settings {
+    let [lenient, strict] = [false, true].map(|strict_topology| Flags {
         options: Options {
             strict_topology,
             ..crate::testing::options()
         },
-        ..settings()
+        ..flags()
     });
     let (all, n1) = (Scope::Cluster, node("n1"));
     let annotated = |annotations: Value| vec![("/metadata/annotations", annotations)];
@@ -90,7 +90,7 @@ async fn decisions() {
         if is("other-class") {
             class_changes.push(("/provisioner", json!("e")));
         }
-        let facts = ClaimFacts {
+        let of_claim = ClaimFacts {
             claim: claim(claim_changes),
             leads: !is("follows"),
             class: (!is("no-class")).then(|| class(&class_changes)),
@@ -98,7 +98,7 @@ async fn decisions() {
             wait: is("wait").then_some(Duration::from_secs(5)),
             last: last.map(|last| Arc::new(last.plan.clone())),
         };
-        let inputs = Inputs {
+        let of_volume = VolumeFacts {
             source: if is("source") {
                 objects.clone()
             } else {
@@ -110,18 +110,22 @@ async fn decisions() {
                 _ => vec![in_zone("n1", "a"), in_zone("n2", "b")],
             },
             known_topology: last.and_then(|last| last.topology.clone()),
-            ..Inputs::default()
+            ..VolumeFacts::default()
         };
-        let rules = Rules {
+        let settings = Settings {
             driver: &driver,
             scope: if is("on-n1") { &n1 } else { &all },
             pools: &pools,
-            settings: if is("strict") { &strict } else { &lenient },
+            flags: if is("strict") { &strict } else { &lenient },
         };
-        decide(&facts, &inputs, rules)
+        let facts = Facts {
+            claim: of_claim,
+            volume: of_volume,
+        };
+        decide(&facts, settings)
     };
     let created = |changes, words| match decided(&changes, words, None) {
-        Ok(Decision::Create(creation)) => creation,
+        Ok(Step::Create(creation)) => creation,
         other => panic!("{other:?}"),
     };
     let (plain, cloning) = (created(on("n1"), ""), created(clone(), "source"));

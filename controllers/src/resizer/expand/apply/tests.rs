@@ -6,9 +6,12 @@ use serde_json::Value;
 use tonic::{Code, Status};
 
 use super::*;
+use crate::api::names::NODE_EXPANSION_NOT_REQUIRED;
 use crate::csi::driver::ControllerCapability::{self, *};
+use crate::resizer::claim::{CONTROLLER_RESIZE_ERROR, RESIZING};
+use crate::resizer::recover::{CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING};
 use crate::resizer::testing::{Rig, key, options};
-use crate::testing::{read, with};
+use crate::testing::with;
 
 const NONE: [&str; 0] = [];
 
@@ -270,35 +273,6 @@ async fn claims_of_other_drivers_are_left_alone() {
         assert_eq!(rig.expand().await, Outcome::Done);
         assert_eq!(rig.world.api.writes(), NONE);
         assert_eq!(rig.calls(), NONE);
-    }
-}
-
-#[test]
-fn changes_that_need_work() {
-    let status = |status: &str| json!({"status": {"phase": "Bound", "allocatedResourceStatuses": {"storage": status}}});
-    let none = || json!({});
-    let request = json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}});
-    let capacity = json!({"status": {"capacity": {"storage": "1Gi"}}});
-    let bound = || json!({"status": {"phase": "Bound"}, "spec": {"volumeName": "pv"}});
-    let (progress, pending) = (CONTROLLER_IN_PROGRESS, NODE_PENDING);
-    for (old, new, expected) in [
-        (none(), none(), false),
-        (none(), json!({"metadata": {"labels": {"a": "b"}}}), false),
-        (none(), request, true),
-        (none(), capacity, true),
-        (none(), bound(), true),
-        (none(), status(progress), false),
-        (status(progress), status(CONTROLLER_INFEASIBLE), false),
-        (status(progress), status(pending), false),
-        (status(pending), status("NodeResizeInProgress"), true),
-        (status(pending), status("NodeResizeInfeasible"), true),
-        (status(pending), bound(), true),
-    ] {
-        let claim = |patch: &Value| -> PersistentVolumeClaim {
-            let base = json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {}});
-            read(with(base, patch))
-        };
-        assert_eq!(asks(&claim(&old), &claim(&new)), expected, "{old} -> {new}");
     }
 }
 

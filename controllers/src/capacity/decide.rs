@@ -1,4 +1,4 @@
-//! Plans the writes of capacity objects; pure.
+//! Decides which capacity objects to write; pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -91,25 +91,34 @@ pub(super) struct Marks {
     pub(super) pools: Option<String>,
 }
 
+/// What a pass decides by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) wanted: Wanted,
+    /// The existing objects of this writer.
+    pub(super) objects: Vec<Arc<CSIStorageCapacity>>,
+    pub(super) marks: Marks,
+}
+
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(super) enum Step {
     Create(Item, Room),
     Update(Arc<CSIStorageCapacity>, Room),
     Delete(Arc<CSIStorageCapacity>),
 }
 
-/// Plans the writes for exactly one object per item, with the present room. Creations come first
+/// Decides the writes for exactly one object per item, with the present room. Creations come first
 /// and deletions last: where one object replaces another, the node always has one.
-pub(super) fn plan(
-    wanted: &Wanted,
-    there: &[Arc<CSIStorageCapacity>],
-    marks: &Marks,
-    look: Precision,
-) -> Vec<Action> {
+pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
+    let Facts {
+        wanted,
+        objects,
+        marks,
+    } = facts;
     let mut published = BTreeSet::new();
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());
-    for object in there {
+    for object in objects {
         let item = item(object);
         match wanted.get(&item) {
             Some(room) if published.insert(item) => {
@@ -119,20 +128,20 @@ pub(super) fn plan(
                     && !(known.is_some_and(|published| look.takes(published, room))
                         && marks.are_on(object))
                 {
-                    updates.push(Action::Update(object.clone(), room));
+                    updates.push(Step::Update(object.clone(), room));
                 }
             }
             // The item is obsolete, or has another object already.
-            _ => deletes.push(Action::Delete(object.clone())),
+            _ => deletes.push(Step::Delete(object.clone())),
         }
     }
     let missing = wanted.iter().filter(|(item, _)| !published.contains(*item));
-    let mut actions: Vec<_> = missing
-        .filter_map(|(item, room)| Some(Action::Create(item.clone(), (*room)?)))
+    let mut steps: Vec<_> = missing
+        .filter_map(|(item, room)| Some(Step::Create(item.clone(), (*room)?)))
         .collect();
-    actions.extend(updates);
-    actions.extend(deletes);
-    actions
+    steps.extend(updates);
+    steps.extend(deletes);
+    steps
 }
 
 fn item(object: &CSIStorageCapacity) -> Item {

@@ -41,6 +41,21 @@ fn marks(uid: &str, pools: &str) -> Marks {
     }
 }
 
+/// The steps for these facts.
+fn decided(
+    wanted: &Wanted,
+    objects: &[Arc<CSIStorageCapacity>],
+    marks: &Marks,
+    look: Precision,
+) -> Vec<Step> {
+    let facts = Facts {
+        wanted: wanted.clone(),
+        objects: objects.to_vec(),
+        marks: marks.clone(),
+    };
+    decide(&facts, look)
+}
+
 #[test]
 fn only_differences_are_written() {
     let (a, b) = (item("a", "n1"), item("b", "n1"));
@@ -49,13 +64,13 @@ fn only_differences_are_written() {
     let (object_a, object_b) = (|| object(&a, room(100)), || object(&b, room(50)));
     let stale = || object(&b, room(70));
     let obsolete = || object(&item("a", "n2"), room(1));
-    let create_a = || Action::Create(a.clone(), room(100));
-    let create_b = || Action::Create(b.clone(), room(50));
+    let create_a = || Step::Create(a.clone(), room(100));
+    let create_b = || Step::Create(b.clone(), room(50));
     let (update, delete) = (
-        |object, size| Action::Update(object, room(size)),
-        Action::Delete,
+        |object, size| Step::Update(object, room(size)),
+        Step::Delete,
     );
-    for (what, wanted, there, actions) in [
+    for (what, wanted, there, steps) in [
         ("all there", &wanted, vec![object_a(), object_b()], vec![]),
         ("none", &wanted, vec![], vec![create_a(), create_b()]),
         (
@@ -83,8 +98,8 @@ fn only_differences_are_written() {
             vec![delete(object_a())],
         ),
     ] {
-        let planned = plan(wanted, &there, &Marks::default(), Precision::Exact);
-        assert_eq!(planned, actions, "{what}");
+        let decided = decided(wanted, &there, &Marks::default(), Precision::Exact);
+        assert_eq!(decided, steps, "{what}");
     }
 }
 
@@ -108,12 +123,12 @@ fn a_successor_updates_the_marks() {
         ("an older one without marks", &unmarked, &ours, true),
     ] {
         let there = [object_with(&a, room(100), had)];
-        let update = Action::Update(there[0].clone(), room(100));
+        let update = Step::Update(there[0].clone(), room(100));
         let expected: Vec<_> = updated.then_some(update).into_iter().collect();
         // Unknown room does not prevent an update of the marks.
         for wanted in [&known, &unknown] {
-            let planned = plan(wanted, &there, now, Precision::Exact);
-            assert_eq!(planned, expected, "{what}");
+            let decided = decided(wanted, &there, now, Precision::Exact);
+            assert_eq!(decided, expected, "{what}");
         }
     }
 }
@@ -147,11 +162,11 @@ fn a_small_change_may_wait_for_an_exact_pass() {
     let a = item("a", "n1");
     let there = [object_with(&a, room(3200), &marks("u1", "p1"))];
     let wanted = BTreeMap::from([(a, Some(room(3199)))]);
-    let update = Action::Update(there[0].clone(), room(3199));
-    for (owner, actions) in [("u1", vec![]), ("u2", vec![update])] {
+    let update = Step::Update(there[0].clone(), room(3199));
+    for (owner, steps) in [("u1", vec![]), ("u2", vec![update])] {
         let marks = marks(owner, "p1");
-        let planned = plan(&wanted, &there, &marks, Precision::Approximate);
-        assert_eq!(planned, actions, "{owner}");
+        let decided = decided(&wanted, &there, &marks, Precision::Approximate);
+        assert_eq!(decided, steps, "{owner}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reads what decisions depend on from the caches.
+//! Gathers what decisions depend on from the caches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use super::decide::Facts;
 use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
@@ -36,8 +37,30 @@ pub(super) enum Publication {
 }
 
 impl Placement {
+    /// Gathers the facts about a claim.
+    pub(super) fn gather(&self, claim: &Arc<PersistentVolumeClaim>) -> Facts {
+        let facts = self.gather_without_node(claim);
+        let volume = facts.volume.as_deref();
+        let volume_node = volume.and_then(|volume| self.volume_node(volume));
+        Facts {
+            volume_node,
+            ..facts
+        }
+    }
+
+    /// Gathers the facts about a claim, except for the node of its volume: of many claims, that
+    /// takes long.
+    pub(super) fn gather_without_node(&self, claim: &Arc<PersistentVolumeClaim>) -> Facts {
+        Facts {
+            claim: claim.clone(),
+            class: self.class(claim),
+            volume: self.volume(claim),
+            volume_node: None,
+        }
+    }
+
     /// A claim's volume: the one it is bound to, or the one made for it.
-    pub(super) fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
+    fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
         match pvc::volume_name(claim) {
             Some(name) => self.context.caches.volumes().get(name),
             None => self.volumes.get(&claim.uid()?).pop(),
@@ -45,7 +68,7 @@ impl Placement {
     }
 
     /// A claim's StorageClass, if the cache has it.
-    pub(super) fn class(&self, claim: &PersistentVolumeClaim) -> Option<Arc<StorageClass>> {
+    fn class(&self, claim: &PersistentVolumeClaim) -> Option<Arc<StorageClass>> {
         self.context.caches.classes().get(pvc::class_name(claim)?)
     }
 

@@ -11,14 +11,15 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::Attacher;
-use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
+use super::decide::{Attach, Detach, Step, Trouble};
+use super::{Attacher, attachment_of};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::{message, pv};
 use crate::client::{ApiError, Resource, unless_gone};
 use crate::controller::{ObjectKey, finalizers};
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Failure, Freed, ListError, list};
+use crate::queue::Outcome;
 use crate::secrets::{self, SecretError};
 
 /// Why an attachment could not be reconciled.
@@ -58,29 +59,82 @@ impl PublishError {
 }
 
 impl Attacher {
-    /// Reconciles an attachment.
-    pub(super) async fn sync(
+    /// Reconciles an attachment, by its name.
+    pub(super) async fn attachment(&self, name: &str) -> Outcome {
+        let attachment = self.attachments.get(name);
+        let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
+            self.forced.lock().remove(name);
+            self.for_slot.leave(name);
+            return Outcome::Done;
+        };
+        if !self.context.acts() {
+            return Outcome::Done;
+        }
+        let forced = self.forced.lock().contains(name);
+        match self.sync(&attachment, forced).await {
+            Ok(()) => {
+                self.forced.lock().remove(name);
+                Outcome::Done
+            }
+            Err(PublishError::NotOurs) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(attachment = name, %error, "attaching or detaching failed, and is tried again");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Removes the finalizer from a PV that is being deleted, once no attachment names it.
+    pub(super) async fn volume(&self, name: &str) -> Outcome {
+        let volume = self.volumes.get(name);
+        let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {
+            return Outcome::Done;
+        };
+        if !self.settings.keeps(&volume) || !self.settings.attaches || !self.context.acts() {
+            return Outcome::Done;
+        }
+        let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
+            Ok(found) => found.is_some(),
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "cannot read the attachments of a volume");
+                return Outcome::Failed;
+            }
+        };
+        if named {
+            return if self.of_volume.get(name).is_empty() {
+                // The watch will not report the end of an attachment without a label.
+                Outcome::Failed
+            } else {
+                Outcome::Done
+            };
+        }
+        let finalizer = &self.settings.finalizer;
+        match finalizers::remove(&self.kube, Some(&self.volumes), &*volume, finalizer).await {
+            Ok(_) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "removing the finalizer failed");
+                Outcome::Failed
+            }
+        }
+    }
+
+    async fn sync(
         &self,
         attachment: &Arc<VolumeAttachment>,
         forced: bool,
     ) -> Result<(), PublishError> {
-        let seen = self.look(attachment, forced).await?;
-        let decided = self.rules.decide(Seen {
-            attachment,
-            volume: seen.0.as_deref(),
-            csi_node: seen.1.as_deref(),
-            forced,
-        });
-        let done = match decided {
-            Ok(Action::Nothing) => Ok(()),
-            Ok(Action::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
-            Ok(Action::Attach(how)) => self.attach(attachment, seen.0, *how).await,
-            Ok(Action::Detach(how)) => self.detach(attachment, *how).await,
+        let facts = self.gather(attachment, forced).await?;
+        let done = match self.settings.decide(&facts) {
+            Ok(Step::Nothing) => Ok(()),
+            Ok(Step::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
+            Ok(Step::Attach(how)) => self.attach(attachment, facts.volume, *how).await,
+            Ok(Step::Detach(how)) => self.detach(attachment, *how).await,
             // The PV was removed by force. The driver may still have the volume as published.
             Err(Trouble::NoVolume(_) | Trouble::Replaced { .. })
                 if attachment.is_deleting() && self.knows_by_name(attachment) =>
             {
-                self.detach_by_name(attachment, seen.1.as_deref()).await
+                self.detach_by_name(attachment, facts.csi_node.as_deref())
+                    .await
             }
             Err(trouble) => Err(trouble.into()),
         };
@@ -97,36 +151,6 @@ impl Attacher {
         done
     }
 
-    /// Returns the PV and the CSINode. Their watches may lag behind the watch of attachments, so a
-    /// missing object is read from the API server.
-    async fn look(
-        &self,
-        attachment: &VolumeAttachment,
-        forced: bool,
-    ) -> Result<(Option<Arc<PersistentVolume>>, Option<Arc<CSINode>>), ApiError> {
-        if !self.rules.attaches {
-            return Ok((None, None));
-        }
-        let deleting = attachment.is_deleting();
-        if is_attached(attachment) && !deleting && !forced {
-            return Ok((None, None));
-        }
-        let volume = match &attachment.spec.source.persistent_volume_name {
-            None => None,
-            Some(name) => self.kube.find_live(&self.volumes, "", name).await?,
-        };
-        let node = &attachment.spec.node_name;
-        let csi_node = self.csi_nodes.get(node);
-        let known = self.rules.node_id(node, csi_node.as_deref()).is_ok();
-        let enough = known || deleting && self.rules.node_id_of(attachment, None).is_ok();
-        let csi_node = if enough {
-            csi_node
-        } else {
-            self.kube.get("", node).await?.map(Arc::new)
-        };
-        Ok((volume, csi_node))
-    }
-
     async fn attach(
         &self,
         attachment: &VolumeAttachment,
@@ -138,7 +162,7 @@ impl Attacher {
             && let Some(volume) = volume
         {
             self.ours()?;
-            let finalizer = &self.rules.finalizer;
+            let finalizer = &self.settings.finalizer;
             finalizers::add(&self.kube, Some(&self.volumes), &*volume, finalizer).await?;
         }
         let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
@@ -174,7 +198,7 @@ impl Attacher {
     /// Warns about an unexpected name. An attachment made by hand is served like any other, but
     /// kubelet waits only for the expected name.
     fn check_name(&self, attachment: &VolumeAttachment, handle: &str) {
-        let expected = expected_name(handle, &self.rules.driver, &attachment.spec.node_name);
+        let expected = expected_name(handle, &self.settings.driver, &attachment.spec.node_name);
         let name = attachment.name_any();
         if name != expected {
             tracing::warn!(
@@ -232,10 +256,10 @@ impl Attacher {
         attachment: &VolumeAttachment,
         csi_node: Option<&CSINode>,
     ) -> Result<(), PublishError> {
-        let node_id = self.rules.node_id_of(attachment, csi_node)?.to_owned();
+        let node_id = self.settings.node_id_of(attachment, csi_node)?.to_owned();
         let listed = list::published(&self.context.driver.csi, 0, self.timeout).await?;
         let (name, node) = (attachment.name_any(), &attachment.spec.node_name);
-        let driver = &self.rules.driver;
+        let driver = &self.settings.driver;
         let mut handles = listed.into_keys();
         let volume = handles.find(|handle| expected_name(handle, driver, node) == name);
         let Some(volume_id) = volume else {
@@ -264,7 +288,7 @@ impl Attacher {
     /// not.
     async fn mark_detached(&self, attachment: &VolumeAttachment) -> Result<(), PublishError> {
         self.ours()?;
-        let (attachments, finalizer) = (Some(&self.attachments), &self.rules.finalizer);
+        let (attachments, finalizer) = (Some(&self.attachments), &self.settings.finalizer);
         let left = finalizers::remove(&self.kube, attachments, attachment, finalizer).await?;
         let Some((patch, left)) = left.and_then(|left| Some((detached_patch(&left)?, left))) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Applies the decisions for claims.
+//! Takes the steps for claims.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Placement;
-use super::cluster_view::Publication;
-use super::decide::{Facts, Todo, decide, is_labelled};
+use super::decide::{Facts, Step, decide, is_labelled};
+use super::gather::Publication;
 use super::metrics::Outcome as Count;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
@@ -70,31 +70,21 @@ impl Placement {
             self.forget(uid);
             return Outcome::Done;
         };
-        let class = self.class(&claim);
-        let volume = self.volume(&claim);
-        let volume_node = volume
-            .as_deref()
-            .and_then(|volume| self.volume_node(volume));
-        let facts = Facts {
-            claim: &claim,
-            class: class.as_deref(),
-            volume: volume.as_deref(),
-            volume_node: volume_node.as_deref(),
-        };
-        let todo = decide(facts, self.terms());
-        if todo == Todo::NotOurs {
+        let facts = self.gather(&claim);
+        let step = decide(&facts, self.settings());
+        if step == Step::NotOurs {
             self.forget(uid);
             return Outcome::Done;
         }
-        self.account(uid, facts);
-        if let Some(message) = self.impossible(facts) {
+        self.account(uid, &facts);
+        if let Some(message) = self.impossible(&facts) {
             return self.give_back(&claim, message).await;
         }
-        match (todo, &class) {
-            (Todo::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
-            (Todo::Choose, Some(class)) => self.choose(&claim, class, None).await,
-            (Todo::Label(node), _) => self.label_claim(&claim, &node).await,
-            (Todo::Foreign(kind), _) => {
+        match (step, &facts.class) {
+            (Step::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
+            (Step::Choose, Some(class)) => self.choose(&claim, class, None).await,
+            (Step::Label(node), _) => self.label_claim(&claim, &node).await,
+            (Step::Foreign(kind), _) => {
                 let message = format!(
                     "the claim's source is of the kind {kind}, which volumes are not made from \
                      here: assuming an external populator will"
@@ -115,30 +105,24 @@ impl Placement {
         for claim in self.context.caches.claims().each() {
             // There may be many claims.
             tokio::task::yield_now().await;
-            let (class, volume) = (self.class(&claim), self.volume(&claim));
-            let facts = Facts {
-                claim: &claim,
-                class: class.as_deref(),
-                volume: volume.as_deref(),
-                volume_node: None,
-            };
-            let ours = decide(facts, self.terms()) != Todo::NotOurs;
+            let facts = self.gather_without_node(&claim);
+            let ours = decide(&facts, self.settings()) != Step::NotOurs;
             if let Some(uid) = claim.metadata.uid.as_deref().filter(|_| ours) {
-                self.account(uid, facts);
+                self.account(uid, &facts);
             }
         }
     }
 
     /// Updates the reservations from the state of a claim.
-    fn account(&self, uid: &str, facts: Facts<'_>) {
+    fn account(&self, uid: &str, facts: &Facts) {
         let now = Instant::now();
-        let claim = facts.claim;
+        let claim = &*facts.claim;
         let class = pvc::class_name(claim).unwrap_or_default();
         let known = self.reservations.lock().node(uid).map(str::to_owned);
         let version = known.and_then(|node| self.room(&node, class));
         let version = version.map_or(0, |room| room.version);
         let mut reservations = self.reservations.lock();
-        match (facts.volume, pvc::selected_node(claim)) {
+        match (facts.volume.as_deref(), pvc::selected_node(claim)) {
             (Some(volume), _) => reservations.made(uid, store::version(volume), now),
             // The claim is bound to a volume that is not in the cache yet.
             (None, _) if pvc::volume_name(claim).is_some() => {}
@@ -152,14 +136,14 @@ impl Placement {
 
     /// A message for the user if the selected node of a claim can't make its volume, and no process
     /// there says so. Node cleanup looks after nodes that do not exist.
-    fn impossible(&self, facts: Facts<'_>) -> Option<String> {
-        let claim = facts.claim;
+    fn impossible(&self, facts: &Facts) -> Option<String> {
+        let claim = &*facts.claim;
         let waits = pvc::is_for(claim, &self.context.driver.name) && facts.volume.is_none();
         let node = pvc::selected_node(claim).filter(|_| waits)?;
         let named: String = node.chars().take(MAX_LABEL).collect();
         let why = if !is_name(node) {
             "which can't be a node's name"
-        } else if self.is_deserted(node, facts.class?) {
+        } else if self.is_deserted(node, facts.class.as_deref()?) {
             "a node that does not run the CSI driver"
         } else {
             return None;

@@ -6,7 +6,6 @@ use super::*;
 use crate::api::scope::{NODE_LABEL, Scope};
 use crate::cache::store::Selector;
 use crate::csi::driver::ControllerCapability::{self, *};
-use crate::queue::Outcome;
 use crate::testing::{
     Call, DRIVER, World, attachment, csi_node, entry, node_scope, secret, volume, with,
 };

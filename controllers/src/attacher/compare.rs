@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use super::Attacher;
-use super::decide::{Rules, Seen, is_attached};
+use super::decide::{Facts, Settings, is_attached};
 use crate::controller::ObjectKey;
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Published, list};
@@ -17,7 +16,7 @@ impl Attacher {
         let driver = &self.context.driver;
         let lists = driver.can(ControllerCapability::ListVolumes)
             && driver.can(ControllerCapability::ListVolumesPublishedNodes);
-        if !self.rules.attaches || !lists || every.is_zero() {
+        if !self.settings.attaches || !lists || every.is_zero() {
             return;
         }
         loop {
@@ -60,13 +59,13 @@ impl Attacher {
                 continue;
             }
             let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
-            let seen = Seen {
-                attachment: &attachment,
-                volume: volume.as_deref(),
-                csi_node: csi_node.as_deref(),
+            let facts = Facts {
+                attachment: attachment.clone(),
+                volume,
+                csi_node,
                 forced: false,
             };
-            if differs(&self.rules, seen, &published) {
+            if differs(&self.settings, &facts, &published) {
                 let name = attachment.name_any();
                 tracing::warn!(
                     attachment = name,
@@ -83,10 +82,10 @@ impl Attacher {
 
 /// True if the driver's list contradicts an attachment's status. False if the volume or the node is
 /// unknown.
-fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
-    let attachment: &VolumeAttachment = seen.attachment;
-    let source = rules.source(attachment, seen.volume);
-    let node = rules.node_id_of(attachment, seen.csi_node);
+fn differs(settings: &Settings, facts: &Facts, published: &Published) -> bool {
+    let attachment = &facts.attachment;
+    let source = settings.source(attachment, facts.volume.as_deref());
+    let node = settings.node_id_of(attachment, facts.csi_node.as_deref());
     let (Ok(source), Ok(node)) = (source, node) else {
         return false;
     };

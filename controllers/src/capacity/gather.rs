@@ -1,0 +1,134 @@
+//! Gathers the facts of a pass: the room from the driver, and the objects from the cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+
+use super::decide::{Facts, Item, Marks, Room, Wanted};
+use super::owner::OwnerError;
+use super::pass::{Pass, PassError};
+use super::segments::segments;
+use crate::api::pvc;
+use crate::csi::Failure;
+
+/// Default timeout of a GetCapacity call.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Pass {
+    /// Gathers all that a pass decides by. `trouble` gets the last error of the driver.
+    pub(super) async fn gather(
+        &self,
+        trouble: &mut Option<PassError>,
+    ) -> Result<Facts, OwnerError> {
+        Ok(Facts {
+            wanted: self.wanted(trouble).await,
+            marks: self.marks().await?,
+            objects: self.objects.all(),
+        })
+    }
+
+    /// The owner and the pools that the objects should carry.
+    async fn marks(&self) -> Result<Marks, OwnerError> {
+        let mut pools = self.context.pools.known();
+        pools.sort();
+        // This client has no rate limit: the owner is looked up only once.
+        let owner = match &self.owner {
+            Some(owner) => Some(owner.get(&self.context.kube).await?.clone()),
+            None => None,
+        };
+        Ok(Marks {
+            owner,
+            pools: (!pools.is_empty()).then(|| pools.join(",")),
+        })
+    }
+
+    /// The wanted objects, with the room from the driver. `trouble` gets the last error.
+    async fn wanted(&self, trouble: &mut Option<PassError>) -> Wanted {
+        let segments = segments(
+            &self.context.scope,
+            self.context.driver.has_topology(),
+            &self.context.driver.name,
+            &self.context.caches,
+        );
+        let mut wanted = Wanted::new();
+        for class in self.classes() {
+            let mut silent = false;
+            let first = self.first(&class);
+            let in_turn = segments.iter().cycle().skip(first).take(segments.len());
+            for (turn, segment) in in_turn.enumerate() {
+                let item = Item {
+                    class: class.name_any(),
+                    segment: segment.clone(),
+                };
+                if silent {
+                    // Every further call may time out as well, and other classes wait.
+                    wanted.insert(item, None);
+                    continue;
+                }
+                match self.ask(&class, &item).await {
+                    Ok(room) => {
+                        wanted.insert(item, Some(room));
+                    }
+                    // The driver can't make volumes of this class anywhere, so the class gets no
+                    // object.
+                    Err(failure) if failure.code() == tonic::Code::InvalidArgument => {
+                        self.complain(&class, &failure);
+                    }
+                    Err(failure) => {
+                        silent = failure.code() == tonic::Code::DeadlineExceeded;
+                        if silent && !segments.is_empty() {
+                            self.begin_at(&class, (first + turn + 1) % segments.len());
+                        }
+                        let class = item.class.clone();
+                        *trouble = Some(PassError::Csi { class, failure });
+                        wanted.insert(item, None);
+                    }
+                }
+            }
+        }
+        wanted
+    }
+
+    /// The index of the segment that a pass asks for first, for this class.
+    fn first(&self, class: &StorageClass) -> usize {
+        let first = self.first.lock();
+        first.get(&class.name_any()).copied().unwrap_or_default()
+    }
+
+    /// Sets the segment that the next pass begins with for this class.
+    fn begin_at(&self, class: &StorageClass, segment: usize) {
+        let mut first = self.first.lock();
+        first.insert(class.name_any(), segment);
+    }
+
+    fn classes(&self) -> Vec<Arc<StorageClass>> {
+        let mut classes = self.context.caches.classes().all();
+        classes.retain(|class| {
+            let has_capacity = self.immediate || pvc::is_delayed(class);
+            class.provisioner == self.context.driver.name && has_capacity
+        });
+        classes
+    }
+
+    /// Asks the driver for the room of a class in a segment (GetCapacity).
+    async fn ask(&self, class: &StorageClass, item: &Item) -> Result<Room, Failure> {
+        let topology = csi::Topology {
+            segments: item.segment.clone(),
+        };
+        let request = csi::GetCapacityRequest {
+            parameters: class.parameters.clone().unwrap_or_default(),
+            accessible_topology: (!item.segment.is_empty()).then_some(topology),
+            ..csi::GetCapacityRequest::default()
+        };
+        let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
+        let csi = &self.context.driver.csi;
+        let answer = csi.get_capacity(request, timeout).await?;
+        Ok(Room {
+            available: answer.available_capacity,
+            largest: answer.maximum_volume_size,
+        })
+    }
+}

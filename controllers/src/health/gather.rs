@@ -1,0 +1,128 @@
+//! Gathers the health of volumes and storage: asks the driver.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::StreamExt;
+use hostloop_proto::csi;
+use tonic::Code;
+
+use super::Watcher;
+use super::decide::{Facts, Finding, Volume};
+use crate::controller::Context;
+use crate::csi::{Csi, ListError, list};
+
+/// Default of `--worker-threads`: the number of volumes checked at once.
+const WORKERS: usize = 10;
+
+/// Page size of ControllerListVolumeHealth.
+const PAGE: i32 = 500;
+
+impl Watcher {
+    /// Gathers the findings of all volumes.
+    pub(super) async fn gather(&self) -> Facts {
+        let volumes = served(&self.context);
+        let found = if self.lists {
+            match self.list(&volumes).await {
+                Ok(found) => found,
+                // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
+                // still answer for each volume.
+                Err(failure) => {
+                    tracing::warn!(%failure, "the health list failed: asking for each volume");
+                    self.get(&volumes).await
+                }
+            }
+        } else {
+            self.get(&volumes).await
+        };
+        Facts { volumes, found }
+    }
+
+    /// The findings of all volumes, from ControllerListVolumeHealth.
+    async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, ListError> {
+        // Volumes that the driver does not list are healthy.
+        let mut found: HashMap<String, Vec<Finding>> = volumes
+            .iter()
+            .map(|volume| (volume.handle.clone(), Vec::new()))
+            .collect();
+        let (csi, timeout) = (&self.context.driver.csi, self.timeout());
+        let entries = list::all(
+            "ControllerListVolumeHealth",
+            timeout,
+            |starting_token| async move {
+                let request = csi::ControllerListVolumeHealthRequest {
+                    max_entries: PAGE,
+                    starting_token,
+                    ..csi::ControllerListVolumeHealthRequest::default()
+                };
+                let page = csi.controller_list_volume_health(request, timeout).await?;
+                Ok((page.entries, page.next_token))
+            },
+        );
+        for entry in entries.await? {
+            if let Some(findings) = found.get_mut(&entry.volume_id) {
+                findings.extend(entry.health_statuses.into_iter().map(Finding::from));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The findings of each volume for which ControllerGetVolumeHealth succeeded.
+    async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<Finding>> {
+        let handles: BTreeSet<String> =
+            volumes.iter().map(|volume| volume.handle.clone()).collect();
+        let workers = self.context.common.worker_threads.unwrap_or(WORKERS).max(1);
+        let (csi, timeout) = (self.context.driver.csi.clone(), self.timeout());
+        futures::stream::iter(handles)
+            .map(move |handle| get_one(csi.clone(), timeout, handle))
+            .buffer_unordered(workers)
+            .filter_map(std::future::ready)
+            .collect()
+            .await
+    }
+
+    /// Gathers the findings of the storage below the volumes; `None` if the call failed.
+    pub(super) async fn gather_storage(&self) -> Option<Vec<Finding>> {
+        let request = csi::NodeGetStorageHealthRequest::default();
+        let csi = &self.context.driver.csi;
+        match csi.node_get_storage_health(request, self.timeout()).await {
+            Ok(answer) => {
+                let found = answer.backend_health.into_iter().map(Finding::from);
+                Some(found.collect())
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, "cannot read the storage's health");
+                None
+            }
+        }
+    }
+}
+
+/// The findings of one volume; `None` if the call failed.
+async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String, Vec<Finding>)> {
+    let request = csi::ControllerGetVolumeHealthRequest {
+        volume_id: handle.clone(),
+        ..csi::ControllerGetVolumeHealthRequest::default()
+    };
+    match csi.controller_get_volume_health(request, timeout).await {
+        Ok(answer) => {
+            let statuses = answer.volume_health.unwrap_or_default().health_statuses;
+            Some((handle, statuses.into_iter().map(Finding::from).collect()))
+        }
+        Err(failure) if failure.code() == Code::NotFound => {
+            Some((handle, vec![Finding::volume_not_found()]))
+        }
+        Err(failure) => {
+            tracing::warn!(volume = handle, %failure, "cannot read a volume's health");
+            None
+        }
+    }
+}
+
+/// The driver's volumes that are bound and within the scope.
+fn served(context: &Context) -> Vec<Volume> {
+    let (volumes, driver) = (context.caches.volumes().each(), &context.driver.name);
+    volumes
+        .filter_map(|volume| Volume::bound(&volume, driver).filter(|_| context.may_have(&volume)))
+        .collect()
+}

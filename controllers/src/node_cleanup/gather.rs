@@ -1,0 +1,55 @@
+//! Gathers the objects that may be left of missing nodes, from the caches.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+
+use super::Tidier;
+use super::decide::Facts;
+use crate::api::pv;
+use crate::cache::Store;
+
+impl Tidier {
+    /// Gathers the objects of the cluster. Of volumes and claims, only those that may belong to
+    /// missing nodes.
+    pub(super) fn gather(&self, nodes: Vec<Arc<Node>>) -> Facts {
+        let caches = &self.context.caches;
+        let waiting = self
+            .waiting
+            .keys()
+            .into_iter()
+            .filter(|node| self.places.absent(node).is_some());
+        let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
+        Facts {
+            nodes,
+            volumes: self.volumes(&claims),
+            claims,
+            attachments: caches.attachments().all(),
+            contents: caches.contents().all(),
+            groups: caches.group_contents().all(),
+            capacities: self.capacities.as_ref().map(Store::all).unwrap_or_default(),
+        }
+    }
+
+    /// Volumes on missing nodes, and the volumes of these claims.
+    fn volumes(&self, claims: &[Arc<PersistentVolumeClaim>]) -> Vec<Arc<PersistentVolume>> {
+        let mut volumes = Vec::new();
+        for place in self.by_affinity.keys() {
+            let sample = self.by_affinity.first(&place);
+            let gone = sample.and_then(|volume| self.places.of_volume(&volume));
+            if gone.is_some() {
+                volumes.extend(self.by_affinity.get(&place));
+            }
+        }
+        if !claims.is_empty() {
+            volumes.extend(self.context.caches.volumes().each().filter(|volume| {
+                let uid = pv::claim_uid(volume);
+                uid.is_some()
+                    && claims
+                        .iter()
+                        .any(|claim| claim.metadata.uid.as_deref() == uid)
+            }));
+        }
+        volumes
+    }
+}

@@ -1,0 +1,102 @@
+//! Gathers what decides about volumes: the driver's inventory, and the cluster's objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::ResourceExt;
+
+use super::decide::Facts;
+use super::{InventoryEntry, ScanError, Scanner};
+use crate::api::attachment::expected_name;
+use crate::api::pv;
+use crate::client::ApiError;
+use crate::kept_fields::HANDLES;
+
+impl Scanner {
+    /// What the driver reports of its volumes, if it reports that.
+    pub(super) fn inventory(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, ScanError> {
+        self.part.inventory.volumes().map_err(ScanError::Inventory)
+    }
+
+    /// The cached PersistentVolumes with this handle.
+    pub(super) fn with_handle(&self, id: &str) -> Vec<Arc<PersistentVolume>> {
+        let context = &self.context;
+        context.caches.volumes_of(&context.driver.name, id)
+    }
+
+    /// Gathers the cluster's objects from the API server. The claims come first: a PersistentVolume
+    /// is created only while its claim exists. So if both lists lack an entry, neither missed it.
+    pub(super) async fn gather(&self, with_claims: bool) -> Result<Facts, ApiError> {
+        let mut facts = Facts::default();
+        if with_claims {
+            let mut claims = BTreeSet::new();
+            self.kube
+                .each_metadata::<PersistentVolumeClaim>(|claim| claims.extend(claim.uid()))
+                .await?;
+            facts.claims = Some(claims);
+        }
+        let driver = &self.context.driver.name;
+        let (volumes, handles) = (&mut facts.volumes, &mut facts.handles);
+        self.kube
+            .each_fields::<PersistentVolume>(&HANDLES, |volume| {
+                handles.extend(pv::handle(&volume, driver).map(str::to_owned));
+                volumes.insert(volume.name_any());
+            })
+            .await?;
+        Ok(facts)
+    }
+
+    /// True if an attachment attaches this volume to this node.
+    pub(super) fn is_of(
+        &self,
+        attachment: &VolumeAttachment,
+        id: &str,
+        volumes: Option<&BTreeMap<String, String>>,
+    ) -> bool {
+        let driver = &self.context.driver.name;
+        let spec = &attachment.spec;
+        if spec.attacher != *driver || !self.context.scope.has_node(&spec.node_name) {
+            return false;
+        }
+        let named = spec.source.persistent_volume_name.as_ref();
+        let inline = spec.source.inline_volume_spec.as_ref();
+        let inline = inline.and_then(|spec| spec.csi.as_ref());
+        let by_name = named.is_some_and(|name| match volumes {
+            Some(volumes) => volumes.get(name).is_some_and(|handle| handle == id),
+            None => {
+                let known = self.with_handle(id);
+                known.iter().any(|volume| volume.name_any() == *name)
+            }
+        });
+        by_name
+            || inline.is_some_and(|csi| csi.volume_handle == id)
+            || attachment.name_any() == expected_name(id, driver, &spec.node_name)
+    }
+
+    /// The handles of the PersistentVolumes in attachments to this node, by volume name.
+    pub(super) async fn volumes_of(
+        &self,
+        attachments: &[VolumeAttachment],
+    ) -> Result<BTreeMap<String, String>, ApiError> {
+        let driver = &self.context.driver.name;
+        let here = attachments.iter().filter(|one| {
+            one.spec.attacher == *driver && self.context.scope.has_node(&one.spec.node_name)
+        });
+        let mut handles = BTreeMap::new();
+        for name in here.filter_map(|one| one.spec.source.persistent_volume_name.as_ref()) {
+            let seen = self.context.caches.volumes().get(name);
+            let seen = seen.and_then(|seen| pv::handle(&seen, driver).map(str::to_owned));
+            let found = match seen {
+                Some(found) => Some(found),
+                None => {
+                    let found = self.kube.get::<PersistentVolume>("", name).await?;
+                    found.and_then(|found| pv::handle(&found, driver).map(str::to_owned))
+                }
+            };
+            handles.extend(found.map(|found| (name.clone(), found)));
+        }
+        Ok(handles)
+    }
+}

@@ -1,0 +1,160 @@
+//! Takes the steps for a content: the CSI calls, and the writes before and after them.
+
+use kube::ResourceExt;
+
+use super::content_client::{WorkError, quiet};
+use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::decide::Step;
+use super::parameters::{self, DELETION_POLICY};
+use crate::api::names::RESERVED;
+use crate::controller::{ObjectKey, content_owner};
+use crate::csi::{Call, Class, Freed, class};
+use crate::queue::Outcome;
+use crate::secrets;
+use crate::snapshots::content::{Class as SnapshotClass, Content};
+
+impl<K: Kind> Reconciler<K> {
+    /// Takes a step for a content.
+    pub(super) async fn apply(&self, content: &K::Content, step: Step) -> Outcome {
+        let name = content.name_any();
+        let (template, result) = match step {
+            Step::Rest => return Outcome::Done,
+            Step::Settle => {
+                return quiet(content, self.contents.settle(content).await.map(|_| ()));
+            }
+            Step::Release => return quiet(content, self.contents.release(content).await),
+            Step::Delete { handle } => return self.delete(content, handle).await,
+            Step::Create => {
+                let first = !content.view().has_status;
+                let template = if first { K::CREATE } else { K::CHECK };
+                (template, self.create(content).await)
+            }
+            Step::Check { handle } => (K::CHECK, self.check(content, &handle).await),
+        };
+        let contents = &self.contents;
+        self.shared.end(contents, &name, template, result).await
+    }
+
+    async fn create(&self, content: &K::Content) -> Result<K::Content, WorkError> {
+        let making = self.making(content).await?;
+        let marked = self.contents.begin(content, self.label(content)).await?;
+        let key = ObjectKey::of_content(content);
+        self.for_room.enter(&key, Freed::Room);
+        let made = K::make(&self.shared, making).await;
+        if !matches!(&made, Err(failure) if failure.lacks_room()) {
+            self.for_room.leave(&key);
+        }
+        let reported = match made {
+            Ok(reported) => reported,
+            Err(failure) => {
+                if class(Call::Snapshot, &failure) == Class::Final {
+                    self.contents.settle(&marked).await?;
+                }
+                return Err(failure.into());
+            }
+        };
+        self.shared.context.room.change();
+        let reported = reported.ok_or(WorkError::Empty { call: K::CALL })?;
+        let recorded = self
+            .contents
+            .record(marked, |content: &K::Content| {
+                K::news(content, &reported, true)
+            })
+            .await?;
+        Ok(self.contents.settle(&recorded).await?)
+    }
+
+    async fn check(&self, content: &K::Content, handle: &str) -> Result<K::Content, WorkError> {
+        let reported = match K::ask(self, content, handle).await? {
+            Answer::Found(reported) | Answer::Assumed(reported) => reported,
+            Answer::Nothing => {
+                let handle = handle.to_owned();
+                return Err(WorkError::NoSnapshot { handle });
+            }
+        };
+        let adopted = self.contents.adopt(content, self.label(content)).await?;
+        Ok(self
+            .contents
+            .record(adopted, |content: &K::Content| {
+                K::news(content, &reported, false)
+            })
+            .await?)
+    }
+
+    async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
+        let report = |message: &str, error| {
+            self.shared
+                .report_deletion(content, K::DELETE.reason, message, &error)
+        };
+        let secrets = match self.secrets(content).await {
+            Err(WorkError::Secret(error)) => {
+                secrets::unless_missing(Err(error)).map_err(WorkError::from)
+            }
+            read => read,
+        };
+        let secrets = match secrets {
+            Ok(secrets) => secrets,
+            Err(error) => return report("Failed to get snapshot credentials", error),
+        };
+        let deletion = match K::deletion(content, handle, secrets) {
+            Ok(deletion) => deletion,
+            Err(error) => return report(K::DELETE.message, error),
+        };
+        let adopted = match self.contents.adopt(content, self.label(content)).await {
+            Ok(adopted) => adopted,
+            Err(error) => return quiet(content, Err(error)),
+        };
+        if let Err(failure) = K::delete(&self.shared, deletion).await {
+            return report(K::DELETE.message, failure.into());
+        }
+        self.shared.context.room_freed();
+        // Once the status is cleared, the snapshot is not deleted again.
+        match self.contents.record(adopted, |_| Some(K::cleared())).await {
+            Ok(cleared) => quiet(content, self.contents.release(&cleared).await),
+            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) => report("Failed to clear content status", error.into()),
+        }
+    }
+
+    /// The node to label a content with, if it has no such label.
+    fn label(&self, content: &K::Content) -> Option<String> {
+        content_owner::label(&self.shared.context.scope, content.labels())
+    }
+
+    async fn making(&self, content: &K::Content) -> Result<K::Making, WorkError> {
+        let named = || content.name_any();
+        let view = content.view();
+        let class = self.class(content)?;
+        let class = class.ok_or_else(|| WorkError::Classless { content: named() })?;
+        let unbound = || WorkError::Unbound { content: named() };
+        let uid = view.user_uid().ok_or_else(unbound)?;
+        let mut parameters = parameters::for_driver(class.parameters())?;
+        // Warn only once: after the first call the content has a status.
+        if parameters.contains_key(DELETION_POLICY) && !view.has_status {
+            let message = format!(
+                "{} {} has the parameter deletionPolicy, which is only passed on to the driver: \
+                 the field deletionPolicy decides what becomes of the snapshot",
+                <K::Class as kube::Resource>::kind(&()),
+                class.name_any()
+            );
+            let events = &self.shared.context.events;
+            events.warning(content, "MisplacedDeletionPolicy", message);
+        }
+        if self.shared.context.common.extra_create_metadata {
+            for (end, value) in [
+                ("/name", view.user.name.clone()),
+                ("/namespace", view.user.namespace.clone()),
+                ("content/name", Some(named())),
+            ] {
+                let key = format!("{RESERVED}{}{end}", K::Content::KEYS.word);
+                parameters.insert(key, value.unwrap_or_default());
+            }
+        }
+        let wanted = Wanted {
+            uid,
+            secrets: self.secrets(content).await?,
+            parameters,
+        };
+        K::making(&self.shared.options, content, wanted).ok_or_else(unbound)
+    }
+}
