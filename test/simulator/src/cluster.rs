@@ -143,8 +143,10 @@ fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> Ap
 }
 
 fn parse(args: &[&str]) -> Command {
-    let args = ["hostloop"].iter().chain(args).chain(&LEASES).copied();
-    Cli::try_parse_from(args)
+    let mut all = vec!["hostloop"];
+    all.extend(args);
+    all.extend(LEASES);
+    Cli::try_parse_from(all)
         .unwrap_or_else(|error| panic!("{error}"))
         .command
 }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::objects::Objects;
-use super::state;
 use crate::model::view::{has_finalizer, is_deleting, name};
+use crate::oracle::objects::Objects;
+use crate::oracle::state;
 use crate::trace;
 
 /// Keeps a claim while a pod uses it.
