@@ -81,8 +81,8 @@ impl Cluster {
         }
         let pool = dir.join("pool");
         kernel.set_disk(move |_, _| usage_of(&pool));
-        // Half of the pools promise more than their disk has, so that a volume may be too large to be
-        // made thick.
+        // Half of the pools promise more than their disk has, so that a volume may be too large to
+        // be made thick.
         let overcommit = if Dice::of(seed, "overcommit", 0).percent(50) {
             "3"
         } else {
