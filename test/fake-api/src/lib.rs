@@ -193,9 +193,12 @@ impl FakeApi {
         state.store.put(Key::of(&object), object);
     }
 
-    /// Returns the object with a path that ends with `path`.
+    /// Returns the object with a path that ends with `path`. A whole path is found at once.
     pub fn get(&self, path: &str) -> Option<Value> {
         let state = self.0.lock();
+        if let Some(found) = Key::at(path).and_then(|key| state.store.objects.get(&key)) {
+            return Some(Value::clone(found));
+        }
         let mut objects = state.store.objects.iter();
         let found = objects.find(|(key, _)| key.path().ends_with(path));
         found.map(|(_, object)| Value::clone(object))

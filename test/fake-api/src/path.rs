@@ -27,6 +27,12 @@ impl Key {
         }
     }
 
+    /// Returns the key from the whole path of an object.
+    pub(super) fn at(path: &str) -> Option<Key> {
+        let target = Target::of(path).filter(|target| target.subresource.is_none())?;
+        target.name.as_deref().map(|name| target.key(name))
+    }
+
     pub(super) fn path(&self) -> String {
         let Key {
             version,

@@ -67,8 +67,10 @@ impl Watcher {
     }
 }
 
+/// An event of a watch. The object is written as it is: a copy for each watch would take longer
+/// than all else.
 fn line(kind: &str, object: &Value) -> String {
-    format!("{}\n", json!({"type": kind, "object": object}))
+    format!("{{\"type\":{kind:?},\"object\":{object}}}\n")
 }
 
 impl Store {

@@ -1,6 +1,7 @@
 //! A cluster of one node: the processes as the manifest deploys them, kubelet, and Kubernetes' own
 //! controllers.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use hostloop_driver::controller::{self, Controller};
 use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::grpc::Server;
+use hostloop_driver::kernel::FsUsage;
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::serve::controllers::{ApiAccess, setup_with_driver, setup_without_driver};
 use hostloop_driver::serve::upkeep;
@@ -36,8 +38,17 @@ use crate::{model, trace};
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 pub(crate) const NODE: &str = "n1";
 pub(crate) const NAMESPACE: &str = "u";
-/// What the pool promises, in bytes.
-pub(crate) const CAPACITY: u64 = 2 << 30;
+/// What the pool promises at most, in bytes.
+const CAPACITY: u64 = 2 << 30;
+/// The disk under the pool, in bytes. A thick volume takes as much memory as it has room here.
+const DISK: u64 = 768 << 20;
+/// Longer than in the manifest: requests for leases would be most of all requests, and no process
+/// dies yet.
+const LEASES: [&str; 3] = [
+    "--leader-election-lease-duration=90s",
+    "--leader-election-renew-deadline=60s",
+    "--leader-election-retry-period=20s",
+];
 
 /// The changes that the API server keeps for watches.
 const KEPT_CHANGES: usize = 2000;
@@ -68,8 +79,12 @@ impl Cluster {
         for name in ["pool", "state", "kubelet"] {
             std::fs::create_dir(dir.join(name)).expect("a directory");
         }
+        let pool = dir.join("pool");
+        kernel.set_disk(move |_, _| usage_of(&pool));
+        // Half of the pools promise more than their disk has, so that a volume may be too large to
+        // be made thick.
         let overcommit = if Dice::of(seed, "overcommit", 0).percent(50) {
-            "2"
+            "3"
         } else {
             "1"
         };
@@ -128,8 +143,10 @@ fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> Ap
 }
 
 fn parse(args: &[&str]) -> Command {
-    let args = std::iter::once("hostloop").chain(args.iter().copied());
-    Cli::try_parse_from(args)
+    let mut all = vec!["hostloop"];
+    all.extend(args);
+    all.extend(LEASES);
+    Cli::try_parse_from(all)
         .unwrap_or_else(|error| panic!("{error}"))
         .command
 }
@@ -172,6 +189,33 @@ fn leader_setup(access: ApiAccess) -> Setup {
         Command::Controllers(args) => setup_without_driver(&args, access),
         other => panic!("{other:?}"),
     }
+}
+
+/// The usage of the disk under the pool, which has nothing else on it. Unlike the machine's own, it
+/// depends on no other program.
+fn usage_of(pool: &Path) -> FsUsage {
+    let free = DISK.saturating_sub(allocated_in(pool));
+    FsUsage {
+        total_bytes: DISK,
+        free_bytes: free,
+        available_bytes: free,
+        // As a filesystem that does not count them.
+        total_inodes: 0,
+        free_inodes: 0,
+        read_only: false,
+    }
+}
+
+/// The space of all files in a folder, in bytes. The model's clones share no blocks.
+fn allocated_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let allocated = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => allocated_in(&entry.path()),
+        Ok(found) => found.blocks() * 512,
+        // It has just been removed.
+        Err(_) => 0,
+    });
+    allocated.sum()
 }
 
 /// The driver of the node, as the program makes it of its arguments.

@@ -1,13 +1,15 @@
 //! Histories: what users do, and when. A history follows from its seed alone, so steps can be left
 //! out and the rest stays the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
+
+mod habits;
 
 /// What users do in one simulated cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -102,33 +104,26 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
+/// Most of them leave room in a pool for others.
 const SIZES: [&str; 14] = [
     "1",
     "1Mi",
     "10Mi",
     "10Mi",
+    "50M",
     "64Mi",
-    "64Mi",
+    "100M",
     "100M",
     "333333333",
     "300Mi",
     "512Mi",
+    "900M",
     "1500M",
-    "1500M",
-    "2Gi",
     "1Ti",
 ];
 /// Thick volumes take memory.
 const SMALL: [&str; 4] = ["1", "4Mi", "5000001", "16Mi"];
-const GROWTH: [u64; 7] = [
-    1,
-    1 << 20,
-    5_000_001,
-    64 << 20,
-    512 << 20,
-    512 << 20,
-    1 << 40,
-];
+const GROWTH: [u64; 7] = [1, 1 << 20, 5_000_001, 64 << 20, 512 << 20, 4 << 30, 1 << 40];
 const CLASSES: [&str; 10] = [
     "ext4",
     "ext4",
@@ -157,6 +152,8 @@ struct Expected {
     claims: BTreeMap<String, Claimed>,
     pods: BTreeMap<String, Vec<String>>,
     snapshots: BTreeMap<String, Option<Claimed>>,
+    /// What is next of what a user does in a row.
+    planned: VecDeque<Step>,
 }
 
 #[derive(Clone)]
@@ -178,10 +175,7 @@ impl History {
                 75..96 => 20_000 + dice.below(300_000),
                 _ => 300_000 + dice.below(1_800_000),
             };
-            Step {
-                wait,
-                action: expected.next(&mut dice),
-            }
+            expected.step(wait, &mut dice)
         });
         History {
             seed,
@@ -219,6 +213,28 @@ fn name_for<T>(map: &BTreeMap<String, T>, stem: &str, dice: &mut Dice) -> String
 }
 
 impl Expected {
+    /// The next step: of what a user does in a row, or else a chance one after this wait.
+    fn step(&mut self, wait: u64, dice: &mut Dice) -> Step {
+        if self.planned.is_empty() && dice.percent(15) {
+            self.planned = self.habit(dice);
+        }
+        // Others come between the steps.
+        if dice.percent(75)
+            && let Some(step) = self.planned.pop_front()
+        {
+            match &step.action {
+                Action::DeleteClaim { name } => drop(self.claims.remove(name)),
+                Action::DeleteSnapshot { name } => drop(self.snapshots.remove(name)),
+                _ => {}
+            }
+            return step;
+        }
+        Step {
+            wait,
+            action: self.next(dice),
+        }
+    }
+
     fn next(&mut self, dice: &mut Dice) -> Action {
         loop {
             let action = match dice.below(100) {

@@ -4,13 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hostloop_driver::kernel::{LoopDevices, Mounts};
-use serde_json::Value;
+use hostloop_driver::storage::Provisioning;
+use http::Method;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NAMESPACE};
-use crate::model::uses;
-use crate::model::view::{is_deleting, name as name_of};
+use crate::model::view::{is_deleting, name as name_of, uid};
 use crate::trace;
-use crate::users::{ENOUGH, bytes, path, volume_path};
+use crate::users::{ENOUGH, ENOUGH_OF, bytes, path, request_of, volume_path};
+
+mod deletions;
+mod objects;
+
+use objects::Objects;
 
 /// What the oracle knows of a PersistentVolume.
 struct Volume {
@@ -32,25 +38,6 @@ pub(crate) struct Oracle {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
-}
-
-/// The messages of all events about an object.
-fn events(cluster: &Cluster, object: &Value) -> Vec<String> {
-    let uid = &object["metadata"]["uid"];
-    let events = cluster.api.all("events").into_iter();
-    let about = events.filter(|event| {
-        event["involvedObject"]["uid"] == *uid || event["regarding"]["uid"] == *uid
-    });
-    about
-        .map(|event| {
-            let note = if event["message"].is_null() {
-                &event["note"]
-            } else {
-                &event["message"]
-            };
-            format!("{}: {}", text(&event["reason"]), text(note))
-        })
-        .collect()
 }
 
 impl Oracle {
@@ -142,44 +129,35 @@ impl Oracle {
     }
 
     /// Checks after a quiet time that all is done, or says why not. With `strict`, the advice of
-    /// events about sizes and attributes was followed.
+    /// events was followed.
     pub(crate) fn liveness(&self, cluster: &Cluster, strict: bool) {
-        let pods = cluster.api.all("pods");
-        for claim in cluster.api.all("persistentvolumeclaims") {
-            let name = name_of(&claim);
-            let used = pods.iter().any(|pod| uses(pod, name));
-            if is_deleting(&claim) {
-                let protected = claim["metadata"]["finalizers"].as_array();
-                let by_pod = protected.is_some_and(|all| {
-                    all.iter().any(|one| *one == "kubernetes.io/pvc-protection")
-                });
-                if !(used && by_pod) && events(cluster, &claim).is_empty() {
-                    trace::violation(format!("claim {name} is not gone: {}", state(&claim)));
-                }
-                continue;
-            }
+        let objects = Objects::of(cluster);
+        for claim in objects.claims.iter().filter(|claim| !is_deleting(claim)) {
             if claim["status"]["phase"] == "Bound" {
-                bound(cluster, &claim, strict);
+                bound(cluster, &objects, claim, strict);
             } else {
-                pending(cluster, &claim, used);
+                pending(&objects, claim);
             }
         }
-        for snapshot in cluster.api.all("volumesnapshots") {
+        let snapshots = objects.snapshots.iter();
+        for snapshot in snapshots.filter(|snapshot| !is_deleting(snapshot)) {
             let status = &snapshot["status"];
-            let says = !status["error"].is_null() || !events(cluster, &snapshot).is_empty();
-            if status["readyToUse"] != true && !says {
+            if status["readyToUse"] == true || !status["error"].is_null() {
+                continue;
+            }
+            let mut reasons = objects.reasons(snapshot);
+            if let Some(content) = objects.content(snapshot) {
+                reasons.extend(objects.reasons(content));
+            }
+            if reasons.is_empty() {
                 trace::violation(format!(
                     "snapshot {} is neither ready nor explained: {}",
-                    name_of(&snapshot),
-                    state(&snapshot)
+                    name_of(snapshot),
+                    state(snapshot)
                 ));
             }
         }
-        for pod in &pods {
-            if is_deleting(pod) {
-                trace::violation(format!("pod {} is not gone", name_of(pod)));
-            }
-        }
+        deletions::check(&objects, strict);
     }
 
     /// Checks after everything was deleted, and a quiet time, that nothing is left but what was to
@@ -193,13 +171,14 @@ impl Oracle {
             "volumesnapshotcontents",
             "volumeattachments",
         ];
+        let objects = Objects::of(cluster);
         for kind in kinds {
             for object in cluster.api.all(kind) {
                 trace::violation(format!(
                     "not deleted: {kind} {}: {}; {}",
                     name_of(&object),
                     state(&object),
-                    events(cluster, &object).join("; ")
+                    objects.history(&object)
                 ));
             }
         }
@@ -231,89 +210,108 @@ impl Oracle {
     }
 }
 
-fn bound(cluster: &Cluster, claim: &Value, strict: bool) {
+fn bound(cluster: &Cluster, objects: &Objects, claim: &Value, strict: bool) {
     let (name, status) = (name_of(claim), &claim["status"]);
-    let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
-    let has = bytes(&status["capacity"]["storage"]);
     let volume = cluster
         .api
         .get(&volume_path(text(&claim["spec"]["volumeName"])));
-    let handle = volume
-        .as_ref()
-        .map(|volume| text(&volume["spec"]["csi"]["volumeHandle"]));
+    let Some(volume) = volume else {
+        trace::violation(format!(
+            "claim {name} is bound to a volume that does not exist"
+        ));
+        return;
+    };
+    let reasons = objects.reasons(claim);
+    let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
+    let has = bytes(&status["capacity"]["storage"]);
     if requested > has {
-        let says = events(cluster, claim);
         let resize = text(&status["allocatedResourceStatuses"]["storage"]);
-        let conditions = status["conditions"].as_array();
-        let is_pending = |one: &Value| one["type"] == "FileSystemResizePending";
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
         let by_node = resize.starts_with("NodeResize")
-            || conditions.is_some_and(|all| all.iter().any(is_pending));
-        let at_mount = by_node && !handle.is_some_and(|handle| cluster.kubelet.uses(handle));
+            || conditions.any(|one| one["type"] == "FileSystemResizePending");
+        let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+        let at_mount = by_node && !cluster.kubelet.uses(handle);
         let explained = if strict {
-            is_full(cluster)
+            !has_room(cluster, claim)
         } else {
-            !says.is_empty()
+            !reasons.is_empty()
         };
         if !at_mount && !explained {
             trace::violation(format!(
                 "not expanded: claim {name} requests {requested} and has {has} ({resize}); {}",
-                says.join("; ")
+                objects.history(claim)
             ));
         }
     }
     let wanted = &claim["spec"]["volumeAttributesClassName"];
     let current = &status["currentVolumeAttributesClassName"];
-    if !text(wanted).is_empty() && wanted != current {
-        let says = events(cluster, claim);
-        if strict || says.is_empty() {
-            trace::violation(format!(
-                "not modified: claim {name} has the attributes {current} instead of {wanted}: {}; {}",
-                status["modifyVolumeStatus"],
-                says.join("; ")
-            ));
-        }
-    }
-    if volume.is_none() {
+    if !text(wanted).is_empty() && wanted != current && (strict || reasons.is_empty()) {
         trace::violation(format!(
-            "claim {name} is bound to a volume that does not exist"
+            "not modified: claim {name} has the attributes {current} instead of {wanted}: {}; {}",
+            status["modifyVolumeStatus"],
+            objects.history(claim)
         ));
     }
 }
 
-/// True if the pool has no room for even a little more.
-fn is_full(cluster: &Cluster) -> bool {
+/// True if the pool has room to expand a claim's volume by a little. The driver knows it best:
+/// the cluster's capacity objects may be late.
+fn has_room(cluster: &Cluster, claim: &Value) -> bool {
+    /// Others may have taken some of it meanwhile.
     const LITTLE: u64 = 32 << 20;
-    let capacities = cluster.api.all("csistoragecapacities");
-    let mut ext4 = capacities
-        .iter()
-        .filter(|one| one["storageClassName"] == "ext4");
-    ext4.all(|one| bytes(&one["capacity"]) < LITTLE)
+    /// A btrfs grows to this size at least.
+    const BTRFS: u64 = 256 << 20;
+    let class = text(&claim["spec"]["storageClassName"]);
+    let has = bytes(&claim["status"]["capacity"]["storage"]);
+    let needed = if class.starts_with("btrfs") {
+        BTRFS.saturating_sub(has)
+    } else {
+        0
+    };
+    let is_thick = class.starts_with("thick")
+        || claim["status"]["currentVolumeAttributesClassName"] == "thick";
+    let provisioning = if is_thick {
+        Provisioning::Thick
+    } else {
+        Provisioning::Thin
+    };
+    let capacity = cluster
+        .pools
+        .named(None)
+        .and_then(|pool| pool.capacity(provisioning));
+    capacity.is_ok_and(|capacity| capacity.available >= needed + LITTLE)
 }
 
-fn pending(cluster: &Cluster, claim: &Value, used: bool) {
+fn pending(objects: &Objects, claim: &Value) {
     let name = name_of(claim);
     if claim["status"]["phase"] == "Lost" {
         return;
     }
     let class = text(&claim["spec"]["storageClassName"]);
-    let mut says = events(cluster, claim);
-    for pod in cluster.api.all("pods").iter().filter(|pod| uses(pod, name)) {
+    let mut reasons = objects.reasons(claim);
+    let mut is_used = false;
+    for pod in objects.users(claim) {
+        is_used = true;
         let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-        says.extend(conditions.map(|one| text(&one["message"]).to_owned()));
+        reasons.extend(conditions.map(|one| text(&one["message"]).to_owned()));
     }
-    let waits = !class.ends_with("-now") && !used;
-    if says.is_empty() && !waits {
+    let waits = !class.ends_with("-now") && !is_used;
+    if reasons.is_empty() && !waits {
         trace::violation(format!(
             "claim {name} is pending, and nothing says why: {}",
             state(claim)
         ));
     }
-    let enough = claim["metadata"]["annotations"][ENOUGH].as_str();
+    let annotations = &claim["metadata"]["annotations"];
+    // Another source may have the name by now.
+    let is_same = objects
+        .source(claim)
+        .is_some_and(|source| annotations[ENOUGH_OF] == uid(source));
     let requested = &claim["spec"]["resources"]["requests"]["storage"];
-    let small = says
+    let small = reasons
         .iter()
         .find(|text| text.contains("needs at least") || text.contains("smaller"));
-    if let (Some(enough), Some(small)) = (enough, small)
+    if let (Some(enough), Some(small), true) = (annotations[ENOUGH].as_str(), small, is_same)
         && bytes(requested) >= bytes(&Value::from(enough))
     {
         trace::violation(format!(
@@ -331,22 +329,27 @@ fn state(object: &Value) -> String {
     )
 }
 
-/// What users can do after an event's advice, in the order in which they do it: paths and merge
-/// patches.
-pub(crate) fn advice(cluster: &Cluster) -> Vec<(String, Value)> {
+/// What a user does after an event's advice.
+pub(crate) struct Advice {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    /// A merge patch, or the options of a deletion.
+    pub(crate) body: Value,
+}
+
+/// What users do after the advice of events, in this order.
+pub(crate) fn advice(cluster: &Cluster) -> Vec<Advice> {
+    let objects = Objects::of(cluster);
     let mut advice = Vec::new();
-    for claim in cluster.api.all("persistentvolumeclaims") {
-        let (status, at) = (
-            &claim["status"],
-            path("persistentvolumeclaims", name_of(&claim)),
-        );
-        if is_deleting(&claim) || status["phase"] != "Bound" {
+    for claim in &objects.claims {
+        let status = &claim["status"];
+        if is_deleting(claim) || status["phase"] != "Bound" {
             continue;
         }
         let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
         let has = bytes(&status["capacity"]["storage"]);
         if requested > has + 1 {
-            advice.push((at.clone(), crate::users::request_of(has + 1)));
+            advice.push(Advice::patch(claim, request_of(has + 1)));
         }
         let (wanted, current) = (
             &claim["spec"]["volumeAttributesClassName"],
@@ -358,13 +361,27 @@ pub(crate) fn advice(cluster: &Cluster) -> Vec<(String, Value)> {
             } else {
                 current.clone()
             };
-            advice.push((
-                at,
-                serde_json::json!({"spec": {"volumeAttributesClassName": class}}),
-            ));
+            let patch = json!({"spec": {"volumeAttributesClassName": class}});
+            advice.push(Advice::patch(claim, patch));
         }
     }
+    let snapshots = deletions::keeping(&objects).map(|snapshot| Advice {
+        method: Method::DELETE,
+        path: path("volumesnapshots", name_of(snapshot)),
+        body: json!({}),
+    });
+    advice.extend(snapshots);
     advice
+}
+
+impl Advice {
+    fn patch(claim: &Value, body: Value) -> Advice {
+        Advice {
+            method: Method::PATCH,
+            path: path("persistentvolumeclaims", name_of(claim)),
+            body,
+        }
+    }
 }
 
 /// Everything that users and an administrator delete at the end: pods, snapshots and claims first.

@@ -12,7 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::history::History;
-use crate::oracle::{self, Oracle};
+use crate::oracle::{self, Advice, Oracle};
 use crate::users::{self, send};
 use crate::{shim, trace};
 
@@ -174,9 +174,9 @@ async fn live(history: &History, dir: &Path) -> u64 {
     trace::line("user", "quiet");
     quiet(&mut cluster, &mut oracle).await;
     oracle.liveness(&cluster, false);
-    for (path, patch) in oracle::advice(&cluster) {
-        trace::line("user", format!("follows advice: {path} {patch}"));
-        if let Err(refused) = send(&client, Method::PATCH, &path, &patch).await {
+    for Advice { method, path, body } in oracle::advice(&cluster) {
+        trace::line("user", format!("follows advice: {method} {path} {body}"));
+        if let Err(refused) = send(&client, method, &path, &body).await {
             trace::line(
                 "user",
                 format!("refused: {} {}", refused.code, refused.message),

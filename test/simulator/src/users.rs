@@ -11,6 +11,8 @@ use crate::history::{Action, Source};
 const REQUESTED: &str = "simulator/asked";
 /// The annotation of a copy with the size that is enough for it: that of its source's request.
 pub(crate) const ENOUGH: &str = "simulator/enough";
+/// The annotation of a copy with the UID of that source.
+pub(crate) const ENOUGH_OF: &str = "simulator/enough-of";
 
 /// The path of the snapshot kinds.
 pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
@@ -104,22 +106,19 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
                 attributes.as_ref(),
             );
             let mut annotations = json!({REQUESTED: size});
+            let found = match source {
+                Some(Source::Snapshot(source)) => get(&path("volumesnapshots", source)).await,
+                Some(Source::Claim(source)) => get(&path("persistentvolumeclaims", source)).await,
+                None => Ok(Value::Null),
+            };
+            let found = found.unwrap_or_default();
             let enough = match source {
-                Some(Source::Snapshot(source)) => {
-                    let snapshot = get(&path("volumesnapshots", source))
-                        .await
-                        .unwrap_or_default();
-                    snapshot["metadata"]["annotations"][ENOUGH].clone()
-                }
-                Some(Source::Claim(source)) => enough_of(
-                    &get(&path("persistentvolumeclaims", source))
-                        .await
-                        .unwrap_or_default(),
-                ),
-                None => Value::Null,
+                Some(Source::Snapshot(_)) => found["metadata"]["annotations"][ENOUGH].clone(),
+                _ => enough_of(&found),
             };
             if enough.is_string() {
                 annotations[ENOUGH] = enough;
+                annotations[ENOUGH_OF] = found["metadata"]["uid"].clone();
             }
             object["metadata"]["annotations"] = annotations;
             post(&path("persistentvolumeclaims", ""), object).await?;

@@ -1,0 +1,225 @@
+//! What users do in a row. Its steps depend on each other, so chance alone seldom brings them
+//! together. Each row is something that users do, and none of it should leave anything behind.
+
+use std::collections::VecDeque;
+
+use crate::dice::Dice;
+use crate::history::{Action, Claimed, Expected, Source, Step, name_for};
+
+/// Sizes of volumes that copies are made of.
+const MODEST: [&str; 3] = ["10Mi", "50M", "64Mi"];
+/// Sizes that a driver rounds up.
+const ODD: [&str; 5] = ["1", "5000001", "100M", "77777777", "333333333"];
+/// Larger than the disk under the pool.
+const LARGE: [&str; 2] = ["900M", "1500M"];
+/// Growth for which no pool has room.
+const TOO_MUCH: [u64; 2] = [4 << 30, 1 << 40];
+
+/// Times before a step, in milliseconds: the shortest, and by how much it varies.
+const AT_ONCE: (u64, u64) = (0, 2000);
+const SOON: (u64, u64) = (5000, 20_000);
+const LATER: (u64, u64) = (20_000, 60_000);
+
+fn after((least, varies): (u64, u64), action: Action, dice: &mut Dice) -> Step {
+    Step {
+        wait: least + dice.below(varies),
+        action,
+    }
+}
+
+impl Expected {
+    /// Steps in a row. Their objects count as expected from now on.
+    pub(super) fn habit(&mut self, dice: &mut Dice) -> VecDeque<Step> {
+        let steps = match dice.below(6) {
+            0 => self.late_restore(dice),
+            1 => self.broken_snapshot(dice),
+            2 => self.same_size(dice),
+            3 => self.kept_copy(dice),
+            4 => self.too_much(dice),
+            _ => self.too_thick(dice),
+        };
+        steps.into()
+    }
+
+    fn plan_claim(
+        &mut self,
+        class: &str,
+        size: &str,
+        source: Option<Source>,
+        dice: &mut Dice,
+    ) -> (String, Action) {
+        let name = name_for(&self.claims, "c", dice);
+        let claimed = Claimed {
+            class: class.to_owned(),
+            size: size.to_owned(),
+            block: false,
+        };
+        self.claims.insert(name.clone(), claimed);
+        let action = Action::Claim {
+            name: name.clone(),
+            class: class.to_owned(),
+            size: size.to_owned(),
+            block: false,
+            mode: "ReadWriteOnce".to_owned(),
+            source,
+            attributes: None,
+        };
+        (name, action)
+    }
+
+    fn plan_snapshot(&mut self, claim: &str, class: &str, dice: &mut Dice) -> (String, Action) {
+        let name = name_for(&self.snapshots, "s", dice);
+        let of = self.claims.get(claim).cloned();
+        self.snapshots.insert(name.clone(), of);
+        let action = Action::Snapshot {
+            name: name.clone(),
+            claim: claim.to_owned(),
+            class: class.to_owned(),
+        };
+        (name, action)
+    }
+
+    /// Restores from a snapshot that is being deleted, and that another restore keeps.
+    fn late_restore(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+        let source = Some(Source::Snapshot(snapshot.clone()));
+        let (early, restore) = self.plan_claim("ext4", size, source.clone(), dice);
+        let (_, restore_late) = self.plan_claim("ext4-now", size, source, dice);
+        let end = if dice.percent(60) {
+            let name = name_for(&self.pods, "p", dice);
+            let claims = vec![early];
+            self.pods.insert(name.clone(), claims.clone());
+            Action::Pod { name, claims }
+        } else {
+            Action::DeleteClaim { name: early }
+        };
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, take, dice),
+            after(LATER, restore, dice),
+            after(SOON, Action::DeleteSnapshot { name: snapshot }, dice),
+            after(SOON, restore_late, dice),
+            after(SOON, end, dice),
+        ]
+    }
+
+    /// Takes two snapshots of a claim, one with a class that does not exist, and deletes the claim.
+    fn broken_snapshot(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let (_, broken) = self.plan_snapshot(&claim, "none", dice);
+        let (_, good) = self.plan_snapshot(&claim, "deleted", dice);
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, broken, dice),
+            after(AT_ONCE, good, dice),
+            after(LATER, Action::DeleteClaim { name: claim }, dice),
+        ]
+    }
+
+    /// Restores from a snapshot with the size of the claim that it was taken of.
+    fn same_size(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&ODD);
+        let class = *dice.pick(&["ext4-now", "btrfs-now"]);
+        let (claim, make) = self.plan_claim(class, size, None, dice);
+        let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+        let source = Some(Source::Snapshot(snapshot));
+        let (_, restore) = self.plan_claim(class, size, source, dice);
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, take, dice),
+            after(SOON, restore, dice),
+        ]
+    }
+
+    /// Copies a volume, uses the copy in no pod, and gives up its claim and its volume object. Its
+    /// data is to be kept.
+    fn kept_copy(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let mut steps = vec![after(AT_ONCE, make, dice)];
+        let source = if dice.percent(50) {
+            let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+            steps.push(after(SOON, take, dice));
+            Source::Snapshot(snapshot)
+        } else {
+            Source::Claim(claim)
+        };
+        let (copy, restore) = self.plan_claim("kept-now", size, Some(source), dice);
+        let volume = Action::DeleteVolume { name: copy.clone() };
+        steps.push(after(SOON, restore, dice));
+        steps.push(after(LATER, volume, dice));
+        steps.push(after(SOON, Action::DeleteClaim { name: copy }, dice));
+        steps
+    }
+
+    /// Requests more than there can be, and then less again.
+    fn too_much(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (name, make) = self.plan_claim("ext4-now", size, None, dice);
+        let grow = Action::Grow {
+            name: name.clone(),
+            by: *dice.pick(&TOO_MUCH),
+        };
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, grow, dice),
+            after(LATER, Action::TakeBack { name }, dice),
+        ]
+    }
+
+    /// Selects the attributes of a thick volume for one that is larger than the disk, and then
+    /// others.
+    fn too_thick(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&LARGE);
+        let (name, make) = self.plan_claim("ext4-now", size, None, dice);
+        let thick = Action::Attributes {
+            name: name.clone(),
+            class: "thick".to_owned(),
+        };
+        let other = Action::Attributes {
+            name,
+            class: (*dice.pick(&["direct", "buffered"])).to_owned(),
+        };
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, thick, dice),
+            after(LATER, other, dice),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::history::{Action, History, Source};
+
+    /// True if a claim is restored from a snapshot after its deletion.
+    fn has_late_restore(history: &History) -> bool {
+        let mut deleted = Vec::new();
+        for step in &history.steps {
+            match &step.action {
+                Action::DeleteSnapshot { name } => deleted.push(name),
+                Action::Claim {
+                    source: Some(Source::Snapshot(snapshot)),
+                    ..
+                } if deleted.contains(&snapshot) => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn histories_have_rows_of_steps_and_follow_from_their_seeds() {
+        let histories: Vec<History> = (0..20).map(|seed| History::of(seed, 60)).collect();
+        assert!(histories.iter().any(has_late_restore));
+        for history in &histories {
+            let again = History::of(history.seed, 60);
+            assert_eq!(again.steps.len(), 60);
+            let [first, second] = [history, &again].map(|one| format!("{:?}", one.steps));
+            assert_eq!(first, second, "seed {}", history.seed);
+        }
+    }
+}

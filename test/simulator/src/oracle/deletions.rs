@@ -1,0 +1,67 @@
+//! What is deleted is gone after a quiet time, or something keeps it that may.
+
+use serde_json::Value;
+
+use crate::model::view::{has_finalizer, is_deleting, name};
+use crate::oracle::objects::Objects;
+use crate::oracle::state;
+use crate::trace;
+
+/// Keeps a claim while a pod uses it.
+const OF_PODS: &str = "kubernetes.io/pvc-protection";
+/// Keeps a claim while a volume is cloned from it.
+const OF_CLONES: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+/// Keeps a claim while a snapshot of it is taken.
+const OF_SNAPSHOTS: &str = "snapshot.storage.kubernetes.io/pvc-as-source-protection";
+
+/// Checks all deleted objects of users. With `strict`, the snapshots that can't be taken were
+/// deleted, as events at their claims advise.
+///
+/// An event alone explains no deletion that is not done. What may keep an object is another object,
+/// which must be there.
+pub(super) fn check(objects: &Objects, strict: bool) {
+    for claim in objects.claims.iter().filter(|claim| is_deleting(claim)) {
+        if !is_kept(objects, claim, strict) {
+            trace::violation(format!(
+                "claim not gone: {}, and nothing may keep it: {}; {}",
+                name(claim),
+                state(claim),
+                objects.history(claim)
+            ));
+        }
+    }
+    let snapshots = objects.snapshots.iter();
+    for snapshot in snapshots.filter(|snapshot| is_deleting(snapshot)) {
+        if !objects.is_awaited(snapshot) {
+            trace::violation(format!(
+                "snapshot not gone: {}, and no claim from before its deletion waits for it: {}; {}",
+                name(snapshot),
+                state(snapshot),
+                objects.history(snapshot)
+            ));
+        }
+    }
+    for pod in objects.pods.iter().filter(|pod| is_deleting(pod)) {
+        trace::violation(format!("pod not gone: {}", name(pod)));
+    }
+}
+
+/// True if something may keep a deleted claim.
+fn is_kept(objects: &Objects, claim: &Value, strict: bool) -> bool {
+    has_finalizer(claim, OF_PODS) && objects.users(claim).next().is_some()
+        || has_finalizer(claim, OF_CLONES) && objects.is_awaited(claim)
+        || has_finalizer(claim, OF_SNAPSHOTS)
+            && !strict
+            && objects.to_be_taken(claim).next().is_some()
+}
+
+/// The snapshots that keep deleted claims. Events at these claims advise to delete them.
+pub(super) fn keeping(objects: &Objects) -> impl Iterator<Item = &Value> {
+    let claims = objects
+        .claims
+        .iter()
+        .filter(|claim| is_deleting(claim) && has_finalizer(claim, OF_SNAPSHOTS));
+    claims
+        .flat_map(move |claim| objects.to_be_taken(claim))
+        .filter(|snapshot| !is_deleting(snapshot))
+}
