@@ -57,27 +57,15 @@ pub fn loops_holding<K: LoopDevices + ?Sized>(
 
 /// The topmost mount at exactly this path.
 pub fn topmost_mount<K: Mounts + ?Sized>(kernel: &K, path: &Path) -> Result<Option<MountEntry>> {
-    for _ in 0..LOOKS {
-        let known = kernel.known_mounts()?;
-        let found = known.at(path);
-        let mounts: Vec<_> = found.into_iter().collect();
-        if kernel.confirm_mounts(&mounts, &[(path, found)]) {
-            return Ok(found.cloned());
-        }
-    }
-    Ok(kernel.mounts()?.at(path).cloned())
+    let mut found = confirmed_mounts(kernel, Some(path), |mounts| {
+        mounts.at(path).into_iter().collect()
+    })?;
+    Ok(found.pop())
 }
 
 /// The mounts of this loop device's filesystem, oldest first.
 pub fn mounts_of_loop<K: Mounts + ?Sized>(kernel: &K, minor: u32) -> Result<Vec<MountEntry>> {
-    for _ in 0..LOOKS {
-        let known = kernel.known_mounts()?;
-        let found: Vec<_> = known.of_loop(minor).collect();
-        if kernel.confirm_mounts(&found, &[]) {
-            return Ok(found.into_iter().cloned().collect());
-        }
-    }
-    Ok(kernel.mounts()?.of_loop(minor).cloned().collect())
+    confirmed_mounts(kernel, None, |mounts| mounts.of_loop(minor).collect())
 }
 
 /// Fails if a filesystem that could not be asked for its devices may be on this loop device.
@@ -116,4 +104,25 @@ fn confirmed_loops<K: LoopDevices + ?Sized>(
         .into_iter()
         .cloned()
         .collect())
+}
+
+/// Those of the known mounts that `wanted` selects, confirmed. With a path in `at`, `wanted` selects
+/// the topmost mount there, and it is confirmed to be that.
+fn confirmed_mounts<K: Mounts + ?Sized>(
+    kernel: &K,
+    at: Option<&Path>,
+    wanted: impl Fn(&MountTable) -> Vec<&MountEntry>,
+) -> Result<Vec<MountEntry>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_mounts()?;
+        let found = wanted(&known);
+        let topmost: Vec<_> = at
+            .map(|path| (path, found.first().copied()))
+            .into_iter()
+            .collect();
+        if kernel.confirm_mounts(&found, &topmost) {
+            return Ok(found.into_iter().cloned().collect());
+        }
+    }
+    Ok(wanted(&kernel.mounts()?).into_iter().cloned().collect())
 }
