@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use hostloop_api_objects::lease_name::SNAPSHOT_CONTROLLER_LEASE;
 
 mod api;
 mod check;
@@ -54,7 +55,7 @@ const COMPLETER: &str = "kubectl_complete-hostloop";
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
 
 /// The lease that all snapshot controllers share: its namespace and its name.
-const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", "snapshot-controller-leader");
+const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", SNAPSHOT_CONTROLLER_LEASE);
 
 /// The command line of the client.
 #[derive(Debug, Parser)]

@@ -1,5 +1,8 @@
 //! The names of leases.
 
+/// Upstream's name of the lease that all snapshot controllers of a cluster share.
+pub const SNAPSHOT_CONTROLLER_LEASE: &str = "snapshot-controller-leader";
+
 /// Converts a name or identity as upstream does: `-` replaces everything but letters, digits and
 /// `-`, and a trailing `-` gets an `X`.
 pub fn lease_name(name: &str) -> String {

@@ -39,6 +39,8 @@ pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 pub const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 /// The API group of snapshots.
 pub const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+/// The API group of group snapshots, their contents and classes.
+pub const GROUP_SNAPSHOT_GROUP: &str = "groupsnapshot.storage.k8s.io";
 /// Prefix of class parameters for the provisioner. The driver gets all other parameters.
 pub const RESERVED: &str = "csi.storage.k8s.io/";
 /// Class parameter: the filesystem type of volumes.

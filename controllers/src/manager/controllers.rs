@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hostloop_api_objects::lease_name::SNAPSHOT_CONTROLLER_LEASE;
 
 use super::elections::Elections;
 use super::error::Error;
@@ -247,7 +248,7 @@ impl Manager<'_> {
         let leader = if args.election.leader_election.unwrap_or(per_node) {
             let namespace = Some(&args.election.snapshot_controller_namespace[..]);
             self.elections
-                .of(SNAPSHOT_CONTROLLER, namespace, self.tasks)
+                .of(SNAPSHOT_CONTROLLER_LEASE, namespace, self.tasks)
         } else {
             Leadership::always()
         };
@@ -268,9 +269,6 @@ impl Manager<'_> {
         );
     }
 }
-
-/// Upstream's name of the lease of the cluster's snapshot-controller.
-const SNAPSHOT_CONTROLLER: &str = "snapshot-controller-leader";
 
 /// Runs a controller while this process leads. It ends when the lead is lost. Work still under way
 /// is fenced, because it checks the lead before each write.

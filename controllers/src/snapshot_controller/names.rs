@@ -1,9 +1,10 @@
-//! Annotations, finalizers and API groups that controllers, sidecars and users of snapshots share.
+//! Annotations and finalizers that controllers, sidecars and users of snapshots share.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
+use crate::api::names::GROUP_SNAPSHOT_GROUP;
 use crate::api::naming::sha256;
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
@@ -26,9 +27,6 @@ pub(super) const GROUP_BOUND: &str =
 pub(super) const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 /// Group class annotation: with the value `true`, the class is the default of its driver.
 pub(super) const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.io/is-default-class";
-
-/// The API group of VolumeGroupSnapshots, their contents and classes.
-pub(super) const GROUP_API: &str = "groupsnapshot.storage.k8s.io";
 
 pub(super) fn content_name(snapshot_uid: &str) -> String {
     format!("snapcontent-{snapshot_uid}")
@@ -53,7 +51,7 @@ pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, Str
 pub(super) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerReference> {
     snapshot.owner_references().iter().find(|owner| {
         let group = owner.api_version.split('/').next();
-        owner.kind == "VolumeGroupSnapshot" && group == Some(GROUP_API)
+        owner.kind == "VolumeGroupSnapshot" && group == Some(GROUP_SNAPSHOT_GROUP)
     })
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::SNAPSHOT_GROUP;
+use crate::api::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 use crate::testing::{World, options};
 
 mod groups;
@@ -108,7 +108,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
 /// Adds a group with one member, which only lacks the handle of its group.
 fn group_with_a_member(world: &World, controller: &Controller) {
     let (member, content) = names::member_names("g", "vol-1");
-    let (api, group_api) = (SNAPSHOT_GROUP, names::GROUP_API);
+    let (api, group_api) = (SNAPSHOT_GROUP, GROUP_SNAPSHOT_GROUP);
     world.add(
         &controller.watches.groups,
         json!({

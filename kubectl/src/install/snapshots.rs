@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hostloop_api_objects::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 use serde_json::Value;
 
 use super::Choice;
@@ -112,8 +113,8 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
             .all(|(_, has_v1)| *has_v1)
     };
     decision.snapshots = Snapshots {
-        class: all_of("snapshot.storage.k8s.io"),
-        group_class: all_of("groupsnapshot.storage.k8s.io"),
+        class: all_of(SNAPSHOT_GROUP),
+        group_class: all_of(GROUP_SNAPSHOT_GROUP),
         controller: is_controller,
     };
     let others = cluster.controllers.join(", ");

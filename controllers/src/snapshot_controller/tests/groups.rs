@@ -5,7 +5,7 @@ use crate::testing::{DRIVER, volume, with};
 
 fn group(name: &str, source: Value, more: Value) -> Value {
     let group = json!({
-        "apiVersion": format!("{}/v1", names::GROUP_API), "kind": "VolumeGroupSnapshot",
+        "apiVersion": format!("{GROUP_SNAPSHOT_GROUP}/v1"), "kind": "VolumeGroupSnapshot",
         "metadata": {"name": name, "namespace": "team", "uid": name},
         "spec": {"source": source},
     });
@@ -83,7 +83,7 @@ async fn what_a_group_reads() {
             claim(&world, name, app, more);
         }
         let content = json!({
-            "apiVersion": format!("{}/v1", names::GROUP_API), "kind": "VolumeGroupSnapshotContent",
+            "apiVersion": format!("{GROUP_SNAPSHOT_GROUP}/v1"), "kind": "VolumeGroupSnapshotContent",
             "metadata": {"name": names::group_content_name("g")},
             "spec": {"volumeGroupSnapshotRef": {}, "deletionPolicy": "Delete", "driver": DRIVER,
                 "source": {"volumeHandles": ["a"]}},

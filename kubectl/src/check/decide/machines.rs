@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use hostloop_api_objects::names::FS_TYPE;
 use hostloop_report::machine::MachineReport;
 
 use super::unknown;
@@ -148,7 +149,7 @@ fn fs_types(facts: &Facts) -> Vec<&str> {
         .filter(|c| c.provisioner == facts.driver);
     let named = classes.map(|class| {
         let parameters = class.parameters.as_ref();
-        let fs = parameters.and_then(|p| p.get("csi.storage.k8s.io/fstype"));
+        let fs = parameters.and_then(|p| p.get(FS_TYPE));
         fs.map_or("ext4", String::as_str)
     });
     named.collect()

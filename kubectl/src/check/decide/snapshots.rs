@@ -1,11 +1,11 @@
 //! The snapshot API, the cluster's snapshot controller, and the driver's VolumeSnapshotClass.
 
+use hostloop_api_objects::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
+
 use super::{Part, join, known, leader, snapshot_controllers};
 use crate::check::facts::{Facts, Served, Unknown};
 use crate::check::line::{Line, names};
 
-pub(in crate::check) const GROUP: &str = "snapshot.storage.k8s.io";
-const GROUP_GROUP: &str = "groupsnapshot.storage.k8s.io";
 const KINDS: [&str; 3] = [
     "volumesnapshots",
     "volumesnapshotcontents",
@@ -40,7 +40,9 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 
 /// True if the server serves all kinds of snapshots.
 pub(in crate::check) fn has_snapshots(served: &Served) -> bool {
-    KINDS.iter().all(|kind| served.has(GROUP, kind, VERSION))
+    KINDS
+        .iter()
+        .all(|kind| served.has(SNAPSHOT_GROUP, kind, VERSION))
 }
 
 fn missing(served: &Served, group: &str, kinds: &[&'static str]) -> Vec<&'static str> {
@@ -58,19 +60,19 @@ fn versions(served: &Served, group: &str, kinds: &[&str]) -> String {
 }
 
 fn kinds(served: &Served) -> Line {
-    let missing = missing(served, GROUP, &KINDS);
+    let missing = missing(served, SNAPSHOT_GROUP, &KINDS);
     match missing.len() {
         0 => Line::ok(format!(
             "The snapshot kinds are served: {}",
-            versions(served, GROUP, &KINDS)
+            versions(served, SNAPSHOT_GROUP, &KINDS)
         )),
         n if n == KINDS.len() => Line::skipped(format!(
-            "Snapshots are left out: the server does not serve {GROUP}/{VERSION}. To have them: \
-             {INSTALL}"
+            "Snapshots are left out: the server does not serve {SNAPSHOT_GROUP}/{VERSION}. \
+             To have them: {INSTALL}"
         )),
         _ => Line::failed(
             format!(
-                "The server lacks {} of {GROUP}/{VERSION}",
+                "The server lacks {} of {SNAPSHOT_GROUP}/{VERSION}",
                 missing.join(", ")
             ),
             format!("Install all CustomResourceDefinitions of snapshots: {INSTALL}"),
@@ -79,20 +81,21 @@ fn kinds(served: &Served) -> Line {
 }
 
 fn group_kinds(served: &Served) -> Line {
-    let missing = missing(served, GROUP_GROUP, &GROUP_KINDS);
-    let versions = versions(served, GROUP_GROUP, &GROUP_KINDS);
+    let missing = missing(served, GROUP_SNAPSHOT_GROUP, &GROUP_KINDS);
+    let versions = versions(served, GROUP_SNAPSHOT_GROUP, &GROUP_KINDS);
     match (missing.len(), versions.as_str()) {
         (0, _) => Line::ok(format!("The group snapshot kinds are served: {versions}")),
         (3, "") => Line::skipped(format!(
-            "Group snapshots are left out: the server does not serve {GROUP_GROUP}/{VERSION}"
+            "Group snapshots are left out: the server does not serve \
+             {GROUP_SNAPSHOT_GROUP}/{VERSION}"
         )),
         (3, _) => Line::skipped(format!(
-            "Group snapshots are left out: the server serves {GROUP_GROUP} as {versions}, and \
-             hostloop uses {VERSION}"
+            "Group snapshots are left out: the server serves {GROUP_SNAPSHOT_GROUP} as \
+             {versions}, and hostloop uses {VERSION}"
         )),
         (_, _) => Line::failed(
             format!(
-                "The server lacks {} of {GROUP_GROUP}/{VERSION}",
+                "The server lacks {} of {GROUP_SNAPSHOT_GROUP}/{VERSION}",
                 missing.join(", ")
             ),
             format!("Install all CustomResourceDefinitions of group snapshots: {INSTALL}"),
@@ -167,7 +170,10 @@ mod tests {
     #[case::some(&["volumesnapshots"], Failed, "volumesnapshotcontents, volumesnapshotclasses")]
     #[case::all(&KINDS, Passed, "v1")]
     fn single(#[case] kinds: &[&str], #[case] mark: Mark, #[case] text: &str) {
-        let kinds: Vec<_> = kinds.iter().map(|kind| (GROUP, *kind, "v1")).collect();
+        let kinds: Vec<_> = kinds
+            .iter()
+            .map(|kind| (SNAPSHOT_GROUP, *kind, "v1"))
+            .collect();
         let line = super::kinds(&served(&kinds));
         assert_eq!(line.mark, mark);
         assert!(line.text.contains(text), "{line:?}");
@@ -181,7 +187,7 @@ mod tests {
         let mut served = Served::default();
         for kind in GROUP_KINDS {
             for version in versions {
-                served.add(GROUP_GROUP, kind, version);
+                served.add(GROUP_SNAPSHOT_GROUP, kind, version);
             }
         }
         let line = group_kinds(&served);

@@ -1,5 +1,6 @@
 //! The objects of the live check.
 
+use hostloop_api_objects::names::SNAPSHOT_GROUP;
 use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
@@ -82,7 +83,7 @@ impl Plan {
     /// The claim with the content of the snapshot.
     pub(super) fn restored_claim(&self) -> PersistentVolumeClaim {
         let snapshot = json!({
-            "apiGroup": "snapshot.storage.k8s.io",
+            "apiGroup": SNAPSHOT_GROUP,
             "kind": "VolumeSnapshot",
             "name": self.name,
         });
