@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 mod growth_intent;
 pub mod id;
-mod unreadable;
+mod unusable_record;
 
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
 use id::{GroupId, SnapshotId, VolumeId};
-pub use unreadable::Unreadable;
-pub(crate) use unreadable::check_schema;
+pub use unusable_record::UnusableRecord;
+pub(crate) use unusable_record::check_schema;
 
 use crate::kernel::{FsType, READ_AHEAD_KIB};
 

@@ -8,7 +8,7 @@ use super::layout::PoolLayout;
 use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
-use crate::record::Unreadable;
+use crate::record::UnusableRecord;
 
 /// Entries of one kind without a usable record.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(super) fn read<R: Record>(
     entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
-) -> Result<R, Unreadable> {
+) -> Result<R, UnusableRecord> {
     let mut record: R = stored(entries, entry, id, buffer)?;
     record.add_state(entries, &Path::new(entry).join(boot_state::FILE), boot);
     Ok(record)
@@ -88,15 +88,20 @@ pub(super) fn stored<R: Record>(
     entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
-) -> Result<R, Unreadable> {
+) -> Result<R, UnusableRecord> {
     match read_whole(dir, &Path::new(entry).join(R::FILE), buffer) {
         Ok(()) => decode(buffer, id),
-        Err(kernel::Error::NotFound { .. }) => Err(Unreadable::Missing),
-        Err(e) => Err(Unreadable::Damaged(format!("can't be read: {e}"))),
+        Err(kernel::Error::NotFound { .. }) => Err(UnusableRecord::Missing),
+        Err(e) => Err(UnusableRecord::Damaged(format!("can't be read: {e}"))),
     }
 }
 
-fn broken<R: Record>(layout: &PoolLayout, entry: &str, why: Unreadable, bytes: &[u8]) -> Broken {
+fn broken<R: Record>(
+    layout: &PoolLayout,
+    entry: &str,
+    why: UnusableRecord,
+    bytes: &[u8],
+) -> Broken {
     // An image that can't be examined is reported, too, once the object is used.
     let image = layout.stat_image(R::KIND, entry).ok().flatten();
     Broken {

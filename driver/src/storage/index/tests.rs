@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::record::Unreadable;
+use crate::record::UnusableRecord;
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
@@ -47,7 +47,7 @@ fn broken_entries_are_in_the_way() {
     let mut index = Index::default();
     let broken = Broken {
         path: "/x".into(),
-        why: Unreadable::Damaged("is broken".into()),
+        why: UnusableRecord::Damaged("is broken".into()),
         name: Some("one".into()),
         bytes: 7,
     };
