@@ -110,7 +110,7 @@ fn absurd_size(field: &str, bytes: u64) -> Option<String> {
 
 /// An entry with an unusable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Broken {
+pub(super) struct UnusableEntry {
     /// The path of the record's file.
     pub(super) path: PathBuf,
     /// The reason why the record is unusable.
@@ -121,7 +121,7 @@ pub(super) struct Broken {
     pub(super) bytes: u64,
 }
 
-impl Broken {
+impl UnusableEntry {
     /// The error for calls that need this record.
     pub(super) fn error(&self) -> Error {
         let why = format!("{}; {}", self.why, self.why.advice());
@@ -143,10 +143,10 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, UnusableRe
     let record: R = serde_json::from_slice(bytes).map_err(|e| {
         let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
         let named = peek(bytes, "id").and_then(|v| v.as_str()?.parse::<R::Id>().ok());
-        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id)
+        unusable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id)
             .unwrap_or_else(|| UnusableRecord::Damaged(format!("is not a readable record: {e}")))
     })?;
-    let why = unreadable(record.schema().into(), record.id(), id);
+    let why = unusable(record.schema().into(), record.id(), id);
     match why.or_else(|| record.absurdity().map(UnusableRecord::Damaged)) {
         Some(why) => Err(why),
         None => Ok(record),
@@ -154,7 +154,7 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, UnusableRe
 }
 
 /// Why a record with this schema and ID can't be used in the entry `id`; `None` if it can.
-fn unreadable<Id: Eq + Display>(schema: u64, named: Id, id: Id) -> Option<UnusableRecord> {
+fn unusable<Id: Eq + Display>(schema: u64, named: Id, id: Id) -> Option<UnusableRecord> {
     if schema > u64::from(SCHEMA) {
         return Some(UnusableRecord::Newer(schema));
     }
