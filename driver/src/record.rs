@@ -60,8 +60,8 @@ pub struct VolumeRecord {
     pub created_ns: u64,
     /// The state of formatting.
     pub format: Format,
-    /// True until the first publication or staging. Earlier builds do not write the field, and false
-    /// is assumed.
+    /// True until the first publication or staging. Earlier builds do not write the field, and
+    /// false is assumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh: bool,
     /// Nodes with a publication (ControllerPublishVolume), with the parameters of the request.

@@ -1,8 +1,8 @@
 //! What can be wrong with a volume, a snapshot, a group or a pool.
 //!
 //! A problem is found again from record, image and kernel whenever one is needed. Recovery, health,
-//! `fsck`, `status` and the node service each decide what a problem means for them. `fsck` has words
-//! of its own, in `inspect/fsck/checks/subject.rs`.
+//! `fsck`, `status` and the node service each decide what a problem means for them. `fsck` has
+//! words of its own, in `inspect/fsck/checks/subject.rs`.
 
 use std::fmt;
 use std::path::PathBuf;
