@@ -226,18 +226,24 @@ fn is_label(text: &str) -> bool {
 
 /// True for categories after a comma in a label's range, such as `c2`, `c2.c5` or `c2-s3:c4`.
 fn is_categories(text: &str) -> bool {
-    let number = |part: &str, first| {
-        let digits = part.strip_prefix(first).unwrap_or_default();
-        !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-    };
-    let categories = |part: &str| part.split('.').all(|one| number(one, 'c'));
     match text.split_once('-') {
-        None => categories(text),
+        None => is_category_range(text),
         Some((low, high)) => {
             let (level, its) = high.split_once(':').unwrap_or((high, "c0"));
-            categories(low) && number(level, 's') && categories(its)
+            is_category_range(low) && is_numbered(level, 's') && is_category_range(its)
         }
     }
+}
+
+/// True for `c2` or `c2.c5`.
+fn is_category_range(text: &str) -> bool {
+    text.split('.').all(|one| is_numbered(one, 'c'))
+}
+
+/// True for this letter and a number after it.
+fn is_numbered(text: &str, letter: char) -> bool {
+    let digits = text.strip_prefix(letter).unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -229,16 +229,24 @@ pub fn delta(base: &[Extent], target: &[Extent], shares: bool) -> Vec<Difference
         while targets.next_if(|e| e.end() <= at).is_some() {}
         let (b, t) = (bases.peek().copied(), targets.peek().copied());
         // The end of the range in which neither map changes.
-        let edge = |e: &Extent| if e.logical > at { e.logical } else { e.end() };
-        let Some(next) = [b, t].into_iter().flatten().map(edge).min() else {
+        let Some(next) = [b, t]
+            .into_iter()
+            .flatten()
+            .map(|e| if e.logical > at { e.logical } else { e.end() })
+            .min()
+        else {
             return differences;
         };
-        let here = |e: Option<&Extent>| e.filter(|e| e.logical <= at).copied();
-        if let Some(certain) = judge(here(b), here(t), at, shares) {
+        if let Some(certain) = judge(begun(b, at), begun(t, at), at, shares) {
             push(&mut differences, at, next, certain);
         }
         at = next;
     }
+}
+
+/// The extent, if it has begun at the byte `at`.
+fn begun(extent: Option<&Extent>, at: u64) -> Option<Extent> {
+    extent.filter(|e| e.logical <= at).copied()
 }
 
 /// Compares two extents (`None`: a hole) at the byte `at`. `None` if it is the same in both,

@@ -165,8 +165,10 @@ impl Asking {
             None => {
                 let (worker, jobs) = channel::<Job>();
                 let name = "ask-loop".to_owned();
-                let work = move || jobs.into_iter().for_each(|job| job());
-                thread::Builder::new().name(name).spawn(work).ok()?;
+                thread::Builder::new()
+                    .name(name)
+                    .spawn(move || jobs.into_iter().for_each(|job| job()))
+                    .ok()?;
                 worker
             }
         };

@@ -53,11 +53,11 @@ fn looked_at(size: u64) -> impl Iterator<Item = Range<u64>> {
     // Up to 512 KiB between the ends gets one sample for each full 4 KiB.
     let samples = SAMPLES.min(between / SAMPLE);
     let step = between.checked_div(samples).unwrap_or_default();
-    let sample = move |n: u64| {
+    let samples = (0..samples).map(move |n| {
         let start = ENDS + n * step;
         start..start + SAMPLE
-    };
-    ends(size, ENDS).into_iter().chain((0..samples).map(sample))
+    });
+    ends(size, ENDS).into_iter().chain(samples)
 }
 
 fn ends(size: u64, length: u64) -> [Range<u64>; 2] {

@@ -86,18 +86,20 @@ pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option
 }
 
 fn ext4_errors(minor: u32) -> Result<Option<String>> {
-    let attribute =
-        |name: &str| read_attribute(Path::new(&format!("/sys/fs/ext4/loop{minor}/{name}")));
-    let count = attribute("errors_count")?;
+    let count = ext4_attribute(minor, "errors_count")?;
     if count == "0" {
         return Ok(None);
     }
     // This attribute is newer than the count and may be missing. Report the count without it then.
-    let place = attribute("last_error_func").unwrap_or_default();
+    let place = ext4_attribute(minor, "last_error_func").unwrap_or_default();
     Ok(Some(match place.as_str() {
         "" => format!("ext4 counts {count} errors"),
         place => format!("ext4 counts {count} errors, the last one in {place}"),
     }))
+}
+
+fn ext4_attribute(minor: u32, name: &str) -> Result<String> {
+    read_attribute(Path::new(&format!("/sys/fs/ext4/loop{minor}/{name}")))
 }
 
 fn btrfs_errors(dir: &File, mounted_at: &Path) -> Result<Option<String>> {

@@ -68,22 +68,24 @@ fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
 /// Parses blkid's `KEY=value` lines. A filesystem wins over a partition table beside it. Output
 /// without a type (for example, a partition's place in its table) means blank.
 fn parse_probe(output: &str) -> Probe {
-    let value = |key: &str| {
-        output
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-    };
-    match (value("TYPE"), value("PTTYPE")) {
+    match (value(output, "TYPE"), value(output, "PTTYPE")) {
         (Some(name), _) => match FsType::parse(name) {
             Some(fs) => Probe::Filesystem {
                 fs,
-                uuid: value("UUID").unwrap_or_default().to_owned(),
+                uuid: value(output, "UUID").unwrap_or_default().to_owned(),
             },
             None => Probe::Other(name.to_owned()),
         },
         (None, Some(table)) => Probe::Other(format!("{table} partition table")),
         (None, None) => Probe::Blank,
     }
+}
+
+/// The value of a key in blkid's lines.
+fn value<'a>(output: &'a str, key: &str) -> Option<&'a str> {
+    output
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
 pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {

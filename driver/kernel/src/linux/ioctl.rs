@@ -354,9 +354,10 @@ pub(super) fn enters(command: &mut Command, namespace: &'static File, dir: Borro
     // Both descriptors stay open for the life of this process.
     unsafe {
         command.pre_exec(move || {
-            match libc::setns(namespace, libc::CLONE_NEWNS) == 0 && libc::fchdir(dir) == 0 {
-                true => Ok(()),
-                false => Err(io::Error::last_os_error()),
+            if libc::setns(namespace, libc::CLONE_NEWNS) == 0 && libc::fchdir(dir) == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
             }
         });
     }

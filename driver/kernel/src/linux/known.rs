@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
-use rustix::fs::{StatVfs, StatVfsMountFlags};
+use rustix::fs::StatVfsMountFlags;
 
 use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
@@ -97,11 +97,10 @@ impl Loops {
         if !self.complete {
             return Query::All(self.messages);
         }
-        let is_needed = |(minor, change): &(&u32, &Change)| {
+        let needed = self.changed.iter().filter(|(minor, change)| {
             let path = change.backing_path.as_ref();
             path.is_none_or(|path| scope.needs(**minor, path))
-        };
-        let needed = self.changed.iter().filter(is_needed);
+        });
         Query::These(
             needed
                 .map(|(minor, change)| (*minor, change.message))
@@ -353,11 +352,10 @@ fn learn(table: &mut MountTable, id: u64) -> bool {
     let Some(entry) = table.entries.get(id) else {
         return false;
     };
-    let same = |other: &&MountEntry| other.device == entry.device;
     let found = table
         .entries
         .iter()
-        .filter(same)
+        .filter(|other| other.device == entry.device)
         .find_map(|other| other.btrfs_loops.clone());
     let Some(loops) = found else {
         return false;
@@ -515,10 +513,9 @@ impl Known {
             [] => Vec::new(),
             minors => loopdev::infos(linux, minors),
         };
-        let differs = |info: &&&LoopInfo| !now.contains(**info);
         let mut known = self.loops.lock();
         let mut same = true;
-        for info in loops.iter().filter(differs) {
+        for info in loops.iter().filter(|info| !now.contains(info)) {
             known.change(info.minor);
             same = false;
         }
@@ -541,9 +538,9 @@ impl Known {
         }
         // Poll reports all changes but those of the filesystem, like one that turned read-only.
         let read_only = entry.read_only() || entry.fs_read_only();
-        let is_read_only = |now: StatVfs| now.f_flag.contains(StatVfsMountFlags::RDONLY);
         self.mounts().is_ok_and(is_in)
-            && rustix::fs::statvfs(path).is_ok_and(|now| is_read_only(now) == read_only)
+            && rustix::fs::statvfs(path)
+                .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only)
     }
 }
 

@@ -117,17 +117,12 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     let control = control()?;
     // A leftover bind of the device node would expose this file.
     let mounts = linux.known_mounts()?;
-    let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
-    let enter_unbound = |minor| {
-        if is_bound(minor) {
-            None
-        } else {
-            enter(linux, minor)
-        }
-    };
     first_free(
         || offered(&control),
-        enter_unbound,
+        |minor| {
+            let is_bound = mounts.of_loop_node(minor).next().is_some();
+            if is_bound { None } else { enter(linux, minor) }
+        },
         |minor| attach_at(linux, spec, minor),
     )
 }
@@ -397,8 +392,9 @@ fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<Fi
     }
     let makes_nodes = linux.dev_makes_nodes();
     ask(&linux.asking, minor, move || {
-        let same = |s: &loop_info64| (s.lo_device, s.lo_inode) == (backing.dev, backing.ino);
-        let attached = status(makes_nodes, minor)?.filter(|(_, status)| same(status));
+        let attached = status(makes_nodes, minor)?.filter(|(_, status)| {
+            (status.lo_device, status.lo_inode) == (backing.dev, backing.ino)
+        });
         Ok(attached.map(|(device, _)| device))
     })
 }
@@ -438,10 +434,13 @@ pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detac
     if clear(device, minor)? {
         return Ok(Detached::Gone);
     }
-    let same = |info: LoopInfo| info.backing.is_none_or(|now| now == backing);
-    Ok(match infos(linux, &[minor]).pop().is_some_and(same) {
-        true => Detached::WhenClosed,
-        false => Detached::Gone,
+    let is_same = infos(linux, &[minor])
+        .pop()
+        .is_some_and(|info| info.backing.is_none_or(|now| now == backing));
+    Ok(if is_same {
+        Detached::WhenClosed
+    } else {
+        Detached::Gone
     })
 }
 
@@ -451,8 +450,10 @@ pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Det
         return Ok(Detached::Gone);
     }
     let makes_nodes = linux.dev_makes_nodes();
-    let open = move || open_node(makes_nodes, minor, false);
-    let Some(device) = unless_gone(ask(&linux.opening, minor, open))? else {
+    let opened = ask(&linux.opening, minor, move || {
+        open_node(makes_nodes, minor, false)
+    });
+    let Some(device) = unless_gone(opened)? else {
         return Ok(Detached::Gone);
     };
     // Check again: while the device is open, no other file can be attached to this minor.

@@ -52,9 +52,11 @@ fn make() -> io::Result<File> {
 
 fn is_needed(entry: &MountEntry) -> bool {
     let point = &*entry.mount_point;
-    let on_the_way = |needed: &Path| needed.starts_with(point) || point.starts_with(needed);
-    point == Path::new("/")
-        || entry.loop_minor().is_none() && NEEDED.iter().any(|needed| on_the_way(needed.as_ref()))
+    let is_on_the_way = NEEDED
+        .iter()
+        .map(Path::new)
+        .any(|needed| needed.starts_with(point) || point.starts_with(needed));
+    point == Path::new("/") || entry.loop_minor().is_none() && is_on_the_way
 }
 
 #[cfg(test)]

@@ -68,10 +68,11 @@ impl Uevents {
                 Err(e) => return Err(e.into()),
             }
         }
-        match dropped {
-            true => Ok(Changes::Unknown),
-            false => Ok(Changes::Loops(minors)),
-        }
+        Ok(if dropped {
+            Changes::Unknown
+        } else {
+            Changes::Loops(minors)
+        })
     }
 }
 
@@ -104,13 +105,16 @@ impl LoopNotices {
 /// The minor of the loop device that a message is about. A message is `ACTION@PATH`, then
 /// `KEY=VALUE` pairs, each with a NUL at its end.
 fn loop_minor(message: &[u8]) -> Option<u32> {
-    let value = |key: &str| {
-        let mut words = message.split(|b| *b == 0);
-        let found = words.find_map(|word| word.strip_prefix(key.as_bytes())?.strip_prefix(b"="));
-        std::str::from_utf8(found?).ok()
-    };
-    let is_loop = value("SUBSYSTEM")? == "block" && value("MAJOR")?.parse() == Ok(LOOP_MAJOR);
-    value("MINOR")?.parse().ok().filter(|_| is_loop)
+    let is_loop = value(message, "SUBSYSTEM")? == "block"
+        && value(message, "MAJOR")?.parse() == Ok(LOOP_MAJOR);
+    value(message, "MINOR")?.parse().ok().filter(|_| is_loop)
+}
+
+/// The value of a key in a message.
+fn value<'a>(message: &'a [u8], key: &str) -> Option<&'a str> {
+    let mut words = message.split(|b| *b == 0);
+    let found = words.find_map(|word| word.strip_prefix(key.as_bytes())?.strip_prefix(b"="));
+    std::str::from_utf8(found?).ok()
 }
 
 #[cfg(test)]

@@ -66,16 +66,19 @@ fn search_path() -> Vec<PathBuf> {
 /// file exists.
 pub(super) fn find(name: &'static str) -> Option<PathBuf> {
     static FOUND: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
-    let is_there = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     let known = FOUND.lock().get(name).cloned();
-    known.filter(is_there).or_else(|| {
+    known.filter(|path| is_executable(path)).or_else(|| {
         let path = search_path()
             .into_iter()
             .map(|dir| dir.join(name))
-            .find(is_there)?;
+            .find(|path| is_executable(path))?;
         FOUND.lock().insert(name, path.clone());
         Some(path)
     })
+}
+
+fn is_executable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 /// The working directory of programs: the root of a read-only filesystem that is mounted nowhere. A

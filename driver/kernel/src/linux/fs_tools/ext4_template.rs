@@ -24,9 +24,10 @@ use crate::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic, whole_bloc
 /// The feature that makes this possible, for mke2fs. It is not added if a class chooses features,
 /// because mke2fs refuses some combinations.
 pub(super) fn features(spec: &MkfsSpec<'_>) -> &'static [&'static str] {
-    match spec.image.is_some() && !spec.options.iter().any(|word| word.starts_with("-O")) {
-        true => &["-O", "metadata_csum,metadata_csum_seed"],
-        false => &[],
+    if spec.image.is_some() && !spec.options.iter().any(|word| word.starts_with("-O")) {
+        &["-O", "metadata_csum,metadata_csum_seed"]
+    } else {
+        &[]
     }
 }
 
@@ -183,12 +184,11 @@ impl Chunk {
             _ => Vec::new(),
         };
         // A copy is at the start of a block, and has the same UUID.
-        let is_copy = |at: &usize| {
+        let copies = (0..content.len()).step_by(BLOCK).filter(|at| {
             [MAGIC..MAGIC + 2, UUID..UUID + 16]
                 .into_iter()
                 .all(|field| content.get(at + field.start..at + field.end) == Some(&primary[field]))
-        };
-        let copies = (0..content.len()).step_by(BLOCK).filter(is_copy);
+        });
         let superblocks = superblocks.into_iter().chain(copies).collect();
         Chunk {
             at,

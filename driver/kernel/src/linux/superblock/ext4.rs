@@ -126,9 +126,12 @@ pub(super) fn is_intact(block: &Block) -> bool {
 /// True if the superblock is of another filesystem than this earlier one, or of a later mount.
 /// e2fsck corrects a time in the future, so an earlier time says nothing.
 pub(super) fn is_later_use(now: &Block, before: &Block) -> bool {
-    let mounted =
-        |block: &Block| u64::from(block.0[MOUNTED_HIGH]) << 32 | u64::from(block.le32(MOUNTED));
-    now.uuid(UUID) != before.uuid(UUID) || mounted(now) > mounted(before)
+    now.uuid(UUID) != before.uuid(UUID) || mounted_at(now) > mounted_at(before)
+}
+
+/// The time of the last mount.
+fn mounted_at(block: &Block) -> u64 {
+    u64::from(block.0[MOUNTED_HIGH]) << 32 | u64::from(block.le32(MOUNTED))
 }
 
 /// What the superblock says about the last use, with a checksum or without. A mount leaves orphans
