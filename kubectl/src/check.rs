@@ -99,9 +99,10 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         sections.push(run_live(cluster, planned, &mut progress, &printer).await?);
     }
     let report = render::Report::of(&sections);
-    match printer.json {
-        true => printer.json(&report)?,
-        false => printer.lines(&[render::summary(&sections)])?,
+    if printer.json {
+        printer.json(&report)?;
+    } else {
+        printer.lines(&[render::summary(&sections)])?;
     }
     Ok(if report.passed {
         ExitCode::SUCCESS

@@ -1,6 +1,5 @@
 //! The objects of one claim, snapshot or pod, read by name where that is possible.
 
-use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
@@ -28,10 +27,9 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, Api
     }
     let snapshots = api::list_all(&beside(cluster)).await;
     objects.snapshots = objects.noted_if_served(snapshots);
-    let is_of_claim = |snapshot: &VolumeSnapshot| {
+    objects.snapshots.retain(|snapshot| {
         snapshot.spec.source.persistent_volume_claim_name.as_deref() == Some(name)
-    };
-    objects.snapshots.retain(is_of_claim);
+    });
     read_contents(cluster, &mut objects).await;
     Ok(objects)
 }

@@ -57,8 +57,10 @@ impl Distribution {
             .map(|info| info.kubelet_version.as_str())
             .unwrap_or_default();
         let os = info.map(|info| info.os_image.as_str()).unwrap_or_default();
-        let is_kubeadm =
-            |annotation: &String| annotation.starts_with("kubeadm.alpha.kubernetes.io/");
+        let is_kubeadm = node
+            .annotations()
+            .keys()
+            .any(|annotation| annotation.starts_with("kubeadm.alpha.kubernetes.io/"));
         match node.labels() {
             _ if provider.starts_with("kind://") => Distribution::Kind,
             labels if labels.contains_key("minikube.k8s.io/name") => Distribution::Minikube,
@@ -67,7 +69,7 @@ impl Distribution {
             _ if kubelet.contains("+k0s") => Distribution::K0s,
             labels if labels.contains_key("microk8s.io/cluster") => Distribution::MicroK8s,
             _ if os.starts_with("Talos") => Distribution::Talos,
-            _ if node.annotations().keys().any(is_kubeadm) => Distribution::Kubeadm,
+            _ if is_kubeadm => Distribution::Kubeadm,
             _ => Distribution::Other,
         }
     }

@@ -180,9 +180,10 @@ pub enum Error {
 /// Parses an absolute directory.
 fn directory(word: &str) -> Result<String, String> {
     let path = word.trim_end_matches('/');
-    match path.starts_with('/') && !path.split('/').any(|part| part == "..") {
-        true => Ok(path.to_owned()),
-        false => Err(format!("{word:?} is not an absolute directory")),
+    if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
+        Ok(path.to_owned())
+    } else {
+        Err(format!("{word:?} is not an absolute directory"))
     }
 }
 

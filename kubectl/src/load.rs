@@ -103,12 +103,13 @@ fn check_archive(archive: &Path) -> Result<(), Error> {
         source,
     };
     let meta = archive.metadata().map_err(failed)?;
-    match meta.is_file() {
-        true => Ok(()),
-        false => Err(failed(io::Error::new(
+    if meta.is_file() {
+        Ok(())
+    } else {
+        Err(failed(io::Error::new(
             io::ErrorKind::InvalidInput,
             "is not a file",
-        ))),
+        )))
     }
 }
 
@@ -130,10 +131,6 @@ impl steps::Step {
                 })?
                 .into(),
         };
-        let start = |source| Error::Start {
-            program: self.words[0].clone(),
-            source,
-        };
         #[expect(
             clippy::disallowed_methods,
             reason = "a person's command on the person's cluster"
@@ -142,13 +139,17 @@ impl steps::Step {
             .args(&self.words[1..])
             .stdin(input)
             .status()
-            .map_err(start)?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(Error::Failed {
+            .map_err(|source| Error::Start {
+                program: self.words[0].clone(),
+                source,
+            })?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Error::Failed {
                 command: self.to_string(),
                 status: status.to_string(),
-            }),
+            })
         }
     }
 }

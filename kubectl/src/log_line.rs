@@ -42,9 +42,10 @@ pub(super) struct Call {
 impl LogLine {
     /// Reads a line. `None` if it continues an earlier one, or another program wrote it.
     pub(super) fn parse(text: &str) -> Option<LogLine> {
-        match text.starts_with('{') {
-            true => LogLine::from_json(text),
-            false => LogLine::from_text(text),
+        if text.starts_with('{') {
+            LogLine::from_json(text)
+        } else {
+            LogLine::from_text(text)
         }
     }
 
@@ -144,13 +145,17 @@ fn field_start(text: &str, from: usize) -> Option<usize> {
     while let Some(at) = text[from..].find('=') {
         let end = from + at;
         let name = text[..end].rfind(' ').map_or(0, |space| space + 1);
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-        if name >= from.min(end) && name < end && text[name..end].chars().all(is_name) {
+        if name >= from.min(end) && name < end && is_field_name(&text[name..end]) {
             return Some(name);
         }
         from = end + 1;
     }
     None
+}
+
+fn is_field_name(text: &str) -> bool {
+    text.chars()
+        .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.')
 }
 
 /// The length of a quoted string and its closing quote.

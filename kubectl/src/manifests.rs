@@ -49,7 +49,6 @@ impl ObjectKey {
     }
 
     pub(super) fn of(object: &Value) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &object["metadata"];
         ObjectKey {
             version: text(&object["apiVersion"]),
@@ -67,6 +66,11 @@ impl fmt::Display for ObjectKey {
             namespace => write!(f, "{} {namespace}/{}", self.kind, self.name),
         }
     }
+}
+
+/// A text; an empty one for any other value.
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// True if an object in the cluster is hostloop's: by its label, or because `install` applied it.

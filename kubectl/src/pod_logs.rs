@@ -227,9 +227,10 @@ impl LogPod {
             .flatten()
             .find(|c| c.name == *container)?;
         let is_controller = name == CONTROLLER;
-        let source = match is_controller {
-            true => "controller".to_owned(),
-            false => spec.node_name.clone().unwrap_or_default(),
+        let source = if is_controller {
+            "controller".to_owned()
+        } else {
+            spec.node_name.clone().unwrap_or_default()
         };
         let pod = LogPod {
             source,

@@ -89,10 +89,14 @@ impl Subject {
     }
 }
 
+/// True for the characters of names and paths.
+fn is_in_name(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_' | '/')
+}
+
 /// True if a text contains a name as a whole: not as part of a longer name or path. A UID is also
 /// found after a prefix, as in `hostloop-UID`.
 fn contains_name(text: &str, name: &str) -> bool {
-    let in_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '/');
     let is_uid = uuid::Uuid::try_parse(name).is_ok();
     text.match_indices(name).any(|(at, _)| {
         let before = text[..at].chars().next_back();
@@ -101,13 +105,13 @@ fn contains_name(text: &str, name: &str) -> bool {
             None => true,
             Some('-') if is_uid => true,
             Some('.') => false,
-            Some(c) => !in_name(c),
+            Some(c) => !is_in_name(c),
         };
         let ends = match after.next() {
             None => true,
             // The end of a sentence, or a longer name.
-            Some('.') => !after.next().is_some_and(in_name),
-            Some(c) => !in_name(c),
+            Some('.') => !after.next().is_some_and(is_in_name),
+            Some(c) => !is_in_name(c),
         };
         starts && ends
     })

@@ -103,17 +103,13 @@ impl PoolSpec {
     }
 
     fn option(&mut self, word: &str) -> Result<(), BadOption> {
-        let once = |given: bool| match given {
-            true => Err(bad(word, "is given twice")),
-            false => Ok(()),
-        };
         match word.split_once('=') {
             Some(("image", bytes)) => {
-                once(self.image_bytes.is_some())?;
+                once(word, self.image_bytes.is_some())?;
                 self.image_bytes = Some(image_size(bytes)?);
             }
             Some(("capacity", bytes)) => {
-                once(self.capacity_bytes.is_some())?;
+                once(word, self.capacity_bytes.is_some())?;
                 self.capacity_bytes = Some(size(bytes)?);
             }
             _ => {
@@ -127,7 +123,7 @@ impl PoolSpec {
                         return Err(bad(word, known));
                     }
                 };
-                once(*flag)?;
+                once(word, *flag)?;
                 *flag = true;
             }
         }
@@ -135,12 +131,22 @@ impl PoolSpec {
     }
 }
 
+/// Fails for an option that is given already.
+fn once(word: &str, given: bool) -> Result<(), BadOption> {
+    if given {
+        Err(bad(word, "is given twice"))
+    } else {
+        Ok(())
+    }
+}
+
 /// Checks a pool's name, which becomes part of paths and messages. It has letters, digits, `-`, `_`
 /// and `.`, and starts with a letter or digit.
 fn pool_name(name: &str) -> Result<&str, BadOption> {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ok = name.len() <= 63
-        && name.bytes().all(inner)
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let why = "is not a pool name: at most 63 letters, digits, '-', '_' and '.'";
     if ok { Ok(name) } else { Err(bad(name, why)) }

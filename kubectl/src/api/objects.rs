@@ -118,9 +118,10 @@ impl Objects {
         if !self.groups.contains_key(version) {
             let call = Call::new("get", &format!("the kinds of {version}"), None, "");
             let asked = async {
-                match version.contains('/') {
-                    true => self.client.list_api_group_resources(version).await,
-                    false => self.client.list_core_api_resources(version).await,
+                if version.contains('/') {
+                    self.client.list_api_group_resources(version).await
+                } else {
+                    self.client.list_core_api_resources(version).await
                 }
             };
             let kinds = match timely(call, asked).await {
@@ -148,9 +149,10 @@ impl Objects {
 impl Served {
     /// The API of the kind in a namespace, or everywhere.
     fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
-        match self.is_namespaced && !namespace.is_empty() {
-            true => Api::namespaced_with(client.clone(), namespace, &self.resource),
-            false => Api::all_with(client.clone(), &self.resource),
+        if self.is_namespaced && !namespace.is_empty() {
+            Api::namespaced_with(client.clone(), namespace, &self.resource)
+        } else {
+            Api::all_with(client.clone(), &self.resource)
         }
     }
 

@@ -63,13 +63,15 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
 
     progress.show("asking for the rights of hostloop's accounts");
     let is_installed = !daemon_sets.as_ref().is_ok_and(Vec::is_empty);
-    let rights = match is_installed {
-        true => rights(cluster, &deployments).await,
-        false => Vec::new(),
+    let rights = if is_installed {
+        rights(cluster, &deployments).await
+    } else {
+        Vec::new()
     };
-    let enforced = match is_installed {
-        true => enforced::enforced(cluster).await,
-        false => Err(Unknown::NotAsked("hostloop is not installed".to_owned())),
+    let enforced = if is_installed {
+        enforced::enforced(cluster).await
+    } else {
+        Err(Unknown::NotAsked("hostloop is not installed".to_owned()))
     };
     progress.show("asking the node pods about their machines");
     let (machines, reports) = machines::machines(cluster, asked.ahead).await;

@@ -323,8 +323,9 @@ fn calls(calls: &[Call], page: &mut Page) {
             one_line(call.error.as_deref().unwrap_or_default())
         }),
     ];
-    let style = |call: &Call| (call.code != "OK").then_some(BAD);
-    page.painted_table("Last calls", &cells, calls, style);
+    page.painted_table("Last calls", &cells, calls, |call: &Call| {
+        (call.code != "OK").then_some(BAD)
+    });
 }
 
 fn moments(moments: &[Moment], page: &mut Page) {
@@ -335,8 +336,9 @@ fn moments(moments: &[Moment], page: &mut Page) {
         (words("OBJECT"), |moment, _| moment.object.clone()),
         (words("WHAT"), |moment, _| one_line(&moment.what)),
     ];
-    let style = |moment: &Moment| moment.is_bad.then_some(WARNING);
-    page.painted_table("History", &cells, moments, style);
+    page.painted_table("History", &cells, moments, |moment: &Moment| {
+        moment.is_bad.then_some(WARNING)
+    });
 }
 
 fn time(at: Timestamp) -> String {

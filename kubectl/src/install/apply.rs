@@ -36,8 +36,9 @@ pub(super) async fn fit(
             served.insert((key.version, key.kind));
         }
     }
-    let is_served = |key: &ObjectKey| served.contains(&(key.version.clone(), key.kind.clone()));
-    Ok(manifests::fit(all, survey.version, is_served))
+    Ok(manifests::fit(all, survey.version, |key: &ObjectKey| {
+        served.contains(&(key.version.clone(), key.kind.clone()))
+    }))
 }
 
 /// Applies definitions, waits until they are served, then applies the rest.

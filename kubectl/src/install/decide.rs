@@ -130,13 +130,14 @@ fn check_attach(asked: bool, installed: bool) -> Result<(), Error> {
     } else {
         "leave --attach out"
     };
-    match asked == installed {
-        true => Ok(()),
-        false => Err(Error::AttachIsFixed {
+    if asked == installed {
+        Ok(())
+    } else {
+        Err(Error::AttachIsFixed {
             driver: DRIVER_NAME.to_owned(),
             installed,
             keep,
-        }),
+        })
     }
 }
 

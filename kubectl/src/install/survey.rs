@@ -54,14 +54,13 @@ impl Survey {
             ObjectKey::new("apps/v1", kind, &cluster.system_namespace, name)
         };
         let daemon_set_key = ours("DaemonSet", "hostloop");
-        let is_ours = |object: &&Value| ObjectKey::of(object) == daemon_set_key;
         let controller_key = ours("Deployment", "hostloop-controller");
         let controller = deployments
             .iter()
             .find(|one| ObjectKey::of(one) == controller_key);
         let installed = daemon_sets
             .iter()
-            .find(is_ours)
+            .find(|one| ObjectKey::of(one) == daemon_set_key)
             .map(|one| Installed::of(one, controller));
         let snapshots = snapshots(&deployments, installed.as_ref(), objects).await?;
         let driver = ObjectKey::new("storage.k8s.io/v1", "CSIDriver", "", &cluster.driver_name);
@@ -69,7 +68,6 @@ impl Survey {
         let classes: Vec<Value> = objects
             .list(("storage.k8s.io/v1", "StorageClass"), "", "")
             .await?;
-        let is_default = |class: &&Value| class["metadata"]["annotations"][DEFAULT_CLASS] == "true";
         Ok(Survey {
             context: cluster.context.clone().unwrap_or_default(),
             version,
@@ -78,7 +76,7 @@ impl Survey {
             nodes,
             default_classes: classes
                 .iter()
-                .filter(is_default)
+                .filter(|class| class["metadata"]["annotations"][DEFAULT_CLASS] == "true")
                 .map(|c| ObjectKey::of(c).name)
                 .collect(),
             attach_required: driver.map(|driver| driver["spec"]["attachRequired"] != false),
@@ -138,8 +136,9 @@ async fn snapshots(
 /// The Deployments of snapshot controllers. Distributions put words before the name.
 fn controllers(deployments: &[Value]) -> Vec<String> {
     let keys = deployments.iter().map(ObjectKey::of);
-    let is_one = |key: &ObjectKey| key.name.ends_with("snapshot-controller");
-    keys.filter(is_one).map(|key| key.to_string()).collect()
+    keys.filter(|key| key.name.ends_with("snapshot-controller"))
+        .map(|key| key.to_string())
+        .collect()
 }
 
 /// The holder of the snapshot controllers' lease, if it renews it and is not hostloop. `now` is in

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hostloop_terminal::color::{GOOD, QUIET, WARNING, paint};
 use hostloop_terminal::terminal;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
@@ -93,13 +93,14 @@ fn lines(name: &str, state: &State, distribution: Distribution, after: Duration)
 fn hint(why: &str, distribution: Distribution) -> Option<String> {
     let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
     if has(&["ErrImageNeverPull", "ImagePullBackOff", "ErrImagePull"]) {
-        return Some(match distribution.has_load_command() {
-            true => "load the image while this waits: kubectl hostloop load ARCHIVE".to_owned(),
-            false => format!(
+        return Some(if distribution.has_load_command() {
+            "load the image while this waits: kubectl hostloop load ARCHIVE".to_owned()
+        } else {
+            format!(
                 "load the image on each node while this waits: {} <ARCHIVE; or install with \
                  --image from a registry",
                 distribution.import_command()
-            ),
+            )
         });
     }
     if has(&["hostPath type check failed"]) {
@@ -140,16 +141,15 @@ async fn reasons(
                                    directory (install with --kubelet-dir), or see its log"
                 .to_owned(),
             State::Starting | State::Ready => {
-                let is_it = |pod: &&Pod| match name {
-                    CONTROLLER => pod.name_any().starts_with("hostloop-controller-"),
-                    node => pod
-                        .spec
-                        .as_ref()
-                        .is_some_and(|s| s.node_name.as_deref() == Some(node)),
-                };
                 let pod = pods
                     .iter()
-                    .find(is_it)
+                    .find(|pod| match name {
+                        CONTROLLER => pod.name_any().starts_with("hostloop-controller-"),
+                        node => pod
+                            .spec
+                            .as_ref()
+                            .is_some_and(|s| s.node_name.as_deref() == Some(node)),
+                    })
                     .map(|pod| pod.name_any())
                     .unwrap_or_default();
                 let warning = last_warning(cluster, &pod).await?;
@@ -165,16 +165,15 @@ async fn reasons(
 async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, ApiError> {
     let warnings = ListParams::default().fields("type=Warning");
     let events: Vec<Event> = api::list(&cluster.system(), warnings).await?;
-    let about = |event: &&Event| {
-        let object = &event.involved_object;
-        match pod {
-            "" => object.kind.as_deref() != Some("Pod"),
-            pod => object.name.as_deref() == Some(pod),
-        }
-    };
     let last = events
         .iter()
-        .filter(about)
+        .filter(|event| {
+            let object = &event.involved_object;
+            match pod {
+                "" => object.kind.as_deref() != Some("Pod"),
+                pod => object.name.as_deref() == Some(pod),
+            }
+        })
         .max_by_key(|event| events::at_ns(event));
     Ok(last.map(events::text))
 }

@@ -70,16 +70,18 @@ fn chosen<'a>(nodes: &'a [Node], names: &[String]) -> Result<Vec<&'a Node>, Erro
     if names.is_empty() {
         return Ok(nodes.iter().collect());
     }
-    let find = |name: &String| {
-        nodes
-            .iter()
-            .find(|node| node.name_any() == *name)
-            .ok_or_else(|| Error::NoNode {
-                name: name.clone(),
-                nodes: nodes.iter().map(|node| node.name_any()).collect(),
-            })
-    };
-    names.iter().map(find).collect()
+    names
+        .iter()
+        .map(|name| {
+            nodes
+                .iter()
+                .find(|node| node.name_any() == *name)
+                .ok_or_else(|| Error::NoNode {
+                    name: name.clone(),
+                    nodes: nodes.iter().map(|node| node.name_any()).collect(),
+                })
+        })
+        .collect()
 }
 
 /// `kind load`, for the cluster that the node's provider ID names: `kind://ENGINE/CLUSTER/NODE`.
@@ -129,9 +131,10 @@ fn import(engine: &str, node: &Node, archive: &Path) -> Step {
     let runtime = runtime
         .map(|info| info.container_runtime_version.as_str())
         .unwrap_or_default();
-    let load = match runtime.starts_with("docker://") {
-        true => "docker load",
-        false => "ctr --namespace k8s.io images import -",
+    let load = if runtime.starts_with("docker://") {
+        "docker load"
+    } else {
+        "ctr --namespace k8s.io images import -"
     };
     let name = node.name_any();
     let words = [engine, "exec", "--interactive", &name]

@@ -107,15 +107,15 @@ struct Selector {
 impl Selector {
     fn selects(&self, object: &Value) -> bool {
         let key = ObjectKey::of(object);
-        let has_label = |selector: &str| {
+        let has_label = self.label_selector.as_deref().is_none_or(|selector| {
             let (label, value) = selector.split_once('=').unwrap_or((selector, ""));
             object["metadata"]["labels"][label] == value
-        };
+        });
         self.kind
             .as_ref()
             .is_none_or(|kinds| kinds.split('|').any(|kind| kind == key.kind))
             && self.name.as_ref().is_none_or(|name| *name == key.name)
-            && self.label_selector.as_deref().is_none_or(has_label)
+            && has_label
     }
 }
 

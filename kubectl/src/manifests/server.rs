@@ -93,8 +93,9 @@ pub(crate) fn fit(
                     .into_iter()
                     .flat_map(|spec| spec.keys());
                 let gone = fields.filter(|field| after["spec"].get(field).is_none());
-                let line = |field| format!("{field} of {key}: Kubernetes {WHOLE} and newer");
-                fitted.left_out.extend(gone.map(line));
+                fitted.left_out.extend(
+                    gone.map(|field| format!("{field} of {key}: Kubernetes {WHOLE} and newer")),
+                );
             }
         }
     }

@@ -183,12 +183,11 @@ impl Settings {
         let Some(class) = self.default_class else {
             return;
         };
-        let is_it = |object: &&mut Value| {
-            object["kind"] == "StorageClass" && object["metadata"]["name"] == class.name()
-        };
         let object = objects
             .iter_mut()
-            .find(is_it)
+            .find(|object| {
+                object["kind"] == "StorageClass" && object["metadata"]["name"] == class.name()
+            })
             .expect("the base has every class");
         object["metadata"]["annotations"][DEFAULT_CLASS] = json!("true");
     }

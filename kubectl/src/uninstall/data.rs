@@ -28,14 +28,13 @@ pub(super) fn lines(installed: &Option<Installed>, driver: &str) -> Vec<String> 
 }
 
 fn pool(pool: &Pool) -> String {
-    match pool.is_device() {
-        true => {
-            format!(
-                "{}: pool {}, a filesystem on the device: wipefs -a {0}",
-                pool.path, pool.name
-            )
-        }
-        false => pool_line(&pool.name, &pool.path),
+    if pool.is_device() {
+        format!(
+            "{}: pool {}, a filesystem on the device: wipefs -a {0}",
+            pool.path, pool.name
+        )
+    } else {
+        pool_line(&pool.name, &pool.path)
     }
 }
 

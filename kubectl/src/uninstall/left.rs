@@ -14,9 +14,10 @@ use crate::volume_objects::{handle, inline_volumes, title};
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
     let left = find(cluster, objects).await?;
-    match left.is_empty() {
-        true => Ok(()),
-        false => Err(Error::InUse(left)),
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::InUse(left))
     }
 }
 

@@ -144,14 +144,14 @@ pub(super) async fn definitions(asked: bool, cluster: &mut Objects) -> Result<Ve
             }
         }
     }
-    match asked || lines.is_empty() {
-        true => Ok(lines),
-        false => Ok(vec![
-            "The definitions of the snapshot API stay, because others may use them; --crds removes \
-             those without objects."
-                .to_owned(),
-        ]),
+    if asked || lines.is_empty() {
+        return Ok(lines);
     }
+    Ok(vec![
+        "The definitions of the snapshot API stay, because others may use them; --crds removes \
+         those without objects."
+            .to_owned(),
+    ])
 }
 
 /// An object of a definition, if there is one.

@@ -74,10 +74,11 @@ struct Subject {
 pub(super) fn required(cluster: &Cluster, snapshot_controller: bool) -> Vec<Required> {
     let mut texts = vec![BASE];
     texts.extend(snapshot_controller.then_some(SNAPSHOT_CONTROLLER));
-    let read = |text| serde_saphyr::from_multiple::<Manifest>(text);
     let all: Vec<Manifest> = texts
         .into_iter()
-        .flat_map(|text| read(text).expect("tests read each embedded file"))
+        .flat_map(|text| {
+            serde_saphyr::from_multiple::<Manifest>(text).expect("tests read each embedded file")
+        })
         .collect();
     let mut required = Vec::new();
     for binding in all.iter().filter(|object| object.kind.ends_with("Binding")) {

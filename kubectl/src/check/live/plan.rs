@@ -94,12 +94,11 @@ fn needed<T>(fact: &Fact<T>) -> Result<&T, Line> {
 /// The class of the claims: the one that the person named, or the driver's best.
 fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
     let classes = needed(&facts.classes)?;
-    let name = |class: &StorageClass| class.metadata.name.clone().unwrap_or_default();
     let ours = classes
         .iter()
         .filter(|class| class.provisioner == facts.driver);
     if let Some(named) = named {
-        return match ours.map(name).find(|class| class == named) {
+        return match ours.map(name_of).find(|class| class == named) {
             Some(class) => Ok(class),
             None => Err(Line::failed(
                 format!("The driver has no StorageClass {named}"),
@@ -108,30 +107,33 @@ fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
         };
     }
     // A volume that is retained would be left behind.
-    let deletes = |class: &&StorageClass| class.reclaim_policy.as_deref() != Some("Retain");
-    let is_thick = |class: &StorageClass| {
-        let parameters = class.parameters.as_ref();
-        parameters
-            .and_then(|p| p.get("provisioning"))
-            .is_some_and(|value| value == "thick")
-    };
-    let order = |class: &&StorageClass| {
-        (
-            is_thick(class),
-            !is_default(class),
-            is_immediate(class),
-            name(class),
-        )
-    };
-    ours.filter(deletes)
-        .min_by_key(order)
-        .map(name)
+    ours.filter(|class| class.reclaim_policy.as_deref() != Some("Retain"))
+        .min_by_key(|class| {
+            (
+                is_thick(class),
+                !is_default(class),
+                is_immediate(class),
+                name_of(class),
+            )
+        })
+        .map(name_of)
         .ok_or_else(|| {
             Line::failed(
                 "The live check needs a StorageClass of the driver with reclaimPolicy Delete",
                 "Name one with --class. With reclaimPolicy Retain, delete its volumes yourself.",
             )
         })
+}
+
+fn name_of(class: &StorageClass) -> String {
+    class.metadata.name.clone().unwrap_or_default()
+}
+
+fn is_thick(class: &StorageClass) -> bool {
+    let parameters = class.parameters.as_ref();
+    parameters
+        .and_then(|p| p.get("provisioning"))
+        .is_some_and(|value| value == "thick")
 }
 
 /// The class of the snapshot, or why there is none.

@@ -85,13 +85,12 @@ impl Waiting<'_> {
         let api: Api<Event> = self.cluster.namespaced(Some(self.namespace));
         let warnings = ListParams::default().fields("type=Warning");
         let found = api::list(&api, warnings).await.ok()?;
-        let about = |event: &&Event| {
-            let name = event.involved_object.name.as_deref().unwrap_or_default();
-            name == self.name || self.related.iter().any(|related| related == name)
-        };
         found
             .iter()
-            .filter(about)
+            .filter(|event| {
+                let name = event.involved_object.name.as_deref().unwrap_or_default();
+                name == self.name || self.related.iter().any(|related| related == name)
+            })
             .max_by_key(|event| events::at_ns(event))
             .map(events::text)
     }

@@ -28,15 +28,15 @@ impl Installed {
         let args = arguments(&Pod::default(), &driver);
         let pools = args.iter().filter_map(|arg| arg.strip_prefix(POOL_FLAG));
         let controller = "spec.template.spec.containers.[name=hostloop-controller]";
-        let runs_snapshots = |deployment: &Value| {
+        let snapshot_controller = deployment.is_some_and(|deployment| {
             let value = variable(&container(deployment, controller), "SNAPSHOT_CONTROLLER");
             value.is_some_and(|value| !value.is_empty())
-        };
+        });
         Installed {
             kubelet_dir: variable(&driver, "KUBELET_DIR"),
             pools: pools.filter_map(|pool| pool.parse().ok()).collect(),
             image: driver.image,
-            snapshot_controller: deployment.is_some_and(runs_snapshots),
+            snapshot_controller,
             helm_release: helm_release(daemon_set).map(str::to_owned),
         }
     }
