@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 mod growth_intent;
 pub mod id;
-mod unreadable;
+mod unusable_record;
 
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
 use id::{GroupId, SnapshotId, VolumeId};
-pub use unreadable::Unreadable;
-pub(crate) use unreadable::check_schema;
+pub use unusable_record::UnusableRecord;
+pub(crate) use unusable_record::check_schema;
 
 use crate::kernel::{FsType, READ_AHEAD_KIB};
 
@@ -60,8 +60,8 @@ pub struct VolumeRecord {
     pub created_ns: u64,
     /// The state of formatting.
     pub format: Format,
-    /// True until the first publication or staging. Earlier builds do not write the field, and false
-    /// is assumed.
+    /// True until the first publication or staging. Earlier builds do not write the field, and
+    /// false is assumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh: bool,
     /// Nodes with a publication (ControllerPublishVolume), with the parameters of the request.

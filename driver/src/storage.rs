@@ -430,10 +430,10 @@ impl Pool {
     }
 
     fn promisable(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
-        let (books, _) = self.books()?;
+        let (usages, _) = self.space_usages()?;
         let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
         Ok(capacity::capacity(
-            &books,
+            &usages,
             &self.limits,
             provisioning,
             lacks.unwrap_or_default(),

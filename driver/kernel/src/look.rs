@@ -106,8 +106,8 @@ fn confirmed_loops<K: LoopDevices + ?Sized>(
         .collect())
 }
 
-/// Those of the known mounts that `wanted` selects, confirmed. With a path in `at`, `wanted` selects
-/// the topmost mount there, and it is confirmed to be that.
+/// Those of the known mounts that `wanted` selects, confirmed. With a path in `at`, `wanted`
+/// selects the topmost mount there, and it is confirmed to be that.
 fn confirmed_mounts<K: Mounts + ?Sized>(
     kernel: &K,
     at: Option<&Path>,

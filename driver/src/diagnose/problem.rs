@@ -1,8 +1,8 @@
 //! What can be wrong with a volume, a snapshot, a group or a pool.
 //!
 //! A problem is found again from record, image and kernel whenever one is needed. Recovery, health,
-//! `fsck`, `status` and the node service each decide what a problem means for them. `fsck` has words
-//! of its own, in `inspect/fsck/checks/subject.rs`.
+//! `fsck`, `status` and the node service each decide what a problem means for them. `fsck` has
+//! words of its own, in `inspect/fsck/checks/subject.rs`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Lost;
 use crate::kernel::{FsType, loop_path};
-use crate::record::Unreadable;
+use crate::record::UnusableRecord;
 use crate::record::id::{GroupId, SnapshotId};
 
 /// A difference between a record, its image, the kernel, and what they should be.
@@ -76,7 +76,7 @@ pub enum Problem {
     /// The start of mkfs is recorded, and its end is not.
     Formatting(FsType),
     /// The record can't be used.
-    RecordUnusable(Unreadable),
+    RecordUnusable(UnusableRecord),
     /// A snapshot's record names a group that is not here.
     GroupMissing(GroupId),
     /// A group lacks these snapshots.

@@ -23,7 +23,7 @@ use crate::diagnose::pool::SparseFile;
 use crate::diagnose::{KernelState, Lost, VolumeIdentity, VolumeState};
 use crate::kernel::Kernel;
 pub use crate::storage::image_stat::ImageStat;
-pub use crate::storage::scan::{Area, Contents, Item, Leftover, Unreadable};
+pub use crate::storage::scan::{Area, Contents, Item, Leftover, UnusableRecord};
 use crate::storage::{PoolKind, PoolSpec, VolumeId, layers};
 
 /// The whole state, at about one moment.

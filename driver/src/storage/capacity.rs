@@ -41,7 +41,7 @@ impl Limits {
 pub(super) struct SpaceUsage {
     /// The filesystem's size and free space. What a file on it holds for the filesystem above is
     /// free as well, if it is unused there.
-    pub(super) usage: FsUsage,
+    pub(super) filesystem: FsUsage,
     /// The part of the free space that such a file holds already.
     pub(super) unused: u64,
     /// Space that the driver's images hold, as a lower bound: see [`held`].
@@ -82,20 +82,20 @@ impl SpaceRequest {
 /// blocks: before the first thick volume, it gets all of them from the filesystem that holds it,
 /// the second one.
 pub(super) fn capacity(
-    books: &[SpaceUsage],
+    usages: &[SpaceUsage],
     limits: &Limits,
     provisioning: Provisioning,
     lacks: u64,
 ) -> Capacity {
-    let thin = promisable(books, limits);
-    let available = match (provisioning, books) {
+    let thin = promisable(usages, limits);
+    let available = match (provisioning, usages) {
         (Provisioning::Thin, _) => thin,
         // With all its blocks, the image needs no further space below.
-        (Provisioning::Thick, [own, ..]) if lacks > 0 && fits_below(books, limits, lacks) => {
+        (Provisioning::Thick, [own, ..]) if lacks > 0 && fits_below(usages, limits, lacks) => {
             thin.min(takeable(&[*own], limits))
         }
         (Provisioning::Thick, [_, ..]) if lacks > 0 => 0,
-        (Provisioning::Thick, _) => thin.min(takeable(books, limits)),
+        (Provisioning::Thick, _) => thin.min(takeable(usages, limits)),
     };
     let available = whole_blocks(available);
     Capacity {
@@ -106,54 +106,58 @@ pub(super) fn capacity(
 
 /// True if the filesystems below the pool's own have this much free space, in bytes, without that
 /// which the files on them hold already.
-pub(super) fn fits_below(books: &[SpaceUsage], limits: &Limits, bytes: u64) -> bool {
-    let below = books.get(1..).unwrap_or_default();
+pub(super) fn fits_below(usages: &[SpaceUsage], limits: &Limits, bytes: u64) -> bool {
+    let below = usages.get(1..).unwrap_or_default();
     below.is_empty() || bytes <= takeable_without(below, limits, |on| on.unused)
 }
 
 /// Checks that an operation fits. The error is the size in bytes that would fit.
-pub(super) fn admit(books: &[SpaceUsage], limits: &Limits, need: SpaceRequest) -> Result<(), u64> {
-    let promisable = promisable(books, limits);
-    if need.promise > promisable {
+pub(super) fn admit(
+    usages: &[SpaceUsage],
+    limits: &Limits,
+    request: SpaceRequest,
+) -> Result<(), u64> {
+    let promisable = promisable(usages, limits);
+    if request.promise > promisable {
         return Err(whole_blocks(promisable));
     }
-    let takeable = takeable(books, limits);
-    if need.take > takeable {
+    let takeable = takeable(usages, limits);
+    if request.take > takeable {
         return Err(whole_blocks(takeable.min(promisable)));
     }
     Ok(())
 }
 
 /// Space that can be promised, with overcommit.
-fn promisable(books: &[SpaceUsage], limits: &Limits) -> u64 {
-    let each = books.iter().map(|on| promisable_on(on, limits));
+fn promisable(usages: &[SpaceUsage], limits: &Limits) -> u64 {
+    let each = usages.iter().map(|on| promisable_on(on, limits));
     each.min().unwrap_or(0)
 }
 
-fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
-    let room = (books.usage.available_bytes.saturating_add(books.ours))
-        .saturating_sub(limits.reserve.of(books.usage.total_bytes));
+fn promisable_on(usage: &SpaceUsage, limits: &Limits) -> u64 {
+    let room = (usage.filesystem.available_bytes.saturating_add(usage.ours))
+        .saturating_sub(limits.reserve.of(usage.filesystem.total_bytes));
     // Floats are exact only up to 8 PiB, so the default factor of 1 avoids them.
     let room = if limits.overcommit == 1.0 {
         room
     } else {
         (room as f64 * limits.overcommit) as u64
     };
-    let room = room.saturating_sub(books.others);
+    let room = room.saturating_sub(usage.others);
     let room = room.min(limits.capacity_bytes.unwrap_or(u64::MAX));
-    room.saturating_sub(books.promised)
+    room.saturating_sub(usage.promised)
 }
 
 /// Free space that can be allocated now.
-fn takeable(books: &[SpaceUsage], limits: &Limits) -> u64 {
-    takeable_without(books, limits, |_| 0)
+fn takeable(usages: &[SpaceUsage], limits: &Limits) -> u64 {
+    takeable_without(usages, limits, |_| 0)
 }
 
-fn takeable_without(books: &[SpaceUsage], limits: &Limits, less: fn(&SpaceUsage) -> u64) -> u64 {
-    let each = books.iter().map(|on| {
-        let reserve = limits.reserve.of(on.usage.total_bytes);
+fn takeable_without(usages: &[SpaceUsage], limits: &Limits, less: fn(&SpaceUsage) -> u64) -> u64 {
+    let each = usages.iter().map(|on| {
+        let reserve = limits.reserve.of(on.filesystem.total_bytes);
         let kept = reserve.saturating_add(on.taking).saturating_add(less(on));
-        on.usage.available_bytes.saturating_sub(kept)
+        on.filesystem.available_bytes.saturating_sub(kept)
     });
     each.min().unwrap_or(0)
 }

@@ -89,7 +89,7 @@ impl Origin {
     }
 
     /// The space that a volume made from this source requests from its pool.
-    pub(super) fn need(&self, pool: &Pool, new: &NewVolume) -> Result<SpaceRequest> {
+    pub(super) fn space_request(&self, pool: &Pool, new: &NewVolume) -> Result<SpaceRequest> {
         if self.len > new.capacity_bytes {
             return Err(Error::Refused(format!(
                 "the source has {} bytes, more than the {} of the new volume",

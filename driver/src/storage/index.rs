@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::lineage::Lineage;
-use super::record_io::{Broken, Record};
+use super::record_io::{Record, UnusableEntry};
 use super::{Capability, Error, GroupRecord, SnapshotId, SnapshotRecord, VolumeId, VolumeRecord};
 use crate::kernel::interned::Interned;
 
@@ -18,7 +18,7 @@ mod tests;
 pub(super) struct Table<R: Named> {
     records: BTreeMap<R::Id, Arc<R>>,
     names: HashSet<ByName<R>>,
-    broken: BTreeMap<R::Id, Broken>,
+    unusable: BTreeMap<R::Id, UnusableEntry>,
     /// The most that counts of the promises in some records, in bytes.
     most: BTreeMap<R::Id, u64>,
     promised: u64,
@@ -100,7 +100,7 @@ impl<R: Named> Default for Table<R> {
         Table {
             records: BTreeMap::new(),
             names: HashSet::new(),
-            broken: BTreeMap::new(),
+            unusable: BTreeMap::new(),
             most: BTreeMap::new(),
             promised: 0,
         }
@@ -133,8 +133,8 @@ impl<R: Named> Table<R> {
     }
 
     fn remove(&mut self, id: R::Id) -> Option<Arc<R>> {
-        if let Some(broken) = self.broken.remove(&id) {
-            self.promised = self.promised.saturating_sub(broken.bytes);
+        if let Some(unusable) = self.unusable.remove(&id) {
+            self.promised = self.promised.saturating_sub(unusable.bytes);
         }
         let record = self.records.remove(&id)?;
         self.promised = self.promised.saturating_sub(self.counted(&record));
@@ -147,25 +147,27 @@ impl<R: Named> Table<R> {
     }
 
     /// Adds an entry with an unusable record.
-    pub(super) fn put_broken(&mut self, id: R::Id, broken: Broken) {
+    pub(super) fn put_unusable(&mut self, id: R::Id, unusable: UnusableEntry) {
         self.remove(id);
-        self.promised = self.promised.saturating_add(broken.bytes);
-        self.broken.insert(id, broken);
+        self.promised = self.promised.saturating_add(unusable.bytes);
+        self.unusable.insert(id, unusable);
     }
 
     /// True if the entry has an unusable record.
-    pub(super) fn is_broken(&self, id: R::Id) -> bool {
-        self.broken.contains_key(&id)
+    pub(super) fn is_unusable(&self, id: R::Id) -> bool {
+        self.unusable.contains_key(&id)
     }
 
     /// Fails if this entry's unusable record does not allow its deletion.
     pub(super) fn check_deletable(&self, id: R::Id) -> Result<(), Error> {
-        self.broken.get(&id).map_or(Ok(()), Broken::check_deletable)
+        self.unusable
+            .get(&id)
+            .map_or(Ok(()), UnusableEntry::check_deletable)
     }
 
     /// The IDs of all entries with an unusable record.
-    pub(super) fn broken_ids(&self) -> Vec<R::Id> {
-        self.broken.keys().copied().collect()
+    pub(super) fn unusable_ids(&self) -> Vec<R::Id> {
+        self.unusable.keys().copied().collect()
     }
 
     /// What counts of a record's promise, in bytes.
@@ -188,9 +190,9 @@ impl<R: Named> Table<R> {
 
     /// Finds a record; `Ok(None)` if none exists, and an error if the record is unusable.
     pub(super) fn get(&self, id: R::Id) -> Result<Option<Arc<R>>, Error> {
-        match (self.records.get(&id), self.broken.get(&id)) {
+        match (self.records.get(&id), self.unusable.get(&id)) {
             (Some(record), _) => Ok(Some(record.clone())),
-            (None, Some(broken)) => Err(broken.error()),
+            (None, Some(unusable)) => Err(unusable.error()),
             (None, None) => Ok(None),
         }
     }
@@ -202,9 +204,9 @@ impl<R: Named> Table<R> {
 
     /// Fails if an entry has the name already, even if its record can't be used.
     pub(super) fn check_unused(&self, name: &str) -> Result<(), Error> {
-        let mut broken = self.broken.values();
-        if let Some(broken) = broken.find(|b| b.name.as_deref() == Some(name)) {
-            return Err(broken.error());
+        let mut unusable = self.unusable.values();
+        if let Some(unusable) = unusable.find(|b| b.name.as_deref() == Some(name)) {
+            return Err(unusable.error());
         }
         let Some(ByName(named)) = self.names.get(name) else {
             return Ok(());

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use super::encoding::{peek, read_whole};
 use super::layout::PoolLayout;
-use super::record_io::{Broken, Record, decode};
+use super::record_io::{Record, UnusableEntry, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
-use crate::record::Unreadable;
+use crate::record::UnusableRecord;
 
 /// Entries of one kind without a usable record.
 #[derive(Debug)]
-pub(super) struct Unusable<R: Record> {
+pub(super) struct Unloaded<R: Record> {
     /// Entries of this pool with an unusable record.
-    pub(super) broken: Vec<(R::Id, Broken)>,
+    pub(super) unusable: Vec<(R::Id, UnusableEntry)>,
     /// Paths that are not entries of this pool; they stay untouched.
     pub(super) unknown_files: Vec<PathBuf>,
 }
@@ -25,28 +25,28 @@ pub(super) fn load<R: Record>(
     layout: &PoolLayout,
     pool: PoolId,
     mut put: impl FnMut(R),
-) -> Result<Unusable<R>, Error> {
+) -> Result<Unloaded<R>, Error> {
     let entries = layout.entries(R::KIND);
-    let mut unusable = Unusable {
-        broken: Vec::new(),
+    let mut unloaded = Unloaded {
+        unusable: Vec::new(),
         unknown_files: Vec::new(),
     };
     let mut buffer = Vec::new();
     for entry in file::list(entries)? {
         let EntryName::Here(id) = entry_name::<R>(&entry, pool) else {
-            unusable
+            unloaded
                 .unknown_files
                 .push(layout.path().join(R::KIND.name()).join(entry));
             continue;
         };
         match read::<R>(entries, layout.boot(), &entry, id, &mut buffer) {
             Ok(record) => put(record),
-            Err(why) => unusable
-                .broken
-                .push((id, broken::<R>(layout, &entry, why, &buffer))),
+            Err(why) => unloaded
+                .unusable
+                .push((id, unusable_entry::<R>(layout, &entry, why, &buffer))),
         }
     }
-    Ok(unusable)
+    Ok(unloaded)
 }
 
 /// The name of an entry in the directory of its kind.
@@ -76,7 +76,7 @@ pub(super) fn read<R: Record>(
     entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
-) -> Result<R, Unreadable> {
+) -> Result<R, UnusableRecord> {
     let mut record: R = stored(entries, entry, id, buffer)?;
     record.add_state(entries, &Path::new(entry).join(boot_state::FILE), boot);
     Ok(record)
@@ -88,18 +88,23 @@ pub(super) fn stored<R: Record>(
     entry: &str,
     id: R::Id,
     buffer: &mut Vec<u8>,
-) -> Result<R, Unreadable> {
+) -> Result<R, UnusableRecord> {
     match read_whole(dir, &Path::new(entry).join(R::FILE), buffer) {
         Ok(()) => decode(buffer, id),
-        Err(kernel::Error::NotFound { .. }) => Err(Unreadable::Missing),
-        Err(e) => Err(Unreadable::Damaged(format!("can't be read: {e}"))),
+        Err(kernel::Error::NotFound { .. }) => Err(UnusableRecord::Missing),
+        Err(e) => Err(UnusableRecord::Damaged(format!("can't be read: {e}"))),
     }
 }
 
-fn broken<R: Record>(layout: &PoolLayout, entry: &str, why: Unreadable, bytes: &[u8]) -> Broken {
+fn unusable_entry<R: Record>(
+    layout: &PoolLayout,
+    entry: &str,
+    why: UnusableRecord,
+    bytes: &[u8],
+) -> UnusableEntry {
     // An image that can't be examined is reported, too, once the object is used.
     let image = layout.stat_image(R::KIND, entry).ok().flatten();
-    Broken {
+    UnusableEntry {
         path: layout.path_of(R::KIND, entry, R::FILE),
         why,
         name: peek(bytes, "name").and_then(|v| v.as_str().map(str::to_owned)),
@@ -112,7 +117,7 @@ pub(super) enum Again<R> {
     /// Its record can be used.
     Sound(R),
     /// Its record can't be used.
-    Broken(Broken),
+    Unusable(UnusableEntry),
     /// A person moved it out of the pool.
     Gone,
 }
@@ -124,7 +129,7 @@ pub(super) fn again<R: Record>(layout: &PoolLayout, id: R::Id) -> Result<Again<R
     match read::<R>(entries, layout.boot(), &entry, id, &mut buffer) {
         Ok(record) => Ok(Again::Sound(record)),
         Err(why) => Ok(match file::inode(entries, &entry)? {
-            Some(_) => Again::Broken(broken::<R>(layout, &entry, why, &buffer)),
+            Some(_) => Again::Unusable(unusable_entry::<R>(layout, &entry, why, &buffer)),
             None => Again::Gone,
         }),
     }

@@ -18,7 +18,7 @@ use super::image_stat::ImageStat;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
 use crate::kernel::BLOCK_SIZE;
-use crate::record::{SCHEMA, Unreadable, check_schema};
+use crate::record::{SCHEMA, UnusableRecord, check_schema};
 
 #[cfg(test)]
 mod tests;
@@ -110,18 +110,18 @@ fn absurd_size(field: &str, bytes: u64) -> Option<String> {
 
 /// An entry with an unusable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Broken {
+pub(super) struct UnusableEntry {
     /// The path of the record's file.
     pub(super) path: PathBuf,
     /// The reason why the record is unusable.
-    pub(super) why: Unreadable,
+    pub(super) why: UnusableRecord,
     /// The name in the record, if it is readable: the name stays taken.
     pub(super) name: Option<String>,
     /// The space that the pool promises to the entry, in bytes.
     pub(super) bytes: u64,
 }
 
-impl Broken {
+impl UnusableEntry {
     /// The error for calls that need this record.
     pub(super) fn error(&self) -> Error {
         let why = format!("{}; {}", self.why, self.why.advice());
@@ -139,27 +139,27 @@ impl Broken {
 }
 
 /// Decodes a record.
-pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, Unreadable> {
+pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, UnusableRecord> {
     let record: R = serde_json::from_slice(bytes).map_err(|e| {
         let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
         let named = peek(bytes, "id").and_then(|v| v.as_str()?.parse::<R::Id>().ok());
-        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id)
-            .unwrap_or_else(|| Unreadable::Damaged(format!("is not a readable record: {e}")))
+        unusable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id)
+            .unwrap_or_else(|| UnusableRecord::Damaged(format!("is not a readable record: {e}")))
     })?;
-    let why = unreadable(record.schema().into(), record.id(), id);
-    match why.or_else(|| record.absurdity().map(Unreadable::Damaged)) {
+    let why = unusable(record.schema().into(), record.id(), id);
+    match why.or_else(|| record.absurdity().map(UnusableRecord::Damaged)) {
         Some(why) => Err(why),
         None => Ok(record),
     }
 }
 
 /// Why a record with this schema and ID can't be used in the entry `id`; `None` if it can.
-fn unreadable<Id: Eq + Display>(schema: u64, named: Id, id: Id) -> Option<Unreadable> {
+fn unusable<Id: Eq + Display>(schema: u64, named: Id, id: Id) -> Option<UnusableRecord> {
     if schema > u64::from(SCHEMA) {
-        return Some(Unreadable::Newer(schema));
+        return Some(UnusableRecord::Newer(schema));
     }
     if named != id {
-        return Some(Unreadable::Misplaced(named.to_string()));
+        return Some(UnusableRecord::Misplaced(named.to_string()));
     }
-    check_schema(schema).err().map(Unreadable::Damaged)
+    check_schema(schema).err().map(UnusableRecord::Damaged)
 }

@@ -17,7 +17,7 @@ use super::index::{Index, Named, Table};
 use super::layout::Left;
 use super::load;
 use super::noted_problem::Until;
-use super::record_io::{Broken, Record};
+use super::record_io::{Record, UnusableEntry};
 use super::scratch_mount;
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
@@ -112,27 +112,27 @@ fn note_left(pool: &Pool, from: Left, entry: &str, why: impl Display) {
 
 fn read_records(pool: &Pool) -> Result<Index> {
     let mut index = Index::default();
-    let broken = read_shelf(pool, About::Volume, |mut record| {
+    let unusable = read_shelf(pool, About::Volume, |mut record| {
         index.share(&mut record);
         index.put_volume(Arc::new(record));
     })?;
-    put_broken(&mut index.volumes, broken);
+    put_unusable(&mut index.volumes, unusable);
     index.volumes.pack();
-    let broken = read_shelf(pool, About::Snapshot, |record: SnapshotRecord| {
+    let unusable = read_shelf(pool, About::Snapshot, |record: SnapshotRecord| {
         let all = record.promised();
         index.put_snapshot(Arc::new(record), all);
     })?;
-    put_broken(&mut index.snapshots, broken);
+    put_unusable(&mut index.snapshots, unusable);
     let groups = &mut index.groups;
-    let broken = read_shelf(pool, About::Group, |record| groups.put(Arc::new(record)))?;
-    put_broken(groups, broken);
+    let unusable = read_shelf(pool, About::Group, |record| groups.put(Arc::new(record)))?;
+    put_unusable(groups, unusable);
     Ok(index)
 }
 
 /// Unusable records stay in the index, because calls for them must not answer "not found".
-fn put_broken<R: Named>(table: &mut Table<R>, broken: Vec<(R::Id, Broken)>) {
-    for (id, broken) in broken {
-        table.put_broken(id, broken);
+fn put_unusable<R: Named>(table: &mut Table<R>, unusable: Vec<(R::Id, UnusableEntry)>) {
+    for (id, unusable) in unusable {
+        table.put_unusable(id, unusable);
     }
 }
 
@@ -141,17 +141,17 @@ fn read_shelf<R: Record>(
     pool: &Pool,
     about: impl Fn(R::Id) -> About,
     put: impl FnMut(R),
-) -> Result<Vec<(R::Id, Broken)>> {
-    let unusable = load::load(&pool.layout, pool.id, put)?;
-    for (id, broken) in &unusable.broken {
-        let problem = Problem::RecordUnusable(broken.why.clone());
+) -> Result<Vec<(R::Id, UnusableEntry)>> {
+    let unloaded = load::load(&pool.layout, pool.id, put)?;
+    for (id, unusable) in &unloaded.unusable {
+        let problem = Problem::RecordUnusable(unusable.why.clone());
         pool.note(about(*id), Until::RecordUsable(about(*id)), problem);
     }
-    for path in unusable.unknown_files {
+    for path in unloaded.unknown_files {
         let until = Until::FileGone(path.clone());
         pool.note(About::File(path), until, Problem::UnknownFile);
     }
-    Ok(unusable.broken)
+    Ok(unloaded.unusable)
 }
 
 /// Moves the state that version 0.1.0 kept in `volume.json` to `state.json`. If that fails, the
@@ -275,7 +275,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
 /// Thaws filesystems of volumes without a usable record, by their `state.json`: pods must be able
 /// to leave.
 fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
-    let ids = pool.index.read().volumes.broken_ids();
+    let ids = pool.index.read().volumes.unusable_ids();
     for id in ids {
         let (stage, Some(_)) = pool.boot_state(id) else {
             continue;

@@ -10,21 +10,21 @@ use super::{Error, Pool, Result};
 #[derive(Debug)]
 pub(super) struct Reservation<'a> {
     pool: &'a Pool,
-    need: SpaceRequest,
+    request: SpaceRequest,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut under_way = self.pool.under_way.lock();
-        under_way.promise -= self.need.promise;
-        under_way.take -= self.need.take;
+        under_way.promise -= self.request.promise;
+        under_way.take -= self.request.take;
     }
 }
 
 impl Reservation<'_> {
     /// Makes the promise at least this large. After [`Error::NoRoom`] nothing has changed.
     pub(super) fn raise(&mut self, pool: &Arc<Pool>, promise: u64) -> Result<()> {
-        let more = promise.saturating_sub(self.need.promise);
+        let more = promise.saturating_sub(self.request.promise);
         if more > 0 {
             let added = pool.reserve(SpaceRequest {
                 promise: more,
@@ -32,7 +32,7 @@ impl Reservation<'_> {
             })?;
             // Both are released by this one.
             std::mem::forget(added);
-            self.need.promise += more;
+            self.request.promise += more;
         }
         Ok(())
     }
@@ -41,30 +41,33 @@ impl Reservation<'_> {
 impl Pool {
     /// Reserves space for an operation. [`Error::NoRoom`] reports how much could be promised. A pool
     /// that its next opening would not find takes nothing more.
-    pub(super) fn reserve(self: &Arc<Self>, need: SpaceRequest) -> Result<Reservation<'_>> {
+    pub(super) fn reserve(self: &Arc<Self>, request: SpaceRequest) -> Result<Reservation<'_>> {
         self.check_place()?;
-        if need.thick {
-            self.back_thick(need)?;
+        if request.thick {
+            self.back_thick(request)?;
         }
-        let (mut books, mut guard) = self.books()?;
-        if self.admit(&books, need).is_err() {
+        let (mut usages, mut guard) = self.space_usages()?;
+        if self.admit(&usages, request).is_err() {
             drop(guard);
             self.measure_snapshots();
-            (books, guard) = self.books()?;
+            (usages, guard) = self.space_usages()?;
         }
         let _guard = guard;
-        self.admit(&books, need)?;
+        self.admit(&usages, request)?;
         let mut under_way = self.under_way.lock();
-        under_way.promise += need.promise;
-        under_way.take += need.take;
-        Ok(Reservation { pool: self, need })
+        under_way.promise += request.promise;
+        under_way.take += request.take;
+        Ok(Reservation {
+            pool: self,
+            request,
+        })
     }
 
     /// Fails with [`Error::NoRoom`] if this much can't be promised.
-    pub(super) fn admit(&self, books: &[SpaceUsage], need: SpaceRequest) -> Result<()> {
-        capacity::admit(books, &self.limits, need).map_err(|available| Error::NoRoom {
+    pub(super) fn admit(&self, usages: &[SpaceUsage], request: SpaceRequest) -> Result<()> {
+        capacity::admit(usages, &self.limits, request).map_err(|available| Error::NoRoom {
             pool: self.name().to_owned(),
-            wanted: need.promise.max(need.take),
+            wanted: request.promise.max(request.take),
             available,
         })
     }

@@ -14,7 +14,7 @@ use super::load::{self, EntryName};
 use super::record_io::Record;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 use crate::kernel::{Error, FsUsage, Kernel, Result, file};
-pub use crate::record::Unreadable;
+pub use crate::record::UnusableRecord;
 use rustix::fs::OFlags;
 
 /// The flags that open a directory.
@@ -58,7 +58,7 @@ pub struct Item<R> {
     /// The directory's name, which is the ID.
     pub name: String,
     /// The record, or the reason why it can't be read.
-    pub record: std::result::Result<R, Unreadable>,
+    pub record: std::result::Result<R, UnusableRecord>,
     /// The image, if the directory has one.
     pub image: Option<ImageStat>,
 }
@@ -156,7 +156,7 @@ fn items<R: Record>(
     for entry in file::list(entries.as_fd())? {
         let record = match load::entry_name::<R>(&entry, id) {
             EntryName::Here(id) => load::read::<R>(entries.as_fd(), boot, &entry, id, &mut buffer),
-            EntryName::OtherPool(other) => Err(Unreadable::OtherPool(other)),
+            EntryName::OtherPool(other) => Err(UnusableRecord::OtherPool(other)),
             EntryName::NoId => {
                 unknown_files.push(Path::new(name).join(&entry));
                 continue;
@@ -171,7 +171,7 @@ fn items<R: Record>(
 fn item<R: Record>(
     entries: &File,
     name: String,
-    record: std::result::Result<R, Unreadable>,
+    record: std::result::Result<R, UnusableRecord>,
     unknown_files: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
     let (image, files) = match open_if_there(entries.as_fd(), &name, DIRECTORY) {
@@ -303,9 +303,9 @@ mod tests {
                 .unwrap()
         };
         assert!(of(good).record.is_ok());
-        assert_eq!(of(empty).record, Err(Unreadable::Missing));
+        assert_eq!(of(empty).record, Err(UnusableRecord::Missing));
         assert_eq!(of(empty).image.unwrap().bytes, 5);
-        assert!(matches!(of(broken).record, Err(Unreadable::Damaged(_))));
+        assert!(matches!(of(broken).record, Err(UnusableRecord::Damaged(_))));
         let names: Vec<_> = contents
             .leftovers
             .iter()
@@ -358,7 +358,7 @@ mod tests {
         let contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
         assert!(matches!(
             contents.volumes[0].record,
-            Err(Unreadable::Damaged(_))
+            Err(UnusableRecord::Damaged(_))
         ));
         assert_eq!(contents.unknown_files, [] as [PathBuf; 0]);
     }

@@ -211,7 +211,7 @@ impl Filesystem {
     }
 
     /// The accounting of one pool on this filesystem.
-    fn books(&self, pool: &Arc<Pool>, (usage, ours, unused): Measured) -> SpaceUsage {
+    fn space_usage(&self, pool: &Arc<Pool>, (usage, ours, unused): Measured) -> SpaceUsage {
         let (mut others, mut taking) = (0_u64, 0_u64);
         for (tenant, _) in self.tenants() {
             taking = taking.saturating_add(tenant.under_way.lock().take);
@@ -221,7 +221,7 @@ impl Filesystem {
         }
         let promised = pool.promised();
         SpaceUsage {
-            usage,
+            filesystem: usage,
             unused,
             // Space that is held but was never promised can't back a promise.
             ours: ours.min(promised.saturating_add(others)),
@@ -303,19 +303,21 @@ fn nothing_else_in(pool: &Pool) -> Result<bool> {
 impl Pool {
     /// The current accounting of each filesystem that provides the pool's space. Callers promise
     /// space while they hold the guard, so that no space is promised twice.
-    pub(super) fn books(self: &Arc<Self>) -> Result<(Vec<SpaceUsage>, Option<MutexGuard<'_, ()>>)> {
+    pub(super) fn space_usages(
+        self: &Arc<Self>,
+    ) -> Result<(Vec<SpaceUsage>, Option<MutexGuard<'_, ()>>)> {
         let Some(space) = self.space.get() else {
             return Ok((Vec::new(), None));
         };
         let own = space.own.measure(&*self.kernel)?;
         let below = self.measure_below(space, own)?;
         let guard = space.all.admission.lock();
-        let own = space.own.books(self, (own.0, own.1, 0));
+        let own = space.own.space_usage(self, (own.0, own.1, 0));
         let below = space
             .below
             .iter()
             .zip(below)
-            .map(|(on, measured)| on.books(self, measured));
+            .map(|(on, measured)| on.space_usage(self, measured));
         Ok((std::iter::once(own).chain(below).collect(), Some(guard)))
     }
 

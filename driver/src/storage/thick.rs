@@ -68,7 +68,7 @@ impl Pool {
     /// disk below. Only all blocks are enough: the pool's own log and tables are written to as
     /// well, and a pool that can't write these answers no volume. `need` is the request of the
     /// thick volume. After [`Error::NoRoom`] and [`Error::NoRoomBelow`] nothing has changed.
-    pub(super) fn back_thick(self: &Arc<Self>, need: SpaceRequest) -> Result<()> {
+    pub(super) fn back_thick(self: &Arc<Self>, request: SpaceRequest) -> Result<()> {
         let Some(image) = self.image() else {
             return Ok(());
         };
@@ -78,11 +78,11 @@ impl Pool {
         if lacks == 0 && self.backed.load(Relaxed) {
             return Ok(());
         }
-        let (books, guard) = self.books()?;
+        let (usages, guard) = self.space_usages()?;
         drop(guard);
-        self.admit(&books[..1.min(books.len())], need)?;
-        if !capacity::fits_below(&books, &self.limits, lacks) {
-            let free = books
+        self.admit(&usages[..1.min(usages.len())], request)?;
+        if !capacity::fits_below(&usages, &self.limits, lacks) {
+            let free = usages
                 .get(1)
                 .map_or(0, |on| on.usage.available_bytes - on.unused);
             let path = image.path.clone();

@@ -1,6 +1,6 @@
 //! What the program of a node and the client of a cluster say to each other: the reports that one
-//! prints and the other reads, the events of a process, and the flags that the client passes on. Sizes
-//! in flags are quantities.
+//! prints and the other reads, the events of a process, and the flags that the client passes on.
+//! Sizes in flags are quantities.
 //!
 //! Both programs use these definitions. A report may be of an older or a newer program.
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -14,9 +14,9 @@ fn limits() -> Limits {
 }
 
 /// A filesystem of 100 GiB, with its free, held, promised and reserved space in GiB.
-fn books(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
+fn usage(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
     SpaceUsage {
-        usage: FsUsage {
+        filesystem: FsUsage {
             total_bytes: 100 * GI,
             free_bytes: free * GI,
             available_bytes: free * GI,
@@ -60,23 +60,23 @@ fn capped(gi: u64) -> Limits {
 
 /// The accounting, the limits, and what thin and thick volumes can be promised, in GiB.
 #[rstest]
-#[case::empty(books(100, 0, 0, 0), limits(), 100, 100)]
-#[case::a_reserve(books(100, 0, 0, 0), reserve(), 95, 95)]
-#[case::other_data(books(70, 0, 0, 0), reserve(), 65, 65)]
-#[case::promised_not_allocated(books(100, 0, 30, 0), reserve(), 65, 65)]
-#[case::promised_and_allocated(books(70, 30, 30, 0), reserve(), 65, 65)]
-#[case::promised_and_partly_allocated(books(90, 10, 30, 0), reserve(), 65, 65)]
-#[case::all_promised(books(100, 0, 95, 0), reserve(), 0, 0)]
-#[case::more_promised_than_there_is(books(10, 5, 99, 0), reserve(), 0, 0)]
-#[case::overcommitted(books(100, 0, 95, 0), double_with_reserve(), 95, 95)]
-#[case::overcommitted_and_filling(books(20, 80, 95, 0), double_with_reserve(), 95, 15)]
-#[case::overcommitted_and_full(books(5, 95, 95, 0), double_with_reserve(), 95, 0)]
-#[case::below_the_reserve(books(3, 0, 0, 0), reserve(), 0, 0)]
-#[case::being_taken(books(100, 0, 20, 20), reserve(), 75, 75)]
-#[case::being_taken_overcommitted(books(50, 50, 60, 20), double_with_reserve(), 130, 25)]
-#[case::capped(books(100, 0, 0, 0), capped(40), 40, 40)]
-#[case::capped_and_promised(books(100, 0, 30, 0), capped(40), 10, 10)]
-#[case::a_cap_above_the_space(books(8, 0, 0, 0), capped(40), 8, 8)]
+#[case::empty(usage(100, 0, 0, 0), limits(), 100, 100)]
+#[case::a_reserve(usage(100, 0, 0, 0), reserve(), 95, 95)]
+#[case::other_data(usage(70, 0, 0, 0), reserve(), 65, 65)]
+#[case::promised_not_allocated(usage(100, 0, 30, 0), reserve(), 65, 65)]
+#[case::promised_and_allocated(usage(70, 30, 30, 0), reserve(), 65, 65)]
+#[case::promised_and_partly_allocated(usage(90, 10, 30, 0), reserve(), 65, 65)]
+#[case::all_promised(usage(100, 0, 95, 0), reserve(), 0, 0)]
+#[case::more_promised_than_there_is(usage(10, 5, 99, 0), reserve(), 0, 0)]
+#[case::overcommitted(usage(100, 0, 95, 0), double_with_reserve(), 95, 95)]
+#[case::overcommitted_and_filling(usage(20, 80, 95, 0), double_with_reserve(), 95, 15)]
+#[case::overcommitted_and_full(usage(5, 95, 95, 0), double_with_reserve(), 95, 0)]
+#[case::below_the_reserve(usage(3, 0, 0, 0), reserve(), 0, 0)]
+#[case::being_taken(usage(100, 0, 20, 20), reserve(), 75, 75)]
+#[case::being_taken_overcommitted(usage(50, 50, 60, 20), double_with_reserve(), 130, 25)]
+#[case::capped(usage(100, 0, 0, 0), capped(40), 40, 40)]
+#[case::capped_and_promised(usage(100, 0, 30, 0), capped(40), 10, 10)]
+#[case::a_cap_above_the_space(usage(8, 0, 0, 0), capped(40), 8, 8)]
 // A cap applies to its own pool only.
 #[case::others(shared(), limits(), 10, 10)]
 #[case::others_and_capped(shared(), capped(35), 5, 5)]
@@ -84,12 +84,12 @@ fn capped(gi: u64) -> Limits {
 // Blocks that ext4 reserves for root are not available.
 #[case::root_reserve(root_reserve(), limits(), 95, 95)]
 fn promisable_space(
-    #[case] books: SpaceUsage,
+    #[case] usage: SpaceUsage,
     #[case] limits: Limits,
     #[case] thin: u64,
     #[case] thick: u64,
 ) {
-    let got = |p| capacity(&[books], &limits, p, 0).available / GI;
+    let got = |p| capacity(&[usage], &limits, p, 0).available / GI;
     let got = [Provisioning::Thin, Provisioning::Thick].map(got);
     assert_eq!(got, [thin, thick]);
 }
@@ -98,13 +98,13 @@ fn promisable_space(
 fn shared() -> SpaceUsage {
     SpaceUsage {
         others: 60 * GI,
-        ..books(80, 20, 30, 0)
+        ..usage(80, 20, 30, 0)
     }
 }
 
 fn root_reserve() -> SpaceUsage {
-    let mut ext4 = books(100, 0, 0, 0);
-    ext4.usage.available_bytes = 95 * GI;
+    let mut ext4 = usage(100, 0, 0, 0);
+    ext4.filesystem.available_bytes = 95 * GI;
     ext4
 }
 
@@ -114,16 +114,16 @@ fn one_volume_is_limited() {
         max_volume_bytes: Some(10 * GI + 5),
         ..limits()
     };
-    let large = capacity(&[books(100, 0, 0, 0)], &limits, Provisioning::Thin, 0);
+    let large = capacity(&[usage(100, 0, 0, 0)], &limits, Provisioning::Thin, 0);
     assert_eq!((large.available, large.largest), (100 * GI, 10 * GI));
-    let small = capacity(&[books(4, 0, 0, 0)], &limits, Provisioning::Thin, 0);
+    let small = capacity(&[usage(4, 0, 0, 0)], &limits, Provisioning::Thin, 0);
     assert_eq!((small.available, small.largest), (4 * GI, 4 * GI));
 }
 
 #[test]
 fn capacity_is_whole_blocks() {
-    let mut odd = books(1, 0, 0, 0);
-    odd.usage.available_bytes += 4095;
+    let mut odd = usage(1, 0, 0, 0);
+    odd.filesystem.available_bytes += 4095;
     assert_eq!(
         capacity(&[odd], &limits(), Provisioning::Thin, 0).available,
         GI
@@ -133,13 +133,13 @@ fn capacity_is_whole_blocks() {
 #[test]
 fn every_filesystem_below_must_have_the_space() {
     // An empty image of 100 GiB on a filesystem with 8 GiB left.
-    let both = [books(100, 0, 0, 0), books(8, 0, 0, 0)];
+    let both = [usage(100, 0, 0, 0), usage(8, 0, 0, 0)];
     for provisioning in [Provisioning::Thin, Provisioning::Thick] {
         let capacity = capacity(&both, &limits(), provisioning, 0);
         assert_eq!(capacity.available, 8 * GI, "{provisioning:?}");
-        let need = |gi| SpaceRequest::volume(gi * GI, provisioning);
-        assert_eq!(admit(&both, &limits(), need(8)), Ok(()));
-        assert_eq!(admit(&both, &limits(), need(9)), Err(8 * GI));
+        let request = |gi| SpaceRequest::volume(gi * GI, provisioning);
+        assert_eq!(admit(&both, &limits(), request(8)), Ok(()));
+        assert_eq!(admit(&both, &limits(), request(9)), Err(8 * GI));
     }
     let none = capacity(&[], &limits(), Provisioning::Thin, 0);
     assert_eq!(none, Capacity::default());
@@ -162,31 +162,31 @@ fn a_thick_volume_needs_the_whole_image(
 ) {
     let below = below.iter().map(|(free, unused)| SpaceUsage {
         unused: unused * GI,
-        ..books(*free, 0, 0, 0)
+        ..usage(*free, 0, 0, 0)
     });
-    let all: Vec<_> = std::iter::once(books(60, 0, 0, 0)).chain(below).collect();
+    let all: Vec<_> = std::iter::once(usage(60, 0, 0, 0)).chain(below).collect();
     let promised = capacity(&all, &limits(), Provisioning::Thick, lacks * GI);
     assert_eq!(promised.available, thick * GI);
 }
 
 /// The accounting, the limits, the requested volume in GiB, and the size that would fit.
 #[rstest]
-#[case::fits(books(10, 0, 0, 0), limits(), 10, Provisioning::Thin, Ok(()))]
-#[case::too_large(books(10, 0, 0, 0), limits(), 11, Provisioning::Thin, Err(10))]
-#[case::thick_fits(books(10, 0, 0, 0), limits(), 10, Provisioning::Thick, Ok(()))]
-#[case::thick_in_a_full_pool(books(5, 95, 95, 0), double(), 6, Provisioning::Thick, Err(5))]
-#[case::thin_in_a_full_pool(books(5, 95, 95, 0), double(), 6, Provisioning::Thin, Ok(()))]
-#[case::being_taken(books(50, 0, 30, 30), double(), 21, Provisioning::Thick, Err(20))]
-#[case::nothing_requested(books(0, 0, 100, 9), limits(), 0, Provisioning::Thin, Ok(()))]
+#[case::fits(usage(10, 0, 0, 0), limits(), 10, Provisioning::Thin, Ok(()))]
+#[case::too_large(usage(10, 0, 0, 0), limits(), 11, Provisioning::Thin, Err(10))]
+#[case::thick_fits(usage(10, 0, 0, 0), limits(), 10, Provisioning::Thick, Ok(()))]
+#[case::thick_in_a_full_pool(usage(5, 95, 95, 0), double(), 6, Provisioning::Thick, Err(5))]
+#[case::thin_in_a_full_pool(usage(5, 95, 95, 0), double(), 6, Provisioning::Thin, Ok(()))]
+#[case::being_taken(usage(50, 0, 30, 30), double(), 21, Provisioning::Thick, Err(20))]
+#[case::nothing_requested(usage(0, 0, 100, 9), limits(), 0, Provisioning::Thin, Ok(()))]
 fn admission(
-    #[case] books: SpaceUsage,
+    #[case] usage: SpaceUsage,
     #[case] limits: Limits,
     #[case] gi: u64,
     #[case] provisioning: Provisioning,
     #[case] expected: Result<(), u64>,
 ) {
-    let need = SpaceRequest::volume(gi * GI, provisioning);
-    let admitted = admit(&[books], &limits, need);
+    let request = SpaceRequest::volume(gi * GI, provisioning);
+    let admitted = admit(&[usage], &limits, request);
     assert_eq!(admitted, expected.map_err(|gi| gi * GI));
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::record::Unreadable;
+use crate::record::UnusableRecord;
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
@@ -41,17 +41,17 @@ fn the_older_of_two_of_a_name_keeps_it() {
 }
 
 #[test]
-fn broken_entries_are_in_the_way() {
+fn unusable_entries_are_in_the_way() {
     let site = Site::fake(&["a"]);
     let one = site.make("one");
     let mut index = Index::default();
-    let broken = Broken {
+    let unusable = UnusableEntry {
         path: "/x".into(),
-        why: Unreadable::Damaged("is broken".into()),
+        why: UnusableRecord::Damaged("is broken".into()),
         name: Some("one".into()),
         bytes: 7,
     };
-    index.volumes.put_broken(one.id, broken);
+    index.volumes.put_unusable(one.id, unusable);
     assert!(index.volumes.get(one.id).is_err());
     assert!(index.volumes.check_unused("one").is_err());
     assert_eq!(index.volumes.named("one"), None);

@@ -13,7 +13,7 @@ pub(super) fn is_still_unusable(pool: &Pool, about: &About) -> Result<bool> {
             let again = load::again(&pool.layout, *id)?;
             let mut index = pool.index.write();
             // A call may have deleted the volume meanwhile.
-            if !index.volumes.is_broken(*id) {
+            if !index.volumes.is_unusable(*id) {
                 return Ok(false);
             }
             match again {
@@ -39,14 +39,14 @@ pub(super) fn is_still_unusable(pool: &Pool, about: &About) -> Result<bool> {
 
 /// Changes the table to what was read. True if the record still can't be used.
 fn settle<R: Named>(table: &mut Table<R>, id: R::Id, again: Again<R>) -> bool {
-    if !table.is_broken(id) {
+    if !table.is_unusable(id) {
         return false;
     }
     match again {
         Again::Sound(record) => table.put(Arc::new(record)),
         Again::Gone => drop(table.take(id)),
-        Again::Broken(broken) => {
-            table.put_broken(id, broken);
+        Again::Unusable(unusable) => {
+            table.put_unusable(id, unusable);
             return true;
         }
     }

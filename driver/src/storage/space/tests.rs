@@ -32,7 +32,7 @@ fn promises_at_once_are_of_one_book() {
     let site = Site::fake(&["a", "b"]);
     let pools = [site.named("a"), site.named("b")];
     let all = pools[0].capacity(Provisioning::Thin).unwrap().available;
-    let need = SpaceRequest {
+    let request = SpaceRequest {
         promise: all / 8 * 3,
         ..SpaceRequest::default()
     };
@@ -42,7 +42,7 @@ fn promises_at_once_are_of_one_book() {
             let pool = &pools[i % 2];
             scope.spawn(move || {
                 barrier.wait();
-                let held = pool.reserve(need);
+                let held = pool.reserve(request);
                 // No reservation is dropped before all were attempted.
                 barrier.wait();
                 held.is_ok()

@@ -28,11 +28,11 @@ impl Pools {
             .as_ref()
             .map(|source| self.origin(source))
             .transpose()?;
-        let need = match &origin {
-            Some(origin) => origin.need(pool, &new)?,
+        let request = match &origin {
+            Some(origin) => origin.space_request(pool, &new)?,
             None => SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning),
         };
-        let _room = pool.reserve(need)?;
+        let _room = pool.reserve(request)?;
         let id = VolumeId::generate(pool.id);
         let incoming = pool.layout.begin(id.to_string())?;
         let image = incoming.image()?;

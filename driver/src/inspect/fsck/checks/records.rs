@@ -7,7 +7,7 @@ use super::{
 };
 use crate::diagnose::Problem;
 use crate::inspect::inventory::{
-    Area, Contents, Item, Leftover, PoolSurvey, Survey, Unreadable, readable,
+    Area, Contents, Item, Leftover, PoolSurvey, Survey, UnusableRecord, readable,
 };
 
 /// Finds records that can't be read or are in the wrong place, foreign entries, and leftovers.
@@ -26,7 +26,7 @@ fn item<R>(pool: &PoolSurvey, item: &Item<R>) -> Option<ReportedProblem> {
     let why = item.record.as_ref().err()?;
     let subject = Subject::entry(pool, &item.name);
     let mut reported = subject.report(&Problem::RecordUnusable(why.clone()))?;
-    if *why == Unreadable::Missing && item.image.is_some() {
+    if *why == UnusableRecord::Missing && item.image.is_some() {
         reported.what.push_str(", and an image");
     }
     Some(reported)

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::{ProblemKind, Repair, ReportedProblem, Severity, person, problem, unless_running};
 use crate::diagnose::{Problem, list};
-use crate::inspect::inventory::{PoolSurvey, Unreadable};
+use crate::inspect::inventory::{PoolSurvey, UnusableRecord};
 use hostloop_terminal::humanize::bytes;
 
 /// The object that a problem is about.
@@ -231,18 +231,18 @@ impl<'a> Subject<'a> {
         })
     }
 
-    fn of_record(&self, why: &Unreadable) -> ReportedProblem {
+    fn of_record(&self, why: &UnusableRecord) -> ReportedProblem {
         let (kind, what) = match why {
-            Unreadable::Missing => (ProblemKind::RecordMissing, "has no record".to_owned()),
-            Unreadable::Newer(_) => (
+            UnusableRecord::Missing => (ProblemKind::RecordMissing, "has no record".to_owned()),
+            UnusableRecord::Newer(_) => (
                 ProblemKind::RecordNewer,
                 format!("can't be read: its record {why}"),
             ),
-            Unreadable::Misplaced(id) => (
+            UnusableRecord::Misplaced(id) => (
                 ProblemKind::RecordMisplaced,
                 format!("holds the record of {id}"),
             ),
-            Unreadable::OtherPool(other) => {
+            UnusableRecord::OtherPool(other) => {
                 let here = self.pool.state.as_ref().ok();
                 let here = here.map(|contents| format!(", and this is {}", contents.id));
                 (
@@ -250,7 +250,7 @@ impl<'a> Subject<'a> {
                     format!("belongs to pool {other}{}", here.unwrap_or_default()),
                 )
             }
-            Unreadable::Damaged(_) => (
+            UnusableRecord::Damaged(_) => (
                 ProblemKind::RecordUnreadable,
                 format!("can't be read: its record {why}"),
             ),

@@ -6,7 +6,7 @@ use super::Severity::{Error, Note, Warning};
 use super::*;
 use crate::diagnose::KernelState;
 use crate::inspect::inventory::{
-    Area, Contents, ImageStat, Item, Leftover, Unreadable, lock_holder::Holder,
+    Area, Contents, ImageStat, Item, Leftover, UnusableRecord, lock_holder::Holder,
 };
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
 use crate::storage::{
@@ -217,26 +217,26 @@ fn bad_pools_and_records_are_one_problem_each() {
         edit_loops(&mut s.survey.kernel.loops, Vec::clear);
     });
     finds(Error, ProblemKind::RecordNewer, |s| {
-        s.group().record = Err(Unreadable::Newer(7))
+        s.group().record = Err(UnusableRecord::Newer(7))
     });
     finds(Error, ProblemKind::RecordUnreadable, |s| {
-        s.group().record = Err(Unreadable::Damaged("x".into()));
+        s.group().record = Err(UnusableRecord::Damaged("x".into()));
     });
     finds(Error, ProblemKind::RecordMissing, |s| {
         let id = VolumeId::generate(s.contents().id);
         s.add_volume(id, id, "w");
-        s.contents().volumes[2].record = Err(Unreadable::Missing);
+        s.contents().volumes[2].record = Err(UnusableRecord::Missing);
     });
     // The record of another volume, then of another pool's volume.
     finds(Error, ProblemKind::RecordMisplaced, |s| {
         let id = VolumeId::generate(s.contents().id);
         s.add_volume(id, id, "w");
-        s.contents().volumes[2].record = Err(Unreadable::Misplaced("x".into()));
+        s.contents().volumes[2].record = Err(UnusableRecord::Misplaced("x".into()));
     });
     finds(Error, ProblemKind::RecordMisplaced, |s| {
         let id = VolumeId::generate(PoolId::generate());
         s.add_volume(id, id, "w");
-        s.contents().volumes[2].record = Err(Unreadable::OtherPool(id.pool()));
+        s.contents().volumes[2].record = Err(UnusableRecord::OtherPool(id.pool()));
     });
     finds(Error, ProblemKind::DuplicateName, |s| {
         let id = VolumeId::generate(s.contents().id);

@@ -19,7 +19,7 @@ pub(crate) fn check_schema(schema: u64) -> Result<(), String> {
 
 /// Why a record can't be used, as a phrase that follows "its record".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnusableRecord {
     /// The record's file does not exist.
     #[error("is missing")]
     Missing,
@@ -37,16 +37,16 @@ pub enum Unreadable {
     Damaged(String),
 }
 
-impl Unreadable {
+impl UnusableRecord {
     /// What a person can do about it.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
-            Unreadable::Missing | Unreadable::Damaged(_) => {
+            UnusableRecord::Missing | UnusableRecord::Damaged(_) => {
                 "restore the record from a backup, delete the object, or move its directory out of \
                  the pool; until then its image is kept"
             }
-            Unreadable::Newer(_) => "run the driver that wrote it, or a newer one",
-            Unreadable::Misplaced(_) | Unreadable::OtherPool(_) => {
+            UnusableRecord::Newer(_) => "run the driver that wrote it, or a newer one",
+            UnusableRecord::Misplaced(_) | UnusableRecord::OtherPool(_) => {
                 "find out who moved it, and move it back"
             }
         }
@@ -56,10 +56,13 @@ impl Unreadable {
     /// record said is lost otherwise, so only its ID and the kernel decide.
     pub(crate) fn check_deletable(&self) -> Result<(), String> {
         match self {
-            Unreadable::Missing | Unreadable::Damaged(_) => Ok(()),
-            Unreadable::Newer(_) | Unreadable::Misplaced(_) | Unreadable::OtherPool(_) => Err(
-                format!("its record {self}, so it is not deleted: {}", self.advice()),
-            ),
+            UnusableRecord::Missing | UnusableRecord::Damaged(_) => Ok(()),
+            UnusableRecord::Newer(_)
+            | UnusableRecord::Misplaced(_)
+            | UnusableRecord::OtherPool(_) => Err(format!(
+                "its record {self}, so it is not deleted: {}",
+                self.advice()
+            )),
         }
     }
 }
