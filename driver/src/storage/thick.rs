@@ -66,7 +66,7 @@ impl Pool {
 
     /// Gives the pool's image all its blocks, so that no write to a thick volume needs space of the
     /// disk below. Only all blocks are enough: the pool's own log and tables are written to as
-    /// well, and a pool that can't write these answers no volume. `need` is the request of the
+    /// well, and a pool that can't write these answers no volume. `request` is the request of the
     /// thick volume. After [`Error::NoRoom`] and [`Error::NoRoomBelow`] nothing has changed.
     pub(super) fn back_thick(self: &Arc<Self>, request: SpaceRequest) -> Result<()> {
         let Some(image) = self.image() else {
