@@ -20,7 +20,7 @@ impl Scratch {
     /// Creates a directory.
     pub fn new() -> Scratch {
         let dir = tempfile::Builder::new()
-            .prefix("hostloop-test-")
+            .prefix(&format!("hostloop-test-{}-", std::process::id()))
             .tempdir()
             .expect("a temporary directory can be made");
         // The path is resolved, so that it matches the kernel's tables.

@@ -102,7 +102,7 @@ async fn what_is_left_behind_is_named() {
 async fn nodes_run_pods_and_go_without_a_trace() {
     machine::require();
     let own = tempfile::Builder::new()
-        .prefix("hostloop-test-kubelet-")
+        .prefix(&format!("hostloop-test-kubelet-{}-", std::process::id()))
         .tempdir_in("/var/tmp")
         .expect("it can be made");
     let kubelet_dir = machine::text(own.path()).to_owned();

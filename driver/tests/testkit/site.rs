@@ -146,7 +146,8 @@ impl<K: TestKernel> Site<K> {
     /// not open yet.
     pub(crate) fn new(specs: &[&str]) -> Site<K> {
         let mut builder = tempfile::Builder::new();
-        builder.prefix("hostloop-test-");
+        let prefix = format!("hostloop-test-{}-", std::process::id());
+        builder.prefix(&prefix);
         // Direct I/O works in /var/tmp; /tmp may be a tmpfs.
         let dir = match K::SHARED {
             true => builder.tempdir_in("/var/tmp"),

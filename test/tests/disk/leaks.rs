@@ -119,7 +119,6 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
     assert_eq!(mounts, [inside]);
 }
 
-/// `scripts/demo --local` with Ctrl-C in the middle.
 /// A device's number may pass to another file between a look and the detachment.
 #[test]
 fn a_device_that_another_file_has_taken_stays_attached() {
@@ -163,6 +162,35 @@ fn a_device_that_another_file_has_taken_stays_attached() {
     }
 }
 
+/// `scripts/test` begins with this script.
+#[test]
+fn remains_of_ended_tests_are_swept() {
+    machine::require();
+    let ended = {
+        let mut program = child::command("true").spawn().expect("true starts");
+        program.wait().expect("true ends");
+        program.id()
+    };
+    let folder = |pid: u32| std::env::temp_dir().join(format!("hostloop-test-{pid}-swept"));
+    let (left, own) = (folder(ended), folder(std::process::id()));
+    for folder in [&left, &own] {
+        let mount = folder.join("mount");
+        std::fs::create_dir_all(&mount).expect("it can be made");
+        machine::run("mount", &["-t", "tmpfs", "left", text(&mount)]);
+        std::fs::write(mount.join("left"), "left").expect("it can be written");
+        sparse_loop(&folder.join("left.img"), MIB);
+    }
+    machine::run(text(&machine::root().join("scripts/sweep")), &[]);
+    assert!(!left.exists());
+    assert_eq!(loops::beneath(&left), []);
+    assert_eq!(loops::beneath(&own).len(), 1);
+    assert!(own.join("mount/left").exists());
+    loops::detach(&loops::beneath(&own));
+    machine::run("umount", &[text(&own.join("mount"))]);
+    std::fs::remove_dir_all(&own).expect("it can be removed");
+}
+
+/// `scripts/demo --local` with Ctrl-C in the middle.
 #[test]
 fn an_interrupted_walkthrough_leaves_nothing() {
     machine::require();
