@@ -1,5 +1,5 @@
-//! How far a volume or a snapshot is, and why it does not go on. `status`, `describe`, `check` and the
-//! page of `ui` call the same things stuck.
+//! How far a volume or a snapshot is, and why it does not go on. `status`, `describe`, `check` and
+//! the page of `ui` call the same things stuck.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! Gathers the facts about an attachment from the caches. Where a cache miss proves nothing, it asks
-//! the API server.
+//! Gathers the facts about an attachment from the caches. Where a cache miss proves nothing, it
+//! asks the API server.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What decisions depend on of the driver. They get this instead of the driver, so that none of them
-//! can call it.
+//! What decisions depend on of the driver. They get this instead of the driver, so that none of
+//! them can call it.
 
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, Service};

@@ -1,5 +1,5 @@
-//! Gathers the facts about one claim from the caches. Where a cache miss proves nothing, it asks the
-//! API server.
+//! Gathers the facts about one claim from the caches. Where a cache miss proves nothing, it asks
+//! the API server.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -147,8 +147,8 @@ impl Provisioner {
         Ok(volumes.get(&name).is_some())
     }
 
-    /// `is_begun`: a CreateVolume call for the claim may still be running. Whatever the node is like
-    /// now, that call is repeated.
+    /// `is_begun`: a CreateVolume call for the claim may still be running. Whatever the node is
+    /// like now, that call is repeated.
     async fn volume_facts(&self, draft: &Draft, is_begun: bool) -> Result<VolumeFacts, ApiError> {
         let source = self.source(draft).await?;
         let mut facts = VolumeFacts {

@@ -84,7 +84,7 @@ impl Pool {
         if !capacity::fits_below(&usages, &self.limits, lacks) {
             let free = usages
                 .get(1)
-                .map_or(0, |on| on.usage.available_bytes - on.unused);
+                .map_or(0, |on| on.filesystem.available_bytes - on.unused);
             let path = image.path.clone();
             return Err(Error::NoRoomBelow {
                 pool: self.name().to_owned(),

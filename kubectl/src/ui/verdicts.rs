@@ -1,5 +1,5 @@
-//! Sends the verdicts of [`verdict`](crate::verdict) about all that the page shows: what is stuck for
-//! `status` and `check` is stuck for the page.
+//! Sends the verdicts of [`verdict`](crate::verdict) about all that the page shows: what is stuck
+//! for `status` and `check` is stuck for the page.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hostloop_api_objects::labels::SELECTED_NODE;
-use hostloop_api_objects::quantity;
+use hostloop_report::quantity;
 use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};

@@ -44,8 +44,8 @@ pub fn check_table(document: &str, [begin, end]: [&str; 2], table: &str, source:
     );
 }
 
-/// Fails if a file has another text. With `HOSTLOOP_WRITE_DOCS`, writes the text instead. `source` is
-/// the file that the text is made from.
+/// Fails if a file has another text. With `HOSTLOOP_WRITE_DOCS`, writes the text instead. `source`
+/// is the file that the text is made from.
 pub fn check_file(document: &str, text: &str, source: &str) {
     let path = root().join(document);
     if std::env::var_os("HOSTLOOP_WRITE_DOCS").is_some() {

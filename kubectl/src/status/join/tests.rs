@@ -269,7 +269,7 @@ fn calls_that_fail_explain_what_no_object_does() {
     assert_eq!(
         stuck,
         [
-            "-/- - vol-unreported 0 [] Pending STUCK NodeStageVolume failed with INTERNAL",
+            "-/- - vol-unreported 0 [] unclaimed STUCK NodeStageVolume failed with INTERNAL",
             "-/- n1 vol-x 2 [] unclaimed STUCK NodeStageVolume failed with INTERNAL",
         ]
     );

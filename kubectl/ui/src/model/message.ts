@@ -1,6 +1,6 @@
 /**
- * The messages of the stream, and how JSON becomes one. The names of what is sent are those of the Rust
- * definitions; of what is kept, a text that is missing is empty.
+ * The messages of the stream, and how JSON becomes one. The names of what is sent are those of the
+ * Rust definitions; of what is kept, a text that is missing is empty.
  */
 
 import { fields, list, number, text, texts, type Fields, type Unchecked } from "./json.ts";

@@ -1,6 +1,6 @@
 /**
- * The state of a life in words. The program judges what is stuck, as for `status` and `check`; the page adds
- * what it sees under way, and what exists no more.
+ * The state of a life in words. The program judges what is stuck, as for `status` and `check`; the
+ * page adds what it sees under way, and what exists no more.
  */
 
 import { nextTry } from "./retries.ts";

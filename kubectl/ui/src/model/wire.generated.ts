@@ -38,18 +38,6 @@ export interface LoopReport {
   size_bytes: number;
 }
 
-/** A run of a file's blocks. */
-export interface ReportedRun {
-  /** Length in bytes. */
-  len: number;
-  /** Offset in the file, in bytes. */
-  offset: number;
-  /** Offset on the filesystem, in bytes. */
-  physical: number;
-  /** True if another file has these blocks too. */
-  shared: boolean;
-}
-
 /** The first message of each stream. */
 export interface HelloMessage {
   /** The context of the cluster. */
@@ -233,6 +221,7 @@ export interface PoolReport {
   why: string | null;
 }
 
+/** The kind of a problem. The names are stable, because they are in the JSON. */
 export type ProblemKind = "pool-missing" | "pool-image-lost" | "pool-read-only" | "pool-nearly-full" | "filesystem-shut-down" | "filesystem-read-only" | "record-unreadable" | "record-newer" | "record-missing" | "record-misplaced" | "stranger" | "image-missing" | "image-short" | "image-long" | "not-thick" | "duplicate-name" | "group-missing" | "group-incomplete" | "leftover" | "loop-twice" | "loop-over-deleted" | "loop-of-other-pool" | "loop-unused" | "loop-silent" | "loop-changed" | "stage-without-loop" | "stage-without-mount" | "stage-other-loop" | "use-without-stage" | "freeze-left" | "format-left" | "direct-io-off" | "loop-size";
 
 /** A line with an event. */
@@ -322,6 +311,19 @@ export interface ReportedProblem {
   what: string;
 }
 
+/** A run of a file's blocks. */
+export interface ReportedRun {
+  /** Length in bytes. */
+  len: number;
+  /** Offset in the file, in bytes. */
+  offset: number;
+  /** Offset on the filesystem, in bytes. */
+  physical: number;
+  /** True if another file has these blocks too. */
+  shared: boolean;
+}
+
+/** How bad a problem is. The order is from harmless to bad. */
 export type Severity = "note" | "warning" | "error";
 
 /** A verdict as the page shows it. */
