@@ -5,7 +5,7 @@
 //! interrupted. So another thread makes the call, and the caller gives up after a while. That
 //! thread stays with the device. No other thread queries the device before it has answered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -50,6 +50,16 @@ enum Unasked {
     Lost,
 }
 
+type Asked<T> = Result<T, Unasked>;
+
+/// The devices of one call that no thread has taken yet, each with its place in the answer.
+struct Round<Q> {
+    devices: Mutex<VecDeque<(usize, u32)>>,
+    turns: Arc<Turns>,
+    patience: Duration,
+    question: Q,
+}
+
 /// The exclusive right to query a device, until it is dropped.
 struct Turn<'a> {
     turns: &'a Turns,
@@ -74,86 +84,71 @@ impl Asking {
     /// Queries these devices. They share the patience: however many are slow or hang, the call
     /// takes no longer. A device that does not answer in time gets `None`. Later calls do not wait
     /// for that device before it has answered.
+    ///
+    /// One thread queries the devices in order. Whenever no answer comes for a moment, the number
+    /// of threads that share the remaining devices doubles. A device that another call queries is
+    /// queried once that call is done with it.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         minors: &[u32],
         question: impl Fn(u32) -> T + Send + Sync + 'static,
     ) -> Vec<(u32, Option<T>)> {
         let end = Instant::now() + self.patience;
-        let question = Arc::new(question);
         let mut answers: Vec<_> = minors.iter().map(|minor| (*minor, None)).collect();
-        let mut todo: Vec<usize> = (0..minors.len()).collect();
-        while !todo.is_empty() {
-            let devices = todo.iter().map(|at| (*at, minors[*at])).collect();
-            todo.clear();
-            for (at, asked) in self.ask_once(devices, end, &question) {
-                match asked {
-                    Ok(answer) => answers[at].1 = Some(answer),
-                    Err(Unasked::Busy) => {
-                        let free = self.turns.free(minors[at], self.patience, end);
-                        todo.extend(free.is_ok().then_some(at));
-                    }
-                    Err(Unasked::Lost) => {}
-                }
-            }
-        }
-        answers
-    }
-
-    /// Queries each of these devices once, by its index in a list, unless another call queries it
-    /// now. One thread queries them in order. Whenever no answer comes for a moment, the number of
-    /// threads that share the remaining devices doubles.
-    fn ask_once<T: Send + 'static>(
-        &self,
-        devices: Vec<(usize, u32)>,
-        end: Instant,
-        question: &Arc<impl Fn(u32) -> T + Send + Sync + 'static>,
-    ) -> Vec<(usize, Result<T, Unasked>)> {
-        let all = devices.len();
         let (send, receive) = channel();
-        let left = Arc::new(Mutex::new(devices.into_iter()));
-        let job = || -> Job {
-            let (send, left, question) = (send.clone(), left.clone(), question.clone());
-            let (turns, patience) = (self.turns.clone(), self.patience);
-            Box::new(move || {
-                let next = || left.lock().next();
-                while let Some((at, minor)) = next() {
-                    let asked = turns.take(minor, patience).and_then(|_turn| {
-                        let asked = catch_unwind(AssertUnwindSafe(|| question(minor)));
-                        asked.map_err(|_| Unasked::Lost)
-                    });
-                    if send.send((at, asked)).is_err() {
-                        return;
-                    }
-                }
-            })
+        let round = Round {
+            devices: Mutex::new(minors.iter().copied().enumerate().collect()),
+            turns: self.turns.clone(),
+            patience: self.patience,
+            question,
         };
-        let mut workers: Vec<_> = self.run(job()).into_iter().collect();
-        let mut asked = Vec::with_capacity(all);
-        while asked.len() < all {
+        let round = Arc::new(round);
+        let mut workers = Vec::new();
+        let mut busy = Vec::new();
+        let mut open = minors.len();
+        workers.extend(self.run(round.job(&send)));
+        while open > 0 {
             let patience = end.saturating_duration_since(Instant::now());
             if patience.is_zero() {
                 break;
             }
-            let wait = match left.lock().len() {
-                0 => patience,
-                _ => patience.min(STALL),
+            let wait = if busy.is_empty() && round.devices.lock().is_empty() {
+                patience
+            } else {
+                patience.min(STALL)
             };
-            if let Ok(one) = receive.recv_timeout(wait) {
-                asked.push(one);
-                continue;
+            match receive.recv_timeout(wait) {
+                Ok((at, Ok(answer))) => {
+                    answers[at].1 = Some(answer);
+                    open -= 1;
+                }
+                Ok((_, Err(Unasked::Lost))) => open -= 1,
+                Ok((at, Err(Unasked::Busy))) => busy.push(at),
+                Err(_) => {
+                    busy.retain(|at| match self.turns.look(minors[*at], self.patience) {
+                        Err(Unasked::Busy) => true,
+                        Err(Unasked::Lost) => {
+                            open -= 1;
+                            false
+                        }
+                        Ok(()) => {
+                            round.devices.lock().push_back((*at, minors[*at]));
+                            false
+                        }
+                    });
+                    let more = workers.len().max(1).min(round.devices.lock().len());
+                    workers.extend((0..more).filter_map(|_| self.run(round.job(&send))));
+                }
             }
-            let more = workers.len().max(1).min(left.lock().len());
-            workers.extend((0..more).filter_map(|_| self.run(job())));
         }
         // Threads that still wait for a device must not query another device after it.
-        left.lock().by_ref().for_each(drop);
-        if asked.len() == all {
+        round.devices.lock().clear();
+        if open == 0 {
             let mut idle = self.idle.lock();
             workers.truncate(IDLE.saturating_sub(idle.len()));
             idle.extend(workers);
         }
-        asked
+        answers
     }
 
     /// Runs the job on a thread. Returns the sender for the thread's next job; `None` if no thread
@@ -177,12 +172,46 @@ impl Asking {
     }
 }
 
+impl<Q> Round<Q> {
+    /// Queries devices until none remains.
+    fn job<T: Send + 'static>(self: &Arc<Self>, send: &Sender<(usize, Asked<T>)>) -> Job
+    where
+        Q: Fn(u32) -> T + Send + Sync + 'static,
+    {
+        let (round, send) = (self.clone(), send.clone());
+        Box::new(move || {
+            while let Some((at, minor)) = round.next() {
+                if send.send((at, round.query(minor))).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    fn next(&self) -> Option<(usize, u32)> {
+        self.devices.lock().pop_front()
+    }
+
+    fn query<T>(&self, minor: u32) -> Asked<T>
+    where
+        Q: Fn(u32) -> T,
+    {
+        let _turn = self.turns.take(minor, self.patience)?;
+        catch_unwind(AssertUnwindSafe(|| (self.question)(minor))).map_err(|_| Unasked::Lost)
+    }
+}
+
 impl Turns {
     /// Takes the right to query a device, unless another call keeps it for longer than a moment.
     fn take(&self, minor: u32, patience: Duration) -> Result<Turn<'_>, Unasked> {
         let mut under_way = self.free(minor, patience, Instant::now() + STALL)?;
         under_way.insert(minor, Instant::now());
         Ok(Turn { turns: self, minor })
+    }
+
+    /// An error if a call queries the device now.
+    fn look(&self, minor: u32, patience: Duration) -> Result<(), Unasked> {
+        self.free(minor, patience, Instant::now()).map(drop)
     }
 
     /// Waits until no call queries the device; an error if one does for too long.
@@ -330,6 +359,40 @@ mod tests {
                     assert_eq!(answers, [(7, Some(0)); 3]);
                 });
             }
+        });
+    }
+
+    /// Device 1 hangs in this call, while another call is done with device 2.
+    #[test]
+    fn a_busy_device_is_asked_beside_one_that_hangs() {
+        let asking = Asking::new(PATIENCE * 60);
+        let ((hang, hung), (hold, held)) = (channel::<()>(), channel::<()>());
+        let (asked, was_asked) = channel();
+        thread::scope(|scope| {
+            let held = Mutex::new(held);
+            let (begun, has_begun) = channel();
+            scope.spawn(|| {
+                asking.ask(&[2], move |_| {
+                    let _ = begun.send(());
+                    let _ = held.lock().recv();
+                })
+            });
+            has_begun.recv().expect("device 2 is queried");
+            let hung = Mutex::new(hung);
+            scope.spawn(|| {
+                let answers = asking.ask(&[1, 2], move |minor| {
+                    let _ = asked.send(minor);
+                    if minor == 1 {
+                        let _ = hung.lock().recv();
+                    }
+                });
+                assert_eq!(answers, [(1, Some(())), (2, Some(()))]);
+            });
+            assert_eq!(was_asked.recv(), Ok(1));
+            thread::sleep(STALL * 5);
+            drop(hold);
+            assert_eq!(was_asked.recv_timeout(PATIENCE * 12), Ok(2));
+            drop(hang);
         });
     }
 
