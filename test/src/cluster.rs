@@ -137,7 +137,9 @@ impl Cluster {
             return Cluster::named(&name, None);
         }
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("test-{}-{count}", std::process::id());
+        // scripts/sweep takes what is named as a test and a process that has ended.
+        let kind = if keeps() { "kept" } else { "test" };
+        let name = format!("{kind}-{}-{count}", std::process::id());
         let keeper = bring_up(&name, options).unwrap_or_else(|why| panic!("{why}"));
         Cluster::named(&name, keeper)
     }
@@ -383,15 +385,19 @@ impl Drop for Cluster {
     }
 }
 
+/// True if the tests' clusters are left running.
+fn keeps() -> bool {
+    std::env::var_os("HOSTLOOP_CLUSTER_KEEP").is_some()
+}
+
 /// Runs the script until the cluster is up. The script reports in a file, not through a pipe: even
 /// if this process ends, the script must still take the cluster down.
 fn bring_up(name: &str, options: &Options) -> Result<Option<Child>, String> {
-    let keep = std::env::var_os("HOSTLOOP_CLUSTER_KEEP").is_some();
     let said = tempfile::NamedTempFile::new().expect("a temporary file can be made");
     let mut up = script("up", name);
     up.args(options.arguments()).stdin(Stdio::piped());
     up.stdout(append(said.path())).stderr(append(said.path()));
-    if !keep {
+    if !keeps() {
         up.arg("--hold");
     }
     let mut up = up.spawn().expect("scripts/cluster can be run");
@@ -401,7 +407,7 @@ fn bring_up(name: &str, options: &Options) -> Result<Option<Child>, String> {
         match ended {
             Some(status) if status.success() => return Ok(None),
             Some(_) => return Err(format!("no cluster came up:\n{said}")),
-            None if !keep && said.ends_with("/kubeconfig\n") => return Ok(Some(up)),
+            None if !keeps() && said.ends_with("/kubeconfig\n") => return Ok(Some(up)),
             None => std::thread::sleep(Duration::from_millis(100)),
         }
     }

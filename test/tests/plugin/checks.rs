@@ -77,8 +77,8 @@ pub(crate) fn all_pass(cluster: &Cluster, plugin: &Plugin<'_>) {
     assert_has(&said, &[&written]);
 }
 
-/// The lines with marks are these, in this order, each with a tick. Tests that run beside this one
-/// have loop devices, of which a warning tells.
+/// The lines with marks are these, in this order, each with a tick. A warning names each loop
+/// device of a test that runs beside this one.
 #[track_caller]
 fn assert_ticked(said: &str, expected: &[String]) {
     let (others, lines): (Vec<&str>, Vec<&str>) = said

@@ -7,8 +7,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,14 @@ enum Unasked {
     Lost,
 }
 
+/// A thread with a job.
+struct Worker {
+    /// Takes its next job. The thread ends when this is dropped.
+    jobs: Sender<Job>,
+    /// The job holds it until it ends.
+    running: Weak<()>,
+}
+
 type Asked<T> = Result<T, Unasked>;
 
 /// The devices of one call that no thread has taken yet, each with its place in the answer.
@@ -85,7 +93,7 @@ impl Asking {
     /// takes no longer. A device that does not answer in time gets `None`. Later calls do not wait
     /// for that device before it has answered.
     ///
-    /// One thread queries the devices in order. Whenever no answer comes for a moment, the number
+    /// One thread queries the devices in order. Whenever no device answers for a moment, the number
     /// of threads that share the remaining devices doubles. A device that another call queries is
     /// queried once that call is done with it.
     pub(super) fn ask<T: Send + 'static>(
@@ -103,72 +111,100 @@ impl Asking {
             question,
         };
         let round = Arc::new(round);
-        let mut workers = Vec::new();
+        let mut workers: Vec<Worker> = Vec::new();
         let mut busy = Vec::new();
         let mut open = minors.len();
         workers.extend(self.run(round.job(&send)));
+        let mut stall = Instant::now() + STALL;
         while open > 0 {
-            let patience = end.saturating_duration_since(Instant::now());
-            if patience.is_zero() {
+            let now = Instant::now();
+            if now >= end {
                 break;
             }
-            let wait = if busy.is_empty() && round.devices.lock().is_empty() {
-                patience
+            let until = if busy.is_empty() && round.devices.lock().is_empty() {
+                end
             } else {
-                patience.min(STALL)
+                stall.min(end)
             };
-            match receive.recv_timeout(wait) {
+            match receive.recv_timeout(until.saturating_duration_since(now)) {
                 Ok((at, Ok(answer))) => {
                     answers[at].1 = Some(answer);
                     open -= 1;
+                    stall = Instant::now() + STALL;
                 }
                 Ok((_, Err(Unasked::Lost))) => open -= 1,
                 Ok((at, Err(Unasked::Busy))) => busy.push(at),
-                Err(_) => {
-                    busy.retain(|at| match self.turns.look(minors[*at], self.patience) {
-                        Err(Unasked::Busy) => true,
-                        Err(Unasked::Lost) => {
-                            open -= 1;
-                            false
-                        }
-                        Ok(()) => {
-                            round.devices.lock().push_back((*at, minors[*at]));
-                            false
-                        }
-                    });
-                    let more = workers.len().max(1).min(round.devices.lock().len());
-                    workers.extend((0..more).filter_map(|_| self.run(round.job(&send))));
-                }
+                Err(_) => {}
             }
+            if Instant::now() < stall {
+                continue;
+            }
+            stall = Instant::now() + STALL;
+            busy.retain(|at| match self.turns.look(minors[*at], self.patience) {
+                Err(Unasked::Busy) => true,
+                Err(Unasked::Lost) => {
+                    open -= 1;
+                    false
+                }
+                Ok(()) => {
+                    round.devices.lock().push_back((*at, minors[*at]));
+                    false
+                }
+            });
+            // A thread whose job has ended can take the next one.
+            let (running, ended) = workers.into_iter().partition(Worker::is_running);
+            self.keep(ended);
+            workers = running;
+            let more = workers.len().max(1).min(round.devices.lock().len());
+            workers.extend((0..more).filter_map(|_| self.run(round.job(&send))));
         }
         // Threads that still wait for a device must not query another device after it.
         round.devices.lock().clear();
         if open == 0 {
-            let mut idle = self.idle.lock();
-            workers.truncate(IDLE.saturating_sub(idle.len()));
-            idle.extend(workers);
+            self.keep(workers);
         }
         answers
     }
 
-    /// Runs the job on a thread. Returns the sender for the thread's next job; `None` if no thread
-    /// can be started.
-    fn run(&self, job: Job) -> Option<Sender<Job>> {
+    /// Keeps some of the threads for later jobs.
+    fn keep(&self, workers: Vec<Worker>) {
+        let mut idle = self.idle.lock();
+        let room = IDLE.saturating_sub(idle.len());
+        idle.extend(workers.into_iter().take(room).map(|worker| worker.jobs));
+    }
+
+    /// Runs the job on a thread; `None` if no thread can be started.
+    fn run(&self, job: Job) -> Option<Worker> {
         let idle = self.idle.lock().pop();
-        let worker = match idle {
-            Some(worker) => worker,
+        let jobs = match idle {
+            Some(jobs) => jobs,
             None => {
-                let (worker, jobs) = channel::<Job>();
+                let (jobs, queue) = channel::<Job>();
                 let name = "ask-loop".to_owned();
                 thread::Builder::new()
                     .name(name)
-                    .spawn(move || jobs.into_iter().for_each(|job| job()))
+                    .spawn(move || queue.into_iter().for_each(|job| job()))
                     .ok()?;
-                worker
+                jobs
             }
         };
-        worker.send(job).ok()?;
+        let running = Arc::new(());
+        let worker = Worker {
+            jobs,
+            running: Arc::downgrade(&running),
+        };
+        let job = Box::new(move || {
+            job();
+            drop(running);
+        });
+        worker.jobs.send(job).ok()?;
         Some(worker)
+    }
+}
+
+impl Worker {
+    fn is_running(&self) -> bool {
+        self.running.strong_count() > 0
     }
 }
 
