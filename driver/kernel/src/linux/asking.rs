@@ -151,7 +151,7 @@ impl Asking {
                     false
                 }
             });
-            // A thread whose job has ended can take the next one.
+            // An idle thread is reused.
             let (running, ended) = workers.into_iter().partition(Worker::is_running);
             self.keep(ended);
             workers = running;
