@@ -351,7 +351,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let (took, answers) = timed(&asking, patience * 20);
-                    assert!(took < patience * 8, "{took:?}");
+                    assert!(took < patience * 3, "{took:?}");
                     for (minor, answer) in answers {
                         assert_eq!(answer.is_some(), minor == 5, "device {minor}");
                     }
@@ -364,13 +364,13 @@ mod tests {
 
     #[test]
     fn many_that_are_slow_all_answer() {
-        // One after the other, they would need twice the patience.
+        // One after the other, they would need four times the patience.
         let patience = Duration::from_secs(20);
         let asking = Asking::new(patience);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let (took, answers) = timed(&asking, patience / 20);
+                    let (took, answers) = timed(&asking, patience / 10);
                     assert!(took < patience, "{took:?}");
                     assert!(answers.iter().all(|(_, answer)| answer.is_some()));
                 });
