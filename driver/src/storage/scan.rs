@@ -97,7 +97,7 @@ impl Contents {
     pub fn read(kernel: &dyn Kernel, path: &Path) -> super::Result<Contents> {
         let root = open_dir(path)?;
         let dir = root.as_fd();
-        let id = super::open::identity(dir, None)?.ok_or_else(|| super::Error::Corrupt {
+        let id = super::open::identity::identity(dir, None)?.ok_or_else(|| super::Error::Corrupt {
             path: path.to_path_buf(),
             why: "holds no pool.json".to_owned(),
         })?;

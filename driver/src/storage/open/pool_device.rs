@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+use super::identity::identity;
 use super::owner;
-use super::pool_directory::{PoolDirectory, identity, refused, unavailable};
+use super::pool_directory::{PoolDirectory, refused, unavailable};
 use super::pool_registry::{Entry, PoolRegistry};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::layout::open_dir;
