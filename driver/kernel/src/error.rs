@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{LoopInfo, loop_path};
-
 /// Result of a kernel operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -129,14 +127,6 @@ impl Error {
             path: path.to_path_buf(),
             code,
             message: message.into(),
-        }
-    }
-
-    /// The error for a device without a reported backing file.
-    pub fn silent(device: &LoopInfo) -> Self {
-        Error::Silent {
-            device: loop_path(device.minor),
-            file: PathBuf::from(&device.backing_path),
         }
     }
 

@@ -15,6 +15,7 @@ mod ext4_layout;
 pub mod extents;
 pub mod failpoint;
 pub mod file;
+mod file_name;
 mod filesystems;
 pub mod foreground;
 mod fs_type;

@@ -56,6 +56,16 @@ impl LoopDevice {
     }
 }
 
+impl Error {
+    /// The error for a device without a reported backing file.
+    pub fn silent(device: &LoopInfo) -> Self {
+        Error::Silent {
+            device: loop_path(device.minor),
+            file: PathBuf::from(&device.backing_path),
+        }
+    }
+}
+
 /// `/dev/loopN`.
 pub fn loop_path(minor: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{minor}"))

@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use super::{length, name_of, on_file, retry, set_len, sync};
 use crate::failpoint::effect;
 use crate::foreground::{self, Steps};
-use crate::{Error, Result, linux, magic, wanted};
+use crate::linux::page_cache;
+use crate::{Error, Result, magic, wanted};
 
 /// Maximum number of bytes to copy between two calls of `stop`.
 pub(super) const COPY_STEP: u64 = 4 << 20;
@@ -199,9 +200,9 @@ impl<'a> WriteBack<'a> {
         if self.bytes < self.longest {
             return Ok(());
         }
-        linux::write_back(self.to, self.range.clone())?;
+        page_cache::write_back(self.to, self.range.clone())?;
         for file in self.from.into_iter().chain([self.to]) {
-            linux::forget(file, self.range.clone())?;
+            page_cache::forget(file, self.range.clone())?;
         }
         self.steps.give_way();
         (self.range.start, self.bytes, self.longest) = (end, 0, longest_step());
