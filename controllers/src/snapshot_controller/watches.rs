@@ -1,19 +1,16 @@
-//! Gathers the inputs of decisions from the caches.
+//! The watched kinds, with the indexes by which decisions find objects.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::decide::Facts;
 use super::group::{self, ClaimLabels};
-use super::kind::Kind;
 use super::names::{self, BindState};
-use super::snapshot::Snapshots;
 use crate::api::names::{SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
 use crate::api::{pv, pvc};
 use crate::cache::{Caches, Index, Store};
-use crate::client::{ApiError, Kube, Resource};
+use crate::client::Resource;
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,
@@ -96,24 +93,6 @@ impl Watches {
         self.groups.is_synced() && self.group_contents.is_synced() && self.group_classes.is_synced()
     }
 
-    /// Gathers all inputs of the decision about a snapshot.
-    pub(super) async fn gather<K: Kind>(
-        &self,
-        kube: &Kube,
-        snapshot: Arc<K::Snapshot>,
-    ) -> Result<Facts<K>, ApiError> {
-        let (_, contents, classes) = K::watches(self);
-        let must = K::view(&snapshot).bound.is_some() || snapshot.is_deleting();
-        let content = find(contents, kube, K::expected_content(&snapshot), must).await?;
-        Ok(Facts {
-            classes: classes.all(),
-            nodes: self.nodes.as_ref().map(Store::all),
-            own: K::own_facts(self, &snapshot, content.as_deref()).await,
-            content,
-            snapshot,
-        })
-    }
-
     /// Claims with the snapshot source finalizer.
     pub(super) fn protected(&self) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<> {
         self.protected.each(PROTECTED)
@@ -151,7 +130,7 @@ impl Watches {
 
     /// The content that a snapshot has, if the cache shows it.
     fn content_of(&self, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeSnapshotContent>> {
-        let name = Snapshots::expected_content(snapshot)?;
+        let name = names::expected_content(snapshot)?;
         self.contents.get(&name).filter(|content| {
             names::bind_state(&content.spec.volume_snapshot_ref, snapshot) != BindState::Other
         })
@@ -225,21 +204,6 @@ fn is_ready(snapshot: &VolumeSnapshot) -> bool {
 fn is_settled(snapshot: &VolumeSnapshot) -> bool {
     is_ready(snapshot)
         || snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE)
-}
-
-/// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is
-/// asked, since one watch may be ahead of another.
-async fn find<K: Resource>(
-    watch: &Store<K>,
-    kube: &Kube,
-    name: Option<String>,
-    must: bool,
-) -> Result<Option<Arc<K>>, ApiError> {
-    match name.filter(|name| !name.is_empty()) {
-        None => Ok(None),
-        Some(name) if must => kube.find_live(watch, "", &name).await,
-        Some(name) => Ok(watch.get(&name)),
-    }
 }
 
 /// The only key of [`Watches::protected`].
