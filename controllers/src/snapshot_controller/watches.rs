@@ -1,4 +1,4 @@
-//! The watched kinds, with the indexes by which decisions find objects.
+//! The watched kinds, and their indexes, which find the objects of a decision.
 
 use std::sync::Arc;
 
