@@ -1,5 +1,6 @@
 //! Errors of kernel operations.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -49,10 +50,7 @@ pub enum Error {
     },
     /// The kernel does not report the backing file of a loop device, which may be the file in
     /// question.
-    #[error(
-        "{device} does not say which file it holds, which may be {file}: the filesystem of that \
-         file has shut down or hangs. Bring it back, or detach the device"
-    )]
+    #[error("{}", silent_device(.device, .file.display()))]
     Silent {
         device: PathBuf,
         /// The path the kernel shows for the file.
@@ -134,4 +132,13 @@ impl Error {
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace { .. })
     }
+}
+
+/// The sentence about a loop device that does not report its backing file, which may be `file`.
+pub fn silent_device(device: &Path, file: impl Display) -> String {
+    format!(
+        "{} does not say which file it holds, which may be {file}: the filesystem of that file has \
+         shut down or hangs. Bring it back, or detach the device",
+        device.display()
+    )
 }

@@ -41,7 +41,7 @@ pub use allowed_mount_options::{
     LABELS, RefusedOption, check_mount_options, refused_mount_options,
 };
 pub use default_mount_options::default_mount_options;
-pub use error::{Error, Result};
+pub use error::{Error, Result, silent_device};
 pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};
 pub use filesystems::{
     Ext4, Filesystems, Freeze, FsState, FsUsage, MkfsSpec, Probe, Superblock, ext4_growth,

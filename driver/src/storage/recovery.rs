@@ -200,13 +200,6 @@ fn look_at_images(pool: &Pool) -> Vec<Found> {
                     let most = Some(image.bytes);
                     pool.index.write().volumes.count_at_most(volume.id, most);
                 }
-                let problem = match problem {
-                    Problem::ImageMissing { .. } => {
-                        let path = pool.image_path(&volume.id);
-                        Problem::Unrepaired(format!("its image {} is missing", path.display()))
-                    }
-                    other => other,
-                };
                 note_image(pool, &volume, problem);
                 volume
             }
