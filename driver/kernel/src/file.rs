@@ -41,8 +41,8 @@ fn beneath<'a, E: Into<io::Error>>(
 /// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
-    // In steps: each one locks the file, which may be in use through a loop device. They give way to
-    // no call, because they write no data.
+    // In steps: each one locks the file, which may be in use through a loop device. They give way
+    // to no call, because they write no data.
     for at in (0..len).step_by(ALLOCATE_STEP as usize) {
         wanted::check(file)?;
         let step = (len - at).min(ALLOCATE_STEP);
@@ -353,8 +353,9 @@ fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
 /// The caller calls fsync on the directories.
 ///
 /// Some filesystems lack RENAME_NOREPLACE: NFS, ZFS before 2.2, and many in user space. A plain
-/// rename of a directory is safe there, too. It replaces nothing but an empty directory, and an entry
-/// is never empty. That needs no lock, so it also holds against other clients of an NFS server.
+/// rename of a directory is safe there, too. It replaces nothing but an empty directory, and an
+/// entry is never empty. That needs no lock, so it also holds against other clients of an NFS
+/// server.
 pub fn rename(
     from_dir: BorrowedFd<'_>,
     from: &str,

@@ -1,9 +1,10 @@
 //! The kernel interface of the driver: loop devices, mounts, filesystems and freezing.
 //!
-//! A [`Kernel`] has [`LoopDevices`], [`Mounts`] and [`Filesystems`]. [`linux::Linux`] calls the real
-//! kernel. The fake kernel of the tests keeps a loop table and a mount table in memory, so that a
-//! test can cause what a real kernel rarely shows, such as an error in the middle of a mount. Files
-//! are real in both: [`file`] has plain functions for operations that need only a file.
+//! A [`Kernel`] has [`LoopDevices`], [`Mounts`] and [`Filesystems`]. [`linux::Linux`] calls the
+//! real kernel. The fake kernel of the tests keeps a loop table and a mount table in memory, so
+//! that a test can cause what a real kernel rarely shows, such as an error in the middle of a
+//! mount. Files are real in both: [`file`] has plain functions for operations that need only a
+//! file.
 //!
 //! Everything here blocks. The server calls it from threads that may block.
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -198,7 +198,8 @@ pub struct KnownLoops {
 
 impl KnownLoops {
     /// Those of these devices that were not queried just now. Before a caller relies on them, the
-    /// kernel must confirm them ([`LoopDevices::confirm_loops`](crate::LoopDevices::confirm_loops)).
+    /// kernel must confirm them
+    /// ([`LoopDevices::confirm_loops`](crate::LoopDevices::confirm_loops)).
     pub fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
         devices
             .filter(|device| !self.asked.contains(&device.minor))

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Capability, Settings, Source};
 
-/// Properties of a new volume, as in [`VolumeRecord`](super::VolumeRecord). The pool adds ID, time and
-/// format state.
+/// Properties of a new volume, as in [`VolumeRecord`](super::VolumeRecord). The pool adds ID, time
+/// and format state.
 #[derive(Clone, Debug)]
 pub struct NewVolume {
     pub name: String,

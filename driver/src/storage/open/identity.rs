@@ -25,8 +25,8 @@ struct Identity {
     name: String,
 }
 
-/// Reads a pool's identity; `None` if the directory has no `pool.json`. `known` is the identity that
-/// it had before.
+/// Reads a pool's identity; `None` if the directory has no `pool.json`. `known` is the identity
+/// that it had before.
 pub(in crate::storage) fn identity(
     root: BorrowedFd<'_>,
     known: Option<PoolId>,

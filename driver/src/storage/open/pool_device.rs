@@ -250,8 +250,8 @@ impl Mounting<'_> {
                 image: None,
                 fs: FsType::Xfs,
                 options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
-                // A discard erases the superblock first. A kill after that would leave bytes that the
-                // next probe cannot identify.
+                // A discard erases the superblock first. A kill after that would leave bytes that
+                // the next probe cannot identify.
                 discard: self.device.discard && !force,
                 uuid: Some(&uuid),
                 force,

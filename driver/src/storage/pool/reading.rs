@@ -22,8 +22,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Bytes that can still be written to the pool's filesystem: no more than its free space, and no
-    /// more than the disks below have for it.
+    /// Bytes that can still be written to the pool's filesystem: no more than its free space, and
+    /// no more than the disks below have for it.
     pub fn free_bytes(&self) -> u64 {
         let mut free = self.usage.free_bytes;
         for file in &self.sparse {

@@ -68,8 +68,8 @@ enum Holds {
     More,
 }
 
-/// A filesystem's usage, the part of it that the driver's images certainly hold, and the part of its
-/// free space that a file on it holds already.
+/// A filesystem's usage, the part of it that the driver's images certainly hold, and the part of
+/// its free space that a file on it holds already.
 type Measured = (FsUsage, u64, u64);
 
 /// The filesystems that provide a pool's space.

@@ -56,8 +56,8 @@ impl Drop for Allowance<'_> {
 }
 
 impl Pools {
-    /// Lets a snapshot in this pool with these parameters promise this much, until it is in the index.
-    /// Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace.
+    /// Lets a snapshot in this pool with these parameters promise this much, until it is in the
+    /// index. Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace.
     pub(in crate::storage) fn allow_snapshot(
         &self,
         pool: &Pool,
