@@ -16,3 +16,4 @@ pub(crate) mod pvc;
 pub mod scope;
 pub(crate) mod secret_template;
 pub(crate) mod topology;
+pub(crate) mod volume_mode;

@@ -38,13 +38,14 @@ mod names;
 mod orphan;
 mod snapshot;
 mod status;
+mod watches;
 
 pub use metrics::Metrics;
 
-use gather::Watches;
 use group::Groups;
 use kind::Kind;
 use snapshot::Snapshots;
+use watches::Watches;
 
 /// The wait before a failed creation of definitions or classes is repeated.
 const DEFINITIONS_RETRY: Duration = Duration::from_secs(30);
@@ -228,7 +229,7 @@ impl Controller {
         let queue = self.queue.clone();
         self.watches.claims.on_change(move |change| {
             let claim = change.object();
-            for (namespace, snapshot) in gather::sources(claim) {
+            for (namespace, snapshot) in watches::sources(claim) {
                 queue.add(Key::Restored(namespace, snapshot));
             }
             if claim.is_deleting() && claim.has_finalizer(names::CLAIM_AS_SOURCE) {
@@ -370,7 +371,7 @@ impl Controller {
             Key::Group(..) | Key::GroupContent(_) | Key::GroupOrphan(..) => true,
             Key::Snapshot(namespace, name) => {
                 let snapshot = self.watches.snapshots.get_in(namespace, name);
-                snapshot.is_some_and(|one| !gather::groups_of(&one).is_empty())
+                snapshot.is_some_and(|one| !watches::groups_of(&one).is_empty())
             }
             _ => false,
         }
@@ -381,7 +382,7 @@ impl Controller {
         let snapshots = self
             .watches
             .unready_of_claim
-            .get(&gather::at(namespace, name));
+            .get(&watches::at(namespace, name));
         self.queue_unready::<Snapshots>(snapshots).await;
         let Some(claim) = self.watches.claims.get_in(namespace, name) else {
             return Outcome::Done;
@@ -409,7 +410,7 @@ impl Controller {
         if snapshot.is_deleting() {
             self.queue.add(key_of::<Snapshots>(&snapshot));
         }
-        for group in gather::groups_of(&snapshot) {
+        for group in watches::groups_of(&snapshot) {
             if let Some((namespace, name)) = group.split_once('/')
                 && let Some(group) = self.watches.groups.get_in(namespace, name)
                 && group.is_deleting()

@@ -51,7 +51,8 @@ pub struct PoolCondition {
 }
 
 /// The most conditions of a volume, or of the storage, that the API server stores. Kubelet writes
-/// them as they are, and the API server refuses the whole status with one condition or one byte more.
+/// them as they are, and the API server refuses the whole status with one condition or one byte
+/// more.
 const MAX_CONDITIONS: usize = 16;
 
 /// The longest message of a condition that the API server stores, in bytes.

@@ -4,8 +4,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hostloop_proto::csi;
-
 mod attach_loop;
 mod detach_loop;
 mod ephemeral;
@@ -108,18 +106,6 @@ impl Node {
             config,
             making: Making::default(),
         }
-    }
-
-    pub fn node_get_capabilities(
-        &self,
-        _: csi::NodeGetCapabilitiesRequest,
-    ) -> Result<csi::NodeGetCapabilitiesResponse> {
-        let capabilities = info::capabilities(&self.config);
-        Ok(csi::NodeGetCapabilitiesResponse { capabilities })
-    }
-
-    pub fn node_get_info(&self, _: csi::NodeGetInfoRequest) -> Result<csi::NodeGetInfoResponse> {
-        info::info(&self.config)
     }
 }
 

@@ -13,7 +13,7 @@ use tonic::Status;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-use super::pvc;
+use super::volume_mode;
 
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(crate) fn volume_mode(volume: &PersistentVolume) -> &str {
         .spec
         .as_ref()
         .and_then(|spec| spec.volume_mode.as_deref());
-    mode.unwrap_or(pvc::FILESYSTEM)
+    mode.unwrap_or(volume_mode::FILESYSTEM)
 }
 
 pub(crate) fn phase(volume: &PersistentVolume) -> Option<&str> {
@@ -102,7 +102,7 @@ pub(crate) fn capability(
 ) -> Result<VolumeCapability, AccessModesError> {
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     let mode = access_mode(modes, multi_writer)?;
-    let access_type = if spec.volume_mode.as_deref() == Some(pvc::BLOCK) {
+    let access_type = if spec.volume_mode.as_deref() == Some(volume_mode::BLOCK) {
         AccessType::Block(BlockVolume {})
     } else {
         let fs_type = spec.csi.as_ref().and_then(|csi| csi.fs_type.as_deref());

@@ -6,17 +6,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::api::scope::{SELECTED_NODE, Scope};
-
 use super::names::{
     CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, RESERVED, SNAPSHOT_GROUP,
 };
-use crate::api::quantity;
-
-/// The default volume mode.
-pub(crate) const FILESYSTEM: &str = "Filesystem";
-/// The volume mode of raw block volumes.
-pub(crate) const BLOCK: &str = "Block";
+use crate::api::scope::{SELECTED_NODE, Scope};
+use crate::api::{quantity, volume_mode};
 
 /// A claim's annotation, unless it is empty.
 fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str> {
@@ -95,7 +89,7 @@ pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
         .spec
         .as_ref()
         .and_then(|spec| spec.volume_mode.as_deref());
-    mode.unwrap_or(FILESYSTEM)
+    mode.unwrap_or(volume_mode::FILESYSTEM)
 }
 
 /// The VolumeAttributesClass that a claim names.

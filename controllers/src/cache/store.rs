@@ -34,8 +34,9 @@ pub use compress::Encoding;
 use compress::StoredObject;
 pub use index::Index;
 use index::IndexState;
+pub(crate) use run::fraction;
 pub use run::{Range, Reports};
-pub(crate) use run::{config, fraction};
+pub(crate) use select::config;
 pub use select::{Selector, Selectors, WatchScope};
 
 /// Namespace (empty for cluster-scoped kinds), [`BETWEEN`] and name. Indexes share the allocation.

@@ -18,6 +18,7 @@ use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
+use crate::api::volume_mode;
 use crate::csi::Pools;
 
 use super::Options;
@@ -409,8 +410,8 @@ fn volume_mode(
     }
     let fs_type = types.first().map(|(_, value)| value.as_str());
     match pvc::volume_mode(claim) {
-        pvc::BLOCK => Ok(VolumeMode::Block),
-        pvc::FILESYSTEM => Ok(VolumeMode::Filesystem {
+        volume_mode::BLOCK => Ok(VolumeMode::Block),
+        volume_mode::FILESYSTEM => Ok(VolumeMode::Filesystem {
             fs_type: fs_type
                 .filter(|fs_type| !fs_type.is_empty())
                 .unwrap_or(default)

@@ -17,7 +17,7 @@ use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use crate::api::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::api::{boolean, pv, quantity};
+use crate::api::{boolean, pv, quantity, volume_mode};
 
 /// A source that cannot be used, or cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,10 +124,12 @@ impl Target<'_> {
                 advice: "use the same mode, or have the VolumeSnapshotContent annotated with \
                          snapshot.storage.kubernetes.io/allow-volume-mode-change=true",
             }),
-            None if requested == pvc::FILESYSTEM && !by_hand => Err(SourceError::UnknownMode {
-                what: what.to_owned(),
-                content: content.name_any(),
-            }),
+            None if requested == volume_mode::FILESYSTEM && !by_hand => {
+                Err(SourceError::UnknownMode {
+                    what: what.to_owned(),
+                    content: content.name_any(),
+                })
+            }
             Some(_) | None => Ok(()),
         }
     }

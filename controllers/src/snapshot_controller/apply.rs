@@ -8,11 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::decide::{Facts, Failure, Step, decide};
-use super::kind::{self, Kind};
+use super::decide::decide;
+use super::kind::{self, Facts, Failure, Kind, StatusChange, Step};
 use super::metrics::Operation;
 use super::names;
-use super::status::StatusChange;
 use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS, orphan};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};

@@ -1,88 +1,20 @@
 //! Decides the next step for a snapshot of either kind.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim,
+    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::kind::{self, Kind};
+use super::kind::{self, Facts, Failure, Kind, Step};
 use super::names::{self, BindState};
-use super::status::StatusChange;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::api::{pv, pvc};
 use crate::client::Resource as _;
 use crate::snapshots::content::{Class, Content};
-
-/// A snapshot and all other inputs of its decision.
-pub(super) struct Facts<K: Kind> {
-    pub(super) snapshot: Arc<K::Snapshot>,
-    /// The content that the snapshot names or would get, if it exists.
-    pub(super) content: Option<Arc<K::Content>>,
-    pub(super) classes: Vec<Arc<K::Class>>,
-    /// All nodes, if contents are labelled with their node.
-    pub(super) nodes: Option<Vec<Arc<Node>>>,
-    /// What only this kind depends on.
-    pub(super) own: K::OwnFacts,
-}
-
-/// The next step for a snapshot. Its facts are gathered again after each.
-#[derive(Debug)]
-pub(super) enum Step<K: Kind> {
-    /// Nothing is left to do.
-    Done,
-    /// A requirement is not met yet: try again later.
-    Wait(String),
-    /// Write the name of the class to the snapshot.
-    SetClass(String),
-    /// Write these finalizers to the snapshot.
-    Finalizers(Vec<String>),
-    Create(Box<K::Content>),
-    /// Bind the content to the snapshot, and write this class to it.
-    Bind(Option<String>),
-    /// Write the snapshot's status.
-    Status(StatusChange),
-    /// Annotate the content, so that the snapshotter sees the deletion.
-    Mark,
-    DeleteContent,
-    /// The deletion must wait: report why, and try again.
-    BlockDeletion(String),
-    /// Report the failure, and try again.
-    Fail(Failure),
-    /// A step that only this kind has.
-    Own(K::OwnStep),
-}
-
-/// The failure of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) reason: &'static str,
-    /// The message of the event and the status.
-    pub(super) message: String,
-    /// True if the snapshot also cannot be restored.
-    pub(super) unready: bool,
-}
-
-impl Failure {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
-            reason,
-            message: message.into(),
-            unready: true,
-        }
-    }
-
-    fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
-            unready: false,
-            ..Failure::new(reason, message)
-        }
-    }
-}
 
 pub(super) fn decide<K: Kind>(facts: &Facts<K>) -> Step<K> {
     if facts.snapshot.is_deleting() {

@@ -9,12 +9,11 @@ use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use serde_json::{Value, json};
 
-use super::decide::{self, Failure, Step};
-use super::gather::{self, Watches};
-use super::kind::{GROUP_REASONS, Kind, Names, View, WatchesOf};
+use super::kind::{self, Failure, GROUP_REASONS, Kind, Names, Step, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
-use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
+use super::watches::{self, Watches};
+use super::{CONFLICT, Controller, Key, Next, ReconcileError, decide, status};
 use crate::api::node::node_of;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
@@ -30,14 +29,14 @@ mod claim_labels;
 mod members;
 mod source_modes;
 
-pub(super) use claim_labels::ClaimLabels;
+pub(super) use claim_labels::{ClaimLabels, any_label, awaited_labels, label};
 use members::Member;
 
 /// The kind VolumeGroupSnapshot.
 #[derive(Debug)]
 pub(super) struct Groups;
 
-type Facts = decide::Facts<Groups>;
+type Facts = kind::Facts<Groups>;
 
 /// Inputs that only decisions about VolumeGroupSnapshots need.
 #[derive(Clone, Debug, Default)]
@@ -287,7 +286,7 @@ impl Kind for Groups {
     /// Queues the members, which waited for the group's deletion.
     fn deleted(controller: &Controller, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
-        for member in members.get(&gather::at(namespace, name)) {
+        for member in members.get(&watches::at(namespace, name)) {
             controller
                 .queue
                 .add(super::key_of::<super::Snapshots>(&member));
@@ -305,39 +304,6 @@ fn selector(group: &VolumeGroupSnapshot) -> Result<Selector, String> {
 pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim) -> bool {
     Groups::view(group).selects_volumes
         && selector(group).is_ok_and(|selector| selector.matches(claim.labels()))
-}
-
-/// The values of a required label for each of which a group has a key ([`awaited_labels`]).
-const MAX_VALUES: usize = 16;
-
-/// The keys of an index: the labels of which a claim needs one to be of a group that is not ready,
-/// with the group's namespace. [`any_label`] if its selector fits claims with other labels, too.
-pub(super) fn awaited_labels(group: &VolumeGroupSnapshot) -> Vec<String> {
-    let view = Groups::view(group);
-    let Some(selector) = &group.spec.source.selector else {
-        return Vec::new();
-    };
-    if view.is_ready() {
-        return Vec::new();
-    }
-    let namespace = group.namespace().unwrap_or_default();
-    match claim_labels::required(selector) {
-        Some((key, values)) if values.len() <= MAX_VALUES => values
-            .into_iter()
-            .map(|value| label(&namespace, key, value))
-            .collect(),
-        _ => vec![any_label(&namespace)],
-    }
-}
-
-/// The key of [`awaited_labels`] for a label.
-pub(super) fn label(namespace: &str, key: &str, value: &str) -> String {
-    format!("{namespace}/{key}={value}")
-}
-
-/// The key of [`awaited_labels`] for any label.
-pub(super) fn any_label(namespace: &str) -> String {
-    format!("{namespace}/")
 }
 
 /// The claims that a group's selector fits, with their volumes, up to the first one that a group

@@ -1,16 +1,17 @@
 //! The [`Kind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
-//! code.
+//! code, with the facts that decisions about a kind are made of, and the steps that they choose.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
+use serde_json::Value;
 
-use super::decide::{Facts, Failure, Step};
-use super::gather::Watches;
 use super::metrics::Of;
 use super::names::BindState;
+use super::watches::Watches;
 use super::{Controller, Key, Next, ReconcileError};
 use crate::cache::Store;
 use crate::client::Resource;
@@ -82,6 +83,83 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
     /// Queues keys that wait until a snapshot is gone.
     fn deleted(_: &Controller, _namespace: &str, _name: &str) {}
+}
+
+/// A snapshot and all other inputs of its decision.
+pub(super) struct Facts<K: Kind> {
+    pub(super) snapshot: Arc<K::Snapshot>,
+    /// The content that the snapshot names or would get, if it exists.
+    pub(super) content: Option<Arc<K::Content>>,
+    pub(super) classes: Vec<Arc<K::Class>>,
+    /// All nodes, if contents are labelled with their node.
+    pub(super) nodes: Option<Vec<Arc<Node>>>,
+    /// What only this kind depends on.
+    pub(super) own: K::OwnFacts,
+}
+
+/// The next step for a snapshot. Its facts are gathered again after each.
+#[derive(Debug)]
+pub(super) enum Step<K: Kind> {
+    /// Nothing is left to do.
+    Done,
+    /// A requirement is not met yet: try again later.
+    Wait(String),
+    /// Write the name of the class to the snapshot.
+    SetClass(String),
+    /// Write these finalizers to the snapshot.
+    Finalizers(Vec<String>),
+    Create(Box<K::Content>),
+    /// Bind the content to the snapshot, and write this class to it.
+    Bind(Option<String>),
+    /// Write the snapshot's status.
+    Status(StatusChange),
+    /// Annotate the content, so that the snapshotter sees the deletion.
+    Mark,
+    DeleteContent,
+    /// The deletion must wait: report why, and try again.
+    BlockDeletion(String),
+    /// Report the failure, and try again.
+    Fail(Failure),
+    /// A step that only this kind has.
+    Own(K::OwnStep),
+}
+
+/// The failure of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) reason: &'static str,
+    /// The message of the event and the status.
+    pub(super) message: String,
+    /// True if the snapshot also cannot be restored.
+    pub(super) unready: bool,
+}
+
+impl Failure {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Failure {
+            reason,
+            message: message.into(),
+            unready: true,
+        }
+    }
+
+    pub(super) fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
+        Failure {
+            unready: false,
+            ..Failure::new(reason, message)
+        }
+    }
+}
+
+/// What a snapshot's status lacks.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StatusChange {
+    /// A merge patch of the status.
+    pub(super) patch: Value,
+    /// True if the status now shows that the snapshot has been taken.
+    pub(super) taken: bool,
+    /// True if the status now shows that the snapshot can be restored from.
+    pub(super) ready: bool,
 }
 
 /// The watches of a kind's snapshots, contents and classes.

@@ -41,6 +41,18 @@ pub(super) fn member_content_name(snapshot: &str) -> Option<String> {
     snapshot.strip_prefix("snapshot-").map(content_name)
 }
 
+/// The name of the content that a snapshot names or would have.
+pub(super) fn expected_content(snapshot: &VolumeSnapshot) -> Option<String> {
+    let given = snapshot.spec.source.volume_snapshot_content_name.as_deref();
+    if let Some(name) = given.or(snapshot.bound_content()) {
+        return Some(name.to_owned());
+    }
+    if owning_group(snapshot).is_some() {
+        return member_content_name(&snapshot.name_any());
+    }
+    snapshot.uid().map(|uid| content_name(&uid))
+}
+
 /// The names of a group's member for a volume: first the snapshot, then its content.
 pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, String) {
     let hex = sha256(&[group_uid, volume_handle]);

@@ -7,12 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::decide::{self, Failure, Step};
-use super::gather::{self, Watches};
-use super::kind::{Kind, Names, SNAPSHOT_REASONS, View, WatchesOf};
+use super::kind::{self, Failure, Kind, Names, SNAPSHOT_REASONS, Step, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
-use super::{Controller, Key, Next, ReconcileError, status};
+use super::watches::{self, Watches};
+use super::{Controller, Key, Next, ReconcileError, decide, status};
 use crate::api::names::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
@@ -29,7 +28,7 @@ use crate::snapshots::{
 #[derive(Debug)]
 pub(super) struct Snapshots;
 
-type Facts = decide::Facts<Snapshots>;
+type Facts = kind::Facts<Snapshots>;
 
 /// Inputs that only decisions about VolumeSnapshots need.
 #[derive(Clone, Debug)]
@@ -137,14 +136,7 @@ impl Kind for Snapshots {
     }
 
     fn expected_content(snapshot: &Self::Snapshot) -> Option<String> {
-        let view = Self::view(snapshot);
-        if let Some(name) = view.given.or(view.bound) {
-            return Some(name.to_owned());
-        }
-        if Self::is_member(snapshot) {
-            return names::member_content_name(&snapshot.name_any());
-        }
-        snapshot.uid().map(|uid| names::content_name(&uid))
+        names::expected_content(snapshot)
     }
 
     async fn own_facts(
@@ -243,7 +235,7 @@ impl Kind for Snapshots {
         let handle = volume.map(|csi| csi.volume_handle.as_str());
         let claim = claim.filter(|_| {
             !Self::is_member(&facts.snapshot)
-                && gather::needs_claim(&facts.snapshot, Some(content), handle)
+                && watches::needs_claim(&facts.snapshot, Some(content), handle)
         });
         let finalizers = claim.and_then(|it| names::with(it, &[names::CLAIM_AS_SOURCE]));
         Ok(finalizers.map(|finalizers| Step::Own(SnapshotStep::ClaimFinalizers(finalizers))))
@@ -371,7 +363,7 @@ fn group_of_content(all: &Watches, content: Option<&VolumeSnapshotContent>) -> G
     };
     let found = all
         .by_group_handle
-        .get(&gather::at(&content.spec.driver, handle));
+        .get(&watches::at(&content.spec.driver, handle));
     let name = found
         .first()
         .and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
@@ -384,7 +376,7 @@ fn status_change(
     snapshot: &VolumeSnapshot,
     content: &VolumeSnapshotContent,
     group: Option<&str>,
-) -> Option<status::StatusChange> {
+) -> Option<kind::StatusChange> {
     let none = VolumeSnapshotStatus::default();
     let old = snapshot.status.as_ref().unwrap_or(&none);
     let mut patch = json!({});

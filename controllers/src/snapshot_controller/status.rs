@@ -3,18 +3,8 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::kind::Kind;
+use super::kind::{Kind, StatusChange};
 use crate::snapshots::content::Content;
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct StatusChange {
-    /// A merge patch of the status.
-    pub(super) patch: Value,
-    /// True if the status now shows that the snapshot has been taken.
-    pub(super) taken: bool,
-    /// True if the status now shows that the snapshot can be restored from.
-    pub(super) ready: bool,
-}
 
 /// The fields of a content's status that its snapshot lacks, added to `patch`.
 pub(super) fn change<K: Kind>(

@@ -10,8 +10,8 @@ use super::option_value::Value;
 
 use Value::{Number, OneOf, Size, Subvolume};
 
-/// Options with the same kind of value, separated by spaces. One that may have a value or none is in
-/// two rows.
+/// Options with the same kind of value, separated by spaces. One that may have a value or none is
+/// in two rows.
 type Allowed = (&'static str, Value);
 
 /// The options that label files for SELinux, on every filesystem. Kubelet adds `context`. Their
@@ -105,7 +105,8 @@ pub struct RefusedOption {
 enum Why {
     /// The filesystem's table does not have it.
     Unlisted,
-    /// What is wrong with its value, in words that go on after the name and do not repeat the value.
+    /// What is wrong with its value, in words that go on after the name and do not repeat the
+    /// value.
     Value(String),
 }
 

@@ -1,9 +1,8 @@
 //! Errors of kernel operations.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use super::{LoopInfo, loop_path};
 
 /// Result of a kernel operation.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -51,10 +50,7 @@ pub enum Error {
     },
     /// The kernel does not report the backing file of a loop device, which may be the file in
     /// question.
-    #[error(
-        "{device} does not say which file it holds, which may be {file}: the filesystem of that \
-         file has shut down or hangs. Bring it back, or detach the device"
-    )]
+    #[error("{}", silent_device(.device, .file.display()))]
     Silent {
         device: PathBuf,
         /// The path the kernel shows for the file.
@@ -132,16 +128,17 @@ impl Error {
         }
     }
 
-    /// The error for a device without a reported backing file.
-    pub fn silent(device: &LoopInfo) -> Self {
-        Error::Silent {
-            device: loop_path(device.minor),
-            file: PathBuf::from(&device.backing_path),
-        }
-    }
-
     /// True if the written filesystem, usually the pool, is full.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace { .. })
     }
+}
+
+/// The sentence about a loop device that does not report its backing file, which may be `file`.
+pub fn silent_device(device: &Path, file: impl Display) -> String {
+    format!(
+        "{} does not say which file it holds, which may be {file}: the filesystem of that file has \
+         shut down or hangs. Bring it back, or detach the device",
+        device.display()
+    )
 }

@@ -5,8 +5,8 @@
 //! `-E`). Within them, resize2fs only adds groups, and moves nothing that exists. Beyond them, it
 //! moves inode tables and whatever else is in the way: with an inode for the reserved blocks
 //! (`resize_inode`), it fails half-way and leaves a broken filesystem, and without one, a killed
-//! resize2fs loses files. The kernel grows a mounted filesystem beyond them without moving anything,
-//! as it puts further descriptors into the new groups (`meta_bg`).
+//! resize2fs loses files. The kernel grows a mounted filesystem beyond them without moving
+//! anything, as it puts further descriptors into the new groups (`meta_bg`).
 
 /// Facts from the superblock of an ext4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,7 +233,8 @@ impl Ext4Layout {
     }
 }
 
-/// True if a group has a copy of the superblock with `sparse_super`: 0, 1, and powers of 3, 5 and 7.
+/// True if a group has a copy of the superblock with `sparse_super`: 0, 1, and powers of 3, 5 and
+/// 7.
 fn has_sparse_copy(group: u64) -> bool {
     group <= 1 || [3, 5, 7].into_iter().any(|base| is_power(group, base))
 }

@@ -4,16 +4,19 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
 use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::failpoint::effect;
+pub use super::file_name::name_of;
+pub(crate) use super::file_name::on_file;
 use super::foreground::Steps;
-use super::{Error, FsUsage, MountEntry, Result, linux, magic, wanted};
+use super::linux::page_cache;
+use super::{Error, FsUsage, MountEntry, Result, magic, wanted};
 
 mod copy;
 #[cfg(test)]
@@ -24,20 +27,6 @@ pub(crate) use copy::{cloned, next_data};
 
 /// Maximum number of bytes to allocate at a time.
 const ALLOCATE_STEP: u64 = 1 << 30;
-
-/// Path of an open file for error messages, if the kernel still knows one.
-pub fn name_of(fd: impl AsFd) -> PathBuf {
-    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
-}
-
-/// Converts the error of an operation on an open file, and names the file in it.
-pub(super) fn on_file<E: Into<io::Error>>(
-    op: &'static str,
-    file: impl AsFd,
-) -> impl FnOnce(E) -> Error {
-    move |e| Error::io(op, name_of(file), e.into())
-}
 
 /// Like [`on_file`], for a path beneath an open directory.
 fn beneath<'a, E: Into<io::Error>>(
@@ -52,8 +41,8 @@ fn beneath<'a, E: Into<io::Error>>(
 /// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
-    // In steps: each one locks the file, which may be in use through a loop device. They give way to
-    // no call, because they write no data.
+    // In steps: each one locks the file, which may be in use through a loop device. They give way
+    // to no call, because they write no data.
     for at in (0..len).step_by(ALLOCATE_STEP as usize) {
         wanted::check(file)?;
         let step = (len - at).min(ALLOCATE_STEP);
@@ -82,7 +71,7 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
         retry(|| rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, at, step))
             .map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
         // The filesystem has copied them into the page cache.
-        linux::write_back(file, at..at + step)?;
+        page_cache::write_back(file, at..at + step)?;
         at += step;
         steps.give_way();
     }
@@ -364,8 +353,9 @@ fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
 /// The caller calls fsync on the directories.
 ///
 /// Some filesystems lack RENAME_NOREPLACE: NFS, ZFS before 2.2, and many in user space. A plain
-/// rename of a directory is safe there, too. It replaces nothing but an empty directory, and an entry
-/// is never empty. That needs no lock, so it also holds against other clients of an NFS server.
+/// rename of a directory is safe there, too. It replaces nothing but an empty directory, and an
+/// entry is never empty. That needs no lock, so it also holds against other clients of an NFS
+/// server.
 pub fn rename(
     from_dir: BorrowedFd<'_>,
     from: &str,

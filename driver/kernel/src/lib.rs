@@ -1,9 +1,10 @@
 //! The kernel interface of the driver: loop devices, mounts, filesystems and freezing.
 //!
-//! A [`Kernel`] has [`LoopDevices`], [`Mounts`] and [`Filesystems`]. [`linux::Linux`] calls the real
-//! kernel. The fake kernel of the tests keeps a loop table and a mount table in memory, so that a
-//! test can cause what a real kernel rarely shows, such as an error in the middle of a mount. Files
-//! are real in both: [`file`] has plain functions for operations that need only a file.
+//! A [`Kernel`] has [`LoopDevices`], [`Mounts`] and [`Filesystems`]. [`linux::Linux`] calls the
+//! real kernel. The fake kernel of the tests keeps a loop table and a mount table in memory, so
+//! that a test can cause what a real kernel rarely shows, such as an error in the middle of a
+//! mount. Files are real in both: [`file`] has plain functions for operations that need only a
+//! file.
 //!
 //! Everything here blocks. The server calls it from threads that may block.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -15,6 +16,7 @@ mod ext4_layout;
 pub mod extents;
 pub mod failpoint;
 pub mod file;
+mod file_name;
 mod filesystems;
 pub mod foreground;
 mod fs_type;
@@ -40,7 +42,7 @@ pub use allowed_mount_options::{
     LABELS, RefusedOption, check_mount_options, refused_mount_options,
 };
 pub use default_mount_options::default_mount_options;
-pub use error::{Error, Result};
+pub use error::{Error, Result, silent_device};
 pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};
 pub use filesystems::{
     Ext4, Filesystems, Freeze, FsState, FsUsage, MkfsSpec, Probe, Superblock, ext4_growth,

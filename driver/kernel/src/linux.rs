@@ -1,8 +1,6 @@
 //! The real kernel.
 
 use std::fs::File;
-use std::num::NonZeroU64;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -30,6 +28,7 @@ mod known;
 mod loopdev;
 mod mount;
 pub mod open_files;
+pub(crate) mod page_cache;
 mod private_mounts;
 mod statmount;
 mod superblock;
@@ -221,7 +220,17 @@ impl Mounts for Linux {
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
-        phase("mount", || mount::mount(spec))
+        phase("mount", || {
+            mount::mount(spec)?;
+            if spec.fs == FsType::Xfs
+                && let Err(e) = mount::device_number(spec.device).and_then(mount::xfs_gives_up)
+            {
+                // No mount is better than one that can hang without limit.
+                let _ = unmount::just_mounted(spec);
+                return Err(e);
+            }
+            Ok(())
+        })
     }
 
     fn retry_forever(&self, xfs: &Path) -> Result<()> {
@@ -360,19 +369,6 @@ impl Filesystems for Linux {
 /// file `what`.
 pub fn start_sync(file: &File, what: &Path) -> Result<()> {
     ioctl::start_writeback(file).map_err(|e| Error::io("sync_file_range", what, e))
-}
-
-/// Writes a range of a file back, and waits for that.
-pub(crate) fn write_back(file: &File, range: Range<u64>) -> Result<()> {
-    ioctl::write_back(file, range)
-        .map_err(|e| Error::io("sync_file_range", super::file::name_of(file), e))
-}
-
-/// Drops a range of a file from the page cache, as far as it is on disk.
-pub(crate) fn forget(file: &File, range: Range<u64>) -> Result<()> {
-    let len = NonZeroU64::new(range.end - range.start);
-    rustix::fs::fadvise(file, range.start, len, rustix::fs::Advice::DontNeed)
-        .map_err(|e| Error::io("fadvise", super::file::name_of(file), e.into()))
 }
 
 /// Rejects loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of

@@ -56,6 +56,16 @@ impl LoopDevice {
     }
 }
 
+impl Error {
+    /// The error for a device without a reported backing file.
+    pub fn silent(device: &LoopInfo) -> Self {
+        Error::Silent {
+            device: loop_path(device.minor),
+            file: PathBuf::from(&device.backing_path),
+        }
+    }
+}
+
 /// `/dev/loopN`.
 pub fn loop_path(minor: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{minor}"))
@@ -188,7 +198,8 @@ pub struct KnownLoops {
 
 impl KnownLoops {
     /// Those of these devices that were not queried just now. Before a caller relies on them, the
-    /// kernel must confirm them ([`LoopDevices::confirm_loops`](crate::LoopDevices::confirm_loops)).
+    /// kernel must confirm them
+    /// ([`LoopDevices::confirm_loops`](crate::LoopDevices::confirm_loops)).
     pub fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
         devices
             .filter(|device| !self.asked.contains(&device.minor))

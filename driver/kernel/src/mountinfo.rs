@@ -37,8 +37,8 @@ pub struct MountEntry {
     /// N of `/dev/loopN` if this is a bind mount of that device node, attached or not.
     pub loop_node: Option<u32>,
     /// Minors of the loop devices with the mounted btrfs, which has an anonymous device number.
-    /// `None` for other filesystems, for a btrfs that could not be asked, and in a parsed mountinfo,
-    /// which does not show them.
+    /// `None` for other filesystems, for a btrfs that could not be asked, and in a parsed
+    /// mountinfo, which does not show them.
     pub btrfs_loops: Option<Vec<u32>>,
 }
 
@@ -93,8 +93,8 @@ impl MountEntry {
         self.options.has("ro")
     }
 
-    /// True if the filesystem itself is read-only. After an error, a recent ext4 says so only in its
-    /// own words.
+    /// True if the filesystem itself is read-only. After an error, a recent ext4 says so only in
+    /// its own words.
     pub fn fs_read_only(&self) -> bool {
         self.super_options.has("ro") || self.super_options.has("emergency_ro")
     }

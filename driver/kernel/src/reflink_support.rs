@@ -4,7 +4,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Result;
-use super::file::on_file;
+use super::file_name::on_file;
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`.

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Result;
 use super::failpoint::effect;
-use super::file::on_file;
+use super::file_name::on_file;
 
 #[cfg(test)]
 mod tests;

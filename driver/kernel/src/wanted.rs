@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::file::name_of;
+use super::file_name::name_of;
 use super::{Error, Result};
 
 thread_local! {

@@ -76,9 +76,9 @@ pub struct PoolArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub max_freeze: Duration,
 
-    /// Maximum space that the snapshots of one namespace may promise on this node [default: no limit
-    /// but the pools']. It needs the snapshotter's --extra-create-metadata, which names the namespace:
-    /// snapshots without a namespace count as those of one
+    /// Maximum space that the snapshots of one namespace may promise on this node [default: no
+    /// limit but the pools']. It needs the snapshotter's --extra-create-metadata, which names the
+    /// namespace: snapshots without a namespace count as those of one
     #[arg(long, value_name = "SIZE", value_parser = config::size)]
     pub max_snapshot_bytes_per_namespace: Option<u64>,
 }

@@ -109,8 +109,8 @@ pub(crate) fn many_targets(mode: AccessMode) -> bool {
 /// can name one volume, each with its own mode, if all modes allow sharing.
 ///
 /// The other mount flags may differ: users change those of a PV in use. The filesystem is mounted
-/// once, with the flags of its staging, and new ones hold from the next staging on. Labels of SELinux
-/// protect one pod from another.
+/// once, with the flags of its staging, and new ones hold from the next staging on. Labels of
+/// SELinux protect one pod from another.
 pub(crate) fn compatible(present: &Capability, requested: &Capability) -> bool {
     let modes = present.mode == requested.mode
         || many_targets(present.mode) && many_targets(requested.mode);

@@ -1,9 +1,9 @@
 //! Calculates the size of a new volume. Pure; every error is OUT_OF_RANGE.
 //!
-//! A volume can be larger than its request: sizes are multiples of 4096, and each filesystem has its
-//! minimum. Orchestrators compare the requests of claims, and know nothing of that. So a volume's
-//! record has its request too, and a snapshot reports that as the size of a restore: the claim that
-//! was enough for the volume is enough for its copies.
+//! A volume can be larger than its request: sizes are multiples of 4096, and each filesystem has
+//! its minimum. Orchestrators compare the requests of claims, and know nothing of that. So a
+//! volume's record has its request too, and a snapshot reports that as the size of a restore: the
+//! claim that was enough for the volume is enough for its copies.
 
 use crate::csi::capability::carried_fs;
 use crate::csi::validate::Range;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Lost;
-use crate::kernel::{FsType, loop_path};
+use crate::kernel::{FsType, loop_path, silent_device};
 use crate::record::UnusableRecord;
 use crate::record::id::{GroupId, SnapshotId};
 
@@ -170,12 +170,9 @@ impl fmt::Display for Problem {
                 f,
                 "it is thick, and {allocated} of its {recorded} bytes are allocated"
             ),
-            Problem::DeviceSilent { minor } => write!(
-                f,
-                "{} does not say which file it holds, which may be its image: the filesystem of that \
-                 file has shut down or hangs. Bring it back, or detach the device",
-                device(minor)
-            ),
+            Problem::DeviceSilent { minor } => {
+                f.write_str(&silent_device(&loop_path(*minor), "its image"))
+            }
             Problem::AttachedTwice { minors } => write!(
                 f,
                 "its image is attached to {} at once: writing through several destroys it",

@@ -2,8 +2,8 @@
 //!
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
 //! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It names the kind of
-//! work, if it is not a change, and the namespace that takes a turn with a copy. It also names the lock
-//! keys (see [operation_locks](super::operation_locks)), the fields that do not affect the
+//! work, if it is not a change, and the namespace that takes a turn with a copy. It also names the
+//! lock keys (see [operation_locks](super::operation_locks)), the fields that do not affect the
 //! answer, and what the RPC frees.
 
 use std::sync::Arc;

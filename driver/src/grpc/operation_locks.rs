@@ -157,8 +157,8 @@ fn hurry(job: &Job, waits: Usage) {
     }
 }
 
-/// The place of a new job in a queue: the last one, or before the first job that lets it go ahead. A
-/// job that has not begun is in the way of nothing that has.
+/// The place of a new job in a queue: the last one, or before the first job that lets it go ahead.
+/// A job that has not begun is in the way of nothing that has.
 fn place(queue: &Queue, usage: Usage) -> usize {
     let first = queue
         .iter()

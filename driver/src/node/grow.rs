@@ -63,8 +63,8 @@ impl Mounting<'_> {
         }
     }
 
-    /// Checks and grows the filesystem. Meanwhile the record has an intent: once resize2fs has begun,
-    /// only its end or [`kernel::Filesystems::mend_growth`] makes the filesystem sound.
+    /// Checks and grows the filesystem. Meanwhile the record has an intent: once resize2fs has
+    /// begun, only its end or [`kernel::Filesystems::mend_growth`] makes the filesystem sound.
     fn grow_recorded(&self, device: &LoopDevice, superblock: Box<[u8]>) -> Result<()> {
         let pools = &self.node.pools;
         let (kernel, path) = (pools.kernel(), device.path());

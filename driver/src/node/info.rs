@@ -4,11 +4,25 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::node_service_capability::rpc::Type;
 use hostloop_proto::csi::node_service_capability::{self, Rpc};
 
-use super::{Config, Result};
+use super::{Config, Node, Result};
 use crate::csi::int64;
 
+impl Node {
+    pub fn node_get_capabilities(
+        &self,
+        _: csi::NodeGetCapabilitiesRequest,
+    ) -> Result<csi::NodeGetCapabilitiesResponse> {
+        let capabilities = capabilities(&self.config);
+        Ok(csi::NodeGetCapabilitiesResponse { capabilities })
+    }
+
+    pub fn node_get_info(&self, _: csi::NodeGetInfoRequest) -> Result<csi::NodeGetInfoResponse> {
+        info(&self.config)
+    }
+}
+
 /// The node ID, the volume limit and the topology of this node.
-pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
+fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
     let accessible_topology = if config.report_topology {
         Some(csi::Topology {
             segments: (*config.topology.settled()?).clone(),
@@ -24,7 +38,7 @@ pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
 }
 
 /// The RPCs of the Node service that are enabled.
-pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
+fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
     let served = [
         (Type::StageUnstageVolume, true),
         (Type::GetVolumeStats, true),

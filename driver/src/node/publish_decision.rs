@@ -32,8 +32,8 @@ pub(crate) fn read_only(staged: &Capability, requested: &Capability, readonly: b
             .any(|it| mounts_read_only(it.access.flags()))
 }
 
-/// Decides by volume, capability and `readonly` alone. `volume_context` changes with every token that
-/// kubelet renews.
+/// Decides by volume, capability and `readonly` alone. `volume_context` changes with every token
+/// that kubelet renews.
 ///
 /// What is published stays as it is if its PV has a new flag `ro` since: its pod runs.
 pub(crate) fn decide(

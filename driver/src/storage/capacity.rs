@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::{Capacity, PoolOptions, Provisioning, Reserve};
+use super::{PoolOptions, Provisioning, Reserve};
 use crate::kernel::{FsUsage, whole_blocks};
 
 #[cfg(test)]
@@ -34,6 +34,15 @@ impl Limits {
             capacity_bytes,
         }
     }
+}
+
+/// The space that a pool can promise now, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Total for new volumes.
+    pub available: u64,
+    /// Largest size of a single volume.
+    pub largest: u64,
 }
 
 /// A pool's space accounting on one filesystem, at one moment.

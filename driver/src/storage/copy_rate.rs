@@ -1,10 +1,10 @@
 //! How fast pools copy bytes, to refuse a copy that would freeze a filesystem for too long.
 //!
-//! The estimate comes from one measurement of the last minutes. Among copies that ended in time, the
-//! largest counts, so a copy that recently worked is not refused. A copy that was stopped at the
-//! limit always counts, whatever its size: it is newer, and shows that the disk is slower now. From
-//! then on, a copy may have as many bytes as the stopped one copied. A later copy of more bytes, of
-//! a volume at rest, replaces it.
+//! The estimate comes from one measurement of the last minutes. Among copies that ended in time,
+//! the largest counts, so a copy that recently worked is not refused. A copy that was stopped at
+//! the limit always counts, whatever its size: it is newer, and shows that the disk is slower now.
+//! From then on, a copy may have as many bytes as the stopped one copied. A later copy of more
+//! bytes, of a volume at rest, replaces it.
 //!
 //! Without a measurement, a sample from the start of the image gives the estimate. The page cache
 //! makes a sample faster than a large copy, and a small image has no sample. So the first copy may
@@ -107,8 +107,8 @@ pub(super) struct Series<'a> {
 
 impl Series<'_> {
     /// Runs a copy and measures it. Copies side by side slow each other down, so a copy in time
-    /// counts only if it was alone and gave way to no call: its steps were short then. If `at_limit` is
-    /// true after the copy, all copies of the series count.
+    /// counts only if it was alone and gave way to no call: its steps were short then. If
+    /// `at_limit` is true after the copy, all copies of the series count.
     pub(super) fn measured(
         &mut self,
         route: Route,

@@ -109,8 +109,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if a pool, the disk below it, or a limit has no room for the request. Nothing has changed
-    /// then.
+    /// True if a pool, the disk below it, or a limit has no room for the request. Nothing has
+    /// changed then.
     pub fn is_no_room(&self) -> bool {
         use Error::*;
         matches!(

@@ -14,6 +14,7 @@ use super::recovery;
 use super::{Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
 
+pub(super) mod identity;
 mod owner;
 mod pool_device;
 mod pool_directory;
@@ -24,7 +25,6 @@ mod tests;
 
 use pool_device::Device;
 use pool_directory::{PoolDirectory, flock, refused, unavailable};
-pub(super) use pool_directory::{identity, recipe};
 use pool_registry::{Entry, PoolRegistry};
 
 impl Pools {

@@ -86,8 +86,8 @@ impl PoolPlace {
     }
 }
 
-/// What happened to the image of a pool that is mounted at `at`: this loop device there holds a file
-/// that is not at the image's path any more, or is cut off.
+/// What happened to the image of a pool that is mounted at `at`: this loop device there holds a
+/// file that is not at the image's path any more, or is cut off.
 pub(crate) fn lost_image(spec: &PoolSpec, device: &LoopInfo, at: PathBuf) -> Option<Lost> {
     let path = spec.path.join(spec.image_name());
     let now = Seen::at(&path, PoolKind::Image);

@@ -20,8 +20,8 @@ use super::noted_problem::Until;
 use super::record_io::{Record, UnusableEntry};
 use super::scratch_mount;
 use super::{
-    About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
-    SnapshotRecord, VolumeId, VolumeRecord,
+    About, Error, Format, GroupId, Pool, PoolOptions, Pools, Result, SnapshotId, SnapshotRecord,
+    VolumeId, VolumeRecord,
 };
 use crate::diagnose::Problem;
 use crate::diagnose::volume::{ImageState, image_problem};
@@ -33,8 +33,10 @@ mod reread;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
 pub(super) use recheck::recheck;
+pub(super) use unfinished::Unfinished;
 
 /// Reads a pool's records, and repairs the effects of a crash, a reboot or outside changes.
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
@@ -86,15 +88,6 @@ fn is_left(volume: &VolumeRecord) -> bool {
     let pods = stage.path.ancestors().nth(5);
     let is_visible = pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir());
     volume.inline.is_some() && is_gone && is_visible
-}
-
-/// A group that was never finished or is partly deleted. Its record confirms, besides the records
-/// of its members, that the members must be freed.
-#[derive(Debug)]
-pub(super) struct Unfinished {
-    /// The directory of the record.
-    left: Left,
-    group: GroupRecord,
 }
 
 /// Removes an entry under `incoming/` or `trash/`.
@@ -207,13 +200,6 @@ fn look_at_images(pool: &Pool) -> Vec<Found> {
                     let most = Some(image.bytes);
                     pool.index.write().volumes.count_at_most(volume.id, most);
                 }
-                let problem = match problem {
-                    Problem::ImageMissing { .. } => {
-                        let path = pool.image_path(&volume.id);
-                        Problem::Unrepaired(format!("its image {} is missing", path.display()))
-                    }
-                    other => other,
-                };
                 note_image(pool, &volume, problem);
                 volume
             }

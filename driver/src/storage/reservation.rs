@@ -39,8 +39,8 @@ impl Reservation<'_> {
 }
 
 impl Pool {
-    /// Reserves space for an operation. [`Error::NoRoom`] reports how much could be promised. A pool
-    /// that its next opening would not find takes nothing more.
+    /// Reserves space for an operation. [`Error::NoRoom`] reports how much could be promised. A
+    /// pool that its next opening would not find takes nothing more.
     pub(super) fn reserve(self: &Arc<Self>, request: SpaceRequest) -> Result<Reservation<'_>> {
         self.check_place()?;
         if request.thick {

@@ -97,10 +97,11 @@ impl Contents {
     pub fn read(kernel: &dyn Kernel, path: &Path) -> super::Result<Contents> {
         let root = open_dir(path)?;
         let dir = root.as_fd();
-        let id = super::open::identity(dir, None)?.ok_or_else(|| super::Error::Corrupt {
-            path: path.to_path_buf(),
-            why: "holds no pool.json".to_owned(),
-        })?;
+        let id =
+            super::open::identity::identity(dir, None)?.ok_or_else(|| super::Error::Corrupt {
+                path: path.to_path_buf(),
+                why: "holds no pool.json".to_owned(),
+            })?;
         let stat = rustix::fs::fstat(dir).map_err(|e| Error::io("fstat", path, e.into()))?;
         let mut unknown_files = unknown_files_at_top(dir)?;
         let boot = kernel.boot_id()?;

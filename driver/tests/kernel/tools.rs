@@ -18,7 +18,8 @@ use crate::testkit::PATIENCE;
 /// What programs inherit of this process's environment.
 const INHERITED: [&str; 4] = ["PATH", "TMPDIR", "RUST_BACKTRACE", "TEST_RUN"];
 
-/// A command in an environment made for it: it has no setting of hostloop, of a library or a cluster.
+/// A command in an environment made for it: it has no setting of hostloop, of a library or a
+/// cluster.
 #[expect(clippy::disallowed_methods, reason = "this makes the environment")]
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
@@ -52,7 +53,8 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     }
 }
 
-/// Prints a line that `scripts/test` repeats in its summary. `test/machine/cases.tsv` lists these tests.
+/// Prints a line that `scripts/test` repeats in its summary. `test/machine/cases.tsv` lists these
+/// tests.
 pub(crate) fn not_run(what: &str, why: &str) {
     use std::io::Write;
     // Not by `eprintln`, which the test runner hides when the test passes.
@@ -164,8 +166,8 @@ pub(crate) fn script(path: &Path, text: &str) {
     std::fs::remove_file(draft).unwrap();
 }
 
-/// Waits for what the kernel does after the call that caused it, or once a child of another test has
-/// become its own program.
+/// Waits for what the kernel does after the call that caused it, or once a child of another test
+/// has become its own program.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;

@@ -316,7 +316,8 @@ impl<K: TestKernel> Site<K> {
         file_id(self.pools().open_image(volume, false).unwrap()).unwrap()
     }
 
-    /// Attaches a volume, makes an ext4 filesystem on it and mounts that at a directory of this name.
+    /// Attaches a volume, makes an ext4 filesystem on it and mounts that at a directory of this
+    /// name.
     pub(crate) fn mounted(&self, volume: &VolumeRecord, name: &str) -> (LoopDevice, PathBuf) {
         let (device, at) = (self.attach(volume), self.root().join(name));
         std::fs::create_dir(&at).unwrap();

@@ -123,7 +123,7 @@ fn fields_of_a_claim() {
     }));
     assert_eq!(class_name(&new), Some("old"));
     assert_eq!(attributes_class(&new), None);
-    assert_eq!(volume_mode(&new), FILESYSTEM);
+    assert_eq!(volume_mode(&new), volume_mode::FILESYSTEM);
     assert_eq!(requested(&new), Ok(1_500_000_000));
     for bad in ["0", "-1Gi", "much", "8Ei"] {
         let claim = claim(json!({"metadata": {},

@@ -22,16 +22,6 @@ const RETRY: Duration = Duration::from_millis(500);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Objects per page of a list. An unpacked object takes twenty times the memory of a stored one.
-/// With the usual 500 per page, a new leader would briefly need a third more memory than it needs
-/// later.
-const PAGE: u32 = 100;
-
-/// The configuration that every watch starts from.
-pub(crate) fn config() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
-}
-
 /// The part of a kind that a watch selects.
 #[derive(Debug)]
 pub struct Range {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::api::pvc;
 use crate::cache::{Change, Store};
 use crate::queue::yield_sometimes;
+use crate::snapshots::VolumeGroupSnapshot;
 
 /// How long the index of a namespace is kept after its last use.
 const KEPT: Duration = Duration::from_secs(900);
@@ -44,6 +45,39 @@ pub(in crate::snapshot_controller) fn required(
     let within = expressions.find(|expression| expression.operator == "In")?;
     let values = within.values.iter().flatten().map(String::as_str);
     Some((&within.key, values.collect()))
+}
+
+/// The values of a required label for each of which a group has a key ([`awaited_labels`]).
+const MAX_VALUES: usize = 16;
+
+/// The keys of an index: the labels of which a claim needs one to be of a group that is not ready,
+/// with the group's namespace. [`any_label`] if its selector fits claims with other labels, too.
+pub(in crate::snapshot_controller) fn awaited_labels(group: &VolumeGroupSnapshot) -> Vec<String> {
+    let Some(selector) = &group.spec.source.selector else {
+        return Vec::new();
+    };
+    let status = group.status.as_ref();
+    if status.and_then(|status| status.ready_to_use) == Some(true) {
+        return Vec::new();
+    }
+    let namespace = group.namespace().unwrap_or_default();
+    match required(selector) {
+        Some((key, values)) if values.len() <= MAX_VALUES => values
+            .into_iter()
+            .map(|value| label(&namespace, key, value))
+            .collect(),
+        _ => vec![any_label(&namespace)],
+    }
+}
+
+/// The key of [`awaited_labels`] for a label.
+pub(in crate::snapshot_controller) fn label(namespace: &str, key: &str, value: &str) -> String {
+    format!("{namespace}/{key}={value}")
+}
+
+/// The key of [`awaited_labels`] for any label.
+pub(in crate::snapshot_controller) fn any_label(namespace: &str) -> String {
+    format!("{namespace}/")
 }
 
 /// An entry of an index: the number of a label, whether the claim is bound, and its name. So those

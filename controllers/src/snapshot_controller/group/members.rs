@@ -15,8 +15,8 @@ use super::{Facts, Failure, GroupStep, source_modes};
 use crate::api::pv;
 use crate::api::scope::MANAGED_BY;
 use crate::queue::yield_sometimes;
-use crate::snapshot_controller::gather::Watches;
 use crate::snapshot_controller::names::{self, BindState};
+use crate::snapshot_controller::watches::Watches;
 use crate::snapshots::content::{GROUP, GROUP_HANDLE, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, SnapshotInfo, SnapshotSource, VolumeGroupSnapshot,

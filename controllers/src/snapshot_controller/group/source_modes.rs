@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::api::{pv, pvc};
+use crate::api::{pv, volume_mode};
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshots::content::BLOCK_VOLUMES;
 
@@ -16,7 +16,7 @@ use crate::snapshots::content::BLOCK_VOLUMES;
 pub(super) fn note(content: &mut ObjectMeta, volumes: &[&PersistentVolume]) {
     let blocks = volumes
         .iter()
-        .filter(|volume| pv::volume_mode(volume) == pvc::BLOCK);
+        .filter(|volume| pv::volume_mode(volume) == volume_mode::BLOCK);
     let handles = blocks.filter_map(|volume| Some(&*pv::csi(volume)?.volume_handle));
     let handles = serde_json::Value::from_iter(handles);
     let annotations = content.annotations.get_or_insert_with(BTreeMap::new);
@@ -33,8 +33,8 @@ pub(super) fn of(content: &VolumeGroupSnapshotContent, handle: &str) -> Option<&
     }
     let is_block = blocks.iter().any(|block| block == handle);
     Some(if is_block {
-        pvc::BLOCK
+        volume_mode::BLOCK
     } else {
-        pvc::FILESYSTEM
+        volume_mode::FILESYSTEM
     })
 }

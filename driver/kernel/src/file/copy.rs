@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use super::{length, name_of, on_file, retry, set_len, sync};
 use crate::failpoint::effect;
 use crate::foreground::{self, Steps};
-use crate::{Error, Result, linux, magic, wanted};
+use crate::linux::page_cache;
+use crate::{Error, Result, magic, wanted};
 
 /// Maximum number of bytes to copy between two calls of `stop`.
 pub(super) const COPY_STEP: u64 = 4 << 20;
@@ -33,9 +34,9 @@ pub enum Copied {
 pub enum Pace {
     /// As fast as it can: a filesystem is frozen meanwhile.
     Fast,
-    /// It writes each step back before it goes on, gives way to calls, and keeps neither file in the
-    /// page cache. So an fsync of another file waits for no more than one step, and the page cache
-    /// keeps what others have in it.
+    /// It writes each step back before it goes on, gives way to calls, and keeps neither file in
+    /// the page cache. So an fsync of another file waits for no more than one step, and the page
+    /// cache keeps what others have in it.
     Gentle,
 }
 
@@ -143,7 +144,8 @@ pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) 
     Ok(copied)
 }
 
-/// Writes a file to disk in steps, and gives way to calls between them. An fsync that follows is short.
+/// Writes a file to disk in steps, and gives way to calls between them. An fsync that follows is
+/// short.
 pub fn write_back_in_steps(file: &File) -> Result<()> {
     let len = length(file)?;
     let mut write_back = WriteBack::begin(None, file);
@@ -191,17 +193,17 @@ impl<'a> WriteBack<'a> {
         self.longest - self.bytes
     }
 
-    /// Adds bytes before `end`. At the end of the step, it writes them to disk, drops them from the page
-    /// cache and gives way.
+    /// Adds bytes before `end`. At the end of the step, it writes them to disk, drops them from the
+    /// page cache and gives way.
     fn add(&mut self, end: u64, bytes: u64) -> Result<()> {
         self.range.end = end;
         self.bytes += bytes;
         if self.bytes < self.longest {
             return Ok(());
         }
-        linux::write_back(self.to, self.range.clone())?;
+        page_cache::write_back(self.to, self.range.clone())?;
         for file in self.from.into_iter().chain([self.to]) {
-            linux::forget(file, self.range.clone())?;
+            page_cache::forget(file, self.range.clone())?;
         }
         self.steps.give_way();
         (self.range.start, self.bytes, self.longest) = (end, 0, longest_step());

@@ -6,8 +6,8 @@
 //! asked for its ID (for a mounted copy, Linux 6.7 and later choose a temporary one), and sysfs
 //! has the kernel's own names of the devices with this ID.
 //!
-//! To ask for the whole ID, its root must be opened, which waits for the disk and for writers in the
-//! root directory. statfs waits for neither, and shows the ID in half as many bits. Mounted
+//! To ask for the whole ID, its root must be opened, which waits for the disk and for writers in
+//! the root directory. statfs waits for neither, and shows the ID in half as many bits. Mounted
 //! filesystems differ in them, except by chance or by chosen IDs.
 
 use std::collections::{BTreeMap, HashMap};
@@ -135,7 +135,8 @@ fn mounted_ids() -> Vec<Uuid> {
 }
 
 /// The IDs by their halves, combined with each other: statvfs shows them so. `None` if several IDs
-/// have the same. Linux 7.2 and later show the mount of a copy in another way, so that none matches.
+/// have the same. Linux 7.2 and later show the mount of a copy in another way, so that none
+/// matches.
 fn by_folded(ids: Vec<Uuid>) -> HashMap<u64, Option<Uuid>> {
     let mut found = HashMap::with_capacity(ids.len());
     for id in ids {

@@ -75,8 +75,8 @@ fn set_options(context: BorrowedFd<'_>, fs: FsType) -> io::Result<()> {
     Ok(())
 }
 
-/// The error of a mount. One that depends on the filesystem alone says why, from the kernel's log if
-/// possible.
+/// The error of a mount. One that depends on the filesystem alone says why, from the kernel's log
+/// if possible.
 fn explained(e: &io::Error, log: &KernelLog, device: &Path) -> Error {
     let number = e.raw_os_error().unwrap_or_default();
     if !REFUSALS.contains(&number) {

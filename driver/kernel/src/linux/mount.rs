@@ -12,7 +12,7 @@ use rustix::fs::CWD;
 use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
 
-use super::{attributes, btrfs, ioctl, read_attribute, unmount};
+use super::{attributes, btrfs, ioctl, read_attribute};
 use crate::failpoint::effect;
 use crate::file::{mount_id, name_of};
 use crate::mount_flags::flags_and_data;
@@ -47,13 +47,6 @@ pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
         .data(&data);
     while_busy(|| builder.mount(spec.device, target.path()))
         .map_err(|e| Error::io("mount", spec.target, explained(e, spec.fs, &data)))?;
-    if spec.fs == FsType::Xfs
-        && let Err(e) = device_number(spec.device).and_then(xfs_gives_up)
-    {
-        // No mount is better than one that can hang without limit.
-        let _ = unmount::just_mounted(spec);
-        return Err(e);
-    }
     Ok(())
 }
 

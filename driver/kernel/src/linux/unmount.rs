@@ -5,8 +5,8 @@
 //! the mount that it finds, and the next one unmounts what it finds only if that has a mark. Any
 //! use of a mount through a path removes its mark, and a list of mounts uses none. So a mount that
 //! is marked, and then is still there with nothing on it, is the one that the next call unmounts;
-//! if another one is on top by then, that one has no mark, unless its owner is just unmounting it in
-//! the same way.
+//! if another one is on top by then, that one has no mark, unless its owner is just unmounting it
+//! in the same way.
 
 use std::io;
 use std::os::fd::AsRawFd;

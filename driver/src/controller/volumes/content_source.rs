@@ -31,8 +31,8 @@ impl ContentSource {
 
     /// Checks that a copy supports these capabilities ("Source incompatible or not supported").
     ///
-    /// The kernel trusts a filesystem that it mounts, so the bytes of a block device are mounted only
-    /// if an administrator said so.
+    /// The kernel trusts a filesystem that it mounts, so the bytes of a block device are mounted
+    /// only if an administrator said so.
     pub(super) fn serves(
         &self,
         requested: &CapabilitySet,

@@ -92,7 +92,8 @@ impl fmt::Display for Key {
 pub enum Usage {
     /// It creates, changes or deletes the object.
     Change,
-    /// It changes the object's record, and nothing that a copy depends on. It holds no other object.
+    /// It changes the object's record, and nothing that a copy depends on. It holds no other
+    /// object.
     Record,
     /// It mounts or unmounts the object on the node, for a pod, and holds no other.
     Mount,
@@ -130,8 +131,8 @@ pub(super) fn precedence(key: &Key, earlier: Usage, later: Usage) -> Precedence 
 }
 
 /// True if a later RPC goes ahead of an earlier one that has not begun. A `long` one may wait for a
-/// thread as long as others copy or allocate, and so may a copy of its object behind another one. Only
-/// RPCs that hold a single object go ahead, so none of them waits for an RPC behind it.
+/// thread as long as others copy or allocate, and so may a copy of its object behind another one.
+/// Only RPCs that hold a single object go ahead, so none of them waits for an RPC behind it.
 pub(super) fn goes_ahead(earlier: Usage, long: bool, later: Usage) -> bool {
     match (earlier, later) {
         (Usage::Copy, Usage::Mount) => true,

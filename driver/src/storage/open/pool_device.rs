@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+use super::identity::identity;
 use super::owner;
-use super::pool_directory::{PoolDirectory, identity, refused, unavailable};
+use super::pool_directory::{PoolDirectory, refused, unavailable};
 use super::pool_registry::{Entry, PoolRegistry};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::layout::open_dir;
@@ -249,8 +250,8 @@ impl Mounting<'_> {
                 image: None,
                 fs: FsType::Xfs,
                 options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
-                // A discard erases the superblock first. A kill after that would leave bytes that the
-                // next probe cannot identify.
+                // A discard erases the superblock first. A kill after that would leave bytes that
+                // the next probe cannot identify.
                 discard: self.device.discard && !force,
                 uuid: Some(&uuid),
                 force,

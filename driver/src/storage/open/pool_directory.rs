@@ -8,36 +8,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{FlockOperation, OFlags};
-use serde::{Deserialize, Serialize};
+use rustix::fs::FlockOperation;
 
+use super::identity::{self, IDENTITY, identity, pool_of_entries, recipe};
 use super::owner;
 use super::pool_registry::Entry;
 use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
-use crate::record::SCHEMA;
-use crate::record::id::pool_of;
 use crate::storage::capacity::{Limits, SpaceRequest};
-use crate::storage::file_names::{EntryKind, LOCK};
+use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
 use crate::storage::layout::{PoolLayout, open_dir, open_or_create};
 use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
-use crate::storage::{
-    About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, encoding,
-};
-
-/// The file in the pool's directory that holds its identity.
-const IDENTITY: &str = "pool.json";
-
-/// The content of `pool.json`.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Identity {
-    schema: u32,
-    id: PoolId,
-    /// The pool's configured name when it was made; for people.
-    name: String,
-}
+use crate::storage::{About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result};
 
 /// A directory that holds a pool, or in which a pool can be made.
 pub(super) struct PoolDirectory {
@@ -83,40 +66,6 @@ pub(super) fn unavailable(spec: &PoolSpec, why: String) -> Error {
         name: spec.name.clone(),
         why,
     }
-}
-
-/// Reads a pool's identity; `None` if the directory has no `pool.json`. `known` is the identity that
-/// it had before.
-pub(in crate::storage) fn identity(
-    root: BorrowedFd<'_>,
-    known: Option<PoolId>,
-) -> Result<Option<PoolId>> {
-    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, || {
-        recipe(known.or_else(|| pool_of_entries(root)))
-    })?;
-    Ok(identity.map(|identity| identity.id))
-}
-
-/// How a person writes a lost `pool.json` again.
-pub(in crate::storage) fn recipe(id: Option<PoolId>) -> String {
-    let Some(id) = id else {
-        return format!("restore {IDENTITY} from a backup");
-    };
-    format!(
-        "restore {IDENTITY} from a backup, or write \
-         {{\"schema\":{SCHEMA},\"id\":\"{id}\",\"name\":\"pool\"}} into it"
-    )
-}
-
-/// The pool in the IDs of a directory's entries; `None` without entries, or if they differ.
-fn pool_of_entries(root: BorrowedFd<'_>) -> Option<PoolId> {
-    let names = EntryKind::ALL.into_iter().filter_map(|kind| {
-        let dir = file::open_beneath(root, Path::new(kind.name()), OFlags::DIRECTORY).ok()?;
-        file::list(dir.as_fd()).ok()
-    });
-    let mut pools = names.flatten().filter_map(|name| pool_of(&name));
-    let first = pools.next()?;
-    pools.all(|pool| pool == first).then_some(first)
 }
 
 /// What to do with a directory.
@@ -322,11 +271,5 @@ fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
     if let Some(id) = identity(root, None)? {
         return Ok(id);
     }
-    let identity = Identity {
-        schema: SCHEMA,
-        id: PoolId::generate(),
-        name: spec.name.clone(),
-    };
-    file::replace(root, IDENTITY, &encoding::encode(&identity, IDENTITY)?)?;
-    Ok(identity.id)
+    identity::write(root, &spec.name)
 }

@@ -101,8 +101,8 @@ pub(super) fn attach(
     })
 }
 
-/// Fails if the pool is mounted from an image that is not at its path any more. Only its loop device
-/// holds that image then, and another file at the path must not take its place.
+/// Fails if the pool is mounted from an image that is not at its path any more. Only its loop
+/// device holds that image then, and another file at the path must not take its place.
 fn not_lost(kernel: &dyn Kernel, spec: &PoolSpec, at: &Path) -> Result<()> {
     let mounts = kernel.mounts()?;
     let Some(minor) = mounts.at(at).and_then(MountEntry::loop_minor) else {
@@ -113,8 +113,8 @@ fn not_lost(kernel: &dyn Kernel, spec: &PoolSpec, at: &Path) -> Result<()> {
     lost.map_or(Ok(()), |lost| Err(unavailable(spec, lost.message())))
 }
 
-/// Fails if the image is shorter than the XFS in it: it was cut off. With zeros in place of its end,
-/// that would look like a whole filesystem.
+/// Fails if the image is shorter than the XFS in it: it was cut off. With zeros in place of its
+/// end, that would look like a whole filesystem.
 fn whole(image: &File, spec: &PoolSpec, path: &Path) -> Result<()> {
     let mut start = [0; 16];
     let len = file::length(image)?;

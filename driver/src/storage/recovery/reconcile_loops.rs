@@ -47,8 +47,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
         attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
         if let Some(silent) = kernel_state.loops.silent().find(|l| l.may_hold(&name)) {
-            let why = kernel::Error::silent(silent).to_string();
-            note(pool, &found.volume, Problem::Unrepaired(why));
+            let minor = silent.minor;
+            note(pool, &found.volume, Problem::DeviceSilent { minor });
             continue;
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));

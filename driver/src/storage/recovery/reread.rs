@@ -1,4 +1,5 @@
-//! Reads unusable records again: a person may have restored one, or moved its entry out of the pool.
+//! Reads unusable records again: a person may have restored one, or moved its entry out of the
+//! pool.
 
 use std::sync::Arc;
 

@@ -18,7 +18,8 @@ use crate::testkit::MI;
 fn cached(path: &Path) -> u64 {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
-    // Such a read begins to read the page from the disk, and without this advice the next ones, too.
+    // Such a read begins to read the page from the disk, and without this advice the next ones,
+    // too.
     fadvise(&file, 0, None, Advice::Random).unwrap();
     let mut page = [0; 4096];
     let mut read = |offset| {

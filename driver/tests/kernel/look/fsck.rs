@@ -125,7 +125,8 @@ fn looks_beside_a_driver_and_repairs_only_without_one() {
     assert_eq!(look(&site, true).code(), REPAIRED);
 }
 
-/// What deleting a cluster leaves: its pool is gone, and the loop device of a raw block volume is not.
+/// What deleting a cluster leaves: its pool is gone, and the loop device of a raw block volume is
+/// not.
 #[test]
 fn a_loop_of_a_deleted_cluster_is_named_with_what_to_type() {
     let mut site = site("p=DIR/p");

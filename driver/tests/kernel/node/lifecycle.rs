@@ -40,8 +40,8 @@ fn an_ext4_is_checked_if_its_superblock_has_errors() {
     let rig = Rig::new();
     let id = rig.staged(ext4(), "a", &mount("ext4"));
     let image = rig.root().join(format!("pool/volumes/{id}/image"));
-    // The state of a filesystem that was unmounted, of one that was not, and of one with errors. The
-    // journal makes up for a missing unmount.
+    // The state of a filesystem that was unmounted, of one that was not, and of one with errors.
+    // The journal makes up for a missing unmount.
     for (state, checked) in [(1, false), (0, false), (3, true)] {
         rig.unstage(id, "a").unwrap();
         rig.assert_detached(id);

@@ -134,8 +134,8 @@ fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
     assert!(expected.contains(&promised), "{promised}, not {expected:?}");
 }
 
-/// Snapshots of a volume share blocks until it is written to. Each promises what no earlier one has,
-/// also after a restart, and what a deleted one had and it still has.
+/// Snapshots of a volume share blocks until it is written to. Each promises what no earlier one
+/// has, also after a restart, and what a deleted one had and it still has.
 #[rstest]
 #[case::xfs("xfs", true)]
 #[case::btrfs("btrfs", true)]

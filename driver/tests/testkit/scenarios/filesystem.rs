@@ -252,8 +252,8 @@ pub(crate) fn a_class_that_mounts_read_only_is_published_again<K: TestKernel>() 
     }
 }
 
-/// A person changes the mountOptions of a PV in use: kubelet brings the new ones to the next pod, and
-/// after its restart to the volume's own pod.
+/// A person changes the mountOptions of a PV in use: kubelet brings the new ones to the next pod,
+/// and after its restart to the volume's own pod.
 pub(crate) fn mount_options_change_while_a_volume_is_used<K: TestKernel>() {
     let rig = Rig::<K>::new();
     let id = rig.volume(ext4(), 16 * MI);

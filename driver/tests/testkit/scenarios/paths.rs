@@ -122,8 +122,8 @@ pub(crate) fn mounts_of_others_between_those_of_a_volume_stay<K: TestKernel>() {
     rig.assert_clean(id);
 }
 
-/// Where mounts are shared, what is mounted over one of a volume's mounts comes over the others, too.
-/// The model has no shared mounts.
+/// Where mounts are shared, what is mounted over one of a volume's mounts comes over the others,
+/// too. The model has no shared mounts.
 fn make_private(at: &Path) {
     let flags = MsFlags::MS_PRIVATE;
     let _ = nix::mount::mount(None::<&str>, at, None::<&str>, flags, None::<&str>);

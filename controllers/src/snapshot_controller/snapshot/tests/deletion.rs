@@ -143,7 +143,7 @@ fn claims_held() {
         let snapshot: Arc<VolumeSnapshot> = of(snapshot(changes));
         let content = content_is.map(|changes| of(content(changes)));
         let content: Option<Arc<VolumeSnapshotContent>> = content;
-        let needs = gather::needs_claim(&snapshot, content.as_deref(), Some("vol-1"));
+        let needs = watches::needs_claim(&snapshot, content.as_deref(), Some("vol-1"));
         assert_eq!(needs, expected, "{what}");
     }
 }

@@ -56,8 +56,8 @@ async fn a_copy_that_has_not_begun_keeps_no_pod_waiting() {
     assert!(locks.table.lock().queues.is_empty());
 }
 
-/// An allocation waits for a thread as long as others allocate. A pod of its volume starts, ends and is
-/// moved meanwhile, and other changes are ABORTED.
+/// An allocation waits for a thread as long as others allocate. A pod of its volume starts, ends
+/// and is moved meanwhile, and other changes are ABORTED.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_waits_for_a_thread_keeps_no_pod_waiting() {
     let (locks, done, one) = (OperationLocks::new(), Order::default(), threads(1));

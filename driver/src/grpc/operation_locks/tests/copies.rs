@@ -173,7 +173,8 @@ async fn a_source_is_free_once_it_is_copied() {
     copy.await.unwrap().unwrap();
 }
 
-/// A copy gives way to calls of others, but a pod that waits for its source does not wait for them, too.
+/// A copy gives way to calls of others, but a pod that waits for its source does not wait for them,
+/// too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_hurries_while_a_pod_waits_for_its_source() {
     use crate::kernel::wanted::is_awaited;

@@ -56,8 +56,8 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
         .collect()
 }
 
-/// Reports a device that a deleted cluster may have left. A pool of this driver that can't be read now
-/// may have it, too.
+/// Reports a device that a deleted cluster may have left. A pool of this driver that can't be read
+/// now may have it, too.
 fn leftover(l: &LeftoverLoop) -> ReportedProblem {
     let device = l.device.display();
     problem(

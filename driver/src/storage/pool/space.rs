@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
-use super::capacity::{self, Image, SpaceRequest, SpaceUsage};
-use super::file_names::EntryKind;
-use super::layers::{self, Layer};
-use super::{Pool, PoolKind, Result, Source, scan};
+use super::Pool;
 use crate::diagnose::pool::SparseFile;
 use crate::kernel::{self, FsUsage, Kernel, file};
+use crate::storage::capacity::{self, Capacity, Image, SpaceRequest, SpaceUsage};
+use crate::storage::file_names::EntryKind;
+use crate::storage::layers::{self, Layer};
+use crate::storage::layout::open_dir;
+use crate::storage::{PoolKind, Provisioning, Result, Source, scan};
 
 /// How long a measurement of the space in the driver's images stays valid. Measuring ten thousand
 /// images takes some ten milliseconds, too long for every CreateVolume.
@@ -25,7 +27,7 @@ const COUNT_FOR: Duration = Duration::from_secs(2);
 
 /// All filesystems with open pools.
 #[derive(Debug, Default)]
-pub(super) struct Filesystems {
+pub(in crate::storage) struct Filesystems {
     known: Mutex<Vec<Weak<Filesystem>>>,
     /// Held while space is promised. Never held across I/O.
     admission: Mutex<()>,
@@ -33,7 +35,7 @@ pub(super) struct Filesystems {
 
 /// A filesystem with pools on it.
 #[derive(Debug)]
-pub(super) struct Filesystem {
+pub(in crate::storage) struct Filesystem {
     dev: u64,
     root: File,
     tenants: Mutex<Vec<Tenant>>,
@@ -66,13 +68,13 @@ enum Holds {
     More,
 }
 
-/// A filesystem's usage, the part of it that the driver's images certainly hold, and the part of its
-/// free space that a file on it holds already.
+/// A filesystem's usage, the part of it that the driver's images certainly hold, and the part of
+/// its free space that a file on it holds already.
 type Measured = (FsUsage, u64, u64);
 
 /// The filesystems that provide a pool's space.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(in crate::storage) struct Space {
     all: Arc<Filesystems>,
     /// The filesystem that holds the pool's files.
     own: Arc<Filesystem>,
@@ -93,7 +95,11 @@ pub(super) struct Space {
 
 impl Filesystems {
     /// Sets up the space accounting of a pool with a loaded index.
-    pub(super) fn settle(self: &Arc<Self>, pool: &Arc<Pool>, kernel: &dyn Kernel) -> Result<()> {
+    pub(in crate::storage) fn settle(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        kernel: &dyn Kernel,
+    ) -> Result<()> {
         let root = pool.layout.root().try_clone_to_owned();
         let root = root.map_err(|e| kernel::Error::io("dup", pool.root(), e))?;
         let own = self.of(File::from(root))?;
@@ -234,7 +240,7 @@ impl Filesystem {
 
 /// The image of a pool that is in one.
 fn image_of(pool: &Pool) -> Result<Layer> {
-    let dir = super::layout::open_dir(&pool.spec.path)?;
+    let dir = open_dir(&pool.spec.path)?;
     let name = pool.spec.image_name();
     // Kept open: a disk mounted over the directory later would hide the image.
     let file = file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR)?;
@@ -301,9 +307,37 @@ fn nothing_else_in(pool: &Pool) -> Result<bool> {
 }
 
 impl Pool {
+    /// The space that the pool can promise to volumes with this provisioning. Fails with
+    /// [`Error::Unavailable`](crate::storage::Error::Unavailable) if the pool's next opening would not
+    /// find it.
+    pub fn capacity(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
+        self.check_place()?;
+        self.measure_snapshots();
+        self.promisable(provisioning)
+    }
+
+    pub(in crate::storage) fn promisable(
+        self: &Arc<Self>,
+        provisioning: Provisioning,
+    ) -> Result<Capacity> {
+        let (usages, _) = self.space_usages()?;
+        let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
+        Ok(capacity::capacity(
+            &usages,
+            &self.limits,
+            provisioning,
+            lacks.unwrap_or_default(),
+        ))
+    }
+
+    /// Size and free space of the pool's filesystem.
+    pub fn usage(&self) -> Result<FsUsage> {
+        Ok(self.kernel.usage_of(self.layout.root().as_fd())?)
+    }
+
     /// The current accounting of each filesystem that provides the pool's space. Callers promise
     /// space while they hold the guard, so that no space is promised twice.
-    pub(super) fn space_usages(
+    pub(in crate::storage) fn space_usages(
         self: &Arc<Self>,
     ) -> Result<(Vec<SpaceUsage>, Option<MutexGuard<'_, ()>>)> {
         let Some(space) = self.space.get() else {
@@ -359,13 +393,13 @@ impl Pool {
     }
 
     /// The files under this pool without all their blocks, from the top down.
-    pub(super) fn sparse_files(&self, kernel: &dyn Kernel) -> Result<Vec<SparseFile>> {
+    pub(in crate::storage) fn sparse_files(&self, kernel: &dyn Kernel) -> Result<Vec<SparseFile>> {
         let layers = self.space.get().map(|space| space.layers.as_slice());
         layers::sparse_files(kernel, layers.unwrap_or_default())
     }
 
     /// The pool's image, if it has one.
-    pub(super) fn image(&self) -> Option<&Layer> {
+    pub(in crate::storage) fn image(&self) -> Option<&Layer> {
         let space = self.space.get().filter(|space| space.image.is_some());
         space.and_then(|space| space.layers.first())
     }

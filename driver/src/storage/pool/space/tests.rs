@@ -1,5 +1,5 @@
 use super::*;
-use crate::storage::{Error, NewVolume, Provisioning};
+use crate::storage::{Error, NewVolume};
 use crate::testkit::{Site, new};
 
 /// Two pools share a filesystem with other users, so figures are compared with a wide margin.

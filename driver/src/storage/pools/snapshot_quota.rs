@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use super::{Error, Pool, Pools, Result};
+use super::Pools;
 use crate::record::Parameters;
+use crate::storage::{Error, Pool, Result};
 
 #[cfg(test)]
 mod tests;
@@ -26,10 +27,10 @@ fn namespace_of(parameters: &Parameters) -> &str {
 
 /// Bytes that namespaces get for snapshots that are being taken.
 #[derive(Debug, Default)]
-pub(super) struct SnapshotQuota(Mutex<HashMap<String, u64>>);
+pub(in crate::storage) struct SnapshotQuota(Mutex<HashMap<String, u64>>);
 
 /// Bytes for a snapshot that is being taken. Dropping it returns them.
-pub(super) struct Allowance<'a> {
+pub(in crate::storage) struct Allowance<'a> {
     quota: &'a SnapshotQuota,
     namespace: String,
     bytes: u64,
@@ -37,7 +38,7 @@ pub(super) struct Allowance<'a> {
 
 impl Allowance<'_> {
     /// True if this is enough for a snapshot that promises so much.
-    pub(super) fn covers(&self, bytes: u64) -> bool {
+    pub(in crate::storage) fn covers(&self, bytes: u64) -> bool {
         bytes <= self.bytes
     }
 }
@@ -55,9 +56,9 @@ impl Drop for Allowance<'_> {
 }
 
 impl Pools {
-    /// Lets a snapshot in this pool with these parameters promise this much, until it is in the index.
-    /// Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace.
-    pub(super) fn allow_snapshot(
+    /// Lets a snapshot in this pool with these parameters promise this much, until it is in the
+    /// index. Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace.
+    pub(in crate::storage) fn allow_snapshot(
         &self,
         pool: &Pool,
         parameters: &Parameters,

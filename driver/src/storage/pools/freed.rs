@@ -66,7 +66,7 @@ impl Pools {
 
     /// Announces `freed` once the device does not hold its file any more. What a device holds that
     /// does not answer is not known, and not announced.
-    pub(super) fn announce_at_detach(&self, device: &LoopInfo, freed: Freed) {
+    pub(in crate::storage) fn announce_at_detach(&self, device: &LoopInfo, freed: Freed) {
         let Some(file) = device.backing else {
             return;
         };

@@ -3,83 +3,24 @@
 //! Each pool opens and recovers on its own thread, so a pool that hangs or recovers slowly delays
 //! no other. Until a pool is open, its slot says why it is missing.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 
-use super::copy_rate::CopyRates;
 use super::freed::Announcements;
-use super::growths::Growths;
-use super::open::pool_registry::PoolRegistry;
+use super::opening::Opening;
 use super::snapshot_quota::SnapshotQuota;
-use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
+use super::{Pools, Slot};
 use crate::kernel::{self, Kernel};
+use crate::storage::copy_rate::CopyRates;
+use crate::storage::growths::Growths;
+use crate::storage::open::pool_registry::PoolRegistry;
+use crate::storage::{Error, Pool, PoolId, PoolOptions, PoolSpec, Result, recovery};
 
 /// Why a pool is missing while its first opening is under way.
 const OPENING: &str = "it is being opened";
-
-/// Coordinates the threads that open pools.
-#[derive(Debug)]
-pub(super) struct Opening {
-    /// One lock for each slot, held while its pool is opened.
-    turns: Vec<Mutex<()>>,
-    /// The pools that are open or being opened, with their slots.
-    claimed: Mutex<BTreeMap<PoolId, usize>>,
-    /// Held while groups are settled, because a group may have members in several pools.
-    settling: Mutex<()>,
-}
-
-/// A pool ID claimed by one slot. Dropping it without [`Claim::keep`] frees the ID.
-pub(super) struct Claim<'a> {
-    opening: &'a Opening,
-    id: PoolId,
-    kept: bool,
-}
-
-impl Claim<'_> {
-    pub(super) fn keep(mut self) {
-        self.kept = true;
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.opening.claimed.lock().remove(&self.id);
-        }
-    }
-}
-
-impl Opening {
-    fn of(slots: usize) -> Self {
-        Opening {
-            turns: (0..slots).map(|_| Mutex::default()).collect(),
-            claimed: Mutex::default(),
-            settling: Mutex::default(),
-        }
-    }
-
-    /// Claims a pool ID for a slot; `None` if another slot has it.
-    pub(super) fn claim(&self, id: PoolId, slot: usize) -> Option<Claim<'_>> {
-        let mut claimed = self.claimed.lock();
-        if *claimed.entry(id).or_insert(slot) != slot {
-            return None;
-        }
-        Some(Claim {
-            opening: self,
-            id,
-            kept: false,
-        })
-    }
-
-    /// Takes the lock to open a slot's pool; `None` while another thread holds it.
-    fn turn(&self, slot: usize) -> Option<MutexGuard<'_, ()>> {
-        self.turns[slot].try_lock()
-    }
-}
 
 impl Pools {
     /// Opens the configured pools and recovers each. A missing pool is not an error here: its slot

@@ -1,0 +1,25 @@
+//! What the pool must know of a volume before it exists.
+
+use std::collections::BTreeMap;
+
+use super::{Capability, Settings, Source};
+
+/// Properties of a new volume, as in [`VolumeRecord`](super::VolumeRecord). The pool adds ID, time
+/// and format state.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    pub name: String,
+    /// Size in bytes, a multiple of 4096, already checked against range and filesystem.
+    pub capacity_bytes: u64,
+    /// The requested size, as in the record.
+    pub requested_bytes: Option<u64>,
+    pub capabilities: Vec<Capability>,
+    pub parameters: BTreeMap<String, String>,
+    pub mutable_parameters: BTreeMap<String, String>,
+    pub settings: Settings,
+    pub mkfs_options: Vec<String>,
+    /// The copy source, which is at most as large as the new volume.
+    pub source: Option<Source>,
+    /// Kubelet's volume handle if the volume is an inline volume.
+    pub inline: Option<String>,
+}
