@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
-use crate::cache::served::Served;
+use crate::cache::missing_kinds::Served;
 use crate::cache::store::{
     Encoding, Index, Range, Reports, Selectors, Store, Subscription, WatchError, WatchScope,
 };
