@@ -38,7 +38,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::capacity::managed_by;
-use crate::api::naming::Naming;
+use crate::api::volume_name::Naming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::Kube;

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::constants::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::{ApiError, EventKind, Resource};

@@ -10,7 +10,7 @@ use super::group::{self, ClaimLabels};
 use super::kind::Kind;
 use super::names::{self, BindState};
 use super::snapshot::Snapshots;
-use crate::api::names::{SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
+use crate::api::constants::{SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
 use crate::api::{pv, pvc};
 use crate::cache::{Caches, Index, Store};
 use crate::client::{ApiError, Kube, Resource};

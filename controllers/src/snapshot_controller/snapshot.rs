@@ -13,7 +13,7 @@ use super::kind::{Kind, Names, SNAPSHOT_REASONS, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
-use crate::api::names::SNAPSHOT_FINALIZER;
+use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;

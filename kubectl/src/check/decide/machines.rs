@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hostloop_api_objects::names::FS_TYPE;
+use hostloop_api_objects::constants::FS_TYPE;
 use hostloop_report::machine::MachineReport;
 
 use super::unknown;

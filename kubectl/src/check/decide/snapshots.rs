@@ -1,6 +1,6 @@
 //! The snapshot API, the cluster's snapshot controller, and the driver's VolumeSnapshotClass.
 
-use hostloop_api_objects::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
+use hostloop_api_objects::constants::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 
 use super::{Part, join, known, leader, snapshot_controllers};
 use crate::check::facts::{Facts, Served, Unknown};
