@@ -26,11 +26,11 @@ use crate::snapshots::{
     VolumeSnapshotContent,
 };
 
-mod claim_labels;
+mod claims_by_label;
 mod members;
 mod source_modes;
 
-pub(super) use claim_labels::ClaimLabels;
+pub(super) use claims_by_label::ClaimsByLabel;
 use members::Member;
 
 /// The kind VolumeGroupSnapshot.
@@ -321,7 +321,7 @@ pub(super) fn awaited_labels(group: &VolumeGroupSnapshot) -> Vec<String> {
         return Vec::new();
     }
     let namespace = group.namespace().unwrap_or_default();
-    match claim_labels::required(selector) {
+    match claims_by_label::required(selector) {
         Some((key, values)) if values.len() <= MAX_VALUES => values
             .into_iter()
             .map(|value| label(&namespace, key, value))
@@ -352,8 +352,11 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
         .source
         .selector
         .as_ref()
-        .and_then(claim_labels::required);
-    let claims = all.claim_labels.select(&namespace, label, selector).await;
+        .and_then(claims_by_label::required);
+    let claims = all
+        .claims_by_label
+        .select(&namespace, label, selector)
+        .await;
     let mut selected = Vec::new();
     for (number, claim) in claims.enumerate() {
         if let Some(claim) = claim {
