@@ -42,6 +42,7 @@ mod in_flight;
 mod metrics;
 mod one_node;
 mod own_node;
+mod reschedule;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;
