@@ -49,28 +49,30 @@ use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use labels::Unlocated;
 
 mod apply;
+mod claim_label;
 mod decide;
 mod event_handlers;
+mod follow_source;
 mod foreign;
 mod gather;
 mod group;
-mod keep;
+mod keep_table;
 mod labels;
 mod metrics;
+mod most_room;
 mod reservations;
 mod room;
-mod select_node;
 mod source_location;
 mod table;
 mod unfit;
 
-pub use keep::Place;
+pub use keep_table::Place;
 pub use metrics::Metrics;
 
 use decide::Settings;
 use event_handlers::Queues;
+use most_room::Candidate;
 use reservations::Reservations;
-use select_node::Candidate;
 
 /// Default period between two reconciles of all objects.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
