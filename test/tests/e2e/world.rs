@@ -12,7 +12,7 @@ use hostloop_test::front::fields::has_condition;
 use hostloop_test::front::objects::Objects;
 use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::machine::{self, text as path_text};
-use hostloop_test::{deployed, loops};
+use hostloop_test::{deployed, loop_devices};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -245,7 +245,7 @@ impl World {
             left.extend(files.map(|file| format!("file {}", file.display())));
             // Devices are matched by name. They are attached in a container, and after its end the
             // path of their file no longer starts at the root.
-            let devices = loops::all().into_iter().map(|l| l.backing);
+            let devices = loop_devices::all().into_iter().map(|l| l.backing);
             left.extend(devices.filter(|file| pools.iter().any(|(_, id)| file.contains(id))));
             // The pool's own image stays as long as the pool.
             let pool = self.plugin_dir().join("pools/default");
@@ -273,7 +273,7 @@ impl World {
         let manifest = self.manifest(&[]);
         self.cluster.delete(&manifest);
         drop(self.cluster);
-        let mut devices = loops::all();
+        let mut devices = loop_devices::all();
         devices
             .retain(|l| images.contains(&l.backing_inode) && l.backing.ends_with("default.pool"));
         assert!(devices.is_empty(), "still attached: {devices:?}");
