@@ -1,4 +1,5 @@
-//! Selects nodes for claims and labels objects by node, where every node has its own loops.
+//! Selects nodes for claims and labels objects by node, where every node has its own
+//! controllers.
 //!
 //! The leader does this, because it sees the whole cluster:
 //!

@@ -91,9 +91,10 @@ async fn a_full_node_is_cleared() {
         (LATE, true, Some("n1"), Status::unavailable("busy"), false),
         (LATE, true, Some("n1"), Status::internal("broken"), false),
     ] {
-        let mut rig = match node {
-            true => on_node(&[("t/node", "n1")]),
-            false => in_cluster(),
+        let mut rig = if node {
+            on_node(&[("t/node", "n1")])
+        } else {
+            in_cluster()
         };
         rig.node("n1", "a");
         rig.put_class_and_claim(mode, selected, Value::Null, json!({}));
@@ -218,9 +219,10 @@ async fn a_claim_for_several_nodes_gets_an_event_about_its_node() {
         (true, "ReadWriteOnce", false),
         (false, "ReadWriteMany", false),
     ] {
-        let mut rig = match node {
-            true => on_node(&[("t/node", "n1")]),
-            false => in_cluster(),
+        let mut rig = if node {
+            on_node(&[("t/node", "n1")])
+        } else {
+            in_cluster()
         };
         rig.node("n1", "n1");
         rig.put_class_and_claim(LATE, Some("n1"), Value::Null, json!({}));
