@@ -69,9 +69,10 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
         ))
     });
     let mut all: Vec<(String, &Stuck)> = volumes.chain(snapshots).collect();
-    let lost: Vec<(String, String)> = match look.only_objects {
-        true => Vec::new(),
-        false => lost_pools(report),
+    let lost: Vec<(String, String)> = if look.only_objects {
+        Vec::new()
+    } else {
+        lost_pools(report)
     };
     if all.is_empty() && lost.is_empty() {
         return;

@@ -177,9 +177,10 @@ impl BlockMaps {
 
     /// The number of images that have no map because the others need all the room.
     pub(super) fn left_out(&self) -> usize {
-        match self.has_room() {
-            true => 0,
-            false => self.images().filter(|known| known.sent.is_none()).count(),
+        if self.has_room() {
+            0
+        } else {
+            self.images().filter(|known| known.sent.is_none()).count()
         }
     }
 

@@ -51,9 +51,10 @@ pub(super) fn read(path: &Path) -> Result<String, Error> {
 
 /// Finds the JSON of a recording.
 fn parse<'t>(path: &Path, text: &'t str) -> Result<&'t str, Error> {
-    let json = match text.trim_start().starts_with('{') {
-        true => text,
-        false => element(text).ok_or_else(|| Error::None(path.into()))?,
+    let json = if text.trim_start().starts_with('{') {
+        text
+    } else {
+        element(text).ok_or_else(|| Error::None(path.into()))?
     };
     let unreadable = |error| Error::Unreadable(path.into(), error);
     let read: Recording = serde_json::from_str(json).map_err(unreadable)?;

@@ -145,13 +145,12 @@ async fn a_node_requires_its_own_segment() {
         let mut rig = on_node(&[("t/node", "n1"), ("zone", "a")]);
         rig.put_class_and_claim(LATE, Some("n1"), allowed.clone(), json!({}));
         rig.work().await;
-        match created {
-            true => assert_eq!(rig.required(), [here], "{allowed}"),
-            false => {
-                assert!(rig.required().is_empty());
-                let message = rig.last_message();
-                assert!(message.contains("is not in allowedTopologies"), "{message}");
-            }
+        if created {
+            assert_eq!(rig.required(), [here], "{allowed}");
+        } else {
+            assert!(rig.required().is_empty());
+            let message = rig.last_message();
+            assert!(message.contains("is not in allowedTopologies"), "{message}");
         }
     }
 }

@@ -132,9 +132,10 @@ fn filesystems(machines: &[(&str, &MachineReport)], facts: &Facts) -> Vec<Line> 
     let line = |((fs, why), nodes): ((&str, &str), Vec<&str>)| {
         let text = format!("{fs} is not offered on {}: {why}", names(nodes));
         let advice = format!("Load the kernel's module on the node: modprobe {fs}");
-        match used.contains(&fs) {
-            true => Line::failed(text, format!("{advice}. A StorageClass asks for {fs}.")),
-            false => Line::warning(text, format!("{advice}. No StorageClass asks for {fs}.")),
+        if used.contains(&fs) {
+            Line::failed(text, format!("{advice}. A StorageClass asks for {fs}."))
+        } else {
+            Line::warning(text, format!("{advice}. No StorageClass asks for {fs}."))
         }
     };
     missing.into_iter().map(line).collect()
