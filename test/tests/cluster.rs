@@ -258,9 +258,12 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     cluster.pod_ready("default", "mounts");
     let shown = Path::new(&kubelet_dir).join("shown");
     let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
-    wait_for("the pod's mount", PATIENCE, async || match has(&second) {
-        true => Ok(()),
-        false => Err("it is not there".to_owned()),
+    wait_for("the pod's mount", PATIENCE, async || {
+        if has(&second) {
+            Ok(())
+        } else {
+            Err("it is not there".to_owned())
+        }
     })
     .await;
     assert!(!has(&first));

@@ -145,9 +145,10 @@ impl World {
     /// The root of the pool's records, as the driver names it. The driver mounts a pool's image
     /// beneath its state directory.
     pub(crate) fn pool_root(&self) -> PathBuf {
-        match self.is_bounded() {
-            true => self.plugin_dir().join("pools/default"),
-            false => self.pool_at(),
+        if self.is_bounded() {
+            self.plugin_dir().join("pools/default")
+        } else {
+            self.pool_at()
         }
     }
 

@@ -93,9 +93,10 @@ impl Tour {
     pub(crate) fn check(&mut self, what: &str, held: bool) {
         self.checks += 1;
         self.failed += usize::from(!held);
-        match held {
-            true => say!("    {GOOD}✓{GOOD:#} {what}"),
-            false => say!("    {BAD}✗ {what}{BAD:#}"),
+        if held {
+            say!("    {GOOD}✓{GOOD:#} {what}")
+        } else {
+            say!("    {BAD}✗ {what}{BAD:#}")
         }
     }
 
