@@ -131,8 +131,9 @@ fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
         // The path is the last one.
         cells.pop();
     }
-    let style = |row: &PoolRow| row.pool.why.as_ref().map(|_| BAD);
-    page.painted_table("Pools", &cells, &report.pools, style);
+    page.painted_table("Pools", &cells, &report.pools, |row: &PoolRow| {
+        row.pool.why.as_ref().map(|_| BAD)
+    });
 }
 
 fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
@@ -203,8 +204,12 @@ fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
             (words("ID"), |row, _| or_dash(row.handle.clone())),
         ]);
     }
-    let style = |row: &SnapshotRow| row.stuck.as_ref().map(|_| BAD);
-    page.painted_table("Snapshots", &cells, &report.snapshots, style);
+    page.painted_table(
+        "Snapshots",
+        &cells,
+        &report.snapshots,
+        |row: &SnapshotRow| row.stuck.as_ref().map(|_| BAD),
+    );
 }
 
 /// The claim, or the inline volume.

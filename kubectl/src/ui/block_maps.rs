@@ -76,8 +76,11 @@ impl Relatives {
     /// True if the image was copied from one that was added, or one of these from it, or both from
     /// the same image.
     fn has(&self, image: &Image) -> bool {
-        let is_copy = |source: &String| self.ids.contains(source) || self.sources.contains(source);
-        self.sources.contains(&image.id) || image.source.as_ref().is_some_and(is_copy)
+        self.sources.contains(&image.id)
+            || image
+                .source
+                .as_ref()
+                .is_some_and(|source| self.ids.contains(source) || self.sources.contains(source))
     }
 }
 

@@ -56,8 +56,8 @@ fn parse<'t>(path: &Path, text: &'t str) -> Result<&'t str, Error> {
     } else {
         element(text).ok_or_else(|| Error::None(path.into()))?
     };
-    let unreadable = |error| Error::Unreadable(path.into(), error);
-    let read: Recording = serde_json::from_str(json).map_err(unreadable)?;
+    let read: Recording =
+        serde_json::from_str(json).map_err(|error| Error::Unreadable(path.into(), error))?;
     if read.recording != FORMAT {
         return Err(Error::Format(path.into(), read.recording, read.version));
     }

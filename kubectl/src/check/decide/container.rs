@@ -34,15 +34,14 @@ pub(in crate::check) fn flag(container: &Container, name: &str) -> Option<String
             }
         });
     let variable = format!("HOSTLOOP_{}", name.to_ascii_uppercase().replace('-', "_"));
-    let in_environment = || {
+    given.or_else(|| {
         let variable = container
             .env
             .iter()
             .flatten()
             .find(|v| v.name == variable)?;
         variable.value.clone()
-    };
-    given.or_else(in_environment)
+    })
 }
 
 /// The Deployments that run a snapshot controller, as `namespace/name`.
