@@ -33,15 +33,15 @@ mod controllers;
 mod elections;
 mod error;
 mod features;
-mod labels;
 mod leader_tasks;
+mod node_labels;
 mod setup;
 mod telemetry;
 
 pub use client::{client_over, connect};
 use elections::Elections;
 pub use error::Error;
-pub use labels::NodeLabels;
+pub use node_labels::NodeLabels;
 pub use setup::{Setup, Source};
 pub use telemetry::Telemetry;
 

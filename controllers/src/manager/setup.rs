@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use kube::Client;
 
-use super::labels::NodeLabels;
+use super::node_labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::kube::ClientError;
 use crate::csi::{Csi, Driver, FreedSignal, Pools};
