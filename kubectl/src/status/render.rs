@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use anstyle::Style;
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{self, io, or_dash, size};
 use hostloop_terminal::humanize::{age, count};
@@ -169,15 +170,18 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
             one_line(row.note.as_deref().unwrap_or("-"))
         }));
     }
-    let style = |row: &VolumeRow| match row {
+    page.painted_table("Volumes", &cells, &report.volumes, volume_style);
+}
+
+fn volume_style(row: &VolumeRow) -> Option<Style> {
+    match row {
         VolumeRow { stuck: Some(_), .. } => Some(BAD),
         VolumeRow {
             state: State::Unclaimed,
             ..
         } => Some(QUIET),
         _ => None,
-    };
-    page.painted_table("Volumes", &cells, &report.volumes, style);
+    }
 }
 
 fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
