@@ -1,13 +1,13 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
-pub use hostloop_api_objects::{duration, names};
+pub use hostloop_api_objects::{constants, duration};
 pub use hostloop_report::quantity;
 
 pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
+pub(crate) mod hash;
 pub mod message;
-pub mod naming;
 pub(crate) mod node;
 pub(crate) mod node_fitness;
 pub(crate) mod node_selector;
@@ -17,3 +17,4 @@ pub mod scope;
 pub(crate) mod secret_template;
 pub(crate) mod topology;
 pub(crate) mod volume_mode;
+pub mod volume_name;

@@ -20,7 +20,6 @@ use crate::api::duration;
 use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
 use crate::client::Kube;
-use crate::client::lease::lease_name;
 use crate::controller::{Context, Controller, ObjectKey};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
@@ -29,10 +28,12 @@ use crate::queue::Queue;
 mod apply;
 mod compare;
 pub mod decide;
+mod finalizers;
 mod gather;
 
 pub use apply::PublishError;
 use decide::{Settings, is_attached};
+pub(crate) use finalizers::finalizer;
 pub(crate) use gather::attachment_of;
 
 /// Default timeout of a CSI call.
@@ -64,11 +65,6 @@ pub struct Options {
 
 /// The attacher never fails: it retries every error.
 pub type Error = Infallible;
-
-/// The finalizer on a driver's attachments and on attached volumes.
-pub(crate) fn finalizer(driver: &str) -> String {
-    format!("external-attacher/{}", lease_name(driver))
-}
 
 struct Attacher {
     context: Context,

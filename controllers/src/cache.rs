@@ -2,9 +2,9 @@
 
 pub mod caches;
 mod find;
-pub mod served;
+pub mod missing_kinds;
 pub mod store;
 
 pub use caches::Caches;
-pub use served::Served;
+pub use missing_kinds::Served;
 pub use store::{Change, Index, Store, WatchScope};

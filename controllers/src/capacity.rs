@@ -25,6 +25,7 @@ use crate::csi::Freed;
 use crate::queue::{Outcome, Queue};
 
 mod apply;
+mod classes;
 mod decide;
 mod gather;
 mod owner;

@@ -8,7 +8,7 @@
 //!
 //! Other kinds are written by administrators or read one object at a time. They are kept whole.
 
-use crate::api::names::{
+use crate::api::constants::{
     ALLOW_MODE_CHANGE, CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO,
     MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE, NODE_EXPANSION_NOT_REQUIRED, NODE_ID,
     PRE_RESIZE_CAPACITY, PROVISIONED_BY, PROVISIONER, PROVISIONER_BETA,

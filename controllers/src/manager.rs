@@ -33,15 +33,15 @@ mod controllers;
 mod elections;
 mod error;
 mod features;
-mod labels;
 mod leader_tasks;
+mod node_labels;
 mod setup;
 mod telemetry;
 
 pub use client::{client_over, connect};
 use elections::Elections;
 pub use error::Error;
-pub use labels::NodeLabels;
+pub use node_labels::NodeLabels;
 pub use setup::{Setup, Source};
 pub use telemetry::Telemetry;
 
@@ -63,20 +63,20 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
     let begun = stop.child_token();
     // A caller that drops this future ends everything that it has begun.
     let _ending = begun.clone().drop_guard();
-    let loops = {
+    let controllers = {
         let (begun, view) = (begun.clone(), view.clone());
-        begin_loops(setup, view, checks, registration, begun)
+        begin_controllers(setup, view, checks, registration, begun)
     };
     let ended = tokio::select! {
-        loops = loops => match loops {
-            Ok(mut loops) => {
+        controllers = controllers => match controllers {
+            Ok(mut controllers) => {
                 let ended = tokio::select! {
                     () = stop.cancelled() => Ok(()),
                     ended = tasks.next() => Err(ended.into()),
-                    ended = loops.next() => Err(ended.into()),
+                    ended = controllers.next() => Err(ended.into()),
                 };
                 begun.cancel();
-                loops.finish().await;
+                controllers.finish().await;
                 ended
             }
             Err(Error::Driver(DriverError::Stopped)) => Ok(()),
@@ -151,7 +151,7 @@ fn everywhere() -> IpAddr {
 }
 
 /// Starts the controllers that work with the API server.
-async fn begin_loops(
+async fn begin_controllers(
     setup: Setup,
     view: Telemetry,
     checks: Checks,

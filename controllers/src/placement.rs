@@ -1,4 +1,5 @@
-//! Selects nodes for claims and labels objects by node, where every node has its own loops.
+//! Selects nodes for claims and labels objects by node, where every node has its own
+//! controllers.
 //!
 //! The leader does this, because it sees the whole cluster:
 //!
@@ -38,7 +39,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::capacity::managed_by;
-use crate::api::naming::Naming;
+use crate::api::volume_name::Naming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::Kube;
@@ -49,28 +50,30 @@ use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use labels::Unlocated;
 
 mod apply;
+mod claim_label;
 mod decide;
 mod event_handlers;
+mod follow_source;
 mod foreign;
 mod gather;
 mod group;
-mod keep;
+mod keep_table;
 mod labels;
 mod metrics;
+mod most_room;
 mod reservations;
 mod room;
-mod select_node;
 mod source_location;
 mod table;
 mod unfit;
 
-pub use keep::Place;
+pub use keep_table::Place;
 pub use metrics::Metrics;
 
 use decide::Settings;
 use event_handlers::Queues;
+use most_room::Candidate;
 use reservations::Reservations;
-use select_node::Candidate;
 
 /// Default period between two reconciles of all objects.
 const RESYNC: Duration = Duration::from_secs(15 * 60);

@@ -17,9 +17,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
-use crate::api::naming::Naming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
+use crate::api::volume_name::Naming;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;
@@ -42,6 +42,7 @@ mod in_flight;
 mod metrics;
 mod one_node;
 mod own_node;
+mod reschedule;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;

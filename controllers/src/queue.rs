@@ -24,8 +24,10 @@ use tokio::sync::Notify;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 
+mod backoff;
 mod turns;
 
+pub use backoff::Backoff;
 pub use turns::Turns;
 
 /// How many times the free workers a namespace may hold.
@@ -55,25 +57,6 @@ impl Key for String {}
 impl Key for (String, String) {
     fn namespace(&self) -> &str {
         &self.0
-    }
-}
-
-/// The delay of failed keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// The delay after the first failure.
-    pub start: Duration,
-    /// The longest delay.
-    pub max: Duration,
-}
-
-impl Backoff {
-    /// The delay after this many failures in a row, at least one.
-    pub fn delay(&self, failures: u32) -> Duration {
-        let doubled = 2_u32
-            .checked_pow(failures.saturating_sub(1))
-            .and_then(|factor| self.start.checked_mul(factor));
-        doubled.map_or(self.max, |delay| delay.min(self.max))
     }
 }
 

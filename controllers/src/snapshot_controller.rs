@@ -36,6 +36,7 @@ mod kind;
 mod metrics;
 mod names;
 mod orphan;
+mod report_stuck;
 mod snapshot;
 mod status;
 mod watches;

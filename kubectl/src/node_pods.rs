@@ -157,10 +157,9 @@ pub(super) async fn ask<T: DeserializeOwned>(
     pod: &NodePod,
     command: &[String],
 ) -> Result<T, NodeError> {
-    let late = |_| NodeError::Late(pod.name.clone());
     let printed = timeout(DEADLINE, output(cluster, pod, command))
         .await
-        .map_err(late)??;
+        .map_err(|_| NodeError::Late(pod.name.clone()))??;
     serde_json::from_str(&printed).map_err(|error| NodeError::Unreadable(pod.name.clone(), error))
 }
 

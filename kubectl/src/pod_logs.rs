@@ -89,11 +89,13 @@ pub(super) async fn read(
     since: Option<Duration>,
 ) -> Lines {
     let logs = pods.iter().map(|pod| async move {
-        let late = |_| ApiError::Timeout {
-            call: call(cluster, &pod.name),
-        };
         let read = timeout(DEADLINE, read_pod(cluster, pod, subject, since)).await;
-        (pod, read.map_err(late).flatten())
+        let read = read.unwrap_or_else(|_| {
+            Err(ApiError::Timeout {
+                call: call(cluster, &pod.name),
+            })
+        });
+        (pod, read)
     });
     let mut lines = Lines::default();
     let mut logs = futures::stream::iter(logs).buffered(AT_ONCE);
@@ -189,8 +191,11 @@ pub(super) async fn follow(
         .map_err(failed)?;
     let mut selector = Selector::new(subject);
     let mut lines = stream.lines();
-    let broken = |error| failed(kube::Error::ReadEvents(error));
-    while let Some(line) = lines.try_next().await.map_err(broken)? {
+    while let Some(line) = lines
+        .try_next()
+        .await
+        .map_err(|error| failed(kube::Error::ReadEvents(error)))?
+    {
         match selector.select(&line) {
             // The server counts in whole seconds, so it sends some lines again.
             Some((at, text)) if from.is_none_or(|from| at > from) => {

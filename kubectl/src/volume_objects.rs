@@ -1,6 +1,6 @@
 //! The objects that the API server has about the driver's volumes.
 
-use hostloop_api_objects::names::{PROVISIONER, PROVISIONER_BETA};
+use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA};
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::quantity;
 use k8s_openapi::api::core::v1::{

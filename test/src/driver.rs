@@ -28,7 +28,7 @@ pub struct DriverSpec<'a> {
     args: Vec<String>,
     namespace: Option<&'a Namespace>,
     failpoints: Option<String>,
-    loops: Option<String>,
+    controllers: Option<String>,
 }
 
 impl<'a> DriverSpec<'a> {
@@ -40,7 +40,7 @@ impl<'a> DriverSpec<'a> {
             args: Vec::new(),
             namespace: None,
             failpoints: None,
-            loops: None,
+            controllers: None,
         }
     }
 
@@ -63,8 +63,8 @@ impl<'a> DriverSpec<'a> {
     }
 
     /// Runs the Kubernetes controllers in the same process, as in a pod of this namespace.
-    pub fn with_loops(mut self, namespace: &str) -> Self {
-        self.loops = Some(namespace.to_owned());
+    pub fn with_controllers(mut self, namespace: &str) -> Self {
+        self.controllers = Some(namespace.to_owned());
         self
     }
 
@@ -122,7 +122,7 @@ impl<'a> DriverSpec<'a> {
             }
         };
         command
-            .arg(self.loops.as_ref().map_or("serve", |_| "run"))
+            .arg(self.controllers.as_ref().map_or("serve", |_| "run"))
             .args(["--endpoint", &format!("unix://{}", text(socket))])
             .args(["--nodeid", NODE])
             // A busy disk must not refuse a copy.
@@ -134,7 +134,7 @@ impl<'a> DriverSpec<'a> {
         if let Some(failpoints) = &self.failpoints {
             command.env("FAILPOINTS", failpoints);
         }
-        if let Some(namespace) = &self.loops {
+        if let Some(namespace) = &self.controllers {
             command.env("POD_NAMESPACE", namespace);
         }
         command

@@ -110,18 +110,23 @@ impl FleetSpec {
         let network = COUNT.fetch_add(1, Ordering::Relaxed);
         let scratch = Scratch::new();
         let client = objects::client(kubeconfig).await;
-        let (driver_name, namespace) = match self.deployed {
-            true => (deployed::DRIVER.to_owned(), deployed::NAMESPACE.to_owned()),
-            false => (format!("{}.memory.csi.dev", self.name), self.name.clone()),
+        let (driver_name, namespace) = if self.deployed {
+            (deployed::DRIVER.to_owned(), deployed::NAMESPACE.to_owned())
+        } else {
+            (format!("{}.memory.csi.dev", self.name), self.name.clone())
         };
         let key = format!("topology.{driver_name}/node");
-        let kubeconfigs = match self.kubeconfigs.is_empty() {
-            true => vec![kubeconfig.to_owned()],
-            false => self.kubeconfigs.clone(),
+        let kubeconfigs = if self.kubeconfigs.is_empty() {
+            vec![kubeconfig.to_owned()]
+        } else {
+            self.kubeconfigs.clone()
         };
-        let kubeconfig_of = |number: usize, dir: &Path| match self.deployed {
-            true => dir.join(KUBECONFIG),
-            false => kubeconfigs[number % kubeconfigs.len()].clone(),
+        let kubeconfig_of = |number: usize, dir: &Path| {
+            if self.deployed {
+                dir.join(KUBECONFIG)
+            } else {
+                kubeconfigs[number % kubeconfigs.len()].clone()
+            }
         };
         let members = (0..self.size).map(|number| {
             let node = format!("{}-n{number}", self.name);
@@ -304,13 +309,14 @@ impl Fleet {
             let nodes: std::collections::BTreeSet<_> = of_class
                 .map(|o| o["nodeTopology"]["matchLabels"][&self.key].to_string())
                 .collect();
-            match nodes.len() == self.members.len() {
-                true => Ok(()),
-                false => Err(format!(
+            if nodes.len() == self.members.len() {
+                Ok(())
+            } else {
+                Err(format!(
                     "{} of {} published",
                     nodes.len(),
                     self.members.len()
-                )),
+                ))
             }
         };
         let what = format!("{}: the room of each node", self.name);

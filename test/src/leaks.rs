@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
 use crate::driver::Driver;
-use crate::loops;
+use crate::loop_devices;
 use crate::pools::PoolFixture;
 use crate::scratch::Scratch;
 
@@ -28,7 +28,7 @@ fn take<T: PartialEq>(all: &mut Vec<T>, one: &T) -> bool {
     at.map(|at| all.swap_remove(at)).is_some()
 }
 
-fn file_key(device: &loops::Loop) -> FileKey {
+fn file_key(device: &loop_devices::Loop) -> FileKey {
     (device.backing_device.clone(), device.backing_inode)
 }
 
@@ -46,7 +46,7 @@ impl Leaks {
     pub fn before(scratch: &Scratch, pools: &[&PoolFixture], driver: &Driver) -> Leaks {
         Leaks {
             scratch: scratch.path().to_path_buf(),
-            loops: loops::beneath(scratch.path())
+            loops: loop_devices::beneath(scratch.path())
                 .iter()
                 .map(file_key)
                 .collect(),
@@ -98,7 +98,7 @@ impl Leaks {
     }
 
     fn kernel_leaks(&self, driver: &Driver) -> Vec<String> {
-        let devices = loops::beneath(&self.scratch);
+        let devices = loop_devices::beneath(&self.scratch);
         let processes = processes(&self.scratch, &devices, driver.pid());
         let (mut old_loops, mut old_mounts) = (self.loops.clone(), self.mounts.clone());
         let new_loops = devices
@@ -191,7 +191,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// Processes that name the scratch directory or one of its loop devices. This process, `driver` and
 /// the process that holds its namespace are not listed.
-fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<String> {
+fn processes(scratch: &Path, devices: &[loop_devices::Loop], driver: u32) -> Vec<String> {
     let scratch = scratch.to_string_lossy();
     let devices: Vec<_> = devices
         .iter()

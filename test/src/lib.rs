@@ -19,7 +19,7 @@ pub mod driver;
 pub mod fleet;
 pub mod front;
 pub mod leaks;
-pub mod loops;
+pub mod loop_devices;
 pub mod machine;
 pub mod memory;
 pub mod namespace;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::loops;
+use crate::loop_devices;
 use crate::machine::{self, text};
 use crate::scratch::Scratch;
 
@@ -134,13 +134,13 @@ pub fn used_bytes(dir: &Path) -> u64 {
     (stat.blocks() - stat.blocks_free()) * stat.fragment_size()
 }
 
-/// A loop device over a new sparse file; see [`loops::attach`].
+/// A loop device over a new sparse file; see [`loop_devices::attach`].
 pub fn sparse_loop(image: &Path, bytes: u64) -> (PathBuf, File) {
     let file = File::create_new(image).unwrap_or_else(|e| panic!("{}: {e}", image.display()));
     file.set_len(bytes)
         .expect("a sparse file of this size can be made");
     // 4096-byte sectors allow direct I/O on every layer.
-    loops::attach(image, &["--direct-io=on", "--sector-size=4096"])
+    loop_devices::attach(image, &["--direct-io=on", "--sector-size=4096"])
 }
 
 fn mount_fresh(kind: PoolKind, device: &Path, mount: &Path) {

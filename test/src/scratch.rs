@@ -7,7 +7,7 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::PATIENCE;
 use crate::leaks::mount_points;
-use crate::loops;
+use crate::loop_devices;
 
 /// A directory beneath the system's temporary one. Dropping it unmounts what is mounted beneath,
 /// detaches the loop devices that stand on files in it, and only then removes the files.
@@ -62,12 +62,12 @@ impl Scratch {
                 // A tool for each would take minutes for the thousands that benchmarks mount.
                 let _ = umount2(mount, MntFlags::UMOUNT_NOFOLLOW);
             }
-            let mut devices = loops::beneath(&self.path);
+            let mut devices = loop_devices::beneath(&self.path);
             // A device that stands on another is removed first.
             devices.reverse();
-            loops::detach(&devices);
+            loop_devices::detach(&devices);
             let mounts = mount_points(&own_mountinfo()?, &self.path);
-            let devices = loops::beneath(&self.path);
+            let devices = loop_devices::beneath(&self.path);
             let left = mounts.len() + devices.len();
             if left == 0 {
                 return Ok(());

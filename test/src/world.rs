@@ -201,17 +201,18 @@ impl World {
                 self.insist(driver, csi, Step::Stage(name)).await;
             }
             for (target, read_only) in &volume.targets {
-                let step = match volume.inline {
-                    true => Step::Inline {
+                let step = if volume.inline {
+                    Step::Inline {
                         volume: name,
                         target,
                         mib: volume.spec.mib,
-                    },
-                    false => Step::Publish {
+                    }
+                } else {
+                    Step::Publish {
                         volume: name,
                         target,
                         read_only: *read_only,
-                    },
+                    }
                 };
                 self.insist(driver, csi, step).await;
             }

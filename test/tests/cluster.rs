@@ -8,7 +8,7 @@ use std::process::Command;
 use hostloop_test::PATIENCE;
 use hostloop_test::child;
 use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
-use hostloop_test::loops;
+use hostloop_test::loop_devices;
 use hostloop_test::machine;
 use hostloop_test::scratch::Scratch;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -198,12 +198,12 @@ impl Elsewhere {
     /// that another test's cluster creates at this moment has a copy for a short time.
     async fn assert_free_once_unmounted(&self) {
         let at = self.scratch.path().join("mounted");
-        assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
+        assert_eq!(loop_devices::beneath(self.scratch.path()).len(), 1);
         machine::run("umount", &[machine::text(&at)]);
         wait_for(
             "the mount's end",
             PATIENCE,
-            async || match &loops::beneath(self.scratch.path())[..] {
+            async || match &loop_devices::beneath(self.scratch.path())[..] {
                 [] => Ok(()),
                 left => Err(format!("{left:?}")),
             },
@@ -258,9 +258,12 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     cluster.pod_ready("default", "mounts");
     let shown = Path::new(&kubelet_dir).join("shown");
     let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
-    wait_for("the pod's mount", PATIENCE, async || match has(&second) {
-        true => Ok(()),
-        false => Err("it is not there".to_owned()),
+    wait_for("the pod's mount", PATIENCE, async || {
+        if has(&second) {
+            Ok(())
+        } else {
+            Err("it is not there".to_owned())
+        }
     })
     .await;
     assert!(!has(&first));
@@ -269,7 +272,7 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
 
     drop(cluster);
     // Another process may have taken the device for a file of its own.
-    let mut left = loops::all();
+    let mut left = loop_devices::all();
     left.retain(|l| there[0] == format!("/dev/loop{}", l.minor));
     left.retain(|l| l.backing.contains(machine::text(&folder)));
     assert!(left.is_empty(), "{left:?}");

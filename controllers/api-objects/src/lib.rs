@@ -1,9 +1,9 @@
 //! Objects of a cluster as the controllers write them and the client reads them: kinds, names, labels
 //! and the forms of values. Nothing here makes a call.
 
+pub mod constants;
 pub mod duration;
 pub mod labels;
 pub mod lease_name;
-pub mod names;
 pub mod snapshot_crds;
 pub mod snapshots;

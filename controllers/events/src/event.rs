@@ -189,11 +189,16 @@ impl fmt::Display for Shortened<'_> {
 
 /// The text as an event has it.
 pub(crate) fn shorten(text: &str) -> Box<str> {
-    let plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
-    match text.len() <= MAX_TEXT && text.bytes().all(plain) {
-        true => text.into(),
-        false => Shortened(text, MAX_TEXT).to_string().into(),
+    if text.len() <= MAX_TEXT && text.bytes().all(is_plain) {
+        text.into()
+    } else {
+        Shortened(text, MAX_TEXT).to_string().into()
     }
+}
+
+/// True for a byte that stands for itself in one line of text.
+fn is_plain(byte: u8) -> bool {
+    byte == b' ' || byte.is_ascii_graphic()
 }
 
 /// A value in a request or an answer.

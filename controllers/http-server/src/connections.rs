@@ -193,12 +193,11 @@ fn choose_displaced(
     held: &[(u64, Option<IpAddr>, State)],
     newcomer: Option<IpAddr>,
 ) -> Option<u64> {
-    let count = |of: Option<IpAddr>| {
-        held.iter().filter(|(_, peer, _)| *peer == of).count() + usize::from(of == newcomer)
-    };
     let mut chosen = None;
     for (id, peer, state) in held.iter().filter(|(.., state)| *state != State::Kept) {
-        let rank = (count(*peer), *state == State::Waiting);
+        let same = held.iter().filter(|(_, other, _)| other == peer).count();
+        let of_peer = same + usize::from(*peer == newcomer);
+        let rank = (of_peer, *state == State::Waiting);
         if chosen.is_none_or(|(best, _)| rank > best) {
             chosen = Some((rank, *id));
         }

@@ -140,11 +140,12 @@ async fn ask(from: [u8; 4], to: SocketAddr) -> String {
 
 /// How many of these connections the server has not closed.
 fn open(streams: &[TcpStream]) -> usize {
-    let is_open = |stream: &&TcpStream| {
-        let read = stream.try_read(&mut [0; 16]);
-        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
-    };
-    streams.iter().filter(is_open).count()
+    streams.iter().filter(|stream| is_open(stream)).count()
+}
+
+fn is_open(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0; 16]);
+    read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! VolumeAttachments.
 
-use super::naming::sha256;
+use super::hash::sha256;
 
 /// The attachment name that the attach-detach controller uses and kubelet waits for.
 pub(crate) fn expected_name(handle: &str, driver: &str, node: &str) -> String {

@@ -46,8 +46,12 @@ pub(crate) fn of_pod(pod: &Pod) -> impl Iterator<Item = (String, String)> {
             .persistent_volume_claim
             .as_ref()
             .map(|claim| claim.claim_name.clone());
-        let own = || format!("{}-{}", pod.name_any(), volume.name);
-        named.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
+        named.or_else(|| {
+            volume
+                .ephemeral
+                .as_ref()
+                .map(|_| format!("{}-{}", pod.name_any(), volume.name))
+        })
     });
     names.map(|name| (pod.namespace().unwrap_or_default(), name))
 }

@@ -11,12 +11,12 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use super::Attacher;
 use super::decide::{Attach, Detach, Step, Trouble};
-use super::{Attacher, attachment_of};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::{message, pv};
 use crate::client::{ApiError, Resource, unless_gone};
-use crate::controller::{ObjectKey, finalizers};
+use crate::controller::ObjectKey;
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Failure, Freed, ListError, list};
 use crate::queue::Outcome;
@@ -84,40 +84,6 @@ impl Attacher {
         }
     }
 
-    /// Removes the finalizer from a PV that is being deleted, once no attachment names it.
-    pub(super) async fn volume(&self, name: &str) -> Outcome {
-        let volume = self.volumes.get(name);
-        let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {
-            return Outcome::Done;
-        };
-        if !self.settings.keeps(&volume) || !self.settings.attaches || !self.context.acts() {
-            return Outcome::Done;
-        }
-        let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
-            Ok(found) => found.is_some(),
-            Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot read the attachments of a volume");
-                return Outcome::Failed;
-            }
-        };
-        if named {
-            return if self.of_volume.get(name).is_empty() {
-                // The watch will not report the end of an attachment without a label.
-                Outcome::Failed
-            } else {
-                Outcome::Done
-            };
-        }
-        let finalizer = &self.settings.finalizer;
-        match finalizers::remove(&self.kube, Some(&self.volumes), &*volume, finalizer).await {
-            Ok(_) => Outcome::Done,
-            Err(error) => {
-                tracing::warn!(volume = name, %error, "removing the finalizer failed");
-                Outcome::Failed
-            }
-        }
-    }
-
     async fn sync(
         &self,
         attachment: &Arc<VolumeAttachment>,
@@ -162,8 +128,7 @@ impl Attacher {
             && let Some(volume) = volume
         {
             self.ours()?;
-            let finalizer = &self.settings.finalizer;
-            finalizers::add(&self.kube, Some(&self.volumes), &*volume, finalizer).await?;
+            self.keep_volume(&volume).await?;
         }
         let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
         self.ours()?;
@@ -288,8 +253,7 @@ impl Attacher {
     /// not.
     async fn mark_detached(&self, attachment: &VolumeAttachment) -> Result<(), PublishError> {
         self.ours()?;
-        let (attachments, finalizer) = (Some(&self.attachments), &self.settings.finalizer);
-        let left = finalizers::remove(&self.kube, attachments, attachment, finalizer).await?;
+        let left = self.release_attachment(attachment).await?;
         let Some((patch, left)) = left.and_then(|left| Some((detached_patch(&left)?, left))) else {
             return Ok(());
         };

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::attachment::{expected_name, is_expected_name};
-use crate::api::names::NODE_ID;
+use crate::api::constants::NODE_ID;
 use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
 use crate::cache::Change;

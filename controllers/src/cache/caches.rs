@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
-use crate::cache::served::Served;
+use crate::cache::missing_kinds::Served;
 use crate::cache::store::{
     Encoding, Index, Range, Reports, Selectors, Store, Subscription, WatchError, WatchScope,
 };
@@ -169,7 +169,7 @@ watches! {
     group_classes: VolumeGroupSnapshotClass;
 }
 
-/// Kinds that every API server serves and that most loops need.
+/// Kinds that every API server serves and that most controllers need.
 const REQUIRED: [&str; 6] = [
     "claims",
     "volumes",
@@ -314,7 +314,7 @@ impl Caches {
     }
 
     /// The failing watches with their kinds, including cluster-wide ones. Only kinds that every API
-    /// server serves count. A missing kind stops the loops that need it, and restarting this
+    /// server serves count. A missing kind stops the controllers that need it, and restarting this
     /// process would not help.
     pub fn troubles(&self) -> Vec<(&'static str, WatchError)> {
         let wide = self.wide.lock();

@@ -1,6 +1,5 @@
 //! Gathers the facts of a pass: the room from the driver, and the objects from the cache.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi;
@@ -11,7 +10,6 @@ use super::decide::{Facts, Item, Marks, Room, Wanted};
 use super::owner::OwnerError;
 use super::pass::{Pass, PassError};
 use super::segments::segments;
-use crate::api::pvc;
 use crate::csi::Failure;
 
 /// Default timeout of a GetCapacity call.
@@ -102,15 +100,6 @@ impl Pass {
     fn begin_at(&self, class: &StorageClass, segment: usize) {
         let mut first = self.first.lock();
         first.insert(class.name_any(), segment);
-    }
-
-    fn classes(&self) -> Vec<Arc<StorageClass>> {
-        let mut classes = self.context.caches.classes().all();
-        classes.retain(|class| {
-            let has_capacity = self.immediate || pvc::is_delayed(class);
-            class.provisioner == self.context.driver.name && has_capacity
-        });
-        classes
     }
 
     /// Asks the driver for the room of a class in a segment (GetCapacity).

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use parking_lot::Mutex;
 
+use super::classes::counts_immediate;
 use super::decide::{Facts, Precision, Step, Writer, decide};
 use super::owner::{Owner, OwnerError};
 use super::{Metrics, Options};
@@ -57,9 +58,8 @@ impl Pass {
             options.kube_api_capacity_qps,
             options.kube_api_capacity_burst,
         );
-        let on_nodes = context.scope.node().is_some();
         Pass {
-            immediate: options.capacity_for_immediate_binding.unwrap_or(on_nodes),
+            immediate: counts_immediate(options, &context.scope),
             kube: context.kube.managed_by("hostloop-capacity").limited(limit),
             writer: Writer::new(&context.driver.name, context.scope.node()),
             context,

@@ -18,12 +18,12 @@ use tokio::time::Instant;
 
 mod hold;
 mod observe;
-mod terms;
+mod takeover;
 
 pub use hold::hold;
 pub use hostloop_api_objects::lease_name::lease_name;
 pub use observe::observe;
-pub use terms::{ObservedLease, Step, step};
+pub use takeover::{ObservedLease, Step, step};
 
 /// The lease to acquire, and the identity that acquires it.
 #[derive(Clone, Debug)]

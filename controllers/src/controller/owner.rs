@@ -108,9 +108,10 @@ mod tests {
             assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
             assert_eq!(owner(&Scope::Cluster, &pools, &volume), Ownership::Local);
             // A leader without a node owns no volume. Without an affinity the owner is unknown.
-            let expected = match !affinity["required"].is_null() {
-                true => Ownership::Remote,
-                false => Ownership::Unknown,
+            let expected = if affinity["required"].is_null() {
+                Ownership::Unknown
+            } else {
+                Ownership::Remote
             };
             let found = owner(&Scope::Leader, &Pools::default(), &volume);
             assert_eq!(found, expected, "{handle} {affinity}");

@@ -93,7 +93,7 @@ impl Elections {
         elected.then(|| (lease_name(lease), self.of(lease, None, tasks)))
     }
 
-    /// A lease in `namespace`, or in the default lease namespace. Loops that ask for the same lease
+    /// A lease in `namespace`, or in the default lease namespace. Controllers that ask for the same lease
     /// share one holder.
     pub(super) fn of(
         &mut self,

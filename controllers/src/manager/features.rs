@@ -1,6 +1,6 @@
 //! The features that need kinds which an API server may lack.
 
-use crate::cache::served::{Feature, GROUPS, MODIFYING, SNAPSHOTS};
+use crate::cache::missing_kinds::{Feature, GROUPS, MODIFYING, SNAPSHOTS};
 use crate::cli::{Args, LeaderTasks};
 use crate::csi::Driver;
 use crate::csi::driver::ControllerCapability;

@@ -1,4 +1,4 @@
-//! The inputs of the loops, and checks that they agree.
+//! The inputs of the controllers, and checks that they agree.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use kube::Client;
 
-use super::labels::NodeLabels;
+use super::node_labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::kube::ClientError;
 use crate::csi::{Csi, Driver, FreedSignal, Pools};
@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
 use crate::own_pod::OwnPod;
 
-/// The inputs of the loops.
+/// The inputs of the controllers.
 pub struct Setup {
     pub args: Args,
     /// Creates the client for the API server, if a controller needs it.
@@ -109,9 +109,10 @@ mod tests {
             client: std::future::pending().boxed(),
             pod: OwnPod::default(),
             default_fstype: String::new(),
-            driver: match known {
-                true => Source::Known(Box::new(driver)),
-                false => Source::Asked(Csi::none()),
+            driver: if known {
+                Source::Known(Box::new(driver))
+            } else {
+                Source::Asked(Csi::none())
             },
             node_deployment: node,
             registration_endpoint: node.then(|| "/csi.sock".into()),

@@ -10,9 +10,9 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::node_resolver::Places;
-use crate::api::names::VOLUME_FINALIZER;
-use crate::api::naming::Naming;
+use crate::api::constants::VOLUME_FINALIZER;
 use crate::api::scope::MANAGED_BY;
+use crate::api::volume_name::Naming;
 use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::InventoryEntry;
-use crate::api::naming::Naming;
+use crate::api::volume_name::Naming;
 use crate::csi::Published;
 
 /// Length of kubelet's handle for an inline volume, without its prefix.

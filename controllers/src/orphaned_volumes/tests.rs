@@ -40,9 +40,10 @@ fn bench_with(with_inventory: bool) -> Bench {
         options: options(),
         naming: options(),
         max_entries: 0,
-        inventory: match with_inventory {
-            true => Inventory::reported(move || asked.lock().clone()),
-            false => Inventory::default(),
+        inventory: if with_inventory {
+            Inventory::reported(move || asked.lock().clone())
+        } else {
+            Inventory::default()
         },
         metrics: Metrics::default(),
     };

@@ -11,25 +11,21 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Placement;
-use super::decide::{Facts, Step, decide, is_labelled};
+use super::decide::{Facts, Step, decide};
 use super::gather::Publication;
 use super::metrics::Outcome as Count;
-use super::select_node::{Request, choose};
-use super::source_location::SourceLocation;
-use super::unfit::Unfit;
+use super::most_room::{Request, choose};
 use crate::api::node::is_name;
-use crate::api::node_fitness::UnfitNode;
-use crate::api::pvc::{self, DataSource};
-use crate::api::scope::{MAX_LABEL, NODE_LABEL, SELECTED_NODE, node_label};
+use crate::api::pvc;
+use crate::api::scope::{MAX_LABEL, NODE_LABEL, SELECTED_NODE};
 use crate::cache::store;
-use crate::client::{ApiError, EventKind};
+use crate::client::EventKind;
 use crate::controller::ObjectKey;
 use crate::queue::Outcome;
 
 const PROVISIONING: &str = "Provisioning";
 const FAILED: &str = "ProvisioningFailed";
 const WAITING: &str = "WaitingForSource";
-const MOVED: &str = "NodeReselected";
 /// Room changes all the time. A message that differs only in numbers is repeated after this time.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -184,89 +180,8 @@ impl Placement {
         }
     }
 
-    /// Assigns a claim to the node of its source.
-    async fn follow(
-        &self,
-        claim: &Arc<PersistentVolumeClaim>,
-        class: &Arc<StorageClass>,
-        asked: &DataSource,
-    ) -> Outcome {
-        let selected = pvc::selected_node(claim);
-        let delayed = pvc::is_delayed(class);
-        match (self.source(claim, asked), selected) {
-            (SourceLocation::Unknown(why), _) => {
-                let message = format!("waiting for the source of the claim: {why}");
-                self.wait(claim, Count::Waiting, EventKind::Normal, message)
-            }
-            (SourceLocation::Gone(why), _) => {
-                let message = format!(
-                    "the source of the claim can't be reached: {why}; bring its node back, or \
-                     name another source"
-                );
-                self.blocked(claim, message)
-            }
-            (SourceLocation::Node(node), _) => self.settle_at(claim, class, &node).await,
-            (SourceLocation::Anywhere | SourceLocation::Several(_), Some(node)) => {
-                self.label_claim(claim, node).await
-            }
-            (SourceLocation::Anywhere | SourceLocation::Several(_), None) if delayed => {
-                self.mark_schedulable(claim.metadata.uid.as_deref().unwrap_or_default());
-                Outcome::Done
-            }
-            (SourceLocation::Anywhere, None) => self.choose(claim, class, None).await,
-            (SourceLocation::Several(nodes), None) => self.choose(claim, class, Some(&nodes)).await,
-        }
-    }
-
-    /// Assigns a claim to the only node that has its source, if that node can take it.
-    async fn settle_at(
-        &self,
-        claim: &Arc<PersistentVolumeClaim>,
-        class: &Arc<StorageClass>,
-        node: &str,
-    ) -> Outcome {
-        let uid = claim.uid().unwrap_or_default();
-        let selected = pvc::selected_node(claim);
-        if selected == Some(node) {
-            return self.label_claim(claim, node).await;
-        }
-        if let Some(unfit) = self.unfit_for_copy(node, class) {
-            let advice = match unfit {
-                Unfit::Node(UnfitNode::NotAllowed) => {
-                    "extend them in another class, or name another source"
-                }
-                Unfit::Node(UnfitNode::Cordoned) => "uncordon it, or name another source",
-                _ => "bring it back, or name another source",
-            };
-            let message = format!(
-                "the source of the claim is on node {node} alone, and that node {unfit}: {advice}"
-            );
-            return self.blocked(claim, message);
-        }
-        let version = self.room(node, &class.name_any());
-        let version = version.map_or(0, |room| room.version);
-        let passed_over = self
-            .reservations
-            .lock()
-            .passes_over(&uid, node, version, Instant::now());
-        if let Some(left) = passed_over {
-            let message = format!(
-                "the source of the claim is on node {node} alone, and that node {}: make room \
-                 there, or name another source",
-                Unfit::Refused
-            );
-            self.blocked(claim, message);
-            return Outcome::RetryAfter(left);
-        }
-        let bytes = pvc::requested(claim).unwrap_or_default();
-        self.reservations
-            .lock()
-            .assign(&uid, node, bytes, Instant::now());
-        self.assign(claim, node).await
-    }
-
     /// Assigns a claim to the node with the most room, among the nodes that have its source.
-    async fn choose(
+    pub(super) async fn choose(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         class: &Arc<StorageClass>,
@@ -314,73 +229,8 @@ impl Placement {
         }
     }
 
-    /// Selects a node for a claim that has its reservation there already. One write sets both the
-    /// annotation and the label.
-    async fn assign(&self, claim: &Arc<PersistentVolumeClaim>, node: &str) -> Outcome {
-        let uid = claim.uid().unwrap_or_default();
-        if !self.context.leader.leads() {
-            self.reservations.lock().release(&uid);
-            return Outcome::Done;
-        }
-        let (name, namespace) = (claim.name_any(), claim.namespace());
-        let before = pvc::selected_node(claim);
-        let patch = json!({"metadata": {
-            "uid": uid,
-            "resourceVersion": claim.resource_version(),
-            "annotations": {SELECTED_NODE: node},
-            "labels": {NODE_LABEL: node_label(node)},
-        }});
-        match self.kube.merge(&**claim, patch).await {
-            Ok(written) => {
-                self.context.caches.claims().apply_write(written);
-                self.mark_schedulable(&uid);
-                let count = before.map_or(Count::Assigned, |_| Count::Moved);
-                self.options.metrics.assigned(count);
-                tracing::info!(claim = %name, namespace, node, before, "selected the claim's node");
-                if let Some(before) = before {
-                    let message = format!(
-                        "node {node} has the source of the claim and is selected instead of {before}"
-                    );
-                    self.context.events.normal(&**claim, MOVED, message);
-                }
-                Outcome::Done
-            }
-            Err(error) => {
-                self.reservations.lock().release(&uid);
-                let count = match &error {
-                    ApiError::NotFound { .. } => return Outcome::Done,
-                    ApiError::Conflict { .. } => Count::Conflict,
-                    _ => Count::Failed,
-                };
-                self.options.metrics.assigned(count);
-                tracing::info!(
-                    claim = %name, namespace, node, %error,
-                    "cannot write the selected node to a claim"
-                );
-                Outcome::Failed
-            }
-        }
-    }
-
-    /// Labels a claim with its node. The write is unguarded: only watches use the label, and a
-    /// change of the claim's node queues the claim again.
-    async fn label_claim(&self, claim: &PersistentVolumeClaim, node: &str) -> Outcome {
-        self.mark_schedulable(claim.metadata.uid.as_deref().unwrap_or_default());
-        if is_labelled(claim.labels(), node) {
-            return Outcome::Done;
-        }
-        let watch = self.context.caches.claims();
-        self.label(&watch, claim, NODE_LABEL, &node_label(node), false)
-            .await
-    }
-
-    /// Warns the claim's user about its source.
-    fn blocked(&self, claim: &Arc<PersistentVolumeClaim>, message: String) -> Outcome {
-        self.wait(claim, Count::Blocked, EventKind::Warning, message)
-    }
-
     /// Leaves a claim pending, and emits an event if the reason is new.
-    fn wait(
+    pub(super) fn wait(
         &self,
         claim: &PersistentVolumeClaim,
         count: Count,
@@ -414,7 +264,7 @@ impl Placement {
         self.unschedulable.lock().extend(ObjectKey::of_claim(claim));
     }
 
-    fn mark_schedulable(&self, uid: &str) {
+    pub(super) fn mark_schedulable(&self, uid: &str) {
         self.unschedulable.lock().remove(uid);
         self.last_events.lock().remove(uid);
     }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVo
 use kube::ResourceExt;
 
 use super::Placement;
-use crate::api::names::PROVISIONED_BY;
-use crate::api::naming::Naming;
+use crate::api::constants::PROVISIONED_BY;
+use crate::api::volume_name::Naming;
 use crate::api::{pv, pvc};
 use crate::client::{ApiError, Resource};
 

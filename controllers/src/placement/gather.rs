@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::decide::Facts;
+use super::most_room::Candidate;
 use super::room::{self, Room};
-use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
 use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};

@@ -19,8 +19,8 @@ use std::fmt;
 
 use tokio::time::Instant;
 
+use super::most_room::Candidate;
 use super::reservations::Reservations;
-use super::select_node::Candidate;
 use crate::api::scope::node_label;
 
 /// The number of turns: two hexadecimal digits.

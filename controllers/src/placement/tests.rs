@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::{PROVISIONED_BY, PROVISIONER};
+use crate::api::constants::{PROVISIONED_BY, PROVISIONER};
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::Leadership;
 use crate::csi::Driver;

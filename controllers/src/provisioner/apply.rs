@@ -8,12 +8,11 @@ use std::time::Duration;
 use hostloop_proto::csi::{DeleteVolumeRequest, Volume};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
 use kube::ResourceExt;
-use serde_json::json;
 use tokio::time::Instant;
 
-use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::constants::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::{ObjectKey, finalizers};
 use crate::csi::{Call, Class, Failure, Freed, class};
@@ -33,9 +32,6 @@ use super::volume;
 const SHORT: Duration = Duration::from_secs(1);
 /// Read the claim again after a CreateVolume call that took longer than this.
 const LONG: Duration = Duration::from_secs(5);
-/// How long to wait for the capacity objects before another node is selected: with outdated ones,
-/// the scheduler would select the same node again.
-const TELLING: Duration = Duration::from_secs(5);
 /// Number of immediate attempts to delete a volume that cannot be used.
 const DELETE_TRIES: u32 = 5;
 
@@ -383,8 +379,7 @@ impl Provisioner {
             }
             (State::Reschedule, _) => {
                 self.in_flight.forget(uid);
-                self.context.room.change_and_wait(TELLING).await;
-                self.reschedule(claim).await
+                self.reschedule_once_published(claim).await
             }
         }
     }
@@ -400,27 +395,6 @@ impl Provisioner {
         tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
         self.context.events.warning(claim, FAILED, message);
         self.metrics.provisioned(class_name, source, None);
-    }
-
-    /// Clears the selected node, so that the scheduler or the leader selects another one.
-    async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Outcome {
-        let patch = json!({"metadata": {
-            "uid": claim.uid(),
-            "resourceVersion": claim.resource_version(),
-            "annotations": {SELECTED_NODE: null},
-        }});
-        match self.kube.merge(claim, patch).await {
-            Ok(written) => {
-                self.context.caches.claims().apply_write(written);
-                Outcome::Done
-            }
-            Err(ApiError::NotFound { .. }) => Outcome::Done,
-            // The claim has changed, so the decision is repeated.
-            Err(error) => {
-                tracing::info!(claim = %claim.name_any(), %error, "cannot reschedule a claim");
-                Outcome::Failed
-            }
-        }
     }
 
     /// Reads a secret that a class names.

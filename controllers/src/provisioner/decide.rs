@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 
-use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
+use crate::api::constants::{FS_TYPE, FS_TYPE_OLD, RESERVED};
 use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;

@@ -20,7 +20,7 @@ use crate::secrets::{Credentials, TemplateError};
 use super::Provisioner;
 use super::error::without;
 use super::secrets::{self, SecretPurpose, TemplateVars};
-use crate::api::names::{
+use crate::api::constants::{
     CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,
     VOLUME_FINALIZER,
 };

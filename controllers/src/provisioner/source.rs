@@ -15,7 +15,7 @@ use crate::csi::Pools;
 use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
-use crate::api::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER};
+use crate::api::constants::{ALLOW_MODE_CHANGE, CLONE_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::{boolean, pv, quantity, volume_mode};
 

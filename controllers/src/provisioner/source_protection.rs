@@ -19,7 +19,7 @@ use crate::queue::{Outcome, Queue, yield_sometimes};
 use crate::snapshots::VolumeSnapshot;
 
 use super::{Named, Options};
-use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::constants::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 
 /// The wait before a snapshot's finalizer is removed. Within it, this process sees new claims for

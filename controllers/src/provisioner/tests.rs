@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::*;
-use crate::api::names::{PROVISIONER, SNAPSHOT_FINALIZER};
+use crate::api::constants::{PROVISIONER, SNAPSHOT_FINALIZER};
 use crate::api::scope::SELECTED_NODE;
 use crate::client::Leadership;
 use crate::csi::Driver;

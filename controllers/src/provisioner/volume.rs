@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt};
 
 use super::access::VolumeMode;
 use super::decide::{Flags, Plan};
-use crate::api::names::{
+use crate::api::constants::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -17,7 +15,6 @@ use crate::cache::Store;
 use crate::client::{ApiError, Resource};
 use crate::controller::finalizers;
 use crate::queue::Outcome;
-use crate::snapshots::SnapshotError;
 use crate::snapshots::content::{Class, Content};
 
 impl Controller {
@@ -67,8 +64,7 @@ impl Controller {
                 return Ok(Next::End(Outcome::Failed));
             }
             Step::BlockDeletion(why) => {
-                let events = &self.context.events;
-                events.warning(snapshot, "SnapshotDeletePending", why);
+                self.report_pending_deletion(snapshot, why);
                 return Ok(Next::End(Outcome::Failed));
             }
             Step::Fail(failure) => return self.fail(facts, failure).await,
@@ -215,34 +211,6 @@ impl Controller {
         Ok(deleted?)
     }
 
-    /// Reports a failure in the snapshot's status and by an event, unless the status already has
-    /// it.
-    pub(super) async fn fail<K: Kind>(
-        &self,
-        facts: &Facts<K>,
-        failure: Failure,
-    ) -> Result<Next, ReconcileError> {
-        let snapshot = &*facts.snapshot;
-        let known = K::view(snapshot)
-            .error
-            .and_then(|error| error.message.as_deref());
-        if known != Some(failure.message.as_str()) {
-            let error = SnapshotError {
-                time: Some(Time(Timestamp::now())),
-                message: Some(failure.message.clone()),
-            };
-            let mut status = json!({"error": error});
-            if failure.unready {
-                status["readyToUse"] = json!(false);
-            }
-            let (snapshots, ..) = K::watches(&self.watches);
-            self.merge_status(snapshots, snapshot, status).await?;
-            let events = &self.context.events;
-            events.warning(snapshot, failure.reason, failure.message);
-        }
-        Ok(Next::End(Outcome::Failed))
-    }
-
     /// Starts the duration metrics of a snapshot's operations.
     fn measure<K: Kind>(&self, facts: &Facts<K>) {
         let snapshot = &*facts.snapshot;
@@ -314,14 +282,7 @@ impl Controller {
         if let Some(finalizers) = self.watches.released(&claim, None) {
             self.set_finalizers(claims, &*claim, finalizers).await?;
         } else if claim.is_deleting() && claim.has_finalizer(names::CLAIM_AS_SOURCE) {
-            let keeping = names::some_of(&self.watches.keeping(&claim, None));
-            let message = format!(
-                "The claim stays until these snapshots of it are taken: {keeping}. Delete those \
-                 that cannot be taken"
-            );
-            self.context
-                .events
-                .waits(&*claim, "ClaimDeletePending", message);
+            self.report_pending_claim(&claim);
         }
         Ok(Outcome::Done)
     }

@@ -25,11 +25,11 @@ use crate::snapshots::{
     VolumeSnapshotContent,
 };
 
-mod claim_labels;
+mod claims_by_label;
 mod members;
 mod source_modes;
 
-pub(super) use claim_labels::{ClaimLabels, any_label, awaited_labels, label};
+pub(super) use claims_by_label::{ClaimsByLabel, any_label, awaited_labels, label};
 use members::Member;
 
 /// The kind VolumeGroupSnapshot.
@@ -318,8 +318,11 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
         .source
         .selector
         .as_ref()
-        .and_then(claim_labels::required);
-    let claims = all.claim_labels.select(&namespace, label, selector).await;
+        .and_then(claims_by_label::required);
+    let claims = all
+        .claims_by_label
+        .select(&namespace, label, selector)
+        .await;
     let mut selected = Vec::new();
     for (number, claim) in claims.enumerate() {
         if let Some(claim) = claim {

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use crate::api::names::GROUP_SNAPSHOT_GROUP;
-use crate::api::naming::sha256;
+use crate::api::constants::GROUP_SNAPSHOT_GROUP;
+use crate::api::hash::sha256;
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
 /// Finalizer that keeps a snapshot until its content is gone.

@@ -65,8 +65,10 @@ impl Controller {
         name: &str,
     ) -> Result<Outcome, ReconcileError> {
         let (_, contents, _) = K::watches(&self.watches);
-        let is_due = |content: &K::Content| may_be_orphan(content) && is_marked(content);
-        let Some(content) = contents.get(name).filter(|it| is_due(it)) else {
+        let marked = contents
+            .get(name)
+            .filter(|content| may_be_orphan(&**content) && is_marked(&**content));
+        let Some(content) = marked else {
             return Ok(Outcome::Done);
         };
         if !self.lacks_snapshot::<K>(&content).await? {

@@ -12,7 +12,7 @@ use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{Controller, Key, Next, ReconcileError, decide, status};
-use crate::api::names::SNAPSHOT_FINALIZER;
+use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
+use crate::api::constants::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 use crate::testing::{World, options};
 
 mod groups;
@@ -248,7 +248,7 @@ fn restored_claim(second: u8) -> Value {
 /// does not restore from it, so neither would ever end.
 #[tokio::test]
 async fn a_deleted_snapshot_waits_only_for_claims_that_came_before() {
-    use crate::api::names::SNAPSHOT_FINALIZER;
+    use crate::api::constants::SNAPSHOT_FINALIZER;
     let (ready, not) = (json!({"readyToUse": true}), json!({"readyToUse": false}));
     for (created, status, is_read, kept) in [
         (4, &ready, false, true),

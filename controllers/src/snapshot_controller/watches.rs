@@ -5,9 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::group::{self, ClaimLabels};
+use super::group::{self, ClaimsByLabel};
 use super::names::{self, BindState};
-use crate::api::names::{SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
+use crate::api::constants::{SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
 use crate::api::{pv, pvc};
 use crate::cache::{Caches, Index, Store};
 use crate::client::Resource;
@@ -41,7 +41,7 @@ pub(super) struct Watches {
     /// Groups that are not ready, by the labels of the claims that they wait for.
     pub(super) unready_of_label: Index<VolumeGroupSnapshot>,
     /// The labels of claims, for groups.
-    pub(super) claim_labels: ClaimLabels,
+    pub(super) claims_by_label: ClaimsByLabel,
     /// Group contents by driver and the CSI group snapshot's ID.
     pub(super) by_group_handle: Index<VolumeGroupSnapshotContent>,
 }
@@ -61,7 +61,7 @@ impl Watches {
             unready_of_claim: snapshots.index(claim_of_unready),
             of_group: snapshots.index(groups_of),
             unready_of_label: groups.index(group::awaited_labels),
-            claim_labels: ClaimLabels::new(claims.clone()),
+            claims_by_label: ClaimsByLabel::new(claims.clone()),
             by_group_handle: group_contents.index(group_handle),
             snapshots,
             contents: caches.contents(),

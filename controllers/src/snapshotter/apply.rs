@@ -6,7 +6,7 @@ use super::content_client::{WorkError, quiet};
 use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
 use super::decide::Step;
 use super::parameters::{self, DELETION_POLICY};
-use crate::api::names::RESERVED;
+use crate::api::constants::RESERVED;
 use crate::controller::{ObjectKey, content_owner};
 use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use crate::api::names::RESERVED;
+use crate::api::constants::RESERVED;
 use crate::api::secret_template::key_of;
 use crate::snapshots::content::{ContentKeys, GROUP, SINGLE};
 

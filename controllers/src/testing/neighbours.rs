@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     DRIVER, FakeApi, Fault, World, affinity, connect, csi_node, node_scope, options, volume, with,
 };
-use crate::api::names::PROVISIONER;
+use crate::api::constants::PROVISIONER;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, Scope};
 use crate::cache::Caches;
 use crate::controller::Context;

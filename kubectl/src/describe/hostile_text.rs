@@ -52,8 +52,9 @@ fn assert_harmless(lines: &[String], about: &str) -> bool {
             line.replace(&style.render().to_string(), "")
                 .replace(&style.render_reset().to_string(), "")
         });
-        let harmful = |c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{200b}');
-        assert!(!plain.contains(harmful), "{about}: {plain:?}");
+        let is_harmful =
+            plain.contains(|c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{200b}'));
+        assert!(!is_harmful, "{about}: {plain:?}");
     }
     lines.iter().any(|line| line.contains("\\u{202e}"))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hostloop_api_objects::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
+use hostloop_api_objects::constants::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 use serde_json::Value;
 
 use super::Choice;

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use anstyle::Style;
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{self, io, or_dash, size};
 use hostloop_terminal::humanize::{age, count};
@@ -69,9 +70,10 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
         ))
     });
     let mut all: Vec<(String, &Stuck)> = volumes.chain(snapshots).collect();
-    let lost: Vec<(String, String)> = match look.only_objects {
-        true => Vec::new(),
-        false => lost_pools(report),
+    let lost: Vec<(String, String)> = if look.only_objects {
+        Vec::new()
+    } else {
+        lost_pools(report)
     };
     if all.is_empty() && lost.is_empty() {
         return;
@@ -130,8 +132,9 @@ fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
         // The path is the last one.
         cells.pop();
     }
-    let style = |row: &PoolRow| row.pool.why.as_ref().map(|_| BAD);
-    page.painted_table("Pools", &cells, &report.pools, style);
+    page.painted_table("Pools", &cells, &report.pools, |row: &PoolRow| {
+        row.pool.why.as_ref().map(|_| BAD)
+    });
 }
 
 fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
@@ -167,15 +170,18 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
             one_line(row.note.as_deref().unwrap_or("-"))
         }));
     }
-    let style = |row: &VolumeRow| match row {
+    page.painted_table("Volumes", &cells, &report.volumes, volume_style);
+}
+
+fn volume_style(row: &VolumeRow) -> Option<Style> {
+    match row {
         VolumeRow { stuck: Some(_), .. } => Some(BAD),
         VolumeRow {
             state: State::Unclaimed,
             ..
         } => Some(QUIET),
         _ => None,
-    };
-    page.painted_table("Volumes", &cells, &report.volumes, style);
+    }
 }
 
 fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
@@ -202,8 +208,12 @@ fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
             (words("ID"), |row, _| or_dash(row.handle.clone())),
         ]);
     }
-    let style = |row: &SnapshotRow| row.stuck.as_ref().map(|_| BAD);
-    page.painted_table("Snapshots", &cells, &report.snapshots, style);
+    page.painted_table(
+        "Snapshots",
+        &cells,
+        &report.snapshots,
+        |row: &SnapshotRow| row.stuck.as_ref().map(|_| BAD),
+    );
 }
 
 /// The claim, or the inline volume.

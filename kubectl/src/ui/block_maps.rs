@@ -76,8 +76,11 @@ impl Relatives {
     /// True if the image was copied from one that was added, or one of these from it, or both from
     /// the same image.
     fn has(&self, image: &Image) -> bool {
-        let is_copy = |source: &String| self.ids.contains(source) || self.sources.contains(source);
-        self.sources.contains(&image.id) || image.source.as_ref().is_some_and(is_copy)
+        self.sources.contains(&image.id)
+            || image
+                .source
+                .as_ref()
+                .is_some_and(|source| self.ids.contains(source) || self.sources.contains(source))
     }
 }
 
@@ -177,9 +180,10 @@ impl BlockMaps {
 
     /// The number of images that have no map because the others need all the room.
     pub(super) fn left_out(&self) -> usize {
-        match self.has_room() {
-            true => 0,
-            false => self.images().filter(|known| known.sent.is_none()).count(),
+        if self.has_room() {
+            0
+        } else {
+            self.images().filter(|known| known.sent.is_none()).count()
         }
     }
 

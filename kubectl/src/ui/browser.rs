@@ -69,9 +69,10 @@ impl Place {
                 .unwrap_or_default();
             format!("ssh -N -L {port}:127.0.0.1:{port} {user}{server}")
         });
-        match tunnel.is_none() && !self.no_open {
-            true => Opening::Open,
-            false => Opening::Say(tunnel),
+        if tunnel.is_none() && !self.no_open {
+            Opening::Open
+        } else {
+            Opening::Say(tunnel)
         }
     }
 }

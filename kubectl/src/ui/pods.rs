@@ -21,9 +21,10 @@ pub(super) async fn list(cluster: Cluster, out: Out, pods: watch::Sender<Vec<Eve
     loop {
         match node_pods::event_pods(&cluster).await {
             Ok(found) => {
-                match found.is_empty() {
-                    true => out.problems.found(ABOUT, &no_pods(&cluster)),
-                    false => out.problems.solved(ABOUT),
+                if found.is_empty() {
+                    out.problems.found(ABOUT, &no_pods(&cluster));
+                } else {
+                    out.problems.solved(ABOUT);
                 }
                 pods.send_replace(found);
             }

@@ -51,12 +51,13 @@ pub(super) fn read(path: &Path) -> Result<String, Error> {
 
 /// Finds the JSON of a recording.
 fn parse<'t>(path: &Path, text: &'t str) -> Result<&'t str, Error> {
-    let json = match text.trim_start().starts_with('{') {
-        true => text,
-        false => element(text).ok_or_else(|| Error::None(path.into()))?,
+    let json = if text.trim_start().starts_with('{') {
+        text
+    } else {
+        element(text).ok_or_else(|| Error::None(path.into()))?
     };
-    let unreadable = |error| Error::Unreadable(path.into(), error);
-    let read: Recording = serde_json::from_str(json).map_err(unreadable)?;
+    let read: Recording =
+        serde_json::from_str(json).map_err(|error| Error::Unreadable(path.into(), error))?;
     if read.recording != FORMAT {
         return Err(Error::Format(path.into(), read.recording, read.version));
     }

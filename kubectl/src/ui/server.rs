@@ -59,12 +59,13 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 fn check_host(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = text(headers, header::HOST).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    match ["127.0.0.1", "localhost"].contains(&name) {
-        true => Ok(()),
-        false => Err((
+    if ["127.0.0.1", "localhost"].contains(&name) {
+        Ok(())
+    } else {
+        Err((
             StatusCode::FORBIDDEN,
             "the Host header does not name this machine\n",
-        )),
+        ))
     }
 }
 
@@ -93,12 +94,13 @@ impl Served {
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         check_host(request.headers())?;
         check_site(request.headers())?;
-        match self.keys.is_session(&session_of(request)) {
-            true => Ok(()),
-            false => Err((
+        if self.keys.is_session(&session_of(request)) {
+            Ok(())
+        } else {
+            Err((
                 StatusCode::UNAUTHORIZED,
                 "there is no such session: open the address that the terminal shows\n",
-            )),
+            ))
         }
     }
 

@@ -232,18 +232,18 @@ async fn follow_pod(
         let Some(line) = line.map_err(events::Error::Broken)? else {
             break;
         };
-        match began {
-            true => follower.take(&events::said(&line)?),
-            false => {
-                follower.begin(&events::header(&line)?);
-                follower.out.problems.solved(about);
-                began = true;
-            }
+        if began {
+            follower.take(&events::said(&line)?);
+        } else {
+            follower.begin(&events::header(&line)?);
+            follower.out.problems.solved(about);
+            began = true;
         }
     }
-    match began {
-        true => Ok(()),
-        false => Err(Error::Ended(node_pods::why_it_failed(process).await)),
+    if began {
+        Ok(())
+    } else {
+        Err(Error::Ended(node_pods::why_it_failed(process).await))
     }
 }
 

@@ -286,14 +286,13 @@ fn is_published_to(volume: &VolumeReport, pod: &Pod) -> bool {
 
 /// The last warning of a pod that waits for the volume.
 fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
-    let waits = |pod: &&&Pod| {
+    let waiting = facts.pods.iter().filter(|pod| {
         let has_it = match &facts.on_node {
             OnNode::Known(volume) => is_published_to(volume, pod),
             _ => false,
         };
         phase(pod) == "Pending" && !has_it
-    };
-    let waiting = facts.pods.iter().filter(waits);
+    });
     let warnings = waiting.filter_map(|pod| {
         let warning = events::last_warning_about_volumes(facts.events, pod);
         let warning = warning.or_else(|| unschedulable(pod))?;

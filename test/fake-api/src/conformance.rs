@@ -1,5 +1,5 @@
 //! Cases for the behaviour of an API server that hostloop relies on. They run on the in-memory
-//! server and on kube-apiserver (`test/tests/loops/conformance.rs`). A case that fails on only one
+//! server and on kube-apiserver (`test/tests/controllers/conformance.rs`). A case that fails on only one
 //! of them shows that the two servers differ, so tests on one prove nothing about the other.
 
 use std::time::Duration;

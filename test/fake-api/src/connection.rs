@@ -165,9 +165,12 @@ impl Connection {
             });
             state.observer = Some(see);
         }
-        response(answer.map(|(code, object)| match request.metadata {
-            true => (code, metadata_of(&object)),
-            false => (code, object),
+        response(answer.map(|(code, object)| {
+            if request.metadata {
+                (code, metadata_of(&object))
+            } else {
+                (code, object)
+            }
         }))
     }
 

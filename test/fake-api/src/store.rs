@@ -86,9 +86,10 @@ impl Store {
     pub(super) fn put(&mut self, key: Key, mut object: Value) -> Value {
         if object["metadata"]["uid"].is_null() {
             self.serial = self.next_serial();
-            object["metadata"]["uid"] = json!(match self.is_cluster {
-                false => format!("uid-{}", self.serial),
-                true => format!("{:08x}-0000-4000-8000-{:012x}", self.serial, self.serial),
+            object["metadata"]["uid"] = json!(if self.is_cluster {
+                format!("{:08x}-0000-4000-8000-{:012x}", self.serial, self.serial)
+            } else {
+                format!("uid-{}", self.serial)
             });
         }
         self.set(key, object)

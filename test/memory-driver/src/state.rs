@@ -160,16 +160,18 @@ impl State {
 }
 
 fn can(options: &Options, rpc: ControllerRpc) -> Answer<()> {
-    match options.capabilities.controller.contains(&rpc) {
-        true => Ok(()),
-        false => Err(unimplemented(rpc.as_str_name())),
+    if options.capabilities.controller.contains(&rpc) {
+        Ok(())
+    } else {
+        Err(unimplemented(rpc.as_str_name()))
     }
 }
 
 fn node_can(options: &Options, rpc: NodeRpc) -> Answer<()> {
-    match options.capabilities.node.contains(&rpc) {
-        true => Ok(()),
-        false => Err(unimplemented(rpc.as_str_name())),
+    if options.capabilities.node.contains(&rpc) {
+        Ok(())
+    } else {
+        Err(unimplemented(rpc.as_str_name()))
     }
 }
 

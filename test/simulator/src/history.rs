@@ -341,13 +341,14 @@ impl Expected {
         let name = name_for(&self.pods, "p", dice);
         self.pods.insert(name.clone(), Vec::new());
         let size = (*dice.pick(&["10Mi", "1", "64Mi", "2Gi"])).to_owned();
-        match dice.percent(60) {
-            true => Action::InlinePod { name, size },
-            false => Action::EphemeralPod {
+        if dice.percent(60) {
+            Action::InlinePod { name, size }
+        } else {
+            Action::EphemeralPod {
                 name,
                 class: "ext4".to_owned(),
                 size,
-            },
+            }
         }
     }
 
@@ -364,9 +365,10 @@ impl Expected {
     }
 
     fn snapshot(&mut self, dice: &mut Dice) -> Option<Action> {
-        let claim = match dice.percent(95) {
-            true => key_of(&self.claims, dice)?,
-            false => "none".to_owned(),
+        let claim = if dice.percent(95) {
+            key_of(&self.claims, dice)?
+        } else {
+            "none".to_owned()
         };
         let name = name_for(&self.snapshots, "s", dice);
         self.snapshots

@@ -457,12 +457,13 @@ impl Kubelet {
 
     fn staging(&self, wanted: &Wanted) -> PathBuf {
         let plugins = self.dir.join("plugins/kubernetes.io/csi");
-        match wanted.block {
-            true => plugins.join("volumeDevices/staging").join(&wanted.name),
-            false => plugins
+        if wanted.block {
+            plugins.join("volumeDevices/staging").join(&wanted.name)
+        } else {
+            plugins
                 .join(DRIVER)
                 .join(&wanted.handle)
-                .join("globalmount"),
+                .join("globalmount")
         }
     }
 
@@ -498,13 +499,14 @@ impl Pod {
 
 impl Wanted {
     fn capability(&self) -> csi::VolumeCapability {
-        let access_type = match self.block {
-            true => AccessType::Block(BlockVolume {}),
-            false => AccessType::Mount(MountVolume {
+        let access_type = if self.block {
+            AccessType::Block(BlockVolume {})
+        } else {
+            AccessType::Mount(MountVolume {
                 fs_type: self.fs.clone(),
                 mount_flags: self.mount_flags.clone(),
                 volume_mount_group: String::new(),
-            }),
+            })
         };
         csi::VolumeCapability {
             access_mode: Some(AccessMode {

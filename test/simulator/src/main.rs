@@ -201,9 +201,10 @@ fn one(
         return Ok(true);
     }
     let whole = args.whole || file.is_some() || args.twice;
-    let (short, outcome) = match whole {
-        true => (history.clone(), outcome),
-        false => shrink::shrink(history, outcome)?,
+    let (short, outcome) = if whole {
+        (history.clone(), outcome)
+    } else {
+        shrink::shrink(history, outcome)?
     };
     report(args, &short, &outcome, file)?;
     Ok(false)

@@ -68,9 +68,10 @@ struct Scratch {
 
 /// The path of the directory of a seed.
 fn scratch(seed: u64) -> PathBuf {
-    let parent = match Path::new("/dev/shm").is_dir() {
-        true => PathBuf::from("/dev/shm"),
-        false => std::env::temp_dir(),
+    let parent = if Path::new("/dev/shm").is_dir() {
+        PathBuf::from("/dev/shm")
+    } else {
+        std::env::temp_dir()
     };
     parent.join(format!("hostloop-simulator-{seed}"))
 }

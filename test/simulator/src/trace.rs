@@ -43,9 +43,10 @@ pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
     let now = shim::now();
     let (seconds, millis) = (now.as_secs(), now.subsec_millis());
     let mut lines = LINES.lock();
-    let text = match lines.dir.is_empty() {
-        true => text.as_ref().to_owned(),
-        false => text.as_ref().replace(&lines.dir, "$DIR"),
+    let text = if lines.dir.is_empty() {
+        text.as_ref().to_owned()
+    } else {
+        text.as_ref().replace(&lines.dir, "$DIR")
     };
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let line = format!("{h:02}:{m:02}:{s:02}.{millis:03} {actor}: {text}");

@@ -300,9 +300,10 @@ fn snapshot(name: &str, spec: &Value) -> Value {
 fn pod(name: &str, volumes: Vec<(Value, bool)>) -> Value {
     let (mut mounts, mut devices, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for (volume, block) in volumes {
-        match block {
-            true => devices.push(json!({"name": volume["name"], "devicePath": "/dev/v"})),
-            false => mounts.push(json!({"name": volume["name"], "mountPath": "/v"})),
+        if block {
+            devices.push(json!({"name": volume["name"], "devicePath": "/dev/v"}))
+        } else {
+            mounts.push(json!({"name": volume["name"], "mountPath": "/v"}))
         }
         all.push(volume);
     }

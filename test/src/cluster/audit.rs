@@ -104,9 +104,12 @@ impl Audit {
     /// stands for all users with that prefix, an empty one for all users.
     pub fn of(&self, user: &str) -> Vec<&Request> {
         let group = user.is_empty() || user.ends_with(':');
-        let is_of = |name: &str| match group {
-            true => name.starts_with(user),
-            false => name == user,
+        let is_of = |name: &str| {
+            if group {
+                name.starts_with(user)
+            } else {
+                name == user
+            }
         };
         let all = self.requests.iter().map(|(_, request)| request);
         all.filter(|request| is_of(&request.user)).collect()

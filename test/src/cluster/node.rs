@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster::Cluster;
 use crate::leaks::{Mounted, mounted, mountinfo};
-use crate::loops::{self, Loop};
+use crate::loop_devices::{self, Loop};
 use crate::machine;
 
 /// One node.
@@ -62,7 +62,7 @@ impl Node {
     /// The loop devices over the node's files beneath a directory, and those that stand on one of
     /// them.
     pub fn loops_beneath(&self, dir: &Path) -> Vec<Loop> {
-        loops::beneath_on(&self.path(Path::new("/")), dir)
+        loop_devices::beneath_on(&self.path(Path::new("/")), dir)
     }
 
     /// Runs a command in the node's mount namespace.

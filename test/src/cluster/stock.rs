@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::PATIENCE;
 use crate::cluster::{Cluster, Node, wait_for};
 use crate::leaks::files_in;
-use crate::loops;
+use crate::loop_devices;
 
 /// The kinds of objects that volumes leave and every cluster has.
 const OBJECTS: [&str; 3] = [
@@ -61,7 +61,7 @@ fn things(cluster: &Cluster, pools: &[PathBuf]) -> Result<BTreeSet<String>, Stri
         let devices = node.loops_beneath(&node.kubelet_dir).into_iter();
         things.extend(devices.map(|l| format!("loop device over {} on {}", l.backing, node.name)));
     }
-    let devices = pools.iter().flat_map(|pool| loops::beneath(pool));
+    let devices = pools.iter().flat_map(|pool| loop_devices::beneath(pool));
     things.extend(devices.map(|l| format!("loop device over {}", l.backing)));
     let files = pools.iter().flat_map(|pool| files_in(pool));
     things.extend(files.map(|file| format!("file {}", file.display())));

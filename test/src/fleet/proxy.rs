@@ -127,10 +127,11 @@ async fn anonymous(kubeconfig: &Path) -> Client {
 
 impl Shared {
     fn next(&self, watch: bool) -> Option<Mishap> {
-        let mishap = match watch {
-            true => (self.dice.below(100) < self.percent_cut).then_some(Mishap::Cut),
-            false => (self.dice.below(100) < self.percent)
-                .then(|| CALLS[self.dice.below(CALLS.len() as u64) as usize]),
+        let mishap = if watch {
+            (self.dice.below(100) < self.percent_cut).then_some(Mishap::Cut)
+        } else {
+            (self.dice.below(100) < self.percent)
+                .then(|| CALLS[self.dice.below(CALLS.len() as u64) as usize])
         };
         *self.counts.lock().entry(mishap).or_default() += 1;
         mishap

@@ -9,7 +9,7 @@ use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
 use hostloop_test::front::fields::{list, text};
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::leaks::{mounted, mountinfo};
-use hostloop_test::loops;
+use hostloop_test::loop_devices;
 use hostloop_test::machine::{self, text as path_text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -163,7 +163,7 @@ impl Site {
         self.cluster.delete(&self.manifest());
         let kubelet_dir = self.cluster.kubelet_dir().to_path_buf();
         drop(self.cluster);
-        let devices = loops::beneath(self.pool_dir.path());
+        let devices = loop_devices::beneath(self.pool_dir.path());
         assert!(devices.is_empty(), "still attached: {devices:?}");
         let mut left = mounted(&mountinfo("self"));
         left.retain(|mount| mount.at.starts_with(&kubelet_dir));

@@ -135,9 +135,10 @@ async fn until_in_force<F: Future<Output = Option<()>>>(what: &str, denied: impl
 fn api_of(client: &Client, resource: &str, namespace: &str) -> Api<DynamicObject> {
     let (resource, namespaced) = objects::resource(resource);
     let client = client.clone();
-    match namespaced && !namespace.is_empty() {
-        true => Api::namespaced_with(client, namespace, &resource),
-        false => Api::all_with(client, &resource),
+    if namespaced && !namespace.is_empty() {
+        Api::namespaced_with(client, namespace, &resource)
+    } else {
+        Api::all_with(client, &resource)
     }
 }
 

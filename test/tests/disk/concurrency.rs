@@ -13,7 +13,7 @@ use hostloop_test::dice::Dice;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::front::wait::until;
 use hostloop_test::leaks::{Leaks, files_in, mount_points, mountinfo};
-use hostloop_test::loops;
+use hostloop_test::loop_devices;
 use hostloop_test::machine;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
@@ -169,7 +169,7 @@ async fn the_same_volume_is_staged_and_published_once() {
     let csi = &clients[0];
     let id = id_of(csi.ok(new_volume("pvc-one", 64 * MIB)).await);
     all_at_once(&clients, attach(&id)).await;
-    let devices = || loops::beneath(site.scratch.path()).len();
+    let devices = || loop_devices::beneath(site.scratch.path()).len();
     let before = devices();
     all_at_once(&clients, site.stage("one", &id)).await;
     patiently(csi, site.stage("one", &id)).await;

@@ -12,7 +12,7 @@ use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::{DriverSpec, binary};
 use hostloop_test::leaks::{Leaks, mount_points, mountinfo};
-use hostloop_test::loops::{self, Loop};
+use hostloop_test::loop_devices::{self, Loop};
 use hostloop_test::machine::{self, text};
 use hostloop_test::namespace::Namespace;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, sparse_loop};
@@ -146,8 +146,8 @@ fn a_device_that_another_file_has_taken_stays_attached() {
     let scratch = Scratch::new();
     let image = scratch.path().join("pool.img");
     sparse_loop(&image, MIB);
-    for detach in [loops::detach as fn(&[Loop]), by_scripts] {
-        let attached = || loops::beneath(scratch.path());
+    for detach in [loop_devices::detach as fn(&[Loop]), by_scripts] {
+        let attached = || loop_devices::beneath(scratch.path());
         let listed = attached();
         assert_eq!(listed.len(), 1);
         let other = Loop {
@@ -158,7 +158,7 @@ fn a_device_that_another_file_has_taken_stays_attached() {
         assert_eq!(attached(), listed);
         detach(&listed);
         until_none(attached);
-        loops::attach(&image, &[]);
+        loop_devices::attach(&image, &[]);
     }
 }
 
@@ -182,10 +182,10 @@ fn remains_of_ended_tests_are_swept() {
     }
     machine::run(text(&machine::root().join("scripts/sweep")), &[]);
     assert!(!left.exists());
-    assert_eq!(loops::beneath(&left), []);
-    assert_eq!(loops::beneath(&own).len(), 1);
+    assert_eq!(loop_devices::beneath(&left), []);
+    assert_eq!(loop_devices::beneath(&own).len(), 1);
     assert!(own.join("mount/left").exists());
-    loops::detach(&loops::beneath(&own));
+    loop_devices::detach(&loop_devices::beneath(&own));
     machine::run("umount", &[text(&own.join("mount"))]);
     std::fs::remove_dir_all(&own).expect("it can be removed");
 }
@@ -204,14 +204,14 @@ fn an_interrupted_walkthrough_leaves_nothing() {
     let mut walkthrough = Program::new(walkthrough);
     let deadline = Instant::now() + PATIENCE;
     // The pool's loop device, and that of a staged volume.
-    while loops::beneath(scratch.path()).len() < 2 {
+    while loop_devices::beneath(scratch.path()).len() < 2 {
         assert!(Instant::now() < deadline, "nothing is staged");
         std::thread::sleep(Duration::from_millis(20));
     }
     walkthrough.signal(Signal::SIGINT);
     let status = walkthrough.wait(PATIENCE).expect("the walkthrough ends");
     assert_eq!(status.code(), Some(130));
-    assert_eq!(loops::beneath(scratch.path()), []);
+    assert_eq!(loop_devices::beneath(scratch.path()), []);
     let left = std::fs::read_dir(scratch.path()).expect("the directory is there");
     assert_eq!(left.count(), 0, "files are left");
 }

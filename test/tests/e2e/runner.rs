@@ -52,9 +52,10 @@ impl Phase {
 
     fn at_once(&self) -> usize {
         let wanted = std::env::var("E2E_AT_ONCE").map(|n| n.parse().expect("a number"));
-        match self.together {
-            true => wanted.unwrap_or(4),
-            false => 1,
+        if self.together {
+            wanted.unwrap_or(4)
+        } else {
+            1
         }
     }
 

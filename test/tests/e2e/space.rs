@@ -8,7 +8,7 @@ use hostloop_test::cluster::{self, BUSYBOX};
 use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::objects;
 use hostloop_test::leaks::files_in;
-use hostloop_test::loops;
+use hostloop_test::loop_devices;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -362,7 +362,7 @@ impl<'w> Space<'w> {
             left.extend(ours.map(|o| format!("{kind} {o}")));
         }
         let sites = self.world.sites();
-        let devices = loops::all();
+        let devices = loop_devices::all();
         for handle in self.handles.borrow().iter() {
             let staged = staged_as(handle);
             let mounts = sites.iter().flat_map(Site::mounts);
@@ -433,7 +433,7 @@ pub(crate) fn on_node(node: &str) -> Value {
 /// The number of a volume's loop devices, matched by name. They are attached in a container, and
 /// after its end the path of their file no longer starts at the root.
 pub(crate) fn attached(handle: &str) -> usize {
-    let all = loops::all();
+    let all = loop_devices::all();
     all.iter().filter(|l| l.backing.contains(handle)).count()
 }
 

@@ -12,7 +12,7 @@ use hostloop_test::front::fields::has_condition;
 use hostloop_test::front::objects::Objects;
 use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::machine::{self, text as path_text};
-use hostloop_test::{deployed, loops};
+use hostloop_test::{deployed, loop_devices};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -145,9 +145,10 @@ impl World {
     /// The root of the pool's records, as the driver names it. The driver mounts a pool's image
     /// beneath its state directory.
     pub(crate) fn pool_root(&self) -> PathBuf {
-        match self.is_bounded() {
-            true => self.plugin_dir().join("pools/default"),
-            false => self.pool_at(),
+        if self.is_bounded() {
+            self.plugin_dir().join("pools/default")
+        } else {
+            self.pool_at()
         }
     }
 
@@ -245,7 +246,7 @@ impl World {
             left.extend(files.map(|file| format!("file {}", file.display())));
             // Devices are matched by name. They are attached in a container, and after its end the
             // path of their file no longer starts at the root.
-            let devices = loops::all().into_iter().map(|l| l.backing);
+            let devices = loop_devices::all().into_iter().map(|l| l.backing);
             left.extend(devices.filter(|file| pools.iter().any(|(_, id)| file.contains(id))));
             // The pool's own image stays as long as the pool.
             let pool = self.plugin_dir().join("pools/default");
@@ -273,7 +274,7 @@ impl World {
         let manifest = self.manifest(&[]);
         self.cluster.delete(&manifest);
         drop(self.cluster);
-        let mut devices = loops::all();
+        let mut devices = loop_devices::all();
         devices
             .retain(|l| images.contains(&l.backing_inode) && l.backing.ends_with("default.pool"));
         assert!(devices.is_empty(), "still attached: {devices:?}");

@@ -144,14 +144,14 @@ target!(
 /// Arbitrary text, or a slightly changed `real` one, as few arbitrary texts come close to those.
 fn text_like(bytes: &[u8], real: &[String]) -> String {
     let mut entropy = Entropy::new(bytes);
-    let text = match entropy.chance(64) {
-        true => bytes.to_vec(),
-        false => {
-            let base = entropy.pick(real).as_bytes();
-            match entropy.chance(32) {
-                true => base.to_vec(),
-                false => entropy.mutate(base),
-            }
+    let text = if entropy.chance(64) {
+        bytes.to_vec()
+    } else {
+        let base = entropy.pick(real).as_bytes();
+        if entropy.chance(32) {
+            base.to_vec()
+        } else {
+            entropy.mutate(base)
         }
     };
     String::from_utf8_lossy(&text).into_owned()

@@ -22,9 +22,10 @@ target!(
             let mut entropy = Entropy::new(bytes);
             let file = entropy.pick(&files).clone();
             let sound = std::fs::read(&file).expect("the file");
-            let damaged = match entropy.chance(40) {
-                true => bytes.to_vec(),
-                false => entropy.mutate(&sound),
+            let damaged = if entropy.chance(40) {
+                bytes.to_vec()
+            } else {
+                entropy.mutate(&sound)
             };
             std::fs::write(&file, &damaged).expect("writing the file");
             drop(start(dir.path(), kernel.clone()));

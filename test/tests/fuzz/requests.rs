@@ -191,22 +191,25 @@ impl Words<'_> {
             Kind::Message(message) => Value::Message(self.message(entropy, &message, depth + 1)),
             Kind::Enum(kind) => {
                 let known: Vec<i32> = kind.values().map(|v| v.number()).collect();
-                Value::EnumNumber(match entropy.chance(240) {
-                    true => *entropy.pick(&known),
-                    false => entropy.word() as i32,
+                Value::EnumNumber(if entropy.chance(240) {
+                    *entropy.pick(&known)
+                } else {
+                    entropy.word() as i32
                 })
             }
             Kind::Bool => Value::Bool(entropy.chance(128)),
             Kind::String => Value::String(self.string(entropy, field.name())),
             Kind::Bytes => Value::Bytes(entropy.text().into_bytes().into()),
             Kind::Double | Kind::Float => Value::F64(entropy.word() as f64),
-            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(match entropy.chance(200) {
-                true => entropy.below(8) as i32,
-                false => entropy.word() as i32,
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(if entropy.chance(200) {
+                entropy.below(8) as i32
+            } else {
+                entropy.word() as i32
             }),
-            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => Value::I64(match entropy.chance(230) {
-                true => *entropy.pick(&SIZES),
-                false => entropy.word() as i64,
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => Value::I64(if entropy.chance(230) {
+                *entropy.pick(&SIZES)
+            } else {
+                entropy.word() as i64
             }),
             Kind::Uint32 | Kind::Fixed32 => Value::U32(entropy.word() as u32),
             Kind::Uint64 | Kind::Fixed64 => Value::U64(entropy.word()),
@@ -266,9 +269,10 @@ impl Words<'_> {
             "csi.storage.k8s.io/fstype",
             "deletionPolicy",
         ];
-        match entropy.chance(240) {
-            true => (*entropy.pick(&KEYS)).to_owned(),
-            false => self.junk(entropy),
+        if entropy.chance(240) {
+            (*entropy.pick(&KEYS)).to_owned()
+        } else {
+            self.junk(entropy)
         }
     }
 
@@ -277,9 +281,10 @@ impl Words<'_> {
             "true", "false", "default", "other", "thin", "thick", "n1", "n2", "8Mi", "1Gi", "ext4",
             "128", "-m 0", "",
         ];
-        match entropy.chance(240) {
-            true => (*entropy.pick(&VALUES)).to_owned(),
-            false => self.junk(entropy),
+        if entropy.chance(240) {
+            (*entropy.pick(&VALUES)).to_owned()
+        } else {
+            self.junk(entropy)
         }
     }
 

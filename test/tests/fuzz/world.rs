@@ -28,9 +28,10 @@ impl World {
     pub(crate) fn new() -> World {
         // Prefer memory: on disk, fsync takes most of a sequence's time.
         let memory = Path::new("/dev/shm");
-        let dir = match memory.is_dir() {
-            true => tempfile::tempdir_in(memory),
-            false => tempfile::tempdir(),
+        let dir = if memory.is_dir() {
+            tempfile::tempdir_in(memory)
+        } else {
+            tempfile::tempdir()
         };
         let dir = dir.expect("a temporary directory");
         for name in ["default", "other", "state", "stage", "pods"] {

@@ -7,7 +7,7 @@ use hostloop_test::front::fields::{
     has_condition, has_finalizer, is_ready_to_use, list, name, text,
 };
 use hostloop_test::front::objects::{self, Place};
-use hostloop_test::loops;
+use hostloop_test::loop_devices;
 use serde_json::{Value, json};
 
 use crate::kubelet::Mounted;
@@ -112,7 +112,7 @@ async fn expanded(site: &Site, claim: &Place, pod: &Mounted) {
 /// The claim moves to another class of attributes while its volume is in use.
 async fn modified(site: &Site, claim: &Place) {
     let direct = || {
-        let mut of_volumes = loops::beneath(site.scratch.path()).into_iter();
+        let mut of_volumes = loop_devices::beneath(site.scratch.path()).into_iter();
         let found = of_volumes.find(|l| l.backing.contains("/volumes/"));
         found.expect("the volume has a loop device").direct_io
     };

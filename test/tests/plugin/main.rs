@@ -128,10 +128,13 @@ fn paste(cluster: &Cluster, words: &str) -> String {
             .split_whitespace()
             .take_while(|word| !word.starts_with('#'));
         let words: Vec<String> = words
-            .map(|word| match word.starts_with("deploy/") {
-                true => text(&machine::root().join(word)).to_owned(),
-                // A shell would take the quotes away.
-                false => word.replace('\'', ""),
+            .map(|word| {
+                if word.starts_with("deploy/") {
+                    text(&machine::root().join(word)).to_owned()
+                } else {
+                    // A shell would take the quotes away.
+                    word.replace('\'', "")
+                }
             })
             .collect();
         printed += &cluster.kubectl(&words.iter().map(String::as_str).collect::<Vec<_>>());

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use hostloop_test::PATIENCE;
 use hostloop_test::child::Program;
 use hostloop_test::cluster::{Cluster, wait_for};
-use hostloop_test::loops::{self, Loop};
+use hostloop_test::loop_devices::{self, Loop};
 use hostloop_test::machine::text;
 use hostloop_test::plugin::Plugin;
 use hostloop_test::pools::GIB;
@@ -64,7 +64,7 @@ impl<'c> InUse<'c> {
         let volume = get("pv", field(&claim, "/spec/volumeName"));
         let handle = field(&volume, "/spec/csi/volumeHandle").to_owned();
         let end = format!("/volumes/{handle}/image");
-        let device = loops::all()
+        let device = loop_devices::all()
             .into_iter()
             .find(|device| device.backing.ends_with(&end));
         InUse {

@@ -32,9 +32,12 @@ pub(crate) struct Kept {
 impl Kept {
     /// Makes volumes on a node, with content, snapshots and other content. The pod keeps running.
     pub(crate) async fn make(site: &Site, by: &'static str, node: u32) -> Kept {
-        let label = |kind: &Kind| match GROUPED.contains(&kind.name) {
-            true => json!({"metadata": {"labels": {"group": by}}}),
-            false => json!({}),
+        let label = |kind: &Kind| {
+            if GROUPED.contains(&kind.name) {
+                json!({"metadata": {"labels": {"group": by}}})
+            } else {
+                json!({})
+            }
         };
         let volumes = site.volumes(by, label).await;
         site.run(by, node, &IDLE, &volumes.iter().collect::<Vec<_>>())

@@ -56,9 +56,10 @@ pub(crate) struct Volume {
 impl Volume {
     /// The path in a pod of a file on the volume, or of the device.
     pub(crate) fn path(&self, file: &str) -> String {
-        match self.kind.is_block {
-            true => format!("/dev/{}", self.claim),
-            false => format!("/{}/{file}", self.claim),
+        if self.kind.is_block {
+            format!("/dev/{}", self.claim)
+        } else {
+            format!("/{}/{file}", self.claim)
         }
     }
 }

@@ -99,14 +99,15 @@ fn script(volumes: &[Volume]) -> String {
     let mut writes = String::new();
     for volume in volumes {
         let path = volume.path("log");
-        let written = match volume.kind.is_block {
-            true => writeln!(
+        let written = if volume.kind.is_block {
+            writeln!(
                 writes,
                 "printf '%-{}s\\n' \"$n $at\" | \
                  dd of={path} bs={SECTOR} seek=$((n - 1)) conv=notrunc,fsync 2>/dev/null",
                 SECTOR - 1
-            ),
-            false => writeln!(writes, "echo \"$n $at\" >> {path}; sync {path}"),
+            )
+        } else {
+            writeln!(writes, "echo \"$n $at\" >> {path}; sync {path}")
         };
         written.expect("text can be written");
     }

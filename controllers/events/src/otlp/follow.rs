@@ -154,9 +154,10 @@ impl<'r> Follower<'r> {
             Err(status) => status,
         };
         let passes = may_pass(&status);
-        match passes {
-            true => self.warn(&reason(&status)),
-            false => self.drop_events(count, &reason(&status)),
+        if passes {
+            self.warn(&reason(&status));
+        } else {
+            self.drop_events(count, &reason(&status));
         }
         self.pause().await;
         !passes

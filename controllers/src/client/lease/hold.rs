@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::terms::{ObservedLease, Step, step};
+use super::takeover::{ObservedLease, Step, step};
 use super::{LeaderObservation, Leadership, LeaseConfig, Until, is_refused, see};
 use crate::metrics::Metrics;
 

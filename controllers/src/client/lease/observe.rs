@@ -6,7 +6,7 @@ use kube::api::Api;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::terms::{ObservedLease, Step, step};
+use super::takeover::{ObservedLease, Step, step};
 use super::{Leadership, LeaseConfig, is_refused, see};
 
 /// Creates a leadership and a task. The task reads a lease periodically until `stop`, with the verb

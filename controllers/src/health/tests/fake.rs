@@ -156,12 +156,15 @@ impl State {
 
     fn storage_health(&self) -> csi::NodeGetStorageHealthResponse {
         use csi::node_get_storage_health_response::StorageBackendHealth;
-        let entry = |reason: &&str| StorageBackendHealth {
-            status: csi::StorageHealthErrorType::StorageDegraded as i32,
-            reason: (*reason).to_owned(),
-            ..Default::default()
-        };
-        let backend_health = self.storage.iter().map(entry).collect();
+        let backend_health = self
+            .storage
+            .iter()
+            .map(|reason| StorageBackendHealth {
+                status: csi::StorageHealthErrorType::StorageDegraded as i32,
+                reason: (*reason).to_owned(),
+                ..Default::default()
+            })
+            .collect();
         csi::NodeGetStorageHealthResponse { backend_health }
     }
 }

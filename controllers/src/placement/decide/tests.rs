@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::PROVISIONER;
+use crate::api::constants::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
 use crate::testing::{read, with};
 

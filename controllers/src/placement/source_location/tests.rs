@@ -19,9 +19,10 @@ fn volume(affinity: &[(&str, &str)]) -> PersistentVolume {
             json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]})
         })
         .collect();
-    let affinity = match terms.is_empty() {
-        true => Value::Null,
-        false => json!({"required": {"nodeSelectorTerms": terms}}),
+    let affinity = if terms.is_empty() {
+        Value::Null
+    } else {
+        json!({"required": {"nodeSelectorTerms": terms}})
     };
     crate::testing::read(json!({
         "metadata": {"name": "v"},

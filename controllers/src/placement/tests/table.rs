@@ -1,7 +1,7 @@
 //! The placement table for the API server.
 
 use super::*;
-use crate::placement::keep::Kept;
+use crate::placement::keep_table::Kept;
 
 const PATH: &str = "configmaps/places";
 

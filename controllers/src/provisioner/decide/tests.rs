@@ -3,7 +3,7 @@ use hostloop_proto::csi::volume_capability::AccessType;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::PROVISIONER;
+use crate::api::constants::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Csi, Driver};

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::SNAPSHOT_FINALIZER;
+use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::scope::MANAGED_BY;
 use crate::provisioner::decide::tests::changed;
 use crate::snapshots::content::GROUP_HANDLE;

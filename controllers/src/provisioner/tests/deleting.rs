@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::attachment::expected_name;
-use crate::api::names::VOLUME_FINALIZER;
+use crate::api::constants::VOLUME_FINALIZER;
 use crate::api::scope::NODE_LABEL;
 use crate::cache::store::Selector;
 use crate::csi::Pools;

@@ -48,9 +48,10 @@ impl TestDriver {
         });
         let driver = self.clone();
         handlers.on(move |request: csi::ControllerGetVolumeRequest| {
-            match driver.state().known.contains(&request.volume_id) {
-                true => Ok(csi::ControllerGetVolumeResponse::default()),
-                false => Err(Status::not_found("not here")),
+            if driver.state().known.contains(&request.volume_id) {
+                Ok(csi::ControllerGetVolumeResponse::default())
+            } else {
+                Err(Status::not_found("not here"))
             }
         });
         connect(&handlers)

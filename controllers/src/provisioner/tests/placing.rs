@@ -91,9 +91,10 @@ async fn a_full_node_is_cleared() {
         (LATE, true, Some("n1"), Status::unavailable("busy"), false),
         (LATE, true, Some("n1"), Status::internal("broken"), false),
     ] {
-        let mut rig = match node {
-            true => on_node(&[("t/node", "n1")]),
-            false => in_cluster(),
+        let mut rig = if node {
+            on_node(&[("t/node", "n1")])
+        } else {
+            in_cluster()
         };
         rig.node("n1", "a");
         rig.put_class_and_claim(mode, selected, Value::Null, json!({}));
@@ -144,13 +145,12 @@ async fn a_node_requires_its_own_segment() {
         let mut rig = on_node(&[("t/node", "n1"), ("zone", "a")]);
         rig.put_class_and_claim(LATE, Some("n1"), allowed.clone(), json!({}));
         rig.work().await;
-        match created {
-            true => assert_eq!(rig.required(), [here], "{allowed}"),
-            false => {
-                assert!(rig.required().is_empty());
-                let message = rig.last_message();
-                assert!(message.contains("is not in allowedTopologies"), "{message}");
-            }
+        if created {
+            assert_eq!(rig.required(), [here], "{allowed}");
+        } else {
+            assert!(rig.required().is_empty());
+            let message = rig.last_message();
+            assert!(message.contains("is not in allowedTopologies"), "{message}");
         }
     }
 }
@@ -218,9 +218,10 @@ async fn a_claim_for_several_nodes_gets_an_event_about_its_node() {
         (true, "ReadWriteOnce", false),
         (false, "ReadWriteMany", false),
     ] {
-        let mut rig = match node {
-            true => on_node(&[("t/node", "n1")]),
-            false => in_cluster(),
+        let mut rig = if node {
+            on_node(&[("t/node", "n1")])
+        } else {
+            in_cluster()
         };
         rig.node("n1", "n1");
         rig.put_class_and_claim(LATE, Some("n1"), Value::Null, json!({}));

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::decide::{Expanded, Facts, Step, begin_patch, decide, end_patch, failure_patch};
-use crate::api::names::PRE_RESIZE_CAPACITY;
+use crate::api::constants::PRE_RESIZE_CAPACITY;
 use crate::api::{pv, quantity};
 use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
-use crate::api::names::NODE_EXPANSION_NOT_REQUIRED;
+use crate::api::constants::NODE_EXPANSION_NOT_REQUIRED;
 use crate::api::pvc;
 use crate::resizer::claim::{
     CONTROLLER_RESIZE_ERROR, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR, RESIZE_CONDITIONS,

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::api::names::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
+use crate::api::constants::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
 use crate::api::{pv, pvc};
 use crate::csi::{Call, Class, Failure, class};
 use crate::resizer::claim::{StatusPatch, holds, is_bound};

@@ -48,12 +48,13 @@ pub(in crate::check) fn is_immediate(class: &StorageClass) -> bool {
 }
 
 fn own(ours: &[&StorageClass], driver: &str) -> Line {
-    match ours.is_empty() {
-        false => Line::ok(format!("The driver's StorageClasses: {}", list(ours))),
-        true => Line::failed(
+    if ours.is_empty() {
+        Line::failed(
             format!("No StorageClass has the provisioner {driver}"),
             "Claims can't ask for its volumes. Run `kubectl hostloop install` again.",
-        ),
+        )
+    } else {
+        Line::ok(format!("The driver's StorageClasses: {}", list(ours)))
     }
 }
 

@@ -34,30 +34,30 @@ pub(in crate::check) fn flag(container: &Container, name: &str) -> Option<String
             }
         });
     let variable = format!("HOSTLOOP_{}", name.to_ascii_uppercase().replace('-', "_"));
-    let in_environment = || {
+    given.or_else(|| {
         let variable = container
             .env
             .iter()
             .flatten()
             .find(|v| v.name == variable)?;
         variable.value.clone()
-    };
-    given.or_else(in_environment)
+    })
 }
 
 /// The Deployments that run a snapshot controller, as `namespace/name`.
 pub(in crate::check) fn snapshot_controllers(deployments: &[Deployment]) -> Vec<String> {
-    let runs = |d: &&Deployment| {
-        let spec = d.spec.as_ref();
-        let wanted = spec.and_then(|s| s.replicas).unwrap_or(1) > 0;
-        let pod = spec.and_then(|s| s.template.spec.as_ref());
-        wanted && pod.is_some_and(|pod| pod.containers.iter().any(is_snapshot_controller))
-    };
     deployments
         .iter()
-        .filter(runs)
-        .map(|d| title(&d.metadata))
+        .filter(|deployment| runs_snapshot_controller(deployment))
+        .map(|deployment| title(&deployment.metadata))
         .collect()
+}
+
+fn runs_snapshot_controller(deployment: &Deployment) -> bool {
+    let spec = deployment.spec.as_ref();
+    let wanted = spec.and_then(|s| s.replicas).unwrap_or(1) > 0;
+    let pod = spec.and_then(|s| s.template.spec.as_ref());
+    wanted && pod.is_some_and(|pod| pod.containers.iter().any(is_snapshot_controller))
 }
 
 fn is_snapshot_controller(container: &Container) -> bool {

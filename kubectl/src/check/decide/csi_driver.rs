@@ -73,14 +73,15 @@ fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
         .filter(|(_, right, _)| !right)
         .map(|(field, _, harm)| format!("{field} ({harm})"))
         .collect();
-    match wrong.is_empty() {
-        true => Line::ok(format!(
+    if wrong.is_empty() {
+        Line::ok(format!(
             "CSIDriver {driver} has the fields that the driver needs"
-        )),
-        false => Line::failed(
+        ))
+    } else {
+        Line::failed(
             format!("CSIDriver {driver} lacks {}", wrong.join(", ")),
             APPLY,
-        ),
+        )
     }
 }
 

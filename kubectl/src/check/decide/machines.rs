@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hostloop_api_objects::names::FS_TYPE;
+use hostloop_api_objects::constants::FS_TYPE;
 use hostloop_report::machine::MachineReport;
 
 use super::unknown;
@@ -50,7 +50,7 @@ pub(super) fn unreported<'a>(
                 .push(node);
         }
     }
-    let line = |(why, nodes): (&Unknown, Vec<&str>)| {
+    let lines = reasons.into_values().map(|(why, nodes)| {
         let subject = format!("{subject} of {}", names(nodes));
         match why {
             // Proxies between this program and the API server may not carry these requests.
@@ -60,8 +60,8 @@ pub(super) fn unreported<'a>(
             ),
             why => unknown(&subject, why),
         }
-    };
-    reasons.into_values().map(line).collect()
+    });
+    lines.collect()
 }
 
 fn loop_devices(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
@@ -95,7 +95,7 @@ fn leftover_loops(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
                 .push(node);
         }
     }
-    let line = |((device, file), nodes): ((&Path, &str), Vec<&str>)| {
+    let lines = found.into_iter().map(|((device, file), nodes)| {
         let device = device.display();
         Line::warning(
             format!(
@@ -107,8 +107,8 @@ fn leftover_loops(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
                  losetup -d {device}"
             ),
         )
-    };
-    found.into_iter().map(line).collect()
+    });
+    lines.collect()
 }
 
 fn filesystems(machines: &[(&str, &MachineReport)], facts: &Facts) -> Vec<Line> {
@@ -129,15 +129,16 @@ fn filesystems(machines: &[(&str, &MachineReport)], facts: &Facts) -> Vec<Line> 
         ))];
     }
     let used = fs_types(facts);
-    let line = |((fs, why), nodes): ((&str, &str), Vec<&str>)| {
+    let lines = missing.into_iter().map(|((fs, why), nodes)| {
         let text = format!("{fs} is not offered on {}: {why}", names(nodes));
         let advice = format!("Load the kernel's module on the node: modprobe {fs}");
-        match used.contains(&fs) {
-            true => Line::failed(text, format!("{advice}. A StorageClass asks for {fs}.")),
-            false => Line::warning(text, format!("{advice}. No StorageClass asks for {fs}.")),
+        if used.contains(&fs) {
+            Line::failed(text, format!("{advice}. A StorageClass asks for {fs}."))
+        } else {
+            Line::warning(text, format!("{advice}. No StorageClass asks for {fs}."))
         }
-    };
-    missing.into_iter().map(line).collect()
+    });
+    lines.collect()
 }
 
 /// The filesystems that the driver's StorageClasses name. The driver's default is ext4.

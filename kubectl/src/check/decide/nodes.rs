@@ -49,16 +49,17 @@ type Pods<'a> = BTreeMap<&'a str, &'a Pod>;
 
 /// The pods of DaemonSets that run the driver, by node.
 pub(in crate::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
-    let has_driver = |pod: &Pod| {
-        pod.spec
-            .iter()
-            .flat_map(|spec| &spec.containers)
-            .any(runs_driver)
-    };
     pods.iter()
         .filter(|pod| is_of_daemon_set(pod) && has_driver(pod))
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod)))
         .collect()
+}
+
+fn has_driver(pod: &Pod) -> bool {
+    pod.spec
+        .iter()
+        .flat_map(|spec| &spec.containers)
+        .any(runs_driver)
 }
 
 /// True if a pod is ready and stays.

@@ -145,9 +145,10 @@ fn state(
         return State::Unseen;
     }
     let warnings = status.and_then(|s| s.type_checking.as_ref()?.expression_warnings.as_ref());
-    match warnings.is_some_and(|warnings| !warnings.is_empty()) {
-        true => State::Doubted,
-        false => State::InForce,
+    if warnings.is_some_and(|warnings| !warnings.is_empty()) {
+        State::Doubted
+    } else {
+        State::InForce
     }
 }
 

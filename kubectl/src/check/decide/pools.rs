@@ -52,15 +52,15 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<Pool<'a>> {
     let tested = machine.report.iter().flat_map(|report| &report.direct_io);
     let tested: Vec<_> = tested.collect();
-    let pool = |report: &'a PoolReport| Pool {
+    let pools = machine.pools.iter().flatten().map(|report| Pool {
         node,
         report,
         no_direct_io: tested
             .iter()
             .find(|test| report.root.as_ref() == Some(&test.root))
             .and_then(|test| test.missing.as_deref()),
-    };
-    machine.pools.iter().flatten().map(pool).collect()
+    });
+    pools.collect()
 }
 
 fn list(pools: &[&Pool<'_>]) -> String {
@@ -89,13 +89,12 @@ fn reflinks(pools: &[&Pool<'_>]) -> Vec<Line> {
         .filter(|pool| pool.report.reflinks == Some(false))
         .copied()
         .collect();
-    let fs = |pool: &Pool<'_>| pool.report.fs.clone().unwrap_or_default();
     vec![match without.first() {
         None => Line::ok("Snapshots and clones share blocks in all pools"),
         Some(first) => Line::warning(
             format!(
                 "Snapshots and clones copy all data, because {} has no reflinks: {}",
-                fs(first),
+                first.report.fs.clone().unwrap_or_default(),
                 list(&without)
             ),
             "Snapshots that cost nothing need a pool on XFS or btrfs, or in an image: \

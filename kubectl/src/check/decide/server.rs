@@ -47,15 +47,16 @@ fn version(facts: &Facts) -> Part {
     let Server {
         version, number, ..
     } = known("Version of the server", &facts.server)?;
-    Ok(vec![match *number >= Version::OLDEST {
-        true => Line::ok(format!("Kubernetes {version} is new enough")),
-        false => Line::failed(
+    Ok(vec![if *number >= Version::OLDEST {
+        Line::ok(format!("Kubernetes {version} is new enough"))
+    } else {
+        Line::failed(
             format!("Kubernetes {version} is too old"),
             format!(
                 "hostloop needs {} or newer. Upgrade the cluster.",
                 Version::OLDEST
             ),
-        ),
+        )
     }])
 }
 
@@ -63,15 +64,16 @@ fn optional(facts: &Facts) -> Part {
     let served = known("Optional APIs", &facts.served)?;
     Ok(OPTIONAL
         .iter()
-        .map(
-            |api| match served.has(api.group, api.resource, api.version) {
-                true => Line::ok(format!("{} {} is served", api.name, api.version)),
-                false => Line::skipped(format!(
+        .map(|api| {
+            if served.has(api.group, api.resource, api.version) {
+                Line::ok(format!("{} {} is served", api.name, api.version))
+            } else {
+                Line::skipped(format!(
                     "{} {} is left out: {} (Kubernetes {} and newer serve it)",
                     api.name, api.version, api.without, api.since
-                )),
-            },
-        )
+                ))
+            }
+        })
         .collect())
 }
 

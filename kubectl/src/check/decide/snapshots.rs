@@ -1,6 +1,6 @@
 //! The snapshot API, the cluster's snapshot controller, and the driver's VolumeSnapshotClass.
 
-use hostloop_api_objects::names::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
+use hostloop_api_objects::constants::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 
 use super::{Part, join, known, leader, snapshot_controllers};
 use crate::check::facts::{Facts, Served, Unknown};
@@ -136,15 +136,16 @@ fn class(facts: &Facts) -> Part {
     let ours: Vec<&str> = ours
         .filter_map(|class| class.metadata.name.as_deref())
         .collect();
-    Ok(vec![match ours.is_empty() {
-        false => Line::ok(format!(
-            "The driver has a VolumeSnapshotClass: {}",
-            names(ours)
-        )),
-        true => Line::warning(
+    Ok(vec![if ours.is_empty() {
+        Line::warning(
             format!("No VolumeSnapshotClass has the driver {}", facts.driver),
             "A VolumeSnapshot needs one. Run `kubectl hostloop install` again to create it.",
-        ),
+        )
+    } else {
+        Line::ok(format!(
+            "The driver has a VolumeSnapshotClass: {}",
+            names(ours)
+        ))
     }])
 }
 

@@ -1,6 +1,6 @@
 //! The objects of the live check.
 
-use hostloop_api_objects::names::SNAPSHOT_GROUP;
+use hostloop_api_objects::constants::SNAPSHOT_GROUP;
 use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;

@@ -289,9 +289,10 @@ fn an_installation_shows_its_settings() {
                     .unwrap()
             };
             let installed = Installed::of(of("DaemonSet"), Some(of("Deployment")));
-            let pools = match words.is_empty() {
-                true => pools(&["default=/var/lib/hostloop"]),
-                false => settings.pools,
+            let pools = if words.is_empty() {
+                pools(&["default=/var/lib/hostloop"])
+            } else {
+                settings.pools
             };
             let Settings {
                 kubelet_dir, image, ..

@@ -3,6 +3,7 @@ use futures::StreamExt;
 use tower::ServiceExt;
 
 use super::*;
+use crate::ui::history::History;
 
 const PAGE: &str = "<html><script>let a = 1;</script><script type=\"module\">b</script></html>";
 
@@ -215,7 +216,7 @@ async fn a_reader_gets_the_history_and_then_what_comes() {
 
 #[tokio::test]
 async fn a_reader_that_is_too_slow_is_cut_off() {
-    let out = Out::over(Arc::new(super::super::history::History::new(500)));
+    let out = Out::over(Arc::new(History::new(500)));
     let mut stream = Box::pin(sent(Arc::new(served(None, out.clone()))));
     out.problems.found("first", "x");
     assert!(stream.next().await.is_some());

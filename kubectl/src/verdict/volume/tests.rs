@@ -1,5 +1,5 @@
+use hostloop_api_objects::constants::PROVISIONER;
 use hostloop_api_objects::labels::SELECTED_NODE;
-use hostloop_api_objects::names::PROVISIONER;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

@@ -97,9 +97,10 @@ impl Content {
             Content::Broken { fs, uuid } => {
                 let (fs, uuid) = (*fs, uuid.clone());
                 // Other superblocks don't record an unfinished mkfs.
-                match fs == FsType::Xfs {
-                    true => Probe::Unfinished { fs, uuid },
-                    false => Probe::Filesystem { fs, uuid },
+                if fs == FsType::Xfs {
+                    Probe::Unfinished { fs, uuid }
+                } else {
+                    Probe::Filesystem { fs, uuid }
                 }
             }
             Content::Unknown => Probe::Unknown { offset: 0 },
@@ -123,9 +124,10 @@ pub(super) fn read(file: &File) -> Result<Content> {
         }
     }
     let Some(json) = block.strip_prefix(MAGIC) else {
-        return Ok(match block.iter().all(|byte| *byte == 0) {
-            true => Content::Blank,
-            false => Content::Unknown,
+        return Ok(if block.iter().all(|byte| *byte == 0) {
+            Content::Blank
+        } else {
+            Content::Unknown
         });
     };
     let end = json.iter().position(|b| *b == 0).unwrap_or(json.len());

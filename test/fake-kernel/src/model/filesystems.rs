@@ -316,9 +316,10 @@ impl Filesystems for Model {
     }
 
     fn offers(&self, fs: FsType) -> std::result::Result<(), String> {
-        match self.script.lock().absent.contains(&fs) {
-            true => Err(format!("mkfs.{fs} is not installed")),
-            false => Ok(()),
+        if self.script.lock().absent.contains(&fs) {
+            Err(format!("mkfs.{fs} is not installed"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -138,9 +138,10 @@ impl Model {
             // The flag stays set while the device is held: it then detaches at its last close.
             s.slot(minor, "LOOP_CLR_FD")?.autoclear = true;
             s.settle();
-            Ok(match s.loops.contains_key(&minor) {
-                true => Detached::WhenClosed,
-                false => Detached::Gone,
+            Ok(if s.loops.contains_key(&minor) {
+                Detached::WhenClosed
+            } else {
+                Detached::Gone
             })
         })
     }

@@ -229,9 +229,10 @@ impl State {
             },
             offset: slot.offset,
             size_limit: slot.size_limit,
-            label: match slot.silent {
-                true => String::new(),
-                false => slot.label.clone(),
+            label: if slot.silent {
+                String::new()
+            } else {
+                slot.label.clone()
             },
             size_bytes: slot.size,
             block_size: slot.block_size,
@@ -271,9 +272,10 @@ impl State {
     /// The device at a path.
     pub(super) fn device(&self, path: &Path) -> Result<Device> {
         if let Some(minor) = path.to_str().and_then(loop_name) {
-            return match self.loops.contains_key(&minor) {
-                true => Ok(Device::Loop(minor)),
-                false => Err(Error::errno("open", path, libc::ENXIO)),
+            return if self.loops.contains_key(&minor) {
+                Ok(Device::Loop(minor))
+            } else {
+                Err(Error::errno("open", path, libc::ENXIO))
             };
         }
         let file = File::open(path).map_err(|e| Error::io("open", path, e))?;

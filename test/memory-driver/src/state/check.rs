@@ -20,9 +20,10 @@ pub(crate) fn given(field: &str, value: &str) -> Answer<()> {
 
 /// Like [`given`], for fields without that limit.
 pub(crate) fn path(field: &str, value: &str) -> Answer<()> {
-    match value.is_empty() {
-        true => Err(Status::invalid_argument(format!("{field} is required"))),
-        false => Ok(()),
+    if value.is_empty() {
+        Err(Status::invalid_argument(format!("{field} is required")))
+    } else {
+        Ok(())
     }
 }
 
@@ -82,11 +83,12 @@ pub(crate) fn size(
     let size = (wanted as u64).div_ceil(GRANULARITY as u64) as i64 * GRANULARITY;
     let too_large = (limit > 0 && size > limit)
         || (options.max_volume_size > 0 && size > options.max_volume_size);
-    match too_large {
-        true => Err(Status::out_of_range(format!(
+    if too_large {
+        Err(Status::out_of_range(format!(
             "a volume of {required} bytes exceeds the limit"
-        ))),
-        false => Ok(size),
+        )))
+    } else {
+        Ok(size)
     }
 }
 

@@ -165,20 +165,22 @@ impl State {
 
 fn can(options: &Options) -> Answer<()> {
     let rpc = GroupRpc::CreateDeleteGetVolumeGroupSnapshot;
-    match options.capabilities.group.contains(&rpc) {
-        true => Ok(()),
-        false => Err(unimplemented(rpc.as_str_name())),
+    if options.capabilities.group.contains(&rpc) {
+        Ok(())
+    } else {
+        Err(unimplemented(rpc.as_str_name()))
     }
 }
 
 /// Checks that these are the group's snapshots, in any order.
 fn members(group: &Group, ids: &[String]) -> Answer<()> {
     let there: BTreeSet<_> = group.members.iter().collect();
-    match ids.iter().collect::<BTreeSet<_>>() == there {
-        true => Ok(()),
-        false => Err(Status::invalid_argument(format!(
+    if ids.iter().collect::<BTreeSet<_>>() == there {
+        Ok(())
+    } else {
+        Err(Status::invalid_argument(format!(
             "snapshot_ids are not those of group {}",
             group.id
-        ))),
+        )))
     }
 }

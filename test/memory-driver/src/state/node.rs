@@ -140,9 +140,10 @@ impl State {
         if let Some(volume) = self.volumes.get_mut(&request.volume_id) {
             volume.targets.remove(&request.target_path);
             let path = Path::new(&request.target_path);
-            let removed = match path.is_dir() {
-                true => std::fs::remove_dir(path),
-                false => std::fs::remove_file(path),
+            let removed = if path.is_dir() {
+                std::fs::remove_dir(path)
+            } else {
+                std::fs::remove_file(path)
             };
             removed
                 .or_else(but_for(io::ErrorKind::NotFound))
@@ -186,17 +187,21 @@ impl State {
     /// The volume staged or published at this path.
     fn at(&self, id: &str, path: &str) -> Answer<&Volume> {
         let volume = self.volume(id)?;
-        match volume.targets.contains_key(path) || volume.staged.contains_key(path) {
-            true => Ok(volume),
-            false => Err(Status::not_found(format!("volume {id} is not at {path}"))),
+        if volume.targets.contains_key(path) || volume.staged.contains_key(path) {
+            Ok(volume)
+        } else {
+            Err(Status::not_found(format!("volume {id} is not at {path}")))
         }
     }
 }
 
 /// Treats an error of this kind as success.
 fn but_for(kind: io::ErrorKind) -> impl FnOnce(io::Error) -> io::Result<()> {
-    move |error| match error.kind() == kind {
-        true => Ok(()),
-        false => Err(error),
+    move |error| {
+        if error.kind() == kind {
+            Ok(())
+        } else {
+            Err(error)
+        }
     }
 }

@@ -265,12 +265,13 @@ fn claims<'a>(view: &'a View, pod: &Value) -> Result<Vec<&'a Value>, String> {
     let mut claims = Vec::new();
     for (claim_name, is_ephemeral) in claims_of(pod) {
         let Some(claim) = view.get(CLAIMS, namespace(pod), &claim_name) else {
-            return Err(match is_ephemeral {
-                true => format!(
+            return Err(if is_ephemeral {
+                format!(
                     "waiting for ephemeral volume controller to create the persistentvolumeclaim \
                      {claim_name:?}"
-                ),
-                false => format!("persistentvolumeclaim {claim_name:?} not found"),
+                )
+            } else {
+                format!("persistentvolumeclaim {claim_name:?} not found")
             });
         };
         if text(claim, "/status/phase") == "Lost" {

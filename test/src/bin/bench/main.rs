@@ -153,9 +153,12 @@ fn main() -> ExitCode {
     let runtime = Runtime::new();
     let mut figures = Vec::new();
     let before = Cpus::now();
-    for (name, part) in PARTS.iter().filter(|(n, _)| match only.is_empty() {
-        true => !IF_NAMED.contains(n),
-        false => only.iter().any(|o| o == n),
+    for (name, part) in PARTS.iter().filter(|(n, _)| {
+        if only.is_empty() {
+            !IF_NAMED.contains(n)
+        } else {
+            only.iter().any(|o| o == n)
+        }
     }) {
         eprintln!("measuring: {name}");
         let mut of_part = part(&runtime, &args);

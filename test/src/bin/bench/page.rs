@@ -96,9 +96,10 @@ fn verdicts(figures: &[Figure]) -> String {
     let of = |is: fn(Verdict) -> bool| figures.iter().filter(move |f| is(f.verdict()));
     let named = |verdict, is| {
         let names: Vec<_> = of(is).map(|figure| figure.what.as_str()).collect();
-        match names.is_empty() {
-            true => String::new(),
-            false => format!("\n{verdict}: {}.\n", names.join("; ")),
+        if names.is_empty() {
+            String::new()
+        } else {
+            format!("\n{verdict}: {}.\n", names.join("; "))
         }
     };
     let met = match of(|v| v == Verdict::Met).count() {

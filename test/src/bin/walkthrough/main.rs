@@ -31,7 +31,7 @@ use hostloop_test::driver::binary;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::pools::{MIB, state_dir, used_bytes};
 use hostloop_test::steps::{Name, Origin, Spec, Step};
-use hostloop_test::{data, loops, machine, recording};
+use hostloop_test::{data, loop_devices, machine, recording};
 use nix::sys::statvfs::statvfs;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -281,7 +281,7 @@ fn finish(mut t: Tour) -> ExitCode {
     let path = t.scratch.path().to_path_buf();
     t.driver.stop();
     drop(t.scratch);
-    let left = path.exists() || !loops::beneath(&path).is_empty();
+    let left = path.exists() || !loop_devices::beneath(&path).is_empty();
     if left {
         say!("    {BAD}✗ {} is left{BAD:#}", path.display());
     }

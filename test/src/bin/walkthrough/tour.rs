@@ -12,7 +12,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind, state_dir, used_bytes};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::steps::{Name, Step};
 use hostloop_test::world::World;
-use hostloop_test::{data, loops, machine};
+use hostloop_test::{data, loop_devices, machine};
 
 use crate::beside::{Page, Recorder, Shown};
 use crate::pace::Pace;
@@ -93,9 +93,10 @@ impl Tour {
     pub(crate) fn check(&mut self, what: &str, held: bool) {
         self.checks += 1;
         self.failed += usize::from(!held);
-        match held {
-            true => say!("    {GOOD}✓{GOOD:#} {what}"),
-            false => say!("    {BAD}✗ {what}{BAD:#}"),
+        if held {
+            say!("    {GOOD}✓{GOOD:#} {what}")
+        } else {
+            say!("    {BAD}✗ {what}{BAD:#}")
         }
     }
 
@@ -153,7 +154,7 @@ impl Tour {
                 picture.insert(image, format!("{size}, {taken} on disk"));
             }
         }
-        for l in loops::beneath(self.scratch.path()) {
+        for l in loop_devices::beneath(self.scratch.path()) {
             let io = if l.direct_io {
                 "direct I/O"
             } else {
@@ -202,9 +203,9 @@ impl Tour {
     }
 
     /// The loop devices over a volume's image.
-    pub(crate) fn devices(&self, volume: Name) -> Vec<loops::Loop> {
+    pub(crate) fn devices(&self, volume: Name) -> Vec<loop_devices::Loop> {
         let image = self.image(volume);
-        let mut devices = loops::beneath(self.scratch.path());
+        let mut devices = loop_devices::beneath(self.scratch.path());
         devices.retain(|l| Path::new(&l.backing) == image);
         devices
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use hostloop_test::data::Checksum;
 use hostloop_test::leaks::{mount_points, mountinfo};
-use hostloop_test::loops;
+use hostloop_test::loop_devices;
 
 /// Files up to this size are compared by content, larger ones by length, blocks and time.
 const SMALL: u64 = 256 << 10;
@@ -19,7 +19,7 @@ pub(crate) type State = BTreeMap<String, String>;
 /// the kernel's tables beneath `scratch`.
 pub(crate) fn look(scratch: &Path, trees: &[&Path]) -> State {
     let mut state = State::new();
-    let devices = loops::beneath(scratch);
+    let devices = loop_devices::beneath(scratch);
     let attached: Vec<_> = devices.iter().map(|l| l.backing_inode).collect();
     for tree in trees {
         let device = std::fs::symlink_metadata(tree)

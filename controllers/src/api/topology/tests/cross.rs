@@ -135,9 +135,10 @@ impl Case<'_> {
             (Some("fresh"), _) => Expected::NoCsiNode,
             (Some(_), Some((_, here))) => {
                 let free = self.allowed.is_empty();
-                match free || self.allowed.iter().any(|term| admits(term, &here)) {
-                    true => Expected::Places,
-                    false => Expected::NotAllowed,
+                if free || self.allowed.iter().any(|term| admits(term, &here)) {
+                    Expected::Places
+                } else {
+                    Expected::NotAllowed
                 }
             }
             (None, _) if self.allowed.is_empty() && !self.immediate => Expected::Anywhere,
@@ -151,9 +152,10 @@ impl Case<'_> {
             return *place == here;
         }
         if !self.allowed.is_empty() {
-            let exactly = |term: &&str| segment(term).keys().eq(place.keys());
-            let mut terms = self.allowed.iter().filter(|term| exactly(term));
-            return terms.any(|term| admits(term, place));
+            return self
+                .allowed
+                .iter()
+                .any(|term| segment(term).keys().eq(place.keys()) && admits(term, place));
         }
         let somewhere = self.nodes.iter().any(|node| says(node, place));
         let registered = match self.node() {

@@ -198,9 +198,10 @@ async fn decisions() {
         ),
     ] {
         let text = shown(decided(&claim, words, last));
-        let fits = match expected.starts_with("create") {
-            true => text == expected,
-            false => text.starts_with(expected),
+        let fits = if expected.starts_with("create") {
+            text == expected
+        } else {
+            text.starts_with(expected)
         };
         assert!(fits, "{what}: {text}");
     }

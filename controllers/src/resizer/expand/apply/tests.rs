@@ -6,7 +6,7 @@ use serde_json::Value;
 use tonic::{Code, Status};
 
 use super::*;
-use crate::api::names::NODE_EXPANSION_NOT_REQUIRED;
+use crate::api::constants::NODE_EXPANSION_NOT_REQUIRED;
 use crate::csi::driver::ControllerCapability::{self, *};
 use crate::resizer::claim::{CONTROLLER_RESIZE_ERROR, RESIZING};
 use crate::resizer::recover::{CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING};

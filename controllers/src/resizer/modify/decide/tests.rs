@@ -13,9 +13,10 @@ fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> Persiste
             json!({"status": status, "targetVolumeAttributesClassName": target})
         }
     };
-    let conditions = match modifying {
-        true => json!([{"type": MODIFYING, "status": "True"}]),
-        false => json!([]),
+    let conditions = if modifying {
+        json!([{"type": MODIFYING, "status": "True"}])
+    } else {
+        json!([])
     };
     crate::testing::read(json!({
         "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5"},

@@ -1,4 +1,4 @@
-use hostloop_api_objects::names::PROVISIONER;
+use hostloop_api_objects::constants::PROVISIONER;
 use rstest::rstest;
 use serde_json::{Value, json};
 

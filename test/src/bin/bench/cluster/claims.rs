@@ -69,7 +69,7 @@ pub(crate) async fn provisioner(
     cluster.apply(&ground::driver().to_string());
     let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
     let spec = DriverSpec::new(scratch, &[pool])
-        .with_loops(NAMESPACE)
+        .with_controllers(NAMESPACE)
         .args([
             format!("--kubeconfig={}", text(&kubeconfig)).as_str(),
             "--controllers=provisioner",

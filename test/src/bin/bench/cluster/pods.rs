@@ -150,9 +150,10 @@ impl Node {
             let found = self
                 .cluster
                 .try_kubectl(&["get", "csinode", &node, "-o", drivers])?;
-            match found.contains(DRIVER) {
-                true => Ok(()),
-                false => Err(format!("it has: {found}")),
+            if found.contains(DRIVER) {
+                Ok(())
+            } else {
+                Err(format!("it has: {found}"))
             }
         })
         .await;
@@ -223,9 +224,10 @@ fn is_ready(pod: Option<&Pod>) -> bool {
 
 fn pod(with_claim: bool) -> Value {
     let claim = objects::claim("default", "measured", "hostloop-ext4", "1Gi", json!({}));
-    let volume = match with_claim {
-        true => json!({"name": "data", "persistentVolumeClaim": {"claimName": "measured"}}),
-        false => json!({"name": "data", "emptyDir": {}}),
+    let volume = if with_claim {
+        json!({"name": "data", "persistentVolumeClaim": {"claimName": "measured"}})
+    } else {
+        json!({"name": "data", "emptyDir": {}})
     };
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "measured"},

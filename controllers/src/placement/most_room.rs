@@ -1,4 +1,4 @@
-//! Selects a node for a claim; pure.
+//! Chooses the node with the most room for a claim; pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -224,9 +224,10 @@ async fn the_api_server_places_claims_by_the_table() {
     ] {
         let claim = policed.handed(name, class, change).await;
         let uid = claim["metadata"]["uid"].as_str().expect("a UID");
-        let node = match is_placed {
-            true => json!(format!("t{}", &uid[..2])),
-            false => Value::Null,
+        let node = if is_placed {
+            json!(format!("t{}", &uid[..2]))
+        } else {
+            Value::Null
         };
         assert_eq!(place(&claim), [&node, &node], "{name}");
     }

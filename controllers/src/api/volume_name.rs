@@ -1,9 +1,7 @@
-//! Derives the names of volumes and snapshots from the UIDs of the users' objects, and other names
-//! from hashes.
+//! Makes the name of a claim's volume from the claim's UID, and in the same way those of snapshots.
 
 use hostloop_events::is_uid;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use sha2::{Digest, Sha256};
 
 /// How the provisioner names volumes.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,14 +56,6 @@ pub(crate) fn name(prefix: &str, uid: &str, length: impl TryInto<usize>) -> Stri
             format!("{prefix}-{digits}")
         }
     }
-}
-
-/// The SHA-256 hash of all parts, in hexadecimal digits.
-pub(crate) fn sha256(parts: &[&str]) -> String {
-    Sha256::digest(parts.concat())
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 #[cfg(test)]

@@ -57,8 +57,11 @@ impl Placement {
     pub(super) async fn keep(&self, place: &Place, kept: &mut Kept) -> Result<(), ApiError> {
         let now = Instant::now();
         let wanted = self.texts(&mut kept.tables, now);
-        let is_fresh = |at: Instant| now.saturating_duration_since(at) < KEPT;
-        let (there, read) = match kept.there.take().filter(|(_, read)| is_fresh(*read)) {
+        let fresh = kept
+            .there
+            .take()
+            .filter(|(_, read)| now.saturating_duration_since(*read) < KEPT);
+        let (there, read) = match fresh {
             Some(known) => known,
             None => (self.read(place).await?, now),
         };

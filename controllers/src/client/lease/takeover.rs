@@ -1,4 +1,4 @@
-//! Decides the next step for a lease from its observed state.
+//! Decides from the observed state of a lease whether a process takes it over.
 
 use std::time::Duration;
 

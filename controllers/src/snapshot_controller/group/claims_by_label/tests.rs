@@ -7,15 +7,15 @@ use crate::cache::Caches;
 use crate::testing::{read, with};
 
 /// Labels of claims over a cache that a test fills.
-fn labels() -> ClaimLabels {
-    ClaimLabels::new(Caches::unwatched().claims())
+fn labels() -> ClaimsByLabel {
+    ClaimsByLabel::new(Caches::unwatched().claims())
 }
 
 fn selector_of(selector: Value) -> LabelSelector {
     serde_json::from_value(selector).expect("a selector")
 }
 
-impl ClaimLabels {
+impl ClaimsByLabel {
     /// Stores a claim of this name and label, bound or not, in a namespace.
     fn stores(&self, namespace: &str, name: &str, app: &str, phase: &str, version: u32) {
         self.claims.apply_write(read(json!({
@@ -203,7 +203,7 @@ fn labels_that_selectors_require() {
 #[tokio::test]
 async fn many_claims_need_no_memory_for_their_labels() {
     const MAX: usize = 100;
-    let labels = ClaimLabels::limited(Caches::unwatched().claims(), MAX);
+    let labels = ClaimsByLabel::limited(Caches::unwatched().claims(), MAX);
     labels.stores("small", "a", "db", "Bound", 1);
     for number in 0..MAX {
         labels.stores("large", &format!("c{number:03}"), "db", "Bound", 1);

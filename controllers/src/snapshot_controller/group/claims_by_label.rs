@@ -217,16 +217,16 @@ impl Indexes {
 
 /// The claims of some namespaces by their labels. Clones share them.
 #[derive(Clone)]
-pub(in crate::snapshot_controller) struct ClaimLabels {
+pub(in crate::snapshot_controller) struct ClaimsByLabel {
     claims: Store<PersistentVolumeClaim>,
     indexes: Arc<Mutex<Indexes>>,
     max: usize,
 }
 
-impl ClaimLabels {
+impl ClaimsByLabel {
     /// Follows the claims of this watch.
     pub(in crate::snapshot_controller) fn new(claims: Store<PersistentVolumeClaim>) -> Self {
-        ClaimLabels::limited(claims, MAX_ENTRIES)
+        ClaimsByLabel::limited(claims, MAX_ENTRIES)
     }
 
     fn limited(claims: Store<PersistentVolumeClaim>, max: usize) -> Self {
@@ -251,7 +251,7 @@ impl ClaimLabels {
             }
             indexes.limit(max);
         });
-        ClaimLabels {
+        ClaimsByLabel {
             claims,
             indexes,
             max,

@@ -9,7 +9,7 @@ use crate::Rig;
 /// The provisioner and the capacity loop share one lease. Neither may mistake the other's renewals
 /// for another process's.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_loops_share_one_lease() {
+async fn two_controllers_share_one_lease() {
     let args = [
         "--leader-election",
         "--leader-election-lease-duration=60s",

@@ -39,7 +39,7 @@ impl Site<'_> {
             "--capacity-ownerref-level=-1".to_owned(),
         ];
         let spec = DriverSpec::new(self.scratch, &[self.pool]);
-        spec.args(args).with_loops(&self.namespace).start()
+        spec.args(args).with_controllers(&self.namespace).start()
     }
 
     fn is_registered(&self) -> bool {
