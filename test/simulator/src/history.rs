@@ -201,9 +201,6 @@ struct Claimed {
     block: bool,
 }
 
-/// Of so many steps in a hundred, the world makes one in a rough world.
-const TROUBLES: u64 = 20;
-
 impl History {
     /// The history of a seed.
     pub(crate) fn of(seed: u64, world: World, steps: u64) -> History {
@@ -217,9 +214,9 @@ impl History {
                 _ => 300_000 + dice.below(1_800_000),
             };
             let step = expected.step(wait, &mut dice);
-            let mut dice = Dice::of(seed, "world", number);
-            if world == World::Rough && dice.percent(TROUBLES) {
-                let trouble = Trouble::of(&mut dice);
+            if world == World::Rough
+                && let Some(trouble) = Trouble::at(seed, number)
+            {
                 let action = Action::World { trouble };
                 return Step { wait, action };
             }

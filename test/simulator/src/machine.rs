@@ -347,7 +347,7 @@ enum Copies {
     Short,
     /// Mostly seconds, and sometimes minutes.
     Mixed,
-    /// Tens of minutes, as those of large volumes.
+    /// Mostly tens of minutes, as those of large volumes.
     Long,
 }
 
@@ -378,6 +378,7 @@ impl Inline {
             (Copies::Mixed, "copies", 0..80) => dice.millis(100, 20_000),
             (Copies::Mixed, "copies", 80..96) => dice.millis(20_000, 300_000),
             (Copies::Mixed, "copies", _) => dice.millis(300_000, 1_500_000),
+            (Copies::Long, "copies", 0..30) => dice.millis(10_000, 60_000),
             (Copies::Long, "copies", _) => dice.millis(900_000, 2_400_000),
             (_, _, 0..90) => dice.millis(1, 30),
             (_, _, 90..99) => dice.millis(30, 2000),

@@ -254,14 +254,21 @@ pub(crate) async fn act(
     Ok(())
 }
 
-/// Makes a volume in the greedy namespace, and asks for so many copies of it. The volume stays.
+/// Takes a snapshot of a volume in the greedy namespace, and asks for so many copies of it. Unlike
+/// those of a volume, they need not follow each other. Volume and snapshot stay.
 pub(crate) async fn be_greedy(client: &Client, copies: u64) -> Result<(), Refused> {
     let at = path_in(GREEDY, "persistentvolumeclaims", "");
     let all = greedy_claim("all", None);
-    // It may be there.
+    let spec = json!({"volumeSnapshotClassName": "deleted",
+        "source": {"persistentVolumeClaimName": "all"}});
+    let mut taken = snapshot("all", &spec);
+    taken["metadata"]["namespace"] = json!(GREEDY);
+    // They may be there.
     let _ = send(client, Method::POST, &at, &all).await;
+    let snapshots = path_in(GREEDY, "volumesnapshots", "");
+    let _ = send(client, Method::POST, &snapshots, &taken).await;
     for number in 0..copies {
-        let source = Source::Claim("all".to_owned());
+        let source = Source::Snapshot("all".to_owned());
         let copy = greedy_claim(&format!("copy-{number}"), Some(&source));
         send(client, Method::POST, &at, &copy).await?;
     }

@@ -35,7 +35,7 @@ pub(crate) enum Trouble {
     Backup,
     /// The API server goes back to the last backup.
     Restore,
-    /// A greedy namespace has a volume, and asks for copies of it.
+    /// A greedy namespace has a snapshot, and asks for copies of it.
     Greed { copies: u64 },
     /// The greedy namespace gives up its copies.
     Moderation,
@@ -71,11 +71,30 @@ impl Trouble {
             },
             74..86 => Trouble::Backup,
             86..92 => Trouble::Restore,
-            92..97 => Trouble::Greed {
-                copies: 34 + dice.below(8),
-            },
+            92..97 => Trouble::greed(dice),
             _ => Trouble::Moderation,
         }
+    }
+
+    /// More copies than a driver has threads for one kind of work.
+    fn greed(dice: &mut Dice) -> Trouble {
+        Trouble::Greed {
+            copies: 50 + dice.below(20),
+        }
+    }
+
+    /// What the world does at this step of a history, if anything. Greed needs time to show, so it
+    /// often comes early.
+    pub(crate) fn at(seed: u64, step: u64) -> Option<Trouble> {
+        /// Of so many steps in a hundred, the world makes one.
+        const CHANCE: u64 = 20;
+        /// The step at which greed comes early.
+        const EARLY: u64 = 3;
+        let mut dice = Dice::of(seed, "world", step);
+        if step == EARLY && dice.percent(40) {
+            return Some(Trouble::greed(&mut dice));
+        }
+        dice.percent(CHANCE).then(|| Trouble::of(&mut dice))
     }
 }
 
@@ -132,7 +151,7 @@ impl fmt::Display for Trouble {
             Trouble::Backup => f.write_str("the API server is backed up"),
             Trouble::Restore => f.write_str("the API server goes back to the last backup"),
             Trouble::Greed { copies } => {
-                write!(f, "a greedy namespace wants {copies} copies of a volume")
+                write!(f, "a greedy namespace wants {copies} copies of a snapshot")
             }
             Trouble::Moderation => f.write_str("the greedy namespace gives up its copies"),
         }
