@@ -59,7 +59,8 @@ pub(crate) struct Cluster {
     replicas: Vec<Replica>,
     /// Kubernetes' own controllers.
     models: JoinSet<()>,
-    backup: Option<Backup>,
+    /// The last backup, and the version of the API server then.
+    backup: Option<(u64, Backup)>,
     /// What recovers, and when. The number keeps apart what recovers at one time.
     due: BTreeMap<(Instant, u64), Recovery>,
     troubles: u64,

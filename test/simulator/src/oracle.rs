@@ -245,8 +245,11 @@ impl Oracle {
         for volume in contents.volumes {
             let id = volume.id.to_string();
             let kept = self.volumes.get(&id).is_some_and(|known| known.retained);
-            // Nobody knows any more whether data is to be kept that came after a backup.
-            let unknown = self.lost.objects.contains(&id) && !volume.is_empty();
+            // Nobody knows any more whether data is to be kept that came after a backup, or a copy
+            // whose claim came after it.
+            let had_no_object = !self.volumes.contains_key(&id) && self.lost.since.is_some();
+            let is_lost = self.lost.objects.contains(&id) || had_no_object;
+            let unknown = is_lost && !volume.is_empty();
             if !kept && !unknown {
                 trace::violation(format!("left in the pool: volume {}", volume.name));
             }

@@ -12,6 +12,10 @@ use crate::oracle::Oracle;
 use crate::users::{Refused, be_greedy, be_modest};
 use crate::{model, trace};
 
+/// A backup is too young with fewer versions since. Others could catch up with those versions
+/// before a watch begins again, and no client can tell then that the server went back.
+const YOUNG: u64 = 300;
+
 /// The end of a trouble.
 pub(super) enum Recovery {
     /// The driver of a node starts.
@@ -58,7 +62,7 @@ impl Cluster {
                 self.outages += 1;
                 self.recover_after(*seconds, Recovery::Api);
             }
-            Trouble::Backup => self.backup = Some(self.api.backup()),
+            Trouble::Backup => self.backup = Some((self.api.version(), self.api.backup())),
             Trouble::Restore => self.restore(oracle),
             Trouble::Greed { copies } => be_greedy(client, *copies).await?,
             Trouble::Moderation => be_modest(client).await?,
@@ -69,8 +73,10 @@ impl Cluster {
     /// Goes back to the last backup, if there is one. As an administrator is told to do,
     /// Kubernetes' own controllers and kubelets start again. Nothing else does.
     fn restore(&mut self, oracle: &mut Oracle) {
-        let Some(backup) = &self.backup else {
-            trace::line("world", "there is no backup");
+        let lost = self.api.version();
+        let old = self.backup.as_ref();
+        let Some((_, backup)) = old.filter(|(version, _)| lost >= version + YOUNG) else {
+            trace::line("world", "there is no backup that is old enough");
             return;
         };
         self.api.restore(backup);
