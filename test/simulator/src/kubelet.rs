@@ -40,7 +40,7 @@ const LAST_DELAY: Duration = Duration::from_secs(122);
 const LOOK: Duration = Duration::from_millis(300);
 /// The longest time in which calls about one volume may find no thread in the driver. The longest
 /// work but copies takes 15 seconds, so others end soon; kubelet's own backoff is two minutes.
-const STARVED: Duration = Duration::from_secs(600);
+const STARVED: Duration = Duration::from_secs(300);
 
 /// A volume that is in place for a pod.
 #[derive(Clone, Debug)]

@@ -379,7 +379,7 @@ impl Inline {
             (Copies::Mixed, "copies", 80..96) => dice.millis(20_000, 300_000),
             (Copies::Mixed, "copies", _) => dice.millis(300_000, 1_500_000),
             (Copies::Long, "copies", 0..30) => dice.millis(10_000, 60_000),
-            (Copies::Long, "copies", _) => dice.millis(900_000, 2_400_000),
+            (Copies::Long, "copies", _) => dice.millis(900_000, 1_500_000),
             (_, _, 0..90) => dice.millis(1, 30),
             (_, _, 90..99) => dice.millis(30, 2000),
             _ => dice.millis(2000, 15_000),

@@ -79,7 +79,7 @@ impl Trouble {
     /// More copies than a driver has threads for one kind of work.
     fn greed(dice: &mut Dice) -> Trouble {
         Trouble::Greed {
-            copies: 50 + dice.below(20),
+            copies: 46 + dice.below(8),
         }
     }
 
