@@ -178,6 +178,7 @@ impl Oracle {
     /// events was followed.
     pub(crate) fn liveness(&self, cluster: &Cluster, strict: bool) {
         let objects = Objects::of(cluster);
+        not_starved(&objects);
         for claim in objects.claims.iter().filter(|claim| !is_deleting(claim)) {
             if claim["status"]["phase"] == "Bound" {
                 self.bound(cluster, &objects, claim, strict);
@@ -339,6 +340,19 @@ fn has_room(cluster: &Cluster, claim: &Value, handle: &str) -> bool {
         .named(None)
         .and_then(|pool| pool.capacity(provisioning));
     capacity.is_ok_and(|capacity| capacity.available >= needed + LITTLE)
+}
+
+/// Checks that no claim of the modest namespace has waited for a thread that is not for copies. What
+/// takes these threads is short, whatever another namespace wants.
+fn not_starved(objects: &Objects) {
+    const WAITS: &str = "the call waits for the changes in its pool";
+    let modest = objects.claims.iter();
+    for claim in modest.filter(|claim| namespace(claim) == NAMESPACE) {
+        let reasons = objects.reasons(claim);
+        if let Some(why) = reasons.iter().find(|why| why.contains(WAITS)) {
+            trace::violation(format!("starved: claim {}: {why}", name_of(claim)));
+        }
+    }
 }
 
 fn pending(objects: &Objects, claim: &Value) {
