@@ -342,8 +342,8 @@ fn has_room(cluster: &Cluster, claim: &Value, handle: &str) -> bool {
     capacity.is_ok_and(|capacity| capacity.available >= needed + LITTLE)
 }
 
-/// Checks that no claim of the modest namespace has waited for a thread that is not for copies. What
-/// takes these threads is short, whatever another namespace wants.
+/// Checks that no claim of the modest namespace has waited for a thread that is not for copies.
+/// What takes these threads is short, whatever another namespace wants.
 fn not_starved(objects: &Objects) {
     const WAITS: &str = "the call waits for the changes in its pool";
     let modest = objects.claims.iter();
