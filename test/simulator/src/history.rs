@@ -506,7 +506,7 @@ impl fmt::Display for Action {
                 write!(f, "set the volume of claim {name} to {policy}")
             }
             Action::DeleteVolume { name } => write!(f, "delete the volume object of claim {name}"),
-            Action::World { trouble } => trouble.fmt(f),
+            Action::World { trouble } => fmt::Display::fmt(trouble, f),
         }
     }
 }
