@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::names::{
+use super::constants::{
     CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, RESERVED, SNAPSHOT_GROUP,
 };
 use crate::api::scope::{SELECTED_NODE, Scope};

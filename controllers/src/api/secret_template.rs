@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use super::names::RESERVED;
+use super::constants::RESERVED;
 
 /// A class parameter that is a template: its key and its value.
 type Template<'a> = (&'a str, &'a str);

@@ -25,6 +25,7 @@ use crate::client::kube::{Resource, is_left_out, too_large};
 
 mod accepted;
 mod compress;
+mod going_back;
 mod index;
 mod recent;
 mod run;
@@ -105,15 +106,26 @@ struct State<K> {
     indexes: Vec<IndexState<K>>,
     /// The highest `resourceVersion` that the watch has reported.
     seen: u64,
-    /// Keys reported since a list began. The end of the list removes all others, except newer own
-    /// writes.
-    listing: Option<BTreeSet<Key>>,
+    /// The list that has begun. Its end removes all that it does not have, except newer own writes.
+    listing: Option<Listing>,
+    /// True if the API server went back to a backup, until everything is listed again. Versions
+    /// from before prove nothing.
+    is_reverted: bool,
     /// The selector of the current watch.
     selector: Selector,
     /// True once a list of all objects is complete: a missing object does not exist.
     whole: bool,
     /// The keys of the objects that are too large to be kept.
     left_out: BTreeSet<Key>,
+}
+
+/// What happened since a list began.
+#[derive(Default)]
+struct Listing {
+    /// The keys that it has reported.
+    reported: BTreeSet<Key>,
+    /// The keys of own writes. The list may show an older state of them, but of no other object.
+    written: BTreeSet<Key>,
 }
 
 struct Inner<K> {
@@ -168,6 +180,7 @@ impl<K: Resource> Store<K> {
             indexes: Vec::new(),
             seen: 0,
             listing: None,
+            is_reverted: false,
             selector: Selector::all(),
             whole: true,
             left_out: BTreeSet::new(),
@@ -347,13 +360,26 @@ impl<K: Resource> Store<K> {
             return;
         }
         let newer = match state.objects.get(&key) {
-            Some(known) => version > known.version(),
+            Some(known) => version > known.version() || state.is_reverted,
             // The object may already be deleted: the watch has then reported a later version.
             None => version > state.seen || version == 0,
         };
         if newer {
+            if let Some(listing) = &mut state.listing {
+                listing.written.insert(key.clone());
+            }
             state.apply(key, object);
         }
+    }
+
+    /// Notes that the API server went back to a backup: a list follows, and replaces all objects.
+    fn went_back(&self) {
+        tracing::warn!(
+            kind = %K::kind(&()),
+            "the API server went back to an older version; all objects are listed again"
+        );
+        let mut state = self.lock();
+        (state.seen, state.is_reverted) = (0, true);
     }
 
     /// Returns the watch's current error, if any.
@@ -374,12 +400,14 @@ impl<K: Resource> Store<K> {
     fn take(&self, event: Event<K>) {
         let mut state = self.lock();
         match event {
-            Event::Init => state.listing = Some(BTreeSet::new()),
+            Event::Init => state.listing = Some(Listing::default()),
             Event::InitApply(object) | Event::Apply(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
+                let mut is_listed = false;
                 if let Some(listing) = &mut state.listing {
-                    listing.insert(key.clone());
+                    listing.reported.insert(key.clone());
+                    is_listed = !listing.written.contains(&key);
                 }
                 if is_left_out(&object) {
                     state.leave_out(key);
@@ -390,7 +418,11 @@ impl<K: Resource> Store<K> {
                 // The controller's own write may already be in the store when the watch reports the
                 // same version or an older one.
                 let reported = version(&object);
-                if known.is_none_or(|known| reported > known || reported == 0) {
+                let is_newer = known.is_none_or(|known| reported > known || reported == 0);
+                // Otherwise a list shows the present, even if it has a lower version: a server that
+                // was restored from a backup has older states of its objects.
+                let is_other = state.is_reverted || known != Some(reported);
+                if is_newer || is_listed && is_other {
                     state.apply(key, object);
                 }
             }
@@ -412,16 +444,17 @@ impl<K: Resource> Store<K> {
                     .objects
                     .iter()
                     .filter(|(key, object)| {
-                        let late = object.version() > seen;
+                        let late = object.version() > seen && listed.written.contains(*key);
                         let ours = late && state.selector.shows(&*object.get());
-                        !(ours || listed.contains(*key))
+                        !(ours || listed.reported.contains(*key))
                     })
                     .map(|(key, _)| key.clone())
                     .collect();
                 for key in gone {
                     state.delete(&key);
                 }
-                state.left_out.retain(|key| listed.contains(key));
+                state.left_out.retain(|key| listed.reported.contains(key));
+                state.is_reverted = false;
                 state.whole = state.selector.is_all();
                 drop(state);
                 self.inner.synced.send_replace(true);

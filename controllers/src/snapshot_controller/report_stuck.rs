@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::decide::{Facts, Failure};
 use super::kind::Kind;
+use super::kind::{Facts, Failure};
 use super::{Controller, Next, ReconcileError, names};
 use crate::client::Resource;
 use crate::queue::Outcome;

@@ -66,6 +66,21 @@ async fn a_watch_has_bookmarks_each_minute_and_before_its_end() {
     assert_eq!(start.elapsed().as_secs(), 150);
 }
 
+/// A watch from a version that is still to come is silent, as on the real one.
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_the_future_has_no_bookmarks() {
+    let api = FakeApi::cluster();
+    let client = api.client();
+    let future = (api.version() + 1).to_string();
+    let watch = WatchParams::default().timeout(150);
+    let mut events = maps(client)
+        .watch(&watch, &future)
+        .await
+        .expect("a watch")
+        .boxed();
+    assert!(events.next().await.is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_answer_has_an_effect_and_a_broken_connection_has_none() {
     let api = FakeApi::cluster();

@@ -73,6 +73,12 @@ fn line(kind: &str, object: &Value) -> String {
     format!("{{\"type\":{kind:?},\"object\":{object}}}\n")
 }
 
+/// The version that a watch begins after; 0 if it begins with all objects.
+fn since(query: &BTreeMap<String, String>) -> u64 {
+    let version = query.get("resourceVersion");
+    version.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 impl Store {
     /// Starts a watch: first the changes since its version, or all objects if it has none. A watch
     /// from a version that is still to come tells nothing until then. One from a version that is
@@ -83,10 +89,7 @@ impl Store {
         query: BTreeMap<String, String>,
     ) -> UnboundedReceiver<io::Result<String>> {
         let (events, stream) = unbounded();
-        let since = query
-            .get("resourceVersion")
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0);
+        let since = since(&query);
         let watcher = Watcher {
             target,
             query,
@@ -132,11 +135,13 @@ impl FakeApi {
             .get("allowWatchBookmarks")
             .is_some_and(|value| value == "true");
         let bookmark = json!({"kind": kind.kind, "apiVersion": kind.version});
+        let since = since(&query);
         let events = self.0.lock().store.watch(target, query);
         let now = Instant::now();
         let stream = Watch {
             api: self.clone(),
             events,
+            since,
             end: now + timeout,
             next_bookmark: next_bookmark(now + timeout).filter(|_| is_bookmarked),
             bookmark,
@@ -158,6 +163,8 @@ fn next_bookmark(end: Instant) -> Option<Instant> {
 struct Watch {
     api: FakeApi,
     events: UnboundedReceiver<io::Result<String>>,
+    /// The client knows the changes up to this version.
+    since: u64,
     end: Instant,
     next_bookmark: Option<Instant>,
     /// The object of a bookmark, without its version.
@@ -166,18 +173,23 @@ struct Watch {
 
 impl Watch {
     async fn next(&mut self) -> Option<io::Result<String>> {
-        let bookmark = self.next_bookmark.filter(|next| *next < self.end);
-        tokio::select! {
-            biased;
-            event = self.events.next() => event,
-            () = sleep_until(bookmark.unwrap_or(self.end)) => {
-                bookmark?;
-                self.next_bookmark = next_bookmark(self.end);
-                let version = self.api.0.lock().store.version;
+        loop {
+            let bookmark = self.next_bookmark.filter(|next| *next < self.end);
+            tokio::select! {
+                biased;
+                event = self.events.next() => return event,
+                () = sleep_until(bookmark.unwrap_or(self.end)) => {
+                    bookmark?;
+                    self.next_bookmark = next_bookmark(self.end);
+                }
+            }
+            let version = self.api.0.lock().store.version;
+            // A watch from a version that is still to come hears of no earlier one.
+            if version >= self.since {
                 let mut object = self.bookmark.clone();
                 object["metadata"] = json!({"resourceVersion": version.to_string(),
                     "creationTimestamp": null});
-                Some(Ok(line("BOOKMARK", &object)))
+                return Some(Ok(line("BOOKMARK", &object)));
             }
         }
     }

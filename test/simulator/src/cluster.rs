@@ -1,49 +1,39 @@
-//! A cluster of one node: the processes as the manifest deploys them, kubelet, and Kubernetes' own
+//! A cluster: the processes as the manifest deploys them, kubelets, and Kubernetes' own
 //! controllers.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
 
 use clap::Parser;
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use hostloop_controllers::manager::{self, Setup, Telemetry, client_over};
 use hostloop_controllers::own_pod::OwnPod;
-use hostloop_controllers::tasks::Tasks;
-use hostloop_driver::blocking::{Blocking, BlockingWork, Executor};
 use hostloop_driver::cli::{Cli, Command};
-use hostloop_driver::controller::{self, Controller};
-use hostloop_driver::csi::identity::Identity;
-use hostloop_driver::csi::validate::CapabilityRules;
-use hostloop_driver::grpc::Server;
-use hostloop_driver::kernel::FsUsage;
-use hostloop_driver::node::{self, Node};
-use hostloop_driver::serve::controllers::{ApiAccess, setup_with_driver, setup_without_driver};
-use hostloop_driver::serve::upkeep;
-use hostloop_driver::storage::{PoolOptions, Pools};
-use hostloop_fake_api::FakeApi;
-use hostloop_fake_kernel::Model;
+use hostloop_driver::serve::controllers::{ApiAccess, setup_without_driver};
+use hostloop_fake_api::{Backup, Connection, FakeApi};
 use kube::client::ClientBuilder;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::dice::Dice;
-use crate::door::{Doors, Pace};
-use crate::kubelet::Kubelet;
+use crate::door::Doors;
+use crate::history::{History, World, trouble};
+use crate::machine::{Contents, Machine};
 use crate::{model, trace};
+
+use troubles::Recovery;
+
+mod troubles;
 
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 pub(crate) const NODE: &str = "n1";
+/// The namespace of users.
 pub(crate) const NAMESPACE: &str = "u";
-/// What the pool promises at most, in bytes.
-const CAPACITY: u64 = 2 << 30;
-/// The disk under the pool, in bytes. A thick volume takes as much memory as it has room here.
-const DISK: u64 = 768 << 20;
-/// Longer than in the manifest: requests for leases would be most of all requests, and no process
-/// dies yet.
+/// The namespace of a user who wants many copies.
+pub(crate) const GREEDY: &str = "greedy";
+/// Longer than in the manifest: requests for leases would be most of all requests.
 const LEASES: [&str; 3] = [
     "--leader-election-lease-duration=90s",
     "--leader-election-renew-deadline=60s",
@@ -53,85 +43,189 @@ const LEASES: [&str; 3] = [
 /// The changes that the API server keeps for watches.
 const KEPT_CHANGES: usize = 2000;
 const OWN_NAMESPACE: &str = "hostloop";
-const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
+pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
+
+/// The actors and pods of the processes that may lead.
+const REPLICAS: [(&str, &str); trouble::REPLICAS] = [
+    ("leader", "hostloop-controller-x1"),
+    ("leader-2", "hostloop-controller-x2"),
+];
 
 /// A running cluster. Dropping it ends everything in it.
 pub(crate) struct Cluster {
     pub(crate) api: FakeApi,
     pub(crate) doors: Doors,
-    pub(crate) kernel: Arc<Model>,
-    pub(crate) pools: Arc<Pools>,
-    pub(crate) kubelet: Kubelet,
-    tasks: JoinSet<()>,
+    pub(crate) machines: Vec<Machine>,
+    replicas: Vec<Replica>,
+    /// Kubernetes' own controllers.
+    models: JoinSet<()>,
+    /// The last backup, and the version of the API server then.
+    backup: Option<(u64, Backup)>,
+    /// What recovers, and when. The number keeps apart what recovers at one time.
+    due: BTreeMap<(Instant, u64), Recovery>,
+    troubles: u64,
+    outages: u64,
+}
+
+/// A process of the cluster's controllers, which leads if it has the lease.
+struct Replica {
+    actor: &'static str,
+    pod: &'static str,
+    running: Option<(Connection, JoinSet<()>)>,
+}
+
+impl Replica {
+    /// Starts the process, unless it lives.
+    fn begin(&mut self, doors: &Doors) {
+        if self.running.is_some() {
+            return;
+        }
+        let connection = doors.connect(self.actor);
+        let (access, view) = access(doors, self.actor, self.pod, &connection);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(process(self.actor, leader_setup(access), view));
+        self.running = Some((connection, tasks));
+    }
+
+    /// Kills the process.
+    fn kill(&mut self) {
+        if let Some((connection, _)) = self.running.take() {
+            connection.cut();
+        }
+    }
 }
 
 impl Cluster {
-    /// Starts a cluster in an empty directory.
-    pub(crate) fn start(seed: u64, dir: &Path) -> Cluster {
+    /// Starts the cluster of a history in an empty directory.
+    pub(crate) fn start(history: &History, dir: &Path) -> Cluster {
+        let (seed, world) = (history.seed, history.world);
+        let (nodes, replicas) = match world {
+            World::Calm => (1, 1),
+            World::Rough => (trouble::NODES, trouble::REPLICAS),
+        };
         let api = FakeApi::cluster();
         api.remember(0);
         api.keep(KEPT_CHANGES);
-        objects().for_each(|object| drop(api.put(object)));
+        objects(nodes).for_each(|object| drop(api.put(object)));
         let doors = Doors::of(api.clone(), seed);
-        let kernel = Arc::new(Model::new());
-        let mut tasks = JoinSet::new();
-
-        for name in ["pool", "state", "kubelet"] {
-            std::fs::create_dir(dir.join(name)).expect("a directory");
+        let machines =
+            (0..nodes).map(|number| Machine::start(number, seed, world, dir, &api, &doors));
+        let machines = machines.collect();
+        let mut all = Vec::new();
+        for (actor, pod) in REPLICAS.into_iter().take(replicas) {
+            let mut replica = Replica {
+                actor,
+                pod,
+                running: None,
+            };
+            replica.begin(&doors);
+            all.push(replica);
         }
-        let pool = dir.join("pool");
-        kernel.set_disk(move |_, _| usage_of(&pool));
-        // Half of the pools promise more than their disk has, so that a volume may be too large to
-        // be made thick.
-        let overcommit = if Dice::of(seed, "overcommit", 0).percent(50) {
-            "3"
-        } else {
-            "1"
-        };
-        let server = serve(seed, dir, kernel.clone(), overcommit, &mut tasks);
-        let pools = server.pools().clone();
-        let args = node_args(dir, overcommit);
-        let view = Telemetry::new();
-        let access = access(&doors, "node", "hostloop-x1", &view);
-        let endpoint = PathBuf::from(format!("{}/csi.sock", dir.display()));
-        let setup = setup_with_driver(&server, args.controllers, &endpoint, None, access);
-        tasks.spawn(process("node", setup, view));
-
-        let view = Telemetry::new();
-        let access = self::access(&doors, "leader", "hostloop-controller-x1", &view);
-        tasks.spawn(process("leader", leader_setup(access), view));
-
-        let client = doors.client("kubelet");
-        let kubelet = Kubelet::new(api.clone(), client, server.routes(), dir);
-        tasks.spawn(kubelet.clone().run(doors.writes()));
-        model::start(&doors, &mut tasks);
+        let mut models = JoinSet::new();
+        model::start(&doors, &mut models);
         Cluster {
             api,
             doors,
-            kernel,
-            pools,
-            kubelet,
-            tasks,
+            machines,
+            replicas: all,
+            models,
+            backup: None,
+            due: BTreeMap::new(),
+            troubles: 0,
+            outages: 0,
         }
     }
 
-    /// Reports parts of the cluster that have ended. All run until the end.
+    /// The node that all pods go to, if there is only one.
+    pub(crate) fn only_node(&self) -> Option<&'static str> {
+        (self.machines.len() == 1).then_some(NODE)
+    }
+
+    /// The content of all pools.
+    pub(crate) fn contents(&self) -> Contents {
+        let mut all = Contents::default();
+        for machine in &self.machines {
+            let Contents { volumes, snapshots } = machine.contents();
+            all.volumes.extend(volumes);
+            all.snapshots.extend(snapshots);
+        }
+        all
+    }
+
+    /// The handles of the volumes of all pools.
+    pub(crate) fn handles(&self) -> BTreeSet<String> {
+        let volumes = self.contents().volumes;
+        volumes.iter().map(|volume| volume.id.to_string()).collect()
+    }
+
+    /// The node that has the volume with this handle.
+    pub(crate) fn machine_of(&self, handle: &str) -> Option<&Machine> {
+        self.machines.iter().find(|machine| {
+            let volumes = machine.contents().volumes;
+            volumes
+                .iter()
+                .any(|volume| volume.id.to_string() == *handle)
+        })
+    }
+
+    /// True if a kubelet uses the volume with this handle.
+    pub(crate) fn uses(&self, handle: &str) -> bool {
+        self.machines
+            .iter()
+            .any(|machine| machine.kubelet.uses(handle))
+    }
+
+    /// True if a driver works on a call, which may last long.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.machines.iter().any(Machine::is_busy)
+    }
+
+    /// Lets time pass. What is due meanwhile recovers.
+    pub(crate) async fn pass(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while let Some((at, number)) = self.due.keys().next().copied()
+            && at <= end
+        {
+            tokio::time::sleep_until(at).await;
+            if let Some(recovery) = self.due.remove(&(at, number)) {
+                self.recover(recovery);
+            }
+        }
+        tokio::time::sleep_until(end).await;
+    }
+
+    /// Reports parts of the cluster that have ended by themselves. All run until the end.
     pub(crate) fn check_running(&mut self) {
-        while let Some(ended) = self.tasks.try_join_next() {
-            trace::violation(format!("a part of the cluster ended: {ended:?}"));
+        self.machines.iter_mut().for_each(Machine::check_running);
+        let running = self
+            .replicas
+            .iter_mut()
+            .filter_map(|replica| replica.running.as_mut());
+        for tasks in running.map(|(_, tasks)| tasks).chain([&mut self.models]) {
+            while let Some(ended) = tasks.try_join_next() {
+                trace::violation(format!("a part of the cluster ended: {ended:?}"));
+            }
         }
     }
 }
 
 /// Runs the controllers of a process.
-async fn process(name: &'static str, setup: Setup, view: Telemetry) {
+pub(crate) async fn process(name: &'static str, setup: Setup, view: Telemetry) {
     let ended = manager::run(setup, view, CancellationToken::new()).await;
     trace::violation(format!("the controllers of {name} ended: {ended:?}"));
 }
 
-fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> ApiAccess {
-    let client = client_over(ClientBuilder::new(doors.service(actor), "default"), view);
-    ApiAccess {
+/// How the process of a pod reaches the API server, over this connection.
+pub(crate) fn access(
+    doors: &Doors,
+    actor: &'static str,
+    pod: &str,
+    connection: &Connection,
+) -> (ApiAccess, Telemetry) {
+    let view = Telemetry::new();
+    let service = doors.over(actor, connection);
+    let client = client_over(ClientBuilder::new(service, "default"), &view);
+    let access = ApiAccess {
         client: async move { Ok(client) }.boxed(),
         pod: OwnPod {
             name: Some(pod.to_owned()),
@@ -139,42 +233,17 @@ fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> Ap
             capacity_namespace: Some(OWN_NAMESPACE.to_owned()),
             identity: pod.to_owned(),
         },
-    }
+    };
+    (access, view)
 }
 
-fn parse(args: &[&str]) -> Command {
+pub(crate) fn parse(args: &[&str]) -> Command {
     let mut all = vec!["hostloop"];
     all.extend(args);
     all.extend(LEASES);
     Cli::try_parse_from(all)
         .unwrap_or_else(|error| panic!("{error}"))
         .command
-}
-
-/// The arguments of the manifest, but for registration and liveness, which need sockets.
-fn node_args(dir: &Path, overcommit: &str) -> hostloop_driver::cli::RunArgs {
-    let dir = dir.display();
-    let command = parse(&[
-        "run",
-        &format!("--drivername={DRIVER}"),
-        &format!("--endpoint=unix://{dir}/csi.sock"),
-        &format!("--statedir={dir}/state"),
-        &format!("--pool=pool={dir}/pool,capacity={CAPACITY}"),
-        &format!("--overcommit={overcommit}"),
-        "--enable-attach=false",
-        "--controllers=*,-registrar,-liveness",
-        "--volume-name-prefix=hostloop",
-        "--extra-create-metadata",
-        "--leader-tasks=elsewhere",
-        &format!("--nodeid={NODE}"),
-        &format!("--node-name={NODE}"),
-        // The owner of capacity objects is the DaemonSet, which no model makes.
-        "--capacity-ownerref-level=-1",
-    ]);
-    match command {
-        Command::Run(args) => *args,
-        other => panic!("{other:?}"),
-    }
 }
 
 fn leader_setup(access: ApiAccess) -> Setup {
@@ -191,122 +260,6 @@ fn leader_setup(access: ApiAccess) -> Setup {
     }
 }
 
-/// The usage of the disk under the pool, which has nothing else on it. Unlike the machine's own, it
-/// depends on no other program.
-fn usage_of(pool: &Path) -> FsUsage {
-    let free = DISK.saturating_sub(allocated_in(pool));
-    FsUsage {
-        total_bytes: DISK,
-        free_bytes: free,
-        available_bytes: free,
-        // As a filesystem that does not count them.
-        total_inodes: 0,
-        free_inodes: 0,
-        read_only: false,
-    }
-}
-
-/// The space of all files in a folder, in bytes. The model's clones share no blocks.
-fn allocated_in(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let allocated = entries.map(|entry| match entry.metadata() {
-        Ok(found) if found.is_dir() => allocated_in(&entry.path()),
-        Ok(found) => found.blocks() * 512,
-        // It has just been removed.
-        Err(_) => 0,
-    });
-    allocated.sum()
-}
-
-/// The driver of the node, as the program makes it of its arguments.
-fn serve(
-    seed: u64,
-    dir: &Path,
-    kernel: Arc<Model>,
-    overcommit: &str,
-    tasks: &mut JoinSet<()>,
-) -> Server {
-    let args = node_args(dir, overcommit).serve;
-    let specs = args.pools.specs().expect("pools");
-    let options = PoolOptions {
-        node_id: Some(NODE.to_owned()),
-        ..args.pools.options()
-    };
-    let pools = Pools::open(&specs, options, kernel).expect("pools that open");
-    let topology = [(TOPOLOGY.to_owned(), NODE.to_owned())];
-    let capabilities = CapabilityRules {
-        mount_group: args.switches.volume_mount_group,
-        ..CapabilityRules::default()
-    };
-    let controller = controller::Config {
-        topology: topology.clone().into(),
-        attach: false,
-        snapshot_metadata: args.switches.enable_snapshot_metadata,
-        modify: args.switches.enable_controller_modify_volume,
-        capabilities: capabilities.clone(),
-        ..controller::Config::new(NODE)
-    };
-    let node_config = node::Config {
-        topology: topology.into(),
-        capabilities,
-        ..node::Config::new(NODE)
-    };
-    let identity = Identity {
-        name: DRIVER.to_owned(),
-        vendor_version: args.vendor_version,
-        topology: true,
-        expansion: true,
-        snapshot_metadata: args.switches.enable_snapshot_metadata,
-    };
-    let controller = Arc::new(Controller::new(pools.clone(), controller));
-    let node = Arc::new(Node::new(pools.clone(), node_config));
-    let blocking = Blocking::on(Inline {
-        seed,
-        pace: Arc::default(),
-    });
-    let server = Server::running_on(blocking.clone(), identity, controller, node.clone());
-    let mut upkeep = Tasks::default();
-    upkeep::start(
-        &pools,
-        node,
-        &blocking,
-        &CancellationToken::new(),
-        &mut upkeep,
-    );
-    tasks.spawn(async move {
-        let ended = upkeep.next().await;
-        trace::violation(format!("the driver's upkeep ended: {ended:?}"));
-    });
-    server
-}
-
-/// Runs work on the runtime's only thread, after a virtual time that the work takes.
-struct Inline {
-    seed: u64,
-    pace: Arc<Mutex<Pace>>,
-}
-
-impl Executor for Inline {
-    fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
-        let number = {
-            let mut pace = self.pace.lock();
-            pace.count(kind);
-            pace.total
-        };
-        let mut dice = Dice::of(self.seed, kind, number);
-        let time = match dice.below(100) {
-            0..90 => dice.millis(1, 30),
-            90..99 => dice.millis(30, 2000),
-            _ => dice.millis(2000, 15_000),
-        };
-        let ran = tokio::spawn(async move {
-            tokio::time::sleep(time).await;
-            work();
-        });
-        ran.map(drop).boxed()
-    }
-}
-
 fn class(name: &str, parameters: Value, immediate: bool, policy: &str) -> Value {
     let mode = if immediate {
         "Immediate"
@@ -318,8 +271,21 @@ fn class(name: &str, parameters: Value, immediate: bool, policy: &str) -> Value 
         "reclaimPolicy": policy, "allowVolumeExpansion": true, "parameters": parameters})
 }
 
-/// What an administrator and kubelet have made.
-fn objects() -> impl Iterator<Item = Value> {
+/// What kubelet makes of a node.
+fn node(number: usize) -> [Value; 2] {
+    let name = format!("n{}", number + 1);
+    [
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+                "labels": {"kubernetes.io/hostname": name, TOPOLOGY: name}}, "spec": {},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}],
+                "nodeInfo": {"kubeletVersion": "v1.36.0"}}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [TOPOLOGY]}]}}),
+    ]
+}
+
+/// What an administrator and kubelets have made in a cluster with so many nodes.
+fn objects(nodes: usize) -> impl Iterator<Item = Value> {
     let fs = |fs: &str| json!({"csi.storage.k8s.io/fstype": fs});
     let thick = json!({"csi.storage.k8s.io/fstype": "ext4", "provisioning": "thick"});
     let attributes = |name: &str, parameters: Value| {
@@ -330,7 +296,7 @@ fn objects() -> impl Iterator<Item = Value> {
         json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
             "metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": policy})
     };
-    let namespaces = [OWN_NAMESPACE, NAMESPACE].map(|name| {
+    let namespaces = [OWN_NAMESPACE, NAMESPACE, GREEDY].map(|name| {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name},
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
     });
@@ -338,12 +304,6 @@ fn objects() -> impl Iterator<Item = Value> {
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
             "spec": {"attachRequired": false, "podInfoOnMount": true, "storageCapacity": true,
                 "volumeLifecycleModes": ["Persistent", "Ephemeral"], "fsGroupPolicy": "File"}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE,
-                "labels": {"kubernetes.io/hostname": NODE, TOPOLOGY: NODE}}, "spec": {},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}],
-                "nodeInfo": {"kubeletVersion": "v1.36.0"}}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
-            "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [TOPOLOGY]}]}}),
         class("ext4", fs("ext4"), false, "Delete"),
         class("ext4-now", fs("ext4"), true, "Delete"),
         class("xfs", fs("xfs"), false, "Delete"),
@@ -366,5 +326,8 @@ fn objects() -> impl Iterator<Item = Value> {
         snapshots("deleted", "Delete"),
         snapshots("kept", "Retain"),
     ];
-    namespaces.into_iter().chain(rest)
+    namespaces
+        .into_iter()
+        .chain(rest)
+        .chain((0..nodes).flat_map(node))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_fake_api::FakeApi;
+use hostloop_fake_api::{Connection, FakeApi};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -52,6 +52,27 @@ impl Pace {
     }
 }
 
+/// How late a late write is. It is longer than any caller waits, and than a lease lasts.
+const LATE: Duration = Duration::from_secs(110);
+
+/// What becomes of requests and answers on their way.
+#[derive(Default)]
+struct Weather {
+    /// So many of a hundred answers to writes of hostloop are lost, and until when.
+    lost: (u64, Duration),
+    /// Who is late, and until when.
+    late: BTreeMap<&'static str, Duration>,
+}
+
+/// What becomes of one request.
+struct Passage {
+    number: u64,
+    /// The rest of the time in which its actor is late.
+    late: Option<Duration>,
+    /// So many of a hundred answers are lost.
+    lost: u64,
+}
+
 /// The API server, and what passes its doors. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Doors {
@@ -59,6 +80,7 @@ pub(crate) struct Doors {
     seed: u64,
     paces: Arc<Mutex<BTreeMap<String, Pace>>>,
     writes: Arc<watch::Sender<u64>>,
+    weather: Arc<Mutex<Weather>>,
 }
 
 impl Doors {
@@ -68,7 +90,30 @@ impl Doors {
             seed,
             paces: Arc::default(),
             writes: Arc::new(watch::Sender::new(0)),
+            weather: Arc::default(),
         }
+    }
+
+    /// Loses so many of a hundred answers to writes of hostloop, for some time.
+    pub(crate) fn lose_answers(&self, percent: u64, time: Duration) {
+        self.weather.lock().lost = (percent, shim::now() + time);
+    }
+
+    /// Makes an actor late for some time: it can't renew its lease, and its writes arrive long
+    /// after it has sent them.
+    pub(crate) fn be_late(&self, actor: &'static str, time: Duration) {
+        let mut weather = self.weather.lock();
+        weather.late.insert(actor, shim::now() + time);
+    }
+
+    /// Lets everything pass again.
+    pub(crate) fn clear_up(&self) {
+        *self.weather.lock() = Weather::default();
+    }
+
+    /// Tells of a change that no write has made.
+    pub(crate) fn announce(&self) {
+        self.writes.send_modify(|writes| *writes += 1);
     }
 
     /// Changes with each write, but for those of leases and events.
@@ -87,35 +132,93 @@ impl Doors {
     }
 
     /// The connection of this actor.
-    pub(crate) fn service(
+    fn service(
         &self,
         actor: &'static str,
     ) -> BoxCloneService<Request<Body>, Response<Body>, kube::Error> {
-        let (doors, client) = (self.clone(), self.api.connect(actor).client());
+        self.over(actor, &self.api.connect(actor))
+    }
+
+    /// A connection of this actor that can be cut.
+    pub(crate) fn connect(&self, actor: &'static str) -> Connection {
+        self.api.connect(actor)
+    }
+
+    /// What passes this connection.
+    pub(crate) fn over(
+        &self,
+        actor: &'static str,
+        connection: &Connection,
+    ) -> BoxCloneService<Request<Body>, Response<Body>, kube::Error> {
+        let (doors, client) = (self.clone(), connection.client());
         BoxCloneService::new(tower::service_fn(move |request| {
             let (doors, client) = (doors.clone(), client.clone());
-            async move { doors.pass(actor, &client, request).await }
+            async move { doors.pass(actor, client, request).await }
         }))
     }
 
+    /// Counts a request, and says what becomes of it.
+    fn passage(&self, actor: &'static str, request: &Request<Body>) -> Passage {
+        let mut paces = self.paces.lock();
+        let pace = paces.entry(actor.to_owned()).or_default();
+        pace.count(&format!(
+            "{actor} {} {}",
+            request.method(),
+            request.uri().path()
+        ));
+        let (weather, now) = (self.weather.lock(), shim::now());
+        let late = weather.late.get(actor);
+        let is_hostloop = actor.starts_with("node") || actor.starts_with("leader");
+        let (percent, until) = weather.lost;
+        Passage {
+            number: pace.total,
+            late: late.and_then(|until| until.checked_sub(now)),
+            lost: if is_hostloop && now < until {
+                percent
+            } else {
+                0
+            },
+        }
+    }
+
     async fn pass(
-        &self,
+        self,
         actor: &'static str,
-        client: &Client,
+        client: Client,
         request: Request<Body>,
     ) -> Result<Response<Body>, kube::Error> {
-        let number = {
-            let mut paces = self.paces.lock();
-            let pace = paces.entry(actor.to_owned()).or_default();
-            pace.count(&format!(
-                "{actor} {} {}",
-                request.method(),
-                request.uri().path()
-            ));
-            pace.total
-        };
-        let mut dice = Dice::of(self.seed, actor, number);
+        let passage = self.passage(actor, &request);
+        let mut dice = Dice::of(self.seed, actor, passage.number);
         tokio::time::sleep(dice.millis(1, 5)).await;
+        let is_lease = request.uri().path().contains("/leases");
+        match passage.late {
+            Some(left) if is_lease => tokio::time::sleep(left).await,
+            Some(_) if request.method() != Method::GET => {
+                // What is on its way arrives, even if its sender no longer waits.
+                let sent = tokio::spawn(async move {
+                    tokio::time::sleep(LATE).await;
+                    self.deliver(actor, client, request, dice, passage.lost)
+                        .await
+                });
+                return sent
+                    .await
+                    .map_err(|ended| kube::Error::Service(ended.into()))?;
+            }
+            _ => {}
+        }
+        self.deliver(actor, client, request, dice, passage.lost)
+            .await
+    }
+
+    /// Sends a request, and loses so many of a hundred answers to writes.
+    async fn deliver(
+        self,
+        actor: &'static str,
+        client: Client,
+        request: Request<Body>,
+        mut dice: Dice,
+        lost: u64,
+    ) -> Result<Response<Body>, kube::Error> {
         let method = request.method().clone();
         if method == Method::GET {
             return client.send(request).await;
@@ -128,14 +231,20 @@ impl Doors {
         let text = (!is_lease).then(|| shown(&bytes));
         let request = Request::from_parts(head, Body::from(bytes.to_vec()));
         let answer = client.send(request).await?;
+        let is_lost = lost > 0 && dice.percent(lost);
         if let Some(text) = text {
             let code = answer.status().as_u16();
-            trace::line(actor, format!("{method} {path} {text} → {code}"));
+            let end = if is_lost { ", which is lost" } else { "" };
+            trace::line(actor, format!("{method} {path} {text} → {code}{end}"));
         }
         if !is_lease && !path.contains("/events") {
-            self.writes.send_modify(|writes| *writes += 1);
+            self.announce();
         }
         tokio::time::sleep(dice.millis(0, 5)).await;
+        if is_lost {
+            let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+            return Err(kube::Error::Service(reset.into()));
+        }
         Ok(answer)
     }
 }

@@ -10,19 +10,55 @@ use serde::{Deserialize, Serialize};
 use crate::dice::Dice;
 
 mod habits;
+pub(crate) mod trouble;
+
+use trouble::Trouble;
+
+/// The kind of cluster that a history has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum World {
+    /// One node, and nothing fails.
+    #[default]
+    Calm,
+    /// Three nodes, and everything fails now and then.
+    Rough,
+}
+
+impl World {
+    /// The world of a seed, if no one chooses another: every other seed is rough.
+    pub(crate) fn of(seed: u64) -> World {
+        if seed.is_multiple_of(2) {
+            World::Rough
+        } else {
+            World::Calm
+        }
+    }
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            World::Calm => "calm",
+            World::Rough => "rough",
+        })
+    }
+}
 
 /// What users do in one simulated cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct History {
     /// The seed of everything but the steps.
     pub(crate) seed: u64,
+    #[serde(default)]
+    pub(crate) world: World,
     /// What went wrong with it, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) about: String,
     pub(crate) steps: Vec<Step>,
 }
 
-/// One thing that a user does.
+/// One thing that a user or the world does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Step {
     /// The time since the step before, in milliseconds.
@@ -31,7 +67,7 @@ pub(crate) struct Step {
     pub(crate) action: Action,
 }
 
-/// What a user can do.
+/// What a user or the world can do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "do")]
 pub(crate) enum Action {
@@ -90,6 +126,8 @@ pub(crate) enum Action {
     Reclaim { name: String, policy: String },
     /// Deletes the volume object of a claim.
     DeleteVolume { name: String },
+    /// The world does something.
+    World { trouble: Trouble },
 }
 
 /// Where the data of a new claim comes from.
@@ -165,7 +203,7 @@ struct Claimed {
 
 impl History {
     /// The history of a seed.
-    pub(crate) fn of(seed: u64, steps: u64) -> History {
+    pub(crate) fn of(seed: u64, world: World, steps: u64) -> History {
         let mut expected = Expected::default();
         let steps = (0..steps).map(|number| {
             let mut dice = Dice::of(seed, "users", number);
@@ -175,10 +213,18 @@ impl History {
                 75..96 => 20_000 + dice.below(300_000),
                 _ => 300_000 + dice.below(1_800_000),
             };
-            expected.step(wait, &mut dice)
+            let step = expected.step(wait, &mut dice);
+            if world == World::Rough
+                && let Some(trouble) = Trouble::at(seed, number)
+            {
+                let action = Action::World { trouble };
+                return Step { wait, action };
+            }
+            step
         });
         History {
             seed,
+            world,
             about: String::new(),
             steps: steps.collect(),
         }
@@ -462,6 +508,7 @@ impl fmt::Display for Action {
                 write!(f, "set the volume of claim {name} to {policy}")
             }
             Action::DeleteVolume { name } => write!(f, "delete the volume object of claim {name}"),
+            Action::World { trouble } => fmt::Display::fmt(trouble, f),
         }
     }
 }
@@ -472,7 +519,7 @@ mod tests {
 
     #[test]
     fn a_saved_history_is_that_of_its_seed() {
-        let history = History::of(7, 300);
+        let history = History::of(7, World::Rough, 300);
         let text = serde_json::to_string(&history).expect("JSON");
         let saved: History = serde_json::from_str(&text).expect("a history");
         let actions = |history: &History| -> Vec<(u64, Action)> {
@@ -482,13 +529,14 @@ mod tests {
                 .map(|step| (step.wait, step.action.clone()))
                 .collect()
         };
-        assert_eq!(actions(&saved), actions(&History::of(7, 300)));
-        assert_ne!(actions(&saved), actions(&History::of(8, 300)));
+        assert_eq!(actions(&saved), actions(&History::of(7, World::Rough, 300)));
+        assert_eq!(saved.world, World::Rough);
+        assert_ne!(actions(&saved), actions(&History::of(8, World::Rough, 300)));
     }
 
     #[test]
     fn a_step_left_out_changes_no_other() {
-        let history = History::of(7, 3);
+        let history = History::of(7, World::Calm, 3);
         let shorter = history.only(&[true, false, true]);
         let third = |history: &History| history.steps.last().map(|step| step.action.to_string());
         assert_eq!((shorter.steps.len(), third(&shorter)), (2, third(&history)));

@@ -1,18 +1,18 @@
 //! A model of kubelet's volume manager: its calls, their order, retries and backoff.
 //!
 //! Work on one volume is serial, work on several runs side by side. A failed call is repeated after
-//! half a second, then after twice as long, up to two minutes and two seconds. A call has two minutes.
+//! half a second, then after twice as long, up to two minutes and two seconds. A call has two
+//! minutes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_fake_api::FakeApi;
 use hostloop_proto::csi;
-use hostloop_proto::csi::node_client::NodeClient;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use http::Method;
 use kube::Client;
 use parking_lot::Mutex;
@@ -21,54 +21,34 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Status;
-use tonic::service::Routes;
 
-use crate::cluster::{DRIVER, NODE};
+use crate::cluster::DRIVER;
 use crate::trace;
-use crate::users::{bytes, path, send, volume_path};
+use crate::users::{bytes, path_in, send, volume_path};
 
+use self::line::Line;
+use self::wanted::{Pod, Wanted, inline};
 use self::work::Work;
 
+pub(crate) mod line;
+mod wanted;
 mod work;
 
-const DEADLINE: Duration = Duration::from_secs(120);
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LAST_DELAY: Duration = Duration::from_secs(122);
 /// The wait before kubelet compares what pods want with what is there.
 const LOOK: Duration = Duration::from_millis(300);
-
-/// A volume that a pod wants.
-#[derive(Clone, Debug)]
-struct Wanted {
-    pod: Pod,
-    /// The name of the PersistentVolume, or of the inline volume in its pod.
-    name: String,
-    handle: String,
-    block: bool,
-    read_only: bool,
-    inline: bool,
-    fs: String,
-    mode: Mode,
-    mount_flags: Vec<String>,
-    attributes: BTreeMap<String, String>,
-    claim: String,
-    /// The volume's size if it is larger than the claim says.
-    grows_to: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Pod {
-    name: String,
-    namespace: String,
-    uid: String,
-    account: String,
-}
+/// The longest time in which calls about one volume may find no thread in the driver. The longest
+/// work but copies takes 15 seconds, so others end soon; kubelet's own backoff is two minutes.
+const STARVED: Duration = Duration::from_secs(300);
 
 /// A volume that is in place for a pod.
 #[derive(Clone, Debug)]
 struct Published {
     handle: String,
     target: PathBuf,
+    /// False if the call had no final answer.
+    certain: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -78,34 +58,75 @@ struct Staged {
     certain: bool,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     /// By UID of the pod and handle.
     published: BTreeMap<(String, String), Published>,
     staged: BTreeMap<String, Staged>,
-    busy: BTreeSet<String>,
+    /// What is under way, by handle.
+    busy: BTreeMap<String, Work>,
     retries: BTreeMap<String, (Instant, Duration)>,
+    /// Since when calls about a volume find no thread in the driver, by handle.
+    starved: BTreeMap<String, Instant>,
 }
 
-/// The kubelet of the node. Clones share its state.
+/// The kubelet of a node. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct Kubelet {
     api: FakeApi,
     client: Client,
-    node: NodeClient<Routes>,
+    node: &'static str,
+    line: Line,
     dir: PathBuf,
     state: Arc<Mutex<State>>,
 }
 
 impl Kubelet {
-    pub(crate) fn new(api: FakeApi, client: Client, routes: Routes, dir: &Path) -> Kubelet {
-        let node = NodeClient::new(routes.prepare());
+    /// The kubelet of a node, which calls its driver over this line.
+    pub(crate) fn new(
+        api: FakeApi,
+        client: Client,
+        node: &'static str,
+        line: Line,
+        dir: &Path,
+    ) -> Kubelet {
         Kubelet {
             api,
             client,
             node,
+            line,
             dir: dir.join("kubelet"),
             state: Arc::default(),
+        }
+    }
+
+    /// The kubelet that starts after this one has died. It finds what is in place on the node, but
+    /// not how far calls under way have come, so it counts their volumes as maybe in place.
+    pub(crate) fn successor(&self) -> Kubelet {
+        let mut state = self.state.lock().clone();
+        for work in std::mem::take(&mut state.busy).into_values() {
+            let Work::Mount(wanted) = work else {
+                continue;
+            };
+            if !wanted.inline {
+                let staged = Staged {
+                    path: self.staging(&wanted),
+                    certain: false,
+                };
+                state.staged.entry(wanted.handle.clone()).or_insert(staged);
+            }
+            let published = Published {
+                handle: wanted.handle.clone(),
+                target: self.target(&wanted),
+                certain: false,
+            };
+            state.published.entry(wanted.key()).or_insert(published);
+        }
+        state.retries.clear();
+        state.starved.clear();
+        Kubelet {
+            state: Arc::new(Mutex::new(state)),
+            ..self.clone()
         }
     }
 
@@ -149,11 +170,16 @@ impl Kubelet {
     async fn look(&self, work: &mut JoinSet<()>) -> Option<Instant> {
         let (mut next, mut wanted) = (None, BTreeMap::new());
         for pod in self.api.all("pods") {
-            if pod["spec"]["nodeName"] != NODE {
+            if pod["spec"]["nodeName"] != self.node {
                 continue;
             }
             let of = |field: &Value| field.as_str().unwrap_or_default().to_owned();
             let uid = of(&pod["metadata"]["uid"]);
+            let at = path_in(
+                &of(&pod["metadata"]["namespace"]),
+                "pods",
+                &of(&pod["metadata"]["name"]),
+            );
             if !pod["metadata"]["deletionTimestamp"].is_null() {
                 let left = self
                     .state
@@ -162,7 +188,6 @@ impl Kubelet {
                     .keys()
                     .any(|(user, _)| *user == uid);
                 if !left {
-                    let at = path("pods", &of(&pod["metadata"]["name"]));
                     let options = json!({"gracePeriodSeconds": 0,
                         "preconditions": {"uid": uid}});
                     if send(&self.client, Method::DELETE, &at, &options)
@@ -175,14 +200,14 @@ impl Kubelet {
                 continue;
             }
             let (volumes, complete) = self.volumes(&pod);
-            let ready = complete && self.are_published(&uid, &volumes);
+            let ready = complete && self.are_published(&volumes);
             if ready && pod["status"]["phase"] != "Running" {
-                let at = format!("{}/status", path("pods", &of(&pod["metadata"]["name"])));
+                let at = format!("{at}/status");
                 let status = json!({"status": {"phase": "Running"}});
                 let _ = send(&self.client, Method::PATCH, &at, &status).await;
             }
             for one in volumes {
-                wanted.insert((uid.clone(), one.handle.clone()), one);
+                wanted.insert(one.key(), one);
             }
         }
         let now = Instant::now();
@@ -191,7 +216,9 @@ impl Kubelet {
         for (key, published) in &state.published {
             match wanted.get(key) {
                 None => due.push(Work::Unpublish(key.clone(), published.clone())),
-                Some(one) if one.grows_to.is_some() => due.push(Work::Expand(one.clone())),
+                Some(one) if one.grows_to.is_some() && published.certain => {
+                    due.push(Work::Expand(one.clone()))
+                }
                 Some(_) => {}
             }
         }
@@ -206,7 +233,7 @@ impl Kubelet {
             }
         }
         for (key, one) in wanted {
-            if !state.published.contains_key(&key) {
+            if state.published.get(&key).is_none_or(|one| !one.certain) {
                 due.push(Work::Mount(one));
             }
         }
@@ -218,20 +245,20 @@ impl Kubelet {
                 .filter(|at| *at > now);
             if let Some(at) = retry {
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
-            } else if state.busy.insert(one.handle().to_owned()) {
+            } else if let Entry::Vacant(free) = state.busy.entry(one.handle().to_owned()) {
+                free.insert(one.clone());
                 work.spawn(self.clone().perform(one));
             }
         }
         next
     }
 
-    fn are_published(&self, pod: &str, volumes: &[Wanted]) -> bool {
+    fn are_published(&self, volumes: &[Wanted]) -> bool {
         let state = self.state.lock();
-        volumes.iter().all(|one| {
-            state
-                .published
-                .contains_key(&(pod.to_owned(), one.handle.clone()))
-        })
+        let published = &state.published;
+        volumes
+            .iter()
+            .all(|one| published.get(&one.key()).is_some_and(|one| one.certain))
     }
 
     /// The volumes of a pod that can be mounted, and whether these are all of them.
@@ -266,7 +293,8 @@ impl Kubelet {
     }
 
     fn persistent(&self, pod: &Pod, claim: &str) -> Option<Wanted> {
-        let object = self.api.get(&path("persistentvolumeclaims", claim))?;
+        let claims = path_in(&pod.namespace, "persistentvolumeclaims", claim);
+        let object = self.api.get(&claims)?;
         if object["status"]["phase"] != "Bound" {
             return None;
         }
@@ -328,11 +356,13 @@ impl Kubelet {
         state.busy.remove(work.handle());
         match done {
             Ok(()) => {
-                trace::line("kubelet", format!("{work} succeeded"));
+                trace::line(self.node, format!("{work} succeeded"));
                 state.retries.remove(&work.key());
+                state.starved.remove(work.handle());
             }
             Err(status) => {
-                trace::line("kubelet", format!("{work} failed: {status}"));
+                trace::line(self.node, format!("{work} failed: {status}"));
+                state.hungry(&work, &status);
                 let before = state.retries.get(&work.key()).map(|(_, delay)| *delay * 2);
                 let delay = before.unwrap_or(FIRST_DELAY).min(LAST_DELAY);
                 state
@@ -359,7 +389,8 @@ impl Kubelet {
                 volume_context: wanted.attributes.clone(),
                 ..Default::default()
             };
-            let answer = timely(self.node.clone().node_stage_volume(request)).await;
+            let (mut client, call) = self.line.begin()?;
+            let answer = call.answer(client.node_stage_volume(request)).await;
             // A volume that may be staged must be unstaged. Staging it again does no harm.
             let staged = match &answer {
                 Ok(_) => Some(true),
@@ -393,14 +424,19 @@ impl Kubelet {
             volume_context: wanted.attributes.clone(),
             ..Default::default()
         };
-        timely(self.node.clone().node_publish_volume(request)).await?;
-        let key = (wanted.pod.uid.clone(), wanted.handle.clone());
-        let published = Published {
-            handle: wanted.handle.clone(),
-            target,
-        };
-        self.state.lock().published.insert(key, published);
-        Ok(())
+        let (mut client, call) = self.line.begin()?;
+        let answer = call.answer(client.node_publish_volume(request)).await;
+        // A volume that may be published must be unpublished.
+        let certain = answer.is_ok();
+        if certain || answer.as_ref().is_err_and(is_uncertain) {
+            let published = Published {
+                handle: wanted.handle.clone(),
+                target,
+                certain,
+            };
+            self.state.lock().published.insert(wanted.key(), published);
+        }
+        answer.map(drop)
     }
 
     async fn expand(&self, wanted: &Wanted) -> Result<(), Status> {
@@ -416,12 +452,18 @@ impl Kubelet {
             volume_capability: Some(wanted.capability()),
             ..Default::default()
         };
-        timely(self.node.clone().node_expand_volume(request)).await?;
+        let (mut client, call) = self.line.begin()?;
+        call.answer(client.node_expand_volume(request)).await?;
         let status = json!({"status": {
             "capacity": {"storage": size.to_string()},
             "allocatedResourceStatuses": null, "conditions": null,
         }});
-        let at = format!("{}/status", path("persistentvolumeclaims", &wanted.claim));
+        let claim = path_in(
+            &wanted.pod.namespace,
+            "persistentvolumeclaims",
+            &wanted.claim,
+        );
+        let at = format!("{claim}/status");
         let saved = send(&self.client, Method::PATCH, &at, &status).await;
         saved
             .map(drop)
@@ -433,7 +475,8 @@ impl Kubelet {
             volume_id: published.handle.clone(),
             target_path: text(&published.target),
         };
-        timely(self.node.clone().node_unpublish_volume(request)).await?;
+        let (mut client, call) = self.line.begin()?;
+        call.answer(client.node_unpublish_volume(request)).await?;
         if published.target.exists() {
             return Err(Status::internal("the target is still there"));
         }
@@ -449,7 +492,8 @@ impl Kubelet {
             volume_id: handle.to_owned(),
             staging_target_path: text(&staged.path),
         };
-        timely(self.node.clone().node_unstage_volume(request)).await?;
+        let (mut client, call) = self.line.begin()?;
+        call.answer(client.node_unstage_volume(request)).await?;
         let _ = std::fs::remove_dir(&staged.path);
         self.state.lock().staged.remove(handle);
         Ok(())
@@ -457,13 +501,12 @@ impl Kubelet {
 
     fn staging(&self, wanted: &Wanted) -> PathBuf {
         let plugins = self.dir.join("plugins/kubernetes.io/csi");
-        if wanted.block {
-            plugins.join("volumeDevices/staging").join(&wanted.name)
-        } else {
-            plugins
+        match wanted.block {
+            true => plugins.join("volumeDevices/staging").join(&wanted.name),
+            false => plugins
                 .join(DRIVER)
                 .join(&wanted.handle)
-                .join("globalmount")
+                .join("globalmount"),
         }
     }
 
@@ -484,79 +527,19 @@ impl Kubelet {
     }
 }
 
-impl Pod {
-    fn info(&self, ephemeral: &str) -> [(String, String); 5] {
-        [
-            ("pod.name", self.name.as_str()),
-            ("pod.namespace", &self.namespace),
-            ("pod.uid", &self.uid),
-            ("serviceAccount.name", &self.account),
-            ("ephemeral", ephemeral),
-        ]
-        .map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value.to_owned()))
-    }
-}
-
-impl Wanted {
-    fn capability(&self) -> csi::VolumeCapability {
-        let access_type = if self.block {
-            AccessType::Block(BlockVolume {})
-        } else {
-            AccessType::Mount(MountVolume {
-                fs_type: self.fs.clone(),
-                mount_flags: self.mount_flags.clone(),
-                volume_mount_group: String::new(),
-            })
-        };
-        csi::VolumeCapability {
-            access_mode: Some(AccessMode {
-                mode: self.mode.into(),
-            }),
-            access_type: Some(access_type),
+impl State {
+    /// Notes whether a failed call has found a thread in the driver. Its threads are shared by all
+    /// namespaces, and one namespace's calls must not keep them from the others' for long.
+    fn hungry(&mut self, work: &Work, status: &Status) {
+        let handle = work.handle().to_owned();
+        if !status.message().contains("the call waits for") {
+            self.starved.remove(&handle);
+            return;
         }
-    }
-}
-
-/// An inline volume of a pod. Kubelet's handle is a hash of the pod's UID and the volume's name.
-fn inline(pod: &Pod, volume: &Value) -> Wanted {
-    let name = volume["name"].as_str().unwrap_or_default();
-    let mut digits = String::new();
-    for part in 0..4 {
-        let bytes = pod.uid.bytes().chain(name.bytes()).chain([part]);
-        let hash = bytes.fold(u64::from(part) + 7, |state, byte| {
-            crate::dice::mix(state ^ u64::from(byte)).wrapping_add(0x9e37_79b9)
-        });
-        digits.push_str(&format!("{hash:016x}"));
-    }
-    let given = volume["csi"]["volumeAttributes"]
-        .as_object()
-        .into_iter()
-        .flatten();
-    let given = given.map(|(key, value)| (key.clone(), value.as_str().unwrap_or("").to_owned()));
-    let mut attributes: BTreeMap<String, String> = given.collect();
-    attributes.extend(pod.info("true"));
-    Wanted {
-        pod: pod.clone(),
-        name: name.to_owned(),
-        handle: format!("csi-{digits}"),
-        block: false,
-        read_only: false,
-        inline: true,
-        fs: String::new(),
-        mode: Mode::SingleNodeWriter,
-        mount_flags: Vec::new(),
-        attributes,
-        claim: String::new(),
-        grows_to: None,
-    }
-}
-
-async fn timely<T>(
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, Status> {
-    match tokio::time::timeout(DEADLINE, call).await {
-        Ok(answer) => answer.map(tonic::Response::into_inner),
-        Err(_) => Err(Status::deadline_exceeded("no answer")),
+        let since = *self.starved.entry(handle).or_insert_with(Instant::now);
+        if since.elapsed() > STARVED {
+            trace::violation(format!("starved: {work} finds no thread: {status}"));
+        }
     }
 }
 

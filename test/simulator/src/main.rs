@@ -13,6 +13,7 @@ mod dice;
 mod door;
 mod history;
 mod kubelet;
+mod machine;
 mod model;
 mod oracle;
 mod process;
@@ -22,7 +23,7 @@ mod shrink;
 mod trace;
 mod users;
 
-use history::History;
+use history::{History, World};
 use process::in_process;
 use run::Outcome;
 
@@ -39,6 +40,10 @@ struct Args {
     /// The number of things that users do in a history
     #[arg(long, default_value_t = 60)]
     steps: u64,
+
+    /// The kind of cluster that new histories have; by default, every other seed has another
+    #[arg(long)]
+    world: Option<World>,
 
     /// Run the histories of new seeds for this many seconds
     #[arg(long)]
@@ -75,6 +80,14 @@ struct Args {
     /// Run the history of the standard input in this process
     #[arg(long, hide = true)]
     alone: bool,
+}
+
+impl Args {
+    /// The history of a seed.
+    fn history(&self, seed: u64) -> History {
+        let world = self.world.unwrap_or_else(|| World::of(seed));
+        History::of(seed, world, self.steps)
+    }
 }
 
 fn main() -> ExitCode {
@@ -132,11 +145,11 @@ fn all(args: &Args) -> std::io::Result<bool> {
         println!("seeds from {first}, {} steps each", args.steps);
         let mut seed = first;
         while good && started.elapsed() < Duration::from_secs(seconds) {
-            good = one(args, &History::of(seed, args.steps), &mut sum, None)?;
+            good = one(args, &args.history(seed), &mut sum, None)?;
             seed += 1;
         }
     } else if let Some(seed) = args.seed {
-        good &= one(args, &History::of(seed, args.steps), &mut sum, None)?;
+        good &= one(args, &args.history(seed), &mut sum, None)?;
     }
     println!(
         "{} histories, {} steps, {} virtual hours in {} s",
@@ -255,8 +268,8 @@ fn report(
         );
     }
     println!(
-        "The whole history: simulator --seed {} --steps {} --whole --trace",
-        history.seed, args.steps
+        "The whole history: simulator --seed {} --world {} --steps {} --whole --trace",
+        history.seed, history.world, args.steps
     );
     Ok(())
 }

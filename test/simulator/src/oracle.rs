@@ -2,16 +2,18 @@
 //! what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hostloop_driver::kernel::{LoopDevices, Mounts};
 use hostloop_driver::storage::Provisioning;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, NAMESPACE};
-use crate::model::view::{is_deleting, name as name_of, uid};
-use crate::trace;
-use crate::users::{ENOUGH, ENOUGH_OF, bytes, path, request_of, volume_path};
+use crate::cluster::{Cluster, GREEDY, NAMESPACE};
+use crate::machine::Machine;
+use crate::model::view::{is_deleting, name as name_of, namespace, uid};
+use crate::users::{ENOUGH, ENOUGH_OF, bytes, path_in, request_of, volume_path};
+use crate::{shim, trace};
 
 mod deletions;
 mod objects;
@@ -27,6 +29,9 @@ struct Volume {
     gone: bool,
 }
 
+/// How long calls go on that were under way when the API server went back to a backup.
+const ECHO: Duration = Duration::from_secs(60);
+
 /// What the oracle remembers. A cluster does not remember what was promised.
 #[derive(Default)]
 pub(crate) struct Oracle {
@@ -34,6 +39,38 @@ pub(crate) struct Oracle {
     volumes: BTreeMap<String, Volume>,
     /// Snapshots that are to stay, by handle.
     kept_snapshots: BTreeMap<String, bool>,
+    lost: Lost,
+}
+
+/// What a backup of the API server does not fit.
+#[derive(Default)]
+struct Lost {
+    /// When the API server last went back.
+    since: Option<Duration>,
+    /// Handles of objects that are back, and whose data was deleted after the backup.
+    data: BTreeSet<String>,
+    /// Handles of data whose objects came after the backup.
+    objects: BTreeSet<String>,
+}
+
+impl Lost {
+    /// Notes what does not fit, while calls from before may still end.
+    fn note(&mut self, cluster: &Cluster) {
+        if !self.since.is_some_and(|since| shim::now() <= since + ECHO) {
+            return;
+        }
+        let contents = cluster.contents();
+        let volumes = contents.volumes.iter().map(|one| one.id.to_string());
+        let snapshots = contents.snapshots.iter().map(|one| one.id.to_string());
+        let data: BTreeSet<String> = volumes.chain(snapshots).collect();
+        let volumes = cluster.api.all("persistentvolumes").into_iter();
+        let volumes = volumes.map(|one| text(&one["spec"]["csi"]["volumeHandle"]).to_owned());
+        let contents = cluster.api.all("volumesnapshotcontents").into_iter();
+        let snapshots = contents.map(|one| text(&one["status"]["snapshotHandle"]).to_owned());
+        let objects: BTreeSet<String> = volumes.chain(snapshots).collect();
+        self.data.extend(objects.difference(&data).cloned());
+        self.objects.extend(data.difference(&objects).cloned());
+    }
 }
 
 fn text(value: &Value) -> &str {
@@ -41,8 +78,22 @@ fn text(value: &Value) -> &str {
 }
 
 impl Oracle {
+    /// The API server went back to a backup. What was deleted since is not lost by this: its object
+    /// is back, its data is not.
+    pub(crate) fn went_back(&mut self, cluster: &Cluster) {
+        self.lost.since = Some(shim::now());
+        self.lost.note(cluster);
+        for (handle, known) in &mut self.volumes {
+            known.gone |= self.lost.data.contains(handle);
+        }
+        for (handle, kept) in &mut self.kept_snapshots {
+            *kept &= !self.lost.data.contains(handle);
+        }
+    }
+
     /// Checks what must hold at any time.
     pub(crate) fn safety(&mut self, cluster: &Cluster) {
+        self.lost.note(cluster);
         let objects = cluster.api.all("persistentvolumes");
         let of_claims = cluster.api.all("persistentvolumeclaims");
         let mut claims: BTreeMap<String, String> = BTreeMap::new();
@@ -71,20 +122,15 @@ impl Oracle {
             let is_copy = of_claims.iter().any(|one| {
                 one["metadata"]["uid"] == *claim && !one["spec"]["dataSource"].is_null()
             });
-            known.valuable |= is_copy || cluster.kubelet.uses(&handle);
+            known.valuable |= is_copy || cluster.uses(&handle);
         }
-        let pool: BTreeSet<String> = cluster
-            .pools
-            .volumes()
-            .iter()
-            .map(|volume| volume.id.to_string())
-            .collect();
+        let pool = cluster.handles();
         for (handle, known) in &mut self.volumes {
             let object = objects
                 .iter()
                 .find(|one| one["spec"]["csi"]["volumeHandle"] == **handle);
             match object {
-                _ if pool.contains(handle) => {}
+                _ if pool.contains(handle) || self.lost.data.contains(handle) => {}
                 // The object goes after the volume.
                 Some(object) if !is_deleting(object) && object["status"]["phase"] == "Bound" => {
                     trace::violation(format!(
@@ -108,8 +154,8 @@ impl Oracle {
     /// Checks that no snapshot is lost that was to be kept.
     fn kept_snapshots_stay(&mut self, cluster: &Cluster) {
         let snapshots: Vec<String> = cluster
-            .pools
-            .snapshots()
+            .contents()
+            .snapshots
             .iter()
             .map(|one| one.id.to_string())
             .collect();
@@ -121,7 +167,7 @@ impl Oracle {
             }
         }
         for (handle, kept) in &mut self.kept_snapshots {
-            if *kept && !snapshots.contains(handle) {
+            if *kept && !snapshots.contains(handle) && !self.lost.data.contains(handle) {
                 trace::violation(format!("data lost: the snapshot {handle} was to be kept"));
                 *kept = false;
             }
@@ -132,9 +178,10 @@ impl Oracle {
     /// events was followed.
     pub(crate) fn liveness(&self, cluster: &Cluster, strict: bool) {
         let objects = Objects::of(cluster);
+        not_starved(&objects);
         for claim in objects.claims.iter().filter(|claim| !is_deleting(claim)) {
             if claim["status"]["phase"] == "Bound" {
-                bound(cluster, &objects, claim, strict);
+                self.bound(cluster, &objects, claim, strict);
             } else {
                 pending(&objects, claim);
             }
@@ -182,81 +229,92 @@ impl Oracle {
                 ));
             }
         }
-        if !cluster.kubelet.is_idle() {
-            trace::violation("left: kubelet still uses volumes");
+        for machine in &cluster.machines {
+            if !machine.kubelet.is_idle() {
+                trace::violation("left: kubelet still uses volumes");
+            }
+            let kernel = machine.kernel();
+            let loops = kernel.loops().map_or(1, |loops| loops.len());
+            let mounts = kernel.mounts().map_or(0, |mounts| mounts.entries.len());
+            if loops > 0 || mounts > 2 {
+                trace::violation(format!(
+                    "left in the kernel: {loops} loop devices, {mounts} mounts"
+                ));
+            }
         }
-        for volume in cluster.pools.volumes() {
+        let contents = cluster.contents();
+        for volume in contents.volumes {
             let id = volume.id.to_string();
             let kept = self.volumes.get(&id).is_some_and(|known| known.retained);
-            if !kept {
+            // Nobody knows any more whether data is to be kept that came after a backup, or a copy
+            // whose claim came after it.
+            let had_no_object = !self.volumes.contains_key(&id) && self.lost.since.is_some();
+            let is_lost = self.lost.objects.contains(&id) || had_no_object;
+            let unknown = is_lost && !volume.is_empty();
+            if !kept && !unknown {
                 trace::violation(format!("left in the pool: volume {}", volume.name));
             }
         }
-        for snapshot in cluster.pools.snapshots() {
-            if self.kept_snapshots.get(&snapshot.id.to_string()) != Some(&true) {
+        for snapshot in contents.snapshots {
+            let id = snapshot.id.to_string();
+            let kept = self.kept_snapshots.get(&id) == Some(&true);
+            if !kept && !self.lost.objects.contains(&id) {
                 trace::violation(format!("left in the pool: snapshot {}", snapshot.name));
             }
         }
-        let loops = cluster.kernel.loops().map_or(1, |loops| loops.len());
-        let mounts = cluster
-            .kernel
-            .mounts()
-            .map_or(0, |mounts| mounts.entries.len());
-        if loops > 0 || mounts > 2 {
-            trace::violation(format!(
-                "left in the kernel: {loops} loop devices, {mounts} mounts"
-            ));
-        }
     }
-}
 
-fn bound(cluster: &Cluster, objects: &Objects, claim: &Value, strict: bool) {
-    let (name, status) = (name_of(claim), &claim["status"]);
-    let volume = cluster
-        .api
-        .get(&volume_path(text(&claim["spec"]["volumeName"])));
-    let Some(volume) = volume else {
-        trace::violation(format!(
-            "claim {name} is bound to a volume that does not exist"
-        ));
-        return;
-    };
-    let reasons = objects.reasons(claim);
-    let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
-    let has = bytes(&status["capacity"]["storage"]);
-    if requested > has {
-        let resize = text(&status["allocatedResourceStatuses"]["storage"]);
-        let mut conditions = status["conditions"].as_array().into_iter().flatten();
-        let by_node = resize.starts_with("NodeResize")
-            || conditions.any(|one| one["type"] == "FileSystemResizePending");
-        let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-        let at_mount = by_node && !cluster.kubelet.uses(handle);
-        let explained = if strict {
-            !has_room(cluster, claim)
-        } else {
-            !reasons.is_empty()
-        };
-        if !at_mount && !explained {
+    fn bound(&self, cluster: &Cluster, objects: &Objects, claim: &Value, strict: bool) {
+        let (name, status) = (name_of(claim), &claim["status"]);
+        let volume = cluster
+            .api
+            .get(&volume_path(text(&claim["spec"]["volumeName"])));
+        let Some(volume) = volume else {
             trace::violation(format!(
-                "not expanded: claim {name} requests {requested} and has {has} ({resize}); {}",
+                "claim {name} is bound to a volume that does not exist"
+            ));
+            return;
+        };
+        let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+        if self.lost.data.contains(handle) {
+            return;
+        }
+        let reasons = objects.reasons(claim);
+        let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
+        let has = bytes(&status["capacity"]["storage"]);
+        if requested > has {
+            let resize = text(&status["allocatedResourceStatuses"]["storage"]);
+            let mut conditions = status["conditions"].as_array().into_iter().flatten();
+            let by_node = resize.starts_with("NodeResize")
+                || conditions.any(|one| one["type"] == "FileSystemResizePending");
+            let at_mount = by_node && !cluster.uses(handle);
+            let explained = if strict {
+                !has_room(cluster, claim, handle)
+            } else {
+                !reasons.is_empty()
+            };
+            if !at_mount && !explained {
+                trace::violation(format!(
+                    "not expanded: claim {name} requests {requested} and has {has} ({resize}); {}",
+                    objects.history(claim)
+                ));
+            }
+        }
+        let wanted = &claim["spec"]["volumeAttributesClassName"];
+        let current = &status["currentVolumeAttributesClassName"];
+        if !text(wanted).is_empty() && wanted != current && (strict || reasons.is_empty()) {
+            trace::violation(format!(
+                "not modified: claim {name} has the attributes {current} instead of {wanted}: {}; {}",
+                status["modifyVolumeStatus"],
                 objects.history(claim)
             ));
         }
     }
-    let wanted = &claim["spec"]["volumeAttributesClassName"];
-    let current = &status["currentVolumeAttributesClassName"];
-    if !text(wanted).is_empty() && wanted != current && (strict || reasons.is_empty()) {
-        trace::violation(format!(
-            "not modified: claim {name} has the attributes {current} instead of {wanted}: {}; {}",
-            status["modifyVolumeStatus"],
-            objects.history(claim)
-        ));
-    }
 }
 
-/// True if the pool has room to expand a claim's volume by a little. The driver knows it best:
-/// the cluster's capacity objects may be late.
-fn has_room(cluster: &Cluster, claim: &Value) -> bool {
+/// True if the pool of a claim's volume has room to expand it by a little. The driver knows it
+/// best: the cluster's capacity objects may be late.
+fn has_room(cluster: &Cluster, claim: &Value, handle: &str) -> bool {
     /// Others may have taken some of it meanwhile.
     const LITTLE: u64 = 32 << 20;
     /// A btrfs grows to this size at least.
@@ -275,11 +333,26 @@ fn has_room(cluster: &Cluster, claim: &Value) -> bool {
     } else {
         Provisioning::Thin
     };
-    let capacity = cluster
-        .pools
+    let Some(pools) = cluster.machine_of(handle).and_then(Machine::pools) else {
+        return false;
+    };
+    let capacity = pools
         .named(None)
         .and_then(|pool| pool.capacity(provisioning));
     capacity.is_ok_and(|capacity| capacity.available >= needed + LITTLE)
+}
+
+/// Checks that no claim of the modest namespace has waited for a thread that is not for copies.
+/// What takes these threads is short, whatever another namespace wants.
+fn not_starved(objects: &Objects) {
+    const WAITS: &str = "the call waits for the changes in its pool";
+    let modest = objects.claims.iter();
+    for claim in modest.filter(|claim| namespace(claim) == NAMESPACE) {
+        let reasons = objects.reasons(claim);
+        if let Some(why) = reasons.iter().find(|why| why.contains(WAITS)) {
+            trace::violation(format!("starved: claim {}: {why}", name_of(claim)));
+        }
+    }
 }
 
 fn pending(objects: &Objects, claim: &Value) {
@@ -367,7 +440,7 @@ pub(crate) fn advice(cluster: &Cluster) -> Vec<Advice> {
     }
     let snapshots = deletions::keeping(&objects).map(|snapshot| Advice {
         method: Method::DELETE,
-        path: path("volumesnapshots", name_of(snapshot)),
+        path: path_in(namespace(snapshot), "volumesnapshots", name_of(snapshot)),
         body: json!({}),
     });
     advice.extend(snapshots);
@@ -378,7 +451,7 @@ impl Advice {
     fn patch(claim: &Value, body: Value) -> Advice {
         Advice {
             method: Method::PATCH,
-            path: path("persistentvolumeclaims", name_of(claim)),
+            path: path_in(namespace(claim), "persistentvolumeclaims", name_of(claim)),
             body,
         }
     }
@@ -386,19 +459,19 @@ impl Advice {
 
 /// Everything that users and an administrator delete at the end: pods, snapshots and claims first.
 pub(crate) fn everything(cluster: &Cluster) -> [Vec<String>; 2] {
-    let of = |plural: &str, path: &dyn Fn(&str) -> String| -> Vec<String> {
-        let objects = cluster.api.all(plural).into_iter();
-        let ours = objects.filter(|object| {
-            object["metadata"]["namespace"].is_null()
-                || object["metadata"]["namespace"] == NAMESPACE
-        });
-        ours.map(|object| path(name_of(&object))).collect()
-    };
     let mut first = Vec::new();
     for plural in ["pods", "volumesnapshots", "persistentvolumeclaims"] {
-        first.extend(of(plural, &|name| path(plural, name)));
+        let objects = cluster.api.all(plural);
+        let ours = objects
+            .iter()
+            .filter(|object| [NAMESPACE, GREEDY].contains(&namespace(object)));
+        first.extend(ours.map(|object| path_in(namespace(object), plural, name_of(object))));
     }
-    let mut second = of("persistentvolumes", &volume_path);
-    second.extend(of("volumesnapshotcontents", &crate::users::content_path));
-    [first, second]
+    let volumes = cluster.api.all("persistentvolumes");
+    let contents = cluster.api.all("volumesnapshotcontents");
+    let volumes = volumes.iter().map(|object| volume_path(name_of(object)));
+    let contents = contents
+        .iter()
+        .map(|object| crate::users::content_path(name_of(object)));
+    [first, volumes.chain(contents).collect()]
 }

@@ -4,7 +4,7 @@ use http::{Method, Request};
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::cluster::{DRIVER, NAMESPACE, NODE};
+use crate::cluster::{DRIVER, GREEDY, NAMESPACE};
 use crate::history::{Action, Source};
 
 /// The annotation of a claim that never grew, with the size of its request.
@@ -60,6 +60,11 @@ pub(crate) async fn send(
 
 /// The path of claims, pods or snapshots in the users' namespace.
 pub(crate) fn path(plural: &str, name: &str) -> String {
+    path_in(NAMESPACE, plural, name)
+}
+
+/// The path of claims, pods or snapshots in a namespace.
+pub(crate) fn path_in(namespace: &str, plural: &str, name: &str) -> String {
     let group = match plural {
         "volumesnapshots" => SNAPSHOTS,
         _ => "/api/v1",
@@ -69,7 +74,7 @@ pub(crate) fn path(plural: &str, name: &str) -> String {
     } else {
         format!("/{name}")
     };
-    format!("{group}/namespaces/{NAMESPACE}/{plural}{name}")
+    format!("{group}/namespaces/{namespace}/{plural}{name}")
 }
 
 pub(crate) fn volume_path(name: &str) -> String {
@@ -80,8 +85,13 @@ pub(crate) fn content_path(name: &str) -> String {
     format!("{SNAPSHOTS}/volumesnapshotcontents/{name}")
 }
 
-/// Does one thing. Errors of the API server are part of a history.
-pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused> {
+/// Does one thing. Errors of the API server are part of a history. New pods go to the node with
+/// this host name, if there is one.
+pub(crate) async fn act(
+    client: &Client,
+    action: &Action,
+    host: Option<&str>,
+) -> Result<(), Refused> {
     let post = async |path: &str, body: Value| send(client, Method::POST, path, &body).await;
     let patch = async |path: &str, body: Value| send(client, Method::PATCH, path, &body).await;
     let get = async |path: &str| send(client, Method::GET, path, &Value::Null).await;
@@ -139,18 +149,18 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
                     block,
                 )
             });
-            post(&path("pods", ""), pod(name, named.collect())).await?;
+            post(&path("pods", ""), pod(name, host, named.collect())).await?;
         }
         Action::InlinePod { name, size } => {
             let volume = json!({"name": "v0", "csi": {"driver": DRIVER,
                 "volumeAttributes": {"size": size}}});
-            post(&path("pods", ""), pod(name, vec![(volume, false)])).await?;
+            post(&path("pods", ""), pod(name, host, vec![(volume, false)])).await?;
         }
         Action::EphemeralPod { name, class, size } => {
             let spec = claim("", class, size, false, "ReadWriteOnce", None, None)["spec"].take();
             let volume = json!({"name": "v0",
                 "ephemeral": {"volumeClaimTemplate": {"spec": spec}}});
-            post(&path("pods", ""), pod(name, vec![(volume, false)])).await?;
+            post(&path("pods", ""), pod(name, host, vec![(volume, false)])).await?;
         }
         Action::DeletePod { name } => {
             delete(&path("pods", name)).await?;
@@ -238,6 +248,50 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
             let volume = claim["spec"]["volumeName"].as_str().unwrap_or("none");
             delete(&volume_path(volume)).await?;
         }
+        // The cluster does it.
+        Action::World { .. } => {}
+    }
+    Ok(())
+}
+
+/// Takes a snapshot of a volume in the greedy namespace, and asks for so many copies of it. Unlike
+/// those of a volume, they need not follow each other. Volume and snapshot stay.
+pub(crate) async fn be_greedy(client: &Client, copies: u64) -> Result<(), Refused> {
+    let at = path_in(GREEDY, "persistentvolumeclaims", "");
+    let all = greedy_claim("all", None);
+    let spec = json!({"volumeSnapshotClassName": "deleted",
+        "source": {"persistentVolumeClaimName": "all"}});
+    let mut taken = snapshot("all", &spec);
+    taken["metadata"]["namespace"] = json!(GREEDY);
+    // They may be there.
+    let _ = send(client, Method::POST, &at, &all).await;
+    let snapshots = path_in(GREEDY, "volumesnapshots", "");
+    let _ = send(client, Method::POST, &snapshots, &taken).await;
+    for number in 0..copies {
+        let source = Source::Snapshot("all".to_owned());
+        let copy = greedy_claim(&format!("copy-{number}"), Some(&source));
+        send(client, Method::POST, &at, &copy).await?;
+    }
+    Ok(())
+}
+
+fn greedy_claim(name: &str, source: Option<&Source>) -> Value {
+    let (class, size, mode) = ("ext4-now", "10Mi", "ReadWriteOnce");
+    let mut claim = claim(name, class, size, false, mode, source, None);
+    claim["metadata"]["namespace"] = json!(GREEDY);
+    claim
+}
+
+/// Deletes the copies of the greedy namespace.
+pub(crate) async fn be_modest(client: &Client) -> Result<(), Refused> {
+    let at = path_in(GREEDY, "persistentvolumeclaims", "");
+    let claims = send(client, Method::GET, &at, &Value::Null).await?;
+    for claim in claims["items"].as_array().into_iter().flatten() {
+        let name = claim["metadata"]["name"].as_str().unwrap_or_default();
+        if name.starts_with("copy-") {
+            let at = path_in(GREEDY, "persistentvolumeclaims", name);
+            send(client, Method::DELETE, &at, &json!({})).await?;
+        }
     }
     Ok(())
 }
@@ -297,7 +351,7 @@ fn snapshot(name: &str, spec: &Value) -> Value {
         "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 }
 
-fn pod(name: &str, volumes: Vec<(Value, bool)>) -> Value {
+fn pod(name: &str, host: Option<&str>, volumes: Vec<(Value, bool)>) -> Value {
     let (mut mounts, mut devices, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for (volume, block) in volumes {
         if block {
@@ -307,12 +361,15 @@ fn pod(name: &str, volumes: Vec<(Value, bool)>) -> Value {
         }
         all.push(volume);
     }
-    json!({"apiVersion": "v1", "kind": "Pod",
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"volumes": all, "restartPolicy": "Always",
-            "nodeSelector": {"kubernetes.io/hostname": NODE},
             "containers": [{"name": "c", "image": "i", "volumeMounts": mounts,
-                "volumeDevices": devices}]}})
+                "volumeDevices": devices}]}});
+    if let Some(host) = host {
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": host});
+    }
+    pod
 }
 
 /// The bytes of a quantity, rounded down; 0 if there is none.

@@ -20,7 +20,9 @@ fn kept_histories_have_the_same_end() {
 
 #[test]
 fn one_seed_is_one_history() {
-    simulate(&["--seed", "1", "--steps", "5", "--twice"]);
+    for world in ["calm", "rough"] {
+        simulate(&["--seed", "1", "--world", world, "--steps", "5", "--twice"]);
+    }
 }
 
 #[test]

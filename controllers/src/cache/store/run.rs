@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
+use super::going_back::detecting;
 use super::{Selectors, Store, WatchScope};
 use crate::client::kube::{Resource, is_left_out, too_large};
 use crate::client::{EventKind, Events};
@@ -144,10 +145,12 @@ impl<K: Resource> Store<K> {
         (is_left_out(object) && !self.leaves_out(&namespace, &object.name_any())).then_some(object)
     }
 
-    /// A client that clears the watch's error as soon as the API server accepts a request.
+    /// A client for the watch. It clears the watch's error as soon as the API server accepts a
+    /// request, and finds out if the server went back.
     fn noticed(&self, client: &Client) -> Client {
-        let watch = self.clone();
-        noticing(client, move || watch.note(None))
+        let (watch, of_list) = (self.clone(), self.clone());
+        let client = detecting(client, move || of_list.went_back());
+        noticing(&client, move || watch.note(None))
     }
 
     /// Applies the watch's events to the store and retries after errors.

@@ -11,6 +11,8 @@ use super::*;
 use crate::client::Events;
 use crate::metrics::Metrics;
 
+mod going_back;
+
 fn class(name: &str, version: u64, provisioner: &str) -> StorageClass {
     crate::testing::read(json!({
         "metadata": {"name": name, "resourceVersion": version.to_string()},

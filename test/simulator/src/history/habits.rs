@@ -193,7 +193,7 @@ impl Expected {
 
 #[cfg(test)]
 mod tests {
-    use crate::history::{Action, History, Source};
+    use crate::history::{Action, History, Source, World};
 
     /// True if a claim is restored from a snapshot after its deletion.
     fn has_late_restore(history: &History) -> bool {
@@ -213,10 +213,12 @@ mod tests {
 
     #[test]
     fn histories_have_rows_of_steps_and_follow_from_their_seeds() {
-        let histories: Vec<History> = (0..20).map(|seed| History::of(seed, 60)).collect();
+        let histories: Vec<History> = (0..20)
+            .map(|seed| History::of(seed, World::Calm, 60))
+            .collect();
         assert!(histories.iter().any(has_late_restore));
         for history in &histories {
-            let again = History::of(history.seed, 60);
+            let again = History::of(history.seed, World::Calm, 60);
             assert_eq!(again.steps.len(), 60);
             let [first, second] = [history, &again].map(|one| format!("{:?}", one.steps));
             assert_eq!(first, second, "seed {}", history.seed);

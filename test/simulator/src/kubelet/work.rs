@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::{Published, Staged, Wanted};
+use super::wanted::Wanted;
+use super::{Published, Staged};
 
 /// What kubelet does to a volume.
+#[derive(Clone)]
 pub(super) enum Work {
     Mount(Wanted),
     Expand(Wanted),

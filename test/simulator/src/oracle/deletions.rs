@@ -51,8 +51,14 @@ fn is_kept(objects: &Objects, claim: &Value, strict: bool) -> bool {
     has_finalizer(claim, OF_PODS) && objects.users(claim).next().is_some()
         || has_finalizer(claim, OF_CLONES) && objects.is_awaited(claim)
         || has_finalizer(claim, OF_SNAPSHOTS)
-            && !strict
-            && objects.to_be_taken(claim).next().is_some()
+            && objects
+                .to_be_taken(claim)
+                .any(|snapshot| !strict || is_kept_itself(objects, snapshot))
+}
+
+/// True if a snapshot stays although it is deleted, as advised: a claim still waits for its data.
+fn is_kept_itself(objects: &Objects, snapshot: &Value) -> bool {
+    is_deleting(snapshot) && objects.is_awaited(snapshot)
 }
 
 /// The snapshots that keep deleted claims. Events at these claims advise to delete them.

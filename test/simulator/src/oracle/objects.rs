@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::model::uses;
-use crate::model::view::{name, text, uid};
+use crate::model::view::{name, namespace, text, uid};
 
 /// Reasons of events that report progress. They don't say why something is not done.
 const PROGRESS: [&str; 16] = [
@@ -90,7 +90,9 @@ impl Objects {
 
     /// The pods that use a claim.
     pub(super) fn users(&self, claim: &Value) -> impl Iterator<Item = &Value> {
-        self.pods.iter().filter(move |pod| uses(pod, name(claim)))
+        self.pods
+            .iter()
+            .filter(move |pod| namespace(pod) == namespace(claim) && uses(pod, name(claim)))
     }
 
     /// The content of a snapshot.
@@ -108,7 +110,9 @@ impl Objects {
             _ => return None,
         };
         let wanted = text(claim, "/spec/dataSource/name");
-        sources.iter().find(|source| name(source) == wanted)
+        sources
+            .iter()
+            .find(|source| name(source) == wanted && namespace(source) == namespace(claim))
     }
 
     /// True if a claim that came before the deletion of its source waits for its volume. A later
@@ -127,6 +131,7 @@ impl Objects {
     pub(super) fn to_be_taken(&self, claim: &Value) -> impl Iterator<Item = &Value> {
         self.snapshots.iter().filter(move |snapshot| {
             text(snapshot, "/spec/source/persistentVolumeClaimName") == name(claim)
+                && namespace(snapshot) == namespace(claim)
                 && snapshot["status"]["readyToUse"] != true
                 && (snapshot["status"]["error"].is_null() || self.content(snapshot).is_some())
         })

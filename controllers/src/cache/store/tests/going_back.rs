@@ -1,0 +1,90 @@
+//! The store of an API server that goes back to a backup.
+
+use super::*;
+
+fn volume(name: &str, phase: &str) -> serde_json::Value {
+    json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": {"name": name},
+        "status": {"phase": phase}})
+}
+
+/// The known volumes, with their phases.
+fn phases(watch: &Store<PersistentVolume>) -> Vec<(String, String)> {
+    let all = watch.all().into_iter();
+    all.map(|volume| {
+        let phase = volume.status.as_ref().and_then(|known| known.phase.clone());
+        (volume.name_any(), phase.unwrap_or_default())
+    })
+    .collect()
+}
+
+fn expect(phases: &[(&str, &str)]) -> Vec<(String, String)> {
+    let all = phases.iter();
+    all.map(|(name, phase)| ((*name).to_owned(), (*phase).to_owned()))
+        .collect()
+}
+
+/// What came after the backup is forgotten, what was deleted after it is back, and so is what had
+/// changed. New changes are seen, although their versions have been there before.
+#[tokio::test(start_paused = true)]
+async fn a_store_goes_back_with_its_server() {
+    let api = crate::testing::FakeApi::default();
+    api.put(volume("changed", "Pending"));
+    api.put(volume("deleted", "Pending"));
+    let (watch, ended) = running(&api);
+    watch.synced().await;
+    let backup = api.backup();
+    api.put(volume("changed", "Bound"));
+    api.take("/persistentvolumes/deleted");
+    for number in 0..20 {
+        api.put(volume("later", &format!("Phase{number}")));
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = expect(&[("changed", "Bound"), ("later", "Phase19")]);
+    assert_eq!(phases(&watch), before);
+
+    api.restore(&backup);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let restored = expect(&[("changed", "Pending"), ("deleted", "Pending")]);
+    assert_eq!(phases(&watch), restored);
+
+    api.put(volume("changed", "Released"));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let changed = expect(&[("changed", "Released"), ("deleted", "Pending")]);
+    assert_eq!(phases(&watch), changed);
+    ended.await;
+}
+
+/// A server that comes back unchanged is asked for its version once, and nothing is listed again.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_did_not_go_back_lists_nothing_again() {
+    let api = crate::testing::FakeApi::default();
+    api.put(volume("a", "Bound"));
+    let (watch, ended) = running(&api);
+    watch.synced().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    api.requests();
+    api.end_watches();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let requests = api.requests();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests[0].ends_with("?limit=1"), "{requests:?}");
+    ended.await;
+}
+
+/// A server whose versions skip ahead after a backup forgets the older ones. Its objects keep the
+/// versions of the backup, so a list replaces later states.
+#[test]
+fn a_list_replaces_a_later_state() {
+    let watch = Store::new();
+    watch.take(Event::Apply(class("a", 9, "later")));
+    watch.take(Event::Init);
+    watch.take(Event::InitApply(class("a", 3, "restored")));
+    watch.take(Event::InitDone);
+    assert_eq!(provisioner(&watch, "a").as_deref(), Some("restored"));
+    // But a list may be older than a write that was made meanwhile.
+    watch.take(Event::Init);
+    watch.apply_write(class("a", 12, "written"));
+    watch.take(Event::InitApply(class("a", 3, "restored")));
+    watch.take(Event::InitDone);
+    assert_eq!(provisioner(&watch, "a").as_deref(), Some("written"));
+}

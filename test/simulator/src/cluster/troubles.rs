@@ -1,0 +1,123 @@
+//! What the world does to a cluster, and how it recovers.
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::history::trouble::Trouble;
+use crate::oracle::Oracle;
+use crate::users::{Refused, be_greedy, be_modest};
+use crate::{model, trace};
+
+/// A backup is too young with fewer versions since. Others could catch up with those versions
+/// before a watch begins again, and no client can tell then that the server went back.
+const YOUNG: u64 = 300;
+
+/// The end of a trouble.
+pub(super) enum Recovery {
+    /// The driver of a node starts.
+    Node(usize),
+    /// A process of the cluster's controllers starts.
+    Replica(usize),
+    /// The API server is there again.
+    Api,
+}
+
+impl Cluster {
+    /// Lets a trouble come. A node or replica that is dead already stays so.
+    pub(crate) async fn suffer(
+        &mut self,
+        trouble: &Trouble,
+        client: &Client,
+        oracle: &mut Oracle,
+    ) -> Result<(), Refused> {
+        match trouble {
+            Trouble::NodeDies { node, seconds } => {
+                self.machines[*node].kill().await;
+                self.recover_after(*seconds, Recovery::Node(*node));
+            }
+            Trouble::KubeletDies { node } => self.machines[*node].restart_kubelet(&self.doors),
+            Trouble::ReplicaDies { replica, seconds } => {
+                self.replicas[*replica].kill();
+                self.recover_after(*seconds, Recovery::Replica(*replica));
+            }
+            Trouble::ReplicaLate { replica, seconds } => {
+                let actor = self.replicas[*replica].actor;
+                self.doors.be_late(actor, Duration::from_secs(*seconds));
+            }
+            Trouble::AnswersLost { percent, seconds } => {
+                self.doors
+                    .lose_answers(*percent, Duration::from_secs(*seconds));
+            }
+            Trouble::CallsLost { percent, seconds } => {
+                for machine in &self.machines {
+                    machine.lose_answers(*percent, Duration::from_secs(*seconds));
+                }
+            }
+            Trouble::Outage { seconds } => {
+                self.api.go_away();
+                self.outages += 1;
+                self.recover_after(*seconds, Recovery::Api);
+            }
+            Trouble::Backup => self.backup = Some((self.api.version(), self.api.backup())),
+            Trouble::Restore => self.restore(oracle),
+            Trouble::Greed { copies } => be_greedy(client, *copies).await?,
+            Trouble::Moderation => be_modest(client).await?,
+        }
+        Ok(())
+    }
+
+    /// Goes back to the last backup, if there is one. As an administrator is told to do,
+    /// Kubernetes' own controllers and kubelets start again. Nothing else does.
+    fn restore(&mut self, oracle: &mut Oracle) {
+        let lost = self.api.version();
+        let old = self.backup.as_ref();
+        let Some((_, backup)) = old.filter(|(version, _)| lost >= version + YOUNG) else {
+            trace::line("world", "there is no backup that is old enough");
+            return;
+        };
+        self.api.restore(backup);
+        self.models = JoinSet::new();
+        model::start(&self.doors, &mut self.models);
+        for machine in &mut self.machines {
+            machine.restart_kubelet(&self.doors);
+        }
+        self.doors.announce();
+        oracle.went_back(self);
+    }
+
+    fn recover_after(&mut self, seconds: u64, recovery: Recovery) {
+        self.troubles += 1;
+        let at = Instant::now() + Duration::from_secs(seconds);
+        self.due.insert((at, self.troubles), recovery);
+    }
+
+    /// Ends a trouble.
+    pub(super) fn recover(&mut self, recovery: Recovery) {
+        match recovery {
+            Recovery::Node(node) => self.machines[node].begin(&self.doors),
+            Recovery::Replica(replica) => self.replicas[replica].begin(&self.doors),
+            Recovery::Api => {
+                self.outages -= 1;
+                if self.outages == 0 {
+                    self.api.come_back();
+                    self.doors.announce();
+                }
+            }
+        }
+    }
+
+    /// Ends all troubles.
+    pub(crate) fn recover_all(&mut self) {
+        while let Some((_, recovery)) = self.due.pop_first() {
+            self.recover(recovery);
+        }
+        self.doors.clear_up();
+        for machine in &self.machines {
+            machine.lose_answers(0, Duration::ZERO);
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! A node: its kernel and its disk, kubelet, and the driver's process, which may die.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hostloop_controllers::tasks::Tasks;
+use hostloop_driver::blocking::{Blocking, BlockingWork, Executor};
+use hostloop_driver::cli::{Command, RunArgs};
+use hostloop_driver::controller::{self, Controller};
+use hostloop_driver::csi::identity::Identity;
+use hostloop_driver::csi::validate::CapabilityRules;
+use hostloop_driver::grpc::Server;
+use hostloop_driver::grpc::operation_locks::OperationLocks;
+use hostloop_driver::kernel::FsUsage;
+use hostloop_driver::node::{self, Node};
+use hostloop_driver::serve::controllers::setup_with_driver;
+use hostloop_driver::serve::upkeep;
+use hostloop_driver::storage::{PoolOptions, Pools, SnapshotRecord, VolumeRecord};
+use hostloop_fake_api::{Connection, FakeApi};
+use hostloop_fake_kernel::Model;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{DRIVER, TOPOLOGY, access, parse, process};
+use crate::dice::Dice;
+use crate::door::{Doors, Pace};
+use crate::history::World;
+use crate::kubelet::Kubelet;
+use crate::kubelet::line::Line;
+use crate::trace;
+
+/// What the pool promises at most, in bytes.
+const CAPACITY: u64 = 2 << 30;
+/// The disk under the pool, in bytes. A thick volume takes as much memory as it has room here.
+const DISK: u64 = 768 << 20;
+/// The virtual time in which all that a dead process had must be gone.
+const GONE_WITHIN: u32 = 100;
+
+/// The actors of the nodes at the API server.
+const ACTORS: [Names; 3] = [
+    Names {
+        node: "n1",
+        driver: "node",
+        kubelet: "kubelet",
+        pod: "hostloop-x1",
+    },
+    Names {
+        node: "n2",
+        driver: "node-2",
+        kubelet: "kubelet-2",
+        pod: "hostloop-x2",
+    },
+    Names {
+        node: "n3",
+        driver: "node-3",
+        kubelet: "kubelet-3",
+        pod: "hostloop-x3",
+    },
+];
+
+/// The names of a node and of what runs on it.
+#[derive(Clone, Copy)]
+struct Names {
+    node: &'static str,
+    driver: &'static str,
+    kubelet: &'static str,
+    pod: &'static str,
+}
+
+/// What all processes of a node have in common.
+#[derive(Clone)]
+struct Site {
+    seed: u64,
+    world: World,
+    names: Names,
+    dir: PathBuf,
+    overcommit: &'static str,
+    kernel: Arc<Model>,
+    pace: Arc<Mutex<Pace>>,
+}
+
+/// A node.
+pub(crate) struct Machine {
+    site: Site,
+    line: Line,
+    pub(crate) kubelet: Kubelet,
+    kubelet_task: JoinSet<()>,
+    process: Option<Process>,
+    /// What the pools had at the last death of the process.
+    left: Contents,
+}
+
+/// The driver's process.
+struct Process {
+    pools: Arc<Pools>,
+    locks: OperationLocks,
+    connection: Connection,
+    dead: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+/// The content of pools.
+#[derive(Clone, Default)]
+pub(crate) struct Contents {
+    pub(crate) volumes: Vec<Arc<VolumeRecord>>,
+    pub(crate) snapshots: Vec<Arc<SnapshotRecord>>,
+}
+
+impl Machine {
+    /// Starts a node, by its number, in an empty directory.
+    pub(crate) fn start(
+        number: usize,
+        seed: u64,
+        world: World,
+        dir: &Path,
+        api: &FakeApi,
+        doors: &Doors,
+    ) -> Machine {
+        let names = ACTORS[number];
+        let dir = dir.join(names.node);
+        for name in ["pool", "state", "kubelet"] {
+            std::fs::create_dir_all(dir.join(name)).expect("a directory");
+        }
+        let kernel = Arc::new(Model::new());
+        let pool = dir.join("pool");
+        kernel.set_disk(move |_, _| usage_of(&pool));
+        // Half of the pools promise more than their disk has, so that a volume may be too large to
+        // be made thick.
+        let is_overcommitted = Dice::of(seed, "overcommit", number as u64).percent(50);
+        let site = Site {
+            seed,
+            world,
+            names,
+            dir,
+            overcommit: if is_overcommitted { "3" } else { "1" },
+            kernel,
+            pace: Arc::default(),
+        };
+        let line = Line::new(seed, names.node);
+        let client = doors.client(names.kubelet);
+        let kubelet = Kubelet::new(api.clone(), client, names.node, line.clone(), &site.dir);
+        let mut machine = Machine {
+            site,
+            line,
+            kubelet,
+            kubelet_task: JoinSet::new(),
+            process: None,
+            left: Contents::default(),
+        };
+        machine.begin(doors);
+        machine
+            .kubelet_task
+            .spawn(machine.kubelet.clone().run(doors.writes()));
+        machine
+    }
+
+    pub(crate) fn kernel(&self) -> &Arc<Model> {
+        &self.site.kernel
+    }
+
+    /// The pools, if the driver's process lives.
+    pub(crate) fn pools(&self) -> Option<&Arc<Pools>> {
+        self.process.as_ref().map(|process| &process.pools)
+    }
+
+    /// The content of the pools. It does not change while the process is dead.
+    pub(crate) fn contents(&self) -> Contents {
+        self.pools().map_or_else(
+            || self.left.clone(),
+            |pools| Contents {
+                volumes: pools.volumes(),
+                snapshots: pools.snapshots(),
+            },
+        )
+    }
+
+    /// True if the driver works on a call.
+    pub(crate) fn is_busy(&self) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| process.locks.in_flight() > 0)
+    }
+
+    /// Loses so many of a hundred answers of the driver to kubelet, for some time.
+    pub(crate) fn lose_answers(&self, percent: u64, time: Duration) {
+        self.line.lose_answers(percent, time);
+    }
+
+    /// Starts the driver's process, unless it lives.
+    pub(crate) fn begin(&mut self, doors: &Doors) {
+        if self.process.is_some() {
+            return;
+        }
+        let (site, names) = (&self.site, self.site.names);
+        let (dead, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        let server = site.serve(&dead, &mut tasks);
+        let connection = doors.connect(names.driver);
+        let (access, view) = access(doors, names.driver, names.pod, &connection);
+        let endpoint = PathBuf::from(format!("{}/csi.sock", site.dir.display()));
+        let args = site.args();
+        let setup = setup_with_driver(&server, args.controllers, &endpoint, None, access);
+        tasks.spawn(process(names.driver, setup, view));
+        self.line.open(server.routes(), dead.clone());
+        self.process = Some(Process {
+            pools: server.pools().clone(),
+            locks: server.locks().clone(),
+            connection,
+            dead,
+            tasks,
+        });
+    }
+
+    /// Kills the driver's process between two effects: nothing of it answers, and nothing changes
+    /// any more. Waits until nothing is left of it.
+    pub(crate) async fn kill(&mut self) {
+        self.left = self.contents();
+        let Some(process) = self.process.take() else {
+            return;
+        };
+        process.connection.cut();
+        process.dead.cancel();
+        self.line.close();
+        let pools = Arc::downgrade(&process.pools);
+        drop(process);
+        for _ in 0..GONE_WITHIN {
+            if pools.strong_count() == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        trace::violation(format!(
+            "a dead process of {} still has its pools",
+            self.site.names.node
+        ));
+    }
+
+    /// Kills kubelet, and starts it again.
+    pub(crate) fn restart_kubelet(&mut self, doors: &Doors) {
+        // The old tasks end without another effect on the new state.
+        self.kubelet_task = JoinSet::new();
+        self.kubelet = self.kubelet.successor();
+        self.kubelet_task
+            .spawn(self.kubelet.clone().run(doors.writes()));
+    }
+
+    /// Reports parts of the node that have ended by themselves.
+    pub(crate) fn check_running(&mut self) {
+        let process = self.process.as_mut().map(|process| &mut process.tasks);
+        for tasks in process.into_iter().chain([&mut self.kubelet_task]) {
+            while let Some(ended) = tasks.try_join_next() {
+                trace::violation(format!("a part of the cluster ended: {ended:?}"));
+            }
+        }
+    }
+}
+
+impl Site {
+    /// The arguments of the manifest, but for registration and liveness, which need sockets.
+    fn args(&self) -> RunArgs {
+        let (dir, node) = (self.dir.display(), self.names.node);
+        let command = parse(&[
+            "run",
+            &format!("--drivername={DRIVER}"),
+            &format!("--endpoint=unix://{dir}/csi.sock"),
+            &format!("--statedir={dir}/state"),
+            &format!("--pool=pool={dir}/pool,capacity={CAPACITY}"),
+            &format!("--overcommit={}", self.overcommit),
+            "--enable-attach=false",
+            "--controllers=*,-registrar,-liveness",
+            "--volume-name-prefix=hostloop",
+            "--extra-create-metadata",
+            "--leader-tasks=elsewhere",
+            &format!("--nodeid={node}"),
+            &format!("--node-name={node}"),
+            // The owner of capacity objects is the DaemonSet, which no model makes.
+            "--capacity-ownerref-level=-1",
+        ]);
+        match command {
+            Command::Run(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The driver of the node, as the program makes it of its arguments.
+    fn serve(&self, dead: &CancellationToken, tasks: &mut JoinSet<()>) -> Server {
+        let (args, name) = (self.args().serve, self.names.node);
+        let specs = args.pools.specs().expect("pools");
+        let options = PoolOptions {
+            node_id: Some(name.to_owned()),
+            ..args.pools.options()
+        };
+        let pools = Pools::open(&specs, options, self.kernel.clone()).expect("pools that open");
+        let topology = [(TOPOLOGY.to_owned(), name.to_owned())];
+        let capabilities = CapabilityRules {
+            mount_group: args.switches.volume_mount_group,
+            ..CapabilityRules::default()
+        };
+        let controller = controller::Config {
+            topology: topology.clone().into(),
+            attach: false,
+            snapshot_metadata: args.switches.enable_snapshot_metadata,
+            modify: args.switches.enable_controller_modify_volume,
+            capabilities: capabilities.clone(),
+            ..controller::Config::new(name)
+        };
+        let node_config = node::Config {
+            topology: topology.into(),
+            capabilities,
+            ..node::Config::new(name)
+        };
+        let identity = Identity {
+            name: DRIVER.to_owned(),
+            vendor_version: args.vendor_version,
+            topology: true,
+            expansion: true,
+            snapshot_metadata: args.switches.enable_snapshot_metadata,
+        };
+        let controller = Arc::new(Controller::new(pools.clone(), controller));
+        let node = Arc::new(Node::new(pools.clone(), node_config));
+        let blocking = Blocking::on(Inline {
+            seed: self.seed,
+            node: name,
+            copies: Copies::of(self.seed, self.world),
+            pace: self.pace.clone(),
+            dead: dead.clone(),
+        });
+        let server = Server::running_on(blocking.clone(), identity, controller, node.clone());
+        let mut upkeep = Tasks::default();
+        let stop = CancellationToken::new();
+        upkeep::start(&pools, node, &blocking, &stop, &mut upkeep);
+        tasks.spawn(async move {
+            let ended = upkeep.next().await;
+            trace::violation(format!("the driver's upkeep ended: {ended:?}"));
+        });
+        server
+    }
+}
+
+/// How long copies take.
+#[derive(Clone, Copy)]
+enum Copies {
+    /// As long as other work.
+    Short,
+    /// Mostly seconds, and sometimes minutes.
+    Mixed,
+    /// Mostly tens of minutes, as those of large volumes.
+    Long,
+}
+
+impl Copies {
+    fn of(seed: u64, world: World) -> Copies {
+        match world {
+            World::Calm => Copies::Short,
+            World::Rough if Dice::of(seed, "copies", 0).percent(40) => Copies::Long,
+            World::Rough => Copies::Mixed,
+        }
+    }
+}
+
+/// Runs work on the runtime's only thread, after a virtual time that the work takes. It holds its
+/// thread and its locks meanwhile.
+struct Inline {
+    seed: u64,
+    node: &'static str,
+    copies: Copies,
+    pace: Arc<Mutex<Pace>>,
+    /// Work that has not been done at the death of its process is never done.
+    dead: CancellationToken,
+}
+
+impl Inline {
+    fn time(&self, kind: &str, dice: &mut Dice) -> Duration {
+        match (self.copies, kind, dice.below(100)) {
+            (Copies::Mixed, "copies", 0..80) => dice.millis(100, 20_000),
+            (Copies::Mixed, "copies", 80..96) => dice.millis(20_000, 300_000),
+            (Copies::Mixed, "copies", _) => dice.millis(300_000, 1_500_000),
+            (Copies::Long, "copies", 0..30) => dice.millis(10_000, 60_000),
+            (Copies::Long, "copies", _) => dice.millis(900_000, 1_500_000),
+            (_, _, 0..90) => dice.millis(1, 30),
+            (_, _, 90..99) => dice.millis(30, 2000),
+            _ => dice.millis(2000, 15_000),
+        }
+    }
+}
+
+impl Executor for Inline {
+    fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
+        let number = {
+            let mut pace = self.pace.lock();
+            pace.count(kind);
+            pace.total
+        };
+        let actor = format!("{} {kind}", self.node);
+        let time = self.time(kind, &mut Dice::of(self.seed, &actor, number));
+        let dead = self.dead.clone();
+        let ran = tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = dead.cancelled() => {}
+                () = tokio::time::sleep(time) => work(),
+            }
+        });
+        ran.map(drop).boxed()
+    }
+}
+
+/// The usage of the disk under the pool, which has nothing else on it. Unlike the machine's own, it
+/// depends on no other program.
+fn usage_of(pool: &Path) -> FsUsage {
+    let free = DISK.saturating_sub(allocated_in(pool));
+    FsUsage {
+        total_bytes: DISK,
+        free_bytes: free,
+        available_bytes: free,
+        // As a filesystem that does not count them.
+        total_inodes: 0,
+        free_inodes: 0,
+        read_only: false,
+    }
+}
+
+/// The space of all files in a folder, in bytes. The model's clones share no blocks.
+fn allocated_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let allocated = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => allocated_in(&entry.path()),
+        Ok(found) => found.blocks() * 512,
+        // It has just been removed.
+        Err(_) => 0,
+    });
+    allocated.sum()
+}
