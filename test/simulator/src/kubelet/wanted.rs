@@ -54,13 +54,14 @@ impl Wanted {
     }
 
     pub(super) fn capability(&self) -> csi::VolumeCapability {
-        let access_type = match self.block {
-            true => AccessType::Block(BlockVolume {}),
-            false => AccessType::Mount(MountVolume {
+        let access_type = if self.block {
+            AccessType::Block(BlockVolume {})
+        } else {
+            AccessType::Mount(MountVolume {
                 fs_type: self.fs.clone(),
                 mount_flags: self.mount_flags.clone(),
                 volume_mount_group: String::new(),
-            }),
+            })
         };
         csi::VolumeCapability {
             access_mode: Some(AccessMode {
