@@ -56,7 +56,7 @@ struct Lost {
 impl Lost {
     /// Notes what does not fit, while calls from before may still end.
     fn note(&mut self, cluster: &Cluster) {
-        if !self.since.is_some_and(|since| shim::now() <= since + ECHO) {
+        if self.since.is_none_or(|since| shim::now() > since + ECHO) {
             return;
         }
         let contents = cluster.contents();
