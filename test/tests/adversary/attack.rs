@@ -4,7 +4,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::tenant::Tenant;
-use crate::{bombs, by_hand, copies, deletions, floods, groups, odd, ports};
+use crate::{bombs, by_hand, copies, deletions, floods, groups, odd, ports, texts};
 
 /// What a namespace's user tries.
 pub(crate) struct Attack {
@@ -218,6 +218,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         "a claim that can't be satisfied gets an event and waits with a growing backoff",
         [18, 200],
         odd::fields
+    ),
+    attack!(
+        "restless claim",
+        "changes of one claim's `selected-node`, to a text of 14 kB each",
+        "a claim reserves room only on a node that exists",
+        [200, 4000],
+        texts::selected_nodes
     ),
     attack!(
         "half-open connections",
