@@ -227,6 +227,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         texts::selected_nodes
     ),
     attack!(
+        "long classes",
+        "claims of classes that do not exist, with names of 14 kB",
+        "metrics name only classes that exist, and no user's text is looked up that can't be a name",
+        [20, 600],
+        texts::classes
+    ),
+    attack!(
         "half-open connections",
         "connections to ports 9808 and 9809 without a request",
         "each server has a limited number of connections, and closes those of the peer with the most",

@@ -7,6 +7,7 @@ use crate::site::LATER;
 use crate::tenant::Tenant;
 
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
 /// A text of this number, about 14 kB long. No two of them have much in common.
@@ -34,4 +35,17 @@ pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<
             .await;
     }
     Ok(())
+}
+
+/// Claims of classes that do not exist, handed to the process of a node.
+pub(crate) async fn classes(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let node = tenant.site.control_plane();
+    let claim = |number: usize| {
+        let annotations = json!({CLASS: long(number), PROVISIONER: DRIVER, SELECTED_NODE: node});
+        let change = json!({
+            "metadata": {"annotations": annotations, "labels": {"hostloop.csi.dev/node": node}},
+            "spec": {"storageClassName": null}});
+        tenant.claim(&format!("classless-{number}"), LATER, "1Mi", change)
+    };
+    tenant.create_all((0..count).map(claim)).await.map(drop)
 }
