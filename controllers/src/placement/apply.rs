@@ -17,7 +17,7 @@ use super::metrics::Outcome as Count;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
 use super::unfit::Unfit;
-use crate::api::node::is_name;
+use crate::api::names::is_name;
 use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{MAX_LABEL, NODE_LABEL, SELECTED_NODE, node_label};

@@ -229,9 +229,16 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "long classes",
         "claims of classes that do not exist, with names of 14 kB",
-        "metrics name only classes that exist, and no user's text is looked up that can't be a name",
+        "metrics name only classes that exist, and no text is looked up that can't be a name",
         [20, 600],
         texts::classes
+    ),
+    attack!(
+        "strayed sources",
+        "sources named `?`, `?watch=true` and `../../../nodes`",
+        "no text is looked up that can't be a name",
+        [12, 200],
+        texts::sources
     ),
     attack!(
         "half-open connections",

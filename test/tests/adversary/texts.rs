@@ -1,8 +1,11 @@
 //! Long and odd texts in fields of a claim that the API server does not check.
 
 use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::fields::{is_bound, name};
+use hostloop_test::front::objects::with;
 use serde_json::{Value, json};
 
+use crate::by_hand::ENOUGH;
 use crate::site::LATER;
 use crate::tenant::Tenant;
 
@@ -48,4 +51,35 @@ pub(crate) async fn classes(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
         tenant.claim(&format!("classless-{number}"), LATER, "1Mi", change)
     };
     tenant.create_all((0..count).map(claim)).await.map(drop)
+}
+
+/// Claims with sources that have parts of a request in place of a name.
+pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let names = [
+        "?",
+        "?watch=true",
+        "../../../nodes",
+        "a/b",
+        "#",
+        "%3Fwatch=true",
+    ];
+    let kinds = [
+        json!({"kind": "PersistentVolumeClaim"}),
+        json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot"}),
+    ];
+    let claim = |number: usize| {
+        let named = json!({"name": names[number / 2 % names.len()]});
+        let source = with(kinds[number % kinds.len()].clone(), named);
+        let change = json!({"spec": {"dataSource": source}});
+        tenant.now(&format!("strayed-{number}"), change)
+    };
+    let made = tenant.create_all((0..count).map(claim)).await?;
+    tokio::time::sleep(ENOUGH).await;
+    for claim in &made {
+        let now = tenant.get("PersistentVolumeClaim", name(claim)).await;
+        if now.as_ref().is_some_and(is_bound) {
+            return Err(format!("{} has a volume of nothing", name(claim)));
+        }
+    }
+    Ok(())
 }
