@@ -187,7 +187,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "groups of everything",
         "VolumeGroupSnapshots with selectors of everything, and of one value 430 times",
-        "a namespace's claims are read once for all its groups, and namespaces take turns",
+        "a namespace's claims are read once for all its groups, which keep only handles, and namespaces take turns",
         [8, 100],
         groups::of_everything
     ),
