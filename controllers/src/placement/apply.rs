@@ -17,6 +17,7 @@ use super::metrics::Outcome as Count;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
 use super::unfit::Unfit;
+use crate::api::message;
 use crate::api::names::is_name;
 use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, DataSource};
@@ -393,6 +394,8 @@ impl Placement {
         message: String,
     ) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
+        // It has what a user wrote, and is kept for each claim that waits.
+        let message = message::cut(&message, message::MAX_EVENT);
         self.mark_unschedulable(claim);
         self.options.metrics.assigned(count);
         let now = Instant::now();

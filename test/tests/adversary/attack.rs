@@ -241,6 +241,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         texts::sources
     ),
     attack!(
+        "long sources",
+        "claims that wait for sources with names of 14 kB",
+        "the large objects of a namespace have a limit together",
+        [40, 3000],
+        texts::names
+    ),
+    attack!(
         "half-open connections",
         "connections to ports 9808 and 9809 without a request",
         "each server has a limited number of connections, and closes those of the peer with the most",

@@ -83,3 +83,13 @@ pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
     }
     Ok(())
 }
+
+/// Claims that wait for sources with names that no object can have.
+pub(crate) async fn names(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let claim = |number: usize| {
+        let source = json!({"kind": "PersistentVolumeClaim", "name": long(number)});
+        let change = json!({"spec": {"dataSource": source}});
+        tenant.now(&format!("waiting-{number}"), change)
+    };
+    tenant.create_all((0..count).map(claim)).await.map(drop)
+}
