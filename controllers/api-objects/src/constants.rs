@@ -1,4 +1,5 @@
-//! Annotations, finalizers and parameters that users, tools and other controllers rely on.
+//! Annotations, finalizers and parameters that users, tools and other controllers rely on, and what
+//! can be a name.
 
 /// Claim annotation: the provisioner that must create the claim's volume.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
@@ -47,3 +48,44 @@ pub const RESERVED: &str = "csi.storage.k8s.io/";
 pub const FS_TYPE: &str = "csi.storage.k8s.io/fstype";
 /// Class parameter: the deprecated form of the filesystem type. The driver gets this one too.
 pub const FS_TYPE_OLD: &str = "fstype";
+
+/// True if an object can have this name: a node, a volume, a claim and all others that controllers
+/// read. Users can write any text where a name is expected.
+pub fn is_name(name: &str) -> bool {
+    name.len() <= 253
+        && name
+            .chars()
+            .all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'))
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric())
+        && !name.contains("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_a_name() {
+        let (longest, longer) = ("n".repeat(253), "n".repeat(254));
+        for (name, can_be) in [
+            ("a", true),
+            ("node-1.example.com", true),
+            (longest.as_str(), true),
+            (longer.as_str(), false),
+            ("", false),
+            ("A", false),
+            ("a/b", false),
+            ("..", false),
+            ("a..b", false),
+            ("a-", false),
+            ("?", false),
+            ("?watch=true", false),
+            ("a#b", false),
+            ("a%2fb", false),
+            ("é", false),
+        ] {
+            assert_eq!(is_name(name), can_be, "{name}");
+        }
+    }
+}

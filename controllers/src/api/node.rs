@@ -11,17 +11,6 @@ use super::{node_selector, pv};
 /// Taint that an administrator sets on a node that is down and will not come back as it was.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// True if a node can have this name. Users can write any text into claims.
-pub(crate) fn is_name(name: &str) -> bool {
-    name.len() <= 253
-        && name
-            .chars()
-            .all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'))
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && !name.contains("..")
-}
-
 /// Status of a node condition; `None` if the node never reported it.
 pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
     let conditions = node.status.as_ref()?.conditions.as_deref()?;

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::client::kube::{Resource, is_left_out, too_large};
 
 mod accepted;
+mod budget;
 mod compress;
 mod going_back;
 mod index;
@@ -31,6 +32,7 @@ mod recent;
 mod run;
 mod select;
 
+use budget::Budget;
 pub use compress::Encoding;
 use compress::StoredObject;
 pub use index::Index;
@@ -115,8 +117,9 @@ struct State<K> {
     selector: Selector,
     /// True once a list of all objects is complete: a missing object does not exist.
     whole: bool,
-    /// The keys of the objects that are too large to be kept.
+    /// The keys of the objects that are too large to be kept, or too many large ones.
     left_out: BTreeSet<Key>,
+    budget: Budget,
 }
 
 /// What happened since a list began.
@@ -184,6 +187,7 @@ impl<K: Resource> Store<K> {
             selector: Selector::all(),
             whole: true,
             left_out: BTreeSet::new(),
+            budget: Budget::default(),
         };
         let inner = Inner {
             state: Mutex::new(state),
@@ -484,6 +488,12 @@ impl<K: Resource> State<K> {
         // Managed fields are never read, and are often half of an object. The client has dropped
         // those of most kinds.
         object.meta_mut().managed_fields = None;
+        let size = budget::size(&object);
+        if self.budget.is_exceeded(&key, size) {
+            self.leave_out(key);
+            return;
+        }
+        self.budget.note(&key, size);
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);
         if let Some(gone) = &old
@@ -491,6 +501,7 @@ impl<K: Resource> State<K> {
         {
             // The watch missed the deletion of the old object. Forget everything stored about it.
             self.delete(&key);
+            self.budget.note(&key, size);
             old = None;
         }
         self.objects
@@ -517,6 +528,7 @@ impl<K: Resource> State<K> {
             return;
         };
         self.form.forget(key);
+        self.budget.forget(key);
         for index in &mut self.indexes {
             index.remove(key, &old);
         }

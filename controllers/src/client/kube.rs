@@ -18,8 +18,7 @@ use k8s_openapi::api::storage::v1::{
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    Api, DeleteParams, GetParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
-    Request,
+    Api, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions, Request,
 };
 use kube::core::Status;
 use kube::{Client, ResourceExt};
@@ -36,6 +35,7 @@ use crate::metrics::Metrics;
 mod bytes_received;
 mod client;
 mod discovery;
+mod get;
 mod limit;
 mod list;
 mod trim;
@@ -331,55 +331,6 @@ impl Kube {
     /// Returns the underlying client for watches, which have no deadline.
     pub fn client(&self) -> &Client {
         &self.client
-    }
-
-    /// Reads an object from the API server; `None` if it does not exist.
-    pub async fn get<K: Resource>(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<K>, ApiError> {
-        let api = K::api(self.client.clone(), namespace);
-        let call = Call::new::<K>("get", namespace, name);
-        unless_gone(
-            self.timely(call, async { known(api.get(name).await?) })
-                .await,
-        )
-    }
-
-    /// Reads other fields of an object than those that are usually kept.
-    pub(crate) async fn get_fields<K: Resource>(
-        &self,
-        namespace: &str,
-        name: &str,
-        fields: &'static KeptFields,
-    ) -> Result<Option<K>, ApiError> {
-        let api = K::api(self.client.clone(), namespace);
-        let call = Call::new::<K>("get", namespace, name);
-        let sent = async {
-            let request = Request::new(api.resource_url()).get(name, &GetParams::default());
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            known(self.send_trimmed::<K>(request, fields).await?)
-        };
-        unless_gone(self.timely(call, sent).await)
-    }
-
-    /// Reads only the metadata of an object, which may be too large to be read as a whole.
-    pub(crate) async fn get_metadata<K: Resource>(
-        &self,
-        namespace: &str,
-        name: &str,
-        fields: &'static KeptFields,
-    ) -> Result<Option<PartialObjectMeta<K>>, ApiError> {
-        let call = Call::new::<K>("get", namespace, name);
-        let request = Request::new(K::api(self.client.clone(), namespace).resource_url());
-        let request = request.get(name, &GetParams::default());
-        let sent = async {
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            self.send_trimmed::<PartialObjectMeta<K>>(request, fields)
-                .await
-        };
-        unless_gone(self.timely(call, sent).await)
     }
 
     /// Applies a JSON merge patch to an object of which only the metadata is known.

@@ -11,7 +11,8 @@ use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
 use crate::api::capacity::{MANAGED_BY, managed_by};
-use crate::api::node::{is_name, node_of, registered};
+use crate::api::constants::is_name;
+use crate::api::node::{node_of, registered};
 use crate::api::pv;
 use crate::api::scope::{MAX_LABEL, node_label};
 

@@ -15,7 +15,8 @@ use super::decide::{Facts, Step, decide};
 use super::gather::Publication;
 use super::metrics::Outcome as Count;
 use super::most_room::{Request, choose};
-use crate::api::node::is_name;
+use crate::api::constants::is_name;
+use crate::api::message;
 use crate::api::pvc;
 use crate::api::scope::{MAX_LABEL, NODE_LABEL, SELECTED_NODE};
 use crate::cache::store;
@@ -117,15 +118,20 @@ impl Placement {
         let known = self.reservations.lock().node(uid).map(str::to_owned);
         let version = known.and_then(|node| self.room(&node, class));
         let version = version.map_or(0, |room| room.version);
+        let selected = pvc::selected_node(claim);
+        let nodes = self.context.caches.nodes();
+        // A user may write any text there, and a new one each second.
+        let is_there = selected.is_some_and(|node| nodes.get(node).is_some());
         let mut reservations = self.reservations.lock();
-        match (facts.volume.as_deref(), pvc::selected_node(claim)) {
+        match (facts.volume.as_deref(), selected) {
             (Some(volume), _) => reservations.made(uid, store::version(volume), now),
             // The claim is bound to a volume that is not in the cache yet.
             (None, _) if pvc::volume_name(claim).is_some() => {}
-            (None, Some(node)) => {
+            (None, Some(node)) if is_there => {
                 let bytes = pvc::requested(claim).unwrap_or_default();
                 reservations.assign(uid, node, bytes, now);
             }
+            (None, Some(_)) => reservations.release(uid),
             (None, None) => reservations.refused(uid, version, now),
         }
     }
@@ -238,6 +244,8 @@ impl Placement {
         message: String,
     ) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
+        // It has what a user wrote, and is kept for each claim that waits.
+        let message = message::cut(&message, message::MAX_EVENT);
         self.mark_unschedulable(claim);
         self.options.metrics.assigned(count);
         let now = Instant::now();

@@ -158,7 +158,27 @@ impl Placement {
             let claim = pv::claim(volume);
             namespace.is_some() && claim.and_then(|claim| claim.namespace.as_deref()) == namespace
         });
-        source_location::of_all(handle, bound.map(|volume| self.volume_location(volume)))
+        let mut found: Vec<_> = bound
+            .map(|volume| (self.volume_location(volume), volume))
+            .collect();
+        if found.len() > 1 {
+            // A stolen node can make a volume for itself with the handle of another's.
+            found.retain(|(location, volume)| {
+                !matches!(location, SourceLocation::Unknown(_)) || self.is_used(volume)
+            });
+        }
+        source_location::of_all(handle, found.into_iter().map(|(location, _)| location))
+    }
+
+    /// True if the claim that a volume names is bound to it.
+    fn is_used(&self, volume: &PersistentVolume) -> bool {
+        let Some(claim) = pv::claim(volume) else {
+            return false;
+        };
+        let namespace = claim.namespace.as_deref().unwrap_or_default();
+        let name = claim.name.as_deref().unwrap_or_default();
+        let claim = self.context.caches.claims().get_in(namespace, name);
+        claim.as_deref().and_then(pvc::volume_name) == volume.metadata.name.as_deref()
     }
 
     /// Locates the snapshot with this handle.

@@ -31,6 +31,8 @@ const REFUSED: Backoff = Backoff {
     start: Duration::from_secs(1),
     max: Duration::from_secs(300),
 };
+/// How long a rejection counts for the time of the next one. Then nothing is left of it.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// A claim's reservation on a node.
 #[derive(Clone, Debug)]
@@ -137,6 +139,7 @@ impl Reservations {
         };
         self.release(uid);
         let known = self.refusals.entry(uid.to_owned()).or_default();
+        known.retain(|_, refusal| now.saturating_duration_since(refusal.at) < FORGOTTEN);
         let times = known.get(&*node).map_or(1, |refusal| refusal.times + 1);
         let refusal = Refusal {
             at: now,
@@ -206,6 +209,12 @@ impl Reservations {
             });
         }
         self.nodes.retain(|_, account| !account.is_empty());
+    }
+
+    /// How many nodes' rejections of a claim are known.
+    #[cfg(test)]
+    pub(super) fn refusals(&self, uid: &str) -> usize {
+        self.refusals.get(uid).map_or(0, HashMap::len)
     }
 
     /// The node that got the last claim.

@@ -220,8 +220,8 @@ impl Provisioner {
             Err(error) => {
                 // A failed call may have used space, or failed because space is short.
                 self.context.room.change();
-                let source = plan.draft.source.clone();
-                return self.failed(&claim, source.kind(), Some(plan), error).await;
+                let source = plan.draft.source.kind();
+                return self.failed(&claim, source, Some(plan), error).await;
             }
         };
         let driver = &self.context.driver.name;
@@ -394,7 +394,14 @@ impl Provisioner {
             format!("failed to provision volume with StorageClass {class_name:?}: {error}{next}");
         tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
         self.context.events.warning(claim, FAILED, message);
-        self.metrics.provisioned(class_name, source, None);
+        self.metrics
+            .provisioned(self.known_class(class_name), source, None);
+    }
+
+    /// The class for metrics, if it exists: users can name any, and each name is a series for good.
+    pub(super) fn known_class<'a>(&self, name: &'a str) -> &'a str {
+        let found = self.context.caches.classes().get(name);
+        found.map_or("", |_| name)
     }
 
     /// Reads a secret that a class names.
@@ -430,8 +437,8 @@ impl Provisioner {
         }
         let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
         let took = pending.since.elapsed();
-        self.metrics
-            .provisioned(class_name, plan.draft.source.kind(), Some(took));
+        let (class, source) = (self.known_class(class_name), plan.draft.source.kind());
+        self.metrics.provisioned(class, source, Some(took));
     }
 
     /// Reports that a PersistentVolume cannot be written yet.

@@ -127,7 +127,7 @@ impl Provisioner {
 
     async fn delete(&self, volume: &PersistentVolume) -> Outcome {
         let since = Instant::now();
-        let class = class_name(volume);
+        let class = self.known_class(class_name(volume));
         let deleted = self.deleted(volume).await;
         if deleted.is_ok() {
             self.for_volume.leave(&*volume.name_any());

@@ -6,6 +6,8 @@
 //! selects the node for a pod that is still pending, and may do so against a taint that the pod
 //! tolerates.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,10 +28,25 @@ const RECENT: Duration = Duration::from_secs(10);
 /// Pods that the scheduler is at work on, or that wait for their volumes.
 const PENDING: &str = "status.phase=Pending";
 
+/// The claims of a namespace that pending pods use which are here or can be scheduled here.
+#[derive(Debug)]
+struct Used {
+    namespace: String,
+    /// When they were asked for.
+    since: Instant,
+    /// The numbers of their names: of these, there can be many, and long ones.
+    claims: HashSet<u64>,
+}
+
 /// The Node of this process, as it was last read.
 #[derive(Debug, Default)]
 pub(super) struct OwnNode {
     last: Mutex<Option<(Arc<Node>, Instant)>>,
+    /// What the last list of pods had. Held while pods are listed: a namespace can have thousands of
+    /// large ones, and many claims that ask for them at the same time.
+    used: tokio::sync::Mutex<Option<Used>>,
+    /// Numbers claims, so that no user can find two names of one number.
+    hasher: RandomState,
     /// Set once the missing right is in the log.
     warned: OnceLock<()>,
 }
@@ -82,8 +99,43 @@ impl OwnNode {
             return Ok(None);
         };
         let may_be_scheduled = pvc::is_delayed(&draft.class) && unfit != UnfitNode::NotAllowed;
-        let is_scheduled = may_be_scheduled && is_used_on(&node, &draft.claim, kube).await?;
+        let is_scheduled = may_be_scheduled && self.is_used(&node, &draft.claim, kube).await?;
         Ok((!is_scheduled).then_some(unfit))
+    }
+
+    /// True if a pending pod uses the claim, and is on this node or can be scheduled there. A list
+    /// that began after this call has the answer, too.
+    async fn is_used(
+        &self,
+        node: &Node,
+        claim: &PersistentVolumeClaim,
+        kube: &Kube,
+    ) -> Result<bool, ApiError> {
+        let asked = Instant::now();
+        let namespace = claim.namespace().unwrap_or_default();
+        let number = self.hasher.hash_one((&namespace, &claim.name_any()));
+        let mut last = self.used.lock().await;
+        if let Some(known) = &*last
+            && known.namespace == namespace
+            && known.since >= asked
+        {
+            return Ok(known.claims.contains(&number));
+        }
+        let (since, mut claims) = (Instant::now(), HashSet::new());
+        kube.list_in_by_field(&namespace, PENDING, |pod: Pod| {
+            if node_fitness::can_run(&pod, node) {
+                claims.extend(pvc::of_pod(&pod).map(|used| self.hasher.hash_one(used)));
+            }
+            true
+        })
+        .await?;
+        let is_used = claims.contains(&number);
+        *last = Some(Used {
+            namespace,
+            since,
+            claims,
+        });
+        Ok(is_used)
     }
 
     fn recent(&self) -> Option<Arc<Node>> {
@@ -91,21 +143,4 @@ impl OwnNode {
         let (node, _) = known.as_ref().filter(|(_, at)| at.elapsed() < RECENT)?;
         Some(node.clone())
     }
-}
-
-/// True if a pending pod uses the claim, and is on this node or can be scheduled there.
-async fn is_used_on(
-    node: &Node,
-    claim: &PersistentVolumeClaim,
-    kube: &Kube,
-) -> Result<bool, ApiError> {
-    let namespace = claim.namespace().unwrap_or_default();
-    let key = (namespace.clone(), claim.name_any());
-    let mut is_used = false;
-    kube.list_in_by_field(&namespace, PENDING, |pod: Pod| {
-        is_used = pvc::of_pod(&pod).any(|used| used == key) && node_fitness::can_run(&pod, node);
-        !is_used
-    })
-    .await?;
-    Ok(is_used)
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::*;
-use crate::api::constants::{PROVISIONER, SNAPSHOT_FINALIZER};
+use crate::api::constants::{CLASS_BETA, PROVISIONER, SNAPSHOT_FINALIZER};
 use crate::api::scope::SELECTED_NODE;
 use crate::client::Leadership;
 use crate::csi::Driver;
@@ -214,6 +215,26 @@ async fn one_call_and_one_write() {
     // The provisioner knows this at once, before the watch reports it.
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.log().is_empty());
+}
+
+/// A user may name any class and any source in a claim.
+#[tokio::test]
+async fn what_users_name_adds_no_series_of_metrics() {
+    let rig = central();
+    for number in 0..1_000 {
+        let kind = format!("Kind{number}");
+        let source = json!({"apiGroup": "example.com", "kind": kind, "name": "x"});
+        let class = json!({"metadata": {"annotations": {CLASS_BETA: format!("none-{number}")}}});
+        rig.put_claim(&testing::with(claim_value(None, &source), class));
+        assert_eq!(rig.work().await, Outcome::Failed);
+    }
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    rig.at_work.metrics.register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("into a string");
+    let series = text.lines().filter(|line| line.contains("{class="));
+    let expected =
+        r#"controller_persistentvolumeclaim_provision_failed_total{class="",source="other"} 1000"#;
+    assert_eq!(series.collect::<Vec<_>>(), [expected]);
 }
 
 /// The namespace is deleted with its claim and secret while CreateVolume has no answer.

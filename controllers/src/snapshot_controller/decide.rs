@@ -153,16 +153,25 @@ pub(super) fn handle_of<K: Kind>(
     class: &K::Class,
     volume: &PersistentVolume,
 ) -> Result<String, String> {
-    let (csi, driver) = (csi_of(volume)?, class.driver());
-    if csi.driver == driver {
-        return Ok(csi.volume_handle.clone());
+    let csi = csi_of(volume)?;
+    check_driver::<K>(class, &volume.name_any(), &csi.driver)?;
+    Ok(csi.volume_handle.clone())
+}
+
+/// Fails if the class is for another driver than that of the volume.
+pub(super) fn check_driver<K: Kind>(
+    class: &K::Class,
+    volume: &str,
+    driver: &str,
+) -> Result<(), String> {
+    let expected = class.driver();
+    if driver == expected {
+        return Ok(());
     }
     Err(format!(
-        "{} {} is of driver {driver}, but volume {} is of {}",
+        "{} {} is of driver {expected}, but volume {volume} is of {driver}",
         <K::Class as Resource>::kind(&()),
         class.name_any(),
-        volume.name_any(),
-        csi.driver
     ))
 }
 

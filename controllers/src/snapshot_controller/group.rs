@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
@@ -15,6 +15,8 @@ use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, decide, status};
 use crate::api::node::node_of;
+use crate::api::{pv, pvc};
+use crate::cache::Store;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
 use crate::queue::{Outcome, yield_sometimes};
@@ -41,10 +43,9 @@ type Facts = kind::Facts<Groups>;
 /// Inputs that only decisions about VolumeGroupSnapshots need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupFacts {
-    /// The claims in the group's namespace that its selector may fit, with the volumes that they are
-    /// bound to, before it has a content. If the first ones keep it from having one, the others are
-    /// missing.
-    pub(super) claims: Vec<ClaimAndVolume>,
+    /// The volumes of the claims in the group's namespace that its selector fits, before it has a
+    /// content. The error says why a claim has none: then the claims after it are missing.
+    pub(super) sources: Vec<Result<Source, String>>,
     /// The members that the group's content lists.
     members: Vec<Member>,
     /// The snapshots that the group owns, if it is being deleted.
@@ -53,8 +54,36 @@ pub(super) struct GroupFacts {
     pub(super) restoring: Vec<String>,
 }
 
-/// A claim, and the volume that it is bound to, if that exists.
-type ClaimAndVolume = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
+/// What a group needs of a volume that it may be made of. Several groups of a namespace are decided
+/// at the same time, each of thousands of claims: their whole objects would take too much memory.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) volume: String,
+    driver: String,
+    handle: String,
+    is_block: bool,
+    /// The node of the volume, if it has one that counts.
+    node: Option<String>,
+}
+
+impl Source {
+    /// The volume of a claim. The error says why the claim has none that a group can be made of.
+    fn new(
+        claim: &PersistentVolumeClaim,
+        volume: Option<&PersistentVolume>,
+        nodes: Option<&[Arc<Node>]>,
+    ) -> Result<Self, String> {
+        let volume = decide::volume_of(claim, volume)?;
+        let csi = decide::csi_of(volume)?;
+        Ok(Source {
+            volume: volume.name_any(),
+            driver: csi.driver.clone(),
+            handle: csi.volume_handle.clone(),
+            is_block: pv::volume_mode(volume) == pvc::BLOCK,
+            node: nodes.and_then(|nodes| node_of(volume, nodes)),
+        })
+    }
+}
 
 /// Steps that only VolumeGroupSnapshots have.
 #[derive(Debug)]
@@ -146,7 +175,7 @@ impl Kind for Groups {
     ) -> Self::OwnFacts {
         if !group.is_deleting() {
             return GroupFacts {
-                claims: match content {
+                sources: match content {
                     None => selected(all, group).await,
                     Some(_) => Vec::new(),
                 },
@@ -174,10 +203,8 @@ impl Kind for Groups {
 
     /// The driver of the group's first volume.
     fn driver(facts: &Facts) -> Result<&str, String> {
-        let volumes = volumes(facts)?;
-        let first = volumes.first();
-        let first = first.ok_or("its selector fits no claim")?;
-        Ok(&decide::csi_of(first)?.driver)
+        let first = volumes(facts)?.into_iter().next();
+        Ok(&first.ok_or("its selector fits no claim")?.driver)
     }
 
     /// Adds the finalizer first, then creates the content.
@@ -306,9 +333,9 @@ pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim
         && selector(group).is_ok_and(|selector| selector.matches(claim.labels()))
 }
 
-/// The claims that a group's selector fits, with their volumes, up to the first one that a group
-/// can't be made of.
-async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVolume> {
+/// The volumes of the claims that a group's selector fits, up to the first claim without one that a
+/// group can be made of.
+async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Source, String>> {
     let namespace = group.namespace().unwrap_or_default();
     let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
         return Vec::new();
@@ -319,6 +346,7 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
         .selector
         .as_ref()
         .and_then(claims_by_label::required);
+    let nodes = all.nodes.as_ref().map(Store::all);
     let claims = all
         .claims_by_label
         .select(&namespace, label, selector)
@@ -327,8 +355,9 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
     for (number, claim) in claims.enumerate() {
         if let Some(claim) = claim {
             let volume = all.volume_of(&claim);
-            let is_usable = decide::volume_of(&claim, volume.as_deref()).is_ok();
-            selected.push((claim, volume));
+            let source = Source::new(&claim, volume.as_deref(), nodes.as_deref());
+            let is_usable = source.is_ok();
+            selected.push(source);
             if !is_usable {
                 break;
             }
@@ -338,37 +367,32 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
     selected
 }
 
-/// The volumes of the claims that the selector matches.
-fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
-    let selector = selector(&facts.snapshot)?;
-    let claims = facts.own.claims.iter();
-    let selected: Vec<_> = claims
-        .filter(|(claim, _)| selector.matches(claim.labels()))
-        .collect();
-    if selected.is_empty() {
+/// The volumes of the claims that the selector fits.
+fn volumes(facts: &Facts) -> Result<Vec<&Source>, String> {
+    // A selector that is not valid fits nothing.
+    selector(&facts.snapshot)?;
+    let sources = &facts.own.sources;
+    if sources.is_empty() {
         return Err("its selector fits no claim in this namespace".to_owned());
     }
-    let volumes = selected.into_iter();
-    volumes
-        .map(|(claim, volume)| decide::volume_of(claim, volume.as_deref()))
+    sources
+        .iter()
+        .map(|source| source.as_ref().map_err(String::clone))
         .collect()
 }
 
 /// The node of all volumes, if they have one.
-fn node(facts: &Facts, volumes: &[&PersistentVolume]) -> Result<Option<String>, String> {
-    let Some(nodes) = &facts.nodes else {
-        return Ok(None);
-    };
-    let places = volumes.iter().filter_map(|volume| node_of(volume, nodes));
-    let places: BTreeSet<String> = places.collect();
-    if places.len() > 1 {
-        let places: Vec<String> = places.into_iter().collect();
+fn node(volumes: &[&Source]) -> Result<Option<String>, String> {
+    let nodes = volumes.iter().filter_map(|volume| volume.node.as_deref());
+    let nodes: BTreeSet<&str> = nodes.collect();
+    if nodes.len() > 1 {
+        let nodes: Vec<&str> = nodes.into_iter().collect();
         return Err(format!(
             "the volumes are on different nodes ({}), and can't be snapshotted at one moment",
-            places.join(", ")
+            nodes.join(", ")
         ));
     }
-    Ok(places.into_iter().next())
+    Ok(nodes.into_iter().next().map(str::to_owned))
 }
 
 fn new_content(
@@ -376,11 +400,12 @@ fn new_content(
     class: &VolumeGroupSnapshotClass,
 ) -> Result<VolumeGroupSnapshotContent, String> {
     let volumes = volumes(facts)?;
-    let handles = volumes
-        .iter()
-        .map(|volume| decide::handle_of::<Groups>(class, volume));
-    let handles = handles.collect::<Result<_, _>>()?;
-    let node = node(facts, &volumes)?;
+    for source in &volumes {
+        decide::check_driver::<Groups>(class, &source.volume, &source.driver)?;
+    }
+    let handles = volumes.iter().map(|source| source.handle.clone());
+    let handles = handles.collect();
+    let node = node(&volumes)?;
     let (mut metadata, reference) = decide::new_content(facts, class, node)?;
     source_modes::note(&mut metadata, &volumes);
     let spec = VolumeGroupSnapshotContentSpec {

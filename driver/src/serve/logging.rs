@@ -42,6 +42,8 @@ fn filter(level: &str, verbosity: Option<u8>) -> Result<Targets, String> {
     match level.parse::<LevelFilter>() {
         Ok(level) => Ok(Targets::new()
             .with_default(level.min(LevelFilter::INFO))
+            // Its warnings have whole answers of the API server in them.
+            .with_target("kube_client", level.min(LevelFilter::ERROR))
             .with_target("hostloop", level)
             .with_target("hostloop_driver", level)),
         Err(_) => level
@@ -91,6 +93,9 @@ mod tests {
             ("debug", None, "h2::codec", Level::DEBUG, false),
             ("debug", None, "h2::codec", Level::INFO, true),
             ("error", None, "h2", Level::WARN, false),
+            ("debug", None, "kube_client::client", Level::WARN, false),
+            ("info", None, "kube_client::client", Level::ERROR, true),
+            ("off", None, "kube_client::client", Level::ERROR, false),
             ("info", Some(5), "hostloop_driver", Level::DEBUG, true),
             ("info", Some(4), "hostloop_driver", Level::DEBUG, false),
             ("warn", Some(5), "hostloop_driver", Level::INFO, false),

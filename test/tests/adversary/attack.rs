@@ -4,7 +4,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::tenant::Tenant;
-use crate::{bombs, by_hand, copies, deletions, floods, groups, odd, ports};
+use crate::{bombs, by_hand, copies, deletions, floods, groups, odd, ports, texts};
 
 /// What a namespace's user tries.
 pub(crate) struct Attack {
@@ -186,8 +186,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     attack!(
         "groups of everything",
-        "VolumeGroupSnapshots with selectors of everything",
-        "a namespace's claims are read once for all its groups, and namespaces take turns",
+        "VolumeGroupSnapshots with selectors of everything, and of one value 430 times",
+        "a namespace's claims are read once for all its groups, which keep only handles, and namespaces take turns",
         [8, 100],
         groups::of_everything
     ),
@@ -218,6 +218,34 @@ pub(crate) const ATTACKS: &[Attack] = &[
         "a claim that can't be satisfied gets an event and waits with a growing backoff",
         [18, 200],
         odd::fields
+    ),
+    attack!(
+        "restless claim",
+        "changes of one claim's `selected-node`, to a text of 14 kB each",
+        "a claim reserves room only on a node that exists",
+        [200, 4000],
+        texts::selected_nodes
+    ),
+    attack!(
+        "long classes",
+        "claims of classes that do not exist, with names of 14 kB",
+        "metrics name only classes that exist, and no text is looked up that can't be a name",
+        [20, 600],
+        texts::classes
+    ),
+    attack!(
+        "strayed sources",
+        "sources named `?`, `?watch=true` and `../../../nodes`",
+        "no text is looked up that can't be a name",
+        [12, 200],
+        texts::sources
+    ),
+    attack!(
+        "long sources",
+        "claims that wait for sources with names of 14 kB",
+        "the large objects of a namespace have a limit together",
+        [40, 3000],
+        texts::names
     ),
     attack!(
         "half-open connections",

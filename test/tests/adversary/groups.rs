@@ -7,14 +7,17 @@ use serde_json::{Value, json};
 use crate::by_hand::ENOUGH;
 use crate::tenant::Tenant;
 
-/// Selectors of everything, in all forms.
+/// Selectors of everything, in all forms, and of one value again and again.
 pub(crate) async fn of_everything(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     let label = |n| json!({"metadata": {"labels": {"everything": format!("{n}")}}});
     let claim = |n| tenant.now(&format!("everything-{n}"), label(n));
     tenant.create_all((0..count).map(claim)).await?;
     let exists = json!({"matchExpressions": [{"key": "everything", "operator": "Exists"}]});
     let absent = json!({"matchExpressions": [{"key": "nothing", "operator": "DoesNotExist"}]});
-    let selectors = [json!({}), exists, absent, Value::Null];
+    let values = vec!["0"; 430];
+    let repeated = json!({"matchExpressions":
+        [{"key": "everything", "operator": "In", "values": values}]});
+    let selectors = [json!({}), repeated, exists, absent, Value::Null];
     let group = |n: usize| {
         let source = json!({"selector": selectors[n % selectors.len()]});
         let name = format!("everything-{n}");

@@ -29,6 +29,7 @@ mod ports;
 mod processes;
 mod site;
 mod tenant;
+mod texts;
 mod victim;
 mod wave;
 

@@ -7,6 +7,9 @@ use std::sync::{Arc, Weak};
 use super::{Key, STEP, State, Store, in_steps};
 use crate::client::Resource;
 
+/// The longest key. A user may write a longer text where a name is expected, and nothing has it.
+const MAX_KEY: usize = 1024;
+
 type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 /// The entries of an index.
@@ -115,9 +118,15 @@ impl<K: Resource> Index<K> {
 }
 
 impl<K: Resource> IndexState<K> {
+    fn keys(&self, object: &K) -> Vec<String> {
+        let mut keys = (self.keys_of)(object);
+        keys.retain(|key| key.len() <= MAX_KEY);
+        keys
+    }
+
     /// Adds an object. `texts` holds the keys that other indexes already store for it.
     pub(super) fn add(&mut self, key: &Key, object: &K, texts: &mut Vec<Arc<str>>) {
-        for entry in (self.keys_of)(object) {
+        for entry in self.keys(object) {
             let known = texts.iter().find(|text| ***text == *entry).cloned();
             let new = from(known.unwrap_or_else(|| entry.into()));
             let mut same = self.entries.range(new.clone());
@@ -129,7 +138,7 @@ impl<K: Resource> IndexState<K> {
     }
 
     pub(super) fn remove(&mut self, key: &Key, object: &K) {
-        for entry in (self.keys_of)(object) {
+        for entry in self.keys(object) {
             self.entries.remove(&(entry.into(), key.clone()));
         }
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
 use super::going_back::detecting;
-use super::{Selectors, Store, WatchScope};
+use super::{Selectors, Store, WatchScope, budget, key};
 use crate::client::kube::{Resource, is_left_out, too_large};
 use crate::client::{EventKind, Events};
 use crate::metrics::Metrics;
@@ -141,8 +141,10 @@ impl<K: Resource> Store<K> {
         let (Event::Apply(object) | Event::InitApply(object)) = event else {
             return None;
         };
-        let namespace = object.namespace().unwrap_or_default();
-        (is_left_out(object) && !self.leaves_out(&namespace, &object.name_any())).then_some(object)
+        let (key, size) = (key(object), budget::size(object));
+        let state = self.lock();
+        let is_too_large = is_left_out(object) || state.budget.is_exceeded(&key, size);
+        (is_too_large && !state.left_out.contains(&key)).then_some(object)
     }
 
     /// A client for the watch. It clears the watch's error as soon as the API server accepts a

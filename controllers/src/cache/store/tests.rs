@@ -94,6 +94,20 @@ fn an_index_follows() {
     assert_eq!(names("q"), "a");
 }
 
+#[test]
+fn a_text_that_is_too_long_for_a_name_is_no_key() {
+    let watch = Store::new();
+    let index = watch.index(|class: &StorageClass| vec![class.provisioner.clone()]);
+    let long = "x".repeat(8_000);
+    watch.take(Event::Apply(class("a", 1, &long)));
+    watch.take(Event::Apply(class("b", 2, "p")));
+    assert_eq!(index.keys(), ["p"]);
+    assert!(index.get(&long).is_empty());
+    watch.take(Event::Apply(class("a", 3, "q")));
+    watch.take(Event::Apply(class("b", 4, &long)));
+    assert_eq!(index.keys(), ["q"]);
+}
+
 #[rstest]
 #[case::none(0)]
 #[case::one_step(STEP)]
@@ -500,4 +514,49 @@ fn an_object_that_is_too_large_is_not_taken_for_a_missing_one() {
     watch.take(Event::Init);
     watch.take(Event::InitDone);
     assert!(watch.is_whole(), "it is missing in a new list");
+}
+
+/// A claim with a label of this length.
+fn labelled(
+    namespace: &str,
+    number: usize,
+    version: usize,
+    length: usize,
+) -> PersistentVolumeClaim {
+    crate::testing::read(json!({"metadata": {
+        "namespace": namespace, "name": format!("c{number}"),
+        "resourceVersion": version.to_string(), "labels": {"l": "x".repeat(length)},
+    }}))
+}
+
+/// A user can make any number of claims that are not too large by themselves.
+#[test]
+fn the_large_objects_of_a_namespace_have_a_limit_together() {
+    const MANY: usize = 1_000;
+    const LARGE: usize = 15_000;
+    let watch = Store::in_form(Encoding::packed());
+    for number in 0..MANY {
+        watch.take(Event::Apply(labelled("team", number, number + 1, LARGE)));
+    }
+    let kept: usize = watch.each().map(|claim| budget::size(&*claim)).sum();
+    assert!(
+        kept > budget::MAX - 2 * LARGE && kept <= budget::MAX,
+        "{kept} bytes"
+    );
+    let count = watch.each().count();
+    assert_eq!(watch.left_out().len(), MANY - count);
+    assert!(watch.leaves_out("team", "c999") && !watch.is_whole());
+    // What is small is kept, and so are those of others.
+    watch.take(Event::Apply(labelled("team", MANY, MANY + 1, 100)));
+    watch.take(Event::Apply(labelled("teams", 0, MANY + 2, LARGE)));
+    assert_eq!(watch.each().count(), count + 2);
+    // A large one is kept again when there is room for it.
+    watch.take(Event::Delete(labelled("team", 0, MANY + 3, LARGE)));
+    watch.take(Event::Apply(labelled("team", 999, MANY + 4, LARGE)));
+    watch.take(Event::Apply(labelled("team", 998, MANY + 5, LARGE)));
+    assert!(!watch.leaves_out("team", "c999") && watch.leaves_out("team", "c998"));
+    // One that is kept becomes small, and another one has its room.
+    watch.take(Event::Apply(labelled("team", 1, MANY + 6, 100)));
+    watch.take(Event::Apply(labelled("team", 998, MANY + 7, LARGE)));
+    assert!(watch.get_in("team", "c998").is_some());
 }

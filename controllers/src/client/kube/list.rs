@@ -9,6 +9,8 @@ use super::{ApiError, Call, KeptFields, Kube, Resource, known};
 
 /// Objects in one page.
 const PAGE: u32 = 500;
+/// Objects in one page of those that users write, which may all be large: 3 MiB of pods.
+const SMALL_PAGE: u32 = 50;
 
 impl Kube {
     /// Passes every object of a kind to `take`. Fails if one of them is too large to be known.
@@ -82,8 +84,8 @@ impl Kube {
         take: impl FnMut(K),
     ) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
-        self.pages(ListParams::default().fields(field), usize::MAX, page, take)
-            .await?;
+        let params = ListParams::default().fields(field).limit(SMALL_PAGE);
+        self.pages(params, usize::MAX, page, take).await?;
         Ok(())
     }
 
@@ -95,7 +97,7 @@ impl Kube {
         mut take: impl FnMut(K) -> bool,
     ) -> Result<(), ApiError> {
         let api = K::api(self.client.clone(), namespace);
-        let mut params = ListParams::default().fields(field).limit(PAGE);
+        let mut params = ListParams::default().fields(field).limit(SMALL_PAGE);
         loop {
             let call = Call::new::<K>("list", namespace, field);
             let page = self.timely(call, api.list(&params)).await?;
@@ -121,13 +123,13 @@ impl Kube {
 
     async fn pages<K: Resource, O: Clone>(
         &self,
-        params: ListParams,
+        mut params: ListParams,
         pages: usize,
         page: impl AsyncFn(&Api<K>, &ListParams) -> kube::Result<ObjectList<O>>,
         mut take: impl FnMut(O),
     ) -> Result<bool, ApiError> {
         let api = K::everywhere(self.client.clone());
-        let mut params = params.limit(PAGE);
+        params.limit.get_or_insert(PAGE);
         let selector = [&params.label_selector, &params.field_selector];
         let selector = selector
             .into_iter()

@@ -1,6 +1,7 @@
 use kube::api::PartialObjectMeta;
 
 use super::*;
+use crate::kept_fields::{CLAIM_ANNOTATIONS, METADATA};
 use crate::testing::{DRIVER, World, volume, with};
 
 /// A volume of which nothing is known must not pass for one without a handle.
@@ -35,6 +36,44 @@ async fn an_object_that_is_too_large_is_refused() {
     let take = |volume: PartialObjectMeta<PersistentVolume>| names.push(volume.name_any());
     kube.each_metadata(take).await.expect("names");
     assert_eq!(names, ["large", "small"]);
+}
+
+/// Users write any text where the name of an object is expected.
+#[tokio::test]
+async fn what_can_t_be_a_name_is_not_asked_for() {
+    type Claim = PersistentVolumeClaim;
+    let world = World::new(&[]);
+    let kube = &world.context.kube;
+    world.api.requests();
+    let long = "n".repeat(254);
+    let long = long.as_str();
+    for (namespace, name) in [
+        ("ns", "?"),
+        ("ns", "?watch=true"),
+        ("ns", "?limit=1"),
+        ("ns", "a/b"),
+        ("ns", "../../nodes/n"),
+        ("ns", "#"),
+        ("ns", "%3f"),
+        ("ns", ""),
+        ("ns", "A"),
+        ("ns", long),
+        ("", "?"),
+        ("?watch=true", "a"),
+        ("a/b", "c"),
+        (long, "a"),
+    ] {
+        let found = kube.get::<Claim>(namespace, name).await;
+        assert!(matches!(found, Ok(None)), "{namespace} {name}");
+        let found = kube.get_fields::<Claim>(namespace, name, &CLAIM_ANNOTATIONS);
+        assert!(matches!(found.await, Ok(None)), "{namespace} {name}");
+        let found = kube.get_metadata::<Claim>(namespace, name, &METADATA);
+        assert!(matches!(found.await, Ok(None)), "{namespace} {name}");
+        assert!(world.api.requests().is_empty(), "{namespace} {name}");
+    }
+    let found = kube.get::<Claim>("ns", "a-1.b").await;
+    assert!(matches!(found, Ok(None)));
+    assert_eq!(world.api.requests().len(), 1);
 }
 
 /// A process may be paused after it checked its lead, while the write waits for the rate limit.

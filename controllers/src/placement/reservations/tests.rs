@@ -121,3 +121,15 @@ fn nodes_that_had_no_room() {
     reservations.made("u", 8, now);
     assert_eq!(reservations.passes_over("u", "n1", 7, now), None);
 }
+
+#[test]
+fn old_rejections_are_forgotten() {
+    let mut reservations = Reservations::default();
+    let now = Instant::now();
+    for (node, seconds, known) in [("n1", 0, 1), ("n2", 300, 2), ("n3", 600, 2), ("n3", 900, 1)] {
+        let at = now + Duration::from_secs(seconds);
+        reservations.assign("u", node, 10, at);
+        reservations.refused("u", 5, at);
+        assert_eq!(reservations.refusals("u"), known, "{node} {seconds}");
+    }
+}

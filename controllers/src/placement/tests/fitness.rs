@@ -111,3 +111,27 @@ async fn a_follower_leaves_a_node_that_can_t_be() {
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert!(rig.world.api.writes().is_empty());
 }
+
+/// A user may write any text into the annotation, and another one at once.
+#[tokio::test]
+async fn selected_nodes_that_do_not_exist_are_not_remembered() {
+    let rig = Rig::with_room(&[("n1", 100)]);
+    for round in 0..1_000 {
+        let node = match round % 3 {
+            0 => "n1".to_owned(),
+            1 => format!("n1-{round}"),
+            _ => format!("{round}{}", "n".repeat(10_000)),
+        };
+        rig.claim_on("a", "late", &node);
+        rig.work("a").await;
+        let is_there = node == "n1";
+        assert_eq!(
+            rig.reserved(&node),
+            if is_there { 10 } else { 0 },
+            "{round}"
+        );
+        rig.claim("a", "late", json!({}));
+        rig.work("a").await;
+    }
+    assert_eq!(rig.at_work.reservations.lock().refusals("a"), 1);
+}

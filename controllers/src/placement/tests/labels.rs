@@ -64,6 +64,22 @@ async fn bound_claims_get_their_volume_s() {
     assert_eq!(rig.labels("claims/a"), json!({NODE_LABEL: "n2"}));
 }
 
+/// A stolen node has a volume of its own with the handle of another node's. It also has a pool of the
+/// name in the second handle, which the other node has not published yet.
+#[tokio::test]
+async fn a_copied_handle_changes_no_label() {
+    for (handle, expected) in [("vol-pooln1-1", json!("n1")), ("vol-pooln2-1", Value::Null)] {
+        let rig = Rig::with_room(&[("n1", 5), ("n2", 5)]);
+        rig.claim("a", "late", json!({"spec": {"volumeName": "v"}}));
+        rig.volume("v", "n1", handle, "a");
+        rig.volume("copied", "n2", handle, "b");
+        rig.content("c", json!({"volumeHandle": handle}), json!({}));
+        rig.at_work.content_label("c").await;
+        let labels = rig.labels("volumesnapshotcontents/c");
+        assert_eq!(labels[MANAGED_BY], expected, "{handle}");
+    }
+}
+
 #[tokio::test]
 async fn a_group_on_several_nodes_gets_an_error() {
     let mut rig = Rig::new(&["n1", "n2"]);

@@ -218,3 +218,29 @@ async fn a_node_that_cant_be_read_is_not_fit() {
         assert_eq!(rig.calls(), 1, "{kind}");
     }
 }
+
+/// A namespace may have thousands of large pods, and many claims that ask for them.
+#[tokio::test(start_paused = true)]
+async fn pods_are_listed_once_for_all_claims_that_wait_for_the_list() {
+    let rig = on_node(LATE, tainted());
+    let names: Vec<_> = (0..24).map(|number| format!("c{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let claim = claim_value(Some("n1"), &Value::Null);
+        let named = json!({"metadata": {"name": name, "uid": name}});
+        rig.put_claim(&testing::with(claim, named));
+        if number % 2 == 0 {
+            rig.pod(&format!("p{number}"), name, tolerating());
+        }
+    }
+    let late = Fault::Delay(std::time::Duration::from_secs(1));
+    rig.world.api.fault(&["GET"], "pods", None, late);
+    rig.world.api.requests();
+    let all = names.iter().map(|name| rig.at_work.claim(name));
+    futures::future::join_all(all).await;
+    let lists = rig.world.api.requests().into_iter();
+    let lists: Vec<_> = lists.filter(|line| line.contains("/pods?")).collect();
+    assert!(lists.len() <= 2, "{lists:?}");
+    for (number, name) in names.iter().enumerate() {
+        assert_eq!(rig.selected(name).is_null(), number % 2 == 1, "{name}");
+    }
+}

@@ -186,6 +186,16 @@ impl Indexes {
         }
     }
 
+    /// The numbers of the claims that may have one of these labels; of all without a label. Each is
+    /// there once, because a selector may repeat a value hundreds of times.
+    fn numbers(&self, label: Option<(&str, Vec<&str>)>) -> BTreeSet<u64> {
+        let Some((key, values)) = label else {
+            return BTreeSet::from([ALL]);
+        };
+        let numbers = values.into_iter().map(|value| self.number(key, value));
+        numbers.chain([MANY]).collect()
+    }
+
     /// The names of the claims that may have one of these labels; all without a label. Those that are
     /// not bound come first. `None` without an index.
     fn candidates(
@@ -194,10 +204,7 @@ impl Indexes {
         label: Option<(&str, Vec<&str>)>,
     ) -> Option<Vec<Arc<str>>> {
         let entries = self.namespaces.get(namespace)?.entries.as_ref()?;
-        let numbers = label.map_or(vec![ALL], |(key, values)| {
-            let numbers = values.into_iter().map(|value| self.number(key, value));
-            numbers.chain([MANY]).collect()
-        });
+        let numbers = self.numbers(label);
         let named = |is_bound: bool| -> BTreeSet<Arc<str>> {
             let of = |number: u64| {
                 let from = (number, is_bound, Arc::default());

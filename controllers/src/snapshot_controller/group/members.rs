@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Facts, Failure, GroupStep, source_modes};
+use crate::api::node::node_of;
 use crate::api::pv;
-use crate::api::scope::MANAGED_BY;
+use crate::api::scope::{MANAGED_BY, node_label};
+use crate::cache::Store;
 use crate::queue::yield_sometimes;
 use crate::snapshot_controller::names::{self, BindState};
 use crate::snapshot_controller::watches::Watches;
@@ -33,8 +35,8 @@ pub(super) struct Member {
     pub(super) snapshot: Option<Arc<VolumeSnapshot>>,
     /// The member's content, if it exists.
     pub(super) content: Option<Arc<VolumeSnapshotContent>>,
-    /// The member's source volume, if exactly one volume has that handle, and an object of the
-    /// member has to be made.
+    /// The member's source volume, if exactly one volume on the group's node has that handle, and an
+    /// object of the member has to be made.
     pub(super) volume: Option<Arc<PersistentVolume>>,
 }
 
@@ -51,6 +53,8 @@ pub(super) async fn listed(
     };
     let status = content.status.clone().unwrap_or_default();
     let infos = status.volume_snapshot_info_list.unwrap_or_default();
+    let nodes = all.nodes.as_ref().map(Store::all);
+    let place = nodes.as_deref().zip(content.labels().get(MANAGED_BY));
     let mut members = Vec::new();
     for (number, info) in infos.into_iter().enumerate() {
         yield_sometimes(number).await;
@@ -61,11 +65,12 @@ pub(super) async fn listed(
         let snapshot = all.snapshots.get_in(&namespace, &snapshot);
         let member_content = all.contents.get(&member_content);
         let is_made = snapshot.is_some() && member_content.is_some();
-        let volumes = if is_made {
+        let mut volumes = if is_made {
             Vec::new()
         } else {
             all.caches.volumes_of(&content.spec.driver, volume_handle)
         };
+        volumes.retain(|volume| place.is_none_or(|place| may_be_on(volume, place)));
         let volume = match &volumes[..] {
             [volume] => Some(volume.clone()),
             _ => None,
@@ -78,6 +83,12 @@ pub(super) async fn listed(
         });
     }
     members
+}
+
+/// True if a volume may be on the node with this label. A stolen node can make a volume with the
+/// handle of another's, but only for itself.
+fn may_be_on(volume: &PersistentVolume, (nodes, label): (&[Arc<Node>], &String)) -> bool {
+    node_of(volume, nodes).is_none_or(|node| node_label(&node) == *label)
 }
 
 /// Decides the next step for the members of a group; `None` if they are complete.

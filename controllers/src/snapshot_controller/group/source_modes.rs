@@ -4,20 +4,17 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::api::{pv, volume_mode};
+use super::Source;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshots::content::BLOCK_VOLUMES;
 
 /// Notes the modes of these volumes at the content that is made of them.
-pub(super) fn note(content: &mut ObjectMeta, volumes: &[&PersistentVolume]) {
-    let blocks = volumes
-        .iter()
-        .filter(|volume| pv::volume_mode(volume) == volume_mode::BLOCK);
-    let handles = blocks.filter_map(|volume| Some(&*pv::csi(volume)?.volume_handle));
+pub(super) fn note(content: &mut ObjectMeta, volumes: &[&Source]) {
+    let blocks = volumes.iter().filter(|volume| volume.is_block);
+    let handles = blocks.map(|volume| volume.handle.as_str());
     let handles = serde_json::Value::from_iter(handles);
     let annotations = content.annotations.get_or_insert_with(BTreeMap::new);
     annotations.insert(BLOCK_VOLUMES.to_owned(), handles.to_string());

@@ -58,23 +58,35 @@ fn claim(number: usize, claim: Value, volume: Value) -> Claim {
 
 type Claim = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
 
+/// What a group finds of these claims.
+fn sources(
+    group: &VolumeGroupSnapshot,
+    claims: &[Claim],
+    nodes: Option<&[Arc<Node>]>,
+) -> Vec<Result<Source, String>> {
+    let selected = claims.iter().filter(|(claim, _)| selects(group, claim));
+    selected
+        .map(|(claim, volume)| Source::new(claim, volume.as_deref(), nodes))
+        .collect()
+}
+
 /// Facts with everything except the content.
 pub(crate) fn facts(it: Value) -> Facts {
+    let snapshot: Arc<VolumeGroupSnapshot> = of(it);
+    let web = json!({"metadata": {"labels": {"app": "web"}}});
+    let claims = [
+        claim(1, json!({}), json!({})),
+        claim(2, json!({}), json!({})),
+        claim(3, web, json!({})),
+    ];
+    let sources = sources(&snapshot, &claims, None);
     Facts {
-        snapshot: of(it),
+        snapshot,
         content: None,
         classes: vec![class("fast", json!({})), class("slow", json!({}))],
         nodes: None,
         own: GroupFacts {
-            claims: vec![
-                claim(1, json!({}), json!({})),
-                claim(2, json!({}), json!({})),
-                claim(
-                    3,
-                    json!({"metadata": {"labels": {"app": "web"}}}),
-                    json!({}),
-                ),
-            ],
+            sources,
             members: Vec::new(),
             owned: Vec::new(),
             restoring: Vec::new(),
@@ -161,26 +173,41 @@ fn what_a_group_is_of() {
         ),
     ] {
         let mut facts = facts(group(json!({})));
-        facts.own.claims = vec![
+        let claims = [
             claim(1, json!({}), affine("1")),
             claim(2, claim_is, volume_is),
         ];
-        let node = |number: &str| {
+        let nodes: [Arc<Node>; 2] = ["1", "2"].map(|number| {
             of(json!({"metadata": {"name": format!("node-{number}"),
                 "labels": {"on": number}}}))
-        };
-        facts.nodes = Some(vec![node("1"), node("2")]);
+        });
+        facts.own.sources = sources(&facts.snapshot, &claims, Some(&nodes));
         expect(&facts, expected);
     }
+}
+
+/// Labels of a claim may take 15 kB, and a namespace may have thousands of claims and many groups.
+#[test]
+fn a_group_keeps_little_of_each_claim() {
+    let labels: serde_json::Map<_, _> = (0..200)
+        .map(|number| (format!("label-{number}"), json!("v".repeat(63))))
+        .collect();
+    let large = json!({"metadata": {"labels": labels}});
+    let options = json!({"spec": {"mountOptions": vec!["o".repeat(64); 64]}});
+    let claims = [claim(1, large, options)];
+    let found = sources(&of::<VolumeGroupSnapshot>(group(json!({}))), &claims, None);
+    let kept = format!("{found:?}");
+    assert!(found.len() == 1 && kept.len() < 256, "{kept}");
 }
 
 #[test]
 fn the_content_made() {
     let mut facts = facts(group(json!({})));
-    facts.nodes = Some(vec![of(json!({"metadata": {"name": "node-1"}}))]);
+    let nodes: [Arc<Node>; 1] = [of(json!({"metadata": {"name": "node-1"}}))];
     let affinity = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}}}});
-    facts.own.claims = vec![claim(1, json!({}), affinity)];
+    let claims = [claim(1, json!({}), affinity)];
+    facts.own.sources = sources(&facts.snapshot, &claims, Some(&nodes));
     let secret = |what: &str| format!("csi.storage.k8s.io/group-snapshotter-secret-{what}");
     let secret = json!({"parameters": {secret("name"): "key", secret("namespace"): "keys"}});
     facts.classes = vec![class("fast", secret)];

@@ -65,12 +65,14 @@ async fn what_a_group_reads() {
     let pending = json!({"spec": {"volumeName": null}, "status": {"phase": "Pending"}});
     let deleted = json!({"metadata": {"deletionTimestamp": DELETED}});
     let lost = json!({"spec": {"volumeName": "lost"}});
+    let not_bound = "claim b is not bound to a volume yet";
+    let no_volume = "the volume of claim b does not exist";
     for (b, more, has_content, expected) in [
-        (&none, &none, false, "a b d"),
-        (&pending, &none, false, "b"),
-        (&lost, &none, false, "a b"),
-        (&none, &none, true, ""),
-        (&none, &deleted, false, ""),
+        (&none, &none, false, &["a", "b", "d"][..]),
+        (&pending, &none, false, &[not_bound]),
+        (&lost, &none, false, &["a", no_volume]),
+        (&none, &none, true, &[]),
+        (&none, &deleted, false, &[]),
     ] {
         let world = World::new(&[]);
         let controller = controller(&world);
@@ -98,8 +100,10 @@ async fn what_a_group_reads() {
             .watches
             .gather::<Groups>(&controller.kube, Arc::new(group))
             .await;
-        let claims = facts.expect("an answer").own.claims;
-        let read: Vec<_> = claims.iter().map(|(claim, _)| claim.name_any()).collect();
-        assert_eq!(read.join(" "), expected, "{b} {more} {has_content}");
+        let sources = facts.expect("an answer").own.sources.into_iter();
+        let read: Vec<_> = sources
+            .map(|source| source.map_or_else(|why| why, |source| source.volume))
+            .collect();
+        assert_eq!(read, expected, "{b} {more} {has_content}");
     }
 }

@@ -20,6 +20,7 @@ fn new_volumes() -> Vec<Attack> {
     const FINALIZER: &str = "a new volume has no owner, and only finalizers";
     const LABEL: &str = "a new volume has no label but that of its node";
     const LONG: &str = "no long text in its annotations, attributes and options";
+    const SUM: &str = "up to 4096 characters of attributes, and as many of options";
     const CLAIM_TEXT: &str = "no long text about its claim and secrets, and few access modes";
     const PLACE: &str = "on one node by labels with one short value each";
     const LABELS: &str = "on one node by few labels";
@@ -43,6 +44,10 @@ fn new_volumes() -> Vec<Attack> {
     );
     let attributes = spec(json!({"csi": {"volumeAttributes": {IDENTITY: long()}}}));
     let options = spec(json!({"mountOptions": [long()]}));
+    let kilobyte = "x".repeat(1000);
+    let many_options = spec(json!({"mountOptions": vec![kilobyte.as_str(); 64]}));
+    let many_attributes: Value = (0..8).map(|n| (format!("a{n}"), json!(kilobyte))).collect();
+    let many_attributes = spec(json!({"csi": {"volumeAttributes": many_attributes}}));
     let about_claim = |field: &str| spec(json!({"claimRef": {field: long()}}));
     let modes = spec(json!({"accessModes": vec!["ReadWriteOnce"; 1000]}));
     let place = |others: Vec<Value>| {
@@ -120,6 +125,8 @@ fn new_volumes() -> Vec<Attack> {
         ),
         create("with attributes of 200 kB", attributes, refused(LONG)),
         create("with a mount option of 200 kB", options, refused(LONG)),
+        create("with 64 mount options of 1 kB", many_options, refused(SUM)),
+        create("with 8 attributes of 1 kB", many_attributes, refused(SUM)),
         create(
             "for a claim with a version of 200 kB",
             about_claim("resourceVersion"),

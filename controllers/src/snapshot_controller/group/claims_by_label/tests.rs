@@ -223,3 +223,19 @@ async fn many_claims_need_no_memory_for_their_labels() {
     assert_eq!(labels.selected("small", "web").await.len(), MAX);
     assert_eq!(labels.indexed(), (vec![], 0));
 }
+
+/// Each value costs a look at all claims with it.
+#[tokio::test]
+async fn a_repeated_value_counts_once() {
+    let labels = labels();
+    for (name, app) in [("a", "db"), ("b", "web"), ("c", "db")] {
+        labels.stores("team", name, app, "Bound", 1);
+    }
+    let repeated = json!({"key": "app", "operator": "In", "values": vec!["db"; 430]});
+    let selector = json!({"matchExpressions": [repeated]});
+    assert_eq!(labels.fitting("team", selector.clone()).await, ["a", "c"]);
+    let selector = selector_of(selector);
+    let indexes = labels.indexes.lock();
+    let once = indexes.numbers(Some(("app", vec!["db"])));
+    assert_eq!(indexes.numbers(required(&selector)), once);
+}

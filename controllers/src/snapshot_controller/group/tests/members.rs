@@ -1,6 +1,9 @@
 //! Tests of the members of groups.
 
 use super::*;
+use crate::api::scope::MANAGED_BY;
+use crate::cache::Caches;
+use crate::snapshot_controller::group::members::listed;
 use crate::snapshots::{SnapshotInfo, VolumeGroupSnapshotContent};
 
 /// A group that has been snapshotted, with these objects of one member.
@@ -200,5 +203,32 @@ fn the_noted_modes_are_those_of_the_sources() {
         ("vol-9", None),
     ] {
         assert_eq!(source_modes::of(&made, handle), expected, "{handle}");
+    }
+}
+
+/// A stolen node can make a volume for itself, with the handle of another node's.
+#[tokio::test]
+async fn a_member_is_of_the_volume_on_the_node_of_its_group() {
+    let caches = Arc::new(Caches::unwatched());
+    let watches = Watches::new(caches.clone(), true);
+    for (name, node) in [("own", "n1"), ("copied", "n2")] {
+        let it = json!({"metadata": {"name": node, "labels": {"on": node}}});
+        caches.nodes().apply_write(testing::read(it));
+        let affinity = testing::affinity("on", &[node]);
+        let claim = json!({"namespace": "team", "name": name, "uid": name});
+        let more = json!({"spec": {"nodeAffinity": affinity, "claimRef": claim}});
+        let it = with(testing::volume(name, DRIVER, "h"), more);
+        caches.volumes().apply_write(testing::read(it));
+    }
+    let group: VolumeGroupSnapshot = testing::read(group(json!({})));
+    for (label, expected) in [("n1", Some("own")), ("n2", Some("copied")), ("n3", None)] {
+        let info = json!({"volumeHandle": "h", "snapshotHandle": "s"});
+        let content: VolumeGroupSnapshotContent = testing::read(content(json!({
+            "metadata": {"labels": {MANAGED_BY: label}},
+            "status": {"volumeSnapshotInfoList": [info]},
+        })));
+        let members = listed(&watches, &group, Some(&content)).await;
+        let volume = members[0].volume.as_deref().map(ResourceExt::name_any);
+        assert_eq!(volume.as_deref(), expected, "{label}");
     }
 }
