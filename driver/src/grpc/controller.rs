@@ -96,7 +96,7 @@ fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
     let lane = Lane::of_class(pools, &request.parameters, Some(source.key.text()));
     let shares = lane.shares_blocks(pools) && !lane.is_between_pools();
     if shares && !thick && !is_thick(source.key.text(), pools) {
-        Work::Change
+        Work::Clone
     } else {
         Work::Copy
     }
@@ -110,7 +110,7 @@ pub(super) fn snapshots<'a>(
     let lane = Lane::of_ids(pools, volumes.clone().into_iter().map(String::as_str));
     let thick = volumes.into_iter().any(|id| is_thick(id, pools));
     if lane.shares_blocks(pools) && !thick {
-        Work::Change
+        Work::Clone
     } else {
         Work::Copy
     }

@@ -103,7 +103,7 @@ impl Dispatcher {
             let kind = request.work(&self.pools);
             let threads = self.lanes.threads(&lane, kind);
             let namespace = request.namespace().cloned().unwrap_or_default();
-            let grace = (kind == Work::Copy).then_some(GRACE);
+            let grace = kind.copies().then_some(GRACE);
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
             let method = C::METHOD;

@@ -3,8 +3,9 @@
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
 //! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
-//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies also
-//! give way to calls that change something in their pools, but not to deletions: see [foreground].
+//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies and
+//! clones also give way to calls that change something in their pools, but not to deletions: see
+//! [foreground].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,6 +31,9 @@ const DELETIONS: usize = 8;
 const ALLOCATIONS: usize = 2;
 /// Copies of bytes in one lane at once: two keep a disk busy, and more would make it seek.
 pub(super) const COPIES: usize = 2;
+/// Copies in one lane at once that share the blocks of their sources. A clone of an image in
+/// hundreds of thousands of extents keeps a core and the pool's journal busy for a minute.
+pub(super) const CLONES: usize = 4;
 /// Streams in one lane at once.
 const STREAMS: usize = 16;
 /// Threads for each kind of question that touches no pool.
@@ -131,6 +135,9 @@ pub(crate) enum Work {
     Delete,
     /// The RPC allocates all of a thick volume.
     Allocate,
+    /// The RPC copies without bytes: the copy shares the blocks of its source. The number of its
+    /// extents decides how long that takes.
+    Clone,
     /// The RPC copies bytes.
     Copy,
     /// The RPC reads for a long time and answers with a stream.
@@ -142,7 +149,12 @@ pub(crate) enum Work {
 impl Work {
     /// True if others may hold its threads for long.
     pub(crate) fn is_long(self) -> bool {
-        matches!(self, Work::Allocate | Work::Copy)
+        self == Work::Allocate || self.copies()
+    }
+
+    /// True if it copies a source, and so ends without callers: a retry begins again.
+    pub(crate) fn copies(self) -> bool {
+        matches!(self, Work::Clone | Work::Copy)
     }
 
     /// The calls of this kind, for people.
@@ -152,6 +164,7 @@ impl Work {
             Work::Leave => "unpublishing calls",
             Work::Delete => "deletions",
             Work::Allocate => "allocations of thick volumes",
+            Work::Clone => "snapshots and clones",
             Work::Copy => "copies",
             Work::Stream => "streams",
             Work::Question(_) => "questions",
@@ -178,6 +191,7 @@ impl Lanes {
             Work::Leave => LEAVES,
             Work::Delete => DELETIONS,
             Work::Allocate => ALLOCATIONS,
+            Work::Clone => CLONES,
             Work::Copy => COPIES,
             Work::Stream => STREAMS,
             Work::Question(_) if lane.0.is_empty() => POOLLESS,
@@ -189,7 +203,7 @@ impl Lanes {
             .clone()
     }
 
-    /// Runs a call that has its thread. Copies give way to calls that change something in their
+    /// Runs a call that has its thread. Long work gives way to calls that change something in its
     /// pools. Questions and streams write nothing, and no pod waits for a deletion: it may free the
     /// blocks of a huge image, and many of them would hold up other users' copies.
     pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
@@ -202,7 +216,7 @@ impl Lanes {
             pools.collect::<Vec<_>>()
         };
         match work {
-            Work::Allocate | Work::Copy => foreground::behind(pools, call),
+            Work::Allocate | Work::Clone | Work::Copy => foreground::behind(pools, call),
             Work::Change | Work::Leave => {
                 let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
                 call()

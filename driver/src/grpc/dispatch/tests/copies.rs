@@ -3,13 +3,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use rstest::rstest;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::grpc::lanes::COPIES;
+use crate::grpc::lanes::{CLONES, COPIES};
+use crate::kernel::wanted;
 use crate::testkit::{PATIENCE, Site};
 
-/// A service that hangs in its copies until the gate opens, and answers all else at once.
+/// A service that hangs in its copies until the gate opens or they are not wanted, and answers all
+/// else at once.
 #[derive(Default)]
 struct Service {
     /// The number of copies that may end.
@@ -22,8 +25,14 @@ struct Service {
 impl Service {
     fn copy(&self, request: csi::CreateVolumeRequest) -> Result<csi::CreateVolumeResponse, Status> {
         self.begun.lock().push(request.name);
+        let copy = tempfile::tempfile().unwrap();
         let mut ends = self.ends.lock();
-        self.opened.wait_while(&mut ends, |ends| *ends == 0);
+        while *ends == 0 {
+            if wanted::check(&copy).is_err() {
+                return Err(Status::aborted("it is not wanted"));
+            }
+            self.opened.wait_for(&mut ends, Duration::from_millis(10));
+        }
         *ends -= 1;
         Ok(Default::default())
     }
@@ -53,14 +62,19 @@ impl Drop for Rig {
 
 struct Rig {
     site: Site,
+    /// The work of a copy in the site's pool.
+    work: Work,
     dispatcher: Dispatcher,
     service: Arc<Service>,
     copies: JoinSet<Result<Response<csi::CreateVolumeResponse>, Status>>,
 }
 
 impl Rig {
-    fn new() -> Rig {
-        let site = Site::fake(&["a"]);
+    /// A pool in which copies are this work.
+    fn new(work: Work) -> Rig {
+        let mut site: Site = Site::new(&["a=DIR/a"]);
+        site.kernel.set_reflinks(work == Work::Clone);
+        site.open();
         let dispatcher = Dispatcher {
             locks: OperationLocks::new(),
             lanes: Lanes::default(),
@@ -69,6 +83,7 @@ impl Rig {
         };
         Rig {
             site,
+            work,
             dispatcher,
             service: Arc::default(),
             copies: JoinSet::new(),
@@ -103,7 +118,7 @@ impl Rig {
     /// Waits until as many copies run and wait.
     async fn until(&self, running: usize, waiting: usize) {
         let lane = Lane::of_class(&self.dispatcher.pools, &BTreeMap::new(), None);
-        let threads = self.dispatcher.lanes.threads(&lane, Work::Copy);
+        let threads = self.dispatcher.lanes.threads(&lane, self.work);
         let there = async {
             while (self.service.begun.lock().len(), threads.waiting()) != (running, waiting) {
                 tokio::task::yield_now().await;
@@ -138,13 +153,16 @@ impl Rig {
     }
 }
 
+#[rstest]
+#[case::of_bytes(Work::Copy, COPIES)]
+#[case::that_share_blocks(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_waits_for_copies_of_others() {
-    let mut rig = Rig::new();
+async fn no_call_waits_for_copies_of_others(#[case] work: Work, #[case] threads: usize) {
+    let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
     rig.copy(&snapshot, "a", 40);
-    rig.until(COPIES, 40 - COPIES).await;
+    rig.until(threads, 40 - threads).await;
 
     let id = volume.id.to_string();
     macro_rules! call {
@@ -178,7 +196,7 @@ async fn no_call_waits_for_copies_of_others() {
     let begun = rig.service.begun.lock().len();
     assert_eq!(
         (begun, rig.service.answered.load(Ordering::SeqCst)),
-        (COPIES, 10)
+        (threads, 10)
     );
     assert_eq!(rig.finish().await.len(), 40);
 }
@@ -186,7 +204,7 @@ async fn no_call_waits_for_copies_of_others() {
 /// A volume at rest that is copied without a freeze: only its record changes beside that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_is_detached_while_it_is_copied() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(Work::Copy);
     let volume = rig.site.make("one").id.to_string();
     let from = VolumeSource {
         volume_id: volume.clone(),
@@ -215,23 +233,45 @@ async fn a_volume_is_detached_while_it_is_copied() {
     rig.finish().await;
 }
 
+#[rstest]
+#[case::with_copies_of_bytes(Work::Copy, COPIES)]
+#[case::with_clones(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn namespaces_take_turns() {
-    let mut rig = Rig::new();
+async fn namespaces_take_turns(#[case] work: Work, #[case] threads: usize) {
+    let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
     rig.copy(&snapshot, "many", 20);
-    rig.until(COPIES, 20 - COPIES).await;
+    rig.until(threads, 20 - threads).await;
     rig.copy(&snapshot, "one", 1);
-    rig.until(COPIES, 21 - COPIES).await;
+    rig.until(threads, 21 - threads).await;
     // A copy of the other namespace may have the first turn.
     for ended in 1..=2 {
         rig.service.end_one();
-        rig.until(COPIES + ended, 21 - COPIES - ended).await;
+        rig.until(threads + ended, 21 - threads - ended).await;
     }
     let begun = rig.finish().await;
     assert!(
-        begun[COPIES..COPIES + 2].contains(&"one-0".to_owned()),
+        begun[threads..threads + 2].contains(&"one-0".to_owned()),
         "{begun:?}"
     );
+}
+
+/// A retry begins them again.
+#[rstest]
+#[case::of_bytes(Work::Copy, COPIES)]
+#[case::that_share_blocks(Work::Clone, CLONES)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_end_with_the_process(#[case] work: Work, #[case] threads: usize) {
+    let mut rig = Rig::new(work);
+    let volume = rig.site.make("one");
+    let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
+    rig.copy(&snapshot, "a", threads);
+    rig.until(threads, 0).await;
+    rig.dispatcher.locks.close();
+    for _ in 0..threads {
+        let ended = tokio::time::timeout(PATIENCE, rig.copies.join_next()).await;
+        let copied = ended.expect("it ends").unwrap().unwrap();
+        assert_eq!(copied.unwrap_err().code(), tonic::Code::Aborted);
+    }
 }
