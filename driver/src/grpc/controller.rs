@@ -16,7 +16,7 @@ service! {
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
         about |r| &r.name,
         in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(|s| s.key.text())),
-        as creation, by "pvc/namespace",
+        as creation, by |r| &r.parameters,
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Delete,
@@ -49,7 +49,7 @@ service! {
         about |_| "";
     "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
         about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
-        as |r, pools| snapshots([&r.source_volume_id], pools), by "volumesnapshot/namespace",
+        as |r, pools| snapshots([&r.source_volume_id], pools), by |r| &r.parameters,
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id, as |_, _| Work::Delete,

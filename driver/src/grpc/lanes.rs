@@ -25,8 +25,10 @@ use crate::storage::{Pools, VolumeHandle};
 const CHANGES: usize = 32;
 /// Calls in one lane at once that end the use of a volume.
 const LEAVES: usize = 32;
+/// Calls in one lane at once that end the use of a volume, and write its filesystem back before.
+const UNSTAGES: usize = 32;
 /// Deletions in one lane at once. Each one frees the blocks of its image.
-const DELETIONS: usize = 8;
+pub(super) const DELETIONS: usize = 8;
 /// Calls in one lane at once that allocate the whole of a volume.
 const ALLOCATIONS: usize = 2;
 /// Copies of bytes in one lane at once: two keep a disk busy, and more would make it seek.
@@ -131,6 +133,9 @@ pub(crate) enum Work {
     Change,
     /// The RPC ends a use of a volume. It never waits for the other kinds.
     Leave,
+    /// The RPC ends the last use of a volume. It writes the filesystem back first, which takes as
+    /// long as a pod wrote faster than the disk.
+    Unstage,
     /// The RPC deletes a volume or snapshot.
     Delete,
     /// The RPC allocates all of a thick volume.
@@ -162,6 +167,7 @@ impl Work {
         match self {
             Work::Change => "changes",
             Work::Leave => "unpublishing calls",
+            Work::Unstage => "unstaging calls",
             Work::Delete => "deletions",
             Work::Allocate => "allocations of thick volumes",
             Work::Clone => "snapshots and clones",
@@ -189,6 +195,7 @@ impl Lanes {
         let threads = match work {
             Work::Change => CHANGES,
             Work::Leave => LEAVES,
+            Work::Unstage => UNSTAGES,
             Work::Delete => DELETIONS,
             Work::Allocate => ALLOCATIONS,
             Work::Clone => CLONES,
@@ -217,7 +224,7 @@ impl Lanes {
         };
         match work {
             Work::Allocate | Work::Clone | Work::Copy => foreground::behind(pools, call),
-            Work::Change | Work::Leave => {
+            Work::Change | Work::Leave | Work::Unstage => {
                 let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
                 call()
             }

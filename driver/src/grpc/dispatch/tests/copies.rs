@@ -7,15 +7,16 @@ use rstest::rstest;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::grpc::lanes::{CLONES, COPIES};
+use crate::grpc::lanes::{CLONES, COPIES, DELETIONS};
 use crate::kernel::wanted;
-use crate::testkit::{PATIENCE, Site};
+use crate::storage::NewVolume;
+use crate::testkit::{PATIENCE, Site, new};
 
-/// A service that hangs in its copies until the gate opens or they are not wanted, and answers all
+/// A service that hangs in some calls until the gate opens or they are not wanted, and answers all
 /// else at once.
 #[derive(Default)]
 struct Service {
-    /// The number of copies that may end.
+    /// The number of calls that may end.
     ends: Mutex<usize>,
     opened: Condvar,
     begun: Mutex<Vec<String>>,
@@ -23,8 +24,8 @@ struct Service {
 }
 
 impl Service {
-    fn copy(&self, request: csi::CreateVolumeRequest) -> Result<csi::CreateVolumeResponse, Status> {
-        self.begun.lock().push(request.name);
+    fn hang<C: Call, R: Default>(&self, request: C) -> Result<R, Status> {
+        self.begun.lock().push(request.about().to_owned());
         let copy = tempfile::tempfile().unwrap();
         let mut ends = self.ends.lock();
         while *ends == 0 {
@@ -34,7 +35,7 @@ impl Service {
             self.opened.wait_for(&mut ends, Duration::from_millis(10));
         }
         *ends -= 1;
-        Ok(Default::default())
+        Ok(R::default())
     }
 
     fn end_one(&self) {
@@ -53,7 +54,7 @@ impl Service {
     }
 }
 
-/// Opening the gate ends the copies also after a failure.
+/// Opening the gate ends the calls also after a failure.
 impl Drop for Rig {
     fn drop(&mut self) {
         self.service.open();
@@ -62,15 +63,15 @@ impl Drop for Rig {
 
 struct Rig {
     site: Site,
-    /// The work of a copy in the site's pool.
+    /// The work of the calls that hang, in the site's pool.
     work: Work,
     dispatcher: Dispatcher,
     service: Arc<Service>,
-    copies: JoinSet<Result<Response<csi::CreateVolumeResponse>, Status>>,
+    hanging: JoinSet<Result<(), Status>>,
 }
 
 impl Rig {
-    /// A pool in which copies are this work.
+    /// A pool in which copies are this work, if it is one of copies.
     fn new(work: Work) -> Rig {
         let mut site: Site = Site::new(&["a=DIR/a"]);
         site.kernel.set_reflinks(work == Work::Clone);
@@ -86,7 +87,7 @@ impl Rig {
             work,
             dispatcher,
             service: Arc::default(),
-            copies: JoinSet::new(),
+            hanging: JoinSet::new(),
         }
     }
 
@@ -106,16 +107,42 @@ impl Rig {
                 volume_content_source: Some(source),
                 ..Default::default()
             };
-            let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
-            self.copies.spawn(async move {
-                dispatcher
-                    .answer(&service, Request::new(request), Service::copy)
-                    .await
-            });
+            self.create(request);
         }
     }
 
-    /// Waits until as many copies run and wait.
+    /// Begins a copy.
+    fn create(&mut self, request: csi::CreateVolumeRequest) {
+        let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
+        self.hanging.spawn(async move {
+            let call = dispatcher.answer(&service, Request::new(request), Service::hang);
+            let made: Result<Response<csi::CreateVolumeResponse>, Status> = call.await;
+            made.map(drop)
+        });
+    }
+
+    /// Begins the deletion of a new volume of a namespace, and returns its ID.
+    fn delete(&mut self, namespace: &str, number: usize) -> String {
+        let key = "csi.storage.k8s.io/pvc/namespace".to_owned();
+        let volume = self.site.create(NewVolume {
+            parameters: BTreeMap::from([(key, namespace.to_owned())]),
+            ..new(&format!("{namespace}-{number}"))
+        });
+        let volume_id = volume.id.to_string();
+        let request = csi::DeleteVolumeRequest {
+            volume_id: volume_id.clone(),
+            ..Default::default()
+        };
+        let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
+        self.hanging.spawn(async move {
+            let call = dispatcher.answer(&service, Request::new(request), Service::hang);
+            let deleted: Result<Response<csi::DeleteVolumeResponse>, Status> = call.await;
+            deleted.map(drop)
+        });
+        volume_id
+    }
+
+    /// Waits until as many of the calls that hang run and wait.
     async fn until(&self, running: usize, waiting: usize) {
         let lane = Lane::of_class(&self.dispatcher.pools, &BTreeMap::new(), None);
         let threads = self.dispatcher.lanes.threads(&lane, self.work);
@@ -126,7 +153,7 @@ impl Rig {
         };
         tokio::time::timeout(PATIENCE, there)
             .await
-            .expect("the copies run and wait");
+            .expect("the calls run and wait");
     }
 
     async fn call<C: Call, R>(&self, request: C)
@@ -146,8 +173,8 @@ impl Rig {
 
     async fn finish(mut self) -> Vec<String> {
         self.service.open();
-        while let Some(copy) = self.copies.join_next().await {
-            copy.unwrap().unwrap();
+        while let Some(call) = self.hanging.join_next().await {
+            call.unwrap().unwrap();
         }
         std::mem::take(&mut *self.service.begun.lock())
     }
@@ -217,12 +244,7 @@ async fn a_volume_is_detached_while_it_is_copied() {
         volume_content_source: Some(source),
         ..Default::default()
     };
-    let (dispatcher, service) = (rig.dispatcher.clone(), rig.service.clone());
-    rig.copies.spawn(async move {
-        dispatcher
-            .answer(&service, Request::new(request), Service::copy)
-            .await
-    });
+    rig.create(request);
     rig.until(1, 0).await;
     let detach = csi::ControllerUnpublishVolumeRequest {
         volume_id: volume,
@@ -257,6 +279,28 @@ async fn namespaces_take_turns(#[case] work: Work, #[case] threads: usize) {
     );
 }
 
+/// The request has an ID alone, and the volume's record the namespace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn namespaces_take_turns_with_calls_that_name_an_id() {
+    let mut rig = Rig::new(Work::Delete);
+    for number in 0..20 {
+        rig.delete("many", number);
+    }
+    rig.until(DELETIONS, 20 - DELETIONS).await;
+    let other = rig.delete("one", 0);
+    rig.until(DELETIONS, 21 - DELETIONS).await;
+    // A deletion of the other namespace may have the first turn.
+    for ended in 1..=2 {
+        rig.service.end_one();
+        rig.until(DELETIONS + ended, 21 - DELETIONS - ended).await;
+    }
+    let begun = rig.finish().await;
+    assert!(
+        begun[DELETIONS..DELETIONS + 2].contains(&other),
+        "{other} is not soon in {begun:?}"
+    );
+}
+
 /// A retry begins them again.
 #[rstest]
 #[case::of_bytes(Work::Copy, COPIES)]
@@ -270,7 +314,7 @@ async fn copies_end_with_the_process(#[case] work: Work, #[case] threads: usize)
     rig.until(threads, 0).await;
     rig.dispatcher.locks.close();
     for _ in 0..threads {
-        let ended = tokio::time::timeout(PATIENCE, rig.copies.join_next()).await;
+        let ended = tokio::time::timeout(PATIENCE, rig.hanging.join_next()).await;
         let copied = ended.expect("it ends").unwrap().unwrap();
         assert_eq!(copied.unwrap_err().code(), tonic::Code::Aborted);
     }
