@@ -2,8 +2,8 @@
 //!
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
 //! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It names the kind of
-//! work, if it is not a change, and the parameters with the namespace that takes a turn for a thread.
-//! By default, these are in the record of the subject. It also names the lock keys (see
+//! work, if it is not a change, and the parameters with the namespace that takes a turn for a
+//! thread. By default, these are in the record of the subject. It also names the lock keys (see
 //! [operation_locks](super::operation_locks)), the fields that do not affect the answer, and what
 //! the RPC frees.
 

@@ -133,8 +133,8 @@ pub(crate) enum Work {
     Change,
     /// The RPC ends a use of a volume. It never waits for the other kinds.
     Leave,
-    /// The RPC ends the last use of a volume. It writes the filesystem back first, which takes as
-    /// long as a pod wrote faster than the disk.
+    /// The RPC ends the last use of a volume. It writes the filesystem back first, and so waits for
+    /// the disk.
     Unstage,
     /// The RPC deletes a volume or snapshot.
     Delete,

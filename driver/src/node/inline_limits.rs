@@ -1,7 +1,7 @@
 //! Limits on the inline volumes of a node: the size of each, their number and their total size.
 //!
-//! Any user who may create a pod may request inline volumes, and no Kubernetes quota counts them. So
-//! one namespace gets half of them at most.
+//! Any user who may create a pod may request inline volumes, and no Kubernetes quota counts them.
+//! So one namespace gets half of them at most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl InlineLimits {
             .fit(NAMESPACE, its.map(|(_, bytes)| *bytes), bytes)
     }
 
-    /// Checks that one more volume of `bytes` is within these limits, given the sizes of the others.
-    /// `subject` has these limits, for people.
+    /// Checks that one more volume of `bytes` is within these limits, given the sizes of the
+    /// others. `subject` has these limits, for people.
     fn fit(&self, subject: &str, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
         let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
             (n + 1, sum.saturating_add(other))
