@@ -293,11 +293,11 @@ pub struct LimitArgs {
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = config::size)]
     pub max_inline_size: u64,
 
-    /// Maximum number of inline volumes on this node; 0 rejects all of them
+    /// Maximum number of inline volumes on this node, half of it in one namespace; 0 rejects all
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_inline_volumes: usize,
 
-    /// Maximum total size of this node's inline volumes
+    /// Maximum total size of this node's inline volumes, half of it in one namespace
     #[arg(long, value_name = "SIZE", default_value = "16Gi", value_parser = config::size)]
     pub max_inline_total: u64,
 }

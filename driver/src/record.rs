@@ -27,6 +27,26 @@ pub const SCHEMA: u32 = 1;
 /// A parameter map, as in requests and records.
 pub type Parameters = BTreeMap<String, String>;
 
+/// Kubelet's name for the namespace of a pod. It sets it itself (with podInfoOnMount), so it comes
+/// before all that a user may have written beside it.
+pub(crate) const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
+
+/// The parameters that name the namespace of a pod, a snapshot, a group or a claim.
+const NAMESPACES: [&str; 4] = [
+    POD_NAMESPACE,
+    "csi.storage.k8s.io/volumesnapshot/namespace",
+    "csi.storage.k8s.io/volumegroupsnapshot/namespace",
+    "csi.storage.k8s.io/pvc/namespace",
+];
+
+/// The namespace of an object; empty if the parameters in its request or record do not have it.
+pub(crate) fn namespace_of(parameters: &Parameters) -> &str {
+    NAMESPACES
+        .iter()
+        .find_map(|key| parameters.get(*key))
+        .map_or("", String::as_str)
+}
+
 /// The record of a volume. A node may have ten thousand of them in memory, so fields that many
 /// volumes have in common are shared, and fields that few volumes have are boxed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use crate::file::Pace;
 use crate::{Ext4Growth, Ext4Layout, FsType, Result};
 
 /// Result of probing a device's content.
@@ -213,8 +214,14 @@ pub trait Filesystems {
 
     /// Like [`Filesystems::clone_file`], for a source that does not change meanwhile. Once `stop`
     /// returns true, it stops with `Error::CloneStopped`, but never
-    /// before the first step.
-    fn clone_in_steps(&self, from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()>;
+    /// before the first step. At [`Pace::Gentle`], it gives way to calls between its steps.
+    fn clone_in_steps(
+        &self,
+        from: &File,
+        to: &File,
+        pace: Pace,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()>;
 
     /// Allocates every block of the first `len` bytes of a file and makes it at least as long. The
     /// content stays.

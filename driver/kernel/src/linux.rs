@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use hostloop_events::phase;
 
+use super::file::Pace;
 use super::under_way::UnderWay;
 use super::{
     BindFlags, Detached, Error, Ext4, FileId, Filesystems, Freeze, FsState, FsType, FsUsage,
@@ -344,8 +345,14 @@ impl Filesystems for Linux {
         file::clone(from, to)
     }
 
-    fn clone_in_steps(&self, from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()> {
-        extents::clone::clone_in_steps(from, to, stop)
+    fn clone_in_steps(
+        &self,
+        from: &File,
+        to: &File,
+        pace: Pace,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        extents::clone::clone_in_steps(from, to, pace, stop)
     }
 
     fn allocate(&self, file: &File, len: u64) -> Result<()> {

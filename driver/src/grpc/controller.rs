@@ -16,7 +16,7 @@ service! {
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
         about |r| &r.name,
         in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(|s| s.key.text())),
-        as creation, by "pvc/namespace",
+        as creation, by |r| &r.parameters,
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Delete,
@@ -49,7 +49,7 @@ service! {
         about |_| "";
     "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
         about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
-        as |r, pools| snapshots([&r.source_volume_id], pools), by "volumesnapshot/namespace",
+        as |r, pools| snapshots([&r.source_volume_id], pools), by |r| &r.parameters,
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id, as |_, _| Work::Delete,
@@ -96,7 +96,7 @@ fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
     let lane = Lane::of_class(pools, &request.parameters, Some(source.key.text()));
     let shares = lane.shares_blocks(pools) && !lane.is_between_pools();
     if shares && !thick && !is_thick(source.key.text(), pools) {
-        Work::Change
+        Work::Clone
     } else {
         Work::Copy
     }
@@ -110,7 +110,7 @@ pub(super) fn snapshots<'a>(
     let lane = Lane::of_ids(pools, volumes.clone().into_iter().map(String::as_str));
     let thick = volumes.into_iter().any(|id| is_thick(id, pools));
     if lane.shares_blocks(pools) && !thick {
-        Work::Change
+        Work::Clone
     } else {
         Work::Copy
     }

@@ -2,9 +2,10 @@
 //!
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
 //! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It names the kind of
-//! work, if it is not a change, and the namespace that takes a turn with a copy. It also names the
-//! lock keys (see [operation_locks](super::operation_locks)), the fields that do not affect the
-//! answer, and what the RPC frees.
+//! work, if it is not a change, and the parameters with the namespace that takes a turn for a
+//! thread. By default, these are in the record of the subject. It also names the lock keys (see
+//! [operation_locks](super::operation_locks)), the fields that do not affect the answer, and what
+//! the RPC frees.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
 use super::patience::patience;
+use crate::record::{Parameters, namespace_of};
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
 /// How long a copy goes on without a caller. Kubernetes' controllers and upstream's sidecars retry
@@ -42,8 +44,8 @@ pub(crate) trait Call: EventFields + Send + Sized + 'static {
     /// What the RPC needs a thread for, if it holds something.
     fn work(&self, pools: &Pools) -> Work;
 
-    /// The namespace of the RPC's object, as far as the request has it.
-    fn namespace(&self) -> Option<&String>;
+    /// What the request has of the namespace of its object: see [`namespace_of`].
+    fn parameters(&self) -> Option<&Parameters>;
 
     /// What a success frees for others that wait.
     fn frees(&self) -> Option<Freed>;
@@ -86,9 +88,14 @@ impl Dispatcher {
             false => Interest::Change,
         };
         let mut report = Report::begin(&self.calls, C::METHOD, request.about(), interest);
+        let mut namespace = request.parameters().map_or("", namespace_of).to_owned();
         if interest == Interest::Change {
-            let object = created_as(&self.pools, request.about());
-            report = report.with_events(object.as_deref(), request.event_fields());
+            let object = object_of(&self.pools, request.about());
+            let name = object.as_ref().map(|object| &*object.name);
+            report = report.with_events(name, request.event_fields());
+            if namespace.is_empty() {
+                namespace = object.map(|object| object.namespace).unwrap_or_default();
+            }
         }
         let lane = request.lane(&self.pools);
         let answer = if holds.is_empty() {
@@ -102,8 +109,7 @@ impl Dispatcher {
         } else {
             let kind = request.work(&self.pools);
             let threads = self.lanes.threads(&lane, kind);
-            let namespace = request.namespace().cloned().unwrap_or_default();
-            let grace = (kind == Work::Copy).then_some(GRACE);
+            let grace = kind.copies().then_some(GRACE);
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
             let method = C::METHOD;
@@ -138,19 +144,33 @@ fn announcing(pools: &Arc<Pools>, freed: Freed) -> Then {
     Box::new(move || pools.freed().announce(freed))
 }
 
-/// The name that a volume, snapshot or group was created with.
-fn created_as(pools: &Pools, id: &str) -> Option<String> {
+/// What an object was created with.
+struct Object {
+    name: String,
+    namespace: String,
+}
+
+impl Object {
+    fn new(name: &str, parameters: &Parameters) -> Object {
+        Object {
+            name: name.to_owned(),
+            namespace: namespace_of(parameters).to_owned(),
+        }
+    }
+}
+
+/// The volume, snapshot or group with this ID.
+fn object_of(pools: &Pools, id: &str) -> Option<Object> {
     if let Ok(id) = id.parse::<SnapshotId>() {
-        return pools
-            .snapshot(&id)
-            .ok()
-            .map(|snapshot| snapshot.name.clone());
+        let snapshot = pools.snapshot(&id).ok()?;
+        return Some(Object::new(&snapshot.name, &snapshot.parameters));
     }
     if let Ok(id) = id.parse::<GroupId>() {
-        return pools.group(&id).ok().map(|group| group.name.clone());
+        let group = pools.group(&id).ok()?;
+        return Some(Object::new(&group.name, &group.parameters));
     }
-    let volume = pools.volume(&id.parse::<VolumeHandle>().ok()?);
-    volume.ok().map(|volume| volume.name.to_string())
+    let volume = pools.volume(&id.parse::<VolumeHandle>().ok()?).ok()?;
+    Some(Object::new(&volume.name, &volume.parameters))
 }
 
 /// Makes a tonic service from a blocking one, given a table of its RPCs.
@@ -162,7 +182,7 @@ macro_rules! service {
             about $about:expr
             $(, in $lane:expr)?
             $(, as $work:expr)?
-            $(, by $namespace:literal)?
+            $(, by $parameters:expr)?
             $(, holding $holds:expr, but for [$($ignored:ident),*])?
             $(, freeing $freed:expr)?;
         )+
@@ -176,7 +196,7 @@ macro_rules! service {
             $request, concat!("/", $full, "/", $rpc), $about
             $(, in $lane)?
             $(, as $work)?
-            $(, by $namespace)?
+            $(, by $parameters)?
             $(, holding $holds, [$($ignored),*])?
             $(, freeing $freed)?
         })+
@@ -201,7 +221,7 @@ macro_rules! call {
         $request:ident, $method:expr, $about:expr
         $(, in $lane:expr)?
         $(, as $work:expr)?
-        $(, by $namespace:literal)?
+        $(, by $parameters:expr)?
         $(, holding $holds:expr, [$($ignored:ident),*])?
         $(, freeing $freed:expr)?
     ) => {
@@ -240,9 +260,12 @@ macro_rules! call {
                 $crate::grpc::lanes::Work::Change
             }
 
-            fn namespace(&self) -> Option<&String> {
-                $(return self.parameters.get(concat!("csi.storage.k8s.io/", $namespace));)?
-                #[allow(unreachable_code, reason = "of a row with a namespace")]
+            fn parameters(&self) -> Option<&$crate::record::Parameters> {
+                $(
+                    let parameters: fn(&Self) -> &$crate::record::Parameters = $parameters;
+                    return Some(parameters(self));
+                )?
+                #[allow(unreachable_code, reason = "of a row that names them")]
                 None
             }
 

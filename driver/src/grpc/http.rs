@@ -1,10 +1,11 @@
 //! `/metrics` and `/healthz`, for `--http-endpoint`.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -12,8 +13,10 @@ use axum::routing::get;
 use hostloop_controllers::http_server::{self, Limits, PUBLIC_CONNECTIONS};
 use hostloop_controllers::manager::Telemetry;
 use hostloop_events::otlp::Dropped;
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_eof;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::metrics::{self, Calls};
 use super::pool_metrics;
@@ -54,17 +57,66 @@ pub async fn serve(listener: TcpListener, shown: Shown, stop: impl Future<Output
 }
 
 fn router(shown: Shown) -> Router {
+    let scrapes = Scrapes::of(shown.clone());
     Router::new()
-        .route("/metrics", get(show_metrics))
+        .route("/metrics", get(show_metrics).with_state(scrapes))
         .route("/healthz", get(healthz))
         .route("/healthz/leader-election", get(leaders))
         .with_state(shown)
 }
 
-async fn show_metrics(State(shown): State<Shown>) -> Response {
-    match shown.metrics().await {
+async fn show_metrics(State(scrapes): State<Scrapes>) -> Response {
+    match scrapes.text().await {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// The metrics as a text.
+type Text = Result<Bytes, fmt::Error>;
+
+/// A text that is being made.
+type Making = watch::Sender<Option<Text>>;
+
+/// The scrapes of the metrics. Those that come while a text is made get that one, so any number of
+/// them takes the memory and the work of one.
+#[derive(Clone)]
+struct Scrapes {
+    shown: Shown,
+    /// Gone once the text is made.
+    making: Arc<Mutex<Weak<Making>>>,
+}
+
+impl Scrapes {
+    fn of(shown: Shown) -> Scrapes {
+        let making = Arc::default();
+        Scrapes { shown, making }
+    }
+
+    async fn text(&self) -> Text {
+        match self.join().wait_for(Option::is_some).await {
+            Ok(text) => text.clone().unwrap_or(Err(fmt::Error)),
+            // The log has the panic that ended it.
+            Err(_) => Err(fmt::Error),
+        }
+    }
+
+    /// Begins a text, or joins the one that is being made.
+    fn join(&self) -> watch::Receiver<Option<Text>> {
+        let mut latest = self.making.lock();
+        if let Some(making) = latest.upgrade() {
+            return making.subscribe();
+        }
+        let (making, text) = watch::channel(None);
+        let making = Arc::new(making);
+        *latest = Arc::downgrade(&making);
+        let shown = self.shown.clone();
+        // It goes on if its scrape hangs up: the next one must not begin a second one beside it.
+        tokio::spawn(async move {
+            let made = shown.metrics().await.map(Bytes::from);
+            making.send_replace(Some(made));
+        });
+        text
     }
 }
 
@@ -103,5 +155,37 @@ fn answer(well: Result<(), impl Into<String>>) -> Response {
     match well {
         Ok(()) => (StatusCode::OK, "ok").into_response(),
         Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why.into()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use super::*;
+    use crate::testkit::Site;
+
+    #[tokio::test]
+    async fn scrapes_at_the_same_time_share_one_text() {
+        let site = Site::fake(&["a"]);
+        let services = Services {
+            calls: Arc::new(Calls::new("test")),
+            pools: site.pools().clone(),
+            blocking: Blocking::default(),
+        };
+        let scrapes = Scrapes::of(Shown {
+            services: Some(services),
+            controllers: None,
+            dropped: None,
+        });
+        let texts = join_all((0..32).map(|_| scrapes.text())).await;
+        let places: Vec<_> = texts
+            .iter()
+            .map(|text| text.as_ref().unwrap().as_ptr())
+            .collect();
+        assert_eq!(places, vec![places[0]; 32]);
+        // A later one has the values of its own time.
+        let later = scrapes.text().await.unwrap();
+        assert_ne!(later.as_ptr(), places[0]);
     }
 }

@@ -3,8 +3,9 @@
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
 //! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
-//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies also
-//! give way to calls that change something in their pools, but not to deletions: see [foreground].
+//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies and
+//! clones also give way to calls that change something in their pools, but not to deletions: see
+//! [foreground].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,12 +25,17 @@ use crate::storage::{Pools, VolumeHandle};
 const CHANGES: usize = 32;
 /// Calls in one lane at once that end the use of a volume.
 const LEAVES: usize = 32;
+/// Calls in one lane at once that end the use of a volume, and write its filesystem back before.
+const UNSTAGES: usize = 32;
 /// Deletions in one lane at once. Each one frees the blocks of its image.
-const DELETIONS: usize = 8;
+pub(super) const DELETIONS: usize = 8;
 /// Calls in one lane at once that allocate the whole of a volume.
 const ALLOCATIONS: usize = 2;
 /// Copies of bytes in one lane at once: two keep a disk busy, and more would make it seek.
 pub(super) const COPIES: usize = 2;
+/// Copies in one lane at once that share the blocks of their sources. A clone of an image in
+/// hundreds of thousands of extents keeps a core and the pool's journal busy for a minute.
+pub(super) const CLONES: usize = 4;
 /// Streams in one lane at once.
 const STREAMS: usize = 16;
 /// Threads for each kind of question that touches no pool.
@@ -127,10 +133,16 @@ pub(crate) enum Work {
     Change,
     /// The RPC ends a use of a volume. It never waits for the other kinds.
     Leave,
+    /// The RPC ends the last use of a volume. It writes the filesystem back first, and so waits for
+    /// the disk.
+    Unstage,
     /// The RPC deletes a volume or snapshot.
     Delete,
     /// The RPC allocates all of a thick volume.
     Allocate,
+    /// The RPC copies without bytes: the copy shares the blocks of its source. The number of its
+    /// extents decides how long that takes.
+    Clone,
     /// The RPC copies bytes.
     Copy,
     /// The RPC reads for a long time and answers with a stream.
@@ -142,7 +154,12 @@ pub(crate) enum Work {
 impl Work {
     /// True if others may hold its threads for long.
     pub(crate) fn is_long(self) -> bool {
-        matches!(self, Work::Allocate | Work::Copy)
+        self == Work::Allocate || self.copies()
+    }
+
+    /// True if it copies a source, and so ends without callers: a retry begins again.
+    pub(crate) fn copies(self) -> bool {
+        matches!(self, Work::Clone | Work::Copy)
     }
 
     /// The calls of this kind, for people.
@@ -150,8 +167,10 @@ impl Work {
         match self {
             Work::Change => "changes",
             Work::Leave => "unpublishing calls",
+            Work::Unstage => "unstaging calls",
             Work::Delete => "deletions",
             Work::Allocate => "allocations of thick volumes",
+            Work::Clone => "snapshots and clones",
             Work::Copy => "copies",
             Work::Stream => "streams",
             Work::Question(_) => "questions",
@@ -176,8 +195,10 @@ impl Lanes {
         let threads = match work {
             Work::Change => CHANGES,
             Work::Leave => LEAVES,
+            Work::Unstage => UNSTAGES,
             Work::Delete => DELETIONS,
             Work::Allocate => ALLOCATIONS,
+            Work::Clone => CLONES,
             Work::Copy => COPIES,
             Work::Stream => STREAMS,
             Work::Question(_) if lane.0.is_empty() => POOLLESS,
@@ -189,7 +210,7 @@ impl Lanes {
             .clone()
     }
 
-    /// Runs a call that has its thread. Copies give way to calls that change something in their
+    /// Runs a call that has its thread. Long work gives way to calls that change something in its
     /// pools. Questions and streams write nothing, and no pod waits for a deletion: it may free the
     /// blocks of a huge image, and many of them would hold up other users' copies.
     pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
@@ -202,8 +223,8 @@ impl Lanes {
             pools.collect::<Vec<_>>()
         };
         match work {
-            Work::Allocate | Work::Copy => foreground::behind(pools, call),
-            Work::Change | Work::Leave => {
+            Work::Allocate | Work::Clone | Work::Copy => foreground::behind(pools, call),
+            Work::Change | Work::Leave | Work::Unstage => {
                 let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
                 call()
             }

@@ -4,7 +4,7 @@ use super::dispatch::service;
 use super::lanes::{Lane, Work};
 use super::operation_locks::Key;
 use crate::node::Node;
-use crate::storage::{Freed, VolumeHandle};
+use crate::storage::{Freed, Pools, VolumeHandle};
 use hostloop_proto::csi;
 
 service! {
@@ -15,18 +15,19 @@ service! {
         but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
-        about |r| &r.volume_id, as |_, _| Work::Leave,
+        about |r| &r.volume_id, as |_, _| Work::Unstage,
         holding |r| Key::volume_mount(&r.volume_id), but for [],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
         about |r| &r.volume_id,
         in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
+        by |r| &r.volume_context,
         holding |r| Key::volume_mount(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
-        about |r| &r.volume_id, as |_, _| Work::Leave,
+        about |r| &r.volume_id, as unpublishing,
         holding |r| Key::volume_mount(&r.volume_id), but for [],
         freeing unpublished;
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
@@ -45,6 +46,14 @@ service! {
         about |_| "";
     "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
         about |_| "";
+}
+
+/// Nothing else unstages an inline volume.
+fn unpublishing(request: &csi::NodeUnpublishVolumeRequest, _: &Pools) -> Work {
+    match request.volume_id.parse() {
+        Ok(VolumeHandle::Inline(_)) => Work::Unstage,
+        _ => Work::Leave,
+    }
 }
 
 /// An inline volume is deleted when it is unpublished.

@@ -17,18 +17,29 @@ use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::invalid;
 use crate::diagnose::VolumeIdentity;
 use crate::kernel::{self, mounts_read_only};
+use crate::record::{POD_NAMESPACE, Parameters, namespace_of};
 use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
 
-/// The volume to create: thin, with the settings of a class without parameters.
-fn new_volume(handle: &str, capability: &Capability, capacity_bytes: u64) -> Result<NewVolume> {
+/// The volume to create: thin, with the settings of a class without parameters. It has the
+/// namespace of its pod for a parameter, in a field that earlier releases read.
+fn new_volume(
+    handle: &str,
+    context: &Parameters,
+    capability: &Capability,
+    capacity_bytes: u64,
+) -> Result<NewVolume> {
+    let namespace = context.get_key_value(POD_NAMESPACE);
     Ok(NewVolume {
         name: handle.to_owned(),
         capacity_bytes,
         requested_bytes: None,
         capabilities: vec![capability.clone()],
-        parameters: BTreeMap::new(),
+        parameters: namespace
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .into_iter()
+            .collect(),
         mutable_parameters: BTreeMap::new(),
         settings: Changes::default().create(None)?,
         mkfs_options: Vec::new(),
@@ -96,10 +107,13 @@ impl Node {
             .named(Some(choose_pool(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;
         let bytes = limits.size_of_new(attributes.size, *fs)?;
-        let _admitted = self.making.admit(limits, &req.volume_id, bytes, || {
-            self.pools.inline_volumes()
-        })?;
-        let new = new_volume(&req.volume_id, capability, bytes)?;
+        let new = new_volume(&req.volume_id, &req.volume_context, capability, bytes)?;
+        let namespace = namespace_of(&new.parameters);
+        let _admitted = self
+            .making
+            .admit(limits, &req.volume_id, namespace, bytes, || {
+                self.pools.inline_volumes()
+            })?;
         Ok(self.pools.create_volume(&pool, new)?)
     }
 

@@ -1,6 +1,7 @@
 //! Limits on the inline volumes of a node: the size of each, their number and their total size.
 //!
 //! Any user who may create a pod may request inline volumes, and no Kubernetes quota counts them.
+//! So one namespace gets half of them at most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::csi::capacity_range::DEFAULT_BYTES;
 use crate::csi::validate::{Range, invalid};
 use crate::kernel::FsType;
 use crate::kernel::under_way::{Entry, UnderWay};
+use crate::record::namespace_of;
 use crate::storage::VolumeRecord;
 
 /// Limits on the inline volumes of a node.
@@ -56,21 +58,44 @@ impl InlineLimits {
         }
     }
 
-    /// Checks that one more volume of `bytes` fits, given the sizes of the others.
-    fn admit(&self, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
+    /// What one namespace may have of this. One volume of the largest size always fits.
+    fn share(&self) -> InlineLimits {
+        InlineLimits {
+            size: self.size,
+            volumes: self.volumes.div_ceil(2),
+            total: (self.total / 2).max(self.size.min(self.total)),
+        }
+    }
+
+    /// Checks that one more volume of `bytes` of this namespace fits, given the namespaces and the
+    /// sizes of the others.
+    fn admit(&self, others: &[(&str, u64)], namespace: &str, bytes: u64) -> Result<()> {
+        self.fit(NODE, others.iter().map(|(_, bytes)| *bytes), bytes)?;
+        if namespace.is_empty() {
+            // Kubelet has not named it. All of the node's pods may be of one namespace then.
+            return Ok(());
+        }
+        let its = others.iter().filter(|(other, _)| *other == namespace);
+        self.share()
+            .fit(NAMESPACE, its.map(|(_, bytes)| *bytes), bytes)
+    }
+
+    /// Checks that one more volume of `bytes` is within these limits, given the sizes of the
+    /// others. `subject` has these limits, for people.
+    fn fit(&self, subject: &str, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
         let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
             (n + 1, sum.saturating_add(other))
         });
         if volumes > self.volumes {
             return Err(Error::ResourceExhausted(format!(
-                "the node would have {volumes} inline volumes, and {} are allowed \
+                "{subject} would have {volumes} inline volumes, and {} are allowed \
                  (--max-inline-volumes)",
                 self.volumes
             )));
         }
         if total > self.total {
             return Err(Error::ResourceExhausted(format!(
-                "the inline volumes of the node would have {total} bytes together, and {} are \
+                "the inline volumes of {subject} would have {total} bytes together, and {} are \
                  allowed (--max-inline-total)",
                 self.total
             )));
@@ -79,12 +104,16 @@ impl InlineLimits {
     }
 }
 
-/// Inline volumes that are being created: their sizes in bytes, by handle.
+/// What has limits, for people.
+const NODE: &str = "the node";
+const NAMESPACE: &str = "the pod's namespace, which may have half of what the node may,";
+
+/// Inline volumes that are being created: their namespaces and sizes in bytes, by handle.
 #[derive(Debug, Default)]
-pub(super) struct Making(UnderWay<String, u64>);
+pub(super) struct Making(UnderWay<String, (String, u64)>);
 
 /// Counts as an inline volume. Releases on drop: the index already counts the volume.
-pub(super) type Admitted<'a> = Entry<'a, String, u64>;
+pub(super) type Admitted<'a> = Entry<'a, String, (String, u64)>;
 
 impl Making {
     /// Admits one more volume, besides those being created and those that `existing` finds.
@@ -94,22 +123,29 @@ impl Making {
         &self,
         limits: &InlineLimits,
         handle: &str,
+        namespace: &str,
         bytes: u64,
         existing: impl FnOnce() -> Vec<Arc<VolumeRecord>>,
     ) -> Result<Admitted<'_>> {
-        self.0.enter_if(handle.to_owned(), bytes, |making| {
+        let own = (namespace.to_owned(), bytes);
+        self.0.enter_if(handle.to_owned(), own, |making| {
             let existing = existing();
-            let sizes: HashMap<&str, u64> = existing
+            let others: HashMap<&str, (&str, u64)> = existing
                 .iter()
-                .filter_map(|record| Some((record.inline.as_deref()?, record.capacity_bytes)))
-                .chain(
-                    making
-                        .iter()
-                        .map(|(handle, bytes)| (handle.as_str(), *bytes)),
-                )
+                .filter_map(|record| {
+                    let namespace = namespace_of(&record.parameters);
+                    Some((
+                        record.inline.as_deref()?,
+                        (namespace, record.capacity_bytes),
+                    ))
+                })
+                .chain(making.iter().map(|(handle, (namespace, bytes))| {
+                    (handle.as_str(), (namespace.as_str(), *bytes))
+                }))
                 .filter(|(other, _)| *other != handle)
                 .collect();
-            limits.admit(sizes.into_values(), bytes)
+            let others: Vec<_> = others.into_values().collect();
+            limits.admit(&others, namespace, bytes)
         })
     }
 }
@@ -167,7 +203,8 @@ mod tests {
             (&[u64::MAX, u64::MAX], u64::MAX, false),
         ];
         for (others, bytes, fits) in table {
-            let admitted = limits.admit(others.iter().copied(), bytes);
+            let others: Vec<_> = others.iter().map(|bytes| ("", *bytes)).collect();
+            let admitted = limits.admit(&others, "", bytes);
             assert_eq!(admitted.is_ok(), fits, "{others:?} {bytes}");
             let exhausted = matches!(admitted, Err(Error::ResourceExhausted(_)));
             assert_eq!(exhausted, !fits);
@@ -176,7 +213,37 @@ mod tests {
             volumes: 0,
             ..limits
         };
-        assert!(none.admit(std::iter::empty(), 1).is_err());
+        assert!(none.admit(&[], "", 1).is_err());
+    }
+
+    #[test]
+    fn a_namespace_has_half_at_most() {
+        let limits = InlineLimits {
+            size: 100,
+            volumes: 5,
+            total: 400,
+        };
+        let table: [(&[(&str, u64)], &str, u64, bool); 8] = [
+            (&[("a", 1), ("a", 1)], "a", 1, true),
+            (&[("a", 1), ("a", 1), ("a", 1)], "a", 1, false),
+            (&[("a", 1), ("a", 1), ("a", 1)], "b", 1, true),
+            // Of a kubelet that names no pods, or of a volume of an earlier release.
+            (&[("a", 1), ("a", 1), ("a", 1)], "", 1, true),
+            (&[("", 1), ("", 1), ("", 1)], "a", 1, true),
+            (&[("a", 100)], "a", 100, true),
+            (&[("a", 100), ("a", 100)], "a", 1, false),
+            (&[("a", 100), ("a", 100)], "b", 100, true),
+        ];
+        for (others, namespace, bytes, fits) in table {
+            let admitted = limits.admit(others, namespace, bytes);
+            assert_eq!(admitted.is_ok(), fits, "{others:?} {namespace} {bytes}");
+        }
+        let large = InlineLimits {
+            size: 300,
+            ..limits
+        };
+        assert!(large.admit(&[], "a", 300).is_ok());
+        assert!(large.admit(&[("a", 300)], "a", 1).is_err());
     }
 
     #[test]
@@ -187,7 +254,7 @@ mod tests {
             total: 100,
         };
         let making = Making::default();
-        let admit = |handle, bytes| making.admit(&limits, handle, bytes, Vec::new);
+        let admit = |handle, bytes| making.admit(&limits, handle, "", bytes, Vec::new);
         let one = admit("one", 60).unwrap();
         assert!(admit("two", 41).is_err());
         let two = admit("two", 40).unwrap();

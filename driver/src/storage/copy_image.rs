@@ -51,7 +51,7 @@ pub fn copy(
 ) -> Result<Copied> {
     if may_share(want, to) {
         let cloned = phase("clone", || match source {
-            Source::Still => kernel.clone_in_steps(from, to, stop),
+            Source::Still => kernel.clone_in_steps(from, to, pace, stop),
             // The source changes meanwhile, and only one call clones it at one point in time.
             Source::Live(_) => kernel.clone_file(from, to),
         });

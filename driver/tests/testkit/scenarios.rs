@@ -65,6 +65,7 @@ macro_rules! all_scenarios {
             a_failed_inline_volume_leaves_nothing,
             inline_limits_hold_for_what_the_previous_process_made,
             many_inline_volumes_at_once_are_no_more_than_allowed,
+            one_namespace_has_half_of_the_inline_volumes,
             a_pod_with_an_inline_volume_leaves_while_a_pool_is_missing,
             an_inline_volume_that_can_not_be_deleted_is_deleted_later,
             an_administrator_opens_pools_to_inline_volumes,

@@ -124,21 +124,21 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "many restores",
         "claims that are restored from one VolumeSnapshot",
-        "few copies of bytes run at once, and namespaces take turns",
+        "few copies run at once, and namespaces take turns",
         [40, 200],
         copies::restores
     ),
     attack!(
         "many snapshots",
         "VolumeSnapshots of one claim",
-        "few copies of bytes run at once, and namespaces take turns",
+        "few copies run at once, and namespaces take turns",
         [93, 300],
         copies::snapshots
     ),
     attack!(
         "many clones",
         "claims that clone one claim",
-        "few copies of bytes run at once, and namespaces take turns",
+        "few copies run at once, and namespaces take turns",
         [20, 100],
         copies::clones
     ),

@@ -6,15 +6,19 @@ use std::os::fd::AsFd;
 
 use super::fiemap::{self, BATCH, LAST};
 use crate::failpoint::effect;
-use crate::file::{self, name_of, on_file};
-use crate::{Error, Result, wanted};
+use crate::file::{self, Pace, name_of, on_file};
+use crate::foreground::Steps;
+use crate::{Error, Result};
 
 /// Makes `to` (empty) share all extents of `from`, and gives it the same length, like
 /// [`file::clone`]. `from` must not change meanwhile. Once `stop` returns true, it stops with
-/// [`Error::CloneStopped`], but never before the first step: that shows how fast it is.
-pub fn clone_in_steps(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()> {
+/// [`Error::CloneStopped`], but never before the first step: that shows how fast it is. At
+/// [`Pace::Gentle`], it gives way to calls between two steps. It ends before its next step once
+/// nothing wants it any more.
+pub fn clone_in_steps(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) -> Result<()> {
     let len = file::length(from)?;
     let (mut at, mut extents) = (0, 0);
+    let mut steps = (pace == Pace::Gentle).then(Steps::begin);
     loop {
         let step = match fiemap::fiemap(from.as_fd(), at, len - at) {
             Ok(step) => step,
@@ -40,12 +44,14 @@ pub fn clone_in_steps(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result
         if end == len {
             return Ok(());
         }
-        wanted::check(to)?;
         if stop() {
             return Err(Error::CloneStopped {
                 path: name_of(to),
                 extents,
             });
+        }
+        if let Some(steps) = &mut steps {
+            steps.give_way();
         }
         at = end;
     }

@@ -52,14 +52,16 @@ pub fn clone(from: &File, to: &File) -> Result<()> {
 /// How often a clone is tried while its source has blocks that are not on disk yet.
 const CLONE_ATTEMPTS: usize = 3;
 
-/// Calls a clone of (a part of) `from`. Writes `from` to disk and calls it again where the
-/// filesystem asks for that. `Unsupported` if this pair of files can't be cloned.
+/// Calls a clone of (a part of) `from`, unless nothing wants it any more: the call itself can't be
+/// stopped. Writes `from` to disk and calls it again where the filesystem asks for that.
+/// `Unsupported` if this pair of files can't be cloned.
 pub(crate) fn cloned(
     from: &File,
     to: &File,
     op: &'static str,
     clone: impl Fn() -> io::Result<()>,
 ) -> Result<()> {
+    wanted::check(to)?;
     for attempt in 1.. {
         let Err(error) = clone() else { break };
         match AfterClone::of(error.raw_os_error().unwrap_or_default()) {

@@ -230,3 +230,14 @@ fn what_follows_a_failed_clone(
         .map(|error| is_too_new(&error) || matches!(error, Error::Unsupported { .. }));
     assert_eq!(copied, copies);
 }
+
+/// The call itself can't be stopped, so it does not begin.
+#[test]
+fn a_clone_that_nobody_wants_does_not_begin() {
+    let (_t, d) = dir();
+    let (from, to) = (create(&d, "from"), create(&d, "to"));
+    let unwanted = std::sync::Arc::new(wanted::Wanted::default());
+    unwanted.end();
+    let result = unwanted.run(|| cloned(&from, &to, "FICLONE", || panic!("it has begun")));
+    assert!(matches!(result, Err(Error::Unwanted { .. })), "{result:?}");
+}

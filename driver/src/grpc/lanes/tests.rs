@@ -38,8 +38,10 @@ async fn each_lane_and_each_kind_of_work_has_threads_of_its_own() {
         (&b, Work::Copy, COPIES),
         (&a, Work::Change, CHANGES - 1),
         (&a, Work::Leave, LEAVES),
+        (&a, Work::Unstage, UNSTAGES),
         (&a, Work::Delete, DELETIONS),
         (&a, Work::Allocate, ALLOCATIONS),
+        (&a, Work::Clone, CLONES),
         (&b, Work::Change, CHANGES),
         (&none, Work::Change, CHANGES),
         (&a, Work::Stream, STREAMS),
@@ -68,10 +70,10 @@ async fn a_question_that_waits_for_long_is_unavailable() {
     drop(lanes.question(&lane, "Stats").await.unwrap());
 }
 
-/// Whether long work in each lane gives way meanwhile.
-fn gives_way(lanes: &Lanes, long: &[Lane]) -> Vec<bool> {
+/// Whether this long work in each lane gives way meanwhile.
+fn gives_way(lanes: &Lanes, work: Work, long: &[Lane]) -> Vec<bool> {
     long.iter()
-        .map(|lane| lanes.run(lane, Work::Copy, foreground::is_busy))
+        .map(|lane| lanes.run(lane, work, foreground::is_busy))
         .collect()
 }
 
@@ -83,21 +85,27 @@ fn long_work_gives_way_to_calls_of_its_pools() {
         (&a, Work::Change, [true, false, true, false]),
         (&a, Work::Leave, [true, false, true, false]),
         (&b, Work::Leave, [false, true, true, false]),
+        (&b, Work::Unstage, [false, true, true, false]),
         (&b, Work::Delete, [false; 4]),
         (&both, Work::Change, [true, true, true, false]),
         (&none, Work::Change, [false; 4]),
         (&a, Work::Copy, [false; 4]),
+        (&a, Work::Clone, [false; 4]),
         (&a, Work::Allocate, [false; 4]),
         (&a, Work::Stream, [false; 4]),
         (&a, Work::Question("Stats"), [false; 4]),
     ];
     for (lane, work, expected) in table {
-        let lanes = Lanes::default();
-        let found = std::thread::scope(|scope| {
-            let look = || scope.spawn(|| gives_way(&lanes, &long)).join().unwrap();
-            lanes.run(lane, work, look)
-        });
-        assert_eq!(found, expected, "{lane:?} {work:?}");
+        for waits in [Work::Allocate, Work::Clone, Work::Copy] {
+            let lanes = Lanes::default();
+            let found = std::thread::scope(|scope| {
+                lanes.run(lane, work, || {
+                    let look = scope.spawn(|| gives_way(&lanes, waits, &long));
+                    look.join().unwrap()
+                })
+            });
+            assert_eq!(found, expected, "{waits:?} beside {lane:?} {work:?}");
+        }
     }
     let lanes = Lanes::default();
     assert!(lanes.run(&a, Work::Allocate, || lanes.run(

@@ -5,25 +5,11 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use super::Pools;
-use crate::record::Parameters;
+use crate::record::{Parameters, namespace_of};
 use crate::storage::{Error, Pool, Result};
 
 #[cfg(test)]
 mod tests;
-
-/// The parameters with which a snapshotter names the namespace of a snapshot or group.
-const NAMESPACES: [&str; 2] = [
-    "csi.storage.k8s.io/volumesnapshot/namespace",
-    "csi.storage.k8s.io/volumegroupsnapshot/namespace",
-];
-
-/// The namespace of a snapshot; empty if its parameters do not have it.
-fn namespace_of(parameters: &Parameters) -> &str {
-    NAMESPACES
-        .iter()
-        .find_map(|key| parameters.get(*key))
-        .map_or("", String::as_str)
-}
 
 /// Bytes that namespaces get for snapshots that are being taken.
 #[derive(Debug, Default)]

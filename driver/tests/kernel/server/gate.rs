@@ -1,5 +1,5 @@
-//! A gate before every filesystem mount and every usage query of a mounted filesystem. A test can
-//! then inspect the server while a call is under way.
+//! A gate before operations of the kernel. A test can then inspect the server while a call is under
+//! way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// An open gate in this kernel.
-    pub(crate) fn before(kernel: &Model) -> Arc<Gate> {
+    /// An open gate before these operations of this kernel.
+    pub(crate) fn before(kernel: &Model, ops: &[&'static str]) -> Arc<Gate> {
         let gate = Arc::new(Gate::default());
-        for op in ["mount", "usage"] {
+        for op in ops.iter().copied() {
             let gate = gate.clone();
             kernel.shared_hook(op, move |path| {
                 gate.pass(path);

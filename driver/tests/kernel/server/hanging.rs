@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::rig::{Rig, mountable};
+use super::gate::Gate;
+use super::rig::{Rig, mountable, reached};
 use crate::testkit::{PATIENCE, create_request, inline, map, range};
 
 /// A rig, and a volume in its second pool.
@@ -110,6 +111,46 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
         if let Err(status) = call.unwrap() {
             assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         }
+    }
+}
+
+/// An unstaging writes a filesystem back, as long as its pod wrote more than the disk takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_unpublish_waits_for_unstagings_that_hang() {
+    const CALLS: usize = 40;
+    const THREADS: usize = 32;
+    let rig = Rig::new();
+    let mut node = rig.node().await;
+    let used = rig.volume("used");
+    let stuck: Vec<String> = (0..CALLS).map(|i| rig.volume(&i.to_string())).collect();
+    for volume in stuck.iter().chain([&used]) {
+        node.node_stage_volume(rig.stage(volume)).await.unwrap();
+    }
+    let staged_at = rig.stage(&used).staging_target_path;
+    node.node_publish_volume(publish(&rig, &used, &staged_at))
+        .await
+        .unwrap();
+
+    let unmounts = Gate::before(&rig.kernel, &["unmount"]);
+    unmounts.close_for("/stage/");
+    let mut calls = JoinSet::new();
+    for volume in &stuck {
+        let (mut node, mut request) = (rig.node().await, tonic::Request::new(rig.unstage(volume)));
+        // Without a deadline, it would be given up after a minute.
+        request.set_timeout(2 * PATIENCE);
+        calls.spawn(async move { node.node_unstage_volume(request).await.map(drop) });
+    }
+    reached(&unmounts, THREADS).await;
+
+    let unpublish = csi::NodeUnpublishVolumeRequest {
+        target_path: target(&rig, &used),
+        volume_id: used,
+    };
+    let unpublished = tokio::time::timeout(PATIENCE, node.node_unpublish_volume(unpublish)).await;
+    unmounts.open();
+    unpublished.unwrap().unwrap();
+    while let Some(call) = calls.join_next().await {
+        call.unwrap().unwrap();
     }
 }
 

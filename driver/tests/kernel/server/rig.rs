@@ -28,7 +28,8 @@ pub(crate) struct Rig<K: TestKernel = Model> {
     pub(crate) pools: Arc<Pools>,
     pub(crate) server: Server,
     pub(crate) socket: PathBuf,
-    /// The gate of the fake kernel, open at first. No other kernel has it.
+    /// The gate before mounts and usage queries of the fake kernel, open at first. No other kernel
+    /// has it.
     pub(crate) gate: Arc<Gate>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
@@ -52,7 +53,7 @@ impl Rig {
         let mut configs = Configs::default();
         change(&mut configs);
         let site: Site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
-        let gate = Gate::before(&site.kernel);
+        let gate = Gate::before(&site.kernel, &["mount", "usage"]);
         Rig {
             gate,
             ..Rig::over(site, configs)
@@ -61,10 +62,7 @@ impl Rig {
 
     /// Waits until this many calls have reached the gate.
     pub(crate) async fn wait_for(&self, tried: usize) {
-        let gate = self.gate.clone();
-        tokio::task::spawn_blocking(move || gate.wait_for(tried))
-            .await
-            .unwrap();
+        reached(&self.gate, tried).await;
     }
 
     /// Checks that Probe answers that the driver is ready.
@@ -161,6 +159,14 @@ impl<K: TestKernel> Rig<K> {
             staging_target_path: self.stage(volume).staging_target_path,
         }
     }
+}
+
+/// Waits until this many calls have reached a gate.
+pub(crate) async fn reached(gate: &Arc<Gate>, tried: usize) {
+    let gate = gate.clone();
+    tokio::task::spawn_blocking(move || gate.wait_for(tried))
+        .await
+        .unwrap();
 }
 
 /// A client of the server at this socket.

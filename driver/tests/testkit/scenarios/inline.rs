@@ -130,6 +130,34 @@ pub(crate) fn many_inline_volumes_at_once_are_no_more_than_allowed<K: TestKernel
     assert_eq!(rig.node.pools.inline_volumes().len(), 5);
 }
 
+/// Publishes an inline volume of a pod of this namespace.
+fn publish_of<K: TestKernel>(rig: &Rig<K>, number: usize, namespace: &str) -> Result<(), Error> {
+    let of = ("csi.storage.k8s.io/pod.namespace", namespace);
+    rig.publish_inline(number, &number.to_string(), &[("size", "1Mi"), of], false)
+}
+
+/// Also of those that a previous process made.
+pub(crate) fn one_namespace_has_half_of_the_inline_volumes<K: TestKernel>() {
+    let rig = limited::<K>(InlineLimits {
+        volumes: 4,
+        ..InlineLimits::default()
+    });
+    for number in [1, 2] {
+        publish_of(&rig, number, "a").unwrap();
+    }
+    let rig = rig.restarted();
+    let refused = publish_of(&rig, 3, "a");
+    refused!(refused, Error::ResourceExhausted(_));
+    let why = format!("{refused:?}");
+    assert!(why.contains("the pod's namespace"), "{why}");
+    for number in [3, 4] {
+        publish_of(&rig, number, "b").unwrap();
+    }
+    refused!(publish_of(&rig, 5, "c"), Error::ResourceExhausted(_));
+    rig.unpublish(inline(1), "1").unwrap();
+    publish_of(&rig, 5, "a").unwrap();
+}
+
 /// Publishes an inline volume at a target path as kubelet names it.
 fn publish_in<K: TestKernel>(rig: &Rig<K>, number: usize, pool: &str) -> (usize, String) {
     let target = format!("{number}/volumes/plugin/name/mount");

@@ -290,10 +290,16 @@ impl Filesystems for Model {
         }
     }
 
-    fn clone_in_steps(&self, from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()> {
+    fn clone_in_steps(
+        &self,
+        from: &File,
+        to: &File,
+        pace: Pace,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let reflinks = self.script.lock().reflinks;
         match reflinks {
-            None => extents::clone::clone_in_steps(from, to, stop),
+            None => extents::clone::clone_in_steps(from, to, pace, stop),
             Some(_) => self.clone_file(from, to),
         }
     }

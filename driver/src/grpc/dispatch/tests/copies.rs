@@ -3,16 +3,20 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use rstest::rstest;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::grpc::lanes::COPIES;
-use crate::testkit::{PATIENCE, Site};
+use crate::grpc::lanes::{CLONES, COPIES, DELETIONS};
+use crate::kernel::wanted;
+use crate::storage::NewVolume;
+use crate::testkit::{PATIENCE, Site, new};
 
-/// A service that hangs in its copies until the gate opens, and answers all else at once.
+/// A service that hangs in some calls until the gate opens or they are not wanted, and answers all
+/// else at once.
 #[derive(Default)]
 struct Service {
-    /// The number of copies that may end.
+    /// The number of calls that may end.
     ends: Mutex<usize>,
     opened: Condvar,
     begun: Mutex<Vec<String>>,
@@ -20,12 +24,18 @@ struct Service {
 }
 
 impl Service {
-    fn copy(&self, request: csi::CreateVolumeRequest) -> Result<csi::CreateVolumeResponse, Status> {
-        self.begun.lock().push(request.name);
+    fn hang<C: Call, R: Default>(&self, request: C) -> Result<R, Status> {
+        self.begun.lock().push(request.about().to_owned());
+        let copy = tempfile::tempfile().unwrap();
         let mut ends = self.ends.lock();
-        self.opened.wait_while(&mut ends, |ends| *ends == 0);
+        while *ends == 0 {
+            if wanted::check(&copy).is_err() {
+                return Err(Status::aborted("it is not wanted"));
+            }
+            self.opened.wait_for(&mut ends, Duration::from_millis(10));
+        }
         *ends -= 1;
-        Ok(Default::default())
+        Ok(R::default())
     }
 
     fn end_one(&self) {
@@ -44,7 +54,7 @@ impl Service {
     }
 }
 
-/// Opening the gate ends the copies also after a failure.
+/// Opening the gate ends the calls also after a failure.
 impl Drop for Rig {
     fn drop(&mut self) {
         self.service.open();
@@ -53,14 +63,19 @@ impl Drop for Rig {
 
 struct Rig {
     site: Site,
+    /// The work of the calls that hang, in the site's pool.
+    work: Work,
     dispatcher: Dispatcher,
     service: Arc<Service>,
-    copies: JoinSet<Result<Response<csi::CreateVolumeResponse>, Status>>,
+    hanging: JoinSet<Result<(), Status>>,
 }
 
 impl Rig {
-    fn new() -> Rig {
-        let site = Site::fake(&["a"]);
+    /// A pool in which copies are this work, if it is one of copies.
+    fn new(work: Work) -> Rig {
+        let mut site: Site = Site::new(&["a=DIR/a"]);
+        site.kernel.set_reflinks(work == Work::Clone);
+        site.open();
         let dispatcher = Dispatcher {
             locks: OperationLocks::new(),
             lanes: Lanes::default(),
@@ -69,9 +84,10 @@ impl Rig {
         };
         Rig {
             site,
+            work,
             dispatcher,
             service: Arc::default(),
-            copies: JoinSet::new(),
+            hanging: JoinSet::new(),
         }
     }
 
@@ -91,19 +107,45 @@ impl Rig {
                 volume_content_source: Some(source),
                 ..Default::default()
             };
-            let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
-            self.copies.spawn(async move {
-                dispatcher
-                    .answer(&service, Request::new(request), Service::copy)
-                    .await
-            });
+            self.create(request);
         }
     }
 
-    /// Waits until as many copies run and wait.
+    /// Begins a copy.
+    fn create(&mut self, request: csi::CreateVolumeRequest) {
+        let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
+        self.hanging.spawn(async move {
+            let call = dispatcher.answer(&service, Request::new(request), Service::hang);
+            let made: Result<Response<csi::CreateVolumeResponse>, Status> = call.await;
+            made.map(drop)
+        });
+    }
+
+    /// Begins the deletion of a new volume of a namespace, and returns its ID.
+    fn delete(&mut self, namespace: &str, number: usize) -> String {
+        let key = "csi.storage.k8s.io/pvc/namespace".to_owned();
+        let volume = self.site.create(NewVolume {
+            parameters: BTreeMap::from([(key, namespace.to_owned())]),
+            ..new(&format!("{namespace}-{number}"))
+        });
+        let volume_id = volume.id.to_string();
+        let request = csi::DeleteVolumeRequest {
+            volume_id: volume_id.clone(),
+            ..Default::default()
+        };
+        let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
+        self.hanging.spawn(async move {
+            let call = dispatcher.answer(&service, Request::new(request), Service::hang);
+            let deleted: Result<Response<csi::DeleteVolumeResponse>, Status> = call.await;
+            deleted.map(drop)
+        });
+        volume_id
+    }
+
+    /// Waits until as many of the calls that hang run and wait.
     async fn until(&self, running: usize, waiting: usize) {
         let lane = Lane::of_class(&self.dispatcher.pools, &BTreeMap::new(), None);
-        let threads = self.dispatcher.lanes.threads(&lane, Work::Copy);
+        let threads = self.dispatcher.lanes.threads(&lane, self.work);
         let there = async {
             while (self.service.begun.lock().len(), threads.waiting()) != (running, waiting) {
                 tokio::task::yield_now().await;
@@ -111,7 +153,7 @@ impl Rig {
         };
         tokio::time::timeout(PATIENCE, there)
             .await
-            .expect("the copies run and wait");
+            .expect("the calls run and wait");
     }
 
     async fn call<C: Call, R>(&self, request: C)
@@ -131,20 +173,23 @@ impl Rig {
 
     async fn finish(mut self) -> Vec<String> {
         self.service.open();
-        while let Some(copy) = self.copies.join_next().await {
-            copy.unwrap().unwrap();
+        while let Some(call) = self.hanging.join_next().await {
+            call.unwrap().unwrap();
         }
         std::mem::take(&mut *self.service.begun.lock())
     }
 }
 
+#[rstest]
+#[case::of_bytes(Work::Copy, COPIES)]
+#[case::that_share_blocks(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_waits_for_copies_of_others() {
-    let mut rig = Rig::new();
+async fn no_call_waits_for_copies_of_others(#[case] work: Work, #[case] threads: usize) {
+    let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
     rig.copy(&snapshot, "a", 40);
-    rig.until(COPIES, 40 - COPIES).await;
+    rig.until(threads, 40 - threads).await;
 
     let id = volume.id.to_string();
     macro_rules! call {
@@ -178,7 +223,7 @@ async fn no_call_waits_for_copies_of_others() {
     let begun = rig.service.begun.lock().len();
     assert_eq!(
         (begun, rig.service.answered.load(Ordering::SeqCst)),
-        (COPIES, 10)
+        (threads, 10)
     );
     assert_eq!(rig.finish().await.len(), 40);
 }
@@ -186,7 +231,7 @@ async fn no_call_waits_for_copies_of_others() {
 /// A volume at rest that is copied without a freeze: only its record changes beside that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_is_detached_while_it_is_copied() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(Work::Copy);
     let volume = rig.site.make("one").id.to_string();
     let from = VolumeSource {
         volume_id: volume.clone(),
@@ -199,12 +244,7 @@ async fn a_volume_is_detached_while_it_is_copied() {
         volume_content_source: Some(source),
         ..Default::default()
     };
-    let (dispatcher, service) = (rig.dispatcher.clone(), rig.service.clone());
-    rig.copies.spawn(async move {
-        dispatcher
-            .answer(&service, Request::new(request), Service::copy)
-            .await
-    });
+    rig.create(request);
     rig.until(1, 0).await;
     let detach = csi::ControllerUnpublishVolumeRequest {
         volume_id: volume,
@@ -215,23 +255,67 @@ async fn a_volume_is_detached_while_it_is_copied() {
     rig.finish().await;
 }
 
+#[rstest]
+#[case::with_copies_of_bytes(Work::Copy, COPIES)]
+#[case::with_clones(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn namespaces_take_turns() {
-    let mut rig = Rig::new();
+async fn namespaces_take_turns(#[case] work: Work, #[case] threads: usize) {
+    let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
     rig.copy(&snapshot, "many", 20);
-    rig.until(COPIES, 20 - COPIES).await;
+    rig.until(threads, 20 - threads).await;
     rig.copy(&snapshot, "one", 1);
-    rig.until(COPIES, 21 - COPIES).await;
+    rig.until(threads, 21 - threads).await;
     // A copy of the other namespace may have the first turn.
     for ended in 1..=2 {
         rig.service.end_one();
-        rig.until(COPIES + ended, 21 - COPIES - ended).await;
+        rig.until(threads + ended, 21 - threads - ended).await;
     }
     let begun = rig.finish().await;
     assert!(
-        begun[COPIES..COPIES + 2].contains(&"one-0".to_owned()),
+        begun[threads..threads + 2].contains(&"one-0".to_owned()),
         "{begun:?}"
     );
+}
+
+/// The request has an ID alone, and the volume's record the namespace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn namespaces_take_turns_with_calls_that_name_an_id() {
+    let mut rig = Rig::new(Work::Delete);
+    for number in 0..20 {
+        rig.delete("many", number);
+    }
+    rig.until(DELETIONS, 20 - DELETIONS).await;
+    let other = rig.delete("one", 0);
+    rig.until(DELETIONS, 21 - DELETIONS).await;
+    // A deletion of the other namespace may have the first turn.
+    for ended in 1..=2 {
+        rig.service.end_one();
+        rig.until(DELETIONS + ended, 21 - DELETIONS - ended).await;
+    }
+    let begun = rig.finish().await;
+    assert!(
+        begun[DELETIONS..DELETIONS + 2].contains(&other),
+        "{other} is not soon in {begun:?}"
+    );
+}
+
+/// A retry begins them again.
+#[rstest]
+#[case::of_bytes(Work::Copy, COPIES)]
+#[case::that_share_blocks(Work::Clone, CLONES)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_end_with_the_process(#[case] work: Work, #[case] threads: usize) {
+    let mut rig = Rig::new(work);
+    let volume = rig.site.make("one");
+    let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
+    rig.copy(&snapshot, "a", threads);
+    rig.until(threads, 0).await;
+    rig.dispatcher.locks.close();
+    for _ in 0..threads {
+        let ended = tokio::time::timeout(PATIENCE, rig.hanging.join_next()).await;
+        let copied = ended.expect("it ends").unwrap().unwrap();
+        assert_eq!(copied.unwrap_err().code(), tonic::Code::Aborted);
+    }
 }

@@ -4,6 +4,9 @@ use super::*;
 use crate::record::VolumeRecord;
 use crate::testkit::{MI, Site};
 
+const SNAPSHOT: &str = "csi.storage.k8s.io/volumesnapshot/namespace";
+const GROUP: &str = "csi.storage.k8s.io/volumegroupsnapshot/namespace";
+
 fn parameters(key: &str, namespace: &str) -> Parameters {
     Parameters::from([(key.to_owned(), namespace.to_owned())])
 }
@@ -29,7 +32,7 @@ fn site(volumes: usize) -> (Site, Vec<VolumeRecord>) {
 fn a_namespace_has_no_more_than_its_limit() {
     let (mut site, volumes) = site(1);
     let take = |site: &Site, name: &str, namespace: &str| {
-        let parameters = parameters(NAMESPACES[0], namespace);
+        let parameters = parameters(SNAPSHOT, namespace);
         site.pools()
             .create_snapshot(&volumes[0].id, name, &parameters)
     };
@@ -56,7 +59,7 @@ fn a_namespace_has_no_more_than_its_limit() {
 fn groups_count_and_so_do_snapshots_of_no_namespace() {
     let (site, volumes) = site(2);
     let ids = [volumes[0].id, volumes[1].id];
-    let group = parameters(NAMESPACES[1], "one");
+    let group = parameters(GROUP, "one");
     let refused = site.pools().create_group("g", &ids, &group).unwrap_err();
     assert!(
         matches!(refused, Error::SnapshotQuota { .. }),
@@ -64,7 +67,7 @@ fn groups_count_and_so_do_snapshots_of_no_namespace() {
     );
     assert!(site.pools().snapshots().is_empty() && site.pools().quota.0.lock().is_empty());
     site.pools().create_group("g", &ids[..1], &group).unwrap();
-    let single = parameters(NAMESPACES[0], "one");
+    let single = parameters(SNAPSHOT, "one");
     site.pools()
         .create_snapshot(&ids[0], "s", &single)
         .unwrap_err();
@@ -86,7 +89,7 @@ fn of_many_at_once_only_those_within_the_limit_succeed() {
             .map(|volume| {
                 let site = &site;
                 scope.spawn(move || {
-                    let one = parameters(NAMESPACES[0], "one");
+                    let one = parameters(SNAPSHOT, "one");
                     site.pools()
                         .create_snapshot(&volume.id, &volume.name, &one)
                         .is_ok()

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::storage::encoding::encode;
 use crate::storage::load::read_one;
 use crate::storage::record_io::*;
-use crate::storage::{Format, Source};
-use crate::testkit::Site;
+use crate::storage::{Format, NewVolume, Source};
+use crate::testkit::{Site, new};
 
 fn frozen() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/storage/record_io/v0.1.0")
@@ -64,6 +64,27 @@ fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
     assert_eq!(snapshots.iter().filter(|s| s.group.is_some()).count(), 2);
     let groups: Vec<GroupRecord> = read_and_written_back(1);
     assert_eq!(groups[0].snapshots.len(), 2);
+}
+
+/// Version 0.1.0 refuses a record with a field that it does not know.
+#[test]
+fn an_inline_volume_with_the_namespace_of_its_pod_has_no_new_field() {
+    let site = Site::fake(&["a"]);
+    let key = "csi.storage.k8s.io/pod.namespace".to_owned();
+    let volume = site.create(NewVolume {
+        parameters: BTreeMap::from([(key, "a".to_owned())]),
+        inline: Some("csi-1".to_owned()),
+        ..new("csi-1")
+    });
+    let written = serde_json::to_value(volume.durable()).unwrap();
+    let older: Vec<serde_json::Value> = entries("volumes", "volume.json")
+        .values()
+        .map(|text| serde_json::from_str(text).unwrap())
+        .collect();
+    for field in written.as_object().unwrap().keys() {
+        let known = older.iter().any(|record| record.get(field).is_some());
+        assert!(known, "{field}");
+    }
 }
 
 /// Three volumes of version 0.1.0, as this version writes them (`with-state/`, kept unchanged).
