@@ -6,7 +6,8 @@
 //! each attack the victim makes claims, pods and snapshots. Afterwards:
 //!
 //! - no process of the driver has restarted, and each has stayed below its memory limit,
-//! - the victim's work has taken at most five times as long as without an adversary,
+//! - the victim's work has taken at most five times as long as without an adversary, and never more than
+//!   ten times,
 //! - what the victim keeps is unchanged, and its secret is in no log, event or object,
 //! - after the adversary's namespace is deleted, nothing is left.
 //!
