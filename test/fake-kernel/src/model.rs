@@ -278,8 +278,8 @@ impl Model {
         self.script.lock().withheld = withheld;
     }
 
-    /// Makes attributes of devices read-only, as in a container that may not mount a sysfs of its own
-    /// (or writable again). Other than on Linux, an XFS is mounted all the same.
+    /// Makes attributes of devices read-only, as in a container that may not mount a sysfs of its
+    /// own (or writable again). Other than on Linux, an XFS is mounted all the same.
     pub fn set_attributes_read_only(&self, read_only: bool) {
         self.script.lock().attributes_read_only = read_only;
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use hostloop_test::cluster::wait_for;
+use hostloop_test::cluster::{pod, wait_for};
 use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, name};
 use hostloop_test::front::objects::{self, Objects, Place};
 use kube::api::DeleteParams;
@@ -16,6 +16,8 @@ use crate::victim::Victim;
 
 /// How many requests the adversary makes at the same time.
 const AT_ONCE: usize = 16;
+/// The size of a claim with data.
+const FILLED: &str = "16Mi";
 /// A finalizer of the adversary's.
 pub(crate) const FINALIZER: &str = "adversary.example.com/never";
 /// How long the adversary waits for its own objects, which wait for each other.
@@ -155,6 +157,33 @@ impl<'s> Tenant<'s> {
             .await
     }
 
+    /// Creates a claim with data, which is copied. Returns once a pod has written it.
+    pub(crate) async fn filled(&self, name: &str) -> Result<(), String> {
+        self.create(self.claim(name, NOW, FILLED, json!({})))
+            .await?;
+        let script = format!("dd if=/dev/urandom of=/{name}/data bs=1M count=4 && sync");
+        let once = json!({"restartPolicy": "Never"});
+        let writer = pod(
+            &self.namespace,
+            name,
+            &["sh", "-c", &script],
+            (&[name], &[]),
+            once,
+        );
+        self.create(writer).await?;
+        self.until("Pod", name, "done", |pod| {
+            pod["status"]["phase"] == "Succeeded"
+        })
+        .await?;
+        self.delete("Pod", name).await;
+        Ok(())
+    }
+
+    /// A claim of the size of one with data, with this change.
+    pub(crate) fn copy(&self, name: &str, change: Value) -> Value {
+        self.claim(name, NOW, FILLED, change)
+    }
+
     /// Waits until an object meets a condition, and returns it.
     pub(crate) async fn until(
         &self,
@@ -171,6 +200,28 @@ impl<'s> Tenant<'s> {
                 self.objects.describe(&at).await
             )),
         }
+    }
+
+    /// Waits for an event with this reason about an object.
+    pub(crate) async fn warned(&self, kind: &str, name: &str, reason: &str) -> Result<(), String> {
+        let at = self.place(kind, name);
+        let warned = async {
+            loop {
+                let events = self.site.objects.events(&at).await;
+                if events.iter().any(|event| event.1 == reason) {
+                    return;
+                }
+                // Each list has all events of the namespace, which are many during a flood.
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, warned).await.is_ok() {
+            return Ok(());
+        }
+        Err(format!(
+            "{at} has no event {reason}: {}",
+            self.site.objects.describe(&at).await
+        ))
     }
 
     pub(crate) async fn get(&self, kind: &str, name: &str) -> Option<Value> {

@@ -30,7 +30,7 @@ pub(crate) const ROUNDS: usize = 3;
 const FACTOR: u32 = 5;
 /// How many times longer any of its rounds may take.
 const WORST: u32 = 10;
-/// A shorter time without an adversary counts as this one, in which a pod can be scheduled and started.
+/// A shorter time without an adversary counts as this one, in which a pod can be started.
 const LEAST: Duration = Duration::from_secs(2);
 
 pub(crate) struct Victim<'s> {

@@ -84,8 +84,8 @@ pub(crate) fn a_failed_inline_volume_leaves_nothing<K: TestKernel>() {
     assert_eq!(rig.node.pools.volumes(), []);
 }
 
-/// Flags are for classes, which administrators write. None is taken, not even one that each volume has,
-/// and none changes a mount that is there.
+/// Flags are for classes, which administrators write. None is taken, not even one that each volume
+/// has, and none changes a mount that is there.
 pub(crate) fn an_inline_volume_takes_no_mount_flag<K: TestKernel>() {
     let rig = Rig::<K>::new();
     for published in [false, true] {

@@ -22,7 +22,7 @@ use crate::runtime::Runtime;
 const COPIES: usize = 40;
 /// The data of each copy in MiB, unless an option says otherwise.
 pub(crate) const DATA: u64 = 64;
-/// The sizes of a volume and of the pool, in units of a copy's data. The pool has room for all copies.
+/// The sizes of a volume and of the pool, in units of a copy's data. All copies fit into the pool.
 const VOLUME: u64 = 4;
 const POOL: u64 = 256;
 /// Copies by hand at once, as many as in the driver.
