@@ -16,8 +16,6 @@ use crate::victim::Victim;
 
 /// How many requests the adversary makes at the same time.
 const AT_ONCE: usize = 16;
-/// The size of a claim with data.
-const FILLED: &str = "16Mi";
 /// A finalizer of the adversary's.
 pub(crate) const FINALIZER: &str = "adversary.example.com/never";
 /// How long the adversary waits for its own objects, which wait for each other.
@@ -32,6 +30,8 @@ pub(crate) struct Tenant<'s> {
     pub(crate) addresses: Vec<SocketAddr>,
     /// The names of the victim's volume and of its snapshot's content.
     pub(crate) prey: [String; 2],
+    /// True if no other attack is under way.
+    pub(crate) is_alone: bool,
     /// How long connections are held.
     pub(crate) hold: Duration,
     /// The bytes of all objects that bombs consist of.
@@ -43,6 +43,7 @@ impl<'s> Tenant<'s> {
         site: &'s Site,
         victim: &Victim<'_>,
         namespace: String,
+        is_alone: bool,
         hold: Duration,
     ) -> Tenant<'s> {
         // As an administrator sets it for users: without it, a pod could have the node.
@@ -66,6 +67,7 @@ impl<'s> Tenant<'s> {
             objects,
             addresses: site.addresses().await,
             prey: victim.volume_and_content().await,
+            is_alone,
             hold,
             sent: AtomicU64::new(0),
         }
@@ -158,9 +160,8 @@ impl<'s> Tenant<'s> {
     }
 
     /// Creates a claim with data, which is copied. Returns once a pod has written it.
-    pub(crate) async fn filled(&self, name: &str) -> Result<(), String> {
-        self.create(self.claim(name, NOW, FILLED, json!({})))
-            .await?;
+    pub(crate) async fn filled(&self, name: &str, size: &str) -> Result<(), String> {
+        self.create(self.claim(name, NOW, size, json!({}))).await?;
         let script = format!("dd if=/dev/urandom of=/{name}/data bs=1M count=4 && sync");
         let once = json!({"restartPolicy": "Never"});
         let writer = pod(
@@ -177,11 +178,6 @@ impl<'s> Tenant<'s> {
         .await?;
         self.delete("Pod", name).await;
         Ok(())
-    }
-
-    /// A claim of the size of one with data, with this change.
-    pub(crate) fn copy(&self, name: &str, change: Value) -> Value {
-        self.claim(name, NOW, FILLED, change)
     }
 
     /// Waits until an object meets a condition, and returns it.
