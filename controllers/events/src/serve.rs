@@ -25,8 +25,8 @@ const READERS: usize = 16;
 const BATCH: usize = 128;
 /// The longest request, in bytes.
 const MAX_REQUEST: u64 = 4096;
-/// How long a reader may take for its request. It has a place meanwhile, and a few silent ones would
-/// keep all others out.
+/// How long a reader may take for its request. It has a place meanwhile, and a few silent ones
+/// would keep all others out.
 const REQUEST: Duration = Duration::from_secs(5);
 /// How long a reader may take to receive a batch.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -362,7 +362,7 @@ async fn watch_delays(worst: Arc<Mutex<Duration>>) {
     }
 }
 
-/// Runs a benchmark on one thread, as the program does.
+/// Runs a benchmark on one thread, where whatever takes long holds up all other tasks.
 fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

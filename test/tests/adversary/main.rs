@@ -13,8 +13,8 @@
 //!
 //! docs/security.md has the table of attacks. With `HOSTLOOP_WRITE_DOCS=1` a test rewrites it.
 //!
-//! - `ADVERSARY_THOROUGH=1`: all of each attack, one after the other. Otherwise a small part of most
-//!   of them, all at the same time.
+//! - `ADVERSARY_THOROUGH=1`: all of each attack, one after the other. Otherwise a small part of
+//!   most of them, all at the same time.
 //! - `ADVERSARY_ONLY=WORD,WORD`: only attacks with one of these words in their names.
 
 mod attack;
