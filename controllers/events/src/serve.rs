@@ -25,7 +25,10 @@ const READERS: usize = 16;
 const BATCH: usize = 128;
 /// The longest request, in bytes.
 const MAX_REQUEST: u64 = 4096;
-/// How long a reader may take for its request, or to receive a batch.
+/// How long a reader may take for its request. It has a place meanwhile, and a few silent ones
+/// would keep all others out.
+const REQUEST: Duration = Duration::from_secs(5);
+/// How long a reader may take to receive a batch.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause after a new event, so that one write has several.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -89,7 +92,7 @@ async fn refuse(mut stream: UnixStream, readers: usize) -> io::Result<()> {
 
 async fn send(stream: UnixStream, ring: &Ring, process: Process) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
-    let request = timeout(PATIENCE, request(&mut reader)).await??;
+    let request = timeout(REQUEST, request(&mut reader)).await??;
     let known = request.boot.is_empty() || request.boot == ring.boot();
     let mut next = ring.since(if known { request.from } else { 0 }, 0).first;
     let header = Header {

@@ -63,6 +63,7 @@ macro_rules! all_scenarios {
             block_devices_grow_the_read_only_ones_too,
             an_inline_volume_lives,
             a_failed_inline_volume_leaves_nothing,
+            an_inline_volume_takes_no_mount_flag,
             inline_limits_hold_for_what_the_previous_process_made,
             many_inline_volumes_at_once_are_no_more_than_allowed,
             one_namespace_has_half_of_the_inline_volumes,

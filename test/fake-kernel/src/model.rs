@@ -51,6 +51,7 @@ struct Script {
     effects: Vec<Effect>,
     absent: Vec<FsType>,
     withheld: bool,
+    attributes_read_only: bool,
     without_journal: bool,
     disk: Option<Disk>,
     /// `None` if the machine's own filesystem decides.
@@ -67,6 +68,7 @@ impl Default for Script {
             effects: Vec::new(),
             absent: Vec::new(),
             withheld: false,
+            attributes_read_only: false,
             without_journal: false,
             disk: None,
             reflinks: None,
@@ -274,6 +276,18 @@ impl Model {
     /// Takes the right to grow a mounted ext4 away (CAP_SYS_RESOURCE), or gives it back.
     pub fn withhold_growth(&self, withheld: bool) {
         self.script.lock().withheld = withheld;
+    }
+
+    /// Makes attributes of devices read-only, as in a container that may not mount a sysfs of its
+    /// own (or writable again). Other than on Linux, an XFS is mounted all the same.
+    pub fn set_attributes_read_only(&self, read_only: bool) {
+        self.script.lock().attributes_read_only = read_only;
+    }
+
+    /// The read-ahead of an attached device, in KiB.
+    pub fn read_ahead_kib(&self, minor: u32) -> Option<u32> {
+        let state = self.state.lock();
+        state.loops.get(&minor).map(|slot| slot.read_ahead_kib)
     }
 
     /// True if the filesystem on a device is frozen, mounted or not.

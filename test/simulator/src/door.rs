@@ -111,7 +111,7 @@ impl Doors {
         *self.weather.lock() = Weather::default();
     }
 
-    /// Tells of a change that no write has made.
+    /// Announces a change that no write has made.
     pub(crate) fn announce(&self) {
         self.writes.send_modify(|writes| *writes += 1);
     }

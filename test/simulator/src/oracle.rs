@@ -47,9 +47,9 @@ pub(crate) struct Oracle {
 struct Lost {
     /// When the API server last went back.
     since: Option<Duration>,
-    /// Handles of objects that are back, and whose data was deleted after the backup.
+    /// Handles of objects that came back after the deletion of their data.
     data: BTreeSet<String>,
-    /// Handles of data whose objects came after the backup.
+    /// Handles of data that has lost its objects, because they came after the backup.
     objects: BTreeSet<String>,
 }
 
@@ -246,8 +246,7 @@ impl Oracle {
         for volume in contents.volumes {
             let id = volume.id.to_string();
             let kept = self.volumes.get(&id).is_some_and(|known| known.retained);
-            // Nobody knows any more whether data is to be kept that came after a backup, or a copy
-            // whose claim came after it.
+            // If data came after the backup, or a copy's claim did, the wish to keep it is lost, too.
             let had_no_object = !self.volumes.contains_key(&id) && self.lost.since.is_some();
             let is_lost = self.lost.objects.contains(&id) || had_no_object;
             let unknown = is_lost && !volume.is_empty();

@@ -263,7 +263,7 @@ async fn quiet(history: &History, cluster: &mut Cluster, oracle: &mut Oracle) {
         oracle.safety(cluster);
         cluster.check_running();
         let is_busy = history.world == World::Rough && cluster.is_busy();
-        // A single short call in a minute is no work that lasts.
+        // A single short call in a minute does not last.
         if is_busy && was_busy {
             (settled, worked) = (Duration::ZERO, worked + MINUTE);
         } else {

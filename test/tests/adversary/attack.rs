@@ -14,7 +14,8 @@ pub(crate) struct Attack {
     pub(crate) what: &'static str,
     /// What keeps others from harm.
     pub(crate) holds: &'static str,
-    /// How many objects or connections: in a short run, and in a thorough one.
+    /// How many objects or connections: in a short run, and in a thorough one. A short run leaves
+    /// out those with 0.
     pub(crate) sizes: [usize; 2],
     /// The file with the test.
     pub(crate) file: &'static str,
@@ -94,6 +95,20 @@ pub(crate) const ATTACKS: &[Attack] = &[
         bombs::groups
     ),
     attack!(
+        "small claims",
+        "claims with 11 kB of labels each, which the caches keep",
+        "an object in a cache takes at most 16 KiB, a pod 64 KiB",
+        [0, 1200],
+        bombs::kept
+    ),
+    attack!(
+        "pods of many volumes",
+        "pods with 590 `emptyDir` volumes each, which the caches keep",
+        "an object in a cache takes at most 16 KiB, a pod 64 KiB",
+        [0, 300],
+        bombs::empty_dirs
+    ),
+    attack!(
         "churned claims",
         "claims that are deleted as soon as they are created",
         QUEUES,
@@ -106,6 +121,27 @@ pub(crate) const ATTACKS: &[Attack] = &[
         QUEUES,
         [60, 1000],
         floods::snapshots
+    ),
+    attack!(
+        "churned groups",
+        "VolumeGroupSnapshots that are deleted as soon as they are created",
+        QUEUES,
+        [0, 1000],
+        floods::groups
+    ),
+    attack!(
+        "many expansions",
+        "expansions of eight claims, again and again",
+        QUEUES,
+        [0, 2000],
+        floods::expansions
+    ),
+    attack!(
+        "many changes",
+        "changes of the labels of one claim and one VolumeSnapshot",
+        "many changes of an object are one key of a queue",
+        [0, 5000],
+        floods::changes
     ),
     attack!(
         "many volumes",

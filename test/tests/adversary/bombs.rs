@@ -11,6 +11,10 @@ use crate::tenant::Tenant;
 
 /// How many bytes each object has more than it needs.
 const FILLER: usize = 200_000;
+/// Bytes of labels with which a claim is just small enough for the caches: 16 KiB with all else.
+const SMALL: usize = 10_000;
+/// Volumes without a claim with which a pod is just small enough for the caches: 64 KiB.
+const VOLUMES: usize = 590;
 /// The longest name in a list, with its prefix.
 const NAME: usize = 310;
 
@@ -18,11 +22,11 @@ fn annotated() -> Value {
     json!({"metadata": {"annotations": {"adversary.example.com/filler": "x".repeat(FILLER)}}})
 }
 
-/// Qualified names of the greatest length, which take [`FILLER`] bytes.
-fn names() -> impl Iterator<Item = String> {
+/// Qualified names of the greatest length, which take so many bytes.
+fn names(bytes: usize) -> impl Iterator<Item = String> {
     let prefix = format!("{}.adversary.example.com", "p".repeat(63));
     let prefix = format!("{0}.{0}.{prefix}", "p".repeat(63));
-    (0..FILLER / NAME).map(move |n| format!("{prefix}/{n:n>63}"))
+    (0..bytes / NAME).map(move |n| format!("{prefix}/{n:n>63}"))
 }
 
 pub(crate) async fn claims(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
@@ -30,17 +34,49 @@ pub(crate) async fn claims(tenant: &Tenant<'_>, count: usize) -> Result<(), Stri
     tenant.bomb((0..count).map(claim)).await
 }
 
+fn labelled(bytes: usize) -> Value {
+    let labels: Value = names(bytes)
+        .map(|name| (name, json!("v".repeat(63))))
+        .collect();
+    json!({"metadata": {"labels": labels}})
+}
+
 pub(crate) async fn labels(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    let labels: Value = names().map(|name| (name, json!("v".repeat(63)))).collect();
-    let labels = json!({"metadata": {"labels": labels}});
+    let labels = labelled(FILLER);
     let claim = |n| tenant.claim(&format!("labelled-{n}"), LATER, "1Mi", labels.clone());
     tenant.bomb((0..count).map(claim)).await
 }
 
 pub(crate) async fn finalizers(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    let kept = json!({"metadata": {"finalizers": names().collect::<Vec<_>>()}});
+    let kept = json!({"metadata": {"finalizers": names(FILLER).collect::<Vec<_>>()}});
     let claim = |n| tenant.claim(&format!("kept-{n}"), LATER, "1Mi", kept.clone());
     tenant.bomb((0..count).map(claim)).await
+}
+
+/// Claims that the caches keep whole.
+pub(crate) async fn kept(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let labels = labelled(SMALL);
+    let claim = |n| tenant.claim(&format!("small-{n}"), LATER, "1Mi", labels.clone());
+    tenant.bomb((0..count).map(claim)).await
+}
+
+/// Pods with so many volumes that the caches just keep them.
+pub(crate) async fn empty_dirs(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let volumes: Vec<Value> = (0..VOLUMES)
+        .map(|n| json!({"name": format!("{n:0>63}"), "emptyDir": {}}))
+        .collect();
+    let spec = with(nowhere(), json!({"volumes": volumes}));
+    let idle = |n: usize| {
+        let name = format!("empty-dirs-{n}");
+        pod(
+            &tenant.namespace,
+            &name,
+            &["true"],
+            (&[], &[]),
+            spec.clone(),
+        )
+    };
+    tenant.bomb((0..count).map(idle)).await
 }
 
 /// The fields of a pod that no node takes.

@@ -7,12 +7,12 @@ use hostloop_test::front::fields::{is_bound, is_ready_to_use, name};
 use hostloop_test::front::objects::with;
 use serde_json::{Value, json};
 
-use crate::site::LATER;
+use crate::site::{LATER, NOW};
 use crate::tenant::Tenant;
 use crate::victim::{KEPT, VICTIM};
 
 /// Time in which a controller would have done what it must not do.
-pub(crate) const ENOUGH: Duration = Duration::from_secs(10);
+const ENOUGH: Duration = Duration::from_secs(10);
 
 /// The claims of a namespace, as the administrator sees them.
 async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
@@ -25,7 +25,8 @@ async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
     all
 }
 
-/// Nodes that the scheduler would not select. No volume of the namespace is on the tainted one.
+/// Nodes that the scheduler would not select, each with late and with immediate binding. No volume
+/// of the namespace is on the tainted one.
 pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     let tainted = tenant.site.control_plane();
     let nodes = [
@@ -39,7 +40,8 @@ pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<
     let claim = |n: usize| {
         let node = json!({"volume.kubernetes.io/selected-node": nodes[n % nodes.len()]});
         let change = json!({"metadata": {"annotations": node}});
-        tenant.claim(&format!("selected-{n}"), LATER, "1Mi", change)
+        let class = [LATER, NOW][n / nodes.len() % 2];
+        tenant.claim(&format!("selected-{n}"), class, "1Mi", change)
     };
     tenant.create_all((0..count).map(claim)).await?;
     tokio::time::sleep(ENOUGH).await;

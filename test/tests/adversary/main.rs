@@ -6,14 +6,15 @@
 //! each attack the victim makes claims, pods and snapshots. Afterwards:
 //!
 //! - no process of the driver has restarted, and each has stayed below its memory limit,
-//! - the victim's work has taken at most five times as long as without an adversary,
+//! - the victim's work has taken at most five times as long as without an adversary, and never more
+//!   than ten times,
 //! - what the victim keeps is unchanged, and its secret is in no log, event or object,
 //! - after the adversary's namespace is deleted, nothing is left.
 //!
 //! docs/security.md has the table of attacks. With `HOSTLOOP_WRITE_DOCS=1` a test rewrites it.
 //!
-//! - `ADVERSARY_THOROUGH=1`: all of each attack, one after the other. Otherwise a small part of each,
-//!   all at the same time.
+//! - `ADVERSARY_THOROUGH=1`: all of each attack, one after the other. Otherwise a small part of
+//!   most of them, all at the same time.
 //! - `ADVERSARY_ONLY=WORD,WORD`: only attacks with one of these words in their names.
 
 mod attack;
@@ -45,10 +46,14 @@ async fn a_hostile_neighbour_harms_nothing() {
     let thorough = std::env::var_os("ADVERSARY_THOROUGH").is_some();
     let only = std::env::var("ADVERSARY_ONLY").unwrap_or_default();
     let is_chosen = |attack: &&Attack| only.split(',').any(|word| attack.name.contains(word));
-    let attacks: Vec<&Attack> = ATTACKS.iter().filter(is_chosen).collect();
+    let attacks: Vec<&Attack> = ATTACKS
+        .iter()
+        .filter(is_chosen)
+        .filter(|attack| attack.sizes[usize::from(thorough)] > 0)
+        .collect();
     assert!(
         !attacks.is_empty(),
-        "no attack has one of {only:?} in its name"
+        "no attack of this run has one of {only:?} in its name"
     );
     let at_once = if thorough { 1 } else { attacks.len() };
 

@@ -13,6 +13,8 @@ use hostloop_test::loop_devices;
 use hostloop_test::machine::{self, text as path_text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::processes::states;
 
@@ -20,8 +22,10 @@ use crate::processes::states;
 pub(crate) const NOW: &str = "adversary-now";
 /// A class that waits for a pod.
 pub(crate) const LATER: &str = "hostloop-ext4";
+/// The driver's port for metrics.
+const METRICS: u16 = 9809;
 /// The driver's ports.
-const PORTS: [u16; 2] = [9808, 9809];
+const PORTS: [u16; 2] = [9808, METRICS];
 /// The descriptors that a service gets from systemd, if it asks for none.
 const DESCRIPTORS: &str = "--nofile=1024:";
 /// The ClusterRole of a namespace's user for snapshots.
@@ -152,6 +156,30 @@ impl Site {
         pods.iter().flat_map(ports).collect()
     }
 
+    /// What the pool of the users' node can promise to new volumes, by its metrics.
+    pub(crate) async fn available_bytes(&self) -> Result<u64, String> {
+        let node = self.users_node();
+        let mut pods = self.objects.list("Pod", NAMESPACE).await;
+        pods.retain(|pod| pod["spec"]["nodeName"] == *node);
+        for pod in &pods {
+            let ip = text(&pod["status"]["podIP"])
+                .parse()
+                .expect("pods have IPs");
+            // The controller's pod has no pool.
+            let served = metrics(SocketAddr::new(ip, METRICS))
+                .await
+                .unwrap_or_default();
+            let value = served
+                .lines()
+                .find_map(|line| line.strip_prefix("hostloop_pool_available_bytes{"))
+                .and_then(|rest| rest.rsplit(' ').next()?.parse().ok());
+            if let Some(bytes) = value {
+                return Ok(bytes);
+            }
+        }
+        Err("no pod says how much room its pool has".to_owned())
+    }
+
     /// The log of all pods of the driver.
     pub(crate) fn log(&self) -> String {
         let both = "-l=app.kubernetes.io/name in (hostloop, hostloop-controller)";
@@ -169,4 +197,14 @@ impl Site {
         left.retain(|mount| mount.at.starts_with(&kubelet_dir));
         assert!(left.is_empty(), "still mounted: {left:?}");
     }
+}
+
+/// The metrics that are served at an address.
+async fn metrics(address: SocketAddr) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(address).await?;
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    Ok(answer)
 }

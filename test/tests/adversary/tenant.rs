@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use hostloop_test::cluster::wait_for;
+use hostloop_test::cluster::{pod, wait_for};
 use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, name};
 use hostloop_test::front::objects::{self, Objects, Place};
 use kube::api::DeleteParams;
@@ -30,6 +30,8 @@ pub(crate) struct Tenant<'s> {
     pub(crate) addresses: Vec<SocketAddr>,
     /// The names of the victim's volume and of its snapshot's content.
     pub(crate) prey: [String; 2],
+    /// True if no other attack is under way.
+    pub(crate) is_alone: bool,
     /// How long connections are held.
     pub(crate) hold: Duration,
     /// The bytes of all objects that bombs consist of.
@@ -41,6 +43,7 @@ impl<'s> Tenant<'s> {
         site: &'s Site,
         victim: &Victim<'_>,
         namespace: String,
+        is_alone: bool,
         hold: Duration,
     ) -> Tenant<'s> {
         // As an administrator sets it for users: without it, a pod could have the node.
@@ -64,6 +67,7 @@ impl<'s> Tenant<'s> {
             objects,
             addresses: site.addresses().await,
             prey: victim.volume_and_content().await,
+            is_alone,
             hold,
             sent: AtomicU64::new(0),
         }
@@ -155,6 +159,27 @@ impl<'s> Tenant<'s> {
             .await
     }
 
+    /// Creates a claim with data, which is copied. Returns once a pod has written it.
+    pub(crate) async fn filled(&self, name: &str, size: &str) -> Result<(), String> {
+        self.create(self.claim(name, NOW, size, json!({}))).await?;
+        let script = format!("dd if=/dev/urandom of=/{name}/data bs=1M count=4 && sync");
+        let once = json!({"restartPolicy": "Never"});
+        let writer = pod(
+            &self.namespace,
+            name,
+            &["sh", "-c", &script],
+            (&[name], &[]),
+            once,
+        );
+        self.create(writer).await?;
+        self.until("Pod", name, "done", |pod| {
+            pod["status"]["phase"] == "Succeeded"
+        })
+        .await?;
+        self.delete("Pod", name).await;
+        Ok(())
+    }
+
     /// Waits until an object meets a condition, and returns it.
     pub(crate) async fn until(
         &self,
@@ -171,6 +196,28 @@ impl<'s> Tenant<'s> {
                 self.objects.describe(&at).await
             )),
         }
+    }
+
+    /// Waits for an event with this reason about an object.
+    pub(crate) async fn warned(&self, kind: &str, name: &str, reason: &str) -> Result<(), String> {
+        let at = self.place(kind, name);
+        let warned = async {
+            loop {
+                let events = self.site.objects.events(&at).await;
+                if events.iter().any(|event| event.1 == reason) {
+                    return;
+                }
+                // Each list has all events of the namespace, which are many during a flood.
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, warned).await.is_ok() {
+            return Ok(());
+        }
+        Err(format!(
+            "{at} has no event {reason}: {}",
+            self.site.objects.describe(&at).await
+        ))
     }
 
     pub(crate) async fn get(&self, kind: &str, name: &str) -> Option<Value> {

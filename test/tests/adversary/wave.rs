@@ -26,7 +26,8 @@ pub(crate) async fn run(
 ) -> Vec<String> {
     let began = Instant::now();
     let hold = Duration::from_secs(if thorough { 90 } else { 20 });
-    let tenant = Tenant::arrive(site, victim, format!("adversary-{number}"), hold).await;
+    let (name, is_alone) = (format!("adversary-{number}"), attacks.len() == 1);
+    let tenant = Tenant::arrive(site, victim, name, is_alone, hold).await;
     let processes = Processes::find(&site.objects).await;
     let memory = processes.begin();
     let over = AtomicBool::new(false);

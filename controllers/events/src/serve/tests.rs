@@ -167,3 +167,52 @@ async fn what_is_no_request_gets_no_event() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_request_beyond_the_limit_is_not_served() {
+    let served = Served::new(1 << 20, 4);
+    for (bytes, is_served) in [(MAX_REQUEST / 2, true), (MAX_REQUEST, false)] {
+        // The other fields come in addition.
+        let request = Request {
+            boot: "x".repeat(bytes as usize),
+            ..from(0, false)
+        };
+        let answer = read::open(&served.socket, &request).await;
+        assert_eq!(answer.is_ok(), is_served, "{bytes}");
+    }
+}
+
+/// The time is that of the paused clock, in which only the limit passes.
+#[tokio::test(start_paused = true)]
+async fn a_reader_without_a_request_loses_its_place() {
+    let served = Served::new(1 << 20, 1);
+    let mut silent = UnixStream::connect(&served.socket).await.unwrap();
+    let (begun, mut answer) = (Instant::now(), Vec::new());
+    silent.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.is_empty(), "{answer:?}");
+    assert!(
+        begun.elapsed() < 2 * REQUEST,
+        "it kept others out for {:?}",
+        begun.elapsed()
+    );
+    served.read(from(0, false)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_nothing_loses_its_place() {
+    let served = Served::new(16 << 20, 1);
+    // More than the socket holds.
+    for _ in 0..20_000 {
+        served.push(&"x".repeat(200));
+    }
+    let mut stalled = UnixStream::connect(&served.socket).await.unwrap();
+    let request = line(&from(0, true)).unwrap();
+    stalled.write_all(&request).await.unwrap();
+    let (begun, mut refused) = (Instant::now(), 0);
+    while read::open(&served.socket, &from(0, false)).await.is_err() {
+        refused += 1;
+        assert!(begun.elapsed() < 4 * PATIENCE, "its place was not taken");
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(refused > 0, "the only place was free at once");
+}

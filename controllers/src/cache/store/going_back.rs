@@ -6,7 +6,7 @@
 //! for the server's version. If that is lower, the watch is answered as one from a version that the
 //! server has forgotten, and everything is listed again.
 //!
-//! This misses a server whose versions have caught up before that question. A server that is
+//! This misses a server with versions that have caught up before that question. A server that is
 //! restored as its documentation advises skips versions instead, and forgets the older ones.
 
 use std::sync::Arc;

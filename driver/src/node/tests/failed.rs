@@ -1,9 +1,12 @@
-//! Loop devices that say nothing, and loop devices that their users changed.
+//! Loop devices that say nothing, that their users changed, and that keep their attributes.
 
 use std::fs::File;
 
+use hostloop_proto::csi;
+use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
+
 use super::Rig;
-use crate::kernel::{Error as KernelError, Mounts};
+use crate::kernel::{Error as KernelError, Mounts, READ_AHEAD_KIB};
 use crate::node::Error;
 use crate::storage::Access;
 use crate::testkit::*;
@@ -131,4 +134,47 @@ fn a_file_that_was_put_behind_a_read_only_device_goes_with_it() {
         rig.unstage(id, "a").unwrap();
         rig.assert_clean(id);
     }
+}
+
+fn storage_health(rig: &Rig) -> Vec<StorageBackendHealth> {
+    let request = csi::NodeGetStorageHealthRequest::default();
+    rig.node
+        .node_get_storage_health(request)
+        .unwrap()
+        .backend_health
+}
+
+/// A security profile may keep a container from any writable sysfs. Pods start all the same.
+#[test]
+fn without_writable_attributes_a_volume_is_staged_and_the_pool_says_so() {
+    let site = Rig::site(&["default=DIR/pool"]);
+    site.kernel.set_attributes_read_only(true);
+    let rig = Rig::over(site, Configs::default());
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    let requested = rig.record(id).settings.read_ahead_kib;
+    assert_ne!(requested, Some(READ_AHEAD_KIB));
+    let minor = rig.device(id).minor;
+    assert_eq!(rig.kernel.read_ahead_kib(minor), Some(READ_AHEAD_KIB));
+    let health = storage_health(&rig);
+    let [degraded] = &health[..] else {
+        panic!("{health:?}");
+    };
+    assert_eq!(degraded.reason, "PoolNeedsAttention");
+    for says in ["pool default: ", "read-ahead", "/sys"] {
+        assert!(degraded.message.contains(says), "no {says} in {degraded:?}");
+    }
+    rig.unpublish(id, "p").unwrap();
+    rig.unstage(id, "a").unwrap();
+
+    // The next process may write them.
+    rig.kernel.set_attributes_read_only(false);
+    let rig = rig.restarted();
+    assert_eq!(storage_health(&rig), []);
+    rig.stage(id, "a", &cap).unwrap();
+    let minor = rig.device(id).minor;
+    assert_eq!(rig.kernel.read_ahead_kib(minor), requested);
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
 }

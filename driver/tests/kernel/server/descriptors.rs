@@ -4,12 +4,14 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
+use super::events::live;
 use super::program::Program;
 use super::rig::mountable;
 use crate::testkit::PATIENCE;
@@ -56,6 +58,59 @@ async fn create(program: &Program, name: &str) {
     client.create_volume(request).await.unwrap();
 }
 
+/// Makes prlimit start the program, with these limits of open files.
+fn limit(started: &mut Command, files: &str, log: &Path) {
+    let stderr = File::options().append(true).open(log).unwrap();
+    let mut limited = command("prlimit");
+    limited
+        .arg(format!("--nofile={files}"))
+        .arg(started.get_program())
+        .args(started.get_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(stderr);
+    *started = limited;
+}
+
+/// The limits of open files, soft and hard.
+fn limits(program: &Program) -> Vec<String> {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", program.pid())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let words = files.split_whitespace().skip(3).take(2);
+    words.map(str::to_owned).collect()
+}
+
+/// Connects again and again, to the endpoint and to the CSI socket, and sends nothing.
+async fn flood(
+    program: &Program,
+    address: SocketAddr,
+) -> (Vec<tokio::net::TcpStream>, Vec<UnixStream>) {
+    let (mut tcp, mut unix) = (Vec::new(), Vec::new());
+    for number in 0..2000 {
+        tcp.push(connect_from([127, 0, 0, 2], address).await);
+        if number % 2 == 0 {
+            unix.push(UnixStream::connect(program.socket()).unwrap());
+        }
+    }
+    (tcp, unix)
+}
+
+/// Waits until the program has no more than this many files open.
+fn until_open_files_are(program: &Program, most: usize) {
+    let begun = Instant::now();
+    while open_files(program) > most {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{} files are open",
+            open_files(program)
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_without_requests_take_no_descriptors_of_volumes() {
     let mut program = Program::new();
@@ -72,26 +127,10 @@ async fn connections_without_requests_take_no_descriptors_of_volumes() {
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let log = program.path("log");
     program.start_with(&["--http-endpoint", &address.to_string()], |started| {
-        let stderr = File::options().append(true).open(&log).unwrap();
-        let mut limited = command("prlimit");
-        limited
-            .arg("--nofile=1024:8192")
-            .arg(started.get_program())
-            .args(started.get_args());
-        limited
-            .env("PATH", &path)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr);
-        *started = limited;
+        limit(started, "1024:8192", &log);
+        started.env("PATH", &path);
     });
-    let limits = fs::read_to_string(format!("/proc/{}/limits", program.pid())).unwrap();
-    let files = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"))
-        .unwrap();
-    let files: Vec<&str> = files.split_whitespace().skip(3).take(2).collect();
-    assert_eq!(files, ["8192", "8192"]);
+    assert_eq!(limits(&program), ["8192", "8192"]);
     assert!(
         program.log("log").contains("limit=8192 from=1024"),
         "{}",
@@ -99,31 +138,37 @@ async fn connections_without_requests_take_no_descriptors_of_volumes() {
     );
 
     let before = open_files(&program);
-    let mut flood = Vec::new();
-    let mut unix = Vec::new();
-    for number in 0..2000 {
-        flood.push(connect_from([127, 0, 0, 2], address).await);
-        if number % 2 == 0 {
-            unix.push(UnixStream::connect(program.socket()).unwrap());
-        }
-    }
+    let flood = flood(&program, address).await;
     create(&program, "beside").await;
     assert!(is_healthy(address), "{}", program.log("log"));
     // 32 of the endpoint, and those of the CSI socket.
-    let begun = Instant::now();
-    while open_files(&program) > before + 1024 + 64 {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "{} files are open",
-            open_files(&program)
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_open_files_are(&program, before + 1024 + 64);
     assert_eq!(
         fs::read_to_string(said).unwrap().lines().next(),
         Some("1024")
     );
-    drop((flood, unix));
+    drop(flood);
+    program.stop();
+}
+
+/// Where the system allows no more than 1,024 files, connections to the CSI socket get 256 of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_low_hard_limit_connections_keep_no_volume_from_its_pod() {
+    let mut program = Program::new();
+    let address = own_address();
+    let log = program.path("log");
+    program.start_with(&["--http-endpoint", &address.to_string()], |started| {
+        limit(started, "1024:1024", &log);
+    });
+    assert_eq!(limits(&program), ["1024", "1024"]);
+    let before = open_files(&program);
+    let flood = flood(&program, address).await;
+    live(&program).await;
+    assert!(is_healthy(address), "{}", program.log("log"));
+    until_open_files_are(&program, before + 256 + 64);
+    let log = program.log("log");
+    assert!(!log.contains("can't accept connections"), "{log}");
+    drop(flood);
     program.stop();
 }
 

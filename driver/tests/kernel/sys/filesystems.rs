@@ -14,7 +14,7 @@ use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
 use crate::testkit::{MI, PATIENCE, mount_fs};
-use crate::tools::{arg, run, until};
+use crate::tools::{arg, command, run, until};
 
 #[rstest]
 fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
@@ -133,7 +133,11 @@ fn ext4_is_repaired_or_reported() {
     image
         .write_all_at(&[0xff; BLOCK_SIZE as usize], block * u64::from(BLOCK_SIZE))
         .unwrap();
-    image.write_all_at(&[0xff; 2], 1024 + 0x3a).unwrap();
+    // As the kernel notes an error. Without it, e2fsck takes the filesystem for clean.
+    run(
+        "debugfs",
+        &["-w", "-R", "set_super_value state 2", arg(&path)],
+    );
     let device = s.attach(&image);
     let damaged = s.kernel.check(&device.path(), Ext4);
     let message = damaged.unwrap_err().to_string();
@@ -143,6 +147,17 @@ fn ext4_is_repaired_or_reported() {
         "{message}"
     );
     assert!(!message.contains("/dev/loop"), "{message}");
+    // The automatic repair gave up. A person decides, with what the message says, word for word.
+    let advice = message.split("and run: ").nth(1).unwrap_or_default();
+    assert_eq!(advice, format!("e2fsck -fy {}", arg(&path)), "{message}");
+    drop(device);
+    assert!(is_detached(&s.kernel, &image));
+    let mut words = advice.split(' ');
+    let repaired = command(words.next().unwrap()).args(words).output().unwrap();
+    // 1: errors were corrected.
+    assert_eq!(repaired.status.code(), Some(1), "{repaired:?}");
+    let device = s.attach(&image);
+    s.kernel.check(&device.path(), Ext4).unwrap();
 }
 
 #[rstest]

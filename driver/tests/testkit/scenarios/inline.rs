@@ -84,6 +84,30 @@ pub(crate) fn a_failed_inline_volume_leaves_nothing<K: TestKernel>() {
     assert_eq!(rig.node.pools.volumes(), []);
 }
 
+/// Flags are for classes, which administrators write. None is taken, not even one that each volume
+/// has, and none changes a mount that is there.
+pub(crate) fn an_inline_volume_takes_no_mount_flag<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    for published in [false, true] {
+        if published {
+            rig.publish_inline(1, "p", &[], false).unwrap();
+        }
+        let before = rig.kernel.changes();
+        for flag in ["suid", "noatime", "ro", "nosuid"] {
+            let flagged = with_flags(mount("ext4"), &[flag]);
+            let refused = rig.publish(inline(1), "a", "p", &flagged, false);
+            let Err(Error::Invalid(invalid)) = refused else {
+                panic!("{flag}: {refused:?}");
+            };
+            assert_eq!(invalid.field, "volume_capability.mount.mount_flags");
+        }
+        assert_eq!(rig.kernel.changes(), before);
+        assert_eq!(rig.node.pools.volumes().len(), usize::from(published));
+    }
+    rig.unpublish(inline(1), "p").unwrap();
+    assert_deleted(&rig, "unpublish");
+}
+
 fn limited<K: TestKernel>(limits: InlineLimits) -> Rig<K> {
     let mut configs = Configs::default();
     configs.node.inline = limits;

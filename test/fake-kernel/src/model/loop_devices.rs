@@ -87,13 +87,20 @@ impl LoopDevices for Model {
     }
 
     fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()> {
+        let read_only = self.script.lock().attributes_read_only;
         self.act("loop.read-ahead", &device.path(), |s| {
-            s.slot(device.minor, "read_ahead_kb")?.read_ahead_kib = kib;
+            let slot = s.slot(device.minor, "read_ahead_kb")?;
+            if !read_only {
+                slot.read_ahead_kib = kib;
+            }
             Ok(())
         })
     }
 
     fn check_device_attributes(&self) -> Result<()> {
+        if self.script.lock().attributes_read_only {
+            return Err(Error::errno("open for writing", "/sys/block", libc::EROFS));
+        }
         Ok(())
     }
 

@@ -70,7 +70,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Goes back to the last backup, if there is one. As an administrator is told to do,
+    /// Goes back to the last backup, if there is one. As documented for administrators,
     /// Kubernetes' own controllers and kubelets start again. Nothing else does.
     fn restore(&mut self, oracle: &mut Oracle) {
         let lost = self.api.version();

@@ -51,7 +51,7 @@ impl Line {
         self.0.lock().open = Some((NodeClient::new(routes.prepare()), dead));
     }
 
-    /// Closes the line, and lets go of the driver.
+    /// Closes the line, and drops the driver.
     pub(crate) fn close(&self) {
         self.0.lock().open = None;
     }

@@ -1,6 +1,8 @@
 //! The calls of a volume's life while 40 restores run and wait on a pool without reflinks, against
 //! the same calls on an idle driver. Then these restores alone, against copies by hand.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,9 +18,13 @@ use crate::calls::{create, delete, publish, stage, unpublish, unstage};
 use crate::measure::{Aim, Figure, median, timed, timed_async};
 use crate::runtime::Runtime;
 
-/// Restores at once, and the data of each.
+/// Restores at once.
 const COPIES: usize = 40;
-const DATA: usize = 64 << 20;
+/// The data of each copy in MiB, unless an option says otherwise.
+pub(crate) const DATA: u64 = 64;
+/// The sizes of a volume and of the pool, in units of a copy's data. All copies fit into the pool.
+const VOLUME: u64 = 4;
+const POOL: u64 = 256;
 /// Copies by hand at once, as many as in the driver.
 const BY_HAND: usize = 2;
 /// Pairs of idle and busy runs, and the lives in each.
@@ -30,15 +36,16 @@ const CALLS: [&str; 5] = ["create", "stage", "publish", "unpublish", "unstage"];
 /// Milliseconds of each call.
 type Life = [f64; CALLS.len()];
 
-pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
-    let scratch = Scratch::new();
-    let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 16 * GIB);
+/// Copies so many MiB of data each.
+pub(crate) fn figures(runtime: &Runtime, mib: u64) -> Vec<Figure> {
+    let (scratch, data) = (Scratch::new(), mib * MIB);
+    let pool = PoolFixture::new(&scratch, PoolKind::Ext4, (POOL * data).max(GIB));
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let (mut idle, mut busy): (Vec<Life>, Vec<Life>) = Default::default();
     let (mut alone, mut by_hand) = (Vec::new(), Vec::new());
     runtime.block_on(async {
         let csi = driver.csi().await;
-        let snapshot = source(&csi, &scratch).await;
+        let snapshot = source(&csi, &scratch, data).await;
         lives(&csi, &scratch).await;
         for _ in 0..RUNS {
             idle.push(lives(&csi, &scratch).await);
@@ -48,26 +55,20 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
                 done.store(true, Ordering::Relaxed);
                 life
             };
-            let copies = (0..COPIES).map(|n| copy_until(&driver, n, &snapshot, &done));
+            let copies = (0..COPIES).map(|n| copy_until(&driver, n, (&snapshot, data), &done));
             let (life, _) = tokio::join!(measured, join_all(copies));
             busy.push(life);
-            by_hand.push(timed(|| copies_by_hand(&pool)));
-            alone.push(restores(&csi, &snapshot).await);
+            by_hand.push(timed(|| copies_by_hand(&pool, data)));
+            alone.push(restores(&csi, &snapshot, data).await);
         }
         csi.ok(requests::delete_snapshot(&snapshot)).await;
     });
     let figure = |(call, name): (usize, &&str)| {
         let runs = |lives: &[Life]| lives.iter().map(|life| life[call]).collect();
-        let what = format!(
-            "{name} beside {COPIES} restores of {} MiB, ext4",
-            DATA >> 20
-        );
+        let what = format!("{name} beside {COPIES} restores of {mib} MiB, ext4");
         Figure::beside(what, runs(&busy), runs(&idle), "ms", Aim::RatioAtMost(2.0))
     };
-    let what = format!(
-        "{COPIES} restores of {} MiB alone against copies by hand, ext4",
-        DATA >> 20
-    );
+    let what = format!("{COPIES} restores of {mib} MiB alone against copies by hand, ext4");
     let alone = Figure::beside(what, alone, by_hand, "ms", Aim::None);
     CALLS
         .iter()
@@ -78,13 +79,13 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
 }
 
 /// A snapshot with data.
-async fn source(csi: &Csi, scratch: &Scratch) -> String {
+async fn source(csi: &Csi, scratch: &Scratch, data: u64) -> String {
     let (id, staging) = (
-        create(csi, "source", 256 * MIB).await,
+        create(csi, "source", VOLUME * data).await,
         scratch.dir("source"),
     );
     stage(csi, &id, &staging).await;
-    std::fs::write(staging.join("data"), vec![0x5a; DATA]).expect("the volume takes data");
+    fill(&staging.join("data"), data);
     unstage(csi, &id, &staging).await;
     let taken = csi.ok(requests::snapshot("source", &id)).await;
     delete(csi, &id).await;
@@ -92,6 +93,13 @@ async fn source(csi: &Csi, scratch: &Scratch) -> String {
         .snapshot
         .expect("CreateSnapshot answers a snapshot")
         .snapshot_id
+}
+
+/// Writes a file with so many bytes.
+fn fill(path: &Path, data: u64) {
+    let mut file = File::create(path).expect("the filesystem takes a file");
+    let mut bytes = std::io::repeat(0x5a).take(data);
+    std::io::copy(&mut bytes, &mut file).expect("the filesystem takes data");
 }
 
 /// The medians of a few lives.
@@ -118,11 +126,16 @@ async fn life(csi: &Csi, staging: &Path, target: &Path) -> Life {
 }
 
 /// Restores the snapshot again and again, as long as the others are measured.
-async fn copy_until(driver: &Driver, number: usize, snapshot: &str, done: &AtomicBool) {
+async fn copy_until(
+    driver: &Driver,
+    number: usize,
+    (snapshot, data): (&str, u64),
+    done: &AtomicBool,
+) {
     let csi = driver.csi().await;
     let request = csi::CreateVolumeRequest {
         volume_content_source: of_snapshot(snapshot),
-        ..new_volume(&format!("copy-{number}"), 256 * MIB)
+        ..new_volume(&format!("copy-{number}"), VOLUME * data)
     };
     loop {
         // A copy that has waited for long is ABORTED, and keeps its place for the retry.
@@ -136,11 +149,11 @@ async fn copy_until(driver: &Driver, number: usize, snapshot: &str, done: &Atomi
 }
 
 /// Milliseconds of all restores without other calls.
-async fn restores(csi: &Csi, snapshot: &str) -> f64 {
+async fn restores(csi: &Csi, snapshot: &str, data: u64) -> f64 {
     let restore = async |number| {
         let request = csi::CreateVolumeRequest {
             volume_content_source: of_snapshot(snapshot),
-            ..new_volume(&format!("alone-{number}"), 256 * MIB)
+            ..new_volume(&format!("alone-{number}"), VOLUME * data)
         };
         loop {
             // A copy that has waited for long is ABORTED, and keeps its place for the retry.
@@ -157,21 +170,21 @@ async fn restores(csi: &Csi, snapshot: &str) -> f64 {
 }
 
 /// Writes as many bytes as the restores do.
-fn copies_by_hand(pool: &PoolFixture) {
+fn copies_by_hand(pool: &PoolFixture, data: u64) {
     let beside = pool
         .mount()
         .expect("the pool is a directory")
         .join("by-hand");
     std::fs::create_dir(&beside).expect("the filesystem of the pool takes a directory");
     let source = beside.join("source");
-    std::fs::write(&source, vec![0x5a; DATA]).expect("the filesystem takes data");
+    fill(&source, data);
     std::thread::scope(|scope| {
         for thread in 0..BY_HAND {
             let (source, copy) = (&source, beside.join(thread.to_string()));
             scope.spawn(move || {
                 for _ in 0..COPIES / BY_HAND {
                     std::fs::copy(source, &copy).expect("the filesystem takes a copy");
-                    let made = std::fs::File::open(&copy).expect("the copy is there");
+                    let made = File::open(&copy).expect("the copy is there");
                     made.sync_all().expect("the copy can be synced");
                     std::fs::remove_file(&copy).expect("the copy can be removed");
                 }

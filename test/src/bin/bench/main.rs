@@ -49,7 +49,9 @@ const PARTS: &[Part] = &[
     ("snapshot", |runtime, _| snapshot::figures(runtime)),
     ("fio", |runtime, _| disk::figures(runtime)),
     ("busy", |runtime, _| busy::figures(runtime)),
-    ("copies", |runtime, _| copies::figures(runtime)),
+    ("copies", |runtime, args| {
+        copies::figures(runtime, args.data)
+    }),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
     ("density", |_, args| {
@@ -92,6 +94,10 @@ struct Args {
     /// scale: volumes to attach, 0 for none
     #[arg(long, value_name = "N")]
     attach: Option<usize>,
+    /// copies: data of each copy, in MiB; the machine's disk needs room for 42 copies
+    #[arg(long, value_name = "MIB", default_value_t = copies::DATA)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    data: u64,
     /// scale: without the policy that makes the API server place and label claims
     #[arg(long)]
     without_policy: bool,

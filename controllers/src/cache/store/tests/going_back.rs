@@ -71,7 +71,7 @@ async fn a_server_that_did_not_go_back_lists_nothing_again() {
     ended.await;
 }
 
-/// A server whose versions skip ahead after a backup forgets the older ones. Its objects keep the
+/// A restored server with versions that skip ahead forgets the older ones. Its objects keep the
 /// versions of the backup, so a list replaces later states.
 #[test]
 fn a_list_replaces_a_later_state() {
