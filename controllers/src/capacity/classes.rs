@@ -6,9 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::Options;
-use super::pass::Pass;
 use crate::api::pvc;
 use crate::api::scope::Scope;
+use crate::controller::Context;
 
 /// True if classes with Immediate binding count.
 pub(super) fn counts_immediate(options: &Options, scope: &Scope) -> bool {
@@ -16,14 +16,12 @@ pub(super) fn counts_immediate(options: &Options, scope: &Scope) -> bool {
     options.capacity_for_immediate_binding.unwrap_or(on_nodes)
 }
 
-impl Pass {
-    /// The classes of this driver that get objects.
-    pub(super) fn classes(&self) -> Vec<Arc<StorageClass>> {
-        let mut classes = self.context.caches.classes().all();
-        classes.retain(|class| {
-            let has_capacity = self.immediate || pvc::is_delayed(class);
-            class.provisioner == self.context.driver.name && has_capacity
-        });
-        classes
-    }
+/// The classes of this driver that get objects, `immediate` ones among them.
+pub(super) fn classes(context: &Context, immediate: bool) -> Vec<Arc<StorageClass>> {
+    let mut classes = context.caches.classes().all();
+    classes.retain(|class| {
+        let has_capacity = immediate || pvc::is_delayed(class);
+        class.provisioner == context.driver.name && has_capacity
+    });
+    classes
 }

@@ -6,6 +6,7 @@ use hostloop_proto::csi;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
+use super::classes::classes;
 use super::decide::{Facts, Item, Marks, Room, Wanted};
 use super::owner::OwnerError;
 use super::pass::{Pass, PassError};
@@ -52,7 +53,7 @@ impl Pass {
             &self.context.caches,
         );
         let mut wanted = Wanted::new();
-        for class in self.classes() {
+        for class in classes(&self.context, self.immediate) {
             let mut silent = false;
             let first = self.first(&class);
             let in_turn = segments.iter().cycle().skip(first).take(segments.len());

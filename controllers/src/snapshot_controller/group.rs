@@ -15,7 +15,7 @@ use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, decide, status};
 use crate::api::node::node_of;
-use crate::api::{pv, pvc};
+use crate::api::{pv, pvc, volume_mode};
 use crate::cache::Store;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
@@ -79,7 +79,7 @@ impl Source {
             volume: volume.name_any(),
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
-            is_block: pv::volume_mode(volume) == pvc::BLOCK,
+            is_block: pv::volume_mode(volume) == volume_mode::BLOCK,
             node: nodes.and_then(|nodes| node_of(volume, nodes)),
         })
     }

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::Source;
+use crate::api::volume_mode;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshots::content::BLOCK_VOLUMES;
 
