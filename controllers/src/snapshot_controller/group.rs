@@ -15,7 +15,7 @@ use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, decide, status};
 use crate::api::node::node_of;
-use crate::api::{pv, pvc, volume_mode};
+use crate::api::{pv, volume_mode};
 use crate::cache::Store;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
