@@ -18,8 +18,7 @@ use k8s_openapi::api::storage::v1::{
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    Api, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
-    Request,
+    Api, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions, Request,
 };
 use kube::core::Status;
 use kube::{Client, ResourceExt};

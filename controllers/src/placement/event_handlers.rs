@@ -361,8 +361,8 @@ impl Placement {
         self.add_located(true).await;
     }
 
-    /// Queues volumes and contents, because their nodes may depend on pools. If `all` is not set, only
-    /// those without a label.
+    /// Queues volumes and contents, because their nodes may depend on pools. If `all` is not set,
+    /// only those without a label.
     async fn add_located(&self, all: bool) {
         let (caches, queues) = (&self.context.caches, &self.queues);
         let driver = &self.context.driver.name;

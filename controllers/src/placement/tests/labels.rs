@@ -85,8 +85,8 @@ async fn bound_claims_get_their_volume_s() {
     assert_eq!(rig.labels("claims/a"), json!({NODE_LABEL: "n2"}));
 }
 
-/// A stolen node has a volume of its own with the handle of another node's. It also has a pool of the
-/// name in the second handle, which the other node has not published yet.
+/// A stolen node has a volume of its own with the handle of another node's. It also has a pool of
+/// the name in the second handle, which the other node has not published yet.
 #[tokio::test]
 async fn a_copied_handle_changes_no_label() {
     for (handle, expected) in [("vol-pooln1-1", json!("n1")), ("vol-pooln2-1", Value::Null)] {

@@ -94,7 +94,7 @@ async fn existing_objects_are_labelled_when_their_node_is_known() {
     assert_eq!(rig.labels("persistentvolumes/w"), json!({NODE_LABEL: "n2"}));
 }
 
-/// A stolen node may change its pools all the time. Only what has no label is looked at, and rarely.
+/// A stolen node may change its pools all the time. Only what has no label is looked at, rarely.
 #[tokio::test(start_paused = true)]
 async fn changes_of_pools_queue_nothing_that_has_a_label() {
     const CHANGES: u64 = 100;
