@@ -187,6 +187,10 @@ struct Placement {
     unpublished: Mutex<HashMap<String, Instant>>,
     /// Contents on which no node works, by the kind of their users' objects and by name.
     unlocated: Mutex<HashMap<(&'static str, String), Unlocated>>,
+    /// When the pools of nodes last changed, by the `managed-by` label of their capacity objects.
+    pools_changed: Mutex<HashMap<String, Instant>>,
+    /// Notified when the nodes of unlabelled objects may be known.
+    unlabelled: Notify,
     /// Notified when waiting claims may fit: more capacity, or another node.
     wake: Notify,
     /// Notified when all objects must be reconciled.
@@ -270,6 +274,8 @@ impl Placement {
             unschedulable: Mutex::default(),
             unpublished: Mutex::default(),
             unlocated: Mutex::default(),
+            pools_changed: Mutex::default(),
+            unlabelled: Notify::new(),
             wake: Notify::new(),
             resync: Notify::new(),
             queues: Queues::new(&context),

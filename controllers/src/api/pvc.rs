@@ -222,8 +222,8 @@ pub(crate) enum DataSource {
 }
 
 impl DataSource {
-    /// The kind of the source for metrics; empty if there is no source. Users name foreign kinds, so
-    /// these count together.
+    /// The kind of the source for metrics; empty if there is no source. Foreign kinds count
+    /// together, because users name them.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             DataSource::Nothing => "",

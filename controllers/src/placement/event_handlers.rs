@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::labels::of_attachment;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, room};
 use crate::api::pvc::{self, DataSource};
+use crate::api::scope::{MANAGED_BY, NODE_LABEL};
 use crate::api::{node_fitness, pv};
 use crate::cache::Change;
 use crate::client::Resource;
@@ -21,6 +22,10 @@ use crate::queue::{Key, Outcome, Queue};
 /// Minimum time between two reconciles of a waiting claim, or of all objects: changes are
 /// frequent.
 const PACE: Duration = Duration::from_secs(1);
+
+/// Minimum time between two changes of a node's pools after which objects are looked at. A stolen
+/// node may change its pools all the time.
+const POOLS_PACE: Duration = Duration::from_secs(60);
 
 /// The time between two of the waiting claims.
 const EACH: Duration = Duration::from_millis(5);
@@ -36,6 +41,10 @@ pub(super) struct Queues {
     sources: Queue<ObjectKey>,
     /// Changed StorageClasses, by name.
     classes: Queue<ObjectKey>,
+    /// Nodes with changed pools, by the label of their capacity objects.
+    pools: Queue<ObjectKey>,
+    /// Changed PersistentVolumes, by name: their namespaces are not known yet.
+    changed_volumes: Queue<ObjectKey>,
     /// PersistentVolumes, by name.
     volumes: Queue<ObjectKey>,
     /// VolumeAttachments without the right label, by name.
@@ -146,11 +155,11 @@ impl Placement {
         };
         let pools = room::pools(new);
         let before = old.as_deref().map(room::pools).unwrap_or_default();
-        if pools != before {
-            // The nodes of snapshot contents may be known now.
-            self.resync.notify_one();
-        }
         let keeper = room::keeper_of(new);
+        if pools != before {
+            let keeper = keeper.unwrap_or_default();
+            self.queues.pools.add(ObjectKey::new(None, keeper));
+        }
         let more = room::is_more(old.as_deref(), new);
         let reserved = keeper.is_some_and(|keeper| self.has_reservations(keeper));
         if more || reserved {
@@ -195,6 +204,18 @@ impl Placement {
                 |this, key: ObjectKey| async move { this.on_class(key.name()).await },
             )
             .work(
+                "placement-pools",
+                &queues.pools,
+                1,
+                |this, key: ObjectKey| async move { this.on_pools(key.name()) },
+            )
+            .work(
+                "placement-changed-volumes",
+                &queues.changed_volumes,
+                1,
+                |this, key: ObjectKey| async move { this.on_volume(key.name()) },
+            )
+            .work(
                 "placement-volumes",
                 &queues.volumes,
                 labellers,
@@ -225,6 +246,7 @@ impl Placement {
                 |this, key: ObjectKey| async move { this.group_label(key.name()).await },
             )
             .beside(|this| async move { this.refresh().await })
+            .beside(|this| async move { this.label_after_pools().await })
             .beside(|this| async move { this.wake_waiting().await })
             .beside(|this| async move { this.keep_table().await })
             .run()
@@ -240,6 +262,42 @@ impl Placement {
     async fn on_class(&self, name: &str) -> Outcome {
         self.queues.add_claims(self.by_class.each(name)).await;
         Outcome::Done
+    }
+
+    /// Notes that the pools of a node have changed, unless they did so a moment ago.
+    fn on_pools(&self, keeper: &str) -> Outcome {
+        let now = Instant::now();
+        let mut changed = self.pools_changed.lock();
+        changed.retain(|_, at| now.saturating_duration_since(*at) < POOLS_PACE);
+        if let Some(at) = changed.get(keeper) {
+            return Outcome::RequeueAfter((*at + POOLS_PACE).saturating_duration_since(now));
+        }
+        changed.insert(keeper.to_owned(), now);
+        self.unlabelled.notify_one();
+        Outcome::Done
+    }
+
+    fn on_volume(&self, name: &str) -> Outcome {
+        if let Some(volume) = self.context.caches.volumes().get(name) {
+            self.queues.volumes.add(self.volume_key(&volume));
+        }
+        Outcome::Done
+    }
+
+    /// The key of a volume. A stolen node can name claims of any namespaces, and each namespace has
+    /// its turn. So volumes for claims that do not exist are of no namespace.
+    pub(super) fn volume_key(&self, volume: &PersistentVolume) -> ObjectKey {
+        let (key, uid) = (ObjectKey::of_volume(volume), pv::claim_uid(volume));
+        let named = pv::claim(volume).and_then(|claim| claim.name.as_deref());
+        let claims = self.context.caches.claims();
+        let claim = named.and_then(|named| claims.get_in(key.namespace(), named));
+        let is_there =
+            claim.is_some_and(|claim| uid.is_none() || claim.metadata.uid.as_deref() == uid);
+        if is_there {
+            key
+        } else {
+            ObjectKey::new(None, key.name())
+        }
     }
 
     /// Queues the contents made from a new volume: its node may be their label.
@@ -274,6 +332,15 @@ impl Placement {
         }
     }
 
+    /// Queues what has no label yet, after changes of pools: its node may be known now.
+    async fn label_after_pools(&self) {
+        loop {
+            self.unlabelled.notified().await;
+            self.add_located(false).await;
+            tokio::time::sleep(PACE).await;
+        }
+    }
+
     async fn add_all(&self) {
         self.reservations.lock().settle(Instant::now());
         let (caches, queues) = (&self.context.caches, &self.queues);
@@ -282,14 +349,8 @@ impl Placement {
             .claims
             .add_each(claims.filter_map(|claim| ObjectKey::of_claim(&claim)))
             .await;
-        let (driver, volumes) = (&self.context.driver.name, caches.volumes());
-        let ours = volumes.each().filter_map(|volume| {
-            pv::handle(&volume, driver)
-                .is_some()
-                .then(|| ObjectKey::of_volume(&volume))
-        });
-        queues.volumes.add_each(ours).await;
         if self.options.attachments {
+            let (driver, volumes) = (&self.context.driver.name, caches.volumes());
             let unlabelled = caches.attachments().each().filter_map(|one| {
                 of_attachment(&one, driver)
                     .is_some()
@@ -297,19 +358,33 @@ impl Placement {
             });
             queues.attachments.add_each(unlabelled).await;
         }
+        self.add_located(true).await;
+    }
+
+    /// Queues volumes and contents, because their nodes may depend on pools. If `all` is not set,
+    /// only those without a label.
+    async fn add_located(&self, all: bool) {
+        let (caches, queues) = (&self.context.caches, &self.queues);
+        let driver = &self.context.driver.name;
+        let volumes = caches.volumes().each().filter_map(|volume| {
+            let is_due = all || !volume.labels().contains_key(NODE_LABEL);
+            let is_ours = is_due && pv::handle(&volume, driver).is_some();
+            is_ours.then(|| self.volume_key(&volume))
+        });
+        queues.volumes.add_each(volumes).await;
         if self.contents.is_some() {
-            let keys = caches
-                .contents()
-                .each()
-                .map(|content| ObjectKey::of_content(&*content));
+            let keys = caches.contents().each().filter_map(|content| {
+                let is_due = all || !content.labels().contains_key(MANAGED_BY);
+                is_due.then(|| ObjectKey::of_content(&*content))
+            });
             queues.contents.add_each(keys).await;
         }
         if self.groups.is_some() {
-            let all = caches.group_contents().each();
-            queues
-                .groups
-                .add_each(all.map(|content| ObjectKey::of_content(&*content)))
-                .await;
+            let keys = caches.group_contents().each().filter_map(|content| {
+                let is_due = all || !content.labels().contains_key(MANAGED_BY);
+                is_due.then(|| ObjectKey::of_content(&*content))
+            });
+            queues.groups.add_each(keys).await;
         }
     }
 
@@ -339,6 +414,8 @@ impl Queues {
             unschedulable: context.queue(),
             sources: context.queue(),
             classes: context.queue(),
+            pools: context.queue(),
+            changed_volumes: context.queue(),
             volumes: context.queue(),
             attachments: context.queue(),
             handles: context.queue(),
@@ -382,7 +459,7 @@ impl Queues {
             if old.is_none() {
                 self.handles.add(ObjectKey::new(namespace, handle));
             }
-            self.volumes.add(key);
+            self.changed_volumes.add(ObjectKey::new(None, key.name()));
         }
         let claim = pv::claim(volume).cloned();
         if let Some(claim) =

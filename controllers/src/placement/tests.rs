@@ -101,9 +101,14 @@ impl Rig {
 
     /// Sets a node's capacity object for a class, in bytes.
     fn room(&self, node: &str, class: &str, available: i64) {
+        self.room_in(&format!("pool{node}"), node, class, available);
+    }
+
+    /// Sets a node's capacity object for a class, with these pools.
+    fn room_in(&self, pools: &str, node: &str, class: &str, available: i64) {
         let object = json!({"kind": "CSIStorageCapacity",
             "metadata": {"name": format!("{node}-{class}"), "namespace": "ns",
-                "annotations": {"hostloop.csi.dev/pools": format!("pool{node}")},
+                "annotations": {"hostloop.csi.dev/pools": pools},
                 "labels": {"csi.storage.k8s.io/drivername": DRIVER,
                     "csi.storage.k8s.io/managed-by": crate::api::capacity::managed_by(Some(node))}},
             "storageClassName": class, "capacity": available.to_string()});

@@ -42,8 +42,8 @@ struct Used {
 #[derive(Debug, Default)]
 pub(super) struct OwnNode {
     last: Mutex<Option<(Arc<Node>, Instant)>>,
-    /// What the last list of pods had. Held while pods are listed: a namespace can have thousands of
-    /// large ones, and many claims that ask for them at the same time.
+    /// What the last list of pods had. Held while pods are listed: a namespace can have thousands
+    /// of large ones, and many claims that ask for them at the same time.
     used: tokio::sync::Mutex<Option<Used>>,
     /// Numbers claims, so that no user can find two names of one number.
     hasher: RandomState,

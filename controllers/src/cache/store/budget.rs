@@ -1,7 +1,7 @@
 //! How much a store keeps of the large objects of one namespace.
 //!
 //! The client leaves out each object that takes more than 16 KiB, but a user can make any number of
-//! those that take less. So the large objects of a namespace have a budget together. Whatever exceeds
+//! those that take less. So the large objects of a namespace have a budget together. What exceeds
 //! it is left out, as an object that is too large by itself.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::api::scope::node_label;
+use crate::queue::Key;
 
 #[tokio::test]
 async fn volumes_get_their_node_s_label() {
@@ -16,6 +17,26 @@ async fn volumes_get_their_node_s_label() {
     for (volume, node) in [("v", "n2"), ("free", "n1")] {
         let labels = rig.labels(&format!("persistentvolumes/{volume}"));
         assert_eq!(labels, json!({NODE_LABEL: node}));
+    }
+}
+
+/// A stolen node can name claims of any number of namespaces, and each namespace has its turn.
+#[tokio::test]
+async fn volumes_without_a_claim_have_their_turns_together() {
+    let rig = Rig::new(&["n1"]);
+    rig.claim("a", "late", json!({}));
+    for (claim, uid, namespace, expected) in [
+        ("a", json!("a"), "shop", "shop"),
+        ("a", Value::Null, "shop", "shop"),
+        ("a", json!("other"), "shop", ""),
+        ("b", json!("a"), "shop", ""),
+        ("a", json!("a"), "invented-1", ""),
+        ("a", json!("b"), "invented-2", ""),
+    ] {
+        let of = json!({"namespace": namespace, "name": claim, "uid": uid});
+        let volume = with(volume("v", DRIVER, "h"), json!({"spec": {"claimRef": of}}));
+        let key = rig.at_work.volume_key(&crate::testing::read(volume));
+        assert_eq!(key.namespace(), expected, "{of}");
     }
 }
 
@@ -64,8 +85,8 @@ async fn bound_claims_get_their_volume_s() {
     assert_eq!(rig.labels("claims/a"), json!({NODE_LABEL: "n2"}));
 }
 
-/// A stolen node has a volume of its own with the handle of another node's. It also has a pool of the
-/// name in the second handle, which the other node has not published yet.
+/// A stolen node has a volume of its own with the handle of another node's. It also has a pool of
+/// the name in the second handle, which the other node has not published yet.
 #[tokio::test]
 async fn a_copied_handle_changes_no_label() {
     for (handle, expected) in [("vol-pooln1-1", json!("n1")), ("vol-pooln2-1", Value::Null)] {

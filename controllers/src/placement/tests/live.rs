@@ -93,3 +93,34 @@ async fn existing_objects_are_labelled_when_their_node_is_known() {
     assert_eq!(rig.labels("contents/c"), json!({MANAGED_BY: "n2"}));
     assert_eq!(rig.labels("persistentvolumes/w"), json!({NODE_LABEL: "n2"}));
 }
+
+/// A stolen node may change its pools all the time. Only what has no label is looked at, rarely.
+#[tokio::test(start_paused = true)]
+async fn changes_of_pools_queue_nothing_that_has_a_label() {
+    const CHANGES: u64 = 100;
+    const LABELLED: usize = 50;
+    let mut rig = Rig::with_room(&[("n1", 5)]);
+    for number in 0..LABELLED {
+        let (name, handle) = (format!("v{number}"), format!("vol-{number}"));
+        rig.volume(&name, "n1", &handle, &format!("c{number}"));
+        rig.content(
+            &name,
+            json!({"volumeHandle": handle}),
+            json!({MANAGED_BY: "n1"}),
+        );
+    }
+    rig.begin();
+    rig.content("new", json!({"snapshotHandle": "snap-late-1"}), json!({}));
+    settle().await;
+    let before = rig.world.context.metrics.all_queues().adds;
+    for number in 0..CHANGES {
+        rig.room_in(&format!("p{number}"), "n1", "now", 5);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // Each change is noted, and a few times the only content without a label is looked at.
+    let added = rig.world.context.metrics.all_queues().adds - before;
+    assert!(added < CHANGES + 20, "{added} keys");
+    rig.room_in("late", "n1", "now", 5);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert_eq!(rig.labels("contents/new"), json!({MANAGED_BY: "n1"}));
+}

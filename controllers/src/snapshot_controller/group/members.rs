@@ -35,8 +35,8 @@ pub(super) struct Member {
     pub(super) snapshot: Option<Arc<VolumeSnapshot>>,
     /// The member's content, if it exists.
     pub(super) content: Option<Arc<VolumeSnapshotContent>>,
-    /// The member's source volume, if exactly one volume on the group's node has that handle, and an
-    /// object of the member has to be made.
+    /// The member's source volume, if exactly one volume on the group's node has that handle, and
+    /// an object of the member has to be made.
     pub(super) volume: Option<Arc<PersistentVolume>>,
 }
 

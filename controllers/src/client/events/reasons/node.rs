@@ -100,7 +100,7 @@ pub const NODE: &[EventReason] = &[
     warning(
         "TooLarge",
         "the object",
-        "The object exceeds the memory limit of one object, so the controllers ignore it",
+        "The object exceeds the memory limit of one object or of its namespace, so the controllers ignore it",
         "Remove labels or other fields until it is smaller",
     ),
     warning(
