@@ -12,7 +12,7 @@ use crate::tenant::Tenant;
 use crate::victim::{KEPT, VICTIM};
 
 /// Time in which a controller would have done what it must not do.
-const ENOUGH: Duration = Duration::from_secs(10);
+pub(crate) const ENOUGH: Duration = Duration::from_secs(10);
 
 /// The claims of a namespace, as the administrator sees them.
 async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
