@@ -223,7 +223,8 @@ mod tests {
             volumes: 5,
             total: 400,
         };
-        let table: [(&[(&str, u64)], &str, u64, bool); 8] = [
+        type Case<'a> = (&'a [(&'a str, u64)], &'a str, u64, bool);
+        let table: [Case<'_>; 8] = [
             (&[("a", 1), ("a", 1)], "a", 1, true),
             (&[("a", 1), ("a", 1), ("a", 1)], "a", 1, false),
             (&[("a", 1), ("a", 1), ("a", 1)], "b", 1, true),
