@@ -301,6 +301,10 @@ impl Turn {
             let thread = threads.acquire(namespace).await;
             *self.job.waits_for.lock() = None;
             let table = self.table.lock();
+            // The driver shuts down: a copy would freeze its source, and end only after that.
+            if self.job.wanted.has_ended() {
+                return None;
+            }
             // A job that goes ahead may have come meanwhile. Others get the thread then.
             if table.obstacle(&self.job).is_none() {
                 self.job.begun.store(true, Ordering::Relaxed);

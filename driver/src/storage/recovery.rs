@@ -226,6 +226,10 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<Volum
 }
 
 fn note_image(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
+    if let Problem::ImageMissing { .. } = &problem {
+        let path = pool.image_path(&volume.id);
+        tracing::warn!(volume = %volume.id, path = %path.display(), "the image is missing");
+    }
     let until = Until::ImageWhole(volume.id);
     pool.note(About::Volume(volume.id), until, problem);
 }

@@ -96,8 +96,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     attack!(
         "small claims",
-        "claims with 11 kB of labels each, which the caches keep",
-        "an object in a cache takes at most 16 KiB, a pod 64 KiB",
+        "claims with 11 kB of labels each, just small enough for the caches",
+        "the large objects of a namespace have a limit together",
         [0, 1200],
         bombs::kept
     ),

@@ -53,7 +53,7 @@ pub(crate) async fn finalizers(tenant: &Tenant<'_>, count: usize) -> Result<(), 
     tenant.bomb((0..count).map(claim)).await
 }
 
-/// Claims that the caches keep whole.
+/// Claims that the caches would keep whole.
 pub(crate) async fn kept(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     let labels = labelled(SMALL);
     let claim = |n| tenant.claim(&format!("small-{n}"), LATER, "1Mi", labels.clone());

@@ -308,8 +308,8 @@ fn nothing_else_in(pool: &Pool) -> Result<bool> {
 
 impl Pool {
     /// The space that the pool can promise to volumes with this provisioning. Fails with
-    /// [`Error::Unavailable`](crate::storage::Error::Unavailable) if the pool's next opening would not
-    /// find it.
+    /// [`Error::Unavailable`](crate::storage::Error::Unavailable) if the pool's next opening would
+    /// not find it.
     pub fn capacity(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
         self.check_place()?;
         self.measure_snapshots();

@@ -209,3 +209,24 @@ async fn a_copy_hurries_while_a_pod_waits_for_its_source() {
     again.await.unwrap().unwrap();
     assert_eq!(*done.lock(), [3, 2]);
 }
+
+/// One that only waits for a thread would otherwise begin once the first has ended.
+#[tokio::test(start_paused = true)]
+async fn no_copy_begins_at_the_end_of_the_process() {
+    let copying = Copying::new();
+    let first = copying.call(1);
+    copying.begun(1).await;
+    let other = Operation {
+        grace: Some(GRACE),
+        ..operation(A, copied("w"), 9, Duration::from_secs(9))
+    };
+    let (locks, threads) = (copying.locks.clone(), copying.threads.clone());
+    let waits = tokio::spawn(async move { locks.run(threads, other, || Ok(8)).await });
+    while copying.threads.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    copying.locks.close();
+    copying.locks.drained().await;
+    assert_eq!(waits.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    assert_eq!(first.await.unwrap().unwrap_err().code(), Code::Aborted);
+}
