@@ -311,6 +311,11 @@ impl<K: Resource> Store<K> {
         self.lock().leave_out(named(namespace, name));
     }
 
+    /// True if an object that is left out because of the others of its namespace has room by now.
+    fn has_room(&self) -> bool {
+        self.lock().budget.has_room()
+    }
+
     /// Switches to this selector. Known objects stay until the next list is complete.
     fn select(&self, selector: Selector) {
         let mut state = self.lock();
@@ -417,7 +422,6 @@ impl<K: Resource> Store<K> {
                     state.leave_out(key);
                     return;
                 }
-                state.left_out.remove(&key);
                 let known = state.objects.get(&key).map(StoredObject::version);
                 // The controller's own write may already be in the store when the watch reports the
                 // same version or an older one.
@@ -433,7 +437,7 @@ impl<K: Resource> Store<K> {
             Event::Delete(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
-                state.left_out.remove(&key);
+                state.forget_left_out(&key);
                 // An object with the same name may already be in the store: its writer adds it
                 // before the watch reports this deletion.
                 let known = state.objects.get(&key).map(|known| known.get().uid());
@@ -458,6 +462,7 @@ impl<K: Resource> Store<K> {
                     state.delete(&key);
                 }
                 state.left_out.retain(|key| listed.reported.contains(key));
+                state.budget.retain_left_out(&listed.reported);
                 state.is_reverted = false;
                 state.whole = state.selector.is_all();
                 drop(state);
@@ -475,6 +480,7 @@ impl<K: Resource> State<K> {
     /// Forgets an object that is too large, except that there is one.
     fn leave_out(&mut self, key: Key) {
         self.delete(&key);
+        self.budget.forget_left_out(&key);
         if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
@@ -484,15 +490,23 @@ impl<K: Resource> State<K> {
         }
     }
 
+    /// Notes that an object is kept or gone.
+    fn forget_left_out(&mut self, key: &Key) {
+        self.left_out.remove(key);
+        self.budget.forget_left_out(key);
+    }
+
     fn apply(&mut self, key: Key, mut object: K) {
         // Managed fields are never read, and are often half of an object. The client has dropped
         // those of most kinds.
         object.meta_mut().managed_fields = None;
         let size = budget::size(&object);
         if self.budget.is_exceeded(&key, size) {
-            self.leave_out(key);
+            self.leave_out(key.clone());
+            self.budget.leave_out(key, size);
             return;
         }
+        self.forget_left_out(&key);
         self.budget.note(&key, size);
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);

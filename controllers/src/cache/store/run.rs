@@ -22,6 +22,9 @@ use crate::queue::Backoff;
 const RETRY: Duration = Duration::from_millis(500);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often to look whether there is room for an object that was left out. A list of all objects is
+/// dear, and a user can make and delete large ones all the time.
+const RELIST: Duration = Duration::from_secs(15 * 60);
 
 /// The part of a kind that a watch selects.
 #[derive(Debug)]
@@ -126,6 +129,9 @@ impl<K: Resource> Store<K> {
                 () = range.changed(watch_scope) => {
                     tracing::debug!(kind, "a watch restarts with other selectors");
                 }
+                () = self.gained_room() => {
+                    tracing::debug!(kind, "a watch restarts: there is room for what was left out");
+                }
             }
         }
     }
@@ -134,6 +140,17 @@ impl<K: Resource> Store<K> {
     pub(crate) fn list_none(&self) {
         self.take(Event::Init);
         self.take(Event::InitDone);
+    }
+
+    /// Waits until an object that was left out because of others has room. What a list finds gone
+    /// counts until the list ends, so another list may have to follow.
+    async fn gained_room(&self) {
+        loop {
+            tokio::time::sleep(RELIST).await;
+            if self.has_room() {
+                return;
+            }
+        }
     }
 
     /// The object of a watch event that is too large, if the store does not know this yet.
