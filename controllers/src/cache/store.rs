@@ -119,6 +119,8 @@ struct State<K> {
     whole: bool,
     /// The keys of the objects that are too large to be kept, or too many large ones.
     left_out: BTreeSet<Key>,
+    /// Those of them that an own write left out, until the watch reports them to their users.
+    untold: BTreeSet<Key>,
     budget: Budget,
 }
 
@@ -187,6 +189,7 @@ impl<K: Resource> Store<K> {
             selector: Selector::all(),
             whole: true,
             left_out: BTreeSet::new(),
+            untold: BTreeSet::new(),
             budget: Budget::default(),
         };
         let inner = Inner {
@@ -377,7 +380,11 @@ impl<K: Resource> Store<K> {
             if let Some(listing) = &mut state.listing {
                 listing.written.insert(key.clone());
             }
-            state.apply(key, object);
+            let was_left_out = state.left_out.contains(&key);
+            state.apply(key.clone(), object);
+            if !was_left_out && state.left_out.contains(&key) {
+                state.untold.insert(key);
+            }
         }
     }
 
@@ -462,6 +469,7 @@ impl<K: Resource> Store<K> {
                     state.delete(&key);
                 }
                 state.left_out.retain(|key| listed.reported.contains(key));
+                state.untold.retain(|key| listed.reported.contains(key));
                 state.budget.retain_left_out(&listed.reported);
                 state.is_reverted = false;
                 state.whole = state.selector.is_all();
@@ -493,6 +501,7 @@ impl<K: Resource> State<K> {
     /// Notes that an object is kept or gone.
     fn forget_left_out(&mut self, key: &Key) {
         self.left_out.remove(key);
+        self.untold.remove(key);
         self.budget.forget_left_out(key);
     }
 

@@ -153,15 +153,17 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// The object of a watch event that is too large, if the store does not know this yet.
-    fn newly_too_large<'a>(&self, event: &'a Event<K>) -> Option<&'a K> {
+    /// The object of a watch event that is too large, if the watch did not report this before.
+    pub(super) fn newly_too_large<'a>(&self, event: &'a Event<K>) -> Option<&'a K> {
         let (Event::Apply(object) | Event::InitApply(object)) = event else {
             return None;
         };
         let (key, size) = (key(object), budget::size(object));
-        let state = self.lock();
+        let mut state = self.lock();
         let is_too_large = is_left_out(object) || state.budget.is_exceeded(&key, size);
-        (is_too_large && !state.left_out.contains(&key)).then_some(object)
+        let is_untold = state.untold.remove(&key);
+        let is_new = is_untold || !state.left_out.contains(&key);
+        (is_too_large && is_new).then_some(object)
     }
 
     /// A client for the watch. It clears the watch's error as soon as the API server accepts a

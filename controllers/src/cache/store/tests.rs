@@ -608,3 +608,34 @@ fn what_is_too_large_by_itself_has_no_room() {
     watch.note_left_out("team", &format!("c{last}"));
     assert!(watch.leaves_out("team", &format!("c{last}")) && !watch.has_room());
 }
+
+/// The watch reports what an own write has made too large, and its user learns of it once.
+#[test]
+fn an_own_write_that_is_left_out_is_still_announced() {
+    let (watch, last) = filled();
+    let grown = |version: usize| labelled("team", last + 1, version, 15_000);
+    watch.take(Event::Apply(labelled("team", last + 1, last + 2, 100)));
+    watch.apply_write(grown(last + 3));
+    assert!(watch.leaves_out("team", &format!("c{}", last + 1)));
+    for (version, is_new) in [(last + 3, true), (last + 4, false)] {
+        let event = Event::Apply(grown(version));
+        assert_eq!(watch.newly_too_large(&event).is_some(), is_new);
+        watch.take(event);
+    }
+    // Another own write of what is left out is no news.
+    watch.apply_write(grown(last + 5));
+    assert!(
+        watch
+            .newly_too_large(&Event::Apply(grown(last + 5)))
+            .is_none()
+    );
+    // Neither a deletion nor a list leaves anything behind.
+    watch.apply_write(labelled("team", last + 2, last + 6, 15_000));
+    assert_eq!(watch.lock().untold.len(), 1);
+    watch.take(Event::Delete(labelled("team", last + 2, last + 7, 15_000)));
+    assert!(watch.lock().untold.is_empty());
+    watch.apply_write(labelled("team", last + 3, last + 8, 15_000));
+    watch.take(Event::Init);
+    watch.take(Event::InitDone);
+    assert!(watch.lock().untold.is_empty());
+}
