@@ -622,7 +622,7 @@ fn an_own_write_that_is_left_out_is_still_announced() {
         assert_eq!(watch.newly_too_large(&event).is_some(), is_new);
         watch.take(event);
     }
-    // Another own write of what is left out is no news.
+    // Another own write of what is left out changes nothing.
     watch.apply_write(grown(last + 5));
     assert!(
         watch
