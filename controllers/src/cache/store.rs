@@ -308,6 +308,14 @@ impl<K: Resource> Store<K> {
             .collect()
     }
 
+    /// The name of the first object in a namespace that is too large to be kept.
+    pub(crate) fn first_left_out(&self, namespace: &str) -> Option<String> {
+        let state = self.lock();
+        let first = state.left_out.range(named(namespace, "")..).next()?;
+        let (of, name) = first.split_once(BETWEEN)?;
+        (of == namespace).then(|| name.to_owned())
+    }
+
     /// Pretends that the watch reports an object that is too large.
     #[cfg(test)]
     pub(crate) fn note_left_out(&self, namespace: &str, name: &str) {
