@@ -259,6 +259,7 @@ async fn claims_do_not_wait_for_the_pods_of_other_namespaces() {
         let is_slow = request.path.contains("namespaces/slow/pods");
         is_slow.then_some(Fault::Delay(std::time::Duration::from_secs(20)))
     });
+    let begin = tokio::time::Instant::now();
     let slow = rig.at_work.claim("slow");
     let quick = async {
         // The list of the other namespace has begun.
@@ -269,4 +270,5 @@ async fn claims_do_not_wait_for_the_pods_of_other_namespaces() {
     };
     let (_, took) = tokio::join!(slow, quick);
     assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+    assert!(begin.elapsed() >= std::time::Duration::from_secs(20));
 }
