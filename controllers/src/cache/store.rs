@@ -119,6 +119,8 @@ struct State<K> {
     whole: bool,
     /// The keys of the objects that are too large to be kept, or too many large ones.
     left_out: BTreeSet<Key>,
+    /// Those of them that an own write left out, until the watch reports them to their users.
+    untold: BTreeSet<Key>,
     budget: Budget,
 }
 
@@ -187,6 +189,7 @@ impl<K: Resource> Store<K> {
             selector: Selector::all(),
             whole: true,
             left_out: BTreeSet::new(),
+            untold: BTreeSet::new(),
             budget: Budget::default(),
         };
         let inner = Inner {
@@ -305,10 +308,23 @@ impl<K: Resource> Store<K> {
             .collect()
     }
 
+    /// The name of the first object in a namespace that is too large to be kept.
+    pub(crate) fn first_left_out(&self, namespace: &str) -> Option<String> {
+        let state = self.lock();
+        let first = state.left_out.range(named(namespace, "")..).next()?;
+        let (of, name) = first.split_once(BETWEEN)?;
+        (of == namespace).then(|| name.to_owned())
+    }
+
     /// Pretends that the watch reports an object that is too large.
     #[cfg(test)]
     pub(crate) fn note_left_out(&self, namespace: &str, name: &str) {
         self.lock().leave_out(named(namespace, name));
+    }
+
+    /// True if an object that is left out because of the others of its namespace has room by now.
+    fn has_room(&self) -> bool {
+        self.lock().budget.has_room()
     }
 
     /// Switches to this selector. Known objects stay until the next list is complete.
@@ -372,7 +388,11 @@ impl<K: Resource> Store<K> {
             if let Some(listing) = &mut state.listing {
                 listing.written.insert(key.clone());
             }
-            state.apply(key, object);
+            let was_left_out = state.left_out.contains(&key);
+            state.apply(key.clone(), object);
+            if !was_left_out && state.left_out.contains(&key) {
+                state.untold.insert(key);
+            }
         }
     }
 
@@ -417,7 +437,6 @@ impl<K: Resource> Store<K> {
                     state.leave_out(key);
                     return;
                 }
-                state.left_out.remove(&key);
                 let known = state.objects.get(&key).map(StoredObject::version);
                 // The controller's own write may already be in the store when the watch reports the
                 // same version or an older one.
@@ -433,7 +452,7 @@ impl<K: Resource> Store<K> {
             Event::Delete(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
-                state.left_out.remove(&key);
+                state.forget_left_out(&key);
                 // An object with the same name may already be in the store: its writer adds it
                 // before the watch reports this deletion.
                 let known = state.objects.get(&key).map(|known| known.get().uid());
@@ -458,6 +477,8 @@ impl<K: Resource> Store<K> {
                     state.delete(&key);
                 }
                 state.left_out.retain(|key| listed.reported.contains(key));
+                state.untold.retain(|key| listed.reported.contains(key));
+                state.budget.retain_left_out(&listed.reported);
                 state.is_reverted = false;
                 state.whole = state.selector.is_all();
                 drop(state);
@@ -475,6 +496,7 @@ impl<K: Resource> State<K> {
     /// Forgets an object that is too large, except that there is one.
     fn leave_out(&mut self, key: Key) {
         self.delete(&key);
+        self.budget.forget_left_out(&key);
         if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
@@ -484,15 +506,24 @@ impl<K: Resource> State<K> {
         }
     }
 
+    /// Notes that an object is kept or gone.
+    fn forget_left_out(&mut self, key: &Key) {
+        self.left_out.remove(key);
+        self.untold.remove(key);
+        self.budget.forget_left_out(key);
+    }
+
     fn apply(&mut self, key: Key, mut object: K) {
         // Managed fields are never read, and are often half of an object. The client has dropped
         // those of most kinds.
         object.meta_mut().managed_fields = None;
         let size = budget::size(&object);
         if self.budget.is_exceeded(&key, size) {
-            self.leave_out(key);
+            self.leave_out(key.clone());
+            self.budget.leave_out(key, size);
             return;
         }
+        self.forget_left_out(&key);
         self.budget.note(&key, size);
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);

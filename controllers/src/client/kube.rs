@@ -541,8 +541,8 @@ fn known<K: Resource>(object: K) -> kube::Result<K> {
 /// Says that an object is too large to be kept, and what to do.
 pub(crate) fn too_large<K: Resource>() -> String {
     format!(
-        "the {} is too large to be kept in memory: make its labels, finalizers, data, spec or \
-         status smaller",
+        "the {} is too large to be kept in memory, alone or with the others of its namespace: \
+         make its labels, finalizers, data, spec or status smaller, or theirs",
         K::kind(&())
     )
 }

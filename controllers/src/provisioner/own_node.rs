@@ -6,7 +6,7 @@
 //! selects the node for a pod that is still pending, and may do so against a taint that the pod
 //! tolerates.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::api::node_fitness::{self, UnfitNode};
@@ -25,26 +26,58 @@ use super::decide::Draft;
 /// How long a node counts as it was read, for claims that it is fit for.
 const RECENT: Duration = Duration::from_secs(10);
 
+/// How many lists of pods are read at once. Each has up to one page of large pods in memory.
+const LISTS: usize = 4;
+
 /// Pods that the scheduler is at work on, or that wait for their volumes.
 const PENDING: &str = "status.phase=Pending";
 
 /// The claims of a namespace that pending pods use which are here or can be scheduled here.
 #[derive(Debug)]
 struct Used {
-    namespace: String,
     /// When they were asked for.
     since: Instant,
     /// The numbers of their names: of these, there can be many, and long ones.
     claims: HashSet<u64>,
 }
 
+/// What the last list of a namespace's pods had. Held while they are listed: a namespace can have
+/// thousands of large ones, and many claims that ask for them at the same time.
+type Last = Arc<tokio::sync::Mutex<Option<Used>>>;
+
+/// Forgets what a namespace's pods use, unless another claim waits for it.
+struct Forgetting<'a> {
+    used: &'a Mutex<HashMap<String, Last>>,
+    namespace: &'a str,
+}
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        let mut used = self.used.lock();
+        let last = used.get(self.namespace);
+        if last.is_some_and(|last| Arc::strong_count(last) == 1) {
+            used.remove(self.namespace);
+        }
+    }
+}
+
+/// Limits how many lists are read at once.
+#[derive(Debug)]
+struct Lists(Semaphore);
+
+impl Default for Lists {
+    fn default() -> Self {
+        Lists(Semaphore::new(LISTS))
+    }
+}
+
 /// The Node of this process, as it was last read.
 #[derive(Debug, Default)]
 pub(super) struct OwnNode {
     last: Mutex<Option<(Arc<Node>, Instant)>>,
-    /// What the last list of pods had. Held while pods are listed: a namespace can have thousands
-    /// of large ones, and many claims that ask for them at the same time.
-    used: tokio::sync::Mutex<Option<Used>>,
+    /// Of each namespace that claims ask for: no claim waits for another namespace's list.
+    used: Mutex<HashMap<String, Last>>,
+    lists: Lists,
     /// Numbers claims, so that no user can find two names of one number.
     hasher: RandomState,
     /// Set once the missing right is in the log.
@@ -114,13 +147,26 @@ impl OwnNode {
         let asked = Instant::now();
         let namespace = claim.namespace().unwrap_or_default();
         let number = self.hasher.hash_one((&namespace, &claim.name_any()));
-        let mut last = self.used.lock().await;
+        // Dropped after the claim's own part of what was listed.
+        let _forgetting = Forgetting {
+            used: &self.used,
+            namespace: &namespace,
+        };
+        let last = self
+            .used
+            .lock()
+            .entry(namespace.clone())
+            .or_default()
+            .clone();
+        let mut last = last.lock().await;
+        // A list that began at the same instant may have begun before the call.
         if let Some(known) = &*last
-            && known.namespace == namespace
-            && known.since >= asked
+            && known.since > asked
         {
             return Ok(known.claims.contains(&number));
         }
+        // It is never closed.
+        let _permit = self.lists.0.acquire().await.ok();
         let (since, mut claims) = (Instant::now(), HashSet::new());
         kube.list_in_by_field(&namespace, PENDING, |pod: Pod| {
             if node_fitness::can_run(&pod, node) {
@@ -130,11 +176,7 @@ impl OwnNode {
         })
         .await?;
         let is_used = claims.contains(&number);
-        *last = Some(Used {
-            namespace,
-            since,
-            claims,
-        });
+        *last = Some(Used { since, claims });
         Ok(is_used)
     }
 

@@ -334,7 +334,7 @@ pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim
 }
 
 /// The volumes of the claims that a group's selector fits, up to the first claim without one that a
-/// group can be made of.
+/// group can be made of. A claim that is too large to be kept may be one of them.
 async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Source, String>> {
     let namespace = group.namespace().unwrap_or_default();
     let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
@@ -363,6 +363,12 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Sour
             }
         }
         yield_sometimes(number).await;
+    }
+    // Without its labels, no one knows whether it belongs to the group.
+    if let Some(claim) = all.claims.first_left_out(&namespace) {
+        selected.push(Err(format!(
+            "claim {claim} of this namespace is too large to be read, and the selector may fit it"
+        )));
     }
     selected
 }

@@ -22,6 +22,9 @@ use crate::queue::Backoff;
 const RETRY: Duration = Duration::from_millis(500);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often to look whether there is room for an object that was left out. A list of all objects is
+/// dear, and a user can make and delete large ones all the time.
+const RELIST: Duration = Duration::from_secs(15 * 60);
 
 /// The part of a kind that a watch selects.
 #[derive(Debug)]
@@ -126,6 +129,9 @@ impl<K: Resource> Store<K> {
                 () = range.changed(watch_scope) => {
                     tracing::debug!(kind, "a watch restarts with other selectors");
                 }
+                () = self.gained_room() => {
+                    tracing::debug!(kind, "a watch restarts: there is room for what was left out");
+                }
             }
         }
     }
@@ -136,15 +142,28 @@ impl<K: Resource> Store<K> {
         self.take(Event::InitDone);
     }
 
-    /// The object of a watch event that is too large, if the store does not know this yet.
-    fn newly_too_large<'a>(&self, event: &'a Event<K>) -> Option<&'a K> {
+    /// Waits until an object that was left out because of others has room. What a list finds gone
+    /// counts until the list ends, so another list may have to follow.
+    async fn gained_room(&self) {
+        loop {
+            tokio::time::sleep(RELIST).await;
+            if self.has_room() {
+                return;
+            }
+        }
+    }
+
+    /// The object of a watch event that is too large, if the watch did not report this before.
+    pub(super) fn newly_too_large<'a>(&self, event: &'a Event<K>) -> Option<&'a K> {
         let (Event::Apply(object) | Event::InitApply(object)) = event else {
             return None;
         };
         let (key, size) = (key(object), budget::size(object));
-        let state = self.lock();
+        let mut state = self.lock();
         let is_too_large = is_left_out(object) || state.budget.is_exceeded(&key, size);
-        (is_too_large && !state.left_out.contains(&key)).then_some(object)
+        let is_untold = state.untold.remove(&key);
+        let is_new = is_untold || !state.left_out.contains(&key);
+        (is_too_large && is_new).then_some(object)
     }
 
     /// A client for the watch. It clears the watch's error as soon as the API server accepts a

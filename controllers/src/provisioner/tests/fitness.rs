@@ -244,3 +244,31 @@ async fn pods_are_listed_once_for_all_claims_that_wait_for_the_list() {
         assert_eq!(rig.selected(name).is_null(), number % 2 == 1, "{name}");
     }
 }
+
+/// The list of a namespace's pods may take long, and keeps no claim of another namespace waiting.
+#[tokio::test(start_paused = true)]
+async fn claims_do_not_wait_for_the_pods_of_other_namespaces() {
+    let rig = on_node(LATE, tainted());
+    for namespace in ["slow", "quick"] {
+        let named =
+            json!({"metadata": {"name": namespace, "namespace": namespace, "uid": namespace}});
+        let claim = claim_value(Some("n1"), &Value::Null);
+        rig.put_claim(&testing::with(claim, named));
+    }
+    rig.world.api.on_request(|request| {
+        let is_slow = request.path.contains("namespaces/slow/pods");
+        is_slow.then_some(Fault::Delay(std::time::Duration::from_secs(20)))
+    });
+    let begin = tokio::time::Instant::now();
+    let slow = rig.at_work.claim("slow");
+    let quick = async {
+        // The list of the other namespace has begun.
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let asked = tokio::time::Instant::now();
+        rig.at_work.claim("quick").await;
+        asked.elapsed()
+    };
+    let (_, took) = tokio::join!(slow, quick);
+    assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+    assert!(begin.elapsed() >= std::time::Duration::from_secs(20));
+}

@@ -107,3 +107,26 @@ async fn what_a_group_reads() {
         assert_eq!(read, expected, "{b} {more} {has_content}");
     }
 }
+
+/// The selector may fit a claim of which only the name is known.
+#[tokio::test]
+async fn a_group_is_not_made_without_a_claim_that_is_too_large() {
+    let large =
+        "claim large of this namespace is too large to be read, and the selector may fit it";
+    for (namespace, expected) in [("team", &["a", large][..]), ("teams", &["a"])] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        claim(&world, "a", "db", &json!({}));
+        controller.watches.claims.note_left_out(namespace, "large");
+        let group = crate::testing::read(group("g", selector("db"), json!({})));
+        let facts = controller
+            .watches
+            .gather::<Groups>(&controller.kube, Arc::new(group))
+            .await;
+        let sources = facts.expect("an answer").own.sources.into_iter();
+        let read: Vec<_> = sources
+            .map(|source| source.map_or_else(|why| why, |source| source.volume))
+            .collect();
+        assert_eq!(read, expected, "{namespace}");
+    }
+}
