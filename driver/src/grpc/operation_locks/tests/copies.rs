@@ -221,7 +221,7 @@ async fn no_copy_begins_at_the_end_of_the_process() {
         ..operation(A, copied("w"), 9, Duration::from_secs(9))
     };
     let (locks, threads) = (copying.locks.clone(), copying.threads.clone());
-    let waits = tokio::spawn(async move { locks.run(threads, other, || Ok(8)).await });
+    let waits = tokio::spawn(async move { locks.run(threads, other, never).await });
     while copying.threads.waiting() == 0 {
         tokio::task::yield_now().await;
     }
