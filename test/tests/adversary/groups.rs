@@ -42,7 +42,7 @@ pub(crate) async fn of_blocks(tenant: &Tenant<'_>, count: usize) -> Result<(), S
     let found = &members;
     tenant
         .each(count, |n| async move {
-            let of_one = blocks(tenant, format!("blocks-{n}")).await?;
+            let of_one = blocks(tenant, format!("blocks-{n}"), false).await?;
             found.fetch_add(of_one, Ordering::Relaxed);
             Ok(())
         })
@@ -52,7 +52,7 @@ pub(crate) async fn of_blocks(tenant: &Tenant<'_>, count: usize) -> Result<(), S
             return Ok(());
         }
         members.fetch_add(
-            blocks(tenant, format!("blocks-{n}")).await?,
+            blocks(tenant, format!("blocks-{n}"), true).await?,
             Ordering::Relaxed,
         );
     }
@@ -62,8 +62,9 @@ pub(crate) async fn of_blocks(tenant: &Tenant<'_>, count: usize) -> Result<(), S
     Err("no group had a member, so nothing was tried".to_owned())
 }
 
-/// Tries it with one group. Returns how many members it had: none if the deletions came first.
-async fn blocks(tenant: &Tenant<'_>, group: String) -> Result<usize, String> {
+/// Tries it with one group. Returns how many members it had: none if the deletions came first,
+/// which is unlikely if they wait until the group has its content.
+async fn blocks(tenant: &Tenant<'_>, group: String, waits: bool) -> Result<usize, String> {
     let labels = json!({"metadata": {"labels": {"blocks": group}}});
     let block = json!({"spec": {"volumeMode": "Block"}});
     let claims = ["first", "second"].map(|word| format!("{group}-{word}"));
@@ -81,6 +82,13 @@ async fn blocks(tenant: &Tenant<'_>, group: String) -> Result<usize, String> {
             selected,
         ))
         .await?;
+    if waits {
+        let has_content =
+            |group: &Value| !group["status"]["boundVolumeGroupSnapshotContentName"].is_null();
+        tenant
+            .until("VolumeGroupSnapshot", &group, "bound", has_content)
+            .await?;
+    }
     for claim in &claims {
         tenant.delete("PersistentVolumeClaim", claim).await;
     }
