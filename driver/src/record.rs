@@ -27,8 +27,8 @@ pub const SCHEMA: u32 = 1;
 /// A parameter map, as in requests and records.
 pub type Parameters = BTreeMap<String, String>;
 
-/// Kubelet's name for the namespace of a pod. It sets it itself (with podInfoOnMount), so it comes
-/// before all that a user may have written beside it.
+/// The key in which kubelet passes the pod's namespace. With podInfoOnMount, kubelet overwrites
+/// what a user wrote there, so this key comes before the others.
 pub(crate) const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 
 /// The parameters that name the namespace of a pod, a snapshot, a group or a claim.

@@ -1,5 +1,5 @@
-//! Chooses the StorageClasses that get capacity objects: those with late binding, which the scheduler
-//! needs, and also those with Immediate binding, where the leader places claims by them.
+//! Chooses the StorageClasses that get capacity objects: those with late binding, for the
+//! scheduler, and those with Immediate binding if the leader places their claims.
 
 use std::sync::Arc;
 

@@ -32,12 +32,13 @@ const LISTS: usize = 4;
 /// Pods that the scheduler is at work on, or that wait for their volumes.
 const PENDING: &str = "status.phase=Pending";
 
-/// The claims of a namespace that pending pods use which are here or can be scheduled here.
+/// The claims of a namespace that pending pods use, if the pods are on this node or can be
+/// scheduled here.
 #[derive(Debug)]
 struct Used {
-    /// When they were asked for.
+    /// When the list began.
     since: Instant,
-    /// The numbers of their names: of these, there can be many, and long ones.
+    /// Hashes of their names, because there can be many long names.
     claims: HashSet<u64>,
 }
 
@@ -78,7 +79,7 @@ pub(super) struct OwnNode {
     /// Of each namespace that claims ask for: no claim waits for another namespace's list.
     used: Mutex<HashMap<String, Last>>,
     lists: Lists,
-    /// Numbers claims, so that no user can find two names of one number.
+    /// Hashes names with a random key, so no user can find two names with one hash.
     hasher: RandomState,
     /// Set once the missing right is in the log.
     warned: OnceLock<()>,
@@ -165,7 +166,7 @@ impl OwnNode {
         {
             return Ok(known.claims.contains(&number));
         }
-        // It is never closed.
+        // The semaphore is never closed.
         let _permit = self.lists.0.acquire().await.ok();
         let (since, mut claims) = (Instant::now(), HashSet::new());
         kube.list_in_by_field(&namespace, PENDING, |pod: Pod| {

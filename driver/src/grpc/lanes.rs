@@ -25,7 +25,7 @@ use crate::storage::{Pools, VolumeHandle};
 const CHANGES: usize = 32;
 /// Calls in one lane at once that end the use of a volume.
 const LEAVES: usize = 32;
-/// Calls in one lane at once that end the use of a volume, and write its filesystem back before.
+/// Calls in one lane at once that write a volume's filesystem back before they end its use.
 const UNSTAGES: usize = 32;
 /// Deletions in one lane at once. Each one frees the blocks of its image.
 pub(super) const DELETIONS: usize = 8;

@@ -158,7 +158,7 @@ fn hurry(job: &Job, waits: Usage) {
 }
 
 /// The place of a new job in a queue: the last one, or before the first job that lets it go ahead.
-/// A job that has not begun is in the way of nothing that has.
+/// A job that has not begun never delays one that has.
 fn place(queue: &Queue, usage: Usage) -> usize {
     let first = queue
         .iter()
@@ -301,7 +301,8 @@ impl Turn {
             let thread = threads.acquire(namespace).await;
             *self.job.waits_for.lock() = None;
             let table = self.table.lock();
-            // The driver shuts down: a copy would freeze its source, and end only after that.
+            // The process is ending: a copy that begins now would freeze its source and then be
+            // stopped.
             if self.job.wanted.has_ended() {
                 return None;
             }

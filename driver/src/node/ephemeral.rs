@@ -22,8 +22,8 @@ use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
 
-/// The volume to create: thin, with the settings of a class without parameters. It has the
-/// namespace of its pod for a parameter, in a field that earlier releases read.
+/// The volume to create: thin, with the settings of a class without parameters. Its parameters have
+/// the namespace of its pod, because earlier releases read that field.
 fn new_volume(
     handle: &str,
     context: &Parameters,

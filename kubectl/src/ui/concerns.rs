@@ -56,7 +56,7 @@ struct Entry {
 }
 
 impl Concerns {
-    /// What is shown goes into the history, and is judged.
+    /// What is shown goes into the history and to the verdicts.
     pub(super) fn new(history: Arc<History>, facts: VerdictFacts) -> Concerns {
         Concerns {
             history,

@@ -14,7 +14,7 @@ use super::{BETWEEN, Key, named};
 
 /// Smaller objects don't count: a claim takes about 1 KiB.
 const SMALL: usize = 2 * 1024;
-/// The bytes of all large objects of a namespace.
+/// The most bytes that the large objects of a namespace may take together.
 pub(super) const MAX: usize = 8 * 1024 * 1024;
 
 /// The bytes of each large object.
@@ -26,8 +26,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// True if an object of this size would exceed the budget of its namespace. Objects of no
-    /// namespace are not made by users.
+    /// True if an object of this size would exceed the budget of its namespace. Only administrators
+    /// make objects without a namespace.
     pub(super) fn is_exceeded(&self, key: &Key, size: usize) -> bool {
         let namespace = namespace_of(key);
         if size <= SMALL || namespace.is_empty() {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use super::{Key, STEP, State, Store, in_steps};
 use crate::client::Resource;
 
-/// The longest key. A user may write a longer text where a name is expected, and nothing has it.
+/// The longest key, in bytes. Users may write longer texts where a name is expected, but no object
+/// has such a name.
 const MAX_KEY: usize = 1024;
 
 type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
