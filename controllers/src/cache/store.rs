@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::client::kube::{Resource, is_left_out, too_large};
+use crate::client::kube::{Resource, is_left_out};
 
 mod accepted;
 mod budget;
@@ -31,16 +31,17 @@ mod index;
 mod recent;
 mod run;
 mod select;
+mod state;
 
 use budget::Budget;
 pub use compress::Encoding;
 use compress::StoredObject;
 pub use index::Index;
-use index::IndexState;
 pub(crate) use run::fraction;
 pub use run::{Range, Reports};
 pub(crate) use select::config;
 pub use select::{Selector, Selectors, WatchScope};
+use state::{Listing, State};
 
 /// Namespace (empty for cluster-scoped kinds), [`BETWEEN`] and name. Indexes share the allocation.
 type Key = Arc<str>;
@@ -51,9 +52,6 @@ const BETWEEN: char = '\0';
 /// How many objects an iterator reads from the store at a time. The first of many thousands then
 /// costs no more than the first of a few.
 const STEP: usize = 64;
-
-/// How many objects that are too large are logged at a time: a user can make any number of them.
-const LOGGED: usize = 100;
 
 /// A change of one object.
 #[derive(Clone, Debug)]
@@ -99,38 +97,6 @@ impl PartialEq for Subscription {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
-}
-
-struct State<K> {
-    objects: BTreeMap<Key, StoredObject<K>>,
-    form: Encoding<K>,
-    handlers: Vec<(Subscription, Handler<K>)>,
-    indexes: Vec<IndexState<K>>,
-    /// The highest `resourceVersion` that the watch has reported.
-    seen: u64,
-    /// The list that has begun. Its end removes all that it does not have, except newer own writes.
-    listing: Option<Listing>,
-    /// True if the API server went back to a backup, until everything is listed again. Versions
-    /// from before prove nothing.
-    is_reverted: bool,
-    /// The selector of the current watch.
-    selector: Selector,
-    /// True once a list of all objects is complete: a missing object does not exist.
-    whole: bool,
-    /// The keys of the objects that are too large to be kept, or too many large ones.
-    left_out: BTreeSet<Key>,
-    /// Those of them that an own write left out, until the watch reports them to their users.
-    untold: BTreeSet<Key>,
-    budget: Budget,
-}
-
-/// What happened since a list began.
-#[derive(Default)]
-struct Listing {
-    /// The keys that it has reported.
-    reported: BTreeSet<Key>,
-    /// The keys of own writes. The list may show an older state of them, but of no other object.
-    written: BTreeSet<Key>,
 }
 
 struct Inner<K> {
@@ -489,87 +455,6 @@ impl<K: Resource> Store<K> {
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.inner.state.lock()
-    }
-}
-
-impl<K: Resource> State<K> {
-    /// Forgets an object that is too large, except that there is one.
-    fn leave_out(&mut self, key: Key) {
-        self.delete(&key);
-        self.budget.forget_left_out(&key);
-        if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
-            let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
-            tracing::warn!(
-                kind = %K::kind(&()), namespace, name,
-                "{}; nothing is done for it until then", too_large::<K>()
-            );
-        }
-    }
-
-    /// Notes that an object is kept or gone.
-    fn forget_left_out(&mut self, key: &Key) {
-        self.left_out.remove(key);
-        self.untold.remove(key);
-        self.budget.forget_left_out(key);
-    }
-
-    fn apply(&mut self, key: Key, mut object: K) {
-        // Managed fields are never read, and are often half of an object. The client has dropped
-        // those of most kinds.
-        object.meta_mut().managed_fields = None;
-        let size = budget::size(&object);
-        if self.budget.is_exceeded(&key, size) {
-            self.leave_out(key.clone());
-            self.budget.leave_out(key, size);
-            return;
-        }
-        self.forget_left_out(&key);
-        self.budget.note(&key, size);
-        let new = Arc::new(object);
-        let mut old = self.objects.get(&key).map(StoredObject::get);
-        if let Some(gone) = &old
-            && !is_same(gone.uid().as_deref(), new.uid().as_deref())
-        {
-            // The watch missed the deletion of the old object. Forget everything stored about it.
-            self.delete(&key);
-            self.budget.note(&key, size);
-            old = None;
-        }
-        self.objects
-            .insert(key.clone(), StoredObject::Open(new.clone()));
-        if let Some(object) = self
-            .form
-            .note(&key)
-            .and_then(|key| self.objects.get_mut(&key))
-        {
-            self.form.pack(object);
-        }
-        let mut texts = Vec::new();
-        for index in &mut self.indexes {
-            if let Some(old) = &old {
-                index.remove(&key, old);
-            }
-            index.add(&key, &new, &mut texts);
-        }
-        self.notify(&Change::Applied { old, new });
-    }
-
-    fn delete(&mut self, key: &Key) {
-        let Some(old) = self.objects.remove(key).map(|old| old.get()) else {
-            return;
-        };
-        self.form.forget(key);
-        self.budget.forget(key);
-        for index in &mut self.indexes {
-            index.remove(key, &old);
-        }
-        self.notify(&Change::Deleted(old));
-    }
-
-    fn notify(&self, change: &Change<K>) {
-        for (_, handler) in &self.handlers {
-            handler(change);
-        }
     }
 }
 

@@ -1,0 +1,129 @@
+//! What a store keeps, and how a change reaches its indexes and handlers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+
+use super::budget::{self, Budget};
+use super::compress::{Encoding, StoredObject};
+use super::index::IndexState;
+use super::select::Selector;
+use super::{BETWEEN, Change, Handler, Key, Subscription, is_same};
+use crate::client::kube::{Resource, too_large};
+
+/// How many objects that are too large are logged at a time: a user can make any number of them.
+const LOGGED: usize = 100;
+
+pub(super) struct State<K> {
+    pub(super) objects: BTreeMap<Key, StoredObject<K>>,
+    pub(super) form: Encoding<K>,
+    pub(super) handlers: Vec<(Subscription, Handler<K>)>,
+    pub(super) indexes: Vec<IndexState<K>>,
+    /// The highest `resourceVersion` that the watch has reported.
+    pub(super) seen: u64,
+    /// The list that has begun. Its end removes all that it does not have, except newer own writes.
+    pub(super) listing: Option<Listing>,
+    /// True if the API server went back to a backup, until everything is listed again. Versions
+    /// from before prove nothing.
+    pub(super) is_reverted: bool,
+    /// The selector of the current watch.
+    pub(super) selector: Selector,
+    /// True once a list of all objects is complete: a missing object does not exist.
+    pub(super) whole: bool,
+    /// The keys of the objects that are too large to be kept, or too many large ones.
+    pub(super) left_out: BTreeSet<Key>,
+    /// Those of them that an own write left out, until the watch reports them to their users.
+    pub(super) untold: BTreeSet<Key>,
+    pub(super) budget: Budget,
+}
+
+/// What happened since a list began.
+#[derive(Default)]
+pub(super) struct Listing {
+    /// The keys that it has reported.
+    pub(super) reported: BTreeSet<Key>,
+    /// The keys of own writes. The list may show an older state of them, but of no other object.
+    pub(super) written: BTreeSet<Key>,
+}
+
+impl<K: Resource> State<K> {
+    /// Forgets an object that is too large, except that there is one.
+    pub(super) fn leave_out(&mut self, key: Key) {
+        self.delete(&key);
+        self.budget.forget_left_out(&key);
+        if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
+            let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
+            tracing::warn!(
+                kind = %K::kind(&()), namespace, name,
+                "{}; nothing is done for it until then", too_large::<K>()
+            );
+        }
+    }
+
+    /// Notes that an object is kept or gone.
+    pub(super) fn forget_left_out(&mut self, key: &Key) {
+        self.left_out.remove(key);
+        self.untold.remove(key);
+        self.budget.forget_left_out(key);
+    }
+
+    pub(super) fn apply(&mut self, key: Key, mut object: K) {
+        // Managed fields are never read, and are often half of an object. The client has dropped
+        // those of most kinds.
+        object.meta_mut().managed_fields = None;
+        let size = budget::size(&object);
+        if self.budget.is_exceeded(&key, size) {
+            self.leave_out(key.clone());
+            self.budget.leave_out(key, size);
+            return;
+        }
+        self.forget_left_out(&key);
+        self.budget.note(&key, size);
+        let new = Arc::new(object);
+        let mut old = self.objects.get(&key).map(StoredObject::get);
+        if let Some(gone) = &old
+            && !is_same(gone.uid().as_deref(), new.uid().as_deref())
+        {
+            // The watch missed the deletion of the old object. Forget everything stored about it.
+            self.delete(&key);
+            self.budget.note(&key, size);
+            old = None;
+        }
+        self.objects
+            .insert(key.clone(), StoredObject::Open(new.clone()));
+        if let Some(object) = self
+            .form
+            .note(&key)
+            .and_then(|key| self.objects.get_mut(&key))
+        {
+            self.form.pack(object);
+        }
+        let mut texts = Vec::new();
+        for index in &mut self.indexes {
+            if let Some(old) = &old {
+                index.remove(&key, old);
+            }
+            index.add(&key, &new, &mut texts);
+        }
+        self.notify(&Change::Applied { old, new });
+    }
+
+    pub(super) fn delete(&mut self, key: &Key) {
+        let Some(old) = self.objects.remove(key).map(|old| old.get()) else {
+            return;
+        };
+        self.form.forget(key);
+        self.budget.forget(key);
+        for index in &mut self.indexes {
+            index.remove(key, &old);
+        }
+        self.notify(&Change::Deleted(old));
+    }
+
+    fn notify(&self, change: &Change<K>) {
+        for (_, handler) in &self.handlers {
+            handler(change);
+        }
+    }
+}

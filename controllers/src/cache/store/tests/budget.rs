@@ -1,0 +1,130 @@
+//! The limit of the large objects of a namespace.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use super::*;
+use crate::cache::store::budget;
+
+/// A claim with a label of this length.
+fn labelled(
+    namespace: &str,
+    number: usize,
+    version: usize,
+    length: usize,
+) -> PersistentVolumeClaim {
+    crate::testing::read(json!({"metadata": {
+        "namespace": namespace, "name": format!("c{number}"),
+        "resourceVersion": version.to_string(), "labels": {"l": "x".repeat(length)},
+    }}))
+}
+
+/// A user can make any number of claims that are not too large by themselves.
+#[test]
+fn the_large_objects_of_a_namespace_have_a_limit_together() {
+    const MANY: usize = 1_000;
+    const LARGE: usize = 15_000;
+    let watch = Store::in_form(Encoding::packed());
+    for number in 0..MANY {
+        watch.take(Event::Apply(labelled("team", number, number + 1, LARGE)));
+    }
+    let kept: usize = watch.each().map(|claim| budget::size(&*claim)).sum();
+    assert!(
+        kept > budget::MAX - 2 * LARGE && kept <= budget::MAX,
+        "{kept} bytes"
+    );
+    let count = watch.each().count();
+    assert_eq!(watch.left_out().len(), MANY - count);
+    assert!(watch.leaves_out("team", "c999") && !watch.is_whole());
+    // What is small is kept, and so are those of others.
+    watch.take(Event::Apply(labelled("team", MANY, MANY + 1, 100)));
+    watch.take(Event::Apply(labelled("teams", 0, MANY + 2, LARGE)));
+    assert_eq!(watch.each().count(), count + 2);
+    // A large one is kept again when there is room for it.
+    watch.take(Event::Delete(labelled("team", 0, MANY + 3, LARGE)));
+    watch.take(Event::Apply(labelled("team", 999, MANY + 4, LARGE)));
+    watch.take(Event::Apply(labelled("team", 998, MANY + 5, LARGE)));
+    assert!(!watch.leaves_out("team", "c999") && watch.leaves_out("team", "c998"));
+    // One that is kept becomes small, and another one has its room.
+    watch.take(Event::Apply(labelled("team", 1, MANY + 6, 100)));
+    watch.take(Event::Apply(labelled("team", 998, MANY + 7, LARGE)));
+    assert!(watch.get_in("team", "c998").is_some());
+}
+
+/// Claims that fill the budget of a namespace, and the number of the one that has no room.
+fn filled() -> (Store<PersistentVolumeClaim>, usize) {
+    let watch = Store::in_form(Encoding::packed());
+    let mut number = 0;
+    while watch.left_out().is_empty() {
+        watch.take(Event::Apply(labelled("team", number, number + 1, 15_000)));
+        number += 1;
+    }
+    (watch, number - 1)
+}
+
+/// An object that was left out because of others waits for a new list.
+#[test]
+fn what_was_left_out_has_room_once_others_are_gone() {
+    let (watch, last) = filled();
+    assert!(!watch.has_room());
+    let first = labelled("team", 0, last + 2, 15_000);
+    watch.take(Event::Delete(first));
+    assert!(watch.has_room());
+    // A new list has it, and another one that has no room.
+    watch.take(Event::Init);
+    for number in 1..=last + 1 {
+        let claim = labelled("team", number, number + 1, 15_000);
+        watch.take(Event::InitApply(claim));
+    }
+    watch.take(Event::InitDone);
+    assert!(watch.get_in("team", &format!("c{last}")).is_some());
+    assert!(watch.leaves_out("team", &format!("c{}", last + 1)) && !watch.has_room());
+    // What is deleted needs no room, and neither does what a list does not have.
+    watch.take(Event::Delete(labelled("team", last + 1, last + 3, 15_000)));
+    watch.take(Event::Delete(labelled("team", 1, last + 4, 15_000)));
+    assert!(watch.is_whole() && !watch.has_room());
+    let (watch, _) = filled();
+    watch.take(Event::Init);
+    watch.take(Event::InitDone);
+    assert!(watch.is_whole() && !watch.has_room());
+}
+
+/// What has become too large by itself waits for no room.
+#[test]
+fn what_is_too_large_by_itself_has_no_room() {
+    let (watch, last) = filled();
+    watch.take(Event::Delete(labelled("team", 0, last + 2, 15_000)));
+    assert!(watch.has_room());
+    watch.note_left_out("team", &format!("c{last}"));
+    assert!(watch.leaves_out("team", &format!("c{last}")) && !watch.has_room());
+}
+
+/// The watch reports what an own write has made too large, and its user learns of it once.
+#[test]
+fn an_own_write_that_is_left_out_is_still_announced() {
+    let (watch, last) = filled();
+    let grown = |version: usize| labelled("team", last + 1, version, 15_000);
+    watch.take(Event::Apply(labelled("team", last + 1, last + 2, 100)));
+    watch.apply_write(grown(last + 3));
+    assert!(watch.leaves_out("team", &format!("c{}", last + 1)));
+    for (version, is_new) in [(last + 3, true), (last + 4, false)] {
+        let event = Event::Apply(grown(version));
+        assert_eq!(watch.newly_too_large(&event).is_some(), is_new);
+        watch.take(event);
+    }
+    // Another own write of what is left out changes nothing.
+    watch.apply_write(grown(last + 5));
+    assert!(
+        watch
+            .newly_too_large(&Event::Apply(grown(last + 5)))
+            .is_none()
+    );
+    // Neither a deletion nor a list leaves anything behind.
+    watch.apply_write(labelled("team", last + 2, last + 6, 15_000));
+    assert_eq!(watch.lock().untold.len(), 1);
+    watch.take(Event::Delete(labelled("team", last + 2, last + 7, 15_000)));
+    assert!(watch.lock().untold.is_empty());
+    watch.apply_write(labelled("team", last + 3, last + 8, 15_000));
+    watch.take(Event::Init);
+    watch.take(Event::InitDone);
+    assert!(watch.lock().untold.is_empty());
+}
