@@ -285,7 +285,9 @@ impl<K: Resource> Store<K> {
     /// Pretends that the watch reports an object that is too large.
     #[cfg(test)]
     pub(crate) fn note_left_out(&self, namespace: &str, name: &str) {
-        self.lock().leave_out(named(namespace, name));
+        let (mut state, key) = (self.lock(), named(namespace, name));
+        state.leave_out(key.clone());
+        state.untold.remove(&key);
     }
 
     /// True if an object that is left out because of the others of its namespace has room by now.
@@ -354,11 +356,7 @@ impl<K: Resource> Store<K> {
             if let Some(listing) = &mut state.listing {
                 listing.written.insert(key.clone());
             }
-            let was_left_out = state.left_out.contains(&key);
-            state.apply(key.clone(), object);
-            if !was_left_out && state.left_out.contains(&key) {
-                state.untold.insert(key);
-            }
+            state.apply(key, object);
         }
     }
 
@@ -387,7 +385,9 @@ impl<K: Resource> Store<K> {
         });
     }
 
-    fn take(&self, event: Event<K>) {
+    /// Applies an event of the watch. Returns its object if that is too large to be kept, and the
+    /// watch did not report this before.
+    fn take(&self, event: Event<K>) -> Option<K> {
         let mut state = self.lock();
         match event {
             Event::Init => state.listing = Some(Listing::default()),
@@ -400,8 +400,8 @@ impl<K: Resource> Store<K> {
                     is_listed = !listing.written.contains(&key);
                 }
                 if is_left_out(&object) {
-                    state.leave_out(key);
-                    return;
+                    state.leave_out(key.clone());
+                    return state.untold.remove(&key).then_some(object);
                 }
                 let known = state.objects.get(&key).map(StoredObject::version);
                 // The controller's own write may already be in the store when the watch reports the
@@ -412,7 +412,8 @@ impl<K: Resource> Store<K> {
                 // was restored from a backup has older states of its objects.
                 let is_other = state.is_reverted || known != Some(reported);
                 if is_newer || is_listed && is_other {
-                    state.apply(key, object);
+                    let object = state.apply(key.clone(), object)?;
+                    return state.untold.remove(&key).then_some(object);
                 }
             }
             Event::Delete(object) => {
@@ -451,6 +452,7 @@ impl<K: Resource> Store<K> {
                 self.inner.synced.send_replace(true);
             }
         }
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
 use super::going_back::detecting;
-use super::{Selectors, Store, WatchScope, budget, key};
-use crate::client::kube::{Resource, is_left_out, too_large};
+use super::{Selectors, Store, WatchScope};
+use crate::client::kube::{Resource, too_large};
 use crate::client::{EventKind, Events};
 use crate::metrics::Metrics;
 use crate::queue::Backoff;
@@ -91,7 +91,7 @@ impl<K: Resource> Store<K> {
         stop: CancellationToken,
     ) {
         let api = api(self.noticed(&client));
-        let followed = self.follow(api, config, |_| {});
+        let followed = self.follow(api, config, || (), |_| ());
         stop.run_until_cancelled(followed).await;
     }
 
@@ -116,13 +116,15 @@ impl<K: Resource> Store<K> {
             let is_widened = selector.is_all() && !range.selectors.at(WatchScope::Narrow).is_all();
             let events = reports.events.as_ref().filter(|_| !is_widened);
             self.select(selector);
-            let followed = self.follow(api.clone(), config, |event| {
-                watched.inc_by(is_of_object(event).into());
-                if let Some(object) = self.newly_too_large(event) {
+            let followed = self.follow(
+                api.clone(),
+                config,
+                || _ = watched.inc(),
+                |object| {
                     large.inc();
                     tell(events, object);
-                }
-            });
+                },
+            );
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = followed => return,
@@ -153,19 +155,6 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// The object of a watch event that is too large, if the watch did not report this before.
-    pub(super) fn newly_too_large<'a>(&self, event: &'a Event<K>) -> Option<&'a K> {
-        let (Event::Apply(object) | Event::InitApply(object)) = event else {
-            return None;
-        };
-        let (key, size) = (key(object), budget::size(object));
-        let mut state = self.lock();
-        let is_too_large = is_left_out(object) || state.budget.is_exceeded(&key, size);
-        let is_untold = state.untold.remove(&key);
-        let is_new = is_untold || !state.left_out.contains(&key);
-        (is_too_large && is_new).then_some(object)
-    }
-
     /// A client for the watch. It clears the watch's error as soon as the API server accepts a
     /// request, and finds out if the server went back.
     fn noticed(&self, client: &Client) -> Client {
@@ -174,8 +163,15 @@ impl<K: Resource> Store<K> {
         noticing(&client, move || watch.note(None))
     }
 
-    /// Applies the watch's events to the store and retries after errors.
-    async fn follow(&self, api: Api<K>, config: watcher::Config, report: impl Fn(&Event<K>)) {
+    /// Applies the watch's events to the store and retries after errors. Counts the events of
+    /// objects, and reports objects that are too large.
+    async fn follow(
+        &self,
+        api: Api<K>,
+        config: watcher::Config,
+        count: impl Fn(),
+        report: impl Fn(&K),
+    ) {
         let mut failures = 0_u32;
         let events = watcher(api, config);
         tokio::pin!(events);
@@ -187,8 +183,12 @@ impl<K: Resource> Store<K> {
                         failures = 0;
                         self.note(None);
                     }
-                    report(&event);
-                    self.take(event);
+                    if is_of_object(&event) {
+                        count();
+                    }
+                    if let Some(object) = self.take(event) {
+                        report(&object);
+                    }
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);

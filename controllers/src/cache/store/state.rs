@@ -33,7 +33,7 @@ pub(super) struct State<K> {
     pub(super) whole: bool,
     /// The keys of the objects that are too large to be kept, or too many large ones.
     pub(super) left_out: BTreeSet<Key>,
-    /// Those of them that an own write left out, until the watch reports them to their users.
+    /// Those of them that their users do not know of, until the watch reports one.
     pub(super) untold: BTreeSet<Key>,
     pub(super) budget: Budget,
 }
@@ -48,11 +48,15 @@ pub(super) struct Listing {
 }
 
 impl<K: Resource> State<K> {
-    /// Forgets an object that is too large, except that there is one.
+    /// Forgets an object that is too large, except that there is one. Its users are to learn of it.
     pub(super) fn leave_out(&mut self, key: Key) {
         self.delete(&key);
         self.budget.forget_left_out(&key);
-        if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
+        if !self.left_out.insert(key.clone()) {
+            return;
+        }
+        self.untold.insert(key.clone());
+        if self.left_out.len() <= LOGGED {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
                 kind = %K::kind(&()), namespace, name,
@@ -68,7 +72,8 @@ impl<K: Resource> State<K> {
         self.budget.forget_left_out(key);
     }
 
-    pub(super) fn apply(&mut self, key: Key, mut object: K) {
+    /// Keeps an object, or returns it if the others of its namespace leave no room for it.
+    pub(super) fn apply(&mut self, key: Key, mut object: K) -> Option<K> {
         // Managed fields are never read, and are often half of an object. The client has dropped
         // those of most kinds.
         object.meta_mut().managed_fields = None;
@@ -76,10 +81,9 @@ impl<K: Resource> State<K> {
         if self.budget.is_exceeded(&key, size) {
             self.leave_out(key.clone());
             self.budget.leave_out(key, size);
-            return;
+            return Some(object);
         }
         self.forget_left_out(&key);
-        self.budget.note(&key, size);
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);
         if let Some(gone) = &old
@@ -87,9 +91,9 @@ impl<K: Resource> State<K> {
         {
             // The watch missed the deletion of the old object. Forget everything stored about it.
             self.delete(&key);
-            self.budget.note(&key, size);
             old = None;
         }
+        self.budget.note(&key, size);
         self.objects
             .insert(key.clone(), StoredObject::Open(new.clone()));
         if let Some(object) = self
@@ -107,6 +111,7 @@ impl<K: Resource> State<K> {
             index.add(&key, &new, &mut texts);
         }
         self.notify(&Change::Applied { old, new });
+        None
     }
 
     pub(super) fn delete(&mut self, key: &Key) {

@@ -108,16 +108,11 @@ fn an_own_write_that_is_left_out_is_still_announced() {
     assert!(watch.leaves_out("team", &format!("c{}", last + 1)));
     for (version, is_new) in [(last + 3, true), (last + 4, false)] {
         let event = Event::Apply(grown(version));
-        assert_eq!(watch.newly_too_large(&event).is_some(), is_new);
-        watch.take(event);
+        assert_eq!(watch.take(event).is_some(), is_new);
     }
     // Another own write of what is left out changes nothing.
     watch.apply_write(grown(last + 5));
-    assert!(
-        watch
-            .newly_too_large(&Event::Apply(grown(last + 5)))
-            .is_none()
-    );
+    assert!(watch.take(Event::Apply(grown(last + 5))).is_none());
     // Neither a deletion nor a list leaves anything behind.
     watch.apply_write(labelled("team", last + 2, last + 6, 15_000));
     assert_eq!(watch.lock().untold.len(), 1);
