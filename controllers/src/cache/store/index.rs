@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::{Bound, RangeFrom};
 use std::sync::{Arc, Weak};
 
-use super::{Key, STEP, State, Store, in_steps};
+use super::{Key, STEP, Store, in_steps};
 use crate::client::Resource;
 
 /// The longest key, in bytes. Users may write longer texts where a name is expected, but no object
@@ -75,7 +75,9 @@ impl<K: Resource> Index<K> {
                 None => Bound::Included((key.clone(), Key::default())),
             };
             let state = index.watch.lock();
-            let entries = index.entries(&state).range((start, Bound::Unbounded));
+            let entries = index
+                .entries(&state.indexes)
+                .range((start, Bound::Unbounded));
             let of_key = entries.take_while(|(entry, _)| *entry == key);
             let objects = of_key.filter_map(|(_, key)| state.objects.get_key_value(key));
             objects
@@ -88,7 +90,7 @@ impl<K: Resource> Index<K> {
     /// Returns the first object with this key.
     pub fn first(&self, key: &str) -> Option<Arc<K>> {
         let state = self.watch.lock();
-        let (entry, named) = self.entries(&state).range(from(key)).next()?;
+        let (entry, named) = self.entries(&state.indexes).range(from(key)).next()?;
         let kept = state
             .objects
             .get(named)
@@ -102,7 +104,7 @@ impl<K: Resource> Index<K> {
     pub fn keys(&self) -> Vec<String> {
         let state = self.watch.lock();
         let mut keys: Vec<String> = Vec::new();
-        for (key, _) in self.entries(&state) {
+        for (key, _) in self.entries(&state.indexes) {
             if keys.last().is_none_or(|last| **last != **key) {
                 keys.push(key.to_string());
             }
@@ -110,8 +112,11 @@ impl<K: Resource> Index<K> {
         keys
     }
 
-    pub(super) fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {
-        let mut indexes = state.indexes.iter();
+    pub(super) fn entries<'s>(
+        &self,
+        indexes: &'s [IndexState<K>],
+    ) -> &'s BTreeSet<(Arc<str>, Key)> {
+        let mut indexes = indexes.iter();
         let own = indexes.find(|index| index.used.as_ptr() == Arc::as_ptr(&self.used));
         // The store keeps the entries as long as this index exists.
         &own.expect("an index in use").entries

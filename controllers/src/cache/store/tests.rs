@@ -179,7 +179,9 @@ fn a_text_is_there_once() {
         watch.take(Event::Apply(class(name, version, provisioner)));
     }
     let state = watch.lock();
-    let entries = indexes.iter().flat_map(|index| index.entries(&state));
+    let entries = indexes
+        .iter()
+        .flat_map(|index| index.entries(&state.indexes));
     let texts: Vec<_> = entries.map(|(text, _)| text).collect();
     assert_eq!(texts.len(), 4);
     assert!(texts.iter().all(|text| Arc::ptr_eq(text, texts[0])));
