@@ -6,6 +6,7 @@
 //! thread stays with the device. No other thread queries the device before it has answered.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -30,7 +31,8 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) struct Asking {
     patience: Duration,
     turns: Arc<Turns>,
-    /// Senders to idle threads. A thread ends when its sender is dropped.
+    /// Senders to idle threads, all of them in the process's mount namespace. A thread ends when its
+    /// sender is dropped.
     idle: Mutex<Vec<Sender<Job>>>,
 }
 
@@ -102,6 +104,7 @@ impl Asking {
         question: impl Fn(u32) -> T + Send + Sync + 'static,
     ) -> Vec<(u32, Option<T>)> {
         let end = Instant::now() + self.patience;
+        let reuse = in_namespace_of_process();
         let mut answers: Vec<_> = minors.iter().map(|minor| (*minor, None)).collect();
         let (send, receive) = channel();
         let round = Round {
@@ -114,7 +117,7 @@ impl Asking {
         let mut workers: Vec<Worker> = Vec::new();
         let mut busy = Vec::new();
         let mut open = minors.len();
-        workers.extend(self.run(round.job(&send)));
+        workers.extend(self.run(round.job(&send), reuse));
         let mut stall = Instant::now() + STALL;
         while open > 0 {
             let now = Instant::now();
@@ -151,31 +154,33 @@ impl Asking {
                     false
                 }
             });
-            // An idle thread is reused.
             let (running, ended) = workers.into_iter().partition(Worker::is_running);
-            self.keep(ended);
+            self.keep(ended, reuse);
             workers = running;
             let more = workers.len().max(1).min(round.devices.lock().len());
-            workers.extend((0..more).filter_map(|_| self.run(round.job(&send))));
+            workers.extend((0..more).filter_map(|_| self.run(round.job(&send), reuse)));
         }
         // Threads that still wait for a device must not query another device after it.
         round.devices.lock().clear();
         if open == 0 {
-            self.keep(workers);
+            self.keep(workers, reuse);
         }
         answers
     }
 
-    /// Keeps some of the threads for later jobs.
-    fn keep(&self, workers: Vec<Worker>) {
+    /// Keeps some of the threads for later jobs, if they may be reused.
+    fn keep(&self, workers: Vec<Worker>, reuse: bool) {
+        if !reuse {
+            return;
+        }
         let mut idle = self.idle.lock();
         let room = IDLE.saturating_sub(idle.len());
         idle.extend(workers.into_iter().take(room).map(|worker| worker.jobs));
     }
 
-    /// Runs the job on a thread; `None` if no thread can be started.
-    fn run(&self, job: Job) -> Option<Worker> {
-        let idle = self.idle.lock().pop();
+    /// Runs the job on a thread, an idle one if `reuse`; `None` if no thread can be started.
+    fn run(&self, job: Job, reuse: bool) -> Option<Worker> {
+        let idle = self.idle.lock().pop_if(|_| reuse);
         let jobs = match idle {
             Some(jobs) => jobs,
             None => {
@@ -200,6 +205,16 @@ impl Asking {
         worker.jobs.send(job).ok()?;
         Some(worker)
     }
+}
+
+/// True if this thread has the mount namespace of the process. A thread that entered another one
+/// passes that on to the threads that it starts: they see other mounts at the same paths, and keep
+/// the mounts of that namespace alive.
+fn in_namespace_of_process() -> bool {
+    let namespace = |of| std::fs::metadata(of).map(|namespace| namespace.ino());
+    let process = namespace("/proc/self/ns/mnt");
+    let thread = namespace("/proc/thread-self/ns/mnt");
+    matches!((process, thread), (Ok(process), Ok(thread)) if process == thread)
 }
 
 impl Worker {

@@ -185,6 +185,21 @@ fn a_filesystem_is_mounted_writable_once_its_read_only_copies_are_gone() {
     assert!(!entry(&s, &at).fs_read_only());
 }
 
+/// Threads that look at mounts are used again, but none that was started in another namespace.
+#[test]
+fn a_btrfs_is_known_after_a_look_from_another_namespace() {
+    let s = Scratch::new();
+    let (_image, _device, old) = s.mounted("old", Btrfs, size(Btrfs));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            own_namespace(&Linux::default(), &old);
+            Linux::default().mounts().unwrap();
+        });
+    });
+    let (_image, device, new) = s.mounted("new", Btrfs, size(Btrfs));
+    assert_eq!(entry(&s, &new).loop_minor(), Some(device.minor));
+}
+
 #[rstest]
 fn a_bad_option_is_named(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();

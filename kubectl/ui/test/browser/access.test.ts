@@ -44,6 +44,8 @@ for (const [view, at] of Object.entries(VIEWS)) {
 test("each view has its landmarks", async () => {
   const { page } = await open(world.messages);
   for (const role of ["banner", "navigation", "main", "contentinfo"] as const) {
-    assert.equal(await page.getByRole(role).count(), 1, role);
+    const landmark = page.getByRole(role);
+    await landmark.first().waitFor();
+    assert.equal(await landmark.count(), 1, role);
   }
 });
