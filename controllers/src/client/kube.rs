@@ -45,7 +45,7 @@ pub use client::ClientError;
 pub(crate) use client::{connect, over};
 pub use limit::Limit;
 use trim::TrimTo;
-pub(crate) use trim::{Keep, KeptFields, is_left_out};
+pub(crate) use trim::{Keep, KeptFields, in_memory, is_left_out};
 #[cfg(test)]
 pub(crate) use trim::{trimmed, trimmed_object};
 
@@ -541,8 +541,9 @@ fn known<K: Resource>(object: K) -> kube::Result<K> {
 /// Says that an object is too large to be kept, and what to do.
 pub(crate) fn too_large<K: Resource>() -> String {
     format!(
-        "the {} is too large to be kept in memory, alone or with the others of its namespace: \
-         make its labels, finalizers, data, spec or status smaller, or theirs",
+        "the {} is too large to be kept in memory, alone, with the others of its namespace, or \
+         because those of all namespaces take too much: make its labels, finalizers, data, spec or \
+         status smaller, or theirs",
         K::kind(&())
     )
 }

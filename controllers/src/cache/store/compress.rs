@@ -74,6 +74,11 @@ impl<K: Resource> Encoding<K> {
         })
     }
 
+    /// True if objects are packed, except those that changed last.
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self, Encoding::Packed(_))
+    }
+
     /// Notes that an object was stored unpacked. Returns the key of an object to pack, if any.
     pub(super) fn note(&mut self, key: &Key) -> Option<Key> {
         match self {
