@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret,
 };
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::codegen::http;
 
+use crate::api::pod::Pod;
 use crate::client::Leadership;
 use crate::metrics::Metrics;
 
