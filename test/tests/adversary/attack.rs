@@ -180,9 +180,9 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     attack!(
         "selected nodes",
-        "claims with a `selected-node` that is tainted or does not exist",
+        "claims with a `selected-node` that is tainted, cordoned or does not exist",
         "a node that takes no ordinary pods makes no volume, unless for a pod that may run there",
-        [12, 200],
+        [14, 210],
         by_hand::selected_nodes
     ),
     attack!(
