@@ -199,6 +199,37 @@ fn what_was_pushed_out_waits_for_room() {
     assert!(watch.get_in(&namespace, &name).is_some());
 }
 
+/// The next event of the watch, whatever it is about, has its user told.
+#[tokio::test(start_paused = true)]
+async fn users_learn_of_an_object_that_was_pushed_out() {
+    let api = crate::testing::FakeApi::default();
+    let metrics = Arc::new(Metrics::default());
+    let (events, mut emitted) = Events::collected(metrics.clone());
+    let reports = Reports {
+        metrics: Some(metrics.clone()),
+        events: Some(events),
+    };
+    let watch = Store::<PersistentVolumeClaim>::new();
+    let claim = Arc::new(labelled("team", 0, 1, LARGE));
+    watch.lock().pushed_out.push(claim);
+    let stop = CancellationToken::new();
+    let client = crate::testing::client(&api);
+    let run = watch
+        .clone()
+        .run_within(client, Range::default(), reports, stop.clone());
+    let run = tokio::spawn(run);
+    watch.synced().await;
+    stop.cancel();
+    run.await.expect("it ends");
+    assert_eq!(metrics.too_large("PersistentVolumeClaim").get(), 1);
+    let about: Vec<_> = emitted
+        .drain()
+        .into_iter()
+        .map(|event| (event.about.name, event.reason))
+        .collect();
+    assert_eq!(about, [(Some("c0".to_owned()), "TooLarge".to_owned())]);
+}
+
 /// Objects that are not packed count with what their values take in memory.
 #[test]
 fn values_count_if_they_are_not_packed() {
