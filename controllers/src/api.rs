@@ -11,6 +11,7 @@ pub mod message;
 pub(crate) mod node;
 pub(crate) mod node_fitness;
 pub(crate) mod node_selector;
+pub mod pod;
 pub(crate) mod pv;
 pub(crate) mod pvc;
 pub mod scope;

@@ -513,8 +513,9 @@ pub(crate) async fn yield_sometimes(step: usize) {
 
 /// True if a namespace that holds `held` workers may take one of the `free` ones. It leaves one
 /// worker free for each [`SHARE`] that it holds. So, however slow the work of some namespaces is,
-/// the next one finds a worker, and each gets the same number if it has enough work.
-fn may_take(held: usize, free: usize) -> bool {
+/// the next one finds a worker, and each gets the same number if it has enough work. The driver's
+/// threads have the same rule.
+pub fn may_take(held: usize, free: usize) -> bool {
     let left = free.saturating_sub(1);
     free > 0 && (held == 0 || held < left.saturating_mul(SHARE))
 }

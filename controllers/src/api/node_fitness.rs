@@ -1,11 +1,12 @@
 //! Whether a node may get a volume that no pod was scheduled for, and whether a pod can run on a
 //! node. The leader and the nodes decide by the same rules.
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
+use crate::api::pod::Pod;
 use crate::api::{node, topology};
 
 /// The taint of a cordoned node.
@@ -70,8 +71,7 @@ pub(crate) fn can_run(pod: &Pod, on: &Node) -> bool {
     if let Some(node) = spec.node_name.as_deref().filter(|node| !node.is_empty()) {
         return node == on.name_any();
     }
-    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-    let tolerates = |taint: &Taint| tolerations.iter().any(|one| is_tolerated(taint, one));
+    let tolerates = |taint: &Taint| spec.tolerations.iter().any(|one| is_tolerated(taint, one));
     let cordon = Taint {
         key: UNSCHEDULABLE.to_owned(),
         effect: "NoSchedule".to_owned(),
@@ -83,9 +83,7 @@ pub(crate) fn can_run(pod: &Pod, on: &Node) -> bool {
 /// True if a pod's `nodeSelector` and its required node affinity admit a node.
 fn is_selected(pod: &Pod, node: &Node) -> bool {
     let spec = pod.spec.as_ref();
-    let mut selector = spec
-        .iter()
-        .flat_map(|spec| spec.node_selector.iter().flatten());
+    let mut selector = spec.iter().flat_map(|spec| &spec.node_selector);
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| {
         affinity

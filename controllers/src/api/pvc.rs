@@ -1,6 +1,6 @@
 //! Reads PersistentVolumeClaims, and decides whether a claim is due for a volume.
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -32,28 +32,6 @@ pub(crate) fn names(claim: &PersistentVolumeClaim, volume: &str) -> [(String, St
         ("pv/name", volume.to_owned()),
     ]
     .map(|(key, value)| (format!("{RESERVED}{key}"), value))
-}
-
-/// Namespaces and names of the claims that a pod uses. The claim of a generic ephemeral volume is
-/// named after the pod and the volume.
-pub(crate) fn of_pod(pod: &Pod) -> impl Iterator<Item = (String, String)> {
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    let names = volumes.filter_map(|volume| {
-        let named = volume
-            .persistent_volume_claim
-            .as_ref()
-            .map(|claim| claim.claim_name.clone());
-        named.or_else(|| {
-            volume
-                .ephemeral
-                .as_ref()
-                .map(|_| format!("{}-{}", pod.name_any(), volume.name))
-        })
-    });
-    names.map(|name| (pod.namespace().unwrap_or_default(), name))
 }
 
 /// The class annotation or field as written. "" means no class, and opts out of the default class.

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::api::pod::Pod;
 use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::missing_kinds::Served;

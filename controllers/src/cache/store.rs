@@ -157,6 +157,7 @@ impl<K: Resource> Store<K> {
             left_out: BTreeSet::new(),
             untold: BTreeSet::new(),
             budget: Budget::default(),
+            pushed_out: Vec::new(),
         };
         let inner = Inner {
             state: Mutex::new(state),
@@ -290,7 +291,12 @@ impl<K: Resource> Store<K> {
         state.untold.remove(&key);
     }
 
-    /// True if an object that is left out because of the others of its namespace has room by now.
+    /// The objects that others have pushed out since the last call.
+    fn pushed_out(&self) -> Vec<Arc<K>> {
+        std::mem::take(&mut self.lock().pushed_out)
+    }
+
+    /// True if an object that is left out because of others has room by now.
     fn has_room(&self) -> bool {
         self.lock().budget.has_room()
     }

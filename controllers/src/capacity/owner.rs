@@ -2,11 +2,11 @@
 //! no longer.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt};
 use tokio::sync::OnceCell;
 
+use crate::api::pod::Pod;
 use crate::client::{ApiError, Kube, Resource};
 
 /// Why the owner is unknown.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret,
 };
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::codegen::http;
 
+use crate::api::pod::Pod;
 use crate::client::Leadership;
 use crate::metrics::Metrics;
 
@@ -45,7 +46,7 @@ pub use client::ClientError;
 pub(crate) use client::{connect, over};
 pub use limit::Limit;
 use trim::TrimTo;
-pub(crate) use trim::{Keep, KeptFields, is_left_out};
+pub(crate) use trim::{Keep, KeptFields, in_memory, is_left_out};
 #[cfg(test)]
 pub(crate) use trim::{trimmed, trimmed_object};
 
@@ -541,8 +542,9 @@ fn known<K: Resource>(object: K) -> kube::Result<K> {
 /// Says that an object is too large to be kept, and what to do.
 pub(crate) fn too_large<K: Resource>() -> String {
     format!(
-        "the {} is too large to be kept in memory, alone or with the others of its namespace: \
-         make its labels, finalizers, data, spec or status smaller, or theirs",
+        "the {} is too large to be kept in memory, alone, with the others of its namespace, or \
+         because those of all namespaces take too much: make its labels, finalizers, data, spec or \
+         status smaller, or theirs",
         K::kind(&())
     )
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::decide::Volume;
 use super::ticks;
 use crate::api::node::is_ready;
-use crate::api::pvc;
+use crate::api::pod::Pod;
 use crate::client::{ApiError, EventKind};
 use crate::controller::Context;
 
@@ -172,7 +172,7 @@ fn bound(volumes: impl IntoIterator<Item = Arc<PersistentVolume>>, driver: &str)
 
 /// Takes the claims that a pod uses from `unused`.
 fn take_used(unused: &mut Claims, pod: &Pod) -> impl Iterator<Item = ObjectReference> {
-    pvc::of_pod(pod).filter_map(|claim| unused.remove(&claim))
+    pod.claims().filter_map(|claim| unused.remove(&claim))
 }
 
 #[cfg(test)]

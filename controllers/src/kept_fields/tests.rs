@@ -1,11 +1,12 @@
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::pod::Pod;
 use crate::client::Resource;
 use crate::client::kube::{is_left_out, trimmed_object};
 use crate::snapshots::{

@@ -11,13 +11,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::api::node_fitness::{self, UnfitNode};
+use crate::api::pod::Pod;
 use crate::api::pvc::{self, DataSource};
 use crate::client::{ApiError, Kube};
 
@@ -171,7 +172,7 @@ impl OwnNode {
         let (since, mut claims) = (Instant::now(), HashSet::new());
         kube.list_in_by_field(&namespace, PENDING, |pod: Pod| {
             if node_fitness::can_run(&pod, node) {
-                claims.extend(pvc::of_pod(&pod).map(|used| self.hasher.hash_one(used)));
+                claims.extend(pod.claims().map(|used| self.hasher.hash_one(used)));
             }
             true
         })

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
-
 use super::Key;
-use crate::api::pvc;
+use crate::api::pod::Pod;
 use crate::cache::{Change, Index, Store};
 
 /// Pods, indexed by the claims they use.
@@ -48,14 +46,10 @@ fn text(key: &Key) -> String {
 
 /// The claims of a pod; none if the pod has ended.
 fn claims(pod: &Pod) -> BTreeSet<Key> {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Failed" | "Succeeded")) {
+    if matches!(pod.status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return BTreeSet::new();
     }
-    pvc::of_pod(pod).collect()
+    pod.claims().collect()
 }
 
 #[cfg(test)]

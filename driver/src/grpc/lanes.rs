@@ -3,7 +3,8 @@
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
 //! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
-//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies and
+//! often a client retries, and copies of gigabytes hold up nothing but other copies. The calls of
+//! one namespace never hold all threads of a kind ([`Permits`]): three of four, 24 of 32. Copies and
 //! clones also give way to calls that change something in their pools, but not to deletions: see
 //! [foreground].
 
@@ -29,12 +30,14 @@ const LEAVES: usize = 32;
 const UNSTAGES: usize = 32;
 /// Deletions in one lane at once. Each one frees the blocks of its image.
 pub(super) const DELETIONS: usize = 8;
-/// Calls in one lane at once that allocate the whole of a volume.
-const ALLOCATIONS: usize = 2;
-/// Copies of bytes in one lane at once: two keep a disk busy, and more would make it seek.
-pub(super) const COPIES: usize = 2;
+/// Calls in one lane at once that allocate the whole of a volume: two of one namespace.
+const ALLOCATIONS: usize = 3;
+/// Copies of bytes in one lane at once: two of one namespace. Two keep a disk busy, and more make it
+/// seek, so the third is for a namespace that would wait for gigabytes of another one.
+pub(super) const COPIES: usize = 3;
 /// Copies in one lane at once that share the blocks of their sources. A clone of an image in
-/// hundreds of thousands of extents keeps a core and the pool's journal busy for a minute.
+/// hundreds of thousands of extents keeps a core and the pool's journal busy for a minute. Three of
+/// one namespace.
 pub(super) const CLONES: usize = 4;
 /// Streams in one lane at once.
 const STREAMS: usize = 16;

@@ -1,10 +1,13 @@
 //! Permits for one kind of work. Namespaces get them in turns, so one with many requests does not
-//! make another one wait for all of them.
+//! make another one wait for all of them. And none has all permits: it leaves one free for each three
+//! that it holds ([`may_begin`]). So a request of a namespace without a permit begins at once while
+//! one other namespace has all the permits that it may have, however long these take.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use hostloop_controllers::queue::Turns;
+use hostloop_controllers::queue::{Turns, may_take};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -20,21 +23,66 @@ pub struct Permits {
 #[derive(Debug)]
 struct State {
     free: usize,
+    /// The number of permits of each namespace that has one.
+    held: HashMap<Arc<str>, usize>,
     /// The requests that wait.
-    waiting: Turns<oneshot::Sender<Permit>>,
+    waiting: Turns<Request>,
     /// The number of the next request.
     next: u64,
 }
 
+#[derive(Debug)]
+struct Request {
+    namespace: Arc<str>,
+    grant: oneshot::Sender<Permit>,
+}
+
 /// A permit. Dropping it gives it to the next one in turn.
 #[derive(Debug)]
-pub struct Permit(Arc<Permits>);
+pub struct Permit {
+    permits: Arc<Permits>,
+    namespace: Arc<str>,
+}
+
+/// Whether a namespace that has `held` permits may take one of the `free` ones. Requests of unknown
+/// namespaces may take all, because nobody can be told apart among them.
+fn may_begin(namespace: &str, held: usize, free: usize) -> bool {
+    free > 0 && (namespace.is_empty() || may_take(held, free))
+}
+
+impl State {
+    fn take(&mut self, namespace: &Arc<str>) {
+        self.free -= 1;
+        *self.held.entry(namespace.clone()).or_default() += 1;
+    }
+
+    fn give_back(&mut self, namespace: &str) {
+        self.free += 1;
+        if let Some(held) = self.held.get_mut(namespace) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(namespace);
+            }
+        }
+    }
+
+    /// Takes a permit for the next request in turn that may begin.
+    fn begin_next(&mut self) -> Option<Request> {
+        let (free, held) = (self.free, &self.held);
+        let next = self.waiting.take_if(|namespace, _| {
+            may_begin(namespace, held.get(namespace).copied().unwrap_or(0), free)
+        })?;
+        self.take(&next.namespace);
+        Some(next)
+    }
+}
 
 impl Permits {
     /// `calls` says what kind of calls need the permits.
     pub fn new(total: usize, calls: &'static str) -> Arc<Permits> {
         let state = Mutex::new(State {
             free: total,
+            held: HashMap::new(),
             waiting: Turns::default(),
             next: 0,
         });
@@ -49,14 +97,23 @@ impl Permits {
     pub async fn acquire(self: &Arc<Self>, namespace: &str) -> Option<Permit> {
         let (_place, granted) = {
             let mut state = self.state.lock();
-            if state.free > 0 {
-                state.free -= 1;
-                return Some(Permit(self.clone()));
+            let held = state.held.get(namespace).copied().unwrap_or(0);
+            let of_request: Arc<str> = namespace.into();
+            if may_begin(namespace, held, state.free) {
+                state.take(&of_request);
+                return Some(Permit {
+                    permits: self.clone(),
+                    namespace: of_request,
+                });
             }
             let (grant, granted) = oneshot::channel();
             let number = state.next;
             state.next += 1;
-            state.waiting.add(namespace, number, grant);
+            let request = Request {
+                namespace: of_request,
+                grant,
+            };
+            state.waiting.add(namespace, number, request);
             (
                 Waiting {
                     permits: self,
@@ -88,7 +145,7 @@ impl Permits {
 impl Permit {
     /// The calls that need such permits, for people.
     pub fn calls(&self) -> &'static str {
-        self.0.calls
+        self.permits.calls
     }
 }
 
@@ -122,17 +179,17 @@ impl Drop for Waiting<'_> {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let next = {
-            let mut state = self.0.state.lock();
-            let next = state.waiting.next();
-            if next.is_none() {
-                state.free += 1;
-            }
-            next
-        };
-        if let Some(next) = next {
+        self.permits.state.lock().give_back(&self.namespace);
+        loop {
+            let next = self.permits.state.lock().begin_next();
+            let Some(Request { namespace, grant }) = next else {
+                return;
+            };
             // One that has stopped to wait meanwhile drops the permit, which passes it on.
-            let _ = next.send(Permit(self.0.clone()));
+            let _ = grant.send(Permit {
+                permits: self.permits.clone(),
+                namespace,
+            });
         }
     }
 }

@@ -31,6 +31,10 @@ const CACHES: &str =
 /// Queues are fair.
 const QUEUES: &str = "queues serve namespaces in turn";
 
+/// Threads are fair.
+const COPIES: &str =
+    "few copies run at once, none of the namespaces has all threads, and they take turns";
+
 macro_rules! attack {
     ($name:literal, $what:literal, $holds:expr, $sizes:expr, $module:ident::$run:ident) => {
         Attack {
@@ -160,29 +164,29 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "many restores",
         "claims that are restored from one VolumeSnapshot",
-        "few copies run at once, and namespaces take turns",
+        COPIES,
         [40, 200],
         copies::restores
     ),
     attack!(
         "many snapshots",
         "VolumeSnapshots of one claim",
-        "few copies run at once, and namespaces take turns",
+        COPIES,
         [93, 300],
         copies::snapshots
     ),
     attack!(
         "many clones",
         "claims that clone one claim",
-        "few copies run at once, and namespaces take turns",
+        COPIES,
         [20, 100],
         copies::clones
     ),
     attack!(
         "selected nodes",
-        "claims with a `selected-node` that is tainted or does not exist",
+        "claims with a `selected-node` that is tainted, cordoned or does not exist",
         "a node that takes no ordinary pods makes no volume, unless for a pod that may run there",
-        [12, 200],
+        [14, 210],
         by_hand::selected_nodes
     ),
     attack!(

@@ -26,33 +26,59 @@ async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
 }
 
 /// Nodes that the scheduler would not select, each with late and with immediate binding. No volume
-/// of the namespace is on the tainted one.
+/// of the namespace is on the tainted one, while it is tainted, and while it is cordoned instead.
 pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    let tainted = tenant.site.control_plane();
+    let unfit = tenant.site.control_plane();
     let nodes = [
-        tainted.as_str(),
+        unfit.as_str(),
         "nowhere",
         "",
         "../..",
         "Node 1",
         &"n".repeat(253),
     ];
-    let claim = |n: usize| {
-        let node = json!({"volume.kubernetes.io/selected-node": nodes[n % nodes.len()]});
-        let change = json!({"metadata": {"annotations": node}});
+    // One claim of seven names the cordoned node.
+    let of_cordoned = count / 7;
+    let claims = (0..count - of_cordoned).map(|n| {
         let class = [LATER, NOW][n / nodes.len() % 2];
-        tenant.claim(&format!("selected-{n}"), class, "1Mi", change)
-    };
-    tenant.create_all((0..count).map(claim)).await?;
+        selecting(
+            tenant,
+            &format!("selected-{n}"),
+            class,
+            nodes[n % nodes.len()],
+        )
+    });
+    tenant.create_all(claims).await?;
+    none_on(tenant, &unfit, "tainted").await?;
+    tenant.site.cordon().await?;
+    let claims = (0..of_cordoned).map(|n| {
+        let class = [LATER, NOW][n % 2];
+        selecting(tenant, &format!("cordoned-{n}"), class, &unfit)
+    });
+    let made = tenant.create_all(claims).await;
+    let found = none_on(tenant, &unfit, "cordoned").await;
+    tenant.site.uncordon().await?;
+    made.and(found)
+}
+
+/// A claim with this selected node.
+fn selecting(tenant: &Tenant<'_>, name: &str, class: &str, node: &str) -> Value {
+    let node = json!({"volume.kubernetes.io/selected-node": node});
+    let change = json!({"metadata": {"annotations": node}});
+    tenant.claim(name, class, "1Mi", change)
+}
+
+/// Waits for what must not be done, and fails if a volume of the namespace is on this node.
+async fn none_on(tenant: &Tenant<'_>, node: &str, state: &str) -> Result<(), String> {
     tokio::time::sleep(ENOUGH).await;
     let volumes = tenant.site.objects.list("PersistentVolume", "").await;
     let is_there = |volume: &&Value| {
         let affinity = volume["spec"]["nodeAffinity"].to_string();
-        volume["spec"]["claimRef"]["namespace"] == tenant.namespace && affinity.contains(&tainted)
+        volume["spec"]["claimRef"]["namespace"] == tenant.namespace && affinity.contains(node)
     };
     match volumes.iter().filter(is_there).count() {
         0 => Ok(()),
-        some => Err(format!("{some} volumes are on the tainted node {tainted}")),
+        some => Err(format!("{some} volumes are on the {state} node {node}")),
     }
 }
 

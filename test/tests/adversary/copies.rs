@@ -1,7 +1,8 @@
 //! Many copies of one volume with data.
 
-use hostloop_test::front::fields::{is_ready_to_use, name};
-use hostloop_test::front::objects::{cloned, restored};
+use hostloop_test::front::fields::{is_ready_to_use, name, text};
+use hostloop_test::front::objects::{Place, cloned, restored};
+use serde_json::Value;
 
 use crate::site::NOW;
 use crate::tenant::Tenant;
@@ -11,6 +12,10 @@ const COPIED: &str = "16Mi";
 /// The size of what is snapshotted: much more than its data.
 const PHOTOGRAPHED: &str = "64Mi";
 const PHOTOGRAPHED_BYTES: u64 = 64 << 20;
+/// How many snapshots are awaited beside other attacks, which slow them.
+const AWAITED: usize = 8;
+/// What a filesystem may take for an image beside its data.
+const SLACK: u64 = 1 << 20;
 
 pub(crate) async fn restores(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     tenant.filled("restored", COPIED).await?;
@@ -33,14 +38,20 @@ pub(crate) async fn snapshots(tenant: &Tenant<'_>, count: usize) -> Result<(), S
     };
     let snapshots = (0..count).map(|n| tenant.snapshot(&format!("photo-{n}"), "photographed"));
     let taken = tenant.create_all(snapshots).await?;
+    let awaited = if tenant.is_alone {
+        taken.len()
+    } else {
+        AWAITED
+    };
+    for snapshot in taken.iter().take(awaited) {
+        let ready = tenant
+            .until("VolumeSnapshot", name(snapshot), "ready", is_ready_to_use)
+            .await?;
+        promises_its_data(tenant, &ready).await?;
+    }
     let Some(before) = before else {
         return Ok(());
     };
-    for snapshot in &taken {
-        tenant
-            .until("VolumeSnapshot", name(snapshot), "ready", is_ready_to_use)
-            .await?;
-    }
     let after = tenant.site.available_bytes().await?;
     let (promised, whole) = (
         before.saturating_sub(after),
@@ -51,6 +62,25 @@ pub(crate) async fn snapshots(tenant: &Tenant<'_>, count: usize) -> Result<(), S
             "{} snapshots with 4 MiB of data took {promised} bytes of the pool's room, and the \
              sizes of their volumes are {whole}",
             taken.len()
+        ));
+    }
+    Ok(())
+}
+
+/// A snapshot promises what its image has, which never grows, and not the size of its volume.
+async fn promises_its_data(tenant: &Tenant<'_>, snapshot: &Value) -> Result<(), String> {
+    let content = text(&snapshot["status"]["boundVolumeSnapshotContentName"]);
+    let content = Place::of("VolumeSnapshotContent", "", content);
+    let content = tenant.site.objects.get(&content).await.unwrap_or_default();
+    let handle = text(&content["status"]["snapshotHandle"]);
+    let (promised, has) = tenant.site.promised(handle)?;
+    if has > promised + SLACK {
+        return Err(format!("{handle} promises {promised} bytes, and has {has}"));
+    }
+    if promised > PHOTOGRAPHED_BYTES / 2 {
+        return Err(format!(
+            "{handle} promises {promised} bytes for 4 MiB of data in a volume of \
+             {PHOTOGRAPHED_BYTES}"
         ));
     }
     Ok(())

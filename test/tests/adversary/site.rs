@@ -1,6 +1,7 @@
 //! The cluster: a node for users, a tainted node with the control plane's role, and the driver.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hostloop_test::PATIENCE;
@@ -24,6 +25,8 @@ pub(crate) const NOW: &str = "adversary-now";
 pub(crate) const LATER: &str = "hostloop-ext4";
 /// The driver's port for metrics.
 const METRICS: u16 = 9809;
+/// The label and the taint of the control plane's node.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// The driver's ports.
 const PORTS: [u16; 2] = [9808, METRICS];
 /// The descriptors that a service gets from systemd, if it asks for none.
@@ -77,11 +80,30 @@ impl Site {
         self.cluster.node(2)
     }
 
+    /// Cordons the tainted node, and then takes its taint away: it takes no ordinary pod meanwhile.
+    pub(crate) async fn cordon(&self) -> Result<(), String> {
+        self.change_spec(json!({"unschedulable": true})).await?;
+        self.change_spec(json!({"taints": null})).await
+    }
+
+    /// Gives the cordoned node its taint back, and then ends the cordon.
+    pub(crate) async fn uncordon(&self) -> Result<(), String> {
+        let taints = json!([{"key": CONTROL_PLANE, "effect": "NoSchedule"}]);
+        self.change_spec(json!({"taints": taints})).await?;
+        self.change_spec(json!({"unschedulable": null})).await
+    }
+
+    async fn change_spec(&self, spec: Value) -> Result<(), String> {
+        let at = Place::of("Node", "", &self.control_plane());
+        let changed = self.objects.try_merge(&at, json!({ "spec": spec })).await;
+        changed.map(drop).map_err(|why| format!("{at}: {why}"))
+    }
+
     async fn deploy(&self) {
-        let role = "node-role.kubernetes.io/control-plane";
+        let label = format!("{CONTROL_PLANE}=");
         self.cluster
-            .kubectl(&["label", "node", &self.control_plane(), &format!("{role}=")]);
-        let taint = format!("{role}=:NoSchedule");
+            .kubectl(&["label", "node", &self.control_plane(), &label]);
+        let taint = format!("{CONTROL_PLANE}=:NoSchedule");
         self.cluster
             .kubectl(&["taint", "node", &self.control_plane(), &taint]);
         let image = deployed::tested_image(self.dir.path().join("hostloop.tar"));
@@ -133,6 +155,23 @@ impl Site {
             .iter()
             .map(|node| node.path(self.pool_dir.path()))
             .collect()
+    }
+
+    /// What a snapshot promises by its record, and what its image takes, in bytes.
+    pub(crate) fn promised(&self, snapshot: &str) -> Result<(u64, u64), String> {
+        let mut dirs = self
+            .pools()
+            .into_iter()
+            .map(|pool| pool.join("snapshots").join(snapshot));
+        let dir = dirs
+            .find(|dir| dir.is_dir())
+            .ok_or_else(|| format!("no pool has the snapshot {snapshot}"))?;
+        let record = std::fs::read(dir.join("snapshot.json")).map_err(|why| why.to_string())?;
+        let record: Value = serde_json::from_slice(&record).map_err(|why| why.to_string())?;
+        let image = std::fs::metadata(dir.join("image")).map_err(|why| why.to_string())?;
+        let promised = record["allocated_bytes"].as_u64();
+        let promised = promised.ok_or_else(|| format!("{snapshot} promises nothing: {record}"))?;
+        Ok((promised, image.blocks() * 512))
     }
 
     /// What is there now: objects, files, devices and mounts.

@@ -8,6 +8,10 @@ use super::recent::Recent;
 use super::{Key, version};
 use crate::client::Resource;
 
+/// A larger object is no dictionary for others. The smallest of them keeps its dictionary in memory
+/// after that object is gone, and a user can make any number of small ones.
+const MAX_DICTIONARY: usize = 4 * 1024;
+
 /// How a store keeps objects in memory.
 pub enum Encoding<K> {
     /// As deserialized objects.
@@ -74,6 +78,11 @@ impl<K: Resource> Encoding<K> {
         })
     }
 
+    /// True if objects are packed, except those that changed last.
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self, Encoding::Packed(_))
+    }
+
     /// Notes that an object was stored unpacked. Returns the key of an object to pack, if any.
     pub(super) fn note(&mut self, key: &Key) -> Option<Key> {
         match self {
@@ -103,8 +112,8 @@ impl<K: Resource> Encoding<K> {
 
 impl<K> Packing<K> {
     /// Compresses against the current dictionary. An object that does not compress to half its size
-    /// becomes the next dictionary. A bound claim makes a better dictionary than a pending one:
-    /// surplus text in the dictionary costs nothing, but text missing from it does.
+    /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary than
+    /// a pending one: surplus text in the dictionary costs nothing, but text missing from it does.
     fn keep(&mut self, version: u64, json: Vec<u8>) -> StoredObject<K> {
         if let Some(pattern) = &self.pattern {
             let rest = compress_prepend_size_with_dict(&json, &pattern.json);
@@ -120,7 +129,9 @@ impl<K> Packing<K> {
             json: json.into(),
             make: self.make,
         });
-        self.pattern = Some(pattern.clone());
+        if pattern.json.len() <= MAX_DICTIONARY {
+            self.pattern = Some(pattern.clone());
+        }
         StoredObject::Packed {
             version,
             rest: compress_prepend_size_with_dict(&pattern.json, &pattern.json).into(),

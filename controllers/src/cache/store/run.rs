@@ -189,6 +189,9 @@ impl<K: Resource> Store<K> {
                     if let Some(object) = self.take(event) {
                         report(&object);
                     }
+                    for object in self.pushed_out() {
+                        report(&object);
+                    }
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::budget::{self, Budget};
+use super::budget::{self, Admission, Budget};
 use super::compress::{Encoding, StoredObject};
 use super::index::IndexState;
 use super::select::Selector;
@@ -36,6 +36,8 @@ pub(super) struct State<K> {
     /// Those of them that their users do not know of, until the watch reports one.
     pub(super) untold: BTreeSet<Key>,
     pub(super) budget: Budget,
+    /// What was kept until others needed the room. Their users are to learn of it.
+    pub(super) pushed_out: Vec<Arc<K>>,
 }
 
 /// What happened since a list began.
@@ -72,16 +74,32 @@ impl<K: Resource> State<K> {
         self.budget.forget_left_out(key);
     }
 
-    /// Keeps an object, or returns it if the others of its namespace leave no room for it.
+    /// Leaves out what is kept, because another namespace has less.
+    fn push_out(&mut self, key: Key) {
+        let size = self.budget.forget(&key);
+        let object = self.objects.get(&key).map(StoredObject::get);
+        self.leave_out(key.clone());
+        self.untold.remove(&key);
+        self.budget.leave_out(key, size);
+        self.pushed_out.extend(object);
+    }
+
+    /// Keeps an object, or returns it if the others leave no room for it.
     pub(super) fn apply(&mut self, key: Key, mut object: K) -> Option<K> {
         // Managed fields are never read, and are often half of an object. The client has dropped
         // those of most kinds.
         object.meta_mut().managed_fields = None;
-        let size = budget::size(&object);
-        if self.budget.is_exceeded(&key, size) {
-            self.leave_out(key.clone());
-            self.budget.leave_out(key, size);
-            return Some(object);
+        let size = budget::size(&object, self.form.is_packed());
+        loop {
+            match self.budget.admission(&key, size) {
+                Admission::Keep => break,
+                Admission::PushOut(other) => self.push_out(other),
+                Admission::LeaveOut => {
+                    self.leave_out(key.clone());
+                    self.budget.leave_out(key, size);
+                    return Some(object);
+                }
+            }
         }
         self.forget_left_out(&key);
         let new = Arc::new(object);

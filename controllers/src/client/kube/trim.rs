@@ -15,6 +15,7 @@ mod held_object;
 pub(crate) use answer::trimmed;
 pub(super) use answer::{Trim, TrimTo};
 use held_object::HeldObject;
+pub(crate) use held_object::in_memory;
 
 /// What is kept of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq)]

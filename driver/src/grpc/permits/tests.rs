@@ -1,7 +1,59 @@
+use futures::FutureExt;
 use rstest::rstest;
 use tokio::task::JoinHandle;
 
 use super::*;
+
+/// Of so many permits, how many a namespace takes if it alone asks, and how many the next ones take
+/// after it. All is held until the end.
+#[rstest]
+#[case::a_question(1, &["a", "b"], &[1, 0])]
+#[case::copies_of_bytes(3, &["a", "b", "c"], &[2, 1, 0])]
+#[case::clones(4, &["a", "b", "c"], &[3, 1, 0])]
+#[case::deletions(8, &["a", "b", "c", "d"], &[6, 1, 1, 0])]
+#[case::changes(32, &["a", "b", "c", "d", "e"], &[24, 6, 1, 1, 0])]
+#[case::unknown_namespaces(4, &["", "b"], &[4, 0])]
+#[case::unknown_namespaces_after_another(4, &["a", "", "b"], &[3, 1, 0])]
+fn no_namespace_takes_all(
+    #[case] total: usize,
+    #[case] namespaces: &[&str],
+    #[case] expected: &[usize],
+) {
+    let permits = Permits::new(total, "copies");
+    let mut held = Vec::new();
+    let mut taken = Vec::new();
+    for namespace in namespaces {
+        let before = held.len();
+        while let Some(Some(permit)) = permits.acquire(namespace).now_or_never() {
+            held.push(permit);
+        }
+        taken.push(held.len() - before);
+    }
+    assert_eq!(taken, expected);
+    assert_eq!((permits.in_use(), permits.waiting()), (held.len(), 0));
+    drop(held);
+    assert!(permits.state.lock().held.is_empty());
+}
+
+/// A permit that one namespace leaves free is for the next one, and a request that waits gets its
+/// permit once its own namespace has fewer.
+#[tokio::test]
+async fn a_permit_is_left_for_another_namespace() {
+    let (permits, order) = (Permits::new(4, "copies"), Order::default());
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(permits.acquire("many").await);
+    }
+    let waits = request(&permits, "many", 0, &order).await;
+    let modest = permits.acquire("modest").now_or_never();
+    assert!(modest.flatten().is_some(), "it begins at once");
+    assert_eq!((permits.in_use(), permits.waiting()), (3, 1));
+    drop(held.pop());
+    waits.await.unwrap();
+    assert_eq!(*order.lock(), [0]);
+    drop(held);
+    assert_eq!((permits.in_use(), permits.waiting()), (0, 0));
+}
 
 /// Sends a request that notes its number when its turn comes.
 async fn request(permits: &Arc<Permits>, namespace: &str, number: usize, order: &Order) -> Waiting {

@@ -75,6 +75,29 @@ fn an_object_outlives_its_pattern() {
     assert_eq!(third.get(), claim(3, true));
 }
 
+/// A claim with a label of this length.
+fn labelled(name: &str, length: usize) -> Arc<PersistentVolumeClaim> {
+    let metadata = json!({"name": name, "labels": {"l": "x".repeat(length)}});
+    let claim: PersistentVolumeClaim = crate::testing::read(json!({ "metadata": metadata }));
+    Arc::new(claim)
+}
+
+/// A small object that stays keeps no large one in memory that is gone.
+#[test]
+fn a_large_object_is_no_pattern_of_others() {
+    for (length, is_pattern) in [(1_000, true), (15_000, false)] {
+        let mut form = Encoding::packed();
+        let first = keep(&mut form, &labelled("a", length));
+        let second = keep(&mut form, &labelled("b", length));
+        let patterns = [&first, &second].map(|kept| match kept {
+            StoredObject::Packed { pattern, .. } => Arc::as_ptr(pattern),
+            StoredObject::Open(_) => panic!("it is packed"),
+        });
+        assert_eq!(patterns[0] == patterns[1], is_pattern, "{length} bytes");
+        assert_eq!(second.get(), labelled("b", length));
+    }
+}
+
 proptest! {
     #[test]
     fn all_are_as_they_were(

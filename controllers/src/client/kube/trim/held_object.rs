@@ -6,6 +6,15 @@ use super::{KeptFields, LEFT_OUT};
 /// allocator adds.
 const VALUE: usize = 32;
 
+/// About how many bytes this JSON takes in memory once it is read.
+pub(crate) fn in_memory(json: &[u8]) -> usize {
+    let values = json
+        .iter()
+        .filter(|byte| matches!(byte, b',' | b':' | b'{' | b'['))
+        .count();
+    json.len() + values * VALUE
+}
+
 /// Members of an object's metadata that are passed on even if the object is left out.
 const IDENTITY: [&str; 4] = ["name", "namespace", "uid", "resourceVersion"];
 
@@ -61,11 +70,7 @@ impl HeldObject {
         if self.is_too_large() {
             return;
         }
-        let values = bytes
-            .iter()
-            .filter(|byte| matches!(byte, b',' | b':' | b'{' | b'['))
-            .count();
-        self.size += bytes.len() + values * VALUE;
+        self.size += in_memory(bytes);
         if self.is_too_large() {
             self.json = Vec::new();
         } else {

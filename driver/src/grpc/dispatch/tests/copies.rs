@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::FutureExt;
 use parking_lot::{Condvar, Mutex};
 use rstest::rstest;
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::grpc::lanes::{CLONES, COPIES, DELETIONS};
+use crate::grpc::permits::Permits;
 use crate::kernel::wanted;
 use crate::storage::NewVolume;
 use crate::testkit::{PATIENCE, Site, new};
@@ -52,6 +54,15 @@ impl Service {
         self.answered.fetch_add(1, Ordering::SeqCst);
         Ok(R::default())
     }
+}
+
+/// How many of so many threads the calls of one namespace hold, if they ask alone.
+fn of_one_namespace(threads: usize) -> usize {
+    let (permits, mut held) = (Permits::new(threads, "calls"), Vec::new());
+    while let Some(Some(permit)) = permits.acquire("one").now_or_never() {
+        held.push(permit);
+    }
+    held.len()
 }
 
 /// Opening the gate ends the calls also after a failure.
@@ -185,6 +196,7 @@ impl Rig {
 #[case::that_share_blocks(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_waits_for_copies_of_others(#[case] work: Work, #[case] threads: usize) {
+    let threads = of_one_namespace(threads);
     let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
@@ -260,45 +272,44 @@ async fn a_volume_is_detached_while_it_is_copied() {
 #[case::with_clones(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_take_turns(#[case] work: Work, #[case] threads: usize) {
+    let of_many = of_one_namespace(threads);
+    assert_eq!(of_many, threads - 1, "a thread is left for another one");
     let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
     rig.copy(&snapshot, "many", 20);
-    rig.until(threads, 20 - threads).await;
+    rig.until(of_many, 20 - of_many).await;
+    // It begins at once, although those of the other namespace came first.
     rig.copy(&snapshot, "one", 1);
-    rig.until(threads, 21 - threads).await;
-    // A copy of the other namespace may have the first turn.
-    for ended in 1..=2 {
-        rig.service.end_one();
-        rig.until(threads + ended, 21 - threads - ended).await;
-    }
+    rig.until(threads, 20 - of_many).await;
+    // That of a third one has the next turn, whichever copy ends.
+    rig.copy(&snapshot, "late", 1);
+    rig.until(threads, 21 - of_many).await;
+    rig.service.end_one();
+    rig.until(threads + 1, 20 - of_many).await;
     let begun = rig.finish().await;
-    assert!(
-        begun[threads..threads + 2].contains(&"one-0".to_owned()),
-        "{begun:?}"
-    );
+    assert_eq!(begun[of_many..=threads], ["one-0", "late-0"]);
 }
 
 /// The request has an ID alone, and the volume's record the namespace.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_take_turns_with_calls_that_name_an_id() {
+    let of_many = of_one_namespace(DELETIONS);
     let mut rig = Rig::new(Work::Delete);
     for number in 0..20 {
         rig.delete("many", number);
     }
-    rig.until(DELETIONS, 20 - DELETIONS).await;
-    let other = rig.delete("one", 0);
-    rig.until(DELETIONS, 21 - DELETIONS).await;
-    // A deletion of the other namespace may have the first turn.
-    for ended in 1..=2 {
-        rig.service.end_one();
-        rig.until(DELETIONS + ended, 21 - DELETIONS - ended).await;
-    }
+    rig.until(of_many, 20 - of_many).await;
+    // The rest of the threads, and one more deletion that waits.
+    let others: Vec<String> = (of_many..=DELETIONS)
+        .map(|number| rig.delete(&format!("one-{number}"), 0))
+        .collect();
+    rig.until(DELETIONS, 21 - of_many).await;
+    rig.service.end_one();
+    rig.until(DELETIONS + 1, 20 - of_many).await;
     let begun = rig.finish().await;
-    assert!(
-        begun[DELETIONS..DELETIONS + 2].contains(&other),
-        "{other} is not soon in {begun:?}"
-    );
+    let found = BTreeSet::from_iter(&begun[of_many..=DELETIONS]);
+    assert_eq!(found, BTreeSet::from_iter(&others), "of {begun:?}");
 }
 
 /// A retry begins them again.
@@ -307,6 +318,7 @@ async fn namespaces_take_turns_with_calls_that_name_an_id() {
 #[case::that_share_blocks(Work::Clone, CLONES)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_end_with_the_process(#[case] work: Work, #[case] threads: usize) {
+    let threads = of_one_namespace(threads);
     let mut rig = Rig::new(work);
     let volume = rig.site.make("one");
     let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
