@@ -42,7 +42,7 @@ use crate::api::capacity::managed_by;
 use crate::api::volume_name::Naming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
-use crate::client::Kube;
+use crate::client::{Kube, Resource};
 use crate::controller::{Context, ObjectKey};
 use crate::csi::driver::ControllerCapability;
 use crate::provisioner::source_protection;
@@ -319,29 +319,28 @@ impl Placement {
 /// StorageClasses and capacity objects.
 fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<AtomicU64> {
     let changes = Arc::new(AtomicU64::new(0));
-    let count = || {
-        let changes = changes.clone();
-        move || {
-            changes.fetch_add(1, Ordering::SeqCst);
-        }
-    };
-    let (changed, caches) = (count(), &context.caches);
+    let (counted, caches) = (changes.clone(), &context.caches);
     caches.nodes().on_change(move |change| {
         let beat = matches!(change, Change::Applied { old: Some(old), new }
             if fitness::is_same(old, new));
         if !beat {
-            changed();
+            counted.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let changed = count();
-    caches.csi_nodes().on_change(move |_| changed());
-    let changed = count();
-    caches.classes().on_change(move |_| changed());
+    count(&changes, caches.csi_nodes());
+    count(&changes, caches.classes());
     if let Some(rooms) = rooms {
-        let changed = count();
-        rooms.on_change(move |_| changed());
+        count(&changes, rooms);
     }
     changes
+}
+
+/// Counts all changes of a kind.
+fn count<K: Resource>(changes: &Arc<AtomicU64>, store: &Store<K>) {
+    let changes = changes.clone();
+    store.on_change(move |_| {
+        changes.fetch_add(1, Ordering::SeqCst);
+    });
 }
 
 #[cfg(test)]

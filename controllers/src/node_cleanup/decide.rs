@@ -67,23 +67,29 @@ pub(super) struct Leftover {
     pub(super) step: Option<Step>,
 }
 
+/// An object with a step, if it names a missing node.
+fn leftover(missing: Option<String>, step: Option<Step>) -> Option<Leftover> {
+    Some(Leftover {
+        node: missing?,
+        step,
+    })
+}
+
 impl Settings {
     /// Returns all objects that name missing nodes.
     pub(super) fn leftovers(&self, facts: &Facts, places: &Places) -> Vec<Leftover> {
         let mut found = Vec::new();
-        let mut note = |node: Option<String>, step: Option<Step>| {
-            found.extend(node.map(|node| Leftover { node, step }));
-        };
         for attachment in &facts.attachments {
             if attachment.spec.attacher == self.driver {
                 let node = places.absent(&attachment.spec.node_name);
-                note(node, self.attachment(attachment));
+                found.extend(leftover(node, self.attachment(attachment)));
             }
         }
         let attached = attached(&facts.attachments);
         for volume in facts.volumes.iter().filter(|volume| self.is_ours(volume)) {
             let is_attached = attached.contains(volume.name_any().as_str());
-            note(places.of_volume(volume), self.volume(volume, is_attached));
+            let step = self.volume(volume, is_attached);
+            found.extend(leftover(places.of_volume(volume), step));
         }
         let with_volume: BTreeSet<&str> = facts
             .volumes
@@ -92,23 +98,19 @@ impl Settings {
             .collect();
         for claim in facts.claims.iter().filter(|claim| self.waits(claim)) {
             let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
-            note(node, self.claim(claim, &with_volume));
+            found.extend(leftover(node, self.claim(claim, &with_volume)));
         }
         for content in &facts.contents {
-            note(
-                self.manager(&**content, places),
-                release(content, Step::ReleaseContent),
-            );
+            let step = release(content, Step::ReleaseContent);
+            found.extend(leftover(self.manager(&**content, places), step));
         }
         for content in &facts.groups {
-            note(
-                self.manager(&**content, places),
-                release(content, Step::ReleaseGroup),
-            );
+            let step = release(content, Step::ReleaseGroup);
+            found.extend(leftover(self.manager(&**content, places), step));
         }
         for object in &facts.capacities {
             let step = Step::DeleteCapacity(object.clone());
-            note(places.of_capacity(object), Some(step));
+            found.extend(leftover(places.of_capacity(object), Some(step)));
         }
         found
     }

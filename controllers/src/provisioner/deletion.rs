@@ -42,10 +42,13 @@ pub(super) enum Work {
 /// True if this driver and no other provisioner created the volume. A volume of a migrated in-tree
 /// plugin has no CSI source, so this returns false for it.
 fn is_of(volume: &PersistentVolume, driver: &str) -> bool {
-    let annotation = |key: &str| volume.annotations().get(key).map(String::as_str);
     pv::handle(volume, driver).is_some()
-        && (annotation(PROVISIONED_BY).is_none_or(|maker| maker == driver)
-            || annotation(MIGRATED_TO) == Some(driver))
+        && (annotation(volume, PROVISIONED_BY).is_none_or(|maker| maker == driver)
+            || annotation(volume, MIGRATED_TO) == Some(driver))
+}
+
+fn annotation<'a>(volume: &'a PersistentVolume, key: &str) -> Option<&'a str> {
+    volume.annotations().get(key).map(String::as_str)
 }
 
 /// Decides the action for a PersistentVolume.
@@ -303,13 +306,12 @@ fn class_name(volume: &PersistentVolume) -> &str {
 /// The deletion secret in a volume's annotations. `None` without the annotations, `Some(None)` if
 /// they say that the volume needs no secret.
 fn annotated_secret(volume: &PersistentVolume) -> Option<Option<SecretReference>> {
-    let annotation = |key: &str| volume.annotations().get(key).cloned();
-    let name = annotation(DELETION_SECRET_NAME)?;
-    let namespace = annotation(DELETION_SECRET_NAMESPACE)?;
-    let some = !name.is_empty() && !namespace.is_empty();
-    Some(some.then_some(SecretReference {
-        name: Some(name),
-        namespace: Some(namespace),
+    let name = annotation(volume, DELETION_SECRET_NAME)?;
+    let namespace = annotation(volume, DELETION_SECRET_NAMESPACE)?;
+    let is_named = !name.is_empty() && !namespace.is_empty();
+    Some(is_named.then(|| SecretReference {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
     }))
 }
 

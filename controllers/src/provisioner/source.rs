@@ -290,9 +290,9 @@ fn from_claim(
         .map_err(|text| unfit(&format!("its spec.resources.requests.storage is {text:?}")))?;
     target.must_hold(&what, needed)?;
     let bound = pvc::volume_name(source).unwrap_or_default();
-    let missing = || SourceError::missing(format!("PersistentVolume {bound} of {what}"));
-    let volume = volume.ok_or_else(missing)?;
-    let spec = volume.spec.as_ref().ok_or_else(missing)?;
+    let (volume, spec) = volume
+        .and_then(|volume| Some((volume, volume.spec.as_ref()?)))
+        .ok_or_else(|| SourceError::missing(format!("PersistentVolume {bound} of {what}")))?;
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == target.driver);
     let csi = csi.ok_or_else(|| unfit("its volume is not of the driver the claim's class uses"))?;
     let back = spec.claim_ref.as_ref();

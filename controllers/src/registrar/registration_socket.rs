@@ -21,24 +21,17 @@ impl Bound {
     /// Creates the socket, and replaces one that no process serves. Another process may take the
     /// path meanwhile: the last one wins, and the other notices.
     pub(super) fn new(path: &Path) -> Result<Bound, Error> {
-        let failed = |op| {
-            move |source| Error::Io {
-                op,
-                path: path.to_owned(),
-                source,
-            }
-        };
         socket::check(path)?;
         // A rename over a stale socket is not enough: kubelet unregisters it only if it is removed.
         match fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(failed("unlink")(error));
+                return Err(socket::failed("unlink", path)(error));
             }
             _ => {}
         }
         // The directory has kubelet's mode. Without its parents, this is not kubelet's host.
         let (listener, name) = Socket::bind(path, DirBuilder::new().mode(0o755))?.into_parts();
-        let listener = UnixListener::from_std(listener).map_err(failed("watch"))?;
+        let listener = UnixListener::from_std(listener).map_err(socket::failed("watch", path))?;
         Ok(Bound { name, listener })
     }
 

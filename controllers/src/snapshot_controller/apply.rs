@@ -221,21 +221,20 @@ impl Controller {
         let class = class.and_then(|name| kind::class_by_name::<K>(&facts.classes, name));
         let driver = content.map(|content| content.driver);
         let driver = driver.or(class.map(Class::driver));
-        let begin = |operation| {
+        let operations: &[Operation] = if snapshot.is_deleting() {
+            &[Operation::Delete]
+        } else if view.is_ready() {
+            &[]
+        } else if view.created.is_none() {
+            &[Operation::Create, Operation::CreateAndReady]
+        } else {
+            &[Operation::CreateAndReady]
+        };
+        for operation in operations {
             let beforehand = view.given.is_some();
             self.metrics
-                .begin(K::NAMES.of, operation, &uid, driver, beforehand);
-        };
-        if snapshot.is_deleting() {
-            return begin(Operation::Delete);
+                .begin(K::NAMES.of, *operation, &uid, driver, beforehand);
         }
-        if view.is_ready() {
-            return;
-        }
-        if view.created.is_none() {
-            begin(Operation::Create);
-        }
-        begin(Operation::CreateAndReady);
     }
 
     /// Adds the snapshotter's finalizer to a bound content.

@@ -190,13 +190,12 @@ impl Kind for Snapshots {
         if let Some(finalizers) = names::with(&*facts.snapshot, &needed) {
             return Ok(Step::Finalizers(finalizers));
         }
-        let failure = |message: String| Failure::new(Self::NAMES.reasons.make_content, message);
-        let (claim, volume) = bound_volume(facts).map_err(failure)?;
-        let content = new_content(facts, class, volume).map_err(failure)?;
+        let (claim, volume) = bound_volume(facts).map_err(no_content)?;
+        let content = new_content(facts, class, volume).map_err(no_content)?;
         if let Some(finalizers) = names::with(claim, &[names::CLAIM_AS_SOURCE]) {
             if claim.is_deleting() {
                 let claim = claim.name_any();
-                return Err(failure(format!("claim {claim} is being deleted")));
+                return Err(no_content(format!("claim {claim} is being deleted")));
             }
             return Ok(Step::Own(SnapshotStep::ClaimFinalizers(finalizers)));
         }
@@ -394,6 +393,11 @@ fn status_change(
         patch["volumeGroupSnapshotName"] = json!(group);
     }
     status::change::<Snapshots>(snapshot, content, patch)
+}
+
+/// Why a snapshot's content is not made.
+fn no_content(why: String) -> Failure {
+    Failure::new(Snapshots::NAMES.reasons.make_content, why)
 }
 
 /// The source claim of a snapshot, and the volume that it is bound to.

@@ -65,16 +65,21 @@ impl<K: Kind> Reconciler<K> {
     /// PersistentVolumes of all source volumes. A group is on the node of all its volumes. If they
     /// are on several nodes, the group has no owner, and the leader reports that.
     fn cached_owner(&self, content: &K::Content) -> Ownership {
-        let view = content.view();
-        let of = |volume| {
-            let handle = view.snapshot().or(volume);
-            self.shared.owner(content, handle, volume)
-        };
-        let owners = view.volumes.iter().map(|volume| of(Some(volume)));
-        match view.volumes {
-            [] => of(None),
-            _ => content_owner::of_all(&owners.collect::<Vec<_>>()),
+        match content.view().volumes {
+            [] => self.cached_owner_of(content, None),
+            volumes => {
+                let owners = volumes
+                    .iter()
+                    .map(|volume| self.cached_owner_of(content, Some(volume)));
+                content_owner::of_all(&owners.collect::<Vec<_>>())
+            }
         }
+    }
+
+    /// The owner of the part of a content that comes from one volume.
+    fn cached_owner_of(&self, content: &K::Content, volume: Option<&str>) -> Ownership {
+        let handle = content.view().snapshot().or(volume);
+        self.shared.owner(content, handle, volume)
     }
 
     /// True if the driver confirms that it has all of these volumes.

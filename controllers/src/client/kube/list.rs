@@ -15,9 +15,13 @@ const SMALL_PAGE: u32 = 50;
 impl Kube {
     /// Passes every object of a kind to `take`. Fails if one of them is too large to be known.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| all_known(api.list(params).await?);
-        self.pages(ListParams::default(), usize::MAX, page, take)
-            .await?;
+        self.pages(
+            ListParams::default(),
+            usize::MAX,
+            async |api: &Api<K>, params: &ListParams| all_known(api.list(params).await?),
+            take,
+        )
+        .await?;
         Ok(())
     }
 
@@ -49,9 +53,13 @@ impl Kube {
         &self,
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages(ListParams::default(), usize::MAX, page, take)
-            .await?;
+        self.pages(
+            ListParams::default(),
+            usize::MAX,
+            async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await,
+            take,
+        )
+        .await?;
         Ok(())
     }
 
@@ -63,11 +71,10 @@ impl Kube {
         pages: usize,
         mut take: impl FnMut(K),
     ) -> Result<bool, ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
         self.pages(
             ListParams::default().labels(labels),
             pages,
-            page,
+            async |api: &Api<K>, params: &ListParams| api.list(params).await,
             |mut object: K| {
                 object.managed_fields_mut().clear();
                 take(object);
@@ -83,9 +90,13 @@ impl Kube {
         field: &str,
         take: impl FnMut(K),
     ) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
-        let params = ListParams::default().fields(field).limit(SMALL_PAGE);
-        self.pages(params, usize::MAX, page, take).await?;
+        self.pages(
+            ListParams::default().fields(field).limit(SMALL_PAGE),
+            usize::MAX,
+            async |api: &Api<K>, params: &ListParams| api.list(params).await,
+            take,
+        )
+        .await?;
         Ok(())
     }
 
@@ -116,9 +127,13 @@ impl Kube {
         pages: usize,
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<bool, ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages(ListParams::default().labels(labels), pages, page, take)
-            .await
+        self.pages(
+            ListParams::default().labels(labels),
+            pages,
+            async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await,
+            take,
+        )
+        .await
     }
 
     async fn pages<K: Resource, O: Clone>(

@@ -100,20 +100,18 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
 
 /// The secret for modifying a volume.
 pub(super) fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
-    let annotation = |key| {
-        let value = volume.annotations().get(key).cloned();
-        value.filter(|value| !value.is_empty())
-    };
-    if let (Some(name), Some(namespace)) = (
-        annotation(MODIFY_SECRET_NAME),
-        annotation(MODIFY_SECRET_NAMESPACE),
-    ) {
-        return Some(SecretReference {
-            name: Some(name),
-            namespace: Some(namespace),
-        });
-    }
-    pv::csi(volume)?.controller_expand_secret_ref.clone()
+    annotated_secret(volume).or_else(|| pv::csi(volume)?.controller_expand_secret_ref.clone())
+}
+
+/// The secret for modifying a volume that its annotations name.
+fn annotated_secret(volume: &PersistentVolume) -> Option<SecretReference> {
+    let name = volume.annotations().get(MODIFY_SECRET_NAME)?;
+    let namespace = volume.annotations().get(MODIFY_SECRET_NAMESPACE)?;
+    let is_named = !name.is_empty() && !namespace.is_empty();
+    is_named.then(|| SecretReference {
+        name: Some(name.clone()),
+        namespace: Some(namespace.clone()),
+    })
 }
 
 /// The patch for a class that does not exist: it only records that.

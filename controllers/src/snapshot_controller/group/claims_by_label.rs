@@ -205,21 +205,25 @@ impl Indexes {
     ) -> Option<Vec<Arc<str>>> {
         let entries = self.namespaces.get(namespace)?.entries.as_ref()?;
         let numbers = self.numbers(label);
-        let named = |is_bound: bool| -> BTreeSet<Arc<str>> {
-            let of = |number: u64| {
-                let from = (number, is_bound, Arc::default());
-                entries
-                    .range::<Entry, _>(from..)
-                    .take_while(move |entry| (entry.0, entry.1) == (number, is_bound))
-            };
-            numbers
-                .iter()
-                .flat_map(|number| of(*number))
-                .map(|entry| entry.2.clone())
-                .collect()
-        };
-        Some(named(false).into_iter().chain(named(true)).collect())
+        let (free, bound) = (
+            names(entries, &numbers, false),
+            names(entries, &numbers, true),
+        );
+        Some(free.into_iter().chain(bound).collect())
     }
+}
+
+/// The names of the claims with entries of these numbers, each once.
+fn names(entries: &BTreeSet<Entry>, numbers: &BTreeSet<u64>, is_bound: bool) -> BTreeSet<Arc<str>> {
+    let mut names = BTreeSet::new();
+    for number in numbers {
+        let from = (*number, is_bound, Arc::default());
+        let of_number = entries
+            .range::<Entry, _>(from..)
+            .take_while(|entry| (entry.0, entry.1) == (*number, is_bound));
+        names.extend(of_number.map(|entry| entry.2.clone()));
+    }
+    names
 }
 
 /// The claims of some namespaces by their labels. Clones share them.
