@@ -327,8 +327,8 @@ fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<
             counted.fetch_add(1, Ordering::SeqCst);
         }
     });
-    count(&changes, caches.csi_nodes());
-    count(&changes, caches.classes());
+    count(&changes, &caches.csi_nodes());
+    count(&changes, &caches.classes());
     if let Some(rooms) = rooms {
         count(&changes, rooms);
     }
