@@ -52,8 +52,8 @@ const CONFIRMED: Duration = Duration::from_secs(3600);
 #[group(skip)]
 #[command(next_help_heading = "Orphans")]
 pub struct Options {
-    /// How long no object must name a volume before it is reported, unpublished, or, if it never
-    /// held data, deleted
+    /// How long a volume must be without an object before it is reported, unpublished or, if it
+    /// never held data, deleted
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     pub orphan_grace: Duration,
 
@@ -99,7 +99,7 @@ enum ScanError {
     Call(#[from] Failure),
     #[error(transparent)]
     Api(#[from] ApiError),
-    #[error("the driver's own list of volumes: {0}")]
+    #[error("cannot read the volumes that the driver has: {0}")]
     Inventory(String),
 }
 

@@ -120,7 +120,10 @@ impl Options {
         let table = flags.placement_table.clone();
         let table = table.filter(|name| !name.is_empty()).and_then(|name| {
             if namespace.is_none() {
-                tracing::warn!("--placement-table needs the pod's namespace: no table is kept");
+                tracing::warn!(
+                    "--placement-table has no effect, because the pod's namespace is unknown: set \
+                     POD_NAMESPACE"
+                );
             }
             Some(Place {
                 namespace: namespace?,

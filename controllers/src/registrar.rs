@@ -78,7 +78,7 @@ pub struct Options {
 pub enum Error {
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    #[error("the driver calls itself {name:?}, which {why}")]
+    #[error("the CSI driver's name {name:?} {why}")]
     Name { name: String, why: String },
     #[error("kubelet refused to register driver {driver}: {message}")]
     Refused { driver: String, message: String },

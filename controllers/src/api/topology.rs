@@ -98,14 +98,20 @@ pub(crate) enum TopologyError {
          (kubectl get csinodes -o yaml)"
     )]
     Nowhere,
-    #[error("no node has all the topology labels the CSI driver registered: {keys}")]
+    #[error(
+        "no node has all topology labels that the CSI driver registered ({keys}): label the \
+         nodes, or restart the driver's pods"
+    )]
     Unlabelled { keys: String },
     #[error(
         "the CSI driver has registered no topology keys on node {node}: see that its pod runs \
          there and is registered (kubectl get csinode {node} -o yaml)"
     )]
     NoKeys { node: String },
-    #[error("node {node} has not all the topology labels the CSI driver registered: {keys}")]
+    #[error(
+        "node {node} lacks some of the topology labels that the CSI driver registered ({keys}): \
+         label it, or restart the driver's pod there"
+    )]
     NoLabels { node: String, keys: String },
     #[error(
         "the selected node {node} ({place}) is not in allowedTopologies of the StorageClass \

@@ -169,7 +169,7 @@ impl Attacher {
             tracing::warn!(
                 attachment = name,
                 expected,
-                "kubelet does not look for an attachment of this name"
+                "kubelet does not find this attachment, because it expects another name"
             );
         }
     }
@@ -230,7 +230,7 @@ impl Attacher {
         let Some(volume_id) = volume else {
             tracing::info!(
                 attachment = name,
-                "neither the volume nor its PersistentVolume exists"
+                "the volume is gone: the attachment counts as detached"
             );
             return self.mark_detached(attachment).await;
         };

@@ -215,7 +215,7 @@ impl Served {
                 Ok(served) => *missing = Some(feature.missing(&served)),
                 // An account without the right to ask finds out when it lists the kinds.
                 Err(ApiError::Rejected { .. }) => *missing = Some(Missing::new()),
-                Err(error) => tracing::warn!(%error, "the API server's kinds are not known yet"),
+                Err(error) => tracing::warn!(%error, "cannot read which kinds the API server has"),
             }
         }
         for line in now.news(&before) {

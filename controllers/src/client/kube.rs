@@ -220,7 +220,7 @@ impl ApiError {
             409 => ApiError::Conflict { call, message },
             422 if message == UNFIT_PATCH => ApiError::Conflict {
                 call,
-                message: "it is not as the patch supposes".to_owned(),
+                message: "the object has changed since it was read".to_owned(),
             },
             422 if OTHER_UID.iter().any(|part| message.contains(part)) => {
                 ApiError::Conflict { call, message }

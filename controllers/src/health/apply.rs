@@ -36,7 +36,7 @@ impl Watcher {
                 events.emit(about, EventKind::Warning, words.abnormal, message);
             }
             Change::Normal => {
-                let message = format!("The {} is well again", words.noun);
+                let message = format!("The {} has no problem any more", words.noun);
                 events.emit(about, EventKind::Normal, words.normal, message);
             }
         }

@@ -70,7 +70,7 @@ impl Collector for Conditions {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.lock();
         let one = ConstGauge::new(1_i64);
-        let help = "Conditions of volumes that are not well, by what is wrong";
+        let help = "Problems of volumes, by status and reason";
         let name = "hostloop_volume_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
         for condition in state.volumes.values() {
@@ -86,7 +86,7 @@ impl Collector for Conditions {
                 one.encode(family.encode_family(&labels)?)?;
             }
         }
-        let help = "Conditions of the storage under the volumes that is not well, by what is wrong";
+        let help = "Problems of the storage under the volumes, by status and reason";
         let name = "hostloop_storage_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
         let storage = state

@@ -214,8 +214,8 @@ impl Tidier {
         self.reported_now += 1;
         self.reported.insert(uid, now);
         let message = format!(
-            "Node {node} is gone, and the volume with it unless the node returns; to do without \
-             its data, delete the claim"
+            "Node {node} is gone, and the data of the volume with it. Bring the node back, or \
+             delete the claim to give up the data"
         );
         let events = &self.context.events;
         events.warning(volume, GONE, message.clone());

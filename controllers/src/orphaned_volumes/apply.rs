@@ -42,7 +42,7 @@ impl Scanner {
                 Ok(true)
             }
             Err(failure) => {
-                tracing::warn!(volume = id, %failure, "an orphan is not deleted yet");
+                tracing::warn!(volume = id, %failure, "cannot delete an orphaned volume yet");
                 Ok(false)
             }
         }
@@ -100,5 +100,5 @@ pub(super) fn orphan_message(orphans: &BTreeSet<String>) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("Volumes without a PersistentVolume take room here: {named}{more}")
+    format!("Volumes without a PersistentVolume use space on this node: {named}{more}")
 }

@@ -156,7 +156,7 @@ async fn orphans_are_counted_and_reported() {
     assert_eq!(bench.after(1).await, NOTHING);
     assert_eq!(bench.counted(), 1);
     let expected =
-        "Warning OrphanedVolumes: Volumes without a PersistentVolume take room here: used";
+        "Warning OrphanedVolumes: Volumes without a PersistentVolume use space on this node: used";
     assert_eq!(bench.world.events(), [expected]);
     // The event is not repeated.
     bench.after(GRACE).await;
@@ -171,7 +171,7 @@ fn a_report_names_at_most_five() {
     let orphans = (0..7).map(|number| format!("v{number}")).collect();
     let message = orphan_message(&orphans);
     assert!(
-        message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"),
+        message.ends_with("node: v0, v1, v2, v3, v4 and 2 more"),
         "{message}"
     );
 }
@@ -197,7 +197,7 @@ async fn an_empty_orphan_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn any_doubt_keeps_it() {
     type Arrange = fn(&mut Bench);
-    let unknown = "the driver's own list of volumes: no pool";
+    let unknown = "cannot read the volumes that the driver has: no pool";
     let cases: [(&str, Arrange, &str); 9] = [
         ("its claim is there", |bench| bench.put(claim(UID)), ""),
         (

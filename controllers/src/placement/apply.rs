@@ -83,8 +83,7 @@ impl Placement {
             (Step::Label(node), _) => self.label_claim(&claim, &node).await,
             (Step::Foreign(kind), _) => {
                 let message = format!(
-                    "the claim's source is of the kind {kind}, which volumes are not made from \
-                     here: assuming an external populator will"
+                    "the claim's source is a {kind}: an external populator has to make the volume"
                 );
                 self.context.events.normal(&*claim, PROVISIONING, message);
                 Outcome::Done

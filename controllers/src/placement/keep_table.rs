@@ -45,7 +45,7 @@ impl Placement {
             let pause = match self.keep(place, &mut kept).await {
                 Ok(()) => PACE,
                 Err(error) => {
-                    tracing::warn!(%error, "the placement table is not up to date");
+                    tracing::warn!(%error, "cannot update the placement table");
                     AFTER_FAILURE
                 }
             };

@@ -79,8 +79,7 @@ impl Provisioner {
             Step::Wait(left) => Outcome::RetryAfter(left),
             Step::External(kind) => {
                 let message = format!(
-                    "the claim's source is of the kind {kind}, which the provisioner does not \
-                     fill volumes from: assuming an external populator will"
+                    "the claim's source is a {kind}: an external populator has to make the volume"
                 );
                 self.context.events.normal(&*claim, PROVISIONING, message);
                 Outcome::Done
@@ -280,7 +279,7 @@ impl Provisioner {
             Ok(volume) => Ok(Some(volume)),
             Err(unusable) => {
                 let fate = match unusable.volume_id {
-                    None => "not deleted, for want of an ID".to_owned(),
+                    None => "not deleted, because it has no ID".to_owned(),
                     Some(id) => self.undo(id, secrets).await,
                 };
                 Err(Error::Unusable {
@@ -387,7 +386,7 @@ impl Provisioner {
     fn tell_failure(&self, claim: &PersistentVolumeClaim, source: &str, error: &Error) {
         let class_name = pvc::class_name(claim).unwrap_or_default();
         let next = match error.state() {
-            State::Reschedule => "; another node is to be selected",
+            State::Reschedule => "; another node will be selected",
             _ => "",
         };
         let message =

@@ -81,8 +81,8 @@ enum Obstacle {
     #[error("persistentvolume {volume} is still attached to node {node}, waiting for detach")]
     Attached { volume: String, node: String },
     #[error(
-        "neither its node affinity nor the CSI driver can tell on which node it is: delete it \
-         there, and then this object"
+        "neither the PersistentVolume's node affinity nor the CSI driver shows the node of the \
+         volume: delete the volume on its node, and then the PersistentVolume"
     )]
     Nowhere,
     #[error("rpc error: code = {code:?} desc = {message}")]

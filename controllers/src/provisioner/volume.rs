@@ -40,8 +40,9 @@ pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume,
         volume.capacity_bytes = plan.draft.size;
     }
     if volume.capacity_bytes < plan.draft.size {
-        let (made, asked) = (volume.capacity_bytes, plan.draft.size);
-        let what = format!("made a volume of {made} bytes where {asked} were asked for");
+        let (made, requested) = (volume.capacity_bytes, plan.draft.size);
+        let what =
+            format!("made a volume of {made} bytes, but the claim requests {requested} bytes");
         return Err(Unusable {
             volume_id: Some(volume.volume_id),
             what,

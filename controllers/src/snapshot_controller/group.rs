@@ -237,7 +237,7 @@ impl Kind for Groups {
         }
         if !facts.own.restoring.is_empty() {
             return Step::BlockDeletion(format!(
-                "claims are being restored from these of its snapshots: {}",
+                "claims are being restored from its snapshots: {}",
                 facts.own.restoring.join(", ")
             ));
         }

@@ -245,7 +245,7 @@ impl Kind for Snapshots {
             GroupOfContent::None => None,
             GroupOfContent::Named(name) => Some(name.as_str()),
             GroupOfContent::Unknown => {
-                return Step::Wait("the group its content is of has not been seen".to_owned());
+                return Step::Wait("the group snapshot of its content is not known yet".to_owned());
             }
         };
         let change = status_change(&facts.snapshot, content, group);

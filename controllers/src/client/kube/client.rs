@@ -30,9 +30,9 @@ pub enum ClientError {
         source: KubeconfigError,
     },
     /// There is neither a kubeconfig nor a service account.
-    #[error("no cluster to work in: {0}")]
+    #[error("there is neither a service account of a pod nor a kubeconfig: {0}")]
     Nowhere(#[from] kube::config::InferConfigError),
-    #[error("a client of the API server: {0}")]
+    #[error("cannot create a client for the API server: {0}")]
     Client(#[from] kube::Error),
 }
 

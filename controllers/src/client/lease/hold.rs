@@ -65,7 +65,9 @@ impl Holder {
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %self.terms.name, %error, "cannot renew a lease")
                 }
-                Err(_) => tracing::warn!(lease = %self.terms.name, "a lease got no answer in time"),
+                Err(_) => {
+                    tracing::warn!(lease = %self.terms.name, "cannot renew a lease: the API server did not answer in time")
+                }
             }
             if self
                 .until
@@ -84,7 +86,7 @@ impl Holder {
         if led {
             let deadline = Instant::now() + self.terms.renew_deadline;
             if let Ok(Err(error)) = timeout_at(deadline, self.give_up()).await {
-                tracing::warn!(lease = %self.terms.name, %error, "a lease could not be given up");
+                tracing::warn!(lease = %self.terms.name, %error, "cannot release a lease");
             }
         }
     }

@@ -35,14 +35,16 @@ pub fn observe(
                     see(&sight, matches!(step, Step::Wait | Step::Renew));
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(lease = %terms.name, %error, "the lease cannot be read");
+                    tracing::warn!(lease = %terms.name, %error, "cannot read a lease");
                     // Without permission to read the lease, assume that no leader exists. An API
                     // server that does not answer proves nothing about the leader.
                     if is_refused(&error) {
                         see(&sight, false);
                     }
                 }
-                Err(_) => tracing::warn!(lease = %terms.name, "the lease was not read in time"),
+                Err(_) => {
+                    tracing::warn!(lease = %terms.name, "cannot read a lease: the API server did not answer in time")
+                }
             }
             tokio::time::sleep(terms.retry_period).await;
         }

@@ -178,7 +178,7 @@ impl Resizer {
         let (reason, message) = if expanded.node_too {
             (
                 "FileSystemResizeRequired",
-                format!("Volume {name} is expanded; its node has to follow"),
+                format!("Volume {name} is expanded; kubelet expands its filesystem next"),
             )
         } else {
             (

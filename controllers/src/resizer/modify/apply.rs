@@ -294,7 +294,7 @@ impl Resizer {
         });
         let error = pv::rpc_error(&failure.status);
         let end = if uncertain {
-            "; it may be going on"
+            "; the driver may still be modifying it"
         } else {
             ""
         };
@@ -325,7 +325,7 @@ impl Resizer {
     async fn cancel(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Outcome, ResizeError> {
         let patch = cancel_patch(&claim);
         let claim = self.write(claim, patch).await?;
-        let message = "No other VolumeAttributesClass is asked for any more";
+        let message = "The claim requests no other VolumeAttributesClass any more";
         self.context
             .events
             .normal(claim.as_ref(), "VolumeModifyCanceled", message);

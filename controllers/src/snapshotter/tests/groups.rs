@@ -70,7 +70,7 @@ async fn a_pre_provisioned_group_is_checked() {
     let mut rig = rig(given());
     assert_eq!(rig.reconcile().await, Outcome::Failed);
     let message = "Warning GroupSnapshotContentCheckandUpdateFailed: Failed to check and update \
-                   group snapshot content: the driver knows no snapshot g";
+                   group snapshot content: the CSI driver has no snapshot g";
     assert_eq!(rig.world.events(), [message]);
     rig.happened();
     rig.answers.group(Ok(group(true)));
@@ -118,7 +118,7 @@ async fn a_group_is_deleted_with_its_members() {
     let mut unnamed = rig(and(deleted::<Groups>(), bare));
     assert_eq!(unnamed.reconcile().await, Outcome::Failed);
     let message = "Warning GroupSnapshotDeleteError: Failed to delete group snapshot: \
-                   c names no member of its group snapshot";
+                   content c names no member of its group snapshot";
     assert_eq!(unnamed.world.events(), [message]);
 }
 

@@ -125,28 +125,28 @@ async fn invalid_contents_and_classes_are_reported() {
         (
             class(json!("gone")),
             json!({}),
-            "there is no VolumeSnapshotClass gone",
+            "VolumeSnapshotClass gone does not exist: create it",
         ),
         (
             class(Value::Null),
             json!({}),
-            "c names no class to take a snapshot by",
+            "content c names no class, which its snapshot needs",
         ),
         (
             json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
             json!({}),
-            "c is not bound to anything a snapshot could be taken for",
+            "content c is not bound to a snapshot: its reference has no UID",
         ),
         (
             json!({}),
             json!({"csi.storage.k8s.io/fstype": "xfs"}),
-            "the class's parameter csi.storage.k8s.io/fstype is not known, and \
-             csi.storage.k8s.io/ is reserved",
+            "the class parameter csi.storage.k8s.io/fstype is unknown, and csi.storage.k8s.io/ is \
+             a reserved prefix: correct or remove it",
         ),
         (
             json!({"metadata": {"annotations": {SINGLE.secret_name: "other"}}}),
             json!({}),
-            "there is no secret safe/other",
+            "secret safe/other does not exist: create it",
         ),
     ] {
         let mut rig: Single = Rig::with(more, |setup| setup.parameters = parameters);
@@ -228,7 +228,8 @@ async fn a_pre_provisioned_snapshot_is_checked() {
         assert_eq!(found.happened(), [GET_SECRET, asked, &written]);
         let mut missing = rig();
         assert_eq!(missing.reconcile().await, Outcome::Failed);
-        let message = "Failed to check and update snapshot content: the driver knows no snapshot h";
+        let message =
+            "Failed to check and update snapshot content: the CSI driver has no snapshot h";
         assert_eq!(missing.content()["status"]["error"]["message"], message);
         let event = format!("Warning SnapshotContentCheckandUpdateFailed: {message}");
         assert_eq!(missing.world.events(), [event]);
