@@ -137,7 +137,7 @@ impl Metrics {
             "Keys that were queued again because the work on them failed",
             self.retries.clone(),
         );
-        registry.register_collector(Box::new(Queues(self.clone())));
+        registry.register_collector(Box::new(QueueCollector(self.clone())));
     }
 
     /// Gives each metric a sample: the reference shows its labels.
@@ -249,9 +249,9 @@ impl Metrics {
 
 /// Reads the queues on each scrape.
 #[derive(Debug)]
-struct Queues(Arc<Metrics>);
+struct QueueCollector(Arc<Metrics>);
 
-impl Collector for Queues {
+impl Collector for QueueCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let queues = self.0.queues.lock();
         let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();

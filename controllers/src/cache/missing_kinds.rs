@@ -95,9 +95,9 @@ type Missing = BTreeSet<&'static str>;
 
 /// The missing kinds of each feature; `None` before the API server has answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known(Vec<(&'static Feature, Option<Missing>)>);
+struct KnownFeatures(Vec<(&'static Feature, Option<Missing>)>);
 
-impl Known {
+impl KnownFeatures {
     /// Whether the API server serves a kind; `None` if it has not answered yet. Kinds of no feature
     /// are always served.
     fn serves(&self, api: &str, plural: &str) -> Option<bool> {
@@ -119,7 +119,7 @@ impl Known {
     }
 
     /// Lines for the log about what has changed: what is off, and what is on by now.
-    fn news(&self, before: &Known) -> Vec<String> {
+    fn news(&self, before: &KnownFeatures) -> Vec<String> {
         let (mut off, mut on) = (Vec::new(), Vec::new());
         for ((feature, now), (_, before)) in self.0.iter().zip(&before.0) {
             match (before, now) {
@@ -146,7 +146,7 @@ impl Known {
 /// Which optional kinds the API server serves. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Served {
-    known: Arc<watch::Sender<Known>>,
+    known: Arc<watch::Sender<KnownFeatures>>,
     again: Arc<Notify>,
 }
 
@@ -163,7 +163,7 @@ impl Served {
     pub(crate) fn of(features: &[&'static Feature]) -> Self {
         let known = features.iter().map(|feature| (*feature, None)).collect();
         Served {
-            known: Arc::new(watch::Sender::new(Known(known))),
+            known: Arc::new(watch::Sender::new(KnownFeatures(known))),
             again: Arc::default(),
         }
     }

@@ -41,7 +41,7 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct Inner {
+struct FreedState {
     waiting: Mutex<Waiting>,
     more_room: Notify,
     driver_announces: bool,
@@ -49,14 +49,14 @@ struct Inner {
 
 /// Connects those who free something with those who wait for it. Clones share it.
 #[derive(Clone, Default)]
-pub struct FreedSignal(Arc<Inner>);
+pub struct FreedSignal(Arc<FreedState>);
 
 impl FreedSignal {
     /// A signal that the driver announces to, too: it is in this process.
     pub fn with_driver() -> Self {
-        FreedSignal(Arc::new(Inner {
+        FreedSignal(Arc::new(FreedState {
             driver_announces: true,
-            ..Inner::default()
+            ..FreedState::default()
         }))
     }
 

@@ -14,10 +14,10 @@ use super::decide::{Condition, Known, kinds};
 
 /// The latest conditions of volumes and storage. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Conditions(Arc<Mutex<State>>);
+pub struct Conditions(Arc<Mutex<LatestConditions>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LatestConditions {
     volumes: Known,
     storage: Option<Condition>,
 }

@@ -38,15 +38,15 @@ pub(super) struct Request<'a> {
 
 /// Error: no node fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no node has room for {}: {}", quantity::written(*bytes), Reasons(unfit_nodes))]
+#[error("no node has room for {}: {}", quantity::written(*bytes), UnfitReasons(unfit_nodes))]
 pub(super) struct Nowhere {
     pub(super) bytes: i64,
     pub(super) unfit_nodes: Vec<(String, Unfit)>,
 }
 
-struct Reasons<'a>(&'a [(String, Unfit)]);
+struct UnfitReasons<'a>(&'a [(String, Unfit)]);
 
-impl fmt::Display for Reasons<'_> {
+impl fmt::Display for UnfitReasons<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("there are no nodes");

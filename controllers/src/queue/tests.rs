@@ -445,16 +445,16 @@ async fn a_busy_process_gives_a_namespace_few_workers() {
 #[test]
 fn when_a_namespace_may_take_more() {
     let now = Instant::now();
-    let ago = |millis| Pace::Busy(now - Duration::from_millis(millis));
+    let ago = |millis| WorkerPace::Busy(now - Duration::from_millis(millis));
     let micros = Duration::from_micros;
     for (pace, took, next) in [
-        (Pace::Unknown, micros(1), Pace::More),
-        (Pace::Unknown, micros(100), Pace::More),
-        (Pace::Unknown, micros(101), Pace::Busy(now)),
-        (Pace::Unknown, PATIENCE, Pace::More),
-        (ago(1), micros(1), Pace::More),
+        (WorkerPace::Unknown, micros(1), WorkerPace::More),
+        (WorkerPace::Unknown, micros(100), WorkerPace::More),
+        (WorkerPace::Unknown, micros(101), WorkerPace::Busy(now)),
+        (WorkerPace::Unknown, PATIENCE, WorkerPace::More),
+        (ago(1), micros(1), WorkerPace::More),
         (ago(1), micros(200), ago(1)),
-        (ago(5), micros(200), Pace::More),
+        (ago(5), micros(200), WorkerPace::More),
     ] {
         assert_eq!(pace.next(now, took), next, "{pace:?}, {took:?}");
     }

@@ -10,12 +10,12 @@ use super::Event;
 use crate::queue::Turns;
 
 /// The events, and the number of the last one.
-type Shared = Arc<Mutex<(Turns<Event>, u64)>>;
+type SharedEvents = Arc<Mutex<(Turns<Event>, u64)>>;
 
 /// Where events enter. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct EventSender {
-    events: Shared,
+    events: SharedEvents,
     /// One for each event in the queue.
     places: mpsc::Sender<()>,
 }
@@ -23,13 +23,13 @@ pub(super) struct EventSender {
 /// Where events leave.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
-    events: Shared,
+    events: SharedEvents,
     places: mpsc::Receiver<()>,
 }
 
 /// Creates a queue for this many events.
 pub(super) fn queue(limit: usize) -> (EventSender, EventReceiver) {
-    let (events, (sender, receiver)) = (Shared::default(), mpsc::channel(limit));
+    let (events, (sender, receiver)) = (SharedEvents::default(), mpsc::channel(limit));
     (
         EventSender {
             events: events.clone(),

@@ -18,7 +18,7 @@ use super::bytes_received::Received;
 use super::trim::{KeptFields, Trim};
 use crate::metrics::Metrics;
 
-type Answer = Response<hyper::body::Incoming>;
+type HttpAnswer = Response<hyper::body::Incoming>;
 
 /// Why no client could be created.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +98,7 @@ fn client(
 fn connections(
     config: &Config,
 ) -> Result<
-    impl Service<Request<Body>, Response = Answer, Error = BoxError, Future: Send>
+    impl Service<Request<Body>, Response = HttpAnswer, Error = BoxError, Future: Send>
     + Clone
     + Send
     + use<>,

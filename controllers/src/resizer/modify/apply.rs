@@ -24,7 +24,7 @@ use crate::resizer::{
 };
 
 /// A VolumeAttributesClass that a claim names.
-enum Target {
+enum ModifyTarget {
     Usable(Arc<VolumeAttributesClass>),
     Missing,
     /// The class names another CSI driver.
@@ -145,16 +145,18 @@ impl Resizer {
             Step::Begin(target) => (target, false),
         };
         let class = match (self.class(&claim, &target).await?, continues) {
-            (Target::Usable(class), _) => class,
-            (Target::Missing | Target::Foreign { .. }, true) => return Ok(Outcome::Failed),
+            (ModifyTarget::Usable(class), _) => class,
+            (ModifyTarget::Missing | ModifyTarget::Foreign { .. }, true) => {
+                return Ok(Outcome::Failed);
+            }
             // The class watch reports a class that is created later, or that replaces another
             // driver's class.
-            (Target::Missing, false) => {
+            (ModifyTarget::Missing, false) => {
                 let patch = pending_patch(&claim);
                 self.write(claim, patch).await?;
                 return Ok(Outcome::Done);
             }
-            (Target::Foreign { message }, false) => {
+            (ModifyTarget::Foreign { message }, false) => {
                 let patch = infeasible_patch(&claim, &target, &message);
                 self.write(claim, patch).await?;
                 return Ok(Outcome::Done);
@@ -190,20 +192,20 @@ impl Resizer {
         &self,
         claim: &PersistentVolumeClaim,
         name: &str,
-    ) -> Result<Target, ResizeError> {
+    ) -> Result<ModifyTarget, ResizeError> {
         let watch = &self.classes().watch;
         let Some(class) = self.kube.find_live(watch, "", name).await? else {
             let message = format!("There is no VolumeAttributesClass {name:?}");
             self.warn_of_modify(claim, message);
-            return Ok(Target::Missing);
+            return Ok(ModifyTarget::Missing);
         };
         if class.driver_name != self.context.driver.name {
             let driver = &class.driver_name;
             let message = format!("VolumeAttributesClass {name:?} is for CSI driver {driver}");
             self.warn_of_modify(claim, message.clone());
-            return Ok(Target::Foreign { message });
+            return Ok(ModifyTarget::Foreign { message });
         }
-        Ok(Target::Usable(class))
+        Ok(ModifyTarget::Usable(class))
     }
 
     async fn begin(
