@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_millis(5);
 const STEPS_BETWEEN_YIELDS: usize = 64;
 
 /// A key of a queue.
-pub trait Key: Clone + Eq + Hash {
+pub trait QueueKey: Clone + Eq + Hash {
     /// The namespace that the work is for. All keys without one share the work as one namespace
     /// does.
     fn namespace(&self) -> &str {
@@ -51,10 +51,10 @@ pub trait Key: Clone + Eq + Hash {
     }
 }
 
-impl Key for String {}
+impl QueueKey for String {}
 
 /// A namespace and a name.
-impl Key for (String, String) {
+impl QueueKey for (String, String) {
     fn namespace(&self) -> &str {
         &self.0
     }
@@ -170,14 +170,14 @@ impl<K> Clone for Queue<K> {
 }
 
 /// A key that a worker holds. Dropping it without [`HeldKey::end`], as by a panic, counts as failure.
-pub struct HeldKey<K: Key> {
+pub struct HeldKey<K: QueueKey> {
     queue: Queue<K>,
     key: K,
     queued: Duration,
     ended: bool,
 }
 
-impl<K: Key> Queue<K> {
+impl<K: QueueKey> Queue<K> {
     /// Creates an empty queue.
     pub fn new(backoff: Backoff) -> Self {
         let state = QueueState {
@@ -360,7 +360,7 @@ impl<K: Key> Queue<K> {
     }
 }
 
-impl<K: Key> HeldKey<K> {
+impl<K: QueueKey> HeldKey<K> {
     pub fn key(&self) -> &K {
         &self.key
     }
@@ -381,7 +381,7 @@ impl<K: Key> HeldKey<K> {
     }
 }
 
-impl<K: Key> Drop for HeldKey<K> {
+impl<K: QueueKey> Drop for HeldKey<K> {
     fn drop(&mut self) {
         if !self.ended {
             self.give_back(Outcome::Failed);
@@ -389,7 +389,7 @@ impl<K: Key> Drop for HeldKey<K> {
     }
 }
 
-impl<K: Key> QueueState<K> {
+impl<K: QueueKey> QueueState<K> {
     fn add(&mut self, key: K) {
         if self.closed {
             return;

@@ -62,7 +62,7 @@ mod status;
 pub(crate) use status::of_failure as status_of_failure;
 
 use content_client::{Part, Shared};
-use content_reconciler::{Kind, Reconciler};
+use content_reconciler::{ContentKind, Reconciler};
 use group::Groups;
 use single::Singles;
 
@@ -154,7 +154,7 @@ async fn run_on(context: Context, options: Options, part: Part) {
     context.stop.cancelled().await;
 }
 
-async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
+async fn run_kind<K: ContentKind>(context: &Context, shared: Shared) {
     let (contents, classes) = K::watches(&context.caches);
     let (own, unowned, of_classes) = K::QUEUES;
     let queue_name = match shared.part {

@@ -13,7 +13,7 @@ use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
 use crate::controller::EventKey;
 use crate::csi::pools;
-use crate::queue::Key;
+use crate::queue::QueueKey;
 
 /// Subject of a capacity object: a class and a topology segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ pub(super) enum Precision {
     Approximate,
 }
 
-impl Key for Precision {}
+impl QueueKey for Precision {}
 
 impl EventKey for Precision {
     fn text(&self) -> String {

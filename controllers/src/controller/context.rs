@@ -12,7 +12,7 @@ use crate::client::{Events, Kube, Leadership};
 use crate::csi::{Driver, Freed, FreedSignal, Pools, Room};
 use crate::metrics::Metrics;
 use crate::own_pod::OwnPod;
-use crate::queue::{Backoff, Key, Queue};
+use crate::queue::{Backoff, Queue, QueueKey};
 
 /// The context that every controller receives. Clones share it.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Context {
     }
 
     /// Creates an empty queue with the backoff from the command line.
-    pub fn queue<K: Key>(&self) -> Queue<K> {
+    pub fn queue<K: QueueKey>(&self) -> Queue<K> {
         Queue::new(self.common.backoff())
     }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::queue::{Key, Queue, Turns};
+use crate::queue::{Queue, QueueKey, Turns};
 
 /// The time between two wakes of keys that wait for room.
 const PACE: Duration = Duration::from_millis(50);
@@ -150,7 +150,7 @@ pub(crate) struct Waiters<K> {
     waiting: Arc<Mutex<HashMap<K, Wait>>>,
 }
 
-impl<K: Key + Send + Sync + 'static> Waiters<K> {
+impl<K: QueueKey + Send + Sync + 'static> Waiters<K> {
     /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
     pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
         Waiters {

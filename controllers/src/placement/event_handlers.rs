@@ -17,7 +17,7 @@ use crate::cache::Change;
 use crate::client::Resource;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::provisioner::source_protection;
-use crate::queue::{Key, Outcome, Queue};
+use crate::queue::{Outcome, Queue, QueueKey};
 
 /// Minimum time between two reconciles of a waiting claim, or of all objects: changes are
 /// frequent.

@@ -22,7 +22,7 @@ use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
 use super::decide::{self, Creation, Draft, Plan, Step, decide};
-use super::error::{Error, State, without};
+use super::error::{AttemptState, Error, without};
 use super::in_flight::{PendingAttempt, PendingPv, SLOW};
 use super::one_node;
 use super::source::SourceObjects;
@@ -131,7 +131,7 @@ impl Provisioner {
             (Err(error), Some(claim)) => {
                 self.tell_failure(claim, last.draft.source.kind(), &error);
                 match error.state() {
-                    State::Reschedule => self.reschedule(claim).await,
+                    AttemptState::Reschedule => self.reschedule(claim).await,
                     _ => Outcome::Failed,
                 }
             }
@@ -306,10 +306,10 @@ impl Provisioner {
         let has_topology = self.context.driver.has_topology();
         let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
         let state = match class(Call::CreateVolume { movable }, failure) {
-            Class::InBackground => State::Background,
-            Class::Final | Class::InUse => State::Finished,
-            Class::Reschedule => State::Reschedule,
-            Class::Infeasible => State::Infeasible,
+            Class::InBackground => AttemptState::Background,
+            Class::Final | Class::InUse => AttemptState::Finished,
+            Class::Reschedule => AttemptState::Reschedule,
+            Class::Infeasible => AttemptState::Infeasible,
         };
         Error::Create {
             code: failure.code(),
@@ -359,24 +359,24 @@ impl Provisioner {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         self.tell_failure(claim, source, &error);
         match (error.state(), plan) {
-            (State::Background, Some(plan)) => {
+            (AttemptState::Background, Some(plan)) => {
                 self.in_flight
                     .set_attempt(uid, PendingAttempt::Background(plan));
                 Outcome::Failed
             }
-            (State::NoChange | State::Background, _) => Outcome::Failed,
-            (State::Finished, _) => {
+            (AttemptState::NoChange | AttemptState::Background, _) => Outcome::Failed,
+            (AttemptState::Finished, _) => {
                 self.in_flight.forget(uid);
                 Outcome::Failed
             }
-            (State::Infeasible, plan) => {
+            (AttemptState::Infeasible, plan) => {
                 let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
                 let until = Instant::now() + SLOW;
                 self.in_flight
                     .set_attempt(uid, PendingAttempt::Slow { class, until });
                 Outcome::RetryAfter(SLOW)
             }
-            (State::Reschedule, _) => {
+            (AttemptState::Reschedule, _) => {
                 self.in_flight.forget(uid);
                 self.reschedule_once_published(claim).await
             }
@@ -386,7 +386,7 @@ impl Provisioner {
     fn tell_failure(&self, claim: &PersistentVolumeClaim, source: &str, error: &Error) {
         let class_name = pvc::class_name(claim).unwrap_or_default();
         let next = match error.state() {
-            State::Reschedule => "; another node will be selected",
+            AttemptState::Reschedule => "; another node will be selected",
             _ => "",
         };
         let message =

@@ -8,14 +8,14 @@ use super::*;
 const START: Duration = Duration::from_secs(1);
 const MAX: Duration = Duration::from_secs(300);
 
-impl Key for &'static str {
+impl QueueKey for &'static str {
     /// The text before a slash.
     fn namespace(&self) -> &str {
         self.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 }
 
-impl Key for usize {}
+impl QueueKey for usize {}
 
 fn queue() -> Queue<&'static str> {
     Queue::new(Backoff {
@@ -25,7 +25,7 @@ fn queue() -> Queue<&'static str> {
 }
 
 /// The key that is ready now, without waiting for more than a step of other tasks.
-async fn now(queue: &Queue<&'static str>) -> Option<Item<&'static str>> {
+async fn now(queue: &Queue<&'static str>) -> Option<HeldKey<&'static str>> {
     let mut next = pin!(queue.next(usize::MAX));
     for _ in 0..3 {
         if let Poll::Ready(item) = futures::poll!(&mut next) {

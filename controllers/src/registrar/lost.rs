@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Health;
 use crate::api::node::{node_reference, registered};
 use crate::client::Kube;
-use crate::client::events::{Events, Kind};
+use crate::client::events::{EventKind, Events};
 use crate::client::kube::ApiError;
 use crate::queue::Backoff;
 
@@ -136,15 +136,23 @@ impl Registration {
                      label node {node} {key}={registered} --overwrite"
                 );
                 tracing::warn!(why);
-                self.events
-                    .emit(node_reference(node), Kind::Warning, "TopologyChanged", why);
+                self.events.emit(
+                    node_reference(node),
+                    EventKind::Warning,
+                    "TopologyChanged",
+                    why,
+                );
                 return;
             }
         };
         let why = format!("{what}: kubelet registers the driver again");
         tracing::warn!(why);
-        self.events
-            .emit(node_reference(node), Kind::Warning, "RegistrationLost", why);
+        self.events.emit(
+            node_reference(node),
+            EventKind::Warning,
+            "RegistrationLost",
+            why,
+        );
         self.health.register_again();
     }
 }

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::decide::decide;
-use super::kind::{self, Facts, Failure, Kind, StatusChange, Step};
+use super::kind::{self, Facts, Failure, SnapshotKind, StatusChange, Step};
 use super::metrics::Operation;
 use super::names;
 use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS, orphan};
@@ -19,7 +19,7 @@ use crate::snapshots::content::{Class, Content};
 
 impl Controller {
     /// Takes steps for a snapshot until it is done or must wait.
-    pub(super) async fn reconcile<K: Kind>(
+    pub(super) async fn reconcile<K: SnapshotKind>(
         &self,
         namespace: &str,
         name: &str,
@@ -50,7 +50,7 @@ impl Controller {
         Ok(Outcome::RequeueAfter(CONFLICT))
     }
 
-    async fn apply<K: Kind>(
+    async fn apply<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         step: Step<K>,
@@ -128,7 +128,7 @@ impl Controller {
     }
 
     /// Creates an object for a snapshot. If the API server rejects the object, the snapshot fails.
-    pub(super) async fn create_for<K: Kind, R: Resource>(
+    pub(super) async fn create_for<K: SnapshotKind, R: Resource>(
         &self,
         facts: &Facts<K>,
         watch: &Store<R>,
@@ -146,7 +146,7 @@ impl Controller {
         }
     }
 
-    async fn bind<K: Kind>(
+    async fn bind<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         class: Option<String>,
@@ -171,7 +171,7 @@ impl Controller {
         }
     }
 
-    async fn write_status<K: Kind>(
+    async fn write_status<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         change: StatusChange,
@@ -198,7 +198,10 @@ impl Controller {
         Ok(())
     }
 
-    async fn delete_content<K: Kind>(&self, facts: &Facts<K>) -> Result<(), ReconcileError> {
+    async fn delete_content<K: SnapshotKind>(
+        &self,
+        facts: &Facts<K>,
+    ) -> Result<(), ReconcileError> {
         let Some(content) = &facts.content else {
             return Ok(());
         };
@@ -212,7 +215,7 @@ impl Controller {
     }
 
     /// Starts the duration metrics of a snapshot's operations.
-    fn measure<K: Kind>(&self, facts: &Facts<K>) {
+    fn measure<K: SnapshotKind>(&self, facts: &Facts<K>) {
         let snapshot = &*facts.snapshot;
         let view = K::view(snapshot);
         let uid = snapshot.uid().unwrap_or_default();
@@ -238,7 +241,7 @@ impl Controller {
     }
 
     /// Adds the snapshotter's finalizer to a bound content.
-    pub(super) async fn reconcile_content<K: Kind>(
+    pub(super) async fn reconcile_content<K: SnapshotKind>(
         &self,
         name: &str,
     ) -> Result<Outcome, ReconcileError> {

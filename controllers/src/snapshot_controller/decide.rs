@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::kind::{self, Facts, Failure, Kind, Step};
+use super::kind::{self, Facts, Failure, SnapshotKind, Step};
 use super::names::{self, BindState};
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
@@ -16,14 +16,14 @@ use crate::api::{pv, pvc};
 use crate::client::Resource as _;
 use crate::snapshots::content::{Class, Content};
 
-pub(super) fn decide<K: Kind>(facts: &Facts<K>) -> Step<K> {
+pub(super) fn decide<K: SnapshotKind>(facts: &Facts<K>) -> Step<K> {
     if facts.snapshot.is_deleting() {
         return K::decide_deletion(facts);
     }
     next(facts).unwrap_or_else(Step::Fail)
 }
 
-fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
+fn next<K: SnapshotKind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
     let snapshot = &*facts.snapshot;
     let (view, reasons) = (K::view(snapshot), K::NAMES.reasons);
     let content_kind = <K::Content as Resource>::kind(&());
@@ -77,7 +77,7 @@ fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
 }
 
 /// Checks that the content can belong to this snapshot.
-fn check<K: Kind>(
+fn check<K: SnapshotKind>(
     facts: &Facts<K>,
     content: &K::Content,
     bind_state: BindState,
@@ -108,7 +108,7 @@ fn check<K: Kind>(
 }
 
 /// Decides the next step for a snapshot without a content.
-fn make<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
+fn make<K: SnapshotKind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
     if let Some(name) = K::view(&facts.snapshot).class {
         return K::make(facts, class(facts, name)?);
     }
@@ -118,7 +118,7 @@ fn make<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
     Ok(Step::SetClass(default))
 }
 
-fn class<'a, K: Kind>(facts: &'a Facts<K>, name: &str) -> Result<&'a K::Class, Failure> {
+fn class<'a, K: SnapshotKind>(facts: &'a Facts<K>, name: &str) -> Result<&'a K::Class, Failure> {
     kind::class_by_name::<K>(&facts.classes, name).ok_or_else(|| {
         let kind = <K::Class as Resource>::kind(&());
         let message = format!("there is no {kind} {name}");
@@ -149,7 +149,7 @@ pub(super) fn csi_of(volume: &PersistentVolume) -> Result<&CSIPersistentVolumeSo
 }
 
 /// The handle of a volume. Fails if the class is for another driver.
-pub(super) fn handle_of<K: Kind>(
+pub(super) fn handle_of<K: SnapshotKind>(
     class: &K::Class,
     volume: &PersistentVolume,
 ) -> Result<String, String> {
@@ -159,7 +159,7 @@ pub(super) fn handle_of<K: Kind>(
 }
 
 /// Fails if the class is for another driver than that of the volume.
-pub(super) fn check_driver<K: Kind>(
+pub(super) fn check_driver<K: SnapshotKind>(
     class: &K::Class,
     volume: &str,
     driver: &str,
@@ -176,7 +176,7 @@ pub(super) fn check_driver<K: Kind>(
 }
 
 /// The metadata of a snapshot's new content, and its reference to the snapshot.
-pub(super) fn new_content<K: Kind>(
+pub(super) fn new_content<K: SnapshotKind>(
     facts: &Facts<K>,
     class: &K::Class,
     node: Option<String>,
@@ -218,7 +218,7 @@ pub(super) fn new_content<K: Kind>(
 }
 
 /// The content, if it is bound to the snapshot.
-pub(super) fn bound_content<K: Kind>(facts: &Facts<K>) -> Option<&K::Content> {
+pub(super) fn bound_content<K: SnapshotKind>(facts: &Facts<K>) -> Option<&K::Content> {
     let content = facts.content.as_deref()?;
     let bound = names::bind_state(content.view().user, &*facts.snapshot) == BindState::Bound;
     bound.then_some(content)

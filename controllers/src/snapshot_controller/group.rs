@@ -1,4 +1,4 @@
-//! Implements [`Kind`] for VolumeGroupSnapshots.
+//! Implements [`SnapshotKind`] for VolumeGroupSnapshots.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use serde_json::{Value, json};
 
-use super::kind::{self, Failure, GROUP_REASONS, Kind, Names, Step, View, WatchesOf};
+use super::kind::{self, Failure, GROUP_REASONS, Names, SnapshotKind, Step, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
-use super::{CONFLICT, Controller, Key, Next, ReconcileError, decide, status};
+use super::{CONFLICT, Controller, Next, ReconcileError, SnapshotKey, decide, status};
 use crate::api::node::node_of;
 use crate::api::{pv, volume_mode};
 use crate::cache::Store;
@@ -100,7 +100,7 @@ pub(super) enum GroupStep {
     DeleteMembers(Vec<Arc<VolumeSnapshot>>),
 }
 
-impl Kind for Groups {
+impl SnapshotKind for Groups {
     type Snapshot = VolumeGroupSnapshot;
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
@@ -123,16 +123,16 @@ impl Kind for Groups {
 
     const FINALIZERS: &[&str] = &[names::GROUP_BOUND];
 
-    fn key(namespace: String, name: String) -> Key {
-        Key::Group(namespace, name)
+    fn key(namespace: String, name: String) -> SnapshotKey {
+        SnapshotKey::Group(namespace, name)
     }
 
-    fn content_key(content: ObjectKey) -> Key {
-        Key::GroupContent(content)
+    fn content_key(content: ObjectKey) -> SnapshotKey {
+        SnapshotKey::GroupContent(content)
     }
 
-    fn orphan_key(content: ObjectKey, uid: String) -> Key {
-        Key::GroupOrphan(content, uid)
+    fn orphan_key(content: ObjectKey, uid: String) -> SnapshotKey {
+        SnapshotKey::GroupOrphan(content, uid)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {

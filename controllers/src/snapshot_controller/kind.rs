@@ -1,4 +1,4 @@
-//! The [`Kind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
+//! The [`SnapshotKind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
 //! code, with the facts that decisions about a kind are made of, and the steps that they choose.
 
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::metrics::Of;
 use super::names::BindState;
 use super::watches::Watches;
-use super::{Controller, Key, Next, ReconcileError};
+use super::{Controller, Next, ReconcileError, SnapshotKey};
 use crate::cache::Store;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
@@ -20,7 +20,7 @@ use crate::snapshots::content::{Class, Content};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
 /// A kind of snapshot with its contents and classes.
-pub(super) trait Kind: Sized + Send + Sync + 'static {
+pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
     type Snapshot: Resource;
     type Content: Content;
     type Class: Class;
@@ -33,10 +33,10 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// The finalizers that a snapshot may have of this driver's controllers.
     const FINALIZERS: &[&str];
 
-    fn key(namespace: String, name: String) -> Key;
-    fn content_key(content: ObjectKey) -> Key;
+    fn key(namespace: String, name: String) -> SnapshotKey;
+    fn content_key(content: ObjectKey) -> SnapshotKey;
     /// The key of a content, for when its snapshot with this UID was seen and is gone.
-    fn orphan_key(content: ObjectKey, uid: String) -> Key;
+    fn orphan_key(content: ObjectKey, uid: String) -> SnapshotKey;
     fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 
     fn view(snapshot: &Self::Snapshot) -> View<'_>;
@@ -86,7 +86,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 }
 
 /// A snapshot and all other inputs of its decision.
-pub(super) struct Facts<K: Kind> {
+pub(super) struct Facts<K: SnapshotKind> {
     pub(super) snapshot: Arc<K::Snapshot>,
     /// The content that the snapshot names or would get, if it exists.
     pub(super) content: Option<Arc<K::Content>>,
@@ -99,7 +99,7 @@ pub(super) struct Facts<K: Kind> {
 
 /// The next step for a snapshot. Its facts are gathered again after each.
 #[derive(Debug)]
-pub(super) enum Step<K: Kind> {
+pub(super) enum Step<K: SnapshotKind> {
     /// Nothing is left to do.
     Done,
     /// A requirement is not met yet: try again later.
@@ -164,9 +164,9 @@ pub(super) struct StatusChange {
 
 /// The watches of a kind's snapshots, contents and classes.
 pub(super) type WatchesOf<'a, K> = (
-    &'a Store<<K as Kind>::Snapshot>,
-    &'a Store<<K as Kind>::Content>,
-    &'a Store<<K as Kind>::Class>,
+    &'a Store<<K as SnapshotKind>::Snapshot>,
+    &'a Store<<K as SnapshotKind>::Content>,
+    &'a Store<<K as SnapshotKind>::Class>,
 );
 
 /// The fields that both kinds of snapshot have.
@@ -189,7 +189,7 @@ impl View<'_> {
     }
 }
 
-pub(super) fn class_by_name<'a, K: Kind>(
+pub(super) fn class_by_name<'a, K: SnapshotKind>(
     classes: &'a [Arc<K::Class>],
     name: &str,
 ) -> Option<&'a K::Class> {
@@ -199,7 +199,7 @@ pub(super) fn class_by_name<'a, K: Kind>(
 
 /// The name of a driver's only class with the default annotation. The errors begin like those of
 /// the upstream snapshot-controller, because people and Kubernetes' own tests search for that text.
-pub(super) fn only_default_class<K: Kind>(
+pub(super) fn only_default_class<K: SnapshotKind>(
     classes: &[Arc<K::Class>],
     driver: &str,
 ) -> Result<String, String> {

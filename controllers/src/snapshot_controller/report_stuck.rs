@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::kind::Kind;
+use super::kind::SnapshotKind;
 use super::kind::{Facts, Failure};
 use super::{Controller, Next, ReconcileError, names};
 use crate::client::Resource;
@@ -16,7 +16,7 @@ use crate::snapshots::SnapshotError;
 impl Controller {
     /// Reports a failure in the snapshot's status and by an event, unless the status already has
     /// it.
-    pub(super) async fn fail<K: Kind>(
+    pub(super) async fn fail<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         failure: Failure,

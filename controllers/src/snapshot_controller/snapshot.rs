@@ -1,4 +1,4 @@
-//! Implements [`Kind`] for VolumeSnapshots.
+//! Implements [`SnapshotKind`] for VolumeSnapshots.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::kind::{self, Failure, Kind, Names, SNAPSHOT_REASONS, Step, View, WatchesOf};
+use super::kind::{self, Failure, Names, SNAPSHOT_REASONS, SnapshotKind, Step, View, WatchesOf};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
-use super::{Controller, Key, Next, ReconcileError, decide, status};
+use super::{Controller, Next, ReconcileError, SnapshotKey, decide, status};
 use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
@@ -69,7 +69,7 @@ pub(super) enum SnapshotStep {
     ClaimFinalizers(Vec<String>),
 }
 
-impl Kind for Snapshots {
+impl SnapshotKind for Snapshots {
     type Snapshot = VolumeSnapshot;
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
@@ -97,16 +97,16 @@ impl Kind for Snapshots {
         SNAPSHOT_FINALIZER,
     ];
 
-    fn key(namespace: String, name: String) -> Key {
-        Key::Snapshot(namespace, name)
+    fn key(namespace: String, name: String) -> SnapshotKey {
+        SnapshotKey::Snapshot(namespace, name)
     }
 
-    fn content_key(content: ObjectKey) -> Key {
-        Key::Content(content)
+    fn content_key(content: ObjectKey) -> SnapshotKey {
+        SnapshotKey::Content(content)
     }
 
-    fn orphan_key(content: ObjectKey, uid: String) -> Key {
-        Key::Orphan(content, uid)
+    fn orphan_key(content: ObjectKey, uid: String) -> SnapshotKey {
+        SnapshotKey::Orphan(content, uid)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {

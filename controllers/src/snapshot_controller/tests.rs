@@ -44,8 +44,8 @@ fn deleted_snapshot(name: &str) -> Value {
     })
 }
 
-fn snapshot_of(name: &str) -> Key {
-    Key::Snapshot("team".to_owned(), name.to_owned())
+fn snapshot_of(name: &str) -> SnapshotKey {
+    SnapshotKey::Snapshot("team".to_owned(), name.to_owned())
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_leftover_protection_is_found() {
         "it goes on"
     );
     assert_eq!(controller.queue.depth(), 1);
-    let key = Key::Release("team".to_owned(), "data".to_owned());
+    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
     let claim = world
         .api
@@ -158,8 +158,8 @@ fn group_with_a_member(world: &World, controller: &Controller) {
     );
 }
 
-fn group_key() -> Key {
-    Key::Group("team".to_owned(), "group".to_owned())
+fn group_key() -> SnapshotKey {
+    SnapshotKey::Group("team".to_owned(), "group".to_owned())
 }
 
 #[tokio::test]
@@ -315,7 +315,7 @@ async fn a_broken_snapshot_keeps_no_claim() {
             &controller.watches.snapshots,
             crate::testing::with(other, change),
         );
-        let key = Key::Release("team".to_owned(), "data".to_owned());
+        let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
         assert_eq!(controller.work(key).await, Outcome::Done);
         let claim = world
             .api

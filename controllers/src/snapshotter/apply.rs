@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 
 use super::content_client::{WorkError, quiet};
-use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, Wanted};
 use super::decide::Step;
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::constants::RESERVED;
@@ -13,7 +13,7 @@ use crate::queue::Outcome;
 use crate::secrets;
 use crate::snapshots::content::{Class as SnapshotClass, Content};
 
-impl<K: Kind> Reconciler<K> {
+impl<K: ContentKind> Reconciler<K> {
     /// Takes a step for a content.
     pub(super) async fn apply(&self, content: &K::Content, step: Step) -> Outcome {
         let name = content.name_any();

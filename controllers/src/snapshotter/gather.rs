@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::content_client::{Part, WorkError};
-use super::content_reconciler::{Answer, Kind, Reconciler};
+use super::content_reconciler::{Answer, ContentKind, Reconciler};
 use super::decide::Step;
 use super::parameters;
 use crate::api::secret_template::{self, SnapshotVariables};
@@ -14,7 +14,7 @@ use crate::controller::owner::Ownership;
 use crate::secrets::{self, Credentials};
 use crate::snapshots::content::{Class as SnapshotClass, Content};
 
-impl<K: Kind> Reconciler<K> {
+impl<K: ContentKind> Reconciler<K> {
     /// True if the content and its class are this driver's, and the content has a source.
     pub(super) fn serves(&self, content: &K::Content) -> bool {
         let driver = &self.shared.context.driver.name;

@@ -1,11 +1,11 @@
-//! Implements [`Kind`] for VolumeGroupSnapshotContents.
+//! Implements [`ContentKind`] for VolumeGroupSnapshotContents.
 
 use hostloop_proto::csi;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, Wanted};
 use super::parameters::GROUP_GET_SECRET;
 use super::{Options, decide, status};
 use crate::api::volume_name;
@@ -18,7 +18,7 @@ use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 /// VolumeGroupSnapshotContents.
 pub(super) struct Groups;
 
-impl Kind for Groups {
+impl ContentKind for Groups {
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
     type Making = csi::CreateVolumeGroupSnapshotRequest;

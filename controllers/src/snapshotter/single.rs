@@ -1,4 +1,4 @@
-//! Implements [`Kind`] for VolumeSnapshotContents.
+//! Implements [`ContentKind`] for VolumeSnapshotContents.
 
 use std::time::SystemTime;
 
@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, Wanted};
 use super::parameters::LIST_SECRET;
 use super::{Options, status};
 use crate::api::volume_name;
@@ -20,7 +20,7 @@ use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 /// VolumeSnapshotContents.
 pub(super) struct Singles;
 
-impl Kind for Singles {
+impl ContentKind for Singles {
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
     type Making = csi::CreateSnapshotRequest;

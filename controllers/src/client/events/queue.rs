@@ -99,7 +99,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::client::events::Kind;
+    use crate::client::events::EventKind;
 
     fn event(namespace: &str) -> Event {
         Event {
@@ -107,7 +107,7 @@ mod tests {
                 namespace: Some(namespace.to_owned()),
                 ..ObjectReference::default()
             },
-            kind: Kind::Warning,
+            kind: EventKind::Warning,
             reason: String::new(),
             message: String::new(),
             emitted: Instant::now(),

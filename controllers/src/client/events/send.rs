@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::queue::EventReceiver;
-use super::{Event, Kind};
+use super::{Event, EventKind};
 use crate::api::scope::hash;
 use crate::client::kube::is_outage;
 use crate::metrics::Metrics;
@@ -44,7 +44,7 @@ const SAME: Duration = Duration::from_secs(600);
 const REMEMBERED: usize = 4096;
 
 /// The fields that identify repeats of an event.
-type Sameness = (Option<String>, String, Kind, String, String);
+type Sameness = (Option<String>, String, EventKind, String, String);
 
 struct Sent {
     name: String,
@@ -306,8 +306,8 @@ impl Sender {
             message: Some(event.message.clone()),
             type_: Some(
                 match event.kind {
-                    Kind::Normal => "Normal",
-                    Kind::Warning => "Warning",
+                    EventKind::Normal => "Normal",
+                    EventKind::Warning => "Warning",
                 }
                 .to_owned(),
             ),

@@ -7,7 +7,7 @@ use crate::api::constants::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Csi, Driver};
-use crate::provisioner::error::State;
+use crate::provisioner::error::AttemptState;
 
 mod decisions;
 
@@ -209,7 +209,7 @@ fn attributes(driver: &str) -> Option<Arc<VolumeAttributesClass>> {
 
 #[tokio::test]
 async fn bad_objects() {
-    use State::*;
+    use AttemptState::*;
     const CLASS: &str = "/parameters";
     const SIZE: &str = "/spec/resources/requests/storage";
     const ATTRIBUTES: &str = "/spec/volumeAttributesClassName";
@@ -280,7 +280,7 @@ async fn missing_capabilities() {
         let made = draft(&claim(&change), &class(&[]), &driver, &flags());
         let error = made.expect_err(word);
         assert!(error.to_string().contains(word), "{error}");
-        assert_eq!(error.state(), State::Finished);
+        assert_eq!(error.state(), AttemptState::Finished);
     }
 }
 

@@ -17,11 +17,11 @@ use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;
 use crate::resizer::claim::{STORAGE, capacity, size, volume_capacity};
 use crate::resizer::recover::Sizes;
-use crate::resizer::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of};
+use crate::resizer::{ClaimKey, ResizeError, Resizer, Users, lacks_room, outcome_of};
 
 impl Resizer {
     /// Reconciles the size of a claim's volume.
-    pub(in crate::resizer) async fn expand_claim(&self, key: &Key) -> Outcome {
+    pub(in crate::resizer) async fn expand_claim(&self, key: &ClaimKey) -> Outcome {
         let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
             self.for_room.leave(key);
             return Outcome::Done;
@@ -34,7 +34,7 @@ impl Resizer {
 
     async fn try_expand(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Outcome, ResizeError> {
         let Some(facts) = self.gather_expansion(key, claim).await? else {
@@ -98,7 +98,7 @@ impl Resizer {
         self.write_volume(volume, patch).await
     }
 
-    async fn is_in_use(&self, key: &Key) -> Result<bool, ResizeError> {
+    async fn is_in_use(&self, key: &ClaimKey) -> Result<bool, ResizeError> {
         if !self.options.handle_volume_inuse_error {
             return Ok(false);
         }
@@ -192,7 +192,7 @@ impl Resizer {
 
     async fn failed(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
         volume: &PersistentVolume,
         target: &Quantity,

@@ -20,7 +20,7 @@ use crate::controller::Controller;
 use crate::csi::{Class, Failure, Freed};
 use crate::queue::{Outcome, yield_sometimes};
 use crate::resizer::{
-    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
+    ClaimKey, Classes, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
 };
 
 /// A VolumeAttributesClass that a claim names.
@@ -121,7 +121,7 @@ impl Resizer {
 
     async fn try_modify(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Outcome, ResizeError> {
         let memory = self.recall(key);
@@ -254,7 +254,7 @@ impl Resizer {
     /// Writes the PV first: if the claim were complete, nothing would return to fix the PV.
     async fn completed(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
         volume: &PersistentVolume,
         target: &str,
@@ -283,7 +283,7 @@ impl Resizer {
 
     async fn modify_failed(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
         target: &str,
         failure: &Failure,

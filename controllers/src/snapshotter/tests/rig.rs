@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use super::{Groups, Kind, Part, Reconciler, Shared, Singles, options, read};
+use super::{ContentKind, Groups, Part, Reconciler, Shared, Singles, options, read};
 use crate::api::scope::{MANAGED_BY, Scope};
 use crate::client::Leadership;
 use crate::controller::ObjectKey;
@@ -23,7 +23,7 @@ use crate::snapshots::content::Content;
 use crate::testing::{self, DRIVER, FakeApi, World, connect};
 
 /// A kind of contents with a sample.
-pub(super) trait Sample: Kind {
+pub(super) trait Sample: ContentKind {
     /// The path of the content.
     const PATH: &'static str;
     const API: &'static str;
@@ -102,7 +102,7 @@ pub(super) fn all() -> Vec<ControllerCapability> {
     ]
 }
 
-pub(super) struct Rig<K: Kind> {
+pub(super) struct Rig<K: ContentKind> {
     pub(super) world: World,
     pub(super) answers: Answers,
     pub(super) reconciler: Reconciler<K>,
