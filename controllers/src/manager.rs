@@ -272,7 +272,7 @@ async fn begin_controllers(
         stop,
         common: setup.args.common(&setup.default_fstype),
     };
-    let inputs = controllers::Inputs {
+    let inputs = controllers::ControllerInputs {
         args: setup.args,
         counts: view.counts(),
         inventory: setup.inventory,

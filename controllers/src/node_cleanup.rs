@@ -24,7 +24,7 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::api::volume_name::Naming;
+use crate::api::volume_name::VolumeNaming;
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
@@ -36,7 +36,7 @@ mod decide;
 mod gather;
 mod node_resolver;
 
-use apply::Fate;
+use apply::NodeLoss;
 use decide::{Leftover, Settings};
 use node_resolver::Places;
 
@@ -76,7 +76,7 @@ struct Tidier {
 pub(crate) async fn run(
     context: Context,
     options: Options,
-    naming: Naming,
+    naming: VolumeNaming,
     capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
@@ -97,7 +97,7 @@ impl Tidier {
     fn new(
         context: Context,
         options: &Options,
-        naming: Naming,
+        naming: VolumeNaming,
         capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
         let settings = Settings {
@@ -162,7 +162,7 @@ impl Tidier {
         for node in due {
             let of_node = leftovers.iter().filter(|leftover| leftover.node == node);
             if !self
-                .tidy(&node, of_node.cloned().collect(), Fate::Gone)
+                .tidy(&node, of_node.cloned().collect(), NodeLoss::Gone)
                 .await
             {
                 return;
@@ -174,23 +174,23 @@ impl Tidier {
             of_node.push(leftover);
         }
         for (node, leftovers) in by_node {
-            if !self.tidy(&node, leftovers, Fate::OutOfService).await {
+            if !self.tidy(&node, leftovers, NodeLoss::OutOfService).await {
                 return;
             }
         }
     }
 
     /// Cleans up after one node. False if the pass must stop.
-    async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, fate: Fate) -> bool {
+    async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, loss: NodeLoss) -> bool {
         if leftovers.iter().all(|leftover| leftover.step.is_none()) {
             return true;
         }
-        if !self.is_proven(node, fate).await {
+        if !self.is_proven(node, loss).await {
             self.absent.forget(node);
             return true;
         }
         for leftover in leftovers {
-            if !self.perform(leftover, fate).await {
+            if !self.perform(leftover, loss).await {
                 return false;
             }
         }

@@ -24,7 +24,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::api::volume_name::Naming;
+use crate::api::volume_name::VolumeNaming;
 use crate::cache::store::fraction;
 use crate::client::{ApiError, Kube};
 use crate::controller::grace_period::Since;
@@ -81,9 +81,9 @@ impl Metrics {
 
 /// Dependencies and settings of the loop.
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct ScanSettings {
     pub(crate) options: Options,
-    pub(crate) naming: Naming,
+    pub(crate) naming: VolumeNaming,
     /// Maximum entries in one page of ListVolumes; 0 means no limit.
     pub(crate) max_entries: u32,
     pub(crate) inventory: Inventory,
@@ -106,7 +106,7 @@ enum ScanError {
 struct Scanner {
     context: Context,
     kube: Kube,
-    part: Part,
+    part: ScanSettings,
     timeout: Duration,
     without_pv: Since<String>,
     stale_publications: Since<String>,
@@ -117,7 +117,7 @@ struct Scanner {
 }
 
 /// Scans repeatedly until `context.stop`.
-pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> {
+pub(crate) async fn run(context: Context, part: ScanSettings) -> Result<(), Infallible> {
     let mut scanner = Scanner::new(context.clone(), part);
     let stop = context.stop.clone();
     let interval = scanner.part.options.orphan_interval;
@@ -136,7 +136,7 @@ pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> 
 }
 
 impl Scanner {
-    fn new(context: Context, part: Part) -> Self {
+    fn new(context: Context, part: ScanSettings) -> Self {
         Scanner {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),

@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::capacity::managed_by;
-use crate::api::volume_name::Naming;
+use crate::api::volume_name::VolumeNaming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{Kube, Resource};
@@ -67,7 +67,7 @@ mod source_location;
 mod table;
 mod unfit;
 
-pub use keep_table::Place;
+pub use keep_table::TableName;
 pub use metrics::Metrics;
 
 use decide::Settings;
@@ -85,7 +85,7 @@ const LABELLERS: usize = 4;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Placement")]
-pub struct Flags {
+pub struct PlacementArgs {
     /// ConfigMap in the pod's namespace in which the leader keeps the nodes for claims with
     /// immediate binding, so that the API server can place them by the policy of
     /// deploy/components/place-claims [default: none; the leader places each claim]
@@ -100,9 +100,9 @@ pub struct Options {
     pub capacity: bool,
     /// True if nodes attach volumes: their attachments get labels.
     pub attachments: bool,
-    pub(crate) naming: Naming,
+    pub(crate) naming: VolumeNaming,
     /// The ConfigMap with the placement table for the API server, if one is kept.
-    pub table: Option<Place>,
+    pub table: Option<TableName>,
     /// Counters of assignments and labels.
     pub metrics: Metrics,
 }
@@ -110,10 +110,10 @@ pub struct Options {
 impl Options {
     /// Reads the options from the command line. The table is in `namespace`, the pod's.
     pub(crate) fn new(
-        flags: &Flags,
+        flags: &PlacementArgs,
         capacity: bool,
         attachments: bool,
-        naming: Naming,
+        naming: VolumeNaming,
         namespace: Option<String>,
         metrics: Metrics,
     ) -> Self {
@@ -125,7 +125,7 @@ impl Options {
                      POD_NAMESPACE"
                 );
             }
-            Some(Place {
+            Some(TableName {
                 namespace: namespace?,
                 name,
             })

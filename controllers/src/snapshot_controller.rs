@@ -153,7 +153,7 @@ enum ReconcileError {
 }
 
 /// What follows a step.
-enum Next {
+enum AfterStep {
     /// Gather the facts again at once.
     Look,
     /// The key is done for now.
@@ -173,7 +173,7 @@ async fn persist<F: Future<Output = Result<(), ApiError>>>(what: &str, ensure: i
 
 /// State that all reconciles share.
 #[derive(Clone)]
-struct Controller {
+struct SnapshotController {
     context: Context,
     kube: Kube,
     watches: Watches,
@@ -187,7 +187,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         context.caches.clone(),
         options.enable_distributed_snapshotting,
     );
-    let controller = Controller {
+    let controller = SnapshotController {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
         queue: context.queue(),
         context,
@@ -213,7 +213,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     Ok(())
 }
 
-impl Controller {
+impl SnapshotController {
     /// Queues keys when something they depend on changes. The handlers outlive this run of the
     /// controller, but a closed queue takes no keys.
     fn listen(&self) {

@@ -63,8 +63,8 @@ pub(crate) use status::of_failure as status_of_failure;
 
 use content_client::{Part, Shared};
 use content_reconciler::{ContentKind, Reconciler};
-use group::Groups;
-use single::Singles;
+use group::GroupContents;
+use single::SingleContents;
 
 /// Default number of keys of a kind that are reconciled at once.
 const WORKERS: usize = 10;
@@ -141,12 +141,12 @@ async fn run_on(context: Context, options: Options, part: Part) {
     let shared = Shared::new(context.clone(), options, part);
     let on_singles = async {
         if singles {
-            run_kind::<Singles>(&context, shared.clone()).await;
+            run_kind::<SingleContents>(&context, shared.clone()).await;
         }
     };
     let on_groups = async {
         if groups {
-            run_kind::<Groups>(&context, shared.clone()).await;
+            run_kind::<GroupContents>(&context, shared.clone()).await;
         }
     };
     // Each kind waits only for its own caches.

@@ -39,7 +39,7 @@ pub(super) struct Room {
 
 /// The wanted objects with their room. `None` if the room is unknown at present; an existing object
 /// then keeps its value.
-pub(super) type Wanted = BTreeMap<Item, Option<Room>>;
+pub(super) type DesiredObjects = BTreeMap<Item, Option<Room>>;
 
 /// How exactly the published room must match the present room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,7 +94,7 @@ pub(super) struct Marks {
 /// What a pass decides by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: DesiredObjects,
     /// The existing objects of this writer.
     pub(super) objects: Vec<Arc<CSIStorageCapacity>>,
     pub(super) marks: Marks,

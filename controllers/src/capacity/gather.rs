@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::classes::classes;
-use super::decide::{Facts, Item, Marks, Room, Wanted};
+use super::decide::{DesiredObjects, Facts, Item, Marks, Room};
 use super::owner::OwnerError;
 use super::pass::{Pass, PassError};
 use super::segments::segments;
@@ -45,14 +45,14 @@ impl Pass {
     }
 
     /// The wanted objects, with the room from the driver. `trouble` gets the last error.
-    async fn wanted(&self, trouble: &mut Option<PassError>) -> Wanted {
+    async fn wanted(&self, trouble: &mut Option<PassError>) -> DesiredObjects {
         let segments = segments(
             &self.context.scope,
             self.context.driver.has_topology(),
             &self.context.driver.name,
             &self.context.caches,
         );
-        let mut wanted = Wanted::new();
+        let mut wanted = DesiredObjects::new();
         for class in classes(&self.context, self.immediate) {
             let mut silent = false;
             let first = self.first(&class);

@@ -38,7 +38,7 @@ pub enum EventKind {
 
 /// An event to be sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct ClusterEvent {
     /// The object that the event is about.
     pub about: ObjectReference,
     pub kind: EventKind,
@@ -137,7 +137,7 @@ impl Events {
     /// the first.
     pub fn once<K: Resource>(&self, about: &K, kind: EventKind, reason: &str, message: String) {
         let event = new(about.object_ref(&()), kind, reason, message);
-        self.put(Event {
+        self.put(ClusterEvent {
             shared: true,
             ..event
         });
@@ -148,7 +148,7 @@ impl Events {
         self.put(new(about, kind, reason, message));
     }
 
-    fn put(&self, event: Event) {
+    fn put(&self, event: ClusterEvent) {
         let queue = match event.kind {
             EventKind::Normal => {
                 self.last.send_replace(event.emitted);
@@ -159,18 +159,18 @@ impl Events {
         self.send(queue, event);
     }
 
-    fn send(&self, queue: &EventSender, event: Event) {
+    fn send(&self, queue: &EventSender, event: ClusterEvent) {
         if !queue.put(event) {
             self.metrics.event_lost();
         }
     }
 }
 
-fn new(about: ObjectReference, kind: EventKind, reason: &str, message: String) -> Event {
+fn new(about: ObjectReference, kind: EventKind, reason: &str, message: String) -> ClusterEvent {
     let reason = reason.to_owned();
     // Events wait in the queue, and the sender remembers them.
     let message = message::cut(&message, message::MAX_EVENT);
-    Event {
+    ClusterEvent {
         about,
         kind,
         reason,

@@ -9,7 +9,7 @@ use crate::api::scope::Scope;
 use crate::cache::Caches;
 use crate::cache::caches::Wide;
 use crate::client::{Events, Kube, Leadership};
-use crate::csi::{Driver, Freed, FreedSignal, Pools, Room};
+use crate::csi::{CapacitySignal, Driver, Freed, FreedSignal, Pools};
 use crate::metrics::Metrics;
 use crate::own_pod::OwnPod;
 use crate::queue::{Backoff, Queue, QueueKey};
@@ -32,7 +32,7 @@ pub struct Context {
     /// Whether this process leads, for work that one process does for the whole cluster.
     pub leader: Leadership,
     /// The signal that the driver's free capacity may have changed.
-    pub room: Arc<Room>,
+    pub room: Arc<CapacitySignal>,
     /// The signal that something became free that others wait for.
     pub freed: FreedSignal,
     /// Set when the controllers must end.

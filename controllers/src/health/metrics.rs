@@ -10,7 +10,7 @@ use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::decide::{Condition, Known, kinds};
+use super::decide::{Condition, KnownConditions, kinds};
 
 /// The latest conditions of volumes and storage. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Conditions(Arc<Mutex<LatestConditions>>);
 
 #[derive(Debug, Default)]
 struct LatestConditions {
-    volumes: Known,
+    volumes: KnownConditions,
     storage: Option<Condition>,
 }
 
@@ -53,7 +53,7 @@ impl Conditions {
         self.volumes(|known| volume_changes(known, &facts, now));
     }
 
-    pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+    pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut KnownConditions) -> T) -> T {
         work(&mut self.0.lock().volumes)
     }
 

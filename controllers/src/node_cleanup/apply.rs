@@ -26,7 +26,7 @@ const REPORTS_PER_PASS: usize = 100;
 
 /// Why a node can't clean up after itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum NodeLoss {
     /// No node of this name exists.
     Gone,
     /// The node has the out-of-service taint.
@@ -35,10 +35,10 @@ pub(super) enum Fate {
 
 impl Tidier {
     /// Confirms a node's fate with a live GET on the API server. False if the request fails.
-    pub(super) async fn is_proven(&self, node: &str, fate: Fate) -> bool {
-        match (self.kube.get::<Node>("", node).await, fate) {
-            (Ok(None), Fate::Gone) => true,
-            (Ok(Some(node)), Fate::OutOfService) => is_out_of_service(&node),
+    pub(super) async fn is_proven(&self, node: &str, loss: NodeLoss) -> bool {
+        match (self.kube.get::<Node>("", node).await, loss) {
+            (Ok(None), NodeLoss::Gone) => true,
+            (Ok(Some(node)), NodeLoss::OutOfService) => is_out_of_service(&node),
             (Ok(_), _) => false,
             (Err(error), _) => {
                 tracing::warn!(node, %error, "the node cannot be read");
@@ -48,33 +48,33 @@ impl Tidier {
     }
 
     /// Performs one step. False if the pass must stop.
-    pub(super) async fn perform(&mut self, leftover: Leftover, fate: Fate) -> bool {
+    pub(super) async fn perform(&mut self, leftover: Leftover, loss: NodeLoss) -> bool {
         let Leftover { node, step } = leftover;
         let Some(step) = step else { return true };
         if !self.context.leader.leads() || self.context.stop.is_cancelled() {
             return false;
         }
         let is_there = self.context.caches.nodes().get(&node).is_some();
-        if is_there == (fate == Fate::Gone) {
+        if is_there == (loss == NodeLoss::Gone) {
             tracing::info!(node, "the node has changed: nothing is deleted");
             return true;
         }
-        if let Err(error) = self.apply(&node, fate, step).await {
+        if let Err(error) = self.apply(&node, loss, step).await {
             tracing::warn!(node, %error, "cleanup after a node failed");
         }
         true
     }
 
-    async fn apply(&mut self, node: &str, fate: Fate, step: Step) -> Result<(), ApiError> {
+    async fn apply(&mut self, node: &str, loss: NodeLoss, step: Step) -> Result<(), ApiError> {
         let caches = self.context.caches.clone();
         match step {
             Step::ReleaseAttachment(attachment) => {
                 let watch = caches.attachments();
                 let finalizer = &self.settings.attached;
                 finalizers::remove(&self.kube, Some(&watch), &*attachment, finalizer).await?;
-                let (reason, why) = match fate {
-                    Fate::Gone => (GONE, "is gone"),
-                    Fate::OutOfService => (OUT, "is out of service"),
+                let (reason, why) = match loss {
+                    NodeLoss::Gone => (GONE, "is gone"),
+                    NodeLoss::OutOfService => (OUT, "is out of service"),
                 };
                 self.emit(
                     &*attachment,

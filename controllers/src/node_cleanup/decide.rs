@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::node_resolver::Places;
 use crate::api::constants::VOLUME_FINALIZER;
 use crate::api::scope::MANAGED_BY;
-use crate::api::volume_name::Naming;
+use crate::api::volume_name::VolumeNaming;
 use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;
@@ -24,7 +24,7 @@ pub(super) struct Settings {
     pub(super) driver: String,
     /// The attacher's finalizer on attachments and volumes.
     pub(super) attached: String,
-    pub(super) naming: Naming,
+    pub(super) naming: VolumeNaming,
 }
 
 /// The objects of the cluster.

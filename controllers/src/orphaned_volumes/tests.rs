@@ -36,7 +36,7 @@ fn bench_with(with_inventory: bool) -> Bench {
     world.context.scope = node_scope("n1", "t/node");
     let inventory = Arc::new(Mutex::new(Ok(Vec::new())));
     let asked = inventory.clone();
-    let part = Part {
+    let part = ScanSettings {
         options: options(),
         naming: options(),
         max_entries: 0,

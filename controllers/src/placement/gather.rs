@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::decide::Facts;
 use super::most_room::Candidate;
-use super::room::{self, Room};
+use super::room::{self, NodeRoom};
 use super::source_location::{self, SourceLocation};
 use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};
@@ -204,7 +204,7 @@ impl Placement {
     }
 
     /// The room in a node's capacity object for a class.
-    pub(super) fn room(&self, node: &str, class: &str) -> Option<Room> {
+    pub(super) fn room(&self, node: &str, class: &str) -> Option<NodeRoom> {
         let keeper = managed_by(Some(node));
         let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
         room::newest(&objects)

@@ -54,7 +54,7 @@ impl Placement {
     }
 
     /// Writes the tables that changed.
-    pub(super) async fn keep(&self, place: &Place, kept: &mut Kept) -> Result<(), ApiError> {
+    pub(super) async fn keep(&self, place: &TableName, kept: &mut Kept) -> Result<(), ApiError> {
         let now = Instant::now();
         let wanted = self.texts(&mut kept.tables, now);
         let fresh = kept
@@ -78,7 +78,7 @@ impl Placement {
         Ok(())
     }
 
-    async fn read(&self, place: &Place) -> Result<Texts, ApiError> {
+    async fn read(&self, place: &TableName) -> Result<Texts, ApiError> {
         let found: Option<ConfigMap> = self.kube.get(&place.namespace, &place.name).await?;
         // The administrator creates the ConfigMap together with the policy.
         let found = found.ok_or_else(|| ApiError::NotFound {
@@ -115,14 +115,14 @@ impl Placement {
 
 /// Name of the ConfigMap with the placement table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TableName {
     /// Namespace of the ConfigMap: the pod's.
     pub namespace: String,
     /// Name of the ConfigMap in that namespace.
     pub name: String,
 }
 
-impl Place {
+impl TableName {
     fn object(&self) -> ConfigMap {
         let metadata = ObjectMeta {
             namespace: Some(self.namespace.clone()),

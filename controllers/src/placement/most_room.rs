@@ -7,7 +7,7 @@ use std::fmt;
 use tokio::time::Instant;
 
 use super::reservations::{Reservations, Sum};
-use super::room::Room;
+use super::room::NodeRoom;
 use super::unfit::Unfit;
 use crate::api::quantity;
 
@@ -21,7 +21,7 @@ pub(super) struct Candidate {
     /// Why the node can't take claims of the class, whatever their size.
     pub(super) unfit: Option<Unfit>,
     /// The room in its capacity object for the class.
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<NodeRoom>,
 }
 
 /// A claim to place.

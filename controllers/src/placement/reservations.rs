@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::room::Room;
+use super::room::NodeRoom;
 use crate::queue::Backoff;
 
 /// After this time, a node has updated its capacity object for a new volume: it does every minute.
@@ -171,7 +171,7 @@ impl Reservations {
     }
 
     /// The reservations on a node that `room` does not account for yet.
-    pub(super) fn sum(&self, node: &str, room: Option<&Room>, now: Instant) -> Sum {
+    pub(super) fn sum(&self, node: &str, room: Option<&NodeRoom>, now: Instant) -> Sum {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
             let counts = match entry.state {

@@ -15,7 +15,7 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::{ObjectKey, finalizers};
-use crate::csi::{Call, Class, Failure, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Failure, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
@@ -305,11 +305,11 @@ impl Provisioner {
         let (draft, scope) = (&plan.draft, &self.context.scope);
         let has_topology = self.context.driver.has_topology();
         let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
-        let state = match class(Call::CreateVolume { movable }, failure) {
-            Class::InBackground => AttemptState::Background,
-            Class::Final | Class::InUse => AttemptState::Finished,
-            Class::Reschedule => AttemptState::Reschedule,
-            Class::Infeasible => AttemptState::Infeasible,
+        let state = match class(CallKind::CreateVolume { movable }, failure) {
+            ErrorClass::InBackground => AttemptState::Background,
+            ErrorClass::Final | ErrorClass::InUse => AttemptState::Finished,
+            ErrorClass::Reschedule => AttemptState::Reschedule,
+            ErrorClass::Infeasible => AttemptState::Infeasible,
         };
         Error::Create {
             code: failure.code(),

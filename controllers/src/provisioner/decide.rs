@@ -26,7 +26,7 @@ use super::access::{self, VolumeMode};
 use super::capabilities::Capabilities;
 use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
-use super::source::{self, Source, SourceObjects, Target};
+use super::source::{self, SourceObjects, Target, UsableSource};
 
 /// The flags that decisions and volumes depend on.
 #[derive(Clone, Debug)]
@@ -307,7 +307,7 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
-    pub(crate) source: Source,
+    pub(crate) source: UsableSource,
     /// The request without secrets: they are read right before the call.
     pub(crate) request: CreateVolumeRequest,
     pub(crate) secrets: Secrets,
@@ -316,7 +316,7 @@ pub(crate) struct Plan {
 /// References that are resolved for a draft.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) source: Source,
+    pub(crate) source: UsableSource,
     pub(crate) topology: Option<TopologyRequirement>,
     pub(crate) attributes: Option<Arc<VolumeAttributesClass>>,
 }

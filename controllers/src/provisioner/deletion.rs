@@ -30,7 +30,7 @@ const WAITS: &str = "VolumeDelete";
 
 /// The action that a PersistentVolume needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum DeletionStep {
     Nothing,
     /// Add the finalizer that keeps it until its volume is deleted.
     AddFinalizer,
@@ -52,9 +52,9 @@ fn annotation<'a>(volume: &'a PersistentVolume, key: &str) -> Option<&'a str> {
 }
 
 /// Decides the action for a PersistentVolume.
-pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
+pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> DeletionStep {
     if !is_of(volume, driver) {
-        return Work::Nothing;
+        return DeletionStep::Nothing;
     }
     let spec = volume.spec.clone().unwrap_or_default();
     let kept = volume.has_finalizer(VOLUME_FINALIZER);
@@ -63,16 +63,16 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
         spec.persistent_volume_reclaim_policy.as_deref(),
         pv::phase(volume),
     ) {
-        (Some("Retain" | "Recycle"), _) if kept => Work::RemoveFinalizer,
-        (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
-        (Some("Delete"), Some("Released")) if !going || kept => Work::Delete,
-        _ => Work::Nothing,
+        (Some("Retain" | "Recycle"), _) if kept => DeletionStep::RemoveFinalizer,
+        (Some("Delete"), Some("Bound")) if !kept && !going => DeletionStep::AddFinalizer,
+        (Some("Delete"), Some("Released")) if !going || kept => DeletionStep::Delete,
+        _ => DeletionStep::Nothing,
     }
 }
 
 /// The key of a PersistentVolume that needs an action.
 pub(super) fn needs_work(volume: &PersistentVolume, driver: &str) -> Option<ObjectKey> {
-    (decide(volume, driver) != Work::Nothing).then(|| ObjectKey::of_volume(volume))
+    (decide(volume, driver) != DeletionStep::Nothing).then(|| ObjectKey::of_volume(volume))
 }
 
 /// The reason why a volume is not deleted yet.
@@ -103,17 +103,17 @@ impl Provisioner {
             return Outcome::Done;
         }
         let done = match decide(&volume, &self.context.driver.name) {
-            Work::Nothing => Ok(()),
-            Work::AddFinalizer => {
+            DeletionStep::Nothing => Ok(()),
+            DeletionStep::AddFinalizer => {
                 finalizers::add(&self.kube, Some(&watch), &*volume, VOLUME_FINALIZER).await
             }
-            Work::RemoveFinalizer => {
+            DeletionStep::RemoveFinalizer => {
                 let watch = Some(&watch);
                 finalizers::remove(&self.kube, watch, &*volume, VOLUME_FINALIZER)
                     .await
                     .map(drop)
             }
-            Work::Delete => return self.delete(&volume).await,
+            DeletionStep::Delete => return self.delete(&volume).await,
         };
         match done {
             Ok(()) | Err(ApiError::NotFound { .. }) => Outcome::Done,
@@ -180,7 +180,7 @@ impl Provisioner {
         let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
             return Ok(false);
         };
-        if decide(&volume, &driver.name) != Work::Delete || !self.is_ours(&volume) {
+        if decide(&volume, &driver.name) != DeletionStep::Delete || !self.is_ours(&volume) {
             return Ok(false);
         }
         let Some(volume_id) = pv::handle(&volume, &driver.name).map(str::to_owned) else {

@@ -12,18 +12,18 @@ use serde_json::Value;
 use super::metrics::Of;
 use super::names::BindState;
 use super::watches::Watches;
-use super::{Controller, Next, ReconcileError, SnapshotKey};
+use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey};
 use crate::cache::Store;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
-use crate::snapshots::content::{Class, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
 /// A kind of snapshot with its contents and classes.
 pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
     type Snapshot: Resource;
     type Content: Content;
-    type Class: Class;
+    type Class: SnapshotClass;
     /// Facts that only this kind's decisions need.
     type OwnFacts: Clone + Debug + Send + Sync;
     /// Steps that only this kind has.
@@ -60,7 +60,7 @@ pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
     /// The driver of the snapshot's volumes.
     fn driver(facts: &Facts<Self>) -> Result<&str, String>;
     /// The next step for a snapshot with a class and without a content.
-    fn make(facts: &Facts<Self>, class: &Self::Class) -> Result<Step<Self>, Failure>;
+    fn make(facts: &Facts<Self>, class: &Self::Class) -> Result<Step<Self>, SnapshotFailure>;
     /// The next step for a ready snapshot with its content and finalizers.
     fn when_ready(_: &Facts<Self>) -> Step<Self> {
         Step::Done
@@ -70,19 +70,19 @@ pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
         facts: &Facts<Self>,
         content: &Self::Content,
         bind_state: BindState,
-    ) -> Result<Option<Step<Self>>, Failure>;
+    ) -> Result<Option<Step<Self>>, SnapshotFailure>;
     /// The last step: copy the content's status.
     fn copy_status(facts: &Facts<Self>, content: &Self::Content) -> Step<Self>;
     /// The next step for a snapshot that is being deleted.
     fn decide_deletion(facts: &Facts<Self>) -> Step<Self>;
 
     fn apply_own(
-        controller: &Controller,
+        controller: &SnapshotController,
         facts: &Facts<Self>,
         step: Self::OwnStep,
-    ) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
+    ) -> impl Future<Output = Result<AfterStep, ReconcileError>> + Send;
     /// Queues keys that wait until a snapshot is gone.
-    fn deleted(_: &Controller, _namespace: &str, _name: &str) {}
+    fn deleted(_: &SnapshotController, _namespace: &str, _name: &str) {}
 }
 
 /// A snapshot and all other inputs of its decision.
@@ -119,14 +119,14 @@ pub(super) enum Step<K: SnapshotKind> {
     /// The deletion must wait: report why, and try again.
     BlockDeletion(String),
     /// Report the failure, and try again.
-    Fail(Failure),
+    Fail(SnapshotFailure),
     /// A step that only this kind has.
     Own(K::OwnStep),
 }
 
 /// The failure of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct SnapshotFailure {
     pub(super) reason: &'static str,
     /// The message of the event and the status.
     pub(super) message: String,
@@ -134,9 +134,9 @@ pub(super) struct Failure {
     pub(super) unready: bool,
 }
 
-impl Failure {
+impl SnapshotFailure {
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
+        SnapshotFailure {
             reason,
             message: message.into(),
             unready: true,
@@ -144,9 +144,9 @@ impl Failure {
     }
 
     pub(super) fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
+        SnapshotFailure {
             unready: false,
-            ..Failure::new(reason, message)
+            ..SnapshotFailure::new(reason, message)
         }
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::kind::SnapshotKind;
-use super::{Controller, ReconcileError, SnapshotKey};
+use super::{ReconcileError, SnapshotController, SnapshotKey};
 use crate::client::ApiError;
 use crate::controller::{ObjectKey, finalizers};
 use crate::queue::Outcome;
@@ -25,7 +25,7 @@ pub(super) fn keys<K: SnapshotKind>(snapshot: &ObjectMeta) -> impl Iterator<Item
     })
 }
 
-impl Controller {
+impl SnapshotController {
     /// Marks the content of a snapshot with this UID that was seen and is gone. Its deletion follows,
     /// also by another process: the mark shows that the snapshot was seen.
     pub(super) async fn orphan<K: SnapshotKind>(

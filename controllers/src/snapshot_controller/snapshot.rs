@@ -7,11 +7,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::kind::{self, Failure, Names, SNAPSHOT_REASONS, SnapshotKind, Step, View, WatchesOf};
+use super::kind::{
+    self, Names, SNAPSHOT_REASONS, SnapshotFailure, SnapshotKind, Step, View, WatchesOf,
+};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
-use super::{Controller, Next, ReconcileError, SnapshotKey, decide, status};
+use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey, decide, status};
 use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
@@ -185,7 +187,7 @@ impl SnapshotKind for Snapshots {
     }
 
     /// Adds finalizers to the snapshot, then to its claim, and then creates the content.
-    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
+    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, SnapshotFailure> {
         let needed = Self::finalizers(class.deletion_policy);
         if let Some(finalizers) = names::with(&*facts.snapshot, &needed) {
             return Ok(Step::Finalizers(finalizers));
@@ -218,7 +220,7 @@ impl SnapshotKind for Snapshots {
         facts: &Facts,
         content: &Self::Content,
         bind_state: BindState,
-    ) -> Result<Option<Step<Self>>, Failure> {
+    ) -> Result<Option<Step<Self>>, SnapshotFailure> {
         if bind_state == BindState::Free {
             return Ok(Some(Step::Wait(
                 "its content is not bound to it yet".to_owned(),
@@ -314,10 +316,10 @@ impl SnapshotKind for Snapshots {
     }
 
     async fn apply_own(
-        controller: &Controller,
+        controller: &SnapshotController,
         facts: &Facts,
         step: SnapshotStep,
-    ) -> Result<Next, ReconcileError> {
+    ) -> Result<AfterStep, ReconcileError> {
         let (snapshot, watches) = (&*facts.snapshot, &controller.watches);
         match step {
             SnapshotStep::Adopt(owner) => {
@@ -337,7 +339,7 @@ impl SnapshotKind for Snapshots {
                 }
             }
         }
-        Ok(Next::Look)
+        Ok(AfterStep::Look)
     }
 }
 
@@ -396,8 +398,8 @@ fn status_change(
 }
 
 /// Why a snapshot's content is not made.
-fn no_content(why: String) -> Failure {
-    Failure::new(Snapshots::NAMES.reasons.make_content, why)
+fn no_content(why: String) -> SnapshotFailure {
+    SnapshotFailure::new(Snapshots::NAMES.reasons.make_content, why)
 }
 
 /// The source claim of a snapshot, and the volume that it is bound to.

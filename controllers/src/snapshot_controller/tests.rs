@@ -11,13 +11,13 @@ mod orphans;
 
 const DELETED: &str = "2026-01-01T00:00:00Z";
 
-fn controller(world: &World) -> Controller {
+fn controller(world: &World) -> SnapshotController {
     let context = world.context.clone();
     // Groups are reconciled only after they have been listed.
     context.caches.groups().note_synced();
     context.caches.group_contents().note_synced();
     context.caches.group_classes().note_synced();
-    Controller {
+    SnapshotController {
         kube: context.kube.clone(),
         watches: Watches::new(context.caches.clone(), false),
         metrics: Metrics::default(),
@@ -106,7 +106,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
 }
 
 /// Adds a group with one member, which only lacks the handle of its group.
-fn group_with_a_member(world: &World, controller: &Controller) {
+fn group_with_a_member(world: &World, controller: &SnapshotController) {
     let (member, content) = names::member_names("g", "vol-1");
     let (api, group_api) = (SNAPSHOT_GROUP, GROUP_SNAPSHOT_GROUP);
     world.add(

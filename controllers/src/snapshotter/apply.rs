@@ -3,15 +3,15 @@
 use kube::ResourceExt;
 
 use super::content_client::{WorkError, quiet};
-use super::content_reconciler::{Answer, ContentKind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::decide::Step;
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::constants::RESERVED;
 use crate::controller::{ObjectKey, content_owner};
-use crate::csi::{Call, Class, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets;
-use crate::snapshots::content::{Class as SnapshotClass, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
 impl<K: ContentKind> Reconciler<K> {
     /// Takes a step for a content.
@@ -47,7 +47,7 @@ impl<K: ContentKind> Reconciler<K> {
         let reported = match made {
             Ok(reported) => reported,
             Err(failure) => {
-                if class(Call::Snapshot, &failure) == Class::Final {
+                if class(CallKind::Snapshot, &failure) == ErrorClass::Final {
                     self.contents.settle(&marked).await?;
                 }
                 return Err(failure.into());
@@ -159,7 +159,7 @@ impl<K: ContentKind> Reconciler<K> {
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
-        let wanted = Wanted {
+        let wanted = SnapshotInputs {
             uid,
             secrets: self.secrets(content).await?,
             parameters,

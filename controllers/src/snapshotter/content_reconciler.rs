@@ -13,7 +13,7 @@ use crate::controller::owner::Ownership;
 use crate::csi::{Failure, Waiters};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::Credentials;
-use crate::snapshots::content::{Class as SnapshotClass, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
 /// A kind of contents, and the CSI calls for it.
 pub(super) trait ContentKind: Sized + Send + Sync + 'static {
@@ -44,7 +44,7 @@ pub(super) trait ContentKind: Sized + Send + Sync + 'static {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: Wanted<'_>,
+        wanted: SnapshotInputs<'_>,
     ) -> Option<Self::Making>;
     /// Sends that request.
     fn make(
@@ -77,7 +77,7 @@ pub(super) trait ContentKind: Sized + Send + Sync + 'static {
 }
 
 /// Inputs of the request for a snapshot.
-pub(super) struct Wanted<'a> {
+pub(super) struct SnapshotInputs<'a> {
     /// The UID of the VolumeSnapshot or VolumeGroupSnapshot.
     pub(super) uid: &'a str,
     pub(super) secrets: Credentials,

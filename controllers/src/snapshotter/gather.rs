@@ -12,7 +12,7 @@ use crate::api::secret_template::{self, SnapshotVariables};
 use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
 use crate::secrets::{self, Credentials};
-use crate::snapshots::content::{Class as SnapshotClass, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
 impl<K: ContentKind> Reconciler<K> {
     /// True if the content and its class are this driver's, and the content has a source.

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, ContentKind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::parameters::GROUP_GET_SECRET;
 use super::{Options, decide, status};
 use crate::api::volume_name;
@@ -16,9 +16,9 @@ use crate::snapshots::content::{Content, GROUP};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
 /// VolumeGroupSnapshotContents.
-pub(super) struct Groups;
+pub(super) struct GroupContents;
 
-impl ContentKind for Groups {
+impl ContentKind for GroupContents {
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
     type Making = csi::CreateVolumeGroupSnapshotRequest;
@@ -52,7 +52,7 @@ impl ContentKind for Groups {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: Wanted<'_>,
+        wanted: SnapshotInputs<'_>,
     ) -> Option<Self::Making> {
         let prefix = &options.groupsnapshot_name_prefix;
         let length = options.groupsnapshot_name_uuid_length;

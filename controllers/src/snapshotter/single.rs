@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, ContentKind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::parameters::LIST_SECRET;
 use super::{Options, status};
 use crate::api::volume_name;
@@ -18,9 +18,9 @@ use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// VolumeSnapshotContents.
-pub(super) struct Singles;
+pub(super) struct SingleContents;
 
-impl ContentKind for Singles {
+impl ContentKind for SingleContents {
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
     type Making = csi::CreateSnapshotRequest;
@@ -54,7 +54,7 @@ impl ContentKind for Singles {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: Wanted<'_>,
+        wanted: SnapshotInputs<'_>,
     ) -> Option<Self::Making> {
         let prefix = &options.snapshot_name_prefix;
         let length = options.snapshot_name_uuid_length;
@@ -153,7 +153,7 @@ impl ContentKind for Singles {
 /// The secret for read calls. Members of groups have no class, so the secret that created them is
 /// used.
 async fn secrets(
-    reconciler: &Reconciler<Singles>,
+    reconciler: &Reconciler<SingleContents>,
     content: &VolumeSnapshotContent,
 ) -> Result<Credentials, WorkError> {
     let view = content.view();

@@ -43,7 +43,7 @@ fn marks(uid: &str, pools: &str) -> Marks {
 
 /// The steps for these facts.
 fn decided(
-    wanted: &Wanted,
+    wanted: &DesiredObjects,
     objects: &[Arc<CSIStorageCapacity>],
     marks: &Marks,
     look: Precision,

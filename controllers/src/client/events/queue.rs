@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::Event;
+use super::ClusterEvent;
 use crate::queue::Turns;
 
 /// The events, and the number of the last one.
-type SharedEvents = Arc<Mutex<(Turns<Event>, u64)>>;
+type SharedEvents = Arc<Mutex<(Turns<ClusterEvent>, u64)>>;
 
 /// Where events enter. Clones share it.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) fn queue(limit: usize) -> (EventSender, EventReceiver) {
 impl EventSender {
     /// Adds an event. Returns `false` if the queue is full, so that an event is lost: the last one of
     /// the namespace with the most events.
-    pub(super) fn put(&self, event: Event) -> bool {
+    pub(super) fn put(&self, event: ClusterEvent) -> bool {
         let mut shared = self.events.lock();
         let (events, count) = &mut *shared;
         let namespace = event.about.namespace.clone().unwrap_or_default();
@@ -65,13 +65,13 @@ impl EventSender {
 
 impl EventReceiver {
     /// Waits for the next event; `None` after the last one.
-    pub(super) async fn recv(&mut self) -> Option<Event> {
+    pub(super) async fn recv(&mut self) -> Option<ClusterEvent> {
         self.places.recv().await?;
         self.events.lock().0.next()
     }
 
     /// The next event, if there is one.
-    pub(super) fn try_recv(&mut self) -> Option<Event> {
+    pub(super) fn try_recv(&mut self) -> Option<ClusterEvent> {
         self.places.try_recv().ok()?;
         self.events.lock().0.next()
     }
@@ -87,7 +87,7 @@ impl EventReceiver {
 
     /// All events, in the order in which they entered.
     #[cfg(test)]
-    pub(crate) fn drain(&mut self) -> Vec<Event> {
+    pub(crate) fn drain(&mut self) -> Vec<ClusterEvent> {
         while self.places.try_recv().is_ok() {}
         std::mem::take(&mut self.events.lock().0).in_order()
     }
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
     use crate::client::events::EventKind;
 
-    fn event(namespace: &str) -> Event {
-        Event {
+    fn event(namespace: &str) -> ClusterEvent {
+        ClusterEvent {
             about: ObjectReference {
                 namespace: Some(namespace.to_owned()),
                 ..ObjectReference::default()

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, PartialObjectMeta, Request};
 use kube::core::ObjectList;
 
-use super::{ApiError, Call, KeptFields, Kube, Resource, known};
+use super::{ApiCall, ApiError, KeptFields, Kube, Resource, known};
 
 /// Objects in one page.
 const PAGE: u32 = 500;
@@ -39,7 +39,7 @@ impl Kube {
                 let request = request.map_err(kube::Error::BuildRequest)?;
                 all_known::<K>(self.send_trimmed(request, fields).await?)
             };
-            let page = self.timely(Call::new::<K>("list", "", ""), sent).await?;
+            let page = self.timely(ApiCall::new::<K>("list", "", ""), sent).await?;
             page.items.into_iter().for_each(&mut take);
             match next_page(page.metadata) {
                 None => return Ok(()),
@@ -110,7 +110,7 @@ impl Kube {
         let api = K::api(self.client.clone(), namespace);
         let mut params = ListParams::default().fields(field).limit(SMALL_PAGE);
         loop {
-            let call = Call::new::<K>("list", namespace, field);
+            let call = ApiCall::new::<K>("list", namespace, field);
             let page = self.timely(call, api.list(&params)).await?;
             let is_done = !page.items.into_iter().all(&mut take);
             match next_page(page.metadata).filter(|_| !is_done) {
@@ -153,7 +153,7 @@ impl Kube {
             .cloned()
             .unwrap_or_default();
         for _ in 0..pages {
-            let call = Call::new::<K>("list", "", &selector);
+            let call = ApiCall::new::<K>("list", "", &selector);
             let page = self.timely(call, page(&api, &params)).await?;
             page.items.into_iter().for_each(&mut take);
             match next_page(page.metadata) {

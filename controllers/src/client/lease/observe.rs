@@ -6,7 +6,7 @@ use kube::api::Api;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::takeover::{ObservedLease, Step, step};
+use super::takeover::{LeaseStep, ObservedLease, step};
 use super::{Leadership, LeaseConfig, is_refused, see};
 
 /// Creates a leadership and a task. The task reads a lease periodically until `stop`, with the verb
@@ -32,7 +32,7 @@ pub fn observe(
                         Instant::now(),
                     );
                     seen = held;
-                    see(&sight, matches!(step, Step::Wait | Step::Renew));
+                    see(&sight, matches!(step, LeaseStep::Wait | LeaseStep::Renew));
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %terms.name, %error, "cannot read a lease");

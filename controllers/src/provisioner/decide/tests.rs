@@ -149,9 +149,9 @@ async fn the_word_that_a_mode_may_change() {
         driver.mode_change_parameter = parameter.map(str::to_owned);
         let claim = claim(&[("/spec/volumeMode", json!(mode))]);
         let draft = draft(&claim, &class(&[]), &driver, &flags).expect("a draft");
-        let source = Source {
+        let source = UsableSource {
             may_change_mode,
-            ..Source::default()
+            ..UsableSource::default()
         };
         let plan = finish(
             draft,

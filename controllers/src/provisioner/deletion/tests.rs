@@ -15,7 +15,7 @@ fn volume(policy: &str, phase: &str, change: &Value) -> PersistentVolume {
 
 #[test]
 fn work() {
-    use Work::*;
+    use DeletionStep::*;
     const TIME: &str = "2026-01-01T00:00:00Z";
     let none = &json!({});
     let bare = &json!({"metadata": {"finalizers": []}});

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::decide::{Expanded, Facts, Step, begin_patch, decide, end_patch, failure_patch};
 use crate::api::constants::PRE_RESIZE_CAPACITY;
 use crate::api::{pv, quantity};
-use crate::csi::{Call, Class, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Freed, class};
 use crate::queue::Outcome;
 use crate::resizer::claim::{STORAGE, capacity, size, volume_capacity};
 use crate::resizer::recover::Sizes;
@@ -205,19 +205,19 @@ impl Resizer {
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
         // An error before the call says nothing about an earlier call.
         let class = match &error {
-            ResizeError::Call(failure) => class(Call::Expand, failure),
-            _ => Class::InBackground,
+            ResizeError::Call(failure) => class(CallKind::Expand, failure),
+            _ => ErrorClass::InBackground,
         };
-        let is_final = class != Class::InBackground;
+        let is_final = class != ErrorClass::InBackground;
         self.remember(key, |memory| {
             memory.final_error = is_final;
-            memory.in_use = class == Class::InUse;
+            memory.in_use = class == ErrorClass::InUse;
             memory.expand_after = None;
         });
         if !is_final {
             return Outcome::Failed;
         }
-        let infeasible = class == Class::Infeasible;
+        let infeasible = class == ErrorClass::Infeasible;
         let patch = failure_patch(&claim, &message, infeasible);
         let claim = match self.write(claim, patch).await {
             Ok(claim) => claim,

@@ -17,7 +17,7 @@ use super::decide::{
 use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
-use crate::csi::{Class, Failure, Freed};
+use crate::csi::{ErrorClass, Failure, Freed};
 use crate::queue::{Outcome, yield_sometimes};
 use crate::resizer::{
     ClaimKey, Classes, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
@@ -289,7 +289,7 @@ impl Resizer {
         failure: &Failure,
     ) -> Result<Outcome, ResizeError> {
         let class = meaning(failure);
-        let uncertain = class == Class::InBackground;
+        let uncertain = class == ErrorClass::InBackground;
         self.remember(key, |memory| {
             memory.uncertain = uncertain;
             memory.modify_after = None;
@@ -316,7 +316,7 @@ impl Resizer {
             // The claim names another class by now, which need not wait.
             return Ok(Outcome::RequeueAfter(Duration::ZERO));
         }
-        if class != Class::Infeasible {
+        if class != ErrorClass::Infeasible {
             return Ok(Outcome::Failed);
         }
         let again = Instant::now() + self.slow;

@@ -15,7 +15,7 @@ use tonic::Code;
 
 use crate::api::constants::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
 use crate::api::{pv, pvc};
-use crate::csi::{Call, Class, Failure, class};
+use crate::csi::{CallKind, ErrorClass, Failure, class};
 use crate::resizer::claim::{StatusPatch, holds, is_bound};
 
 /// The modification is running, or will be tried again.
@@ -141,12 +141,14 @@ pub(super) fn failure_patch(
     let class = meaning(failure);
     let mut patch = StatusPatch::of(claim);
     let status = match class {
-        Class::Infeasible => INFEASIBLE,
+        ErrorClass::Infeasible => INFEASIBLE,
         _ => IN_PROGRESS,
     };
     set_status(&mut patch, claim, status, target);
     let message = match class {
-        Class::InBackground => format!("Modifying the volume to {target:?} is still in progress."),
+        ErrorClass::InBackground => {
+            format!("Modifying the volume to {target:?} is still in progress.")
+        }
         _ => format!("Modifying the volume to {target:?} failed. It is tried again."),
     };
     patch.hold(MODIFYING, None, Some(&message));
@@ -205,8 +207,8 @@ fn set_status(
 }
 
 /// Classifies a failed call.
-pub(super) fn meaning(failure: &Failure) -> Class {
-    class(Call::Modify, failure)
+pub(super) fn meaning(failure: &Failure) -> ErrorClass {
+    class(CallKind::Modify, failure)
 }
 
 #[cfg(test)]

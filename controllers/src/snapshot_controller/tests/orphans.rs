@@ -33,7 +33,7 @@ fn marks() -> Value {
     json!({"metadata": {"annotations": {SINGLE.being_deleted: "yes"}}})
 }
 
-async fn work_all(controller: &Controller) {
+async fn work_all(controller: &SnapshotController) {
     for key in controller.queue.ready_keys() {
         controller.work(key).await;
     }
