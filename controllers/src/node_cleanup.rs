@@ -24,7 +24,7 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::api::volume_name::VolumeNaming;
+use crate::api::object_name::VolumeNaming;
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;

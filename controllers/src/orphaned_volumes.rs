@@ -24,7 +24,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::api::volume_name::VolumeNaming;
+use crate::api::object_name::VolumeNaming;
 use crate::cache::store::fraction;
 use crate::client::{ApiError, Kube};
 use crate::controller::grace_period::Since;

@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::capacity::managed_by;
-use crate::api::volume_name::VolumeNaming;
+use crate::api::object_name::VolumeNaming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{Kube, Resource};

@@ -17,9 +17,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
+use crate::api::object_name::VolumeNaming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
-use crate::api::volume_name::VolumeNaming;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;

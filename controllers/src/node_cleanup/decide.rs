@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::node_resolver::Places;
 use crate::api::constants::VOLUME_FINALIZER;
+use crate::api::object_name::VolumeNaming;
 use crate::api::scope::MANAGED_BY;
-use crate::api::volume_name::VolumeNaming;
 use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::InventoryEntry;
-use crate::api::volume_name::VolumeNaming;
+use crate::api::object_name::VolumeNaming;
 use crate::csi::Published;
 
 /// Length of kubelet's handle for an inline volume, without its prefix.

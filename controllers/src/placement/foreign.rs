@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::Placement;
 use crate::api::constants::PROVISIONED_BY;
-use crate::api::volume_name::VolumeNaming;
+use crate::api::object_name::VolumeNaming;
 use crate::api::{pv, pvc};
 use crate::client::{ApiError, Resource};
 

@@ -8,7 +8,7 @@ use super::content_client::{EventTemplate, Shared, WorkError};
 use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::parameters::GROUP_GET_SECRET;
 use super::{Options, decide, status};
-use crate::api::volume_name;
+use crate::api::object_name;
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::secrets::Credentials;
@@ -57,7 +57,7 @@ impl ContentKind for GroupContents {
         let prefix = &options.groupsnapshot_name_prefix;
         let length = options.groupsnapshot_name_uuid_length;
         Some(csi::CreateVolumeGroupSnapshotRequest {
-            name: volume_name::name(prefix, wanted.uid, length),
+            name: object_name::name(prefix, wanted.uid, length),
             source_volume_ids: content.view().volumes.to_vec(),
             secrets: wanted.secrets,
             parameters: wanted.parameters,

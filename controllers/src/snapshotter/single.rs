@@ -9,7 +9,7 @@ use super::content_client::{EventTemplate, Shared, WorkError};
 use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::parameters::LIST_SECRET;
 use super::{Options, status};
-use crate::api::volume_name;
+use crate::api::object_name;
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
@@ -60,7 +60,7 @@ impl ContentKind for SingleContents {
         let length = options.snapshot_name_uuid_length;
         Some(csi::CreateSnapshotRequest {
             source_volume_id: content.spec.source.volume_handle.clone()?,
-            name: volume_name::name(prefix, wanted.uid, length),
+            name: object_name::name(prefix, wanted.uid, length),
             secrets: wanted.secrets,
             parameters: wanted.parameters,
             ..csi::CreateSnapshotRequest::default()
