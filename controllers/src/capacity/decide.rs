@@ -37,7 +37,7 @@ pub(super) struct Room {
     pub(super) largest: Option<i64>,
 }
 
-/// The wanted objects with their room. `None` if the room is unknown at present; an existing object
+/// The objects that should exist, with their room. `None` if the room is unknown at present; an existing object
 /// then keeps its value.
 pub(super) type DesiredObjects = BTreeMap<Item, Option<Room>>;
 
@@ -94,7 +94,7 @@ pub(super) struct Marks {
 /// What a pass decides by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    pub(super) wanted: DesiredObjects,
+    pub(super) desired: DesiredObjects,
     /// The existing objects of this writer.
     pub(super) objects: Vec<Arc<CSIStorageCapacity>>,
     pub(super) marks: Marks,
@@ -112,7 +112,7 @@ pub(super) enum Step {
 /// and deletions last: where one object replaces another, the node always has one.
 pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
     let Facts {
-        wanted,
+        desired,
         objects,
         marks,
     } = facts;
@@ -120,7 +120,7 @@ pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());
     for object in objects {
         let item = item(object);
-        match wanted.get(&item) {
+        match desired.get(&item) {
             Some(room) if published.insert(item) => {
                 let known = self::room(object);
                 let room = room.or(known);
@@ -135,7 +135,9 @@ pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
             _ => deletes.push(Step::Delete(object.clone())),
         }
     }
-    let missing = wanted.iter().filter(|(item, _)| !published.contains(*item));
+    let missing = desired
+        .iter()
+        .filter(|(item, _)| !published.contains(*item));
     let mut steps: Vec<_> = missing
         .filter_map(|(item, room)| Some(Step::Create(item.clone(), (*room)?)))
         .collect();

@@ -118,15 +118,15 @@ impl Pass {
 
     fn count(&self, facts: &Facts, steps: &[Step]) {
         let Facts {
-            wanted, objects, ..
+            desired, objects, ..
         } = facts;
-        let published = wanted
+        let published = desired
             .keys()
             .filter(|item| objects.iter().any(|object| item.is_of(object)))
             .count();
         let obsolete = steps.iter();
         let obsolete = obsolete.filter(|step| matches!(step, Step::Delete(_)));
-        self.metrics.goal.set(wanted.len() as i64);
+        self.metrics.goal.set(desired.len() as i64);
         self.metrics.current.set(published as i64);
         self.metrics.obsolete.set(obsolete.count() as i64);
     }

@@ -78,7 +78,7 @@ impl Placement {
             return self.give_back(&claim, message).await;
         }
         match (step, &facts.class) {
-            (Step::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
+            (Step::Follow(requested), Some(class)) => self.follow(&claim, class, &requested).await,
             (Step::Choose, Some(class)) => self.choose(&claim, class, None).await,
             (Step::Label(node), _) => self.label_claim(&claim, &node).await,
             (Step::Foreign(kind), _) => {

@@ -23,11 +23,11 @@ impl Placement {
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         class: &Arc<StorageClass>,
-        asked: &DataSource,
+        requested: &DataSource,
     ) -> Outcome {
         let selected = pvc::selected_node(claim);
         let delayed = pvc::is_delayed(class);
-        match (self.source(claim, asked), selected) {
+        match (self.source(claim, requested), selected) {
             (SourceLocation::Unknown(why), _) => {
                 let message = format!("waiting for the source of the claim: {why}");
                 self.wait(

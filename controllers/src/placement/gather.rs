@@ -88,11 +88,11 @@ impl Placement {
     pub(super) fn source(
         &self,
         claim: &PersistentVolumeClaim,
-        asked: &DataSource,
+        requested: &DataSource,
     ) -> SourceLocation {
         let namespace = claim.namespace().unwrap_or_default();
         let caches = &self.context.caches;
-        match asked {
+        match requested {
             DataSource::Nothing | DataSource::Other(_) => SourceLocation::Anywhere,
             DataSource::Claim(name) => {
                 let source = caches.claims().get_in(&namespace, name);

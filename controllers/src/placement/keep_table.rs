@@ -56,7 +56,7 @@ impl Placement {
     /// Writes the tables that changed.
     pub(super) async fn keep(&self, place: &TableName, kept: &mut Kept) -> Result<(), ApiError> {
         let now = Instant::now();
-        let wanted = self.texts(&mut kept.tables, now);
+        let desired = self.texts(&mut kept.tables, now);
         let fresh = kept
             .there
             .take()
@@ -65,7 +65,7 @@ impl Placement {
             Some(known) => known,
             None => (self.read(place).await?, now),
         };
-        let changes = changes(&there, &wanted);
+        let changes = changes(&there, &desired);
         if changes.is_empty() || !self.context.leader.leads() {
             kept.there = Some((there, read));
             return Ok(());
@@ -74,7 +74,7 @@ impl Placement {
         let patch = json!({"data": changes});
         self.kube.merge(&place.object(), patch).await?;
         tracing::info!(classes, "wrote the placement table");
-        kept.there = Some((wanted, read));
+        kept.there = Some((desired, read));
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Placement {
         Ok(found.data.unwrap_or_default())
     }
 
-    /// The wanted data: a table for each class of this driver with immediate binding.
+    /// The data that should be there: a table for each class of this driver with immediate binding.
     fn texts(&self, tables: &mut BTreeMap<String, (Table, Instant)>, now: Instant) -> Texts {
         let mut texts = Texts::new();
         let mut kept = BTreeMap::new();
@@ -136,11 +136,11 @@ impl TableName {
     }
 }
 
-/// A merge patch from the present data to the wanted data.
-fn changes(there: &Texts, wanted: &Texts) -> Map<String, Value> {
-    let gone = there.keys().filter(|class| !wanted.contains_key(*class));
+/// A merge patch from the present data to the desired data.
+fn changes(there: &Texts, desired: &Texts) -> Map<String, Value> {
+    let gone = there.keys().filter(|class| !desired.contains_key(*class));
     let gone = gone.map(|class| (class.clone(), Value::Null));
-    let new = wanted
+    let new = desired
         .iter()
         .filter(|(class, text)| there.get(*class) != Some(text));
     let new = new.map(|(class, text)| (class.clone(), json!(text)));

@@ -159,12 +159,12 @@ impl<K: ContentKind> Reconciler<K> {
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
-        let wanted = SnapshotInputs {
+        let inputs = SnapshotInputs {
             uid,
             secrets: self.secrets(content).await?,
             parameters,
         };
-        K::making(&self.shared.options, content, wanted).ok_or_else(|| WorkError::Unbound {
+        K::making(&self.shared.options, content, inputs).ok_or_else(|| WorkError::Unbound {
             content: content.name_any(),
         })
     }

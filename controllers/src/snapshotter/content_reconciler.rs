@@ -44,7 +44,7 @@ pub(super) trait ContentKind: Sized + Send + Sync + 'static {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: SnapshotInputs<'_>,
+        inputs: SnapshotInputs<'_>,
     ) -> Option<Self::Making>;
     /// Sends that request.
     fn make(

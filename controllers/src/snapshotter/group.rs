@@ -52,15 +52,15 @@ impl ContentKind for GroupContents {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: SnapshotInputs<'_>,
+        inputs: SnapshotInputs<'_>,
     ) -> Option<Self::Making> {
         let prefix = &options.groupsnapshot_name_prefix;
         let length = options.groupsnapshot_name_uuid_length;
         Some(csi::CreateVolumeGroupSnapshotRequest {
-            name: object_name::name(prefix, wanted.uid, length),
+            name: object_name::name(prefix, inputs.uid, length),
             source_volume_ids: content.view().volumes.to_vec(),
-            secrets: wanted.secrets,
-            parameters: wanted.parameters,
+            secrets: inputs.secrets,
+            parameters: inputs.parameters,
         })
     }
 

@@ -54,15 +54,15 @@ impl ContentKind for SingleContents {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: SnapshotInputs<'_>,
+        inputs: SnapshotInputs<'_>,
     ) -> Option<Self::Making> {
         let prefix = &options.snapshot_name_prefix;
         let length = options.snapshot_name_uuid_length;
         Some(csi::CreateSnapshotRequest {
             source_volume_id: content.spec.source.volume_handle.clone()?,
-            name: object_name::name(prefix, wanted.uid, length),
-            secrets: wanted.secrets,
-            parameters: wanted.parameters,
+            name: object_name::name(prefix, inputs.uid, length),
+            secrets: inputs.secrets,
+            parameters: inputs.parameters,
             ..csi::CreateSnapshotRequest::default()
         })
     }

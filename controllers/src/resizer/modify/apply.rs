@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::decide::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
-    is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
+    is_in_progress, is_same_try, meaning, pending_patch, requested_class, secret_of,
 };
 use crate::api::{pv, pvc};
 use crate::cache::Change;
@@ -81,7 +81,7 @@ impl Resizer {
     pub(in crate::resizer) fn classes(&self) -> &Classes {
         self.classes.get_or_init(|| Classes {
             watch: self.context.caches.attributes_classes(),
-            claims: self.claims.index(|claim| match wished(claim) {
+            claims: self.claims.index(|claim| match requested_class(claim) {
                 "" => Vec::new(),
                 class => vec![class.to_owned()],
             }),

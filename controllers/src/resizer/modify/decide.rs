@@ -48,26 +48,26 @@ pub(super) fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
     if !is_bound(claim) {
         return Step::Nothing;
     }
-    let wished = wished(claim);
+    let requested_class = requested_class(claim);
     let status = status(claim);
-    if status.is_none() && wished == current(claim) {
+    if status.is_none() && requested_class == current(claim) {
         return Step::Nothing;
     }
     let in_progress = status.filter(|status| status.status == IN_PROGRESS);
     let target = in_progress.and_then(|status| status.target_volume_attributes_class_name.clone());
-    match (wished, target) {
+    match (requested_class, target) {
         ("", None) if holds(claim, MODIFYING) => Step::Cancel,
         ("", None) => Step::Nothing,
         ("", Some(target)) => Step::Continue(target),
         (_, Some(target)) if uncertain => Step::Continue(target),
-        (wished, _) => Step::Begin(wished.to_owned()),
+        (requested_class, _) => Step::Begin(requested_class.to_owned()),
     }
 }
 
 /// True if the request equals the last target, so that an infeasible one is still infeasible.
 pub(super) fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
     let target = status(claim).and_then(|s| s.target_volume_attributes_class_name.as_deref());
-    !wished(claim).is_empty() && target == Some(wished(claim))
+    !requested_class(claim).is_empty() && target == Some(requested_class(claim))
 }
 
 /// True if the claim records an attempt without a result.
@@ -78,13 +78,13 @@ pub(super) fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
 /// True if a change of a claim needs work. Of the resizer's own writes, only completion does,
 /// because the user may have changed the request meanwhile.
 pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
-    wished(old) != wished(new)
+    requested_class(old) != requested_class(new)
         || status(old).is_some() && status(new).is_none()
         || !is_bound(old) && is_bound(new)
 }
 
 /// The class that the claim requests; "" for none.
-pub(super) fn wished(claim: &PersistentVolumeClaim) -> &str {
+pub(super) fn requested_class(claim: &PersistentVolumeClaim) -> &str {
     pvc::attributes_class(claim).unwrap_or_default()
 }
 
