@@ -132,14 +132,18 @@ impl KnownFeatures {
                 _ => {}
             }
         }
-        let line =
-            |what: &str, names: String| (!names.is_empty()).then(|| format!("{what}: {names}"));
-        let off = line("off, because the API server lacks kinds", off.join("; "));
-        let on = line(
-            "on, because the API server has their kinds by now",
-            on.join(", "),
-        );
-        off.into_iter().chain(on).collect()
+        let mut lines = Vec::new();
+        if !off.is_empty() {
+            let off = off.join("; ");
+            lines.push(format!("off, because the API server lacks kinds: {off}"));
+        }
+        if !on.is_empty() {
+            let on = on.join(", ");
+            lines.push(format!(
+                "on, because the API server has their kinds by now: {on}"
+            ));
+        }
+        lines
     }
 }
 

@@ -87,8 +87,6 @@ impl ContentKind for SingleContents {
     ) -> Result<Answer<Self::Snapshot>, WorkError> {
         let driver = &reconciler.shared.context.driver;
         let timeout = reconciler.shared.timeout;
-        let reported =
-            |reported: Option<csi::Snapshot>| reported.map_or(Answer::Nothing, Answer::Found);
         if driver.can(ControllerCapability::ListSnapshots) {
             let request = csi::ListSnapshotsRequest {
                 snapshot_id: handle.to_owned(),
@@ -101,7 +99,7 @@ impl ContentKind for SingleContents {
                 .into_iter()
                 .filter_map(|entry| entry.snapshot);
             let mut found = snapshots.filter(|one| one.snapshot_id == handle);
-            return Ok(reported(found.next()));
+            return Ok(self::answer(found.next()));
         }
         if !driver.can(ControllerCapability::GetSnapshot) {
             return Ok(Answer::Assumed(csi::Snapshot {
@@ -118,7 +116,7 @@ impl ContentKind for SingleContents {
             secrets: secrets(reconciler, content).await?,
         };
         match driver.csi.get_snapshot(request, timeout).await {
-            Ok(answer) => Ok(reported(answer.snapshot)),
+            Ok(answer) => Ok(self::answer(answer.snapshot)),
             Err(failure) if failure.code() == tonic::Code::NotFound => Ok(Answer::Nothing),
             Err(failure) => Err(failure.into()),
         }
@@ -148,6 +146,10 @@ impl ContentKind for SingleContents {
     fn cleared() -> Value {
         status::cleared_single()
     }
+}
+
+fn answer(snapshot: Option<csi::Snapshot>) -> Answer<csi::Snapshot> {
+    snapshot.map_or(Answer::Nothing, Answer::Found)
 }
 
 /// The secret for read calls. Members of groups have no class, so the secret that created them is

@@ -14,6 +14,7 @@ use super::decide::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, requested_class, secret_of,
 };
+use super::gather::UnusableClass;
 use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
@@ -22,16 +23,6 @@ use crate::queue::{Outcome, yield_sometimes};
 use crate::resizer::{
     ClaimKey, Classes, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
 };
-
-/// A VolumeAttributesClass that a claim names.
-enum ModifyTarget {
-    Usable(Arc<VolumeAttributesClass>),
-    Missing,
-    /// The class names another CSI driver.
-    Foreign {
-        message: String,
-    },
-}
 
 impl Resizer {
     /// Creates the controller for modifications. Only this part waits for VolumeAttributesClasses,
@@ -144,20 +135,21 @@ impl Resizer {
             Step::Continue(target) => (target, true),
             Step::Begin(target) => (target, false),
         };
-        let class = match (self.class(&claim, &target).await?, continues) {
-            (ModifyTarget::Usable(class), _) => class,
-            (ModifyTarget::Missing | ModifyTarget::Foreign { .. }, true) => {
-                return Ok(Outcome::Failed);
-            }
-            // The class watch reports a class that is created later, or that replaces another
-            // driver's class.
-            (ModifyTarget::Missing, false) => {
-                let patch = pending_patch(&claim);
-                self.write(claim, patch).await?;
-                return Ok(Outcome::Done);
-            }
-            (ModifyTarget::Foreign { message }, false) => {
-                let patch = infeasible_patch(&claim, &target, &message);
+        let class = match self.gather_class(&target).await? {
+            Ok(class) => class,
+            Err(unusable) => {
+                self.warn_of_modify(&claim, unusable.to_string());
+                if continues {
+                    return Ok(Outcome::Failed);
+                }
+                // The class watch reports a class that is created later, or that replaces another
+                // driver's class.
+                let patch = match &unusable {
+                    UnusableClass::Missing(_) => pending_patch(&claim),
+                    UnusableClass::Foreign { .. } => {
+                        infeasible_patch(&claim, &target, &unusable.to_string())
+                    }
+                };
                 self.write(claim, patch).await?;
                 return Ok(Outcome::Done);
             }
@@ -185,27 +177,6 @@ impl Resizer {
                 Err(error)
             }
         }
-    }
-
-    /// Looks up a class. The class watch may lag behind the claim watch.
-    async fn class(
-        &self,
-        claim: &PersistentVolumeClaim,
-        name: &str,
-    ) -> Result<ModifyTarget, ResizeError> {
-        let watch = &self.classes().watch;
-        let Some(class) = self.kube.find_live(watch, "", name).await? else {
-            let message = format!("There is no VolumeAttributesClass {name:?}");
-            self.warn_of_modify(claim, message);
-            return Ok(ModifyTarget::Missing);
-        };
-        if class.driver_name != self.context.driver.name {
-            let driver = &class.driver_name;
-            let message = format!("VolumeAttributesClass {name:?} is for CSI driver {driver}");
-            self.warn_of_modify(claim, message.clone());
-            return Ok(ModifyTarget::Foreign { message });
-        }
-        Ok(ModifyTarget::Usable(class))
     }
 
     async fn begin(
