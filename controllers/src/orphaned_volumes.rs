@@ -106,7 +106,7 @@ enum ScanError {
 struct Scanner {
     context: Context,
     kube: Kube,
-    part: ScanSettings,
+    settings: ScanSettings,
     timeout: Duration,
     without_pv: Since<String>,
     stale_publications: Since<String>,
@@ -117,10 +117,10 @@ struct Scanner {
 }
 
 /// Scans repeatedly until `context.stop`.
-pub(crate) async fn run(context: Context, part: ScanSettings) -> Result<(), Infallible> {
-    let mut scanner = Scanner::new(context.clone(), part);
+pub(crate) async fn run(context: Context, settings: ScanSettings) -> Result<(), Infallible> {
+    let mut scanner = Scanner::new(context.clone(), settings);
     let stop = context.stop.clone();
-    let interval = scanner.part.options.orphan_interval;
+    let interval = scanner.settings.options.orphan_interval;
     let looking = async {
         scanner.synced().await;
         tokio::time::sleep(FIRST.min(interval).mul_f64(fraction())).await;
@@ -136,12 +136,12 @@ pub(crate) async fn run(context: Context, part: ScanSettings) -> Result<(), Infa
 }
 
 impl Scanner {
-    fn new(context: Context, part: ScanSettings) -> Self {
+    fn new(context: Context, settings: ScanSettings) -> Self {
         Scanner {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             context,
-            part,
+            settings,
             without_pv: Since::default(),
             stale_publications: Since::default(),
             confirmed: BTreeMap::new(),
@@ -171,7 +171,7 @@ impl Scanner {
         let Options {
             orphan_grace: grace,
             orphan_interval: interval,
-        } = self.part.options;
+        } = self.settings.options;
         let about = about(interval.max(Duration::from_secs(1)));
         let now = Instant::now();
         let next = [&self.without_pv, &self.stale_publications]
@@ -184,7 +184,7 @@ impl Scanner {
     /// Scans once.
     async fn scan(&mut self) -> Result<(), ScanError> {
         let csi = &self.context.driver.csi;
-        let listed = list::published(csi, self.part.max_entries, self.timeout).await?;
+        let listed = list::published(csi, self.settings.max_entries, self.timeout).await?;
         let inventory = self.inventory()?;
         if let (Some(inventory), true) = (&inventory, self.attaches()) {
             self.publications(&listed, inventory).await?;
@@ -205,14 +205,14 @@ impl Scanner {
         });
         let due = self
             .without_pv
-            .due(suspects, now, self.part.options.orphan_grace);
+            .due(suspects, now, self.settings.options.orphan_grace);
         if due.is_empty() {
             self.report(BTreeSet::new());
             return Ok(());
         }
         let has_empty = due.iter().any(|id| {
             let volume = inventory.and_then(|inventory| inventory.get(id));
-            volume.is_some_and(|one| decide::claim_of_empty(one, &self.part.naming).is_some())
+            volume.is_some_and(|one| decide::claim_of_empty(one, &self.settings.naming).is_some())
         });
         let facts = self.gather(has_empty).await?;
         let mut orphans = BTreeSet::new();

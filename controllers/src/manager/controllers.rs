@@ -121,14 +121,14 @@ const CONTROLLERS: [ControllerEntry; 7] = [
                 counts,
                 inventory,
             } = inputs;
-            let part = orphaned_volumes::ScanSettings {
+            let settings = orphaned_volumes::ScanSettings {
                 options: args.orphans,
                 naming: args.provisioner.naming,
                 max_entries: args.attacher.max_entries,
                 inventory,
                 metrics: counts.orphans,
             };
-            boxed(orphaned_volumes::run(context, part))
+            boxed(orphaned_volumes::run(context, settings))
         },
     },
 ];

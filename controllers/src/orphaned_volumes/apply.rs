@@ -20,7 +20,7 @@ impl Scanner {
         let Some(volume) = inventory.as_ref().and_then(|inventory| inventory.get(id)) else {
             return Ok(false);
         };
-        if !decide::may_be_deleted(volume, &self.part.naming, facts) {
+        if !decide::may_be_deleted(volume, &self.settings.naming, facts) {
             return Ok(false);
         }
         let request = csi::DeleteVolumeRequest {
@@ -69,7 +69,7 @@ impl Scanner {
     /// Counts the orphans, and emits an event if they differ from the last report.
     pub(super) fn report(&mut self, orphans: BTreeSet<String>) {
         let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
-        self.part.metrics.orphans.set(count);
+        self.settings.metrics.orphans.set(count);
         if !orphans.is_empty() && orphans != self.reported {
             self.emit(
                 EventKind::Warning,

@@ -17,7 +17,10 @@ use crate::kept_fields::HANDLES;
 impl Scanner {
     /// What the driver reports of its volumes, if it reports that.
     pub(super) fn inventory(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, ScanError> {
-        self.part.inventory.volumes().map_err(ScanError::Inventory)
+        self.settings
+            .inventory
+            .volumes()
+            .map_err(ScanError::Inventory)
     }
 
     /// The cached PersistentVolumes with this handle.

@@ -25,9 +25,11 @@ impl Scanner {
         let suspects = decide::stale_publications(listed, inventory, &node_id, |id| {
             seen.iter().any(|one| self.is_of(one, id, None))
         });
-        let due =
-            self.stale_publications
-                .due(suspects, Instant::now(), self.part.options.orphan_grace);
+        let due = self.stale_publications.due(
+            suspects,
+            Instant::now(),
+            self.settings.options.orphan_grace,
+        );
         if due.is_empty() {
             return Ok(());
         }

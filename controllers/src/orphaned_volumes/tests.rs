@@ -36,7 +36,7 @@ fn bench_with(with_inventory: bool) -> Bench {
     world.context.scope = node_scope("n1", "t/node");
     let inventory = Arc::new(Mutex::new(Ok(Vec::new())));
     let asked = inventory.clone();
-    let part = ScanSettings {
+    let settings = ScanSettings {
         options: options(),
         naming: options(),
         max_entries: 0,
@@ -48,7 +48,7 @@ fn bench_with(with_inventory: bool) -> Bench {
         metrics: Metrics::default(),
     };
     Bench {
-        scanner: Scanner::new(world.context.clone(), part),
+        scanner: Scanner::new(world.context.clone(), settings),
         world,
         inventory,
         listed: Vec::new(),
@@ -115,7 +115,7 @@ impl Bench {
     }
 
     fn counted(&self) -> i64 {
-        self.scanner.part.metrics.orphans.get()
+        self.scanner.settings.metrics.orphans.get()
     }
 }
 
@@ -327,7 +327,7 @@ async fn looks_are_spread_and_follow_graces() {
         let wait = bench.scanner.wait();
         assert!((540..=660).contains(&wait.as_secs()), "{wait:?}");
     }
-    bench.scanner.part.options.orphan_interval = Duration::from_secs(3600);
+    bench.scanner.settings.options.orphan_interval = Duration::from_secs(3600);
     bench.has("a", &[], |_| {});
     bench.after(0).await;
     assert_eq!(bench.scanner.wait(), Duration::from_secs(GRACE));
