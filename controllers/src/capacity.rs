@@ -159,9 +159,9 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
             }
             matches!(change, Change::Deleted(_)).then_some(Precision::Exact)
         })
-        .work("capacity", &queue, 1, move |pass, look| {
+        .work("capacity", &queue, 1, move |pass, precision| {
             let again = again.clone();
-            async move { reconcile(&pass, look, poll, &again).await }
+            async move { reconcile(&pass, precision, poll, &again).await }
         })
         .beside(|pass| async move { follow_room(&pass.context, &of_room).await });
     if context.scope.node().is_none() {
@@ -180,11 +180,11 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
 
 async fn reconcile(
     pass: &Pass,
-    look: Precision,
+    precision: Precision,
     poll: Duration,
     queue: &Queue<Precision>,
 ) -> Outcome {
-    match (pass.run(look).await, look) {
+    match (pass.run(precision).await, precision) {
         (Ok(()), Precision::Exact) => Outcome::RequeueAfter(about(poll)),
         (Ok(()), Precision::Approximate) => Outcome::Done,
         (Err(error), _) => {

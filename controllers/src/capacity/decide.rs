@@ -110,7 +110,7 @@ pub(super) enum Step {
 
 /// Decides the writes for exactly one object per item, with the present room. Creations come first
 /// and deletions last: where one object replaces another, the node always has one.
-pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
+pub(super) fn decide(facts: &Facts, precision: Precision) -> Vec<Step> {
     let Facts {
         desired,
         objects,
@@ -125,7 +125,7 @@ pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
                 let known = self::room(object);
                 let room = room.or(known);
                 if let Some(room) = room
-                    && !(known.is_some_and(|published| look.takes(published, room))
+                    && !(known.is_some_and(|published| precision.takes(published, room))
                         && marks.are_on(object))
                 {
                     updates.push(Step::Update(object.clone(), room));

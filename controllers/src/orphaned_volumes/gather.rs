@@ -89,9 +89,9 @@ impl Scanner {
         });
         let mut handles = BTreeMap::new();
         for name in here.filter_map(|one| one.spec.source.persistent_volume_name.as_ref()) {
-            let seen = self.context.caches.volumes().get(name);
-            let seen = seen.and_then(|seen| pv::handle(&seen, driver).map(str::to_owned));
-            let found = match seen {
+            let cached = self.context.caches.volumes().get(name);
+            let cached = cached.and_then(|volume| pv::handle(&volume, driver).map(str::to_owned));
+            let found = match cached {
                 Some(found) => Some(found),
                 None => {
                     let found = self.kube.get::<PersistentVolume>("", name).await?;

@@ -46,14 +46,14 @@ fn decided(
     desired: &DesiredObjects,
     objects: &[Arc<CSIStorageCapacity>],
     marks: &Marks,
-    look: Precision,
+    precision: Precision,
 ) -> Vec<Step> {
     let facts = Facts {
         desired: desired.clone(),
         objects: objects.to_vec(),
         marks: marks.clone(),
     };
-    decide(&facts, look)
+    decide(&facts, precision)
 }
 
 #[test]
