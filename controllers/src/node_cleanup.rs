@@ -29,7 +29,7 @@ use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
 use crate::controller::Context;
-use crate::controller::grace_period::Since;
+use crate::controller::grace_period::GracePeriod;
 
 mod apply;
 mod decide;
@@ -38,7 +38,7 @@ mod node_resolver;
 
 use apply::NodeLoss;
 use decide::{Leftover, Settings};
-use node_resolver::Places;
+use node_resolver::NodeResolver;
 
 /// The longest and the shortest wait between two passes.
 const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
@@ -53,7 +53,7 @@ pub struct Options {
     pub gone_node_grace: Duration,
 }
 
-struct Tidier {
+struct NodeCleanup {
     context: Context,
     kube: Kube,
     settings: Settings,
@@ -63,8 +63,8 @@ struct Tidier {
     by_affinity: Index<PersistentVolume>,
     /// Claims that wait for a volume, by selected node.
     waiting: Index<PersistentVolumeClaim>,
-    places: Places,
-    absent: Since<String>,
+    resolver: NodeResolver,
+    absent: GracePeriod<String>,
     /// When a bound volume was last reported, by UID.
     reported: BTreeMap<String, Instant>,
     /// The number of volumes reported in this pass.
@@ -80,20 +80,20 @@ pub(crate) async fn run(
     capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
-    let mut tidier = Tidier::new(context, &options, naming, capacities);
+    let mut cleanup = NodeCleanup::new(context, &options, naming, capacities);
     let (most, least) = LOOK;
     let look = (options.gone_node_grace / 5).clamp(least, most);
     let passes = async {
-        tidier.synced().await;
+        cleanup.synced().await;
         loop {
-            tidier.pass().await;
+            cleanup.pass().await;
             tokio::time::sleep(look).await;
         }
     };
     stop.run_until_cancelled(passes).await;
 }
 
-impl Tidier {
+impl NodeCleanup {
     fn new(
         context: Context,
         options: &Options,
@@ -108,7 +108,7 @@ impl Tidier {
         let (of_volumes, of_claims) = (settings.clone(), settings.clone());
         let volumes = context.caches.volumes();
         let claims = context.caches.claims();
-        Tidier {
+        NodeCleanup {
             by_affinity: volumes
                 .index(move |volume| of_volumes.place(volume).into_iter().collect()),
             waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
@@ -117,8 +117,8 @@ impl Tidier {
             settings,
             grace: options.gone_node_grace,
             capacities,
-            places: Places::default(),
-            absent: Since::default(),
+            resolver: NodeResolver::default(),
+            absent: GracePeriod::default(),
             reported: BTreeMap::new(),
             reported_now: 0,
         }
@@ -152,12 +152,13 @@ impl Tidier {
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
-        self.places.note(&nodes, &csi_nodes, &self.settings.driver);
+        self.resolver
+            .note(&nodes, &csi_nodes, &self.settings.driver);
         let facts = self.gather(nodes);
-        let leftovers = self.settings.leftovers(&facts, &self.places);
+        let leftovers = self.settings.leftovers(&facts, &self.resolver);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();
-        self.places.forget_all_but(&named);
+        self.resolver.forget_all_but(&named);
         let due = self.absent.due(named, now, self.grace);
         for node in due {
             let of_node = leftovers.iter().filter(|leftover| leftover.node == node);

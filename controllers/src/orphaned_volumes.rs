@@ -27,7 +27,7 @@ use crate::api::duration;
 use crate::api::object_name::VolumeNaming;
 use crate::cache::store::fraction;
 use crate::client::{ApiError, Kube};
-use crate::controller::grace_period::Since;
+use crate::controller::grace_period::GracePeriod;
 use crate::controller::{Context, about};
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
@@ -108,8 +108,8 @@ struct Scanner {
     kube: Kube,
     settings: ScanSettings,
     timeout: Duration,
-    without_pv: Since<String>,
-    stale_publications: Since<String>,
+    without_pv: GracePeriod<String>,
+    stale_publications: GracePeriod<String>,
     /// Volumes with an object that the cache lacks, and when the API server returned that object.
     confirmed: BTreeMap<String, Instant>,
     /// The orphans in the last report.
@@ -142,8 +142,8 @@ impl Scanner {
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             context,
             settings,
-            without_pv: Since::default(),
-            stale_publications: Since::default(),
+            without_pv: GracePeriod::default(),
+            stale_publications: GracePeriod::default(),
             confirmed: BTreeMap::new(),
             reported: BTreeSet::new(),
         }

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::Tidier;
+use super::NodeCleanup;
 use super::decide::{Leftover, Step, is_out_of_service};
 use crate::api::pv;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
@@ -33,7 +33,7 @@ pub(super) enum NodeLoss {
     OutOfService,
 }
 
-impl Tidier {
+impl NodeCleanup {
     /// Confirms a node's fate with a live GET on the API server. False if the request fails.
     pub(super) async fn is_proven(&self, node: &str, loss: NodeLoss) -> bool {
         match (self.kube.get::<Node>("", node).await, loss) {
@@ -41,7 +41,7 @@ impl Tidier {
             (Ok(Some(node)), NodeLoss::OutOfService) => is_out_of_service(&node),
             (Ok(_), _) => false,
             (Err(error), _) => {
-                tracing::warn!(node, %error, "the node cannot be read");
+                tracing::warn!(node, %error, "cannot read a node");
                 false
             }
         }
@@ -60,7 +60,7 @@ impl Tidier {
             return true;
         }
         if let Err(error) = self.apply(&node, loss, step).await {
-            tracing::warn!(node, %error, "cleanup after a node failed");
+            tracing::warn!(node, %error, "cannot clean up after a node");
         }
         true
     }
@@ -123,7 +123,7 @@ impl Tidier {
             return Ok(());
         };
         let volume = std::sync::Arc::new(volume);
-        let same = self.places.of_volume(&volume).as_deref() == Some(node);
+        let same = self.resolver.of_volume(&volume).as_deref() == Some(node);
         let still = matches!(
             self.settings.volume(&volume, false),
             Some(Step::DeleteVolume(_))

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::node_resolver::Places;
+use super::node_resolver::NodeResolver;
 use crate::api::constants::VOLUME_FINALIZER;
 use crate::api::object_name::VolumeNaming;
 use crate::api::scope::MANAGED_BY;
@@ -77,11 +77,11 @@ fn leftover(missing: Option<String>, step: Option<Step>) -> Option<Leftover> {
 
 impl Settings {
     /// Returns all objects that name missing nodes.
-    pub(super) fn leftovers(&self, facts: &Facts, places: &Places) -> Vec<Leftover> {
+    pub(super) fn leftovers(&self, facts: &Facts, resolver: &NodeResolver) -> Vec<Leftover> {
         let mut found = Vec::new();
         for attachment in &facts.attachments {
             if attachment.spec.attacher == self.driver {
-                let node = places.absent(&attachment.spec.node_name);
+                let node = resolver.absent(&attachment.spec.node_name);
                 found.extend(leftover(node, self.attachment(attachment)));
             }
         }
@@ -89,7 +89,7 @@ impl Settings {
         for volume in facts.volumes.iter().filter(|volume| self.is_ours(volume)) {
             let is_attached = attached.contains(volume.name_any().as_str());
             let step = self.volume(volume, is_attached);
-            found.extend(leftover(places.of_volume(volume), step));
+            found.extend(leftover(resolver.of_volume(volume), step));
         }
         let with_volume: BTreeSet<&str> = facts
             .volumes
@@ -97,20 +97,20 @@ impl Settings {
             .filter_map(|volume| pv::claim_uid(volume))
             .collect();
         for claim in facts.claims.iter().filter(|claim| self.waits(claim)) {
-            let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
+            let node = pvc::selected_node(claim).and_then(|node| resolver.absent(node));
             found.extend(leftover(node, self.claim(claim, &with_volume)));
         }
         for content in &facts.contents {
             let step = release(content, Step::ReleaseContent);
-            found.extend(leftover(self.manager(&**content, places), step));
+            found.extend(leftover(self.manager(&**content, resolver), step));
         }
         for content in &facts.groups {
             let step = release(content, Step::ReleaseGroup);
-            found.extend(leftover(self.manager(&**content, places), step));
+            found.extend(leftover(self.manager(&**content, resolver), step));
         }
         for object in &facts.capacities {
             let step = Step::DeleteCapacity(object.clone());
-            found.extend(leftover(places.of_capacity(object), Some(step)));
+            found.extend(leftover(resolver.of_capacity(object), Some(step)));
         }
         found
     }
@@ -215,9 +215,9 @@ impl Settings {
     }
 
     /// The missing node that manages a content of this driver.
-    fn manager<K: Content>(&self, content: &K, places: &Places) -> Option<String> {
+    fn manager<K: Content>(&self, content: &K, resolver: &NodeResolver) -> Option<String> {
         let node = content.labels().get(MANAGED_BY)?;
-        (content.view().driver == self.driver).then(|| places.absent_by_label(node))?
+        (content.view().driver == self.driver).then(|| resolver.absent_by_label(node))?
     }
 
     /// The name of the PV that is created for a claim.
