@@ -169,7 +169,8 @@ impl<K> Clone for Queue<K> {
     }
 }
 
-/// A key that a worker holds. Dropping it without [`HeldKey::end`], as by a panic, counts as failure.
+/// A key that a worker holds. Dropping it without [`HeldKey::end`], as by a panic, counts as
+/// failure.
 pub struct HeldKey<K: QueueKey> {
     queue: Queue<K>,
     key: K,

@@ -7,7 +7,8 @@
 //! fits.
 //!
 //! Each key is reconciled in steps: [`gather`] reads the caches, [`decide`] chooses the next step,
-//! [`apply`] writes it. [`SnapshotKind`] contains the differences between snapshots and group snapshots.
+//! [`apply`] writes it. [`SnapshotKind`] contains the differences between snapshots and group
+//! snapshots.
 
 use std::convert::Infallible;
 use std::iter;

@@ -37,8 +37,8 @@ pub(super) struct Room {
     pub(super) largest: Option<i64>,
 }
 
-/// The objects that should exist, with their room. `None` if the room is unknown at present; an existing object
-/// then keeps its value.
+/// The objects that should exist, with their room. `None` if the room is unknown at present; an
+/// existing object then keeps its value.
 pub(super) type DesiredObjects = BTreeMap<Item, Option<Room>>;
 
 /// How exactly the published room must match the present room.

@@ -1,5 +1,6 @@
-//! The [`SnapshotKind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
-//! code, with the facts that decisions about a kind are made of, and the steps that they choose.
+//! The [`SnapshotKind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for
+//! shared code, with the facts that decisions about a kind are made of, and the steps that they
+//! choose.
 
 use std::fmt::Debug;
 use std::sync::Arc;
