@@ -48,7 +48,7 @@ pub struct Options {
     #[arg(long, value_name = "BOOL")]
     pub enable_capacity: Option<bool>,
 
-    /// How often to check for room that others took or freed
+    /// How often to check for space that something else took or freed
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     pub capacity_poll_interval: Duration,
 
@@ -57,8 +57,8 @@ pub struct Options {
     #[arg(long, value_name = "BOOL")]
     pub capacity_for_immediate_binding: Option<bool>,
 
-    /// Who owns the objects: 0 the pod, 1 the pod's owner (a DaemonSet: the objects outlive its
-    /// pods), 2 that owner's owner (a Deployment); -1 no owner
+    /// Who owns the CSIStorageCapacity objects: 0 the pod, 1 the pod's owner (a DaemonSet: the
+    /// objects outlive its pods), 2 that owner's owner (a Deployment); -1 no owner
     #[arg(
         long,
         value_name = "N",
@@ -67,11 +67,11 @@ pub struct Options {
     )]
     pub capacity_ownerref_level: i32,
 
-    /// Requests per second for these objects; 0 leaves limiting to the server
+    /// Requests per second for CSIStorageCapacity objects; 0 leaves limiting to the server
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     pub kube_api_capacity_qps: f64,
 
-    /// Burst of requests for these objects after a quiet time
+    /// Burst of requests for CSIStorageCapacity objects after a quiet time
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub kube_api_capacity_burst: u32,
 }
@@ -107,7 +107,7 @@ impl Metrics {
             ),
             (
                 "csistoragecapacities_desired_current",
-                "Of the objects that should exist, those that do",
+                "CSIStorageCapacity objects that should exist and do",
                 &self.current,
             ),
             (
@@ -159,9 +159,9 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
             }
             matches!(change, Change::Deleted(_)).then_some(Precision::Exact)
         })
-        .work("capacity", &queue, 1, move |pass, look| {
+        .work("capacity", &queue, 1, move |pass, precision| {
             let again = again.clone();
-            async move { reconcile(&pass, look, poll, &again).await }
+            async move { reconcile(&pass, precision, poll, &again).await }
         })
         .beside(|pass| async move { follow_room(&pass.context, &of_room).await });
     if context.scope.node().is_none() {
@@ -180,15 +180,15 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
 
 async fn reconcile(
     pass: &Pass,
-    look: Precision,
+    precision: Precision,
     poll: Duration,
     queue: &Queue<Precision>,
 ) -> Outcome {
-    match (pass.run(look).await, look) {
+    match (pass.run(precision).await, precision) {
         (Ok(()), Precision::Exact) => Outcome::RequeueAfter(about(poll)),
         (Ok(()), Precision::Approximate) => Outcome::Done,
         (Err(error), _) => {
-            tracing::warn!(%error, "the capacity objects are not up to date");
+            tracing::warn!(%error, "cannot update the capacity objects");
             // The backoff may exceed the polling interval, and other classes must not wait for it.
             queue.add_after(Precision::Exact, about(poll));
             Outcome::Failed

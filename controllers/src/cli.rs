@@ -76,7 +76,7 @@ pub struct Args {
     pub capacity: capacity::Options,
 
     #[command(flatten)]
-    pub placement: placement::Flags,
+    pub placement: placement::PlacementArgs,
 
     #[command(flatten)]
     pub attacher: attacher::Options,

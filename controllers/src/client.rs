@@ -4,6 +4,6 @@ pub mod events;
 pub mod kube;
 pub mod lease;
 
-pub use events::{Events, Kind as EventKind};
+pub use events::{EventKind, Events};
 pub use kube::{ApiError, Kube, Resource, unless_gone};
 pub use lease::Leadership;

@@ -9,10 +9,10 @@ pub mod freed_signal;
 pub mod list;
 pub mod pools;
 
-pub use capacity_signal::Room;
+pub use capacity_signal::CapacitySignal;
 pub use client::{Csi, Failure};
 pub use driver::Driver;
-pub use error_class::{Call, Class, class};
+pub use error_class::{CallKind, ErrorClass, class};
 pub(crate) use freed_signal::Waiters;
 pub use freed_signal::{Freed, FreedSignal};
 pub use list::{ListError, Published};

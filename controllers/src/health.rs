@@ -26,7 +26,7 @@ mod metrics;
 mod nodes;
 
 use apply::{STORAGE, VOLUME};
-use decide::Change;
+use decide::HealthChange;
 pub use metrics::Conditions;
 
 /// Flags of the health watcher.
@@ -160,8 +160,8 @@ impl Watcher {
             .storage(|known| decide::condition_change(known, &found, Instant::now()));
         let Some(change) = change else { return };
         match &change {
-            Change::Abnormal(what) => tracing::warn!(what, "the storage has a problem"),
-            Change::Normal => tracing::info!("the storage has no problem any more"),
+            HealthChange::Abnormal(what) => tracing::warn!(what, "the storage has a problem"),
+            HealthChange::Normal => tracing::info!("the storage has no problem any more"),
         }
         // Only a process that serves one node knows which node the storage belongs to.
         if let Some(node) = self.context.scope.node() {

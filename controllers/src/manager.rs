@@ -170,7 +170,7 @@ async fn begin_controllers(
     if let Some(labels) = setup.labels.clone() {
         // Start this before NodeGetInfo: the driver may not know its topology without the labels.
         let read = labels.run(kube.clone(), stop.clone());
-        tasks.start("reading the node's labels", read);
+        tasks.start("the task that reads the node's labels", read);
     }
     if !any {
         return Ok(tasks);
@@ -215,11 +215,11 @@ async fn begin_controllers(
     follow_served(&caches, &kube, &stop, &mut tasks);
     watch_over(&checks, &caches, &kube);
     let paced = setup.freed.clone().pace(stop.clone());
-    tasks.start("waking what waits for room", async {
+    tasks.start("the task that retries after space was freed", async {
         paced.await;
         Ok(())
     });
-    tasks.start("sending events", async {
+    tasks.start("the task that sends events", async {
         sending.await;
         Ok(())
     });
@@ -235,7 +235,7 @@ async fn begin_controllers(
             events,
         };
         let stop = stop.clone();
-        tasks.start("looking at the driver's registration", async {
+        tasks.start("the task that watches the driver's registration", async {
             registration.keep(stop).await;
             Ok(())
         });
@@ -272,7 +272,7 @@ async fn begin_controllers(
         stop,
         common: setup.args.common(&setup.default_fstype),
     };
-    let inputs = controllers::Inputs {
+    let inputs = controllers::ControllerInputs {
         args: setup.args,
         counts: view.counts(),
         inventory: setup.inventory,
@@ -290,7 +290,7 @@ async fn begin_controllers(
 /// Starts asking which optional kinds the API server serves.
 fn follow_served(caches: &Caches, kube: &Kube, stop: &CancellationToken, tasks: &mut Tasks) {
     let (served, kube, stop) = (caches.served().clone(), kube.clone(), stop.clone());
-    tasks.start("asking for the API server's kinds", async move {
+    tasks.start("the search for the API's kinds", async move {
         stop.run_until_cancelled(served.follow(&kube)).await;
         stop.cancelled().await;
         Ok(())

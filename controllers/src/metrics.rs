@@ -99,7 +99,7 @@ impl Metrics {
         );
         registry.register(
             "hostloop_api_requests",
-            "Requests to the API server, but for watches and leases",
+            "Requests to the API server, except for watches and leases",
             self.api.clone(),
         );
         registry.register(
@@ -109,12 +109,12 @@ impl Metrics {
         );
         registry.register(
             "hostloop_objects_too_large",
-            "Objects found that are too large to be kept in memory: nothing is done for them",
+            "Objects that are too large to be kept in memory, so the controllers ignore them",
             self.too_large.clone(),
         );
         registry.register(
             "hostloop_api_received_bytes",
-            "Bytes of answers of the API server, watches among them",
+            "Bytes that the API server sent, including those of watches",
             self.received.clone(),
         );
         registry.register(
@@ -129,15 +129,15 @@ impl Metrics {
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "How long working on a key took",
+            "Time that the work on a key took",
             self.work.clone(),
         );
         registry.register(
             "workqueue_retries",
-            "Keys that come back because working on them failed",
+            "Keys that were queued again because the work on them failed",
             self.retries.clone(),
         );
-        registry.register_collector(Box::new(Queues(self.clone())));
+        registry.register_collector(Box::new(QueueCollector(self.clone())));
     }
 
     /// Gives each metric a sample: the reference shows its labels.
@@ -249,9 +249,9 @@ impl Metrics {
 
 /// Reads the queues on each scrape.
 #[derive(Debug)]
-struct Queues(Arc<Metrics>);
+struct QueueCollector(Arc<Metrics>);
 
-impl Collector for Queues {
+impl Collector for QueueCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let queues = self.0.queues.lock();
         let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();

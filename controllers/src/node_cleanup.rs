@@ -24,21 +24,21 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::api::volume_name::Naming;
+use crate::api::object_name::VolumeNaming;
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
 use crate::controller::Context;
-use crate::controller::grace_period::Since;
+use crate::controller::grace_period::GracePeriod;
 
 mod apply;
 mod decide;
 mod gather;
 mod node_resolver;
 
-use apply::Fate;
+use apply::NodeLoss;
 use decide::{Leftover, Settings};
-use node_resolver::Places;
+use node_resolver::NodeResolver;
 
 /// The longest and the shortest wait between two passes.
 const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
@@ -53,7 +53,7 @@ pub struct Options {
     pub gone_node_grace: Duration,
 }
 
-struct Tidier {
+struct NodeCleanup {
     context: Context,
     kube: Kube,
     settings: Settings,
@@ -63,8 +63,8 @@ struct Tidier {
     by_affinity: Index<PersistentVolume>,
     /// Claims that wait for a volume, by selected node.
     waiting: Index<PersistentVolumeClaim>,
-    places: Places,
-    absent: Since<String>,
+    resolver: NodeResolver,
+    absent: GracePeriod<String>,
     /// When a bound volume was last reported, by UID.
     reported: BTreeMap<String, Instant>,
     /// The number of volumes reported in this pass.
@@ -76,28 +76,28 @@ struct Tidier {
 pub(crate) async fn run(
     context: Context,
     options: Options,
-    naming: Naming,
+    naming: VolumeNaming,
     capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
-    let mut tidier = Tidier::new(context, &options, naming, capacities);
+    let mut cleanup = NodeCleanup::new(context, &options, naming, capacities);
     let (most, least) = LOOK;
     let look = (options.gone_node_grace / 5).clamp(least, most);
     let passes = async {
-        tidier.synced().await;
+        cleanup.synced().await;
         loop {
-            tidier.pass().await;
+            cleanup.pass().await;
             tokio::time::sleep(look).await;
         }
     };
     stop.run_until_cancelled(passes).await;
 }
 
-impl Tidier {
+impl NodeCleanup {
     fn new(
         context: Context,
         options: &Options,
-        naming: Naming,
+        naming: VolumeNaming,
         capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
         let settings = Settings {
@@ -108,7 +108,7 @@ impl Tidier {
         let (of_volumes, of_claims) = (settings.clone(), settings.clone());
         let volumes = context.caches.volumes();
         let claims = context.caches.claims();
-        Tidier {
+        NodeCleanup {
             by_affinity: volumes
                 .index(move |volume| of_volumes.place(volume).into_iter().collect()),
             waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
@@ -117,8 +117,8 @@ impl Tidier {
             settings,
             grace: options.gone_node_grace,
             capacities,
-            places: Places::default(),
-            absent: Since::default(),
+            resolver: NodeResolver::default(),
+            absent: GracePeriod::default(),
             reported: BTreeMap::new(),
             reported_now: 0,
         }
@@ -152,17 +152,18 @@ impl Tidier {
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
-        self.places.note(&nodes, &csi_nodes, &self.settings.driver);
+        self.resolver
+            .note(&nodes, &csi_nodes, &self.settings.driver);
         let facts = self.gather(nodes);
-        let leftovers = self.settings.leftovers(&facts, &self.places);
+        let leftovers = self.settings.leftovers(&facts, &self.resolver);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();
-        self.places.forget_all_but(&named);
+        self.resolver.forget_all_but(&named);
         let due = self.absent.due(named, now, self.grace);
         for node in due {
             let of_node = leftovers.iter().filter(|leftover| leftover.node == node);
             if !self
-                .tidy(&node, of_node.cloned().collect(), Fate::Gone)
+                .tidy(&node, of_node.cloned().collect(), NodeLoss::Gone)
                 .await
             {
                 return;
@@ -174,23 +175,23 @@ impl Tidier {
             of_node.push(leftover);
         }
         for (node, leftovers) in by_node {
-            if !self.tidy(&node, leftovers, Fate::OutOfService).await {
+            if !self.tidy(&node, leftovers, NodeLoss::OutOfService).await {
                 return;
             }
         }
     }
 
     /// Cleans up after one node. False if the pass must stop.
-    async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, fate: Fate) -> bool {
+    async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, loss: NodeLoss) -> bool {
         if leftovers.iter().all(|leftover| leftover.step.is_none()) {
             return true;
         }
-        if !self.is_proven(node, fate).await {
+        if !self.is_proven(node, loss).await {
             self.absent.forget(node);
             return true;
         }
         for leftover in leftovers {
-            if !self.perform(leftover, fate).await {
+            if !self.perform(leftover, loss).await {
                 return false;
             }
         }

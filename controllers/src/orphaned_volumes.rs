@@ -24,10 +24,10 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::api::volume_name::Naming;
+use crate::api::object_name::VolumeNaming;
 use crate::cache::store::fraction;
 use crate::client::{ApiError, Kube};
-use crate::controller::grace_period::Since;
+use crate::controller::grace_period::GracePeriod;
 use crate::controller::{Context, about};
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
@@ -52,8 +52,8 @@ const CONFIRMED: Duration = Duration::from_secs(3600);
 #[group(skip)]
 #[command(next_help_heading = "Orphans")]
 pub struct Options {
-    /// How long no object must name a volume before it is reported, unpublished, or, if it never
-    /// held data, deleted
+    /// How long a volume must be without an object before it is reported, unpublished or, if it
+    /// never held data, deleted
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     pub orphan_grace: Duration,
 
@@ -81,9 +81,9 @@ impl Metrics {
 
 /// Dependencies and settings of the loop.
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct ScanSettings {
     pub(crate) options: Options,
-    pub(crate) naming: Naming,
+    pub(crate) naming: VolumeNaming,
     /// Maximum entries in one page of ListVolumes; 0 means no limit.
     pub(crate) max_entries: u32,
     pub(crate) inventory: Inventory,
@@ -99,17 +99,17 @@ enum ScanError {
     Call(#[from] Failure),
     #[error(transparent)]
     Api(#[from] ApiError),
-    #[error("the driver's own list of volumes: {0}")]
+    #[error("cannot read the volumes that the driver has: {0}")]
     Inventory(String),
 }
 
 struct Scanner {
     context: Context,
     kube: Kube,
-    part: Part,
+    settings: ScanSettings,
     timeout: Duration,
-    without_pv: Since<String>,
-    stale_publications: Since<String>,
+    without_pv: GracePeriod<String>,
+    stale_publications: GracePeriod<String>,
     /// Volumes with an object that the cache lacks, and when the API server returned that object.
     confirmed: BTreeMap<String, Instant>,
     /// The orphans in the last report.
@@ -117,10 +117,10 @@ struct Scanner {
 }
 
 /// Scans repeatedly until `context.stop`.
-pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> {
-    let mut scanner = Scanner::new(context.clone(), part);
+pub(crate) async fn run(context: Context, settings: ScanSettings) -> Result<(), Infallible> {
+    let mut scanner = Scanner::new(context.clone(), settings);
     let stop = context.stop.clone();
-    let interval = scanner.part.options.orphan_interval;
+    let interval = scanner.settings.options.orphan_interval;
     let looking = async {
         scanner.synced().await;
         tokio::time::sleep(FIRST.min(interval).mul_f64(fraction())).await;
@@ -136,14 +136,14 @@ pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> 
 }
 
 impl Scanner {
-    fn new(context: Context, part: Part) -> Self {
+    fn new(context: Context, settings: ScanSettings) -> Self {
         Scanner {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             context,
-            part,
-            without_pv: Since::default(),
-            stale_publications: Since::default(),
+            settings,
+            without_pv: GracePeriod::default(),
+            stale_publications: GracePeriod::default(),
             confirmed: BTreeMap::new(),
             reported: BTreeSet::new(),
         }
@@ -171,7 +171,7 @@ impl Scanner {
         let Options {
             orphan_grace: grace,
             orphan_interval: interval,
-        } = self.part.options;
+        } = self.settings.options;
         let about = about(interval.max(Duration::from_secs(1)));
         let now = Instant::now();
         let next = [&self.without_pv, &self.stale_publications]
@@ -184,7 +184,7 @@ impl Scanner {
     /// Scans once.
     async fn scan(&mut self) -> Result<(), ScanError> {
         let csi = &self.context.driver.csi;
-        let listed = list::published(csi, self.part.max_entries, self.timeout).await?;
+        let listed = list::published(csi, self.settings.max_entries, self.timeout).await?;
         let inventory = self.inventory()?;
         if let (Some(inventory), true) = (&inventory, self.attaches()) {
             self.publications(&listed, inventory).await?;
@@ -205,14 +205,14 @@ impl Scanner {
         });
         let due = self
             .without_pv
-            .due(suspects, now, self.part.options.orphan_grace);
+            .due(suspects, now, self.settings.options.orphan_grace);
         if due.is_empty() {
             self.report(BTreeSet::new());
             return Ok(());
         }
         let has_empty = due.iter().any(|id| {
             let volume = inventory.and_then(|inventory| inventory.get(id));
-            volume.is_some_and(|one| decide::claim_of_empty(one, &self.part.naming).is_some())
+            volume.is_some_and(|one| decide::claim_of_empty(one, &self.settings.naming).is_some())
         });
         let facts = self.gather(has_empty).await?;
         let mut orphans = BTreeSet::new();

@@ -39,10 +39,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::capacity::managed_by;
-use crate::api::volume_name::Naming;
+use crate::api::object_name::VolumeNaming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
-use crate::client::Kube;
+use crate::client::{Kube, Resource};
 use crate::controller::{Context, ObjectKey};
 use crate::csi::driver::ControllerCapability;
 use crate::provisioner::source_protection;
@@ -67,7 +67,7 @@ mod source_location;
 mod table;
 mod unfit;
 
-pub use keep_table::Place;
+pub use keep_table::TableName;
 pub use metrics::Metrics;
 
 use decide::Settings;
@@ -85,7 +85,7 @@ const LABELLERS: usize = 4;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Placement")]
-pub struct Flags {
+pub struct PlacementArgs {
     /// ConfigMap in the pod's namespace in which the leader keeps the nodes for claims with
     /// immediate binding, so that the API server can place them by the policy of
     /// deploy/components/place-claims [default: none; the leader places each claim]
@@ -100,9 +100,9 @@ pub struct Options {
     pub capacity: bool,
     /// True if nodes attach volumes: their attachments get labels.
     pub attachments: bool,
-    pub(crate) naming: Naming,
+    pub(crate) naming: VolumeNaming,
     /// The ConfigMap with the placement table for the API server, if one is kept.
-    pub table: Option<Place>,
+    pub table: Option<TableName>,
     /// Counters of assignments and labels.
     pub metrics: Metrics,
 }
@@ -110,19 +110,22 @@ pub struct Options {
 impl Options {
     /// Reads the options from the command line. The table is in `namespace`, the pod's.
     pub(crate) fn new(
-        flags: &Flags,
+        flags: &PlacementArgs,
         capacity: bool,
         attachments: bool,
-        naming: Naming,
+        naming: VolumeNaming,
         namespace: Option<String>,
         metrics: Metrics,
     ) -> Self {
         let table = flags.placement_table.clone();
         let table = table.filter(|name| !name.is_empty()).and_then(|name| {
             if namespace.is_none() {
-                tracing::warn!("--placement-table needs the pod's namespace: no table is kept");
+                tracing::warn!(
+                    "--placement-table has no effect, because the pod's namespace is unknown: set \
+                     POD_NAMESPACE"
+                );
             }
-            Some(Place {
+            Some(TableName {
                 namespace: namespace?,
                 name,
             })
@@ -319,29 +322,28 @@ impl Placement {
 /// StorageClasses and capacity objects.
 fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<AtomicU64> {
     let changes = Arc::new(AtomicU64::new(0));
-    let count = || {
-        let changes = changes.clone();
-        move || {
-            changes.fetch_add(1, Ordering::SeqCst);
-        }
-    };
-    let (changed, caches) = (count(), &context.caches);
+    let (counted, caches) = (changes.clone(), &context.caches);
     caches.nodes().on_change(move |change| {
         let beat = matches!(change, Change::Applied { old: Some(old), new }
             if fitness::is_same(old, new));
         if !beat {
-            changed();
+            counted.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let changed = count();
-    caches.csi_nodes().on_change(move |_| changed());
-    let changed = count();
-    caches.classes().on_change(move |_| changed());
+    count(&changes, &caches.csi_nodes());
+    count(&changes, &caches.classes());
     if let Some(rooms) = rooms {
-        let changed = count();
-        rooms.on_change(move |_| changed());
+        count(&changes, rooms);
     }
     changes
+}
+
+/// Counts all changes of a kind.
+fn count<K: Resource>(changes: &Arc<AtomicU64>, store: &Store<K>) {
+    let changes = changes.clone();
+    store.on_change(move |_| {
+        changes.fetch_add(1, Ordering::SeqCst);
+    });
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
+use crate::api::object_name::VolumeNaming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
-use crate::api::volume_name::Naming;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;
@@ -74,7 +74,7 @@ const COPIED: Duration = Duration::from_millis(300);
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
     #[command(flatten)]
-    pub naming: Naming,
+    pub naming: VolumeNaming,
 
     /// Workers that remove the finalizers of claims that are no longer being cloned
     #[arg(long, value_name = "N", default_value_t = 1)]

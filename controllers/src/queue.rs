@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_millis(5);
 const STEPS_BETWEEN_YIELDS: usize = 64;
 
 /// A key of a queue.
-pub trait Key: Clone + Eq + Hash {
+pub trait QueueKey: Clone + Eq + Hash {
     /// The namespace that the work is for. All keys without one share the work as one namespace
     /// does.
     fn namespace(&self) -> &str {
@@ -51,10 +51,10 @@ pub trait Key: Clone + Eq + Hash {
     }
 }
 
-impl Key for String {}
+impl QueueKey for String {}
 
 /// A namespace and a name.
-impl Key for (String, String) {
+impl QueueKey for (String, String) {
     fn namespace(&self) -> &str {
         &self.0
     }
@@ -87,7 +87,7 @@ impl Outcome {
 
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum KeyState {
     /// Ready for a worker since this instant.
     Ready(Instant),
     /// Waits until this instant. The number distinguishes entries with equal instants.
@@ -107,9 +107,9 @@ pub struct Stats {
     pub adds: u64,
 }
 
-struct State<K> {
+struct QueueState<K> {
     adds: u64,
-    places: HashMap<K, Place>,
+    places: HashMap<K, KeyState>,
     failures: HashMap<K, u32>,
     ready: Turns<K>,
     /// The numbers of workers that namespaces hold, without those that hold none.
@@ -121,40 +121,40 @@ struct State<K> {
 
 /// Whether a namespace may take more than one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
+enum WorkerPace {
     Unknown,
     /// Other tasks have been busy since this instant.
     Busy(Instant),
     More,
 }
 
-impl Pace {
+impl WorkerPace {
     /// The pace after the other tasks have had a step each.
-    async fn after_others(self) -> Pace {
+    async fn after_others(self) -> WorkerPace {
         let begun = Instant::now();
         yield_now().await;
         self.next(begun, begun.elapsed())
     }
 
     /// The pace after the other tasks took this long for a step each, from `begun` on.
-    fn next(self, begun: Instant, took: Duration) -> Pace {
-        let since = if let Pace::Busy(since) = self {
+    fn next(self, begun: Instant, took: Duration) -> WorkerPace {
+        let since = if let WorkerPace::Busy(since) = self {
             since
         } else {
             begun
         };
         let waited = begun.saturating_duration_since(since) + took;
         if took <= CALM || waited >= PATIENCE {
-            Pace::More
+            WorkerPace::More
         } else {
-            Pace::Busy(since)
+            WorkerPace::Busy(since)
         }
     }
 }
 
 /// The queue. Clones share it.
 pub struct Queue<K> {
-    state: Arc<Mutex<State<K>>>,
+    state: Arc<Mutex<QueueState<K>>>,
     changed: Arc<Notify>,
     backoff: Backoff,
 }
@@ -169,18 +169,19 @@ impl<K> Clone for Queue<K> {
     }
 }
 
-/// A key that a worker holds. Dropping it without [`Item::end`], as by a panic, counts as failure.
-pub struct Item<K: Key> {
+/// A key that a worker holds. Dropping it without [`HeldKey::end`], as by a panic, counts as
+/// failure.
+pub struct HeldKey<K: QueueKey> {
     queue: Queue<K>,
     key: K,
     queued: Duration,
     ended: bool,
 }
 
-impl<K: Key> Queue<K> {
+impl<K: QueueKey> Queue<K> {
     /// Creates an empty queue.
     pub fn new(backoff: Backoff) -> Self {
-        let state = State {
+        let state = QueueState {
             adds: 0,
             places: HashMap::new(),
             failures: HashMap::new(),
@@ -240,8 +241,8 @@ impl<K: Key> Queue<K> {
 
     /// Returns the next key when one is ready and its namespace may take one of this many workers,
     /// or `None` when the queue is closed.
-    async fn next(&self, workers: usize) -> Option<Item<K>> {
-        let mut pace = Pace::Unknown;
+    async fn next(&self, workers: usize) -> Option<HeldKey<K>> {
+        let mut pace = WorkerPace::Unknown;
         loop {
             let changed = self.changed.notified();
             let (wake, may_more) = {
@@ -253,13 +254,13 @@ impl<K: Key> Queue<K> {
                 }
                 let now = Instant::now();
                 state.advance(now);
-                if let Some((key, since)) = state.take(workers, pace == Pace::More) {
+                if let Some((key, since)) = state.take(workers, pace == WorkerPace::More) {
                     // One wake-up may stand for several keys.
                     if !state.ready.is_empty() || !state.waiting.is_empty() {
                         self.changed.notify_one();
                     }
                     let queued = now.saturating_duration_since(since);
-                    return Some(Item {
+                    return Some(HeldKey {
                         queue: self.clone(),
                         key,
                         queued,
@@ -267,13 +268,13 @@ impl<K: Key> Queue<K> {
                     });
                 }
                 let wake = state.waiting.keys().next().map(|(at, _)| *at);
-                (wake, pace != Pace::More && !state.ready.is_empty())
+                (wake, pace != WorkerPace::More && !state.ready.is_empty())
             };
             if may_more {
                 pace = pace.after_others().await;
                 continue;
             }
-            pace = Pace::Unknown;
+            pace = WorkerPace::Unknown;
             match wake {
                 None => changed.await,
                 Some(at) => tokio::select! {
@@ -360,7 +361,7 @@ impl<K: Key> Queue<K> {
     }
 }
 
-impl<K: Key> Item<K> {
+impl<K: QueueKey> HeldKey<K> {
     pub fn key(&self) -> &K {
         &self.key
     }
@@ -381,7 +382,7 @@ impl<K: Key> Item<K> {
     }
 }
 
-impl<K: Key> Drop for Item<K> {
+impl<K: QueueKey> Drop for HeldKey<K> {
     fn drop(&mut self) {
         if !self.ended {
             self.give_back(Outcome::Failed);
@@ -389,18 +390,18 @@ impl<K: Key> Drop for Item<K> {
     }
 }
 
-impl<K: Key> State<K> {
+impl<K: QueueKey> QueueState<K> {
     fn add(&mut self, key: K) {
         if self.closed {
             return;
         }
         match self.places.get_mut(&key) {
-            Some(Place::Ready(_)) => return,
-            Some(Place::Running { again, .. }) => {
+            Some(KeyState::Ready(_)) => return,
+            Some(KeyState::Running { again, .. }) => {
                 *again = true;
                 return;
             }
-            Some(Place::Waiting(at, n)) => {
+            Some(KeyState::Waiting(at, n)) => {
                 self.waiting.remove(&(*at, *n));
             }
             None => {}
@@ -411,7 +412,7 @@ impl<K: Key> State<K> {
 
     fn make_ready(&mut self, key: K, since: Instant) {
         self.count += 1;
-        self.places.insert(key.clone(), Place::Ready(since));
+        self.places.insert(key.clone(), KeyState::Ready(since));
         let number = self.count;
         self.ready.add(key.clone().namespace(), number, key);
     }
@@ -421,20 +422,20 @@ impl<K: Key> State<K> {
             return;
         }
         match self.places.get_mut(&key) {
-            Some(Place::Ready(_)) => return,
-            Some(Place::Running { at: asked, .. }) => {
+            Some(KeyState::Ready(_)) => return,
+            Some(KeyState::Running { at: asked, .. }) => {
                 *asked = Some(asked.map_or(at, |earlier| earlier.min(at)));
                 return;
             }
-            Some(Place::Waiting(earlier, _)) if *earlier <= at => return,
-            Some(Place::Waiting(later, n)) => {
+            Some(KeyState::Waiting(earlier, _)) if *earlier <= at => return,
+            Some(KeyState::Waiting(later, n)) => {
                 self.waiting.remove(&(*later, *n));
             }
             None => {}
         }
         self.count += 1;
         self.places
-            .insert(key.clone(), Place::Waiting(at, self.count));
+            .insert(key.clone(), KeyState::Waiting(at, self.count));
         self.waiting.insert((at, self.count), key);
     }
 
@@ -458,12 +459,12 @@ impl<K: Key> State<K> {
             (more || held == 0) && may_take(held, free)
         })?;
         *self.held.entry(key.namespace().into()).or_default() += 1;
-        let running = Place::Running {
+        let running = KeyState::Running {
             again: false,
             at: None,
         };
         match self.places.insert(key.clone(), running) {
-            Some(Place::Ready(since)) => Some((key, since)),
+            Some(KeyState::Ready(since)) => Some((key, since)),
             _ => Some((key, Instant::now())),
         }
     }
@@ -474,7 +475,7 @@ impl<K: Key> State<K> {
         }
         self.held.retain(|_, held| *held > 0);
         let (again, asked) = match self.places.remove(key) {
-            Some(Place::Running { again, at }) => (again, at),
+            Some(KeyState::Running { again, at }) => (again, at),
             _ => (false, None),
         };
         let failures = match outcome {

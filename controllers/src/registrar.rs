@@ -35,7 +35,7 @@ mod registration_socket;
 mod stream;
 
 pub use health::Health;
-use registration_socket::Bound;
+use registration_socket::RegistrationSocket;
 use stream::AuthorityRewrite;
 
 /// The plugin type of CSI drivers.
@@ -78,7 +78,7 @@ pub struct Options {
 pub enum Error {
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    #[error("the driver calls itself {name:?}, which {why}")]
+    #[error("the CSI driver's name {name:?} {why}")]
     Name { name: String, why: String },
     #[error("kubelet refused to register driver {driver}: {message}")]
     Refused { driver: String, message: String },
@@ -150,10 +150,10 @@ async fn ask(csi: &Csi) -> Result<String, String> {
 }
 
 /// Creates the socket, after waiting for a predecessor that may be ending.
-async fn first(path: &Path) -> Result<Bound, socket::Error> {
+async fn first(path: &Path) -> Result<RegistrationSocket, socket::Error> {
     let patience = tokio::time::Instant::now() + PREDECESSOR;
     loop {
-        match Bound::new(path) {
+        match RegistrationSocket::new(path) {
             Err(socket::Error::Served(_)) if tokio::time::Instant::now() < patience => {
                 tracing::info!(socket = %path.display(), "another process still serves the socket");
                 tokio::time::sleep(ASK_AGAIN).await;
@@ -167,7 +167,7 @@ async fn first(path: &Path) -> Result<Bound, socket::Error> {
 async fn serve(
     options: &Options,
     driver: &str,
-    bound: Bound,
+    bound: RegistrationSocket,
     stop: &CancellationToken,
 ) -> Result<(), Error> {
     let (verdicts, mut refused) = mpsc::channel(1);
@@ -211,7 +211,7 @@ async fn serve(
 /// Accepts connections, and checks the socket file. Returns if another process took the path.
 async fn accept(
     health: &Health,
-    mut bound: Bound,
+    mut bound: RegistrationSocket,
     connections: mpsc::Sender<AuthorityRewrite<Admitted<tokio::net::UnixStream>>>,
 ) -> Error {
     let slots = ConnectionSlots::new(CONNECTIONS);
@@ -238,7 +238,7 @@ async fn accept(
                 let path = bound.name().path().to_owned();
                 // Kubelet notices that the file is another one.
                 drop(bound);
-                bound = match Bound::new(&path) {
+                bound = match RegistrationSocket::new(&path) {
                     Ok(again) => again,
                     Err(error) => return error.into(),
                 };
@@ -249,7 +249,7 @@ async fn accept(
                     continue;
                 }
                 let path = bound.name().path().to_owned();
-                match Bound::new(&path) {
+                match RegistrationSocket::new(&path) {
                     Ok(again) => {
                         tracing::warn!(socket = %path.display(), "the registration socket was gone; it is made again");
                         health.listens(again.name());

@@ -87,12 +87,12 @@ enum ResizeError {
 }
 
 /// Namespace and name of a claim.
-type Key = (String, String);
+type ClaimKey = (String, String);
 
 /// A key of the queue for modifications.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ModifyKey {
-    Claim(Key),
+    Claim(ClaimKey),
     /// All claims that request this class.
     Class(String),
 }
@@ -106,7 +106,7 @@ impl EventKey for ModifyKey {
     }
 }
 
-impl queue::Key for ModifyKey {
+impl queue::QueueKey for ModifyKey {
     fn namespace(&self) -> &str {
         match self {
             ModifyKey::Claim((namespace, _)) => namespace,
@@ -140,14 +140,14 @@ struct Resizer {
     slow: Duration,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
-    memory: Arc<Mutex<BTreeMap<Key, Memory>>>,
+    memory: Arc<Mutex<BTreeMap<ClaimKey, Memory>>>,
     /// Pods are watched from the first time that a volume can't be expanded in use.
     users: OnceCell<Users>,
-    queue: Queue<Key>,
+    queue: Queue<ClaimKey>,
     modify_queue: Queue<ModifyKey>,
     /// Claims with a volume that waits for room in a pool: to be larger, and to be modified.
-    for_room: Waiters<Key>,
-    modify_for_room: Waiters<Key>,
+    for_room: Waiters<ClaimKey>,
+    modify_for_room: Waiters<ClaimKey>,
     classes: OnceLock<Classes>,
 }
 
@@ -182,7 +182,7 @@ impl Resizer {
     fn new(context: Context, options: Options) -> Self {
         let driver = &context.driver;
         let (queue, modify_queue) = (context.queue(), context.queue());
-        let memory: Arc<Mutex<BTreeMap<Key, Memory>>> = Arc::default();
+        let memory: Arc<Mutex<BTreeMap<ClaimKey, Memory>>> = Arc::default();
         Resizer {
             kube: context.kube.managed_by("hostloop-resizer"),
             controller_expands: driver.can(ControllerCapability::ExpandVolume),
@@ -191,7 +191,7 @@ impl Resizer {
             claims: context.caches.claims(),
             volumes: context.caches.volumes(),
             users: OnceCell::new(),
-            for_room: awake(&context, &memory, &queue, Key::clone, |memory| {
+            for_room: awake(&context, &memory, &queue, ClaimKey::clone, |memory| {
                 memory.expand_after = None;
             }),
             modify_for_room: awake(
@@ -309,17 +309,17 @@ impl Resizer {
         }
     }
 
-    fn recall(&self, key: &Key) -> Memory {
+    fn recall(&self, key: &ClaimKey) -> Memory {
         self.memory.lock().get(key).copied().unwrap_or_default()
     }
 
-    fn remember(&self, key: &Key, change: impl FnOnce(&mut Memory)) {
+    fn remember(&self, key: &ClaimKey, change: impl FnOnce(&mut Memory)) {
         change(self.memory.lock().entry(key.clone()).or_default());
     }
 
     /// Returns a callback that queues released claims, if their expansion failed because a pod used
     /// them.
-    fn awaited(&self) -> impl Fn(BTreeSet<Key>) + Send + Sync + 'static {
+    fn awaited(&self) -> impl Fn(BTreeSet<ClaimKey>) + Send + Sync + 'static {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
             let memory = memory.lock();
@@ -333,15 +333,15 @@ impl Resizer {
 
 /// Claims that are tried again, without the wait after an infeasible attempt, when there is room.
 /// They keep their failures, as in [`Waiters::queued`].
-fn awake<K: queue::Key + Send + 'static>(
+fn awake<K: queue::QueueKey + Send + 'static>(
     context: &Context,
-    memory: &Arc<Mutex<BTreeMap<Key, Memory>>>,
+    memory: &Arc<Mutex<BTreeMap<ClaimKey, Memory>>>,
     queue: &Queue<K>,
-    of: fn(&Key) -> K,
+    of: fn(&ClaimKey) -> K,
     forget: fn(&mut Memory),
-) -> Waiters<Key> {
+) -> Waiters<ClaimKey> {
     let (memory, queue) = (memory.clone(), queue.clone());
-    Waiters::new(&context.freed, move |key: &Key| {
+    Waiters::new(&context.freed, move |key: &ClaimKey| {
         if let Some(memory) = memory.lock().get_mut(key) {
             forget(memory);
         }
@@ -354,7 +354,7 @@ fn lacks_room(result: &Result<impl Sized, ResizeError>) -> bool {
     matches!(result, Err(ResizeError::Call(failure)) if failure.lacks_room())
 }
 
-fn key_of(claim: &PersistentVolumeClaim) -> Key {
+fn key_of(claim: &PersistentVolumeClaim) -> ClaimKey {
     (claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
@@ -365,7 +365,7 @@ fn too_early(not_before: Option<Instant>) -> Option<Duration> {
 }
 
 /// The outcome of a failed attempt.
-fn outcome_of(error: &ResizeError, key: &Key) -> Outcome {
+fn outcome_of(error: &ResizeError, key: &ClaimKey) -> Outcome {
     match error {
         ResizeError::NotOurs | ResizeError::Stopped => Outcome::Done,
         error => {

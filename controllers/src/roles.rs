@@ -86,6 +86,13 @@ impl Roles {
     }
 }
 
+/// The controllers that `*` selects: each cluster has one snapshot-controller for all drivers.
+fn usual() -> impl Iterator<Item = Role> {
+    Role::ALL
+        .into_iter()
+        .filter(|role| *role != Role::SnapshotController)
+}
+
 /// An invalid value of `--controllers`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolesError {
@@ -110,11 +117,6 @@ impl FromStr for Roles {
             .map(str::trim)
             .filter(|word| !word.is_empty())
             .collect();
-        let usual = || {
-            Role::ALL
-                .into_iter()
-                .filter(|role| *role != Role::SnapshotController)
-        };
         let mut picked = BTreeSet::new();
         if words.iter().all(|word| word.starts_with('-')) {
             picked.extend(usual());

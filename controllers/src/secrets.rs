@@ -21,7 +21,7 @@ pub enum SecretError {
         #[source]
         source: ApiError,
     },
-    #[error("there is no secret {namespace}/{name}")]
+    #[error("secret {namespace}/{name} does not exist: create it")]
     Missing { namespace: String, name: String },
     /// A value is not UTF-8, which CSI requires.
     #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
@@ -64,7 +64,7 @@ pub(crate) fn unless_missing(
 ) -> Result<Credentials, SecretError> {
     match read {
         Err(error @ SecretError::Missing { .. }) => {
-            tracing::warn!(%error, "calling the driver without a secret, to delete or detach");
+            tracing::warn!(%error, "a secret is missing: the driver deletes or detaches without it");
             Ok(Credentials::new())
         }
         read => read,

@@ -7,7 +7,8 @@
 //! fits.
 //!
 //! Each key is reconciled in steps: [`gather`] reads the caches, [`decide`] chooses the next step,
-//! [`apply`] writes it. [`Kind`] contains the differences between snapshots and group snapshots.
+//! [`apply`] writes it. [`SnapshotKind`] contains the differences between snapshots and group
+//! snapshots.
 
 use std::convert::Infallible;
 use std::iter;
@@ -44,7 +45,7 @@ mod watches;
 pub use metrics::Metrics;
 
 use group::Groups;
-use kind::Kind;
+use kind::SnapshotKind;
 use snapshot::Snapshots;
 use watches::Watches;
 
@@ -77,7 +78,7 @@ pub struct Options {
 
 /// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum SnapshotKey {
     /// A VolumeSnapshot, by namespace and name.
     Snapshot(String, String),
     /// A VolumeSnapshotContent, by name.
@@ -100,36 +101,36 @@ enum Key {
     Classes,
 }
 
-impl EventKey for Key {
+impl EventKey for SnapshotKey {
     fn text(&self) -> String {
         match self {
-            Key::Content(content)
-            | Key::GroupContent(content)
-            | Key::Orphan(content, _)
-            | Key::GroupOrphan(content, _) => content.text(),
-            Key::Classes => "classes".to_owned(),
-            Key::Snapshot(namespace, name)
-            | Key::Group(namespace, name)
-            | Key::Claim(namespace, name)
-            | Key::Release(namespace, name)
-            | Key::Restored(namespace, name) => format!("{namespace}/{name}"),
+            SnapshotKey::Content(content)
+            | SnapshotKey::GroupContent(content)
+            | SnapshotKey::Orphan(content, _)
+            | SnapshotKey::GroupOrphan(content, _) => content.text(),
+            SnapshotKey::Classes => "classes".to_owned(),
+            SnapshotKey::Snapshot(namespace, name)
+            | SnapshotKey::Group(namespace, name)
+            | SnapshotKey::Claim(namespace, name)
+            | SnapshotKey::Release(namespace, name)
+            | SnapshotKey::Restored(namespace, name) => format!("{namespace}/{name}"),
         }
     }
 }
 
-impl queue::Key for Key {
+impl queue::QueueKey for SnapshotKey {
     fn namespace(&self) -> &str {
         match self {
-            Key::Content(content)
-            | Key::GroupContent(content)
-            | Key::Orphan(content, _)
-            | Key::GroupOrphan(content, _) => queue::Key::namespace(content),
-            Key::Classes => "",
-            Key::Snapshot(namespace, _)
-            | Key::Group(namespace, _)
-            | Key::Claim(namespace, _)
-            | Key::Release(namespace, _)
-            | Key::Restored(namespace, _) => namespace,
+            SnapshotKey::Content(content)
+            | SnapshotKey::GroupContent(content)
+            | SnapshotKey::Orphan(content, _)
+            | SnapshotKey::GroupOrphan(content, _) => queue::QueueKey::namespace(content),
+            SnapshotKey::Classes => "",
+            SnapshotKey::Snapshot(namespace, _)
+            | SnapshotKey::Group(namespace, _)
+            | SnapshotKey::Claim(namespace, _)
+            | SnapshotKey::Release(namespace, _)
+            | SnapshotKey::Restored(namespace, _) => namespace,
         }
     }
 }
@@ -153,7 +154,7 @@ enum ReconcileError {
 }
 
 /// What follows a step.
-enum Next {
+enum AfterStep {
     /// Gather the facts again at once.
     Look,
     /// The key is done for now.
@@ -173,12 +174,12 @@ async fn persist<F: Future<Output = Result<(), ApiError>>>(what: &str, ensure: i
 
 /// State that all reconciles share.
 #[derive(Clone)]
-struct Controller {
+struct SnapshotController {
     context: Context,
     kube: Kube,
     watches: Watches,
     metrics: Metrics,
-    queue: Queue<Key>,
+    queue: Queue<SnapshotKey>,
 }
 
 /// Runs the controller until the process stops; it reconciles only while it leads.
@@ -187,7 +188,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         context.caches.clone(),
         options.enable_distributed_snapshotting,
     );
-    let controller = Controller {
+    let controller = SnapshotController {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
         queue: context.queue(),
         context,
@@ -213,7 +214,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     Ok(())
 }
 
-impl Controller {
+impl SnapshotController {
     /// Queues keys when something they depend on changes. The handlers outlive this run of the
     /// controller, but a closed queue takes no keys.
     fn listen(&self) {
@@ -224,27 +225,27 @@ impl Controller {
             let snapshot = change.object();
             if let Some(claim) = &snapshot.spec.source.persistent_volume_claim_name {
                 let namespace = snapshot.namespace().unwrap_or_default();
-                queue.add(Key::Release(namespace, claim.clone()));
+                queue.add(SnapshotKey::Release(namespace, claim.clone()));
             }
         });
         let queue = self.queue.clone();
         self.watches.claims.on_change(move |change| {
             let claim = change.object();
             for (namespace, snapshot) in watches::sources(claim) {
-                queue.add(Key::Restored(namespace, snapshot));
+                queue.add(SnapshotKey::Restored(namespace, snapshot));
             }
             if claim.is_deleting() && claim.has_finalizer(names::CLAIM_AS_SOURCE) {
                 let namespace = claim.namespace().unwrap_or_default();
-                queue.add(Key::Release(namespace, claim.name_any()));
+                queue.add(SnapshotKey::Release(namespace, claim.name_any()));
             }
             if is_newly_bound(change) {
                 let namespace = claim.namespace().unwrap_or_default();
-                queue.add(Key::Claim(namespace, claim.name_any()));
+                queue.add(SnapshotKey::Claim(namespace, claim.name_any()));
             }
         });
     }
 
-    fn listen_to<K: Kind>(&self) {
+    fn listen_to<K: SnapshotKind>(&self) {
         let (snapshots, contents, classes) = K::watches(&self.watches);
         let (queue, metrics) = (self.queue.clone(), self.metrics.clone());
         snapshots.on_change(move |change| {
@@ -264,7 +265,7 @@ impl Controller {
             }
         });
         let queue = self.queue.clone();
-        classes.on_change(move |_| queue.add(Key::Classes));
+        classes.on_change(move |_| queue.add(SnapshotKey::Classes));
     }
 
     /// Queues everything when this process begins to lead, and periodically after that.
@@ -304,17 +305,18 @@ impl Controller {
             self.queue_all::<Snapshots>().await;
             // Include claims with deleted snapshots.
             let claims = self.watches.protected();
-            let keys = claims
-                .map(|claim| Key::Release(claim.namespace().unwrap_or_default(), claim.name_any()));
+            let keys = claims.map(|claim| {
+                SnapshotKey::Release(claim.namespace().unwrap_or_default(), claim.name_any())
+            });
             self.queue.add_each(keys).await;
             let large = self.watches.claims.left_out().into_iter();
-            let keys = large.map(|(namespace, claim)| Key::Release(namespace, claim));
+            let keys = large.map(|(namespace, claim)| SnapshotKey::Release(namespace, claim));
             self.queue.add_each(keys).await;
             pause(period).await;
         }
     }
 
-    async fn queue_all<K: Kind>(&self) {
+    async fn queue_all<K: SnapshotKind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
         let known = snapshots.all().into_iter();
         self.queue
@@ -331,7 +333,7 @@ impl Controller {
         self.queue.add_each(keys.map(K::content_key)).await;
     }
 
-    async fn work(&self, key: Key) -> Outcome {
+    async fn work(&self, key: SnapshotKey) -> Outcome {
         if !self.context.leader.leads() {
             return Outcome::Done;
         }
@@ -339,16 +341,18 @@ impl Controller {
             return Outcome::RequeueAfter(RECHECK);
         }
         let worked = match &key {
-            Key::Snapshot(namespace, name) => self.reconcile::<Snapshots>(namespace, name).await,
-            Key::Content(key) => self.reconcile_content::<Snapshots>(key.name()).await,
-            Key::Group(namespace, name) => self.reconcile::<Groups>(namespace, name).await,
-            Key::GroupContent(key) => self.reconcile_content::<Groups>(key.name()).await,
-            Key::Orphan(key, uid) => self.orphan::<Snapshots>(key.name(), uid).await,
-            Key::GroupOrphan(key, uid) => self.orphan::<Groups>(key.name(), uid).await,
-            Key::Release(namespace, claim) => self.release(namespace, claim).await,
-            Key::Claim(namespace, claim) => Ok(self.claim(namespace, claim).await),
-            Key::Restored(namespace, snapshot) => Ok(self.restored(namespace, snapshot)),
-            Key::Classes => Ok(self.classes().await),
+            SnapshotKey::Snapshot(namespace, name) => {
+                self.reconcile::<Snapshots>(namespace, name).await
+            }
+            SnapshotKey::Content(key) => self.reconcile_content::<Snapshots>(key.name()).await,
+            SnapshotKey::Group(namespace, name) => self.reconcile::<Groups>(namespace, name).await,
+            SnapshotKey::GroupContent(key) => self.reconcile_content::<Groups>(key.name()).await,
+            SnapshotKey::Orphan(key, uid) => self.orphan::<Snapshots>(key.name(), uid).await,
+            SnapshotKey::GroupOrphan(key, uid) => self.orphan::<Groups>(key.name(), uid).await,
+            SnapshotKey::Release(namespace, claim) => self.release(namespace, claim).await,
+            SnapshotKey::Claim(namespace, claim) => Ok(self.claim(namespace, claim).await),
+            SnapshotKey::Restored(namespace, snapshot) => Ok(self.restored(namespace, snapshot)),
+            SnapshotKey::Classes => Ok(self.classes().await),
         };
         match worked {
             Ok(outcome) => outcome,
@@ -367,10 +371,12 @@ impl Controller {
     }
 
     /// True if the group kinds must be listed before the key can be reconciled.
-    fn concerns_group(&self, key: &Key) -> bool {
+    fn concerns_group(&self, key: &SnapshotKey) -> bool {
         match key {
-            Key::Group(..) | Key::GroupContent(_) | Key::GroupOrphan(..) => true,
-            Key::Snapshot(namespace, name) => {
+            SnapshotKey::Group(..)
+            | SnapshotKey::GroupContent(_)
+            | SnapshotKey::GroupOrphan(..) => true,
+            SnapshotKey::Snapshot(namespace, name) => {
                 let snapshot = self.watches.snapshots.get_in(namespace, name);
                 snapshot.is_some_and(|one| !watches::groups_of(&one).is_empty())
             }
@@ -431,7 +437,7 @@ impl Controller {
         Outcome::Done
     }
 
-    async fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
+    async fn queue_unready<K: SnapshotKind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
         let unready = snapshots.into_iter().filter_map(|one| {
             let is_ready = K::view(&one).is_ready();
             (!is_ready).then(|| key_of::<K>(&one))
@@ -522,7 +528,7 @@ const RECHECK: Duration = Duration::from_secs(10);
 /// Maximum number of steps for one object before other objects have their turn.
 const STEPS: usize = 100;
 
-fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
+fn key_of<K: SnapshotKind>(snapshot: &K::Snapshot) -> SnapshotKey {
     K::key(
         snapshot.namespace().unwrap_or_default(),
         snapshot.name_any(),

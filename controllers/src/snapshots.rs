@@ -14,7 +14,7 @@ kinds! {
     namespaced: VolumeSnapshot, VolumeGroupSnapshot,
 }
 
-impl content::Class for VolumeSnapshotClass {
+impl content::SnapshotClass for VolumeSnapshotClass {
     fn driver(&self) -> &str {
         &self.driver
     }
@@ -24,7 +24,7 @@ impl content::Class for VolumeSnapshotClass {
     }
 }
 
-impl content::Class for VolumeGroupSnapshotClass {
+impl content::SnapshotClass for VolumeGroupSnapshotClass {
     fn driver(&self) -> &str {
         &self.driver
     }

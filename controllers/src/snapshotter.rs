@@ -62,9 +62,9 @@ mod status;
 pub(crate) use status::of_failure as status_of_failure;
 
 use content_client::{Part, Shared};
-use content_reconciler::{Kind, Reconciler};
-use group::Groups;
-use single::Singles;
+use content_reconciler::{ContentKind, Reconciler};
+use group::GroupContents;
+use single::SingleContents;
 
 /// Default number of keys of a kind that are reconciled at once.
 const WORKERS: usize = 10;
@@ -141,12 +141,12 @@ async fn run_on(context: Context, options: Options, part: Part) {
     let shared = Shared::new(context.clone(), options, part);
     let on_singles = async {
         if singles {
-            run_kind::<Singles>(&context, shared.clone()).await;
+            run_kind::<SingleContents>(&context, shared.clone()).await;
         }
     };
     let on_groups = async {
         if groups {
-            run_kind::<Groups>(&context, shared.clone()).await;
+            run_kind::<GroupContents>(&context, shared.clone()).await;
         }
     };
     // Each kind waits only for its own caches.
@@ -154,7 +154,7 @@ async fn run_on(context: Context, options: Options, part: Part) {
     context.stop.cancelled().await;
 }
 
-async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
+async fn run_kind<K: ContentKind>(context: &Context, shared: Shared) {
     let (contents, classes) = K::watches(&context.caches);
     let (own, unowned, of_classes) = K::QUEUES;
     let queue_name = match shared.part {

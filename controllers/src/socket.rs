@@ -145,7 +145,7 @@ pub fn check(path: &Path) -> Result<(), Error> {
 }
 
 /// Adds the failed call and its path to an error.
-fn failed<E: Into<io::Error>>(op: &'static str, path: &Path) -> impl FnOnce(E) -> Error {
+pub(crate) fn failed<E: Into<io::Error>>(op: &'static str, path: &Path) -> impl FnOnce(E) -> Error {
     move |error| Error::Io {
         op,
         path: path.to_owned(),
@@ -168,23 +168,22 @@ fn make_dir(dir: &Path, missing: &fs::DirBuilder) -> Result<(), Error> {
 }
 
 fn check_path(path: &Path) -> Result<(), Error> {
-    let bad = |why: &str| Error::Path {
-        path: path.to_owned(),
-        why: why.to_owned(),
-    };
     let length = path.as_os_str().len();
-    if length > MAX_PATH {
-        return Err(bad(&format!(
+    let why = if length > MAX_PATH {
+        format!(
             "has {length} bytes, and a Unix socket's path at most {MAX_PATH}; choose a shorter one"
-        )));
-    }
-    if !path.is_absolute() {
-        return Err(bad("is not absolute"));
-    }
-    if path.file_name().is_none() {
-        return Err(bad("has no file name"));
-    }
-    Ok(())
+        )
+    } else if !path.is_absolute() {
+        "is not absolute".to_owned()
+    } else if path.file_name().is_none() {
+        "has no file name".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::Path {
+        path: path.to_owned(),
+        why,
+    })
 }
 
 fn refuse_what_is_not_stale(path: &Path) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Store};
 use crate::client::events::reasons::is_listed;
-use crate::client::events::{Event, EventReceiver};
+use crate::client::events::{ClusterEvent, EventReceiver};
 use crate::client::kube::trimmed;
 use crate::client::{Events, Kube, Leadership, Resource};
 use crate::controller::Context;
@@ -97,9 +97,9 @@ impl World {
     }
 
     /// The events since the last look. Fails if the tables of events lack one.
-    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_events(&mut self) -> Vec<ClusterEvent> {
         let events = self.events.drain();
-        for Event { kind, reason, .. } in &events {
+        for ClusterEvent { kind, reason, .. } in &events {
             assert!(
                 is_listed(*kind, reason),
                 "client/events/reasons has no {kind:?} {reason}"
@@ -111,7 +111,8 @@ impl World {
     /// The events since the last look, as `Normal Reason: message`.
     pub(crate) fn events(&mut self) -> Vec<String> {
         let events = self.take_events().into_iter();
-        let line = |event: Event| format!("{:?} {}: {}", event.kind, event.reason, event.message);
+        let line =
+            |event: ClusterEvent| format!("{:?} {}: {}", event.kind, event.reason, event.message);
         events.map(line).collect()
     }
 }

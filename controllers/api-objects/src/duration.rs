@@ -4,16 +4,20 @@ use std::time::Duration;
 
 /// Parses a duration. A bare `0` is valid; other numbers need a unit.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
+    read(text).ok_or_else(|| format!("{text:?} is not a duration such as 15s, 1m30s or 500ms"))
+}
+
+/// `None` if the text is not a duration.
+fn read(text: &str) -> Option<Duration> {
+    match text {
+        "0" => return Some(Duration::ZERO),
+        "" => return None,
+        _ => {}
     }
-    let wrong = || format!("{text:?} is not a duration such as 15s, 1m30s or 500ms");
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(wrong)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(digits);
         let unit_end = after
             .find(|c: char| c.is_ascii_digit())
@@ -26,18 +30,14 @@ pub fn parse(text: &str) -> Result<Duration, String> {
             "s" => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
-            _ => return Err(wrong()),
+            _ => return None,
         };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
+        let number: f64 = number.parse().ok()?;
+        let part = Duration::try_from_secs_f64(number * seconds).ok()?;
+        total = total.checked_add(part)?;
         rest = next;
     }
-    if text.is_empty() {
-        Err(wrong())
-    } else {
-        Ok(total)
-    }
+    Some(total)
 }
 
 #[cfg(test)]

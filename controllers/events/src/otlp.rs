@@ -32,7 +32,7 @@ const NAME: &str = "hostloop";
 /// The reason why spans can't be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("--otlp-endpoint {address}")]
+    #[error("--otlp-endpoint {address} is not usable")]
     Endpoint {
         address: Address,
         source: tonic::transport::Error,

@@ -17,12 +17,12 @@ pub struct Ring {
     boot: String,
     limit: usize,
     last_id: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<RingState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RingState {
     /// The sequence number of the oldest event.
     first: u64,
     /// The size of all events.

@@ -99,20 +99,20 @@ pub struct ConnectionSlots {
 #[derive(Debug, Default)]
 struct Held {
     /// By age: the oldest first.
-    slots: BTreeMap<u64, Entry>,
+    slots: BTreeMap<u64, HeldConnection>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct HeldConnection {
     peer: Option<IpAddr>,
-    state: State,
+    state: ConnectionState,
     displaced: CancellationToken,
 }
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     /// It has not sent a request.
     Waiting,
     /// Its request is being answered.
@@ -143,9 +143,9 @@ impl ConnectionSlots {
             }
         };
         let displaced = CancellationToken::new();
-        let entry = Entry {
+        let entry = HeldConnection {
             peer,
-            state: State::Waiting,
+            state: ConnectionState::Waiting,
             displaced: displaced.clone(),
         };
         let mut held = self.held.lock();
@@ -182,7 +182,10 @@ impl ConnectionSlots {
             .slots
             .values()
             .filter(|entry| !entry.displaced.is_cancelled());
-        if let Some(oldest) = idle.into_iter().find(|entry| entry.state == State::Waiting) {
+        if let Some(oldest) = idle
+            .into_iter()
+            .find(|entry| entry.state == ConnectionState::Waiting)
+        {
             oldest.displaced.cancel();
         }
     }
@@ -190,14 +193,17 @@ impl ConnectionSlots {
 
 /// Chooses which of these connections, oldest first, a newcomer displaces.
 fn choose_displaced(
-    held: &[(u64, Option<IpAddr>, State)],
+    held: &[(u64, Option<IpAddr>, ConnectionState)],
     newcomer: Option<IpAddr>,
 ) -> Option<u64> {
     let mut chosen = None;
-    for (id, peer, state) in held.iter().filter(|(.., state)| *state != State::Kept) {
+    for (id, peer, state) in held
+        .iter()
+        .filter(|(.., state)| *state != ConnectionState::Kept)
+    {
         let same = held.iter().filter(|(_, other, _)| other == peer).count();
         let of_peer = same + usize::from(*peer == newcomer);
-        let rank = (of_peer, *state == State::Waiting);
+        let rank = (of_peer, *state == ConnectionState::Waiting);
         if chosen.is_none_or(|(best, _)| rank > best) {
             chosen = Some((rank, *id));
         }
@@ -217,12 +223,12 @@ pub struct ConnectionSlot {
 impl ConnectionSlot {
     /// The connection has sent its request.
     pub fn serve(&self) {
-        self.set(State::Served);
+        self.set(ConnectionState::Served);
     }
 
     /// The connection does lasting work from now on.
     pub fn keep(&self) {
-        self.set(State::Kept);
+        self.set(ConnectionState::Kept);
     }
 
     /// True if the connection does lasting work.
@@ -231,7 +237,7 @@ impl ConnectionSlot {
             .lock()
             .slots
             .get(&self.id)
-            .is_some_and(|entry| entry.state == State::Kept)
+            .is_some_and(|entry| entry.state == ConnectionState::Kept)
     }
 
     /// Is cancelled when another connection takes the slot.
@@ -239,7 +245,7 @@ impl ConnectionSlot {
         &self.displaced
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: ConnectionState) {
         if let Some(entry) = self.held.lock().slots.get_mut(&self.id) {
             entry.state = state;
         }

@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
 /// The value of a node's label or field: `None` if unknown, `Some(None)` if the node lacks it.
-pub(crate) type Known<'a> = Option<Option<&'a str>>;
+pub(crate) type LabelValue<'a> = Option<Option<&'a str>>;
 
 /// True if a node fits one of the terms. `None` if that depends on what is unknown.
 pub(crate) fn fits<'a>(
     terms: &[NodeSelectorTerm],
-    label: impl Fn(&str) -> Known<'a>,
-    field: impl Fn(&str) -> Known<'a>,
+    label: impl Fn(&str) -> LabelValue<'a>,
+    field: impl Fn(&str) -> LabelValue<'a>,
 ) -> Option<bool> {
     any(terms.iter().map(|term| admits(term, &label, &field)))
 }
@@ -17,8 +17,8 @@ pub(crate) fn fits<'a>(
 /// A term without requirements matches no node. Any other needs all of them.
 fn admits<'a>(
     term: &NodeSelectorTerm,
-    label: impl Fn(&str) -> Known<'a>,
-    field: impl Fn(&str) -> Known<'a>,
+    label: impl Fn(&str) -> LabelValue<'a>,
+    field: impl Fn(&str) -> LabelValue<'a>,
 ) -> Option<bool> {
     let labels = term.match_expressions.iter().flatten();
     let labels = labels.map(|one| fulfils(one, label(&one.key)));
@@ -31,7 +31,7 @@ fn admits<'a>(
     any(requirements.map(|one| one.map(|met| !met))).map(|unmet| !unmet)
 }
 
-fn fulfils(requirement: &NodeSelectorRequirement, value: Known<'_>) -> Option<bool> {
+fn fulfils(requirement: &NodeSelectorRequirement, value: LabelValue<'_>) -> Option<bool> {
     let (value, values) = (value?, requirement.values.as_deref().unwrap_or_default());
     let listed = value.is_some_and(|value| values.iter().any(|one| one == value));
     match requirement.operator.as_str() {

@@ -18,9 +18,9 @@ use super::volume_mode;
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessModesError {
-    #[error("access mode ReadWriteOncePod excludes all others")]
+    #[error("the access mode ReadWriteOncePod cannot be combined with others")]
     OncePodAndOthers,
-    #[error("CSI does not know ReadOnlyMany and ReadWriteOnce on the same volume")]
+    #[error("CSI has no access mode for ReadOnlyMany and ReadWriteOnce together: name one of them")]
     ReadersAndWriter,
     #[error("no known access mode in {0:?}")]
     Unknown(Vec<String>),

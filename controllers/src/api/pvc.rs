@@ -153,9 +153,9 @@ pub(crate) struct ClaimContext<'a> {
 
 /// True if this process serves the claim. If one process serves each node, a claim without a
 /// selected node waits for the leader or the scheduler to select one.
-pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: ClaimContext<'_>) -> bool {
-    match (standing.scope, selected_node(claim)) {
-        (Scope::Cluster, _) => standing.leads,
+pub(crate) fn is_here(claim: &PersistentVolumeClaim, context: ClaimContext<'_>) -> bool {
+    match (context.scope, selected_node(claim)) {
+        (Scope::Cluster, _) => context.leads,
         (Scope::Node { name, .. }, Some(node)) => node == name,
         (Scope::Node { .. }, None) | (Scope::Leader, _) => false,
     }
@@ -165,14 +165,14 @@ pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: ClaimContext<'_>)
 pub(crate) fn is_due(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    standing: ClaimContext<'_>,
+    context: ClaimContext<'_>,
 ) -> bool {
-    let driver = standing.driver;
+    let driver = context.driver;
     if !is_for(claim, driver) || !is_of(class, claim, driver) {
         return false;
     }
     let placed = !is_delayed(class) || selected_node(claim).is_some();
-    placed && is_here(claim, standing)
+    placed && is_here(claim, context)
 }
 
 /// True if this driver serves the claim's class: the class names this driver, or the claim is

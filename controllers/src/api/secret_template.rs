@@ -102,8 +102,8 @@ fn template<'a>(
     new: &'a str,
     old: Option<&'a str>,
 ) -> Result<Option<Template<'a>>, TemplateError> {
-    let given = |key: &'a str| Some((key, parameters.get(key)?.as_str()));
-    let found = match (given(new), old.and_then(given)) {
+    let older = old.and_then(|key| given(parameters, key));
+    let found = match (given(parameters, new), older) {
         (Some(_), Some((old, _))) => {
             return Err(TemplateError::Twice {
                 new: new.to_owned(),
@@ -118,6 +118,10 @@ fn template<'a>(
         }),
         found => Ok(found),
     }
+}
+
+fn given<'a>(parameters: &'a BTreeMap<String, String>, key: &'a str) -> Option<Template<'a>> {
+    Some((key, parameters.get(key)?.as_str()))
 }
 
 /// The class parameters for the name and the namespace of the secret with this key.
@@ -141,16 +145,16 @@ impl<'a> Templates<'a> {
     ) -> Result<Option<Self>, TemplateError> {
         let name = template(parameters, &new[0], old.map(|old| &*old[0]))?;
         let namespace = template(parameters, &new[1], old.map(|old| &*old[1]))?;
-        let half = |given: &str, missing: &str| TemplateError::Half {
-            given: given.to_owned(),
-            missing: missing.to_owned(),
+        let (given, missing) = match (name, namespace) {
+            (None, None) => return Ok(None),
+            (Some(name), Some(namespace)) => return Ok(Some(Templates { name, namespace })),
+            (Some((given, _)), None) => (given, &new[1]),
+            (None, Some((given, _))) => (given, &new[0]),
         };
-        match (name, namespace) {
-            (None, None) => Ok(None),
-            (Some(name), Some(namespace)) => Ok(Some(Templates { name, namespace })),
-            (Some((given, _)), None) => Err(half(given, &new[1])),
-            (None, Some((given, _))) => Err(half(given, &new[0])),
-        }
+        Err(TemplateError::Half {
+            given: given.to_owned(),
+            missing: missing.clone(),
+        })
     }
 
     /// Expands both templates to a secret's name and namespace.
@@ -160,24 +164,31 @@ impl<'a> Templates<'a> {
     ) -> Result<SecretReference, TemplateError> {
         let namespace = expand(self.namespace, variables, true)?;
         let name = expand(self.name, variables, false)?;
-        let wrong = |(key, template): Template<'_>, result: &str, rule| TemplateError::Name {
-            key: key.to_owned(),
-            template: template.to_owned(),
-            result: result.to_owned(),
-            rule,
-        };
         if !is_label(&namespace) {
             let rule = "a namespace's name (a DNS-1123 label)";
-            return Err(wrong(self.namespace, &namespace, rule));
+            return Err(invalid_name(self.namespace, namespace, rule));
         }
         if !is_subdomain(&name) {
             let rule = "a secret's name (a DNS-1123 subdomain)";
-            return Err(wrong(self.name, &name, rule));
+            return Err(invalid_name(self.name, name, rule));
         }
         Ok(SecretReference {
             namespace: Some(namespace),
             name: Some(name),
         })
+    }
+}
+
+fn invalid_name(
+    (key, template): Template<'_>,
+    result: String,
+    rule: &'static str,
+) -> TemplateError {
+    TemplateError::Name {
+        key: key.to_owned(),
+        template: template.to_owned(),
+        result,
+        rule,
     }
 }
 

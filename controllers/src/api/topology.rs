@@ -98,14 +98,20 @@ pub(crate) enum TopologyError {
          (kubectl get csinodes -o yaml)"
     )]
     Nowhere,
-    #[error("no node has all the topology labels the CSI driver registered: {keys}")]
+    #[error(
+        "no node has all topology labels that the CSI driver registered ({keys}): label the \
+         nodes, or restart the driver's pods"
+    )]
     Unlabelled { keys: String },
     #[error(
         "the CSI driver has registered no topology keys on node {node}: see that its pod runs \
          there and is registered (kubectl get csinode {node} -o yaml)"
     )]
     NoKeys { node: String },
-    #[error("node {node} has not all the topology labels the CSI driver registered: {keys}")]
+    #[error(
+        "node {node} lacks some of the topology labels that the CSI driver registered ({keys}): \
+         label it, or restart the driver's pod there"
+    )]
     NoLabels { node: String, keys: String },
     #[error(
         "the selected node {node} ({place}) is not in allowedTopologies of the StorageClass \
@@ -121,26 +127,26 @@ pub(crate) enum TopologyError {
 /// Builds the requirement (`None` if nothing is required), and returns the state that it was built
 /// from. The state of an earlier call for the same node takes precedence over the current nodes.
 pub(crate) fn requirement(
-    ask: TopologyRequest<'_>,
+    request: TopologyRequest<'_>,
     before: Option<&RequirementInputs>,
 ) -> Result<(Option<TopologyRequirement>, RequirementInputs), TopologyError> {
-    let mut seen = match before.filter(|seen| seen.is_of(ask.selected)) {
-        Some(seen) => seen.clone(),
+    let mut inputs = match before.filter(|inputs| inputs.is_of(request.selected)) {
+        Some(inputs) => inputs.clone(),
         None => RequirementInputs {
-            selected: ask
+            selected: request
                 .selected
-                .map(|node| selected(node, ask.nodes))
+                .map(|node| selected(node, request.nodes))
                 .transpose()?,
             terms: Vec::new(),
         },
     };
-    let mut requisite = requisite(ask, &mut seen)?;
+    let mut requisite = requisite(request, &mut inputs)?;
     sort(&mut requisite);
     if requisite.is_empty() {
-        return Ok((None, seen));
+        return Ok((None, inputs));
     }
-    let first = match &seen.selected {
-        None => spread(ask.claim) as usize % requisite.len(),
+    let first = match &inputs.selected {
+        None => spread(request.claim) as usize % requisite.len(),
         Some((node, segment)) => requisite
             .iter()
             .position(|term| is_within(segment, term))
@@ -152,38 +158,38 @@ pub(crate) fn requirement(
         requisite: requisite.into_iter().map(topology).collect(),
         preferred: preferred.into_iter().map(topology).collect(),
     };
-    Ok((Some(requirement), seen))
+    Ok((Some(requirement), inputs))
 }
 
-/// The acceptable segments, unsorted. Stores the segments of nodes in `seen`.
+/// The acceptable segments, unsorted. Stores the segments of nodes in `inputs`.
 fn requisite(
-    ask: TopologyRequest<'_>,
-    seen: &mut RequirementInputs,
+    request: TopologyRequest<'_>,
+    inputs: &mut RequirementInputs,
 ) -> Result<Vec<Segment>, TopologyError> {
-    let allowed = flatten(ask.allowed);
-    match &seen.selected {
-        Some((node, segment)) if ask.strict => {
-            if !ask.allowed.is_empty() && !allowed.iter().any(|term| is_within(segment, term)) {
+    let allowed = flatten(request.allowed);
+    match &inputs.selected {
+        Some((node, segment)) if request.strict => {
+            if !request.allowed.is_empty() && !allowed.iter().any(|term| is_within(segment, term)) {
                 return Err(not_allowed(node, segment, &allowed));
             }
             return Ok(vec![segment.clone()]);
         }
-        _ if !ask.allowed.is_empty() => return Ok(allowed),
-        None if !ask.immediate => return Ok(Vec::new()),
+        _ if !request.allowed.is_empty() => return Ok(allowed),
+        None if !request.immediate => return Ok(Vec::new()),
         _ => {}
     }
-    if seen.terms.is_empty() {
-        seen.terms = match &seen.selected {
-            None => everywhere(ask.nodes)?,
+    if inputs.terms.is_empty() {
+        inputs.terms = match &inputs.selected {
+            None => everywhere(request.nodes)?,
             Some((_, segment)) => {
                 let keys = segment.keys().cloned().collect();
                 // Includes the selected node, even if it is gone by now.
                 let own = std::iter::once(segment.clone());
-                own.chain(with_keys(ask.nodes, &keys)).collect()
+                own.chain(with_keys(request.nodes, &keys)).collect()
             }
         };
     }
-    Ok(seen.terms.clone())
+    Ok(inputs.terms.clone())
 }
 
 /// The segments of nodes by these keys, if the driver registered all of the keys there. A label

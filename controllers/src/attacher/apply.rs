@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::Attacher;
-use super::decide::{Attach, Detach, Step, Trouble};
+use super::decide::{Attach, AttachmentError, Detach, Step};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::{message, pv};
 use crate::client::{ApiError, Resource, unless_gone};
@@ -26,7 +26,7 @@ use crate::secrets::{self, SecretError};
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    Attachment(#[from] AttachmentError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error(transparent)]
@@ -96,7 +96,7 @@ impl Attacher {
             Ok(Step::Attach(how)) => self.attach(attachment, facts.volume, *how).await,
             Ok(Step::Detach(how)) => self.detach(attachment, *how).await,
             // The PV was removed by force. The driver may still have the volume as published.
-            Err(Trouble::NoVolume(_) | Trouble::Replaced { .. })
+            Err(AttachmentError::NoVolume(_) | AttachmentError::Replaced { .. })
                 if attachment.is_deleting() && self.knows_by_name(attachment) =>
             {
                 self.detach_by_name(attachment, facts.csi_node.as_deref())
@@ -169,7 +169,7 @@ impl Attacher {
             tracing::warn!(
                 attachment = name,
                 expected,
-                "kubelet does not look for an attachment of this name"
+                "kubelet does not find this attachment, because it expects another name"
             );
         }
     }
@@ -230,7 +230,7 @@ impl Attacher {
         let Some(volume_id) = volume else {
             tracing::info!(
                 attachment = name,
-                "neither the volume nor its PersistentVolume exists"
+                "the volume is gone: the attachment counts as detached"
             );
             return self.mark_detached(attachment).await;
         };

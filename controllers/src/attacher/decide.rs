@@ -79,7 +79,7 @@ pub struct Detach {
 
 /// Why an attachment can't be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum AttachmentError {
     #[error("spec.source has neither inlineVolumeSpec nor persistentVolumeName")]
     NoSource,
     #[error("spec.source has both inlineVolumeSpec and persistentVolumeName")]
@@ -112,7 +112,7 @@ pub enum Trouble {
 }
 
 /// The volume of an attachment.
-pub struct Source<'a> {
+pub struct AttachmentSource<'a> {
     /// The volume's name in messages.
     pub name: String,
     pub spec: &'a PersistentVolumeSpec,
@@ -121,7 +121,7 @@ pub struct Source<'a> {
 
 impl Settings {
     /// Decides what to do with an attachment. Another driver's attachment needs nothing.
-    pub fn decide(&self, facts: &Facts) -> Result<Step, Trouble> {
+    pub fn decide(&self, facts: &Facts) -> Result<Step, AttachmentError> {
         let attachment = &facts.attachment;
         if attachment.spec.attacher != self.driver {
             return Ok(Step::Nothing);
@@ -146,16 +146,16 @@ impl Settings {
         Ok(Step::Attach(Box::new(self.attach(facts)?)))
     }
 
-    fn attach(&self, facts: &Facts) -> Result<Attach, Trouble> {
+    fn attach(&self, facts: &Facts) -> Result<Attach, AttachmentError> {
         let (attachment, volume) = (&facts.attachment, facts.volume.as_deref());
         let source = self.source(attachment, volume)?;
         let named = attachment.spec.source.persistent_volume_name.as_ref();
         let volume = named.and(volume);
         if let Some(volume) = volume.filter(|volume| volume.is_deleting()) {
-            return Err(Trouble::Deleting(volume.name_any()));
+            return Err(AttachmentError::Deleting(volume.name_any()));
         }
         let capability = pv::capability(source.spec, self.multi_writer, &self.default_fstype)
-            .map_err(|error| Trouble::AccessModes {
+            .map_err(|error| AttachmentError::AccessModes {
                 volume: source.name.clone(),
                 source: error,
             })?;
@@ -178,7 +178,7 @@ impl Settings {
         })
     }
 
-    fn detach(&self, facts: &Facts) -> Result<Detach, Trouble> {
+    fn detach(&self, facts: &Facts) -> Result<Detach, AttachmentError> {
         let source = self.source(&facts.attachment, facts.volume.as_deref())?;
         let node_id = self.node_id_of(&facts.attachment, facts.csi_node.as_deref())?;
         let request = ControllerUnpublishVolumeRequest {
@@ -197,21 +197,21 @@ impl Settings {
         &self,
         attachment: &'a VolumeAttachment,
         volume: Option<&'a PersistentVolume>,
-    ) -> Result<Source<'a>, Trouble> {
+    ) -> Result<AttachmentSource<'a>, AttachmentError> {
         let source = &attachment.spec.source;
         let (name, spec) = match (&source.persistent_volume_name, &source.inline_volume_spec) {
-            (Some(_), Some(_)) => return Err(Trouble::TwoSources),
-            (None, None) => return Err(Trouble::NoSource),
+            (Some(_), Some(_)) => return Err(AttachmentError::TwoSources),
+            (None, None) => return Err(AttachmentError::NoSource),
             (None, Some(spec)) => ("the inline volume".to_owned(), Some(spec)),
             (Some(name), None) => {
-                let volume = volume.ok_or_else(|| Trouble::NoVolume(name.clone()))?;
+                let volume = volume.ok_or_else(|| AttachmentError::NoVolume(name.clone()))?;
                 (format!("PersistentVolume {name}"), volume.spec.as_ref())
             }
         };
         let found = spec.and_then(|spec| Some((spec, spec.csi.as_ref()?)));
-        let (spec, csi) = found.ok_or_else(|| Trouble::NotCsi(name.clone()))?;
+        let (spec, csi) = found.ok_or_else(|| AttachmentError::NotCsi(name.clone()))?;
         if csi.driver != self.driver {
-            return Err(Trouble::OtherDriver {
+            return Err(AttachmentError::OtherDriver {
                 volume: name,
                 driver: csi.driver.clone(),
             });
@@ -222,12 +222,12 @@ impl Settings {
             && is_expected_name(&own)
             && own != expected_name(handle, &self.driver, node)
         {
-            return Err(Trouble::Replaced {
+            return Err(AttachmentError::Replaced {
                 volume: volume.name_any(),
                 handle: handle.clone(),
             });
         }
-        Ok(Source { name, spec, csi })
+        Ok(AttachmentSource { name, spec, csi })
     }
 
     /// Returns the driver's ID of a node from its CSINode.
@@ -235,11 +235,11 @@ impl Settings {
         &self,
         node: &str,
         csi_node: Option<&'a CSINode>,
-    ) -> Result<&'a str, Trouble> {
-        let csi_node = csi_node.ok_or_else(|| Trouble::NoNode(node.to_owned()))?;
+    ) -> Result<&'a str, AttachmentError> {
+        let csi_node = csi_node.ok_or_else(|| AttachmentError::NoNode(node.to_owned()))?;
         match registered(csi_node, &self.driver) {
             Some(driver) => Ok(&driver.node_id),
-            None => Err(Trouble::NotOnNode {
+            None => Err(AttachmentError::NotOnNode {
                 node: node.to_owned(),
                 driver: self.driver.clone(),
             }),
@@ -252,7 +252,7 @@ impl Settings {
         &self,
         attachment: &'a VolumeAttachment,
         csi_node: Option<&'a CSINode>,
-    ) -> Result<&'a str, Trouble> {
+    ) -> Result<&'a str, AttachmentError> {
         self.node_id(&attachment.spec.node_name, csi_node)
             .or_else(|trouble| {
                 let remembered = attachment.annotations().get(NODE_ID);

@@ -47,24 +47,24 @@ pub struct Caches {
     contents_labelled: bool,
     watch_scope: watch::Sender<WatchScope>,
     /// The cluster-wide caches, while they are in use.
-    wide: Mutex<Weak<Shared>>,
-    shared: Arc<Shared>,
+    wide: Mutex<Weak<SharedCaches>>,
+    shared: Arc<SharedCaches>,
     /// Owns the handlers registered through these caches.
     term: Subscription,
 }
 
 /// The state that caches of the same objects share. Dropping it ends the watches.
-struct Shared {
+struct SharedCaches {
     watches: Watches,
     by_handle: OnceLock<Index<PersistentVolume>>,
     stop: CancellationToken,
     _ending: DropGuard,
 }
 
-impl Shared {
+impl SharedCaches {
     fn until(stop: &CancellationToken) -> Arc<Self> {
         let stop = stop.child_token();
-        Arc::new(Shared {
+        Arc::new(SharedCaches {
             watches: Watches::default(),
             by_handle: OnceLock::new(),
             _ending: stop.clone().drop_guard(),
@@ -210,7 +210,7 @@ impl Caches {
     pub fn new(client: Client, stop: CancellationToken) -> Self {
         Caches {
             client: Some(client),
-            shared: Shared::until(&stop),
+            shared: SharedCaches::until(&stop),
             stop,
             ..Caches::unwatched()
         }
@@ -259,7 +259,7 @@ impl Caches {
         let stop = CancellationToken::new();
         Caches {
             client: None,
-            shared: Shared::until(&stop),
+            shared: SharedCaches::until(&stop),
             stop,
             reports: Reports::default(),
             node: None,
@@ -276,7 +276,7 @@ impl Caches {
     pub fn wide(&self) -> Wide {
         let mut known = self.wide.lock();
         let shared = known.upgrade().unwrap_or_else(|| {
-            let shared = Shared::until(&self.stop);
+            let shared = SharedCaches::until(&self.stop);
             *known = Arc::downgrade(&shared);
             shared
         });

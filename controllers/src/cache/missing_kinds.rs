@@ -95,9 +95,9 @@ type Missing = BTreeSet<&'static str>;
 
 /// The missing kinds of each feature; `None` before the API server has answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known(Vec<(&'static Feature, Option<Missing>)>);
+struct KnownFeatures(Vec<(&'static Feature, Option<Missing>)>);
 
-impl Known {
+impl KnownFeatures {
     /// Whether the API server serves a kind; `None` if it has not answered yet. Kinds of no feature
     /// are always served.
     fn serves(&self, api: &str, plural: &str) -> Option<bool> {
@@ -119,7 +119,7 @@ impl Known {
     }
 
     /// Lines for the log about what has changed: what is off, and what is on by now.
-    fn news(&self, before: &Known) -> Vec<String> {
+    fn news(&self, before: &KnownFeatures) -> Vec<String> {
         let (mut off, mut on) = (Vec::new(), Vec::new());
         for ((feature, now), (_, before)) in self.0.iter().zip(&before.0) {
             match (before, now) {
@@ -132,21 +132,25 @@ impl Known {
                 _ => {}
             }
         }
-        let line =
-            |what: &str, names: String| (!names.is_empty()).then(|| format!("{what}: {names}"));
-        let off = line("off, because the API server lacks kinds", off.join("; "));
-        let on = line(
-            "on, because the API server has their kinds by now",
-            on.join(", "),
-        );
-        off.into_iter().chain(on).collect()
+        let mut lines = Vec::new();
+        if !off.is_empty() {
+            let off = off.join("; ");
+            lines.push(format!("off, because the API server lacks kinds: {off}"));
+        }
+        if !on.is_empty() {
+            let on = on.join(", ");
+            lines.push(format!(
+                "on, because the API server has their kinds by now: {on}"
+            ));
+        }
+        lines
     }
 }
 
 /// Which optional kinds the API server serves. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Served {
-    known: Arc<watch::Sender<Known>>,
+    known: Arc<watch::Sender<KnownFeatures>>,
     again: Arc<Notify>,
 }
 
@@ -163,7 +167,7 @@ impl Served {
     pub(crate) fn of(features: &[&'static Feature]) -> Self {
         let known = features.iter().map(|feature| (*feature, None)).collect();
         Served {
-            known: Arc::new(watch::Sender::new(Known(known))),
+            known: Arc::new(watch::Sender::new(KnownFeatures(known))),
             again: Arc::default(),
         }
     }
@@ -215,7 +219,7 @@ impl Served {
                 Ok(served) => *missing = Some(feature.missing(&served)),
                 // An account without the right to ask finds out when it lists the kinds.
                 Err(ApiError::Rejected { .. }) => *missing = Some(Missing::new()),
-                Err(error) => tracing::warn!(%error, "the API server's kinds are not known yet"),
+                Err(error) => tracing::warn!(%error, "cannot read which kinds the API server has"),
             }
         }
         for line in now.news(&before) {

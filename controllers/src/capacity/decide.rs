@@ -13,7 +13,7 @@ use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
 use crate::controller::EventKey;
 use crate::csi::pools;
-use crate::queue::Key;
+use crate::queue::QueueKey;
 
 /// Subject of a capacity object: a class and a topology segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,9 +37,9 @@ pub(super) struct Room {
     pub(super) largest: Option<i64>,
 }
 
-/// The wanted objects with their room. `None` if the room is unknown at present; an existing object
-/// then keeps its value.
-pub(super) type Wanted = BTreeMap<Item, Option<Room>>;
+/// The objects that should exist, with their room. `None` if the room is unknown at present; an
+/// existing object then keeps its value.
+pub(super) type DesiredObjects = BTreeMap<Item, Option<Room>>;
 
 /// How exactly the published room must match the present room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ pub(super) enum Precision {
     Approximate,
 }
 
-impl Key for Precision {}
+impl QueueKey for Precision {}
 
 impl EventKey for Precision {
     fn text(&self) -> String {
@@ -94,7 +94,7 @@ pub(super) struct Marks {
 /// What a pass decides by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    pub(super) wanted: Wanted,
+    pub(super) desired: DesiredObjects,
     /// The existing objects of this writer.
     pub(super) objects: Vec<Arc<CSIStorageCapacity>>,
     pub(super) marks: Marks,
@@ -110,9 +110,9 @@ pub(super) enum Step {
 
 /// Decides the writes for exactly one object per item, with the present room. Creations come first
 /// and deletions last: where one object replaces another, the node always has one.
-pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
+pub(super) fn decide(facts: &Facts, precision: Precision) -> Vec<Step> {
     let Facts {
-        wanted,
+        desired,
         objects,
         marks,
     } = facts;
@@ -120,12 +120,12 @@ pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());
     for object in objects {
         let item = item(object);
-        match wanted.get(&item) {
+        match desired.get(&item) {
             Some(room) if published.insert(item) => {
                 let known = self::room(object);
                 let room = room.or(known);
                 if let Some(room) = room
-                    && !(known.is_some_and(|published| look.takes(published, room))
+                    && !(known.is_some_and(|published| precision.takes(published, room))
                         && marks.are_on(object))
                 {
                     updates.push(Step::Update(object.clone(), room));
@@ -135,7 +135,9 @@ pub(super) fn decide(facts: &Facts, look: Precision) -> Vec<Step> {
             _ => deletes.push(Step::Delete(object.clone())),
         }
     }
-    let missing = wanted.iter().filter(|(item, _)| !published.contains(*item));
+    let missing = desired
+        .iter()
+        .filter(|(item, _)| !published.contains(*item));
     let mut steps: Vec<_> = missing
         .filter_map(|(item, room)| Some(Step::Create(item.clone(), (*room)?)))
         .collect();

@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::classes::classes;
-use super::decide::{Facts, Item, Marks, Room, Wanted};
+use super::decide::{DesiredObjects, Facts, Item, Marks, Room};
 use super::owner::OwnerError;
 use super::pass::{Pass, PassError};
 use super::segments::segments;
@@ -23,7 +23,7 @@ impl Pass {
         trouble: &mut Option<PassError>,
     ) -> Result<Facts, OwnerError> {
         Ok(Facts {
-            wanted: self.wanted(trouble).await,
+            desired: self.desired(trouble).await,
             marks: self.marks().await?,
             objects: self.objects.all(),
         })
@@ -44,15 +44,15 @@ impl Pass {
         })
     }
 
-    /// The wanted objects, with the room from the driver. `trouble` gets the last error.
-    async fn wanted(&self, trouble: &mut Option<PassError>) -> Wanted {
+    /// The objects that should exist, with the room from the driver. `trouble` gets the last error.
+    async fn desired(&self, trouble: &mut Option<PassError>) -> DesiredObjects {
         let segments = segments(
             &self.context.scope,
             self.context.driver.has_topology(),
             &self.context.driver.name,
             &self.context.caches,
         );
-        let mut wanted = Wanted::new();
+        let mut desired = DesiredObjects::new();
         for class in classes(&self.context, self.immediate) {
             let mut silent = false;
             let first = self.first(&class);
@@ -64,12 +64,12 @@ impl Pass {
                 };
                 if silent {
                     // Every further call may time out as well, and other classes wait.
-                    wanted.insert(item, None);
+                    desired.insert(item, None);
                     continue;
                 }
                 match self.ask(&class, &item).await {
                     Ok(room) => {
-                        wanted.insert(item, Some(room));
+                        desired.insert(item, Some(room));
                     }
                     // The driver can't make volumes of this class anywhere, so the class gets no
                     // object.
@@ -83,12 +83,12 @@ impl Pass {
                         }
                         let class = item.class.clone();
                         *trouble = Some(PassError::Csi { class, failure });
-                        wanted.insert(item, None);
+                        desired.insert(item, None);
                     }
                 }
             }
         }
-        wanted
+        desired
     }
 
     /// The index of the segment that a pass asks for first, for this class.

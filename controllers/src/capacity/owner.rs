@@ -20,9 +20,9 @@ pub(super) enum OwnerError {
         namespace: String,
         name: String,
     },
-    #[error("{kind} {name} has no owner that controls it; lower --capacity-ownerref-level")]
+    #[error("{kind} {name} has no owner that controls it: lower --capacity-ownerref-level")]
     NoOwner { kind: String, name: String },
-    #[error("the owner of a {kind} is not looked up; lower --capacity-ownerref-level")]
+    #[error("the owner of a {kind} is not supported: lower --capacity-ownerref-level")]
     Kind { kind: String },
 }
 

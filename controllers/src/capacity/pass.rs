@@ -85,11 +85,11 @@ impl Pass {
 
     /// Runs a pass. An error for one object does not stop the others, except if the API server
     /// fails.
-    pub(super) async fn run(&self, look: Precision) -> Result<(), PassError> {
+    pub(super) async fn run(&self, precision: Precision) -> Result<(), PassError> {
         let changes = self.context.room.changes();
         let mut trouble = None;
         let mut facts = self.gather(&mut trouble).await?;
-        let steps = decide(&facts, look);
+        let steps = decide(&facts, precision);
         self.count(&facts, &steps);
         if !steps.is_empty() {
             for step in steps {
@@ -106,11 +106,11 @@ impl Pass {
                 }
             }
             facts.objects = self.objects.all();
-            let left = decide(&facts, look);
+            let left = decide(&facts, precision);
             self.count(&facts, &left);
         }
         // A class without an answer does not hold back the capacity of the others.
-        if look == Precision::Exact && !matches!(trouble, Some(PassError::Api(_))) {
+        if precision == Precision::Exact && !matches!(trouble, Some(PassError::Api(_))) {
             self.context.room.published(changes);
         }
         trouble.map_or(Ok(()), Err)
@@ -118,15 +118,15 @@ impl Pass {
 
     fn count(&self, facts: &Facts, steps: &[Step]) {
         let Facts {
-            wanted, objects, ..
+            desired, objects, ..
         } = facts;
-        let published = wanted
+        let published = desired
             .keys()
             .filter(|item| objects.iter().any(|object| item.is_of(object)))
             .count();
         let obsolete = steps.iter();
         let obsolete = obsolete.filter(|step| matches!(step, Step::Delete(_)));
-        self.metrics.goal.set(wanted.len() as i64);
+        self.metrics.goal.set(desired.len() as i64);
         self.metrics.current.set(published as i64);
         self.metrics.obsolete.set(obsolete.count() as i64);
     }

@@ -50,14 +50,18 @@ pub(super) fn moved(change: &Change<Node>) -> bool {
 
 /// True if the topology keys that the driver registered on a node may have changed.
 pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
-    let keys = |node| node::registered(node, driver).and_then(|known| known.topology_keys.clone());
     match change {
         Change::Applied {
             old: Some(old),
             new,
-        } => keys(old) != keys(new),
+        } => topology_keys(old, driver) != topology_keys(new, driver),
         _ => true,
     }
+}
+
+/// The topology keys that the driver registered on a node.
+fn topology_keys<'n>(csi_node: &'n CSINode, driver: &str) -> Option<&'n [String]> {
+    node::registered(csi_node, driver)?.topology_keys.as_deref()
 }
 
 /// The segment of a node. `None` if the node lacks the driver or some of its topology labels.

@@ -414,7 +414,7 @@ async fn owners_by_level() {
     assert_eq!(uid(1).await, "u-replicas");
     assert_eq!(uid(2).await, "u-top");
     let above = uid(3).await;
-    assert!(above.contains("Deployment is not looked up"), "{above}");
+    assert!(above.contains("Deployment is not supported"), "{above}");
     replicas(json!([]));
     assert!(uid(2).await.contains("ReplicaSet above has no owner"));
     // Without the owner, no object is created: it would outlive the driver.

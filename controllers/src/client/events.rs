@@ -29,7 +29,7 @@ const WAITING: usize = 1000;
 
 /// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// Something succeeded.
     Normal,
     /// Something failed.
@@ -38,10 +38,10 @@ pub enum Kind {
 
 /// An event to be sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct ClusterEvent {
     /// The object that the event is about.
     pub about: ObjectReference,
-    pub kind: Kind,
+    pub kind: EventKind,
     /// One word for programs, such as `ProvisioningFailed`.
     pub reason: String,
     /// A sentence for people.
@@ -106,7 +106,12 @@ impl Events {
 
     /// Emits a normal event.
     pub fn normal<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
-        self.emit(about.object_ref(&()), Kind::Normal, reason, message.into());
+        self.emit(
+            about.object_ref(&()),
+            EventKind::Normal,
+            reason,
+            message.into(),
+        );
     }
 
     /// Emits a normal event about work that has to wait and is retried. Its repeats do not hold
@@ -114,53 +119,58 @@ impl Events {
     pub fn waits<K: Resource>(&self, about: &K, reason: &str, message: String) {
         self.send(
             &self.urgent,
-            new(about.object_ref(&()), Kind::Normal, reason, message),
+            new(about.object_ref(&()), EventKind::Normal, reason, message),
         );
     }
 
     /// Emits a warning.
     pub fn warning<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
-        self.emit(about.object_ref(&()), Kind::Warning, reason, message.into());
+        self.emit(
+            about.object_ref(&()),
+            EventKind::Warning,
+            reason,
+            message.into(),
+        );
     }
 
     /// Emits an event that every node or a later process may emit, too: the API server keeps only
     /// the first.
-    pub fn once<K: Resource>(&self, about: &K, kind: Kind, reason: &str, message: String) {
+    pub fn once<K: Resource>(&self, about: &K, kind: EventKind, reason: &str, message: String) {
         let event = new(about.object_ref(&()), kind, reason, message);
-        self.put(Event {
+        self.put(ClusterEvent {
             shared: true,
             ..event
         });
     }
 
     /// Emits an event about an object that is known by reference only.
-    pub fn emit(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
+    pub fn emit(&self, about: ObjectReference, kind: EventKind, reason: &str, message: String) {
         self.put(new(about, kind, reason, message));
     }
 
-    fn put(&self, event: Event) {
+    fn put(&self, event: ClusterEvent) {
         let queue = match event.kind {
-            Kind::Normal => {
+            EventKind::Normal => {
                 self.last.send_replace(event.emitted);
                 &self.normal
             }
-            Kind::Warning => &self.urgent,
+            EventKind::Warning => &self.urgent,
         };
         self.send(queue, event);
     }
 
-    fn send(&self, queue: &EventSender, event: Event) {
+    fn send(&self, queue: &EventSender, event: ClusterEvent) {
         if !queue.put(event) {
             self.metrics.event_lost();
         }
     }
 }
 
-fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Event {
+fn new(about: ObjectReference, kind: EventKind, reason: &str, message: String) -> ClusterEvent {
     let reason = reason.to_owned();
     // Events wait in the queue, and the sender remembers them.
     let message = message::cut(&message, message::MAX_EVENT);
-    Event {
+    ClusterEvent {
         about,
         kind,
         reason,

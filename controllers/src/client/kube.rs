@@ -221,7 +221,7 @@ impl ApiError {
             409 => ApiError::Conflict { call, message },
             422 if message == UNFIT_PATCH => ApiError::Conflict {
                 call,
-                message: "it is not as the patch supposes".to_owned(),
+                message: "the object has changed since it was read".to_owned(),
             },
             422 if OTHER_UID.iter().any(|part| message.contains(part)) => {
                 ApiError::Conflict { call, message }
@@ -252,25 +252,25 @@ pub struct Kube {
 }
 
 /// Identifies a call in errors and metrics.
-struct Call {
+struct ApiCall {
     verb: &'static str,
     kind: String,
     name: String,
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for ApiCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.verb, self.kind, self.name)
     }
 }
 
-impl Call {
+impl ApiCall {
     fn new<K: Resource>(verb: &'static str, namespace: &str, name: &str) -> Self {
         let name = match namespace {
             "" => name.to_owned(),
             namespace => format!("{namespace}/{name}"),
         };
-        Call {
+        ApiCall {
             verb,
             kind: K::kind(&()).into_owned(),
             name,
@@ -342,7 +342,7 @@ impl Kube {
         fields: &'static KeptFields,
     ) -> Result<PartialObjectMeta<K>, ApiError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        let call = Call::new::<K>("patch", &namespace, &name);
+        let call = ApiCall::new::<K>("patch", &namespace, &name);
         let request = Request::new(K::api(self.client.clone(), &namespace).resource_url());
         let params = PatchParams {
             field_manager: Some(self.manager.to_string()),
@@ -376,7 +376,7 @@ impl Kube {
             .name
             .clone()
             .or_else(|| object.meta().generate_name.clone());
-        let call = Call::new::<K>("create", &namespace, &name.unwrap_or_default());
+        let call = ApiCall::new::<K>("create", &namespace, &name.unwrap_or_default());
         let params = PostParams {
             field_manager: Some(self.manager.to_string()),
             ..PostParams::default()
@@ -423,7 +423,7 @@ impl Kube {
     /// Applies a JSON patch (RFC 6902), a list of operations such as `test`, to an object.
     pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
         let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|error| {
-            let call = Call::new::<K>("patch", "", &object.name_any()).to_string();
+            let call = ApiCall::new::<K>("patch", "", &object.name_any()).to_string();
             ApiError::Failed {
                 call,
                 source: Box::new(kube::Error::SerdeError(error)),
@@ -444,7 +444,7 @@ impl Kube {
             field_manager: Some(self.manager.to_string()),
             ..PatchParams::default()
         };
-        let call = Call::new::<K>("patch", &namespace, &name);
+        let call = ApiCall::new::<K>("patch", &namespace, &name);
         match subresource {
             None => {
                 self.timely(call, async {
@@ -486,13 +486,13 @@ impl Kube {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api = K::api(self.client.clone(), &namespace);
         let params = DeleteParams::default().preconditions(preconditions);
-        let call = Call::new::<K>("delete", &namespace, &name);
+        let call = ApiCall::new::<K>("delete", &namespace, &name);
         unless_gone(self.timely(call, api.delete(&name, &params)).await).map(drop)
     }
 
     async fn timely<T>(
         &self,
-        call: Call,
+        call: ApiCall,
         sent: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
         if let Some(limit) = &self.limit {

@@ -23,7 +23,7 @@ mod takeover;
 pub use hold::hold;
 pub use hostloop_api_objects::lease_name::lease_name;
 pub use observe::observe;
-pub use takeover::{ObservedLease, Step, step};
+pub use takeover::{LeaseStep, ObservedLease, step};
 
 /// The lease to acquire, and the identity that acquires it.
 #[derive(Clone, Debug)]

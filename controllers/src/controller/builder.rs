@@ -12,7 +12,7 @@ use super::{Context, EventKey};
 use crate::cache::store::fraction;
 use crate::cache::{Change, Store};
 use crate::client::Resource;
-use crate::queue::{Key, Outcome, Queue};
+use crate::queue::{Outcome, Queue, QueueKey};
 
 /// Work that takes longer is an event before its end, too.
 const LONG: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
     ) -> Self
     where
-        K: Key + Send + 'static,
+        K: QueueKey + Send + 'static,
         I: IntoIterator<Item = K>,
     {
         let queue = queue.clone();
@@ -83,7 +83,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
     ) -> Self
     where
-        K: Key + Send + 'static,
+        K: QueueKey + Send + 'static,
         I: IntoIterator<Item = K>,
     {
         let queue = queue.clone();
@@ -106,7 +106,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         waiting: impl Fn(&T, &str) -> I + Clone + Send + Sync + 'static,
     ) -> Self
     where
-        K: Key + Send + 'static,
+        K: QueueKey + Send + 'static,
         I: IntoIterator<Item = K, IntoIter: Send> + Send,
     {
         let (names, queue) = (self.context.queue(), queue.clone());
@@ -140,7 +140,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         reconcile: impl Fn(Arc<T>, K) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        K: EventKey + Key + Send + 'static,
+        K: EventKey + QueueKey + Send + 'static,
         F: Future<Output = Outcome> + Send + 'static,
     {
         let (context, queue, shared) = (self.context.clone(), queue.clone(), self.shared.clone());
@@ -161,7 +161,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         keys: impl Fn(&T) -> I + Send + 'static,
     ) -> Self
     where
-        K: Key + Send + 'static,
+        K: QueueKey + Send + 'static,
         I: IntoIterator<Item = K, IntoIter: Send> + Send,
     {
         if period.is_zero() {
@@ -229,7 +229,7 @@ async fn work<K, F>(
     workers: usize,
     on: impl Fn(K) -> F,
 ) where
-    K: EventKey + Key + Send + 'static,
+    K: EventKey + QueueKey + Send + 'static,
     F: Future<Output = Outcome> + Send + 'static,
 {
     let shown = queue.clone();

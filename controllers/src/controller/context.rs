@@ -9,10 +9,10 @@ use crate::api::scope::Scope;
 use crate::cache::Caches;
 use crate::cache::caches::Wide;
 use crate::client::{Events, Kube, Leadership};
-use crate::csi::{Driver, Freed, FreedSignal, Pools, Room};
+use crate::csi::{CapacitySignal, Driver, Freed, FreedSignal, Pools};
 use crate::metrics::Metrics;
 use crate::own_pod::OwnPod;
-use crate::queue::{Backoff, Key, Queue};
+use crate::queue::{Backoff, Queue, QueueKey};
 
 /// The context that every controller receives. Clones share it.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub struct Context {
     /// Whether this process leads, for work that one process does for the whole cluster.
     pub leader: Leadership,
     /// The signal that the driver's free capacity may have changed.
-    pub room: Arc<Room>,
+    pub room: Arc<CapacitySignal>,
     /// The signal that something became free that others wait for.
     pub freed: FreedSignal,
     /// Set when the controllers must end.
@@ -94,7 +94,7 @@ impl Context {
     }
 
     /// Creates an empty queue with the backoff from the command line.
-    pub fn queue<K: Key>(&self) -> Queue<K> {
+    pub fn queue<K: QueueKey>(&self) -> Queue<K> {
         Queue::new(self.common.backoff())
     }
 

@@ -7,15 +7,15 @@ use tokio::time::Instant;
 
 /// The keys in the state, and since when without a break.
 #[derive(Debug)]
-pub(crate) struct Since<K>(BTreeMap<K, Instant>);
+pub(crate) struct GracePeriod<K>(BTreeMap<K, Instant>);
 
-impl<K> Default for Since<K> {
+impl<K> Default for GracePeriod<K> {
     fn default() -> Self {
-        Since(BTreeMap::new())
+        GracePeriod(BTreeMap::new())
     }
 }
 
-impl<K: Ord + Clone> Since<K> {
+impl<K: Ord + Clone> GracePeriod<K> {
     /// Records the keys that are in the state now. A key that was absent starts again from zero.
     /// Returns the keys that have been in the state for at least `grace`.
     pub(crate) fn due(&mut self, now: BTreeSet<K>, at: Instant, grace: Duration) -> BTreeSet<K> {
@@ -49,7 +49,7 @@ mod tests {
     fn an_absence_restarts_the_grace_period() {
         let start = Instant::now();
         let grace = Duration::from_secs(300);
-        let mut since = Since::default();
+        let mut since = GracePeriod::default();
         let mut at = |seconds: u64, seen: &str| {
             let seen = seen.chars().collect();
             let due = since.due(seen, start + Duration::from_secs(seconds), grace);
@@ -75,7 +75,7 @@ mod tests {
         let start = Instant::now();
         let grace = Duration::from_secs(10);
         let later = |seconds| start + Duration::from_secs(seconds);
-        let mut since = Since::default();
+        let mut since = GracePeriod::default();
         assert_eq!(since.next(start, grace), None);
         since.due(BTreeSet::from(["a"]), start, grace);
         since.due(BTreeSet::from(["a", "b"]), later(4), grace);

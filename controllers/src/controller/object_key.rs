@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use super::EventKey;
 use crate::api::pv;
 use crate::cache::Store;
-use crate::queue::Key;
+use crate::queue::QueueKey;
 use crate::snapshots::content::Content;
 
 /// The name or UID of an object, and the namespace that its work is for. Keys of one name are equal:
@@ -53,7 +53,10 @@ impl ObjectKey {
         volumes: &Store<PersistentVolume>,
     ) -> Self {
         let volume = ObjectKey::of_attached_volume(attachment, volumes);
-        ObjectKey::new(volume.as_ref().map(Key::namespace), &attachment.name_any())
+        ObjectKey::new(
+            volume.as_ref().map(QueueKey::namespace),
+            &attachment.name_any(),
+        )
     }
 
     /// The name of the volume that an attachment names.
@@ -101,7 +104,7 @@ impl Borrow<str> for ObjectKey {
     }
 }
 
-impl Key for ObjectKey {
+impl QueueKey for ObjectKey {
     fn namespace(&self) -> &str {
         &self.namespace
     }

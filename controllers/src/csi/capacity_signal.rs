@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 /// Connects the callers that change capacity with the controller that publishes it.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct CapacitySignal {
     changed: Notify,
     /// The number of changes so far.
     changes: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Room {
     urgent: AtomicBool,
 }
 
-impl Room {
+impl CapacitySignal {
     /// Signals that the capacity may have changed.
     pub fn change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_publisher_no_wait() {
-        let (room, begun) = (Room::default(), Instant::now());
+        let (room, begun) = (CapacitySignal::default(), Instant::now());
         room.change_and_wait(LIMIT).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
         room.attend();
@@ -91,7 +91,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_publication_of_earlier_changes_does_not_count() {
-        let room = Arc::new(Room::default());
+        let room = Arc::new(CapacitySignal::default());
         room.attend();
         room.change();
         let before = room.changes();

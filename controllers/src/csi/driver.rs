@@ -42,7 +42,7 @@ pub struct Driver {
 /// Why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    #[error("asking the CSI driver what it is: {0}")]
+    #[error("cannot read the name and capabilities of the CSI driver: {0}")]
     Call(#[from] Failure),
     #[error("stopped while waiting for the CSI driver")]
     Stopped,

@@ -10,7 +10,7 @@ use super::Failure;
 /// The RPCs, grouped by how their failures are handled. The others are repeated after every error
 /// until they succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum CallKind {
     CreateVolume {
         /// True if the volume could be created on another node: the driver has topology, and the
         /// scheduler selected a node.
@@ -26,7 +26,7 @@ pub enum Call {
 
 /// What a failure means for the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// The operation may still run: repeat the same request until the driver reports a different
     /// result.
     InBackground,
@@ -44,21 +44,25 @@ pub enum Class {
 ///
 /// RESOURCE_EXHAUSTED leaves open whether the operation may still run, unless the driver adds the
 /// detail that the call was refused for lack of room.
-pub fn class(call: Call, failure: &Failure) -> Class {
+pub fn class(call: CallKind, failure: &Failure) -> ErrorClass {
     match (call, failure.code()) {
         (_, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted) => {
-            Class::InBackground
+            ErrorClass::InBackground
         }
-        (Call::CreateVolume { movable: true }, Code::ResourceExhausted) => Class::Reschedule,
-        (Call::CreateVolume { movable: false }, Code::ResourceExhausted) => Class::Final,
-        (_, Code::ResourceExhausted) if failure.lacks_room() => Class::Final,
-        (_, Code::ResourceExhausted) => Class::InBackground,
-        (Call::CreateVolume { .. } | Call::Modify, Code::InvalidArgument) => Class::Infeasible,
-        (Call::Expand, Code::InvalidArgument | Code::OutOfRange | Code::NotFound) => {
-            Class::Infeasible
+        (CallKind::CreateVolume { movable: true }, Code::ResourceExhausted) => {
+            ErrorClass::Reschedule
         }
-        (Call::Expand, Code::FailedPrecondition) => Class::InUse,
-        _ => Class::Final,
+        (CallKind::CreateVolume { movable: false }, Code::ResourceExhausted) => ErrorClass::Final,
+        (_, Code::ResourceExhausted) if failure.lacks_room() => ErrorClass::Final,
+        (_, Code::ResourceExhausted) => ErrorClass::InBackground,
+        (CallKind::CreateVolume { .. } | CallKind::Modify, Code::InvalidArgument) => {
+            ErrorClass::Infeasible
+        }
+        (CallKind::Expand, Code::InvalidArgument | Code::OutOfRange | Code::NotFound) => {
+            ErrorClass::Infeasible
+        }
+        (CallKind::Expand, Code::FailedPrecondition) => ErrorClass::InUse,
+        _ => ErrorClass::Final,
     }
 }
 
@@ -69,12 +73,12 @@ mod tests {
 
     use super::*;
 
-    const CALLS: [Call; 5] = [
-        Call::CreateVolume { movable: true },
-        Call::CreateVolume { movable: false },
-        Call::Expand,
-        Call::Modify,
-        Call::Snapshot,
+    const CALLS: [CallKind; 5] = [
+        CallKind::CreateVolume { movable: true },
+        CallKind::CreateVolume { movable: false },
+        CallKind::Expand,
+        CallKind::Modify,
+        CallKind::Snapshot,
     ];
 
     fn failed(status: Status) -> Failure {
@@ -86,7 +90,7 @@ mod tests {
 
     #[test]
     fn every_code_of_every_call() {
-        use Class::*;
+        use ErrorClass::*;
         // One row per code, one column per RPC.
         let background = [InBackground; 5];
         let done = [Final; 5];
@@ -126,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_refusal_for_lack_of_room_is_final() {
-        use Class::*;
+        use ErrorClass::*;
         let failure = failed(no_room(Code::ResourceExhausted, "full".to_owned()));
         let expected = [Reschedule, Final, Final, Final, Final];
         for (call, expected) in CALLS.into_iter().zip(expected) {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::queue::{Key, Queue, Turns};
+use crate::queue::{Queue, QueueKey, Turns};
 
 /// The time between two wakes of keys that wait for room.
 const PACE: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct Inner {
+struct FreedState {
     waiting: Mutex<Waiting>,
     more_room: Notify,
     driver_announces: bool,
@@ -49,14 +49,14 @@ struct Inner {
 
 /// Connects those who free something with those who wait for it. Clones share it.
 #[derive(Clone, Default)]
-pub struct FreedSignal(Arc<Inner>);
+pub struct FreedSignal(Arc<FreedState>);
 
 impl FreedSignal {
     /// A signal that the driver announces to, too: it is in this process.
     pub fn with_driver() -> Self {
-        FreedSignal(Arc::new(Inner {
+        FreedSignal(Arc::new(FreedState {
             driver_announces: true,
-            ..Inner::default()
+            ..FreedState::default()
         }))
     }
 
@@ -150,7 +150,7 @@ pub(crate) struct Waiters<K> {
     waiting: Arc<Mutex<HashMap<K, Wait>>>,
 }
 
-impl<K: Key + Send + Sync + 'static> Waiters<K> {
+impl<K: QueueKey + Send + Sync + 'static> Waiters<K> {
     /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
     pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
         Waiters {

@@ -16,9 +16,9 @@ pub enum ListError {
     #[error(transparent)]
     Call(#[from] Failure),
     /// The driver repeated a token, so the list would never end.
-    #[error("{0} gave the token {1:?} twice in a row")]
+    #[error("{0}: the CSI driver returned the page token {1:?} twice, so its list has no end")]
     Endless(&'static str, String),
-    #[error("{0}: not all pages within {1:?}")]
+    #[error("{0}: the CSI driver did not return all pages within {1:?}")]
     Timeout(&'static str, Duration),
 }
 
@@ -84,6 +84,13 @@ mod tests {
 
     use super::*;
 
+    fn endless(token: &str) -> String {
+        format!(
+            "ListThings: the CSI driver returned the page token {token:?} twice, so its list has \
+             no end"
+        )
+    }
+
     #[tokio::test(start_paused = true)]
     async fn lists_end_with_their_last_page_or_an_error() {
         let failure = || Failure {
@@ -94,17 +101,11 @@ mod tests {
             (&[""][..], Ok(1)),
             (&["1", ""], Ok(2)),
             (&["1", "2", "1", ""], Ok(4)),
-            (
-                &["1", "1", ""],
-                Err("ListThings gave the token \"1\" twice in a row".to_owned()),
-            ),
-            (
-                &["1", "2", "2", ""],
-                Err("ListThings gave the token \"2\" twice in a row".to_owned()),
-            ),
+            (&["1", "1", ""], Err(endless("1"))),
+            (&["1", "2", "2", ""], Err(endless("2"))),
             (
                 &["1", "2"],
-                Err("ListThings: not all pages within 10s".to_owned()),
+                Err("ListThings: the CSI driver did not return all pages within 10s".to_owned()),
             ),
             (&["1", "failure"], Err(failure().to_string())),
         ] {

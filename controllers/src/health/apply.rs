@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::Watcher;
-use super::decide::Change;
+use super::decide::HealthChange;
 use crate::client::EventKind;
 
 /// The words of the events about one kind of condition.
@@ -29,14 +29,14 @@ pub(super) const STORAGE: Words = Words {
 
 impl Watcher {
     /// Emits the event about a change.
-    pub(super) fn emit(&self, about: ObjectReference, words: &Words, change: Change) {
+    pub(super) fn emit(&self, about: ObjectReference, words: &Words, change: HealthChange) {
         let events = &self.context.events;
         match change {
-            Change::Abnormal(message) => {
+            HealthChange::Abnormal(message) => {
                 events.emit(about, EventKind::Warning, words.abnormal, message);
             }
-            Change::Normal => {
-                let message = format!("The {} is well again", words.noun);
+            HealthChange::Normal => {
+                let message = format!("The {} has no problem any more", words.noun);
                 events.emit(about, EventKind::Normal, words.normal, message);
             }
         }

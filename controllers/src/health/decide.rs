@@ -61,11 +61,11 @@ pub(super) struct Facts {
 }
 
 /// Conditions of volumes, by the PV's UID.
-pub(super) type Known = BTreeMap<String, Condition>;
+pub(super) type KnownConditions = BTreeMap<String, Condition>;
 
 /// The content of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum HealthChange {
     /// The object has the problems in this text.
     Abnormal(String),
     /// All problems are gone.
@@ -139,10 +139,10 @@ impl From<StorageBackendHealth> for Finding {
 /// Decides which volume events to emit, and updates `known`. A volume without an entry in `found`
 /// keeps its condition: an empty entry means healthy. Deleted volumes are removed from `known`.
 pub(super) fn volume_changes(
-    known: &mut Known,
+    known: &mut KnownConditions,
     facts: &Facts,
     now: Instant,
-) -> Vec<(ObjectReference, Change)> {
+) -> Vec<(ObjectReference, HealthChange)> {
     let Facts { volumes, found } = facts;
     let uids: BTreeSet<&str> = volumes.iter().map(|volume| volume.uid.as_str()).collect();
     known.retain(|uid, _| uids.contains(uid.as_str()));
@@ -171,9 +171,9 @@ pub(super) fn condition_change(
     known: &mut Option<Condition>,
     findings: &[Finding],
     now: Instant,
-) -> Option<Change> {
+) -> Option<HealthChange> {
     if findings.is_empty() {
-        return known.take().map(|_| Change::Normal);
+        return known.take().map(|_| HealthChange::Normal);
     }
     // Compare only the kinds, because messages contain numbers that change constantly.
     let reported = known.as_ref().filter(|known| {
@@ -185,7 +185,9 @@ pub(super) fn condition_change(
         findings: findings.to_vec(),
         reported: reported.unwrap_or(now),
     });
-    reported.is_none().then(|| Change::Abnormal(text(findings)))
+    reported
+        .is_none()
+        .then(|| HealthChange::Abnormal(text(findings)))
 }
 
 /// The kinds of findings, without their messages.

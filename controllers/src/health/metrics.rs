@@ -10,15 +10,15 @@ use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::decide::{Condition, Known, kinds};
+use super::decide::{Condition, KnownConditions, kinds};
 
 /// The latest conditions of volumes and storage. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Conditions(Arc<Mutex<State>>);
+pub struct Conditions(Arc<Mutex<LatestConditions>>);
 
 #[derive(Debug, Default)]
-struct State {
-    volumes: Known,
+struct LatestConditions {
+    volumes: KnownConditions,
     storage: Option<Condition>,
 }
 
@@ -53,7 +53,7 @@ impl Conditions {
         self.volumes(|known| volume_changes(known, &facts, now));
     }
 
-    pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+    pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut KnownConditions) -> T) -> T {
         work(&mut self.0.lock().volumes)
     }
 
@@ -70,7 +70,7 @@ impl Collector for Conditions {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.lock();
         let one = ConstGauge::new(1_i64);
-        let help = "Conditions of volumes that are not well, by what is wrong";
+        let help = "Problems of volumes, by status and reason";
         let name = "hostloop_volume_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
         for condition in state.volumes.values() {
@@ -86,7 +86,7 @@ impl Collector for Conditions {
                 one.encode(family.encode_family(&labels)?)?;
             }
         }
-        let help = "Conditions of the storage under the volumes that is not well, by what is wrong";
+        let help = "Problems of the storage under the volumes, by status and reason";
         let name = "hostloop_storage_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
         let storage = state

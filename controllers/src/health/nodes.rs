@@ -35,7 +35,7 @@ type Claims = BTreeMap<(String, String), ObjectReference>;
 
 /// A change of a node's state.
 #[derive(Clone, Debug, PartialEq)]
-enum Change {
+enum NodeChange {
     /// The node has been down for at least [`DOWN`].
     Failed(String),
     /// The node is up again. These claims received an event when it failed.
@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context) {
             .collect();
         for change in decide(&mut known, &seen, Instant::now()) {
             match change {
-                Change::Failed(node) => {
+                NodeChange::Failed(node) => {
                     let bound = bound(volumes.each(), &context.driver.name);
                     let claims = match used_on(context, &node, bound).await {
                         Ok(claims) => claims,
@@ -79,7 +79,7 @@ pub(super) async fn run(context: &Context) {
                         down.reported = Some(claims);
                     }
                 }
-                Change::Recovered(node, claims) => {
+                NodeChange::Recovered(node, claims) => {
                     let message = format!("Node {node} is ready again");
                     emit(
                         context,
@@ -130,7 +130,7 @@ fn decide(
     known: &mut BTreeMap<String, Down>,
     nodes: &BTreeMap<String, bool>,
     now: Instant,
-) -> Vec<Change> {
+) -> Vec<NodeChange> {
     // A node that was removed from the cluster has not recovered.
     known.retain(|node, _| nodes.contains_key(node));
     let mut changes = Vec::new();
@@ -141,7 +141,7 @@ fn decide(
                 ..
             }) = known.remove(node)
             {
-                changes.push(Change::Recovered(node.clone(), claims));
+                changes.push(NodeChange::Recovered(node.clone(), claims));
             }
             continue;
         }
@@ -150,7 +150,7 @@ fn decide(
             reported: None,
         });
         if down.reported.is_none() && now.duration_since(down.since) >= DOWN {
-            changes.push(Change::Failed(node.clone()));
+            changes.push(NodeChange::Failed(node.clone()));
         }
     }
     changes
@@ -193,9 +193,9 @@ mod tests {
     fn a_node_is_reported_after_five_minutes() {
         let start = Instant::now();
         let claims = vec![ObjectReference::default()];
-        let failed = || vec![Change::Failed("a".to_owned())];
-        let recovered = || vec![Change::Recovered("a".to_owned(), claims.clone())];
-        type Step = (u64, &'static [(&'static str, bool)], Vec<Change>);
+        let failed = || vec![NodeChange::Failed("a".to_owned())];
+        let recovered = || vec![NodeChange::Recovered("a".to_owned(), claims.clone())];
+        type Step = (u64, &'static [(&'static str, bool)], Vec<NodeChange>);
         let steps: [Step; 11] = [
             (0, &[("a", true), ("b", false)], vec![]),
             (100, &[("a", false), ("b", true)], vec![]),
@@ -215,7 +215,7 @@ mod tests {
             let changes = decide(&mut known, &seen(nodes), start + Duration::from_secs(at));
             assert_eq!(changes, expected, "after {at} s");
             for change in changes {
-                if let Change::Failed(node) = change {
+                if let NodeChange::Failed(node) = change {
                     known.get_mut(&node).unwrap().reported = Some(claims.clone());
                 }
             }

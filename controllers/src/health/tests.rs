@@ -106,8 +106,8 @@ async fn claims_get_the_listed_conditions() {
     assert_eq!(fake.state().calls, ["list ", "list two", "list unknown"]);
     run.fake.set("one", Answer::Healthy);
     assert!(run.events(298).await.is_empty());
-    let well =
-        "Normal VolumeConditionNormal PersistentVolumeClaim ns/one: The volume is well again";
+    let well = "Normal VolumeConditionNormal PersistentVolumeClaim ns/one: The volume has no \
+                problem any more";
     assert_eq!(run.events(2).await, [well]);
     assert!(run.events(1400).await.is_empty());
     assert_eq!(run.events(300).await, [ill("two")]);
@@ -183,7 +183,7 @@ async fn storage_is_reported_at_its_node() {
     assert_eq!(run.events(1).await, [ill]);
     assert!(run.events(600).await.is_empty());
     fake.state().storage.clear();
-    let well = "Normal StorageConditionNormal Node -/a: The storage is well again";
+    let well = "Normal StorageConditionNormal Node -/a: The storage has no problem any more";
     assert_eq!(run.events(60).await, [well]);
     run.ends().await;
 

@@ -24,7 +24,7 @@ use crate::{attacher, capacity, health, provisioner, resizer, snapshot_controlle
 
 /// The inputs of a controller, besides its context.
 #[derive(Clone)]
-pub(super) struct Inputs {
+pub(super) struct ControllerInputs {
     pub(super) args: Args,
     pub(super) counts: Counts,
     pub(super) inventory: Inventory,
@@ -33,7 +33,7 @@ pub(super) struct Inputs {
 type Running = BoxFuture<'static, Result<(), String>>;
 
 /// A controller that calls the driver.
-struct Entry {
+struct ControllerEntry {
     role: Role,
     /// The lease name for a driver of this name, if one process serves the whole cluster.
     lease: fn(&str) -> String,
@@ -41,16 +41,16 @@ struct Entry {
     is_enabled: fn(&Args, &Context) -> bool,
     /// False if the driver lacks the capabilities for it.
     has_work: fn(&Driver) -> bool,
-    run: fn(Inputs, Context) -> Running,
+    run: fn(ControllerInputs, Context) -> Running,
 }
 
-const CONTROLLERS: [Entry; 7] = [
-    Entry {
+const CONTROLLERS: [ControllerEntry; 7] = [
+    ControllerEntry {
         role: Role::Provisioner,
         lease: str::to_owned,
         is_enabled: |_, _| true,
         has_work: |driver| driver.can(Can::CreateDeleteVolume),
-        run: |Inputs { args, counts, .. }, context| {
+        run: |ControllerInputs { args, counts, .. }, context| {
             boxed(provisioner::run(
                 context,
                 args.provisioner,
@@ -58,7 +58,7 @@ const CONTROLLERS: [Entry; 7] = [
             ))
         },
     },
-    Entry {
+    ControllerEntry {
         role: Role::Capacity,
         // Upstream's is a part of its provisioner and shares that lease.
         lease: str::to_owned,
@@ -67,19 +67,19 @@ const CONTROLLERS: [Entry; 7] = [
             args.capacity.enable_capacity.unwrap_or(on_node)
         },
         has_work: |driver| driver.can(Can::GetCapacity),
-        run: |Inputs { args, counts, .. }, context| {
+        run: |ControllerInputs { args, counts, .. }, context| {
             boxed(capacity::run(context, args.capacity, counts.capacity))
         },
     },
-    Entry {
+    ControllerEntry {
         role: Role::Attacher,
         lease: |driver| format!("external-attacher-leader-{driver}"),
         is_enabled: |_, _| true,
         // It also serves drivers that do not attach.
         has_work: |_| true,
-        run: |Inputs { args, .. }, context| boxed(attacher::run(context, args.attacher)),
+        run: |ControllerInputs { args, .. }, context| boxed(attacher::run(context, args.attacher)),
     },
-    Entry {
+    ControllerEntry {
         role: Role::Resizer,
         lease: |driver| format!("external-resizer-{driver}"),
         is_enabled: |_, _| true,
@@ -89,44 +89,46 @@ const CONTROLLERS: [Entry; 7] = [
                 || driver.can(Can::ModifyVolume)
                 || driver.node_can(NodeCapability::ExpandVolume)
         },
-        run: |Inputs { args, .. }, context| boxed(resizer::run(context, args.resizer)),
+        run: |ControllerInputs { args, .. }, context| boxed(resizer::run(context, args.resizer)),
     },
-    Entry {
+    ControllerEntry {
         role: Role::Snapshotter,
         lease: |driver| format!("external-snapshotter-leader-{driver}"),
         is_enabled: |_, _| true,
         has_work: |driver| driver.can(Can::CreateDeleteSnapshot),
-        run: |Inputs { args, .. }, context| boxed(snapshotter::run(context, args.snapshotter)),
+        run: |ControllerInputs { args, .. }, context| {
+            boxed(snapshotter::run(context, args.snapshotter))
+        },
     },
-    Entry {
+    ControllerEntry {
         role: Role::Health,
         lease: |driver| format!("external-health-monitor-leader-{driver}"),
         is_enabled: |_, _| true,
         has_work: |driver| driver.can(Can::ListVolumeHealth) || driver.can(Can::GetVolumeHealth),
-        run: |Inputs { args, counts, .. }, context| {
+        run: |ControllerInputs { args, counts, .. }, context| {
             let run = health::run(context, args.health, counts.health);
             run.map(Ok).boxed()
         },
     },
-    Entry {
+    ControllerEntry {
         role: Role::Orphans,
         lease: str::to_owned,
         is_enabled: |_, context| context.scope.node().is_some(),
         has_work: |driver| driver.can(Can::ListVolumes),
         run: |inputs, context| {
-            let Inputs {
+            let ControllerInputs {
                 args,
                 counts,
                 inventory,
             } = inputs;
-            let part = orphaned_volumes::Part {
+            let settings = orphaned_volumes::ScanSettings {
                 options: args.orphans,
                 naming: args.provisioner.naming,
                 max_entries: args.attacher.max_entries,
                 inventory,
                 metrics: counts.orphans,
             };
-            boxed(orphaned_volumes::run(context, part))
+            boxed(orphaned_volumes::run(context, settings))
         },
     },
 ];
@@ -146,7 +148,7 @@ pub(super) fn any(picked: &roles::Roles) -> bool {
 
 /// Starts the controllers that work with the API server.
 pub(super) struct Manager<'a> {
-    pub(super) inputs: Inputs,
+    pub(super) inputs: ControllerInputs,
     pub(super) context: &'a Context,
     pub(super) elections: &'a mut Elections,
     pub(super) tasks: &'a mut Tasks,
@@ -170,7 +172,7 @@ impl Manager<'_> {
 
     /// Starts a controller. Among processes that serve the whole cluster, it runs in the one that
     /// holds the lease. That process ends when it loses the lease: this fences best.
-    fn start_controller(&mut self, entry: &Entry) {
+    fn start_controller(&mut self, entry: &ControllerEntry) {
         let (args, role, run) = (&self.inputs.args, entry.role, entry.run);
         if !args.controllers.has(role) || !(entry.is_enabled)(args, self.context) {
             return;

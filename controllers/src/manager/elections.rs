@@ -73,7 +73,7 @@ impl Elections {
     fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
         let config = self.config(name, None);
         let (leader, task) = observe(self.client.clone(), config, self.stop.clone());
-        tasks.start("watching the leader", async {
+        tasks.start("the task that watches the leader", async {
             task.await;
             Ok(())
         });

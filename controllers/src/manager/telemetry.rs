@@ -17,9 +17,9 @@ const LEASE_GRACE: Duration = Duration::from_secs(20);
 
 /// Metrics and leases of the controllers, for the surrounding process. Clones share them.
 #[derive(Clone)]
-pub struct Telemetry(Arc<Shared>);
+pub struct Telemetry(Arc<TelemetryState>);
 
-struct Shared {
+struct TelemetryState {
     registry: Registry,
     metrics: Arc<Metrics>,
     counts: Counts,
@@ -56,7 +56,7 @@ impl Telemetry {
         metrics.register(&mut registry);
         let counts = Counts::default();
         counts.register(&mut registry);
-        Telemetry(Arc::new(Shared {
+        Telemetry(Arc::new(TelemetryState {
             registry,
             metrics,
             counts,

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::Tidier;
+use super::NodeCleanup;
 use super::decide::{Leftover, Step, is_out_of_service};
 use crate::api::pv;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
@@ -26,55 +26,55 @@ const REPORTS_PER_PASS: usize = 100;
 
 /// Why a node can't clean up after itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum NodeLoss {
     /// No node of this name exists.
     Gone,
     /// The node has the out-of-service taint.
     OutOfService,
 }
 
-impl Tidier {
+impl NodeCleanup {
     /// Confirms a node's fate with a live GET on the API server. False if the request fails.
-    pub(super) async fn is_proven(&self, node: &str, fate: Fate) -> bool {
-        match (self.kube.get::<Node>("", node).await, fate) {
-            (Ok(None), Fate::Gone) => true,
-            (Ok(Some(node)), Fate::OutOfService) => is_out_of_service(&node),
+    pub(super) async fn is_proven(&self, node: &str, loss: NodeLoss) -> bool {
+        match (self.kube.get::<Node>("", node).await, loss) {
+            (Ok(None), NodeLoss::Gone) => true,
+            (Ok(Some(node)), NodeLoss::OutOfService) => is_out_of_service(&node),
             (Ok(_), _) => false,
             (Err(error), _) => {
-                tracing::warn!(node, %error, "the node cannot be read");
+                tracing::warn!(node, %error, "cannot read a node");
                 false
             }
         }
     }
 
     /// Performs one step. False if the pass must stop.
-    pub(super) async fn perform(&mut self, leftover: Leftover, fate: Fate) -> bool {
+    pub(super) async fn perform(&mut self, leftover: Leftover, loss: NodeLoss) -> bool {
         let Leftover { node, step } = leftover;
         let Some(step) = step else { return true };
         if !self.context.leader.leads() || self.context.stop.is_cancelled() {
             return false;
         }
         let is_there = self.context.caches.nodes().get(&node).is_some();
-        if is_there == (fate == Fate::Gone) {
+        if is_there == (loss == NodeLoss::Gone) {
             tracing::info!(node, "the node has changed: nothing is deleted");
             return true;
         }
-        if let Err(error) = self.apply(&node, fate, step).await {
-            tracing::warn!(node, %error, "cleanup after a node failed");
+        if let Err(error) = self.apply(&node, loss, step).await {
+            tracing::warn!(node, %error, "cannot clean up after a node");
         }
         true
     }
 
-    async fn apply(&mut self, node: &str, fate: Fate, step: Step) -> Result<(), ApiError> {
+    async fn apply(&mut self, node: &str, loss: NodeLoss, step: Step) -> Result<(), ApiError> {
         let caches = self.context.caches.clone();
         match step {
             Step::ReleaseAttachment(attachment) => {
                 let watch = caches.attachments();
                 let finalizer = &self.settings.attached;
                 finalizers::remove(&self.kube, Some(&watch), &*attachment, finalizer).await?;
-                let (reason, why) = match fate {
-                    Fate::Gone => (GONE, "is gone"),
-                    Fate::OutOfService => (OUT, "is out of service"),
+                let (reason, why) = match loss {
+                    NodeLoss::Gone => (GONE, "is gone"),
+                    NodeLoss::OutOfService => (OUT, "is out of service"),
                 };
                 self.emit(
                     &*attachment,
@@ -123,7 +123,7 @@ impl Tidier {
             return Ok(());
         };
         let volume = std::sync::Arc::new(volume);
-        let same = self.places.of_volume(&volume).as_deref() == Some(node);
+        let same = self.resolver.of_volume(&volume).as_deref() == Some(node);
         let still = matches!(
             self.settings.volume(&volume, false),
             Some(Step::DeleteVolume(_))
@@ -214,8 +214,8 @@ impl Tidier {
         self.reported_now += 1;
         self.reported.insert(uid, now);
         let message = format!(
-            "Node {node} is gone, and the volume with it unless the node returns; to do without \
-             its data, delete the claim"
+            "Node {node} is gone, and the data of the volume with it. Bring the node back, or \
+             delete the claim to give up the data"
         );
         let events = &self.context.events;
         events.warning(volume, GONE, message.clone());

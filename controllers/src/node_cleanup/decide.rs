@@ -9,10 +9,10 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::node_resolver::Places;
+use super::node_resolver::NodeResolver;
 use crate::api::constants::VOLUME_FINALIZER;
+use crate::api::object_name::VolumeNaming;
 use crate::api::scope::MANAGED_BY;
-use crate::api::volume_name::Naming;
 use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;
@@ -24,7 +24,7 @@ pub(super) struct Settings {
     pub(super) driver: String,
     /// The attacher's finalizer on attachments and volumes.
     pub(super) attached: String,
-    pub(super) naming: Naming,
+    pub(super) naming: VolumeNaming,
 }
 
 /// The objects of the cluster.
@@ -67,23 +67,29 @@ pub(super) struct Leftover {
     pub(super) step: Option<Step>,
 }
 
+/// An object with a step, if it names a missing node.
+fn leftover(missing: Option<String>, step: Option<Step>) -> Option<Leftover> {
+    Some(Leftover {
+        node: missing?,
+        step,
+    })
+}
+
 impl Settings {
     /// Returns all objects that name missing nodes.
-    pub(super) fn leftovers(&self, facts: &Facts, places: &Places) -> Vec<Leftover> {
+    pub(super) fn leftovers(&self, facts: &Facts, resolver: &NodeResolver) -> Vec<Leftover> {
         let mut found = Vec::new();
-        let mut note = |node: Option<String>, step: Option<Step>| {
-            found.extend(node.map(|node| Leftover { node, step }));
-        };
         for attachment in &facts.attachments {
             if attachment.spec.attacher == self.driver {
-                let node = places.absent(&attachment.spec.node_name);
-                note(node, self.attachment(attachment));
+                let node = resolver.absent(&attachment.spec.node_name);
+                found.extend(leftover(node, self.attachment(attachment)));
             }
         }
         let attached = attached(&facts.attachments);
         for volume in facts.volumes.iter().filter(|volume| self.is_ours(volume)) {
             let is_attached = attached.contains(volume.name_any().as_str());
-            note(places.of_volume(volume), self.volume(volume, is_attached));
+            let step = self.volume(volume, is_attached);
+            found.extend(leftover(resolver.of_volume(volume), step));
         }
         let with_volume: BTreeSet<&str> = facts
             .volumes
@@ -91,24 +97,20 @@ impl Settings {
             .filter_map(|volume| pv::claim_uid(volume))
             .collect();
         for claim in facts.claims.iter().filter(|claim| self.waits(claim)) {
-            let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
-            note(node, self.claim(claim, &with_volume));
+            let node = pvc::selected_node(claim).and_then(|node| resolver.absent(node));
+            found.extend(leftover(node, self.claim(claim, &with_volume)));
         }
         for content in &facts.contents {
-            note(
-                self.manager(&**content, places),
-                release(content, Step::ReleaseContent),
-            );
+            let step = release(content, Step::ReleaseContent);
+            found.extend(leftover(self.manager(&**content, resolver), step));
         }
         for content in &facts.groups {
-            note(
-                self.manager(&**content, places),
-                release(content, Step::ReleaseGroup),
-            );
+            let step = release(content, Step::ReleaseGroup);
+            found.extend(leftover(self.manager(&**content, resolver), step));
         }
         for object in &facts.capacities {
             let step = Step::DeleteCapacity(object.clone());
-            note(places.of_capacity(object), Some(step));
+            found.extend(leftover(resolver.of_capacity(object), Some(step)));
         }
         found
     }
@@ -213,9 +215,9 @@ impl Settings {
     }
 
     /// The missing node that manages a content of this driver.
-    fn manager<K: Content>(&self, content: &K, places: &Places) -> Option<String> {
+    fn manager<K: Content>(&self, content: &K, resolver: &NodeResolver) -> Option<String> {
         let node = content.labels().get(MANAGED_BY)?;
-        (content.view().driver == self.driver).then(|| places.absent_by_label(node))?
+        (content.view().driver == self.driver).then(|| resolver.absent_by_label(node))?
     }
 
     /// The name of the PV that is created for a claim.

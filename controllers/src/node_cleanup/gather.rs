@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 
-use super::Tidier;
+use super::NodeCleanup;
 use super::decide::Facts;
 use crate::api::pv;
 use crate::cache::Store;
 
-impl Tidier {
+impl NodeCleanup {
     /// Gathers the objects of the cluster. Of volumes and claims, only those that may belong to
     /// missing nodes.
     pub(super) fn gather(&self, nodes: Vec<Arc<Node>>) -> Facts {
@@ -18,7 +18,7 @@ impl Tidier {
             .waiting
             .keys()
             .into_iter()
-            .filter(|node| self.places.absent(node).is_some());
+            .filter(|node| self.resolver.absent(node).is_some());
         let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
         Facts {
             nodes,
@@ -36,7 +36,7 @@ impl Tidier {
         let mut volumes = Vec::new();
         for place in self.by_affinity.keys() {
             let sample = self.by_affinity.first(&place);
-            let gone = sample.and_then(|volume| self.places.of_volume(&volume));
+            let gone = sample.and_then(|volume| self.resolver.of_volume(&volume));
             if gone.is_some() {
                 volumes.extend(self.by_affinity.get(&place));
             }

@@ -20,7 +20,7 @@ type Segments = BTreeMap<String, String>;
 
 /// The existing nodes, and what is known of earlier ones.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct NodeResolver {
     nodes: Vec<Arc<Node>>,
     /// Names of the existing nodes.
     present: BTreeSet<String>,
@@ -30,7 +30,7 @@ pub(super) struct Places {
     naming: BTreeSet<String>,
 }
 
-impl Places {
+impl NodeResolver {
     /// Updates the existing nodes.
     pub(super) fn note(&mut self, nodes: &[Arc<Node>], csi_nodes: &[Arc<CSINode>], driver: &str) {
         self.nodes = nodes.to_vec();

@@ -11,7 +11,7 @@ const GRACE: u64 = 300;
 
 struct Bench {
     world: World,
-    tidier: Tidier,
+    cleanup: NodeCleanup,
 }
 
 fn bench() -> Bench {
@@ -25,8 +25,8 @@ fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
         gone_node_grace: Duration::from_secs(GRACE),
     };
     let capacities = Some(Store::new());
-    let tidier = Tidier::new(world.context.clone(), &own, options(), capacities);
-    let bench = Bench { world, tidier };
+    let cleanup = NodeCleanup::new(world.context.clone(), &own, options(), capacities);
+    let bench = Bench { world, cleanup };
     bench.add(|caches| caches.nodes(), node("n1"));
     bench.add(|caches| caches.csi_nodes(), csi_node("n1"));
     bench
@@ -57,14 +57,14 @@ impl Bench {
             group_content("group", node),
         );
         let room = capacity("room", &format!("external-provisioner-{node}"), node);
-        let watch = self.tidier.capacities.clone().expect("a watch");
+        let watch = self.cleanup.capacities.clone().expect("a watch");
         self.world.add(&watch, room);
     }
 
     /// The writes of a pass after this many seconds.
     async fn after(&mut self, seconds: u64) -> Vec<String> {
         advance(Duration::from_secs(seconds)).await;
-        self.tidier.pass().await;
+        self.cleanup.pass().await;
         self.world.api.writes()
     }
 }

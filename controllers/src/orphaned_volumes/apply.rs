@@ -20,7 +20,7 @@ impl Scanner {
         let Some(volume) = inventory.as_ref().and_then(|inventory| inventory.get(id)) else {
             return Ok(false);
         };
-        if !decide::may_be_deleted(volume, &self.part.naming, facts) {
+        if !decide::may_be_deleted(volume, &self.settings.naming, facts) {
             return Ok(false);
         }
         let request = csi::DeleteVolumeRequest {
@@ -42,7 +42,7 @@ impl Scanner {
                 Ok(true)
             }
             Err(failure) => {
-                tracing::warn!(volume = id, %failure, "an orphan is not deleted yet");
+                tracing::warn!(volume = id, %failure, "cannot delete an orphaned volume yet");
                 Ok(false)
             }
         }
@@ -69,7 +69,7 @@ impl Scanner {
     /// Counts the orphans, and emits an event if they differ from the last report.
     pub(super) fn report(&mut self, orphans: BTreeSet<String>) {
         let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
-        self.part.metrics.orphans.set(count);
+        self.settings.metrics.orphans.set(count);
         if !orphans.is_empty() && orphans != self.reported {
             self.emit(
                 EventKind::Warning,
@@ -100,5 +100,5 @@ pub(super) fn orphan_message(orphans: &BTreeSet<String>) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("Volumes without a PersistentVolume take room here: {named}{more}")
+    format!("Volumes without a PersistentVolume use space on this node: {named}{more}")
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::InventoryEntry;
-use crate::api::volume_name::Naming;
+use crate::api::object_name::VolumeNaming;
 use crate::csi::Published;
 
 /// Length of kubelet's handle for an inline volume, without its prefix.
@@ -65,14 +65,17 @@ pub(super) struct Facts {
 
 /// The UID of the claim that a volume was made for, if its name contains one and the volume never
 /// held data.
-pub(super) fn claim_of_empty<'a>(entry: &'a InventoryEntry, naming: &Naming) -> Option<&'a str> {
+pub(super) fn claim_of_empty<'a>(
+    entry: &'a InventoryEntry,
+    naming: &VolumeNaming,
+) -> Option<&'a str> {
     let empty = entry.is_empty && !entry.staged && !entry.inline;
     naming.claim(&entry.name).filter(|_| empty)
 }
 
 /// True if a volume without a known object may be deleted: it was made for a claim that is gone,
 /// and it never held data. False in any doubt.
-pub(super) fn may_be_deleted(entry: &InventoryEntry, naming: &Naming, facts: &Facts) -> bool {
+pub(super) fn may_be_deleted(entry: &InventoryEntry, naming: &VolumeNaming, facts: &Facts) -> bool {
     let (Some(claim), Some(claims)) = (claim_of_empty(entry, naming), &facts.claims) else {
         return false;
     };

@@ -17,7 +17,10 @@ use crate::kept_fields::HANDLES;
 impl Scanner {
     /// What the driver reports of its volumes, if it reports that.
     pub(super) fn inventory(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, ScanError> {
-        self.part.inventory.volumes().map_err(ScanError::Inventory)
+        self.settings
+            .inventory
+            .volumes()
+            .map_err(ScanError::Inventory)
     }
 
     /// The cached PersistentVolumes with this handle.
@@ -86,9 +89,9 @@ impl Scanner {
         });
         let mut handles = BTreeMap::new();
         for name in here.filter_map(|one| one.spec.source.persistent_volume_name.as_ref()) {
-            let seen = self.context.caches.volumes().get(name);
-            let seen = seen.and_then(|seen| pv::handle(&seen, driver).map(str::to_owned));
-            let found = match seen {
+            let cached = self.context.caches.volumes().get(name);
+            let cached = cached.and_then(|volume| pv::handle(&volume, driver).map(str::to_owned));
+            let found = match cached {
                 Some(found) => Some(found),
                 None => {
                     let found = self.kube.get::<PersistentVolume>("", name).await?;

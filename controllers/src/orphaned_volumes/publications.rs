@@ -20,14 +20,16 @@ impl Scanner {
         let request = csi::NodeGetInfoRequest {};
         let info = self.context.driver.csi.node_get_info(request, self.timeout);
         let node_id = info.await?.node_id;
-        let seen = self.context.caches.attachments().all();
-        let seen: Vec<&VolumeAttachment> = seen.iter().map(|one| &**one).collect();
+        let cached = self.context.caches.attachments().all();
+        let cached: Vec<&VolumeAttachment> = cached.iter().map(|one| &**one).collect();
         let suspects = decide::stale_publications(listed, inventory, &node_id, |id| {
-            seen.iter().any(|one| self.is_of(one, id, None))
+            cached.iter().any(|one| self.is_of(one, id, None))
         });
-        let due =
-            self.stale_publications
-                .due(suspects, Instant::now(), self.part.options.orphan_grace);
+        let due = self.stale_publications.due(
+            suspects,
+            Instant::now(),
+            self.settings.options.orphan_grace,
+        );
         if due.is_empty() {
             return Ok(());
         }

@@ -36,7 +36,7 @@ fn bench_with(with_inventory: bool) -> Bench {
     world.context.scope = node_scope("n1", "t/node");
     let inventory = Arc::new(Mutex::new(Ok(Vec::new())));
     let asked = inventory.clone();
-    let part = Part {
+    let settings = ScanSettings {
         options: options(),
         naming: options(),
         max_entries: 0,
@@ -48,7 +48,7 @@ fn bench_with(with_inventory: bool) -> Bench {
         metrics: Metrics::default(),
     };
     Bench {
-        scanner: Scanner::new(world.context.clone(), part),
+        scanner: Scanner::new(world.context.clone(), settings),
         world,
         inventory,
         listed: Vec::new(),
@@ -115,7 +115,7 @@ impl Bench {
     }
 
     fn counted(&self) -> i64 {
-        self.scanner.part.metrics.orphans.get()
+        self.scanner.settings.metrics.orphans.get()
     }
 }
 
@@ -156,7 +156,7 @@ async fn orphans_are_counted_and_reported() {
     assert_eq!(bench.after(1).await, NOTHING);
     assert_eq!(bench.counted(), 1);
     let expected =
-        "Warning OrphanedVolumes: Volumes without a PersistentVolume take room here: used";
+        "Warning OrphanedVolumes: Volumes without a PersistentVolume use space on this node: used";
     assert_eq!(bench.world.events(), [expected]);
     // The event is not repeated.
     bench.after(GRACE).await;
@@ -171,7 +171,7 @@ fn a_report_names_at_most_five() {
     let orphans = (0..7).map(|number| format!("v{number}")).collect();
     let message = orphan_message(&orphans);
     assert!(
-        message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"),
+        message.ends_with("node: v0, v1, v2, v3, v4 and 2 more"),
         "{message}"
     );
 }
@@ -197,7 +197,7 @@ async fn an_empty_orphan_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn any_doubt_keeps_it() {
     type Arrange = fn(&mut Bench);
-    let unknown = "the driver's own list of volumes: no pool";
+    let unknown = "cannot read the volumes that the driver has: no pool";
     let cases: [(&str, Arrange, &str); 9] = [
         ("its claim is there", |bench| bench.put(claim(UID)), ""),
         (
@@ -327,7 +327,7 @@ async fn looks_are_spread_and_follow_graces() {
         let wait = bench.scanner.wait();
         assert!((540..=660).contains(&wait.as_secs()), "{wait:?}");
     }
-    bench.scanner.part.options.orphan_interval = Duration::from_secs(3600);
+    bench.scanner.settings.options.orphan_interval = Duration::from_secs(3600);
     bench.has("a", &[], |_| {});
     bench.after(0).await;
     assert_eq!(bench.scanner.wait(), Duration::from_secs(GRACE));

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Placement;
 use super::decide::{Facts, Step, decide};
 use super::gather::Publication;
-use super::metrics::Outcome as Count;
+use super::metrics::AssignmentOutcome;
 use super::most_room::{Request, choose};
 use crate::api::constants::is_name;
 use crate::api::message;
@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// The last event of a claim.
 #[derive(Clone, Debug)]
 pub(super) struct LastEvent {
-    count: Count,
+    count: AssignmentOutcome,
     message: String,
     at: Instant,
 }
@@ -48,7 +48,7 @@ enum Due {
     Known,
 }
 
-fn due(last: Option<&LastEvent>, count: Count, message: &str, now: Instant) -> Due {
+fn due(last: Option<&LastEvent>, count: AssignmentOutcome, message: &str, now: Instant) -> Due {
     let Some(last) = last.filter(|last| last.count == count) else {
         return Due::Now;
     };
@@ -78,13 +78,12 @@ impl Placement {
             return self.give_back(&claim, message).await;
         }
         match (step, &facts.class) {
-            (Step::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
+            (Step::Follow(requested), Some(class)) => self.follow(&claim, class, &requested).await,
             (Step::Choose, Some(class)) => self.choose(&claim, class, None).await,
             (Step::Label(node), _) => self.label_claim(&claim, &node).await,
             (Step::Foreign(kind), _) => {
                 let message = format!(
-                    "the claim's source is of the kind {kind}, which volumes are not made from \
-                     here: assuming an external populator will"
+                    "the claim's source is a {kind}: an external populator has to make the volume"
                 );
                 self.context.events.normal(&*claim, PROVISIONING, message);
                 Outcome::Done
@@ -230,7 +229,12 @@ impl Placement {
                     "failed to provision volume with StorageClass {name:?}: {nowhere}; it is \
                      tried again when one has more room"
                 );
-                self.wait(claim, Count::Nowhere, EventKind::Warning, message)
+                self.wait(
+                    claim,
+                    AssignmentOutcome::Nowhere,
+                    EventKind::Warning,
+                    message,
+                )
             }
         }
     }
@@ -239,7 +243,7 @@ impl Placement {
     pub(super) fn wait(
         &self,
         claim: &PersistentVolumeClaim,
-        count: Count,
+        count: AssignmentOutcome,
         kind: EventKind,
         message: String,
     ) -> Outcome {
@@ -291,43 +295,49 @@ mod tests {
     fn what_is_said_and_when() {
         let began = Instant::now();
         let last = LastEvent {
-            count: Count::Nowhere,
+            count: AssignmentOutcome::Nowhere,
             message: "a has 1Gi left".to_owned(),
             at: began,
         };
         let after = |seconds| began + Duration::from_secs(seconds);
         let later = |seconds| Due::Later(Duration::from_secs(seconds));
         for (last, count, message, now, expected) in [
-            (None, Count::Nowhere, "a", after(0), Due::Now),
+            (None, AssignmentOutcome::Nowhere, "a", after(0), Due::Now),
             (
                 Some(&last),
-                Count::Nowhere,
+                AssignmentOutcome::Nowhere,
                 "a has 1Gi left",
                 after(1),
                 Due::Known,
             ),
             (
                 Some(&last),
-                Count::Nowhere,
+                AssignmentOutcome::Nowhere,
                 "a has 1Gi left",
                 after(99),
                 Due::Known,
             ),
             (
                 Some(&last),
-                Count::Nowhere,
+                AssignmentOutcome::Nowhere,
                 "a has 2Gi left",
                 after(20),
                 later(40),
             ),
             (
                 Some(&last),
-                Count::Nowhere,
+                AssignmentOutcome::Nowhere,
                 "a has 2Gi left",
                 after(60),
                 Due::Now,
             ),
-            (Some(&last), Count::Blocked, "a", after(1), Due::Now),
+            (
+                Some(&last),
+                AssignmentOutcome::Blocked,
+                "a",
+                after(1),
+                Due::Now,
+            ),
         ] {
             assert_eq!(
                 due(last, count, message, now),

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Placement;
 use super::decide::is_labelled;
-use super::metrics::Outcome as Count;
+use super::metrics::AssignmentOutcome;
 use crate::api::pvc;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::ApiError;
@@ -37,7 +37,8 @@ impl Placement {
             Ok(written) => {
                 self.context.caches.claims().apply_write(written);
                 self.mark_schedulable(&uid);
-                let count = before.map_or(Count::Assigned, |_| Count::Moved);
+                let count =
+                    before.map_or(AssignmentOutcome::Assigned, |_| AssignmentOutcome::Moved);
                 self.options.metrics.assigned(count);
                 tracing::info!(claim = %name, namespace, node, before, "selected the claim's node");
                 if let Some(before) = before {
@@ -52,8 +53,8 @@ impl Placement {
                 self.reservations.lock().release(&uid);
                 let count = match &error {
                     ApiError::NotFound { .. } => return Outcome::Done,
-                    ApiError::Conflict { .. } => Count::Conflict,
-                    _ => Count::Failed,
+                    ApiError::Conflict { .. } => AssignmentOutcome::Conflict,
+                    _ => AssignmentOutcome::Failed,
                 };
                 self.options.metrics.assigned(count);
                 tracing::info!(

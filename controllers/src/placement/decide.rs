@@ -55,13 +55,12 @@ pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Step {
     let claim = &*facts.claim;
     let selected = pvc::selected_node(claim);
     if pvc::volume_name(claim).is_some() {
-        let node = facts.volume_node.as_deref().or(selected);
         return if facts
             .volume
             .as_deref()
             .is_some_and(|volume| pv::handle(volume, settings.driver).is_some())
         {
-            node.map_or(Step::Nothing, |node| label(claim, node))
+            label(claim, facts.volume_node.as_deref().or(selected))
         } else {
             Step::NotOurs
         };
@@ -72,9 +71,8 @@ pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Step {
     if !pvc::is_of(class, claim, settings.driver) {
         return Step::NotOurs;
     }
-    let labelled = || selected.map_or(Step::Nothing, |node| label(claim, node));
     if facts.volume.is_some() || claim.is_deleting() {
-        return labelled();
+        return label(claim, selected);
     }
     let delayed = pvc::is_delayed(class);
     // Until the PV controller hands the claim to the driver, it may bind it to an existing volume.
@@ -84,9 +82,11 @@ pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Step {
     if !delayed && !handed {
         return Step::Nothing;
     }
-    match asked(claim, settings) {
+    match requested_source(claim, settings) {
         DataSource::Nothing | DataSource::Other(_) if delayed && !handed => Step::Nothing,
-        DataSource::Nothing | DataSource::Other(_) if delayed || selected.is_some() => labelled(),
+        DataSource::Nothing | DataSource::Other(_) if delayed || selected.is_some() => {
+            label(claim, selected)
+        }
         DataSource::Nothing => Step::Choose,
         DataSource::Other(kind) => Step::Foreign(kind),
         source => Step::Follow(source),
@@ -95,11 +95,11 @@ pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Step {
 
 /// The source of a claim's volume. A source that this driver can't use counts as none: the node
 /// that makes the volume reports the error.
-fn asked(claim: &PersistentVolumeClaim, settings: Settings<'_>) -> DataSource {
+fn requested_source(claim: &PersistentVolumeClaim, settings: Settings<'_>) -> DataSource {
     match pvc::data_source(claim) {
         Ok(DataSource::Snapshot(_)) if !settings.restores => DataSource::Nothing,
         Ok(DataSource::Claim(_)) if !settings.clones => DataSource::Nothing,
-        Ok(asked) => asked,
+        Ok(requested) => requested,
         Err(_) => DataSource::Nothing,
     }
 }
@@ -109,11 +109,11 @@ pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool
     labels.get(NODE_LABEL) == Some(&node_label(node))
 }
 
-fn label(claim: &PersistentVolumeClaim, node: &str) -> Step {
-    if is_labelled(claim.labels(), node) {
-        Step::Nothing
-    } else {
-        Step::Label(node.to_owned())
+/// Labels a claim with its node, if it has a node and lacks the label.
+fn label(claim: &PersistentVolumeClaim, node: Option<&str>) -> Step {
+    match node {
+        Some(node) if !is_labelled(claim.labels(), node) => Step::Label(node.to_owned()),
+        _ => Step::Nothing,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::cache::Change;
 use crate::client::Resource;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::provisioner::source_protection;
-use crate::queue::{Key, Outcome, Queue};
+use crate::queue::{Outcome, Queue, QueueKey};
 
 /// Minimum time between two reconciles of a waiting claim, or of all objects: changes are
 /// frequent.
@@ -84,8 +84,8 @@ impl Placement {
             let sources = queues.sources.clone();
             caches.snapshots().on_change(move |change| {
                 let snapshot = change.object();
-                let asked = DataSource::Snapshot(snapshot.name_any());
-                add_source(&sources, snapshot.namespace(), &asked);
+                let requested = DataSource::Snapshot(snapshot.name_any());
+                add_source(&sources, snapshot.namespace(), &requested);
             });
         }
         if self.contents.is_some() {
@@ -437,8 +437,8 @@ impl Queues {
             Change::Deleted(_) => false,
         };
         if bound != was {
-            let asked = DataSource::Claim(claim.name_any());
-            add_source(&self.sources, claim.namespace(), &asked);
+            let requested = DataSource::Claim(claim.name_any());
+            add_source(&self.sources, claim.namespace(), &requested);
         }
     }
 
@@ -465,8 +465,8 @@ impl Queues {
         if let Some(claim) =
             claim.filter(|_| !matches!(change, Change::Applied { old: Some(_), .. }))
         {
-            let asked = DataSource::Claim(claim.name.unwrap_or_default());
-            add_source(&self.sources, claim.namespace, &asked);
+            let requested = DataSource::Claim(claim.name.unwrap_or_default());
+            add_source(&self.sources, claim.namespace, &requested);
         }
     }
 
@@ -492,9 +492,9 @@ fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) 
         && old.meta().deletion_timestamp == new.meta().deletion_timestamp
 }
 
-fn add_source(sources: &Queue<ObjectKey>, namespace: Option<String>, asked: &DataSource) {
+fn add_source(sources: &Queue<ObjectKey>, namespace: Option<String>, requested: &DataSource) {
     let namespace = namespace.unwrap_or_default();
-    if let Some(key) = source_protection::key(&namespace, asked) {
+    if let Some(key) = source_protection::key(&namespace, requested) {
         sources.add(ObjectKey::new(Some(&namespace), &key));
     }
 }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::Placement;
-use super::metrics::Outcome as Count;
+use super::metrics::AssignmentOutcome;
 use super::source_location::SourceLocation;
 use super::unfit::Unfit;
 use crate::api::node_fitness::UnfitNode;
@@ -23,14 +23,19 @@ impl Placement {
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         class: &Arc<StorageClass>,
-        asked: &DataSource,
+        requested: &DataSource,
     ) -> Outcome {
         let selected = pvc::selected_node(claim);
         let delayed = pvc::is_delayed(class);
-        match (self.source(claim, asked), selected) {
+        match (self.source(claim, requested), selected) {
             (SourceLocation::Unknown(why), _) => {
                 let message = format!("waiting for the source of the claim: {why}");
-                self.wait(claim, Count::Waiting, EventKind::Normal, message)
+                self.wait(
+                    claim,
+                    AssignmentOutcome::Waiting,
+                    EventKind::Normal,
+                    message,
+                )
             }
             (SourceLocation::Gone(why), _) => {
                 let message = format!(
@@ -101,6 +106,11 @@ impl Placement {
 
     /// Warns the claim's user about its source.
     fn blocked(&self, claim: &Arc<PersistentVolumeClaim>, message: String) -> Outcome {
-        self.wait(claim, Count::Blocked, EventKind::Warning, message)
+        self.wait(
+            claim,
+            AssignmentOutcome::Blocked,
+            EventKind::Warning,
+            message,
+        )
     }
 }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::Placement;
 use crate::api::constants::PROVISIONED_BY;
-use crate::api::volume_name::Naming;
+use crate::api::object_name::VolumeNaming;
 use crate::api::{pv, pvc};
 use crate::client::{ApiError, Resource};
 
@@ -23,7 +23,7 @@ const DELETED: &str = "VolumeOfForeignClaim";
 fn made_for<'a>(
     volume: &'a PersistentVolume,
     driver: &str,
-    naming: &Naming,
+    naming: &VolumeNaming,
 ) -> Option<&'a ObjectReference> {
     let made_by = volume.annotations().get(PROVISIONED_BY)?;
     let claim = pv::claim(volume)?;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn volumes_made_for_a_claim() {
-        let naming: Naming = crate::testing::options();
+        let naming: VolumeNaming = crate::testing::options();
         for (what, name, made_by, phase, made) in [
             ("new", "pvc-u", "d", "", true),
             ("available", "pvc-u", "d", "Available", true),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::decide::Facts;
 use super::most_room::Candidate;
-use super::room::{self, Room};
+use super::room::{self, NodeRoom};
 use super::source_location::{self, SourceLocation};
 use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};
@@ -88,11 +88,11 @@ impl Placement {
     pub(super) fn source(
         &self,
         claim: &PersistentVolumeClaim,
-        asked: &DataSource,
+        requested: &DataSource,
     ) -> SourceLocation {
         let namespace = claim.namespace().unwrap_or_default();
         let caches = &self.context.caches;
-        match asked {
+        match requested {
             DataSource::Nothing | DataSource::Other(_) => SourceLocation::Anywhere,
             DataSource::Claim(name) => {
                 let source = caches.claims().get_in(&namespace, name);
@@ -204,7 +204,7 @@ impl Placement {
     }
 
     /// The room in a node's capacity object for a class.
-    pub(super) fn room(&self, node: &str, class: &str) -> Option<Room> {
+    pub(super) fn room(&self, node: &str, class: &str) -> Option<NodeRoom> {
         let keeper = managed_by(Some(node));
         let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
         room::newest(&objects)

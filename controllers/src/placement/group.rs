@@ -15,7 +15,7 @@ use crate::snapshots::content::GROUP;
 
 /// What to do for a group content without the label `managed-by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum GroupLabelStep {
     /// Do nothing: the nodes are not all known.
     Nothing,
     Label(String),
@@ -24,16 +24,16 @@ enum Step {
 }
 
 /// Decides by the locations of a group's volumes or snapshots.
-fn decide(locations: &[SourceLocation]) -> Step {
+fn decide(locations: &[SourceLocation]) -> GroupLabelStep {
     let nodes: BTreeSet<&str> = locations.iter().filter_map(SourceLocation::node).collect();
     if nodes.len() > 1 {
-        return Step::Spans(nodes.into_iter().map(str::to_owned).collect());
+        return GroupLabelStep::Spans(nodes.into_iter().map(str::to_owned).collect());
     }
     // A member without a known node may be on another one.
     let all_known = locations.iter().all(|location| location.node().is_some());
     match nodes.first() {
-        Some(node) if all_known => Step::Label((*node).to_owned()),
-        _ => Step::Nothing,
+        Some(node) if all_known => GroupLabelStep::Label((*node).to_owned()),
+        _ => GroupLabelStep::Nothing,
     }
 }
 
@@ -75,20 +75,20 @@ impl Placement {
         }
         let locations = self.locations(&content);
         match decide(&locations) {
-            Step::Nothing => {
+            GroupLabelStep::Nothing => {
                 let unlocated = locations.iter().find(|location| location.is_unlocated());
                 match unlocated.or(locations.first()) {
                     Some(location) => self.report_unlocated(&watch, &content, location).await,
                     None => Outcome::Done,
                 }
             }
-            Step::Label(node) => {
+            GroupLabelStep::Label(node) => {
                 let label = node_label(&node);
                 self.label(&watch, &*content, MANAGED_BY, &label, true)
                     .await
             }
-            Step::Spans(_) if content.is_deleting() => Outcome::Done,
-            Step::Spans(nodes) => self.report(&watch, &content, complaint(&nodes)).await,
+            GroupLabelStep::Spans(_) if content.is_deleting() => Outcome::Done,
+            GroupLabelStep::Spans(nodes) => self.report(&watch, &content, complaint(&nodes)).await,
         }
     }
 
@@ -120,12 +120,18 @@ mod tests {
         let unknown = || SourceLocation::Unknown("why".to_owned());
         let both = ["n1", "n2"].map(str::to_owned).into();
         for (locations, step) in [
-            (vec![], Step::Nothing),
-            (vec![on("n1")], Step::Label("n1".to_owned())),
-            (vec![on("n1"), on("n1")], Step::Label("n1".to_owned())),
-            (vec![on("n1"), unknown()], Step::Nothing),
-            (vec![SourceLocation::Anywhere], Step::Nothing),
-            (vec![on("n2"), unknown(), on("n1")], Step::Spans(both)),
+            (vec![], GroupLabelStep::Nothing),
+            (vec![on("n1")], GroupLabelStep::Label("n1".to_owned())),
+            (
+                vec![on("n1"), on("n1")],
+                GroupLabelStep::Label("n1".to_owned()),
+            ),
+            (vec![on("n1"), unknown()], GroupLabelStep::Nothing),
+            (vec![SourceLocation::Anywhere], GroupLabelStep::Nothing),
+            (
+                vec![on("n2"), unknown(), on("n1")],
+                GroupLabelStep::Spans(both),
+            ),
         ] {
             assert_eq!(decide(&locations), step, "{locations:?}");
         }

@@ -45,7 +45,7 @@ impl Placement {
             let pause = match self.keep(place, &mut kept).await {
                 Ok(()) => PACE,
                 Err(error) => {
-                    tracing::warn!(%error, "the placement table is not up to date");
+                    tracing::warn!(%error, "cannot update the placement table");
                     AFTER_FAILURE
                 }
             };
@@ -54,9 +54,9 @@ impl Placement {
     }
 
     /// Writes the tables that changed.
-    pub(super) async fn keep(&self, place: &Place, kept: &mut Kept) -> Result<(), ApiError> {
+    pub(super) async fn keep(&self, place: &TableName, kept: &mut Kept) -> Result<(), ApiError> {
         let now = Instant::now();
-        let wanted = self.texts(&mut kept.tables, now);
+        let desired = self.texts(&mut kept.tables, now);
         let fresh = kept
             .there
             .take()
@@ -65,7 +65,7 @@ impl Placement {
             Some(known) => known,
             None => (self.read(place).await?, now),
         };
-        let changes = changes(&there, &wanted);
+        let changes = changes(&there, &desired);
         if changes.is_empty() || !self.context.leader.leads() {
             kept.there = Some((there, read));
             return Ok(());
@@ -74,11 +74,11 @@ impl Placement {
         let patch = json!({"data": changes});
         self.kube.merge(&place.object(), patch).await?;
         tracing::info!(classes, "wrote the placement table");
-        kept.there = Some((wanted, read));
+        kept.there = Some((desired, read));
         Ok(())
     }
 
-    async fn read(&self, place: &Place) -> Result<Texts, ApiError> {
+    async fn read(&self, place: &TableName) -> Result<Texts, ApiError> {
         let found: Option<ConfigMap> = self.kube.get(&place.namespace, &place.name).await?;
         // The administrator creates the ConfigMap together with the policy.
         let found = found.ok_or_else(|| ApiError::NotFound {
@@ -87,7 +87,7 @@ impl Placement {
         Ok(found.data.unwrap_or_default())
     }
 
-    /// The wanted data: a table for each class of this driver with immediate binding.
+    /// The data that should be there: a table for each class of this driver with immediate binding.
     fn texts(&self, tables: &mut BTreeMap<String, (Table, Instant)>, now: Instant) -> Texts {
         let mut texts = Texts::new();
         let mut kept = BTreeMap::new();
@@ -115,14 +115,14 @@ impl Placement {
 
 /// Name of the ConfigMap with the placement table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TableName {
     /// Namespace of the ConfigMap: the pod's.
     pub namespace: String,
     /// Name of the ConfigMap in that namespace.
     pub name: String,
 }
 
-impl Place {
+impl TableName {
     fn object(&self) -> ConfigMap {
         let metadata = ObjectMeta {
             namespace: Some(self.namespace.clone()),
@@ -136,11 +136,11 @@ impl Place {
     }
 }
 
-/// A merge patch from the present data to the wanted data.
-fn changes(there: &Texts, wanted: &Texts) -> Map<String, Value> {
-    let gone = there.keys().filter(|class| !wanted.contains_key(*class));
+/// A merge patch from the present data to the desired data.
+fn changes(there: &Texts, desired: &Texts) -> Map<String, Value> {
+    let gone = there.keys().filter(|class| !desired.contains_key(*class));
     let gone = gone.map(|class| (class.clone(), Value::Null));
-    let new = wanted
+    let new = desired
         .iter()
         .filter(|(class, text)| there.get(*class) != Some(text));
     let new = new.map(|(class, text)| (class.clone(), json!(text)));

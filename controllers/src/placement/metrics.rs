@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 
 /// Result of looking for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum AssignmentOutcome {
     /// A node was selected.
     Assigned,
     /// The source's node was selected instead of another one.
@@ -24,16 +24,16 @@ pub(super) enum Outcome {
     Waiting,
 }
 
-impl Outcome {
+impl AssignmentOutcome {
     fn word(self) -> &'static str {
         match self {
-            Outcome::Assigned => "assigned",
-            Outcome::Moved => "moved",
-            Outcome::Conflict => "conflict",
-            Outcome::Failed => "failed",
-            Outcome::Nowhere => "nowhere",
-            Outcome::Blocked => "blocked",
-            Outcome::Waiting => "waiting",
+            AssignmentOutcome::Assigned => "assigned",
+            AssignmentOutcome::Moved => "moved",
+            AssignmentOutcome::Conflict => "conflict",
+            AssignmentOutcome::Failed => "failed",
+            AssignmentOutcome::Nowhere => "nowhere",
+            AssignmentOutcome::Blocked => "blocked",
+            AssignmentOutcome::Waiting => "waiting",
         }
     }
 }
@@ -69,11 +69,11 @@ impl Metrics {
     /// Gives each metric a sample: the reference shows its labels.
     #[cfg(test)]
     pub(crate) fn sample(&self) {
-        self.assigned(Outcome::Assigned);
+        self.assigned(AssignmentOutcome::Assigned);
         self.labelled("PersistentVolume", "ok");
     }
 
-    pub(super) fn assigned(&self, outcome: Outcome) {
+    pub(super) fn assigned(&self, outcome: AssignmentOutcome) {
         self.assignments
             .get_or_create(&[("outcome", outcome.word())])
             .inc();
@@ -94,8 +94,8 @@ mod tests {
         let metrics = Metrics::default();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        metrics.assigned(Outcome::Assigned);
-        metrics.assigned(Outcome::Conflict);
+        metrics.assigned(AssignmentOutcome::Assigned);
+        metrics.assigned(AssignmentOutcome::Conflict);
         metrics.labelled("PersistentVolume", "ok");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("into a string");

@@ -7,7 +7,7 @@ use std::fmt;
 use tokio::time::Instant;
 
 use super::reservations::{Reservations, Sum};
-use super::room::Room;
+use super::room::NodeRoom;
 use super::unfit::Unfit;
 use crate::api::quantity;
 
@@ -21,7 +21,7 @@ pub(super) struct Candidate {
     /// Why the node can't take claims of the class, whatever their size.
     pub(super) unfit: Option<Unfit>,
     /// The room in its capacity object for the class.
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<NodeRoom>,
 }
 
 /// A claim to place.
@@ -38,15 +38,15 @@ pub(super) struct Request<'a> {
 
 /// Error: no node fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no node has room for {}: {}", quantity::written(*bytes), Reasons(unfit_nodes))]
+#[error("no node has room for {}: {}", quantity::written(*bytes), UnfitReasons(unfit_nodes))]
 pub(super) struct Nowhere {
     pub(super) bytes: i64,
     pub(super) unfit_nodes: Vec<(String, Unfit)>,
 }
 
-struct Reasons<'a>(&'a [(String, Unfit)]);
+struct UnfitReasons<'a>(&'a [(String, Unfit)]);
 
-impl fmt::Display for Reasons<'_> {
+impl fmt::Display for UnfitReasons<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("there are no nodes");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::room::Room;
+use super::room::NodeRoom;
 use crate::queue::Backoff;
 
 /// After this time, a node has updated its capacity object for a new volume: it does every minute.
@@ -36,13 +36,13 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// A claim's reservation on a node.
 #[derive(Clone, Debug)]
-struct Entry {
+struct Reservation {
     bytes: i64,
-    state: State,
+    state: ReservationState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ReservationState {
     /// The claim was assigned at this time, and has no volume yet.
     Hoped(Instant),
     /// The PersistentVolume was seen at this time, with this resource version.
@@ -51,7 +51,7 @@ enum State {
 
 /// A node's rejection of a claim for lack of room.
 #[derive(Clone, Debug)]
-struct Refusal {
+struct Rejection {
     at: Instant,
     times: u32,
     /// Resource version of the node's capacity object at that time.
@@ -68,9 +68,9 @@ pub(super) struct Sum {
 /// All reservations, keyed by the UIDs of claims.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
-    nodes: HashMap<Arc<str>, HashMap<Arc<str>, Entry>>,
+    nodes: HashMap<Arc<str>, HashMap<Arc<str>, Reservation>>,
     places: HashMap<Arc<str>, Arc<str>>,
-    refusals: HashMap<String, HashMap<String, Refusal>>,
+    refusals: HashMap<String, HashMap<String, Rejection>>,
     /// The node that got the last claim: without known room, nodes take turns.
     last: String,
 }
@@ -93,9 +93,9 @@ impl Reservations {
         let known = self.nodes.get_key_value(node).map(|(node, _)| node.clone());
         let (uid, node): (Arc<str>, _) = (uid.into(), known.unwrap_or_else(|| node.into()));
         self.places.insert(uid.clone(), node.clone());
-        let entry = Entry {
+        let entry = Reservation {
             bytes,
-            state: State::Hoped(now),
+            state: ReservationState::Hoped(now),
         };
         self.nodes.entry(node).or_default().insert(uid, entry);
     }
@@ -107,8 +107,9 @@ impl Reservations {
             return;
         };
         let entry = self.nodes.get_mut(node).and_then(|on| on.get_mut(uid));
-        if let Some(entry) = entry.filter(|entry| matches!(entry.state, State::Hoped(_))) {
-            entry.state = State::Made(now, version);
+        if let Some(entry) = entry.filter(|entry| matches!(entry.state, ReservationState::Hoped(_)))
+        {
+            entry.state = ReservationState::Made(now, version);
         }
     }
 
@@ -141,7 +142,7 @@ impl Reservations {
         let known = self.refusals.entry(uid.to_owned()).or_default();
         known.retain(|_, refusal| now.saturating_duration_since(refusal.at) < FORGOTTEN);
         let times = known.get(&*node).map_or(1, |refusal| refusal.times + 1);
-        let refusal = Refusal {
+        let refusal = Rejection {
             at: now,
             times,
             version,
@@ -170,15 +171,15 @@ impl Reservations {
     }
 
     /// The reservations on a node that `room` does not account for yet.
-    pub(super) fn sum(&self, node: &str, room: Option<&Room>, now: Instant) -> Sum {
+    pub(super) fn sum(&self, node: &str, room: Option<&NodeRoom>, now: Instant) -> Sum {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
             let counts = match entry.state {
-                State::Hoped(since) => {
+                ReservationState::Hoped(since) => {
                     let fits = room.is_none_or(|room| entry.bytes <= room.available);
                     now.saturating_duration_since(since) < HOPEFUL && fits
                 }
-                State::Made(at, version) => {
+                ReservationState::Made(at, version) => {
                     now.saturating_duration_since(at) < SETTLED
                         && room.is_some_and(|room| room.version <= version)
                 }
@@ -200,7 +201,7 @@ impl Reservations {
     pub(super) fn settle(&mut self, now: Instant) {
         for account in self.nodes.values_mut() {
             account.retain(|uid, entry| {
-                let keep = !matches!(entry.state, State::Made(at, _)
+                let keep = !matches!(entry.state, ReservationState::Made(at, _)
                     if now.saturating_duration_since(at) >= SETTLED);
                 if !keep {
                     self.places.remove(uid);

@@ -12,7 +12,7 @@ use crate::csi::pools::ANNOTATION as POOLS;
 
 /// Room of a node for volumes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct NodeRoom {
     /// Bytes available.
     pub(super) available: i64,
     /// Bytes of the largest volume, if the driver reports it.
@@ -22,10 +22,10 @@ pub(super) struct Room {
 }
 
 /// The room in a capacity object. Without a capacity, it is 0.
-fn room(object: &CSIStorageCapacity) -> Room {
+fn room(object: &CSIStorageCapacity) -> NodeRoom {
     let capacity = object.capacity.as_ref();
     let largest = object.maximum_volume_size.as_ref();
-    Room {
+    NodeRoom {
         available: capacity
             .and_then(|capacity| quantity::bytes(&capacity.0))
             .unwrap_or(0),
@@ -35,7 +35,7 @@ fn room(object: &CSIStorageCapacity) -> Room {
 }
 
 /// The room in the newest of these objects.
-pub(super) fn newest(objects: &[Arc<CSIStorageCapacity>]) -> Option<Room> {
+pub(super) fn newest(objects: &[Arc<CSIStorageCapacity>]) -> Option<NodeRoom> {
     let rooms = objects.iter().map(|object| room(object));
     rooms.max_by_key(|room| room.version)
 }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn rooms() {
         let expected_room = |available, largest, version| {
-            Some(Room {
+            Some(NodeRoom {
                 available,
                 largest,
                 version,

@@ -15,14 +15,14 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::{ObjectKey, finalizers};
-use crate::csi::{Call, Class, Failure, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Failure, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
 use super::decide::{self, Creation, Draft, Plan, Step, decide};
-use super::error::{Error, State, without};
+use super::error::{AttemptState, Error, without};
 use super::in_flight::{PendingAttempt, PendingPv, SLOW};
 use super::one_node;
 use super::source::SourceObjects;
@@ -79,8 +79,7 @@ impl Provisioner {
             Step::Wait(left) => Outcome::RetryAfter(left),
             Step::External(kind) => {
                 let message = format!(
-                    "the claim's source is of the kind {kind}, which the provisioner does not \
-                     fill volumes from: assuming an external populator will"
+                    "the claim's source is a {kind}: an external populator has to make the volume"
                 );
                 self.context.events.normal(&*claim, PROVISIONING, message);
                 Outcome::Done
@@ -132,7 +131,7 @@ impl Provisioner {
             (Err(error), Some(claim)) => {
                 self.tell_failure(claim, last.draft.source.kind(), &error);
                 match error.state() {
-                    State::Reschedule => self.reschedule(claim).await,
+                    AttemptState::Reschedule => self.reschedule(claim).await,
                     _ => Outcome::Failed,
                 }
             }
@@ -280,7 +279,7 @@ impl Provisioner {
             Ok(volume) => Ok(Some(volume)),
             Err(unusable) => {
                 let fate = match unusable.volume_id {
-                    None => "not deleted, for want of an ID".to_owned(),
+                    None => "not deleted, because it has no ID".to_owned(),
                     Some(id) => self.undo(id, secrets).await,
                 };
                 Err(Error::Unusable {
@@ -306,11 +305,11 @@ impl Provisioner {
         let (draft, scope) = (&plan.draft, &self.context.scope);
         let has_topology = self.context.driver.has_topology();
         let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
-        let state = match class(Call::CreateVolume { movable }, failure) {
-            Class::InBackground => State::Background,
-            Class::Final | Class::InUse => State::Finished,
-            Class::Reschedule => State::Reschedule,
-            Class::Infeasible => State::Infeasible,
+        let state = match class(CallKind::CreateVolume { movable }, failure) {
+            ErrorClass::InBackground => AttemptState::Background,
+            ErrorClass::Final | ErrorClass::InUse => AttemptState::Finished,
+            ErrorClass::Reschedule => AttemptState::Reschedule,
+            ErrorClass::Infeasible => AttemptState::Infeasible,
         };
         Error::Create {
             code: failure.code(),
@@ -360,24 +359,24 @@ impl Provisioner {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         self.tell_failure(claim, source, &error);
         match (error.state(), plan) {
-            (State::Background, Some(plan)) => {
+            (AttemptState::Background, Some(plan)) => {
                 self.in_flight
                     .set_attempt(uid, PendingAttempt::Background(plan));
                 Outcome::Failed
             }
-            (State::NoChange | State::Background, _) => Outcome::Failed,
-            (State::Finished, _) => {
+            (AttemptState::NoChange | AttemptState::Background, _) => Outcome::Failed,
+            (AttemptState::Finished, _) => {
                 self.in_flight.forget(uid);
                 Outcome::Failed
             }
-            (State::Infeasible, plan) => {
+            (AttemptState::Infeasible, plan) => {
                 let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
                 let until = Instant::now() + SLOW;
                 self.in_flight
                     .set_attempt(uid, PendingAttempt::Slow { class, until });
                 Outcome::RetryAfter(SLOW)
             }
-            (State::Reschedule, _) => {
+            (AttemptState::Reschedule, _) => {
                 self.in_flight.forget(uid);
                 self.reschedule_once_published(claim).await
             }
@@ -387,7 +386,7 @@ impl Provisioner {
     fn tell_failure(&self, claim: &PersistentVolumeClaim, source: &str, error: &Error) {
         let class_name = pvc::class_name(claim).unwrap_or_default();
         let next = match error.state() {
-            State::Reschedule => "; another node is to be selected",
+            AttemptState::Reschedule => "; another node will be selected",
             _ => "",
         };
         let message =

@@ -17,7 +17,7 @@ use super::error::without;
 use super::in_flight::PendingPv;
 
 /// The outcome of work on a volume.
-enum Fate {
+enum PvOutcome {
     /// Its PersistentVolume exists.
     Saved,
     /// It will not get a PersistentVolume.
@@ -44,17 +44,17 @@ impl Provisioner {
                 self.pv_failed(pending, &error.to_string());
                 Outcome::Failed
             }
-            Ok(Fate::NotOurs) => {
+            Ok(PvOutcome::NotOurs) => {
                 self.in_flight.remove_pending_pv(name);
                 Outcome::Done
             }
-            Ok(Fate::Saved) => {
+            Ok(PvOutcome::Saved) => {
                 self.in_flight.remove_pending_pv(name);
                 self.succeeded(pending);
                 self.remove_source_finalizer(&pending.plan.draft).await;
                 Outcome::Done
             }
-            Ok(Fate::Unwanted(why)) => {
+            Ok(PvOutcome::Unwanted(why)) => {
                 tracing::info!(volume = %name, why, "deleting a volume that is not wanted any more");
                 match self.discard(pending).await {
                     Ok(()) => {
@@ -72,9 +72,9 @@ impl Provisioner {
         }
     }
 
-    async fn fate(&self, pending: &PendingPv, doubtful: bool) -> Result<Fate, ApiError> {
+    async fn fate(&self, pending: &PendingPv, doubtful: bool) -> Result<PvOutcome, ApiError> {
         if !self.context.acts() {
-            return Ok(Fate::NotOurs);
+            return Ok(PvOutcome::NotOurs);
         }
         let draft = &pending.plan.draft;
         if doubtful {
@@ -93,7 +93,7 @@ impl Provisioner {
         match self.kube.create(&pending.object).await {
             Ok(written) => {
                 self.context.caches.volumes().apply_write(written);
-                Ok(Fate::Saved)
+                Ok(PvOutcome::Saved)
             }
             Err(error @ ApiError::AlreadyExists { .. }) => {
                 let why = "its claim has got another volume of the same name";
@@ -113,17 +113,17 @@ impl Provisioner {
         &self,
         pending: &PendingPv,
         why: &'static str,
-    ) -> Result<(Fate, bool), ApiError> {
+    ) -> Result<(PvOutcome, bool), ApiError> {
         let name = &pending.plan.draft.name;
         let object = self.kube.get::<PersistentVolume>("", name).await?;
         let Some(object) = object else {
-            return Ok((Fate::Unwanted(why), false));
+            return Ok((PvOutcome::Unwanted(why), false));
         };
         if pv::handle(&object, &self.context.driver.name) == Some(pending.volume_id()) {
             self.context.caches.volumes().apply_write(object);
-            return Ok((Fate::Saved, true));
+            return Ok((PvOutcome::Saved, true));
         }
-        Ok((Fate::Unwanted(why), true))
+        Ok((PvOutcome::Unwanted(why), true))
     }
 
     async fn discard(&self, pending: &PendingPv) -> Result<(), String> {

@@ -26,7 +26,7 @@ use super::access::{self, VolumeMode};
 use super::capabilities::Capabilities;
 use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
-use super::source::{self, Source, SourceObjects, Target};
+use super::source::{self, SourceObjects, Target, UsableSource};
 
 /// The flags that decisions and volumes depend on.
 #[derive(Clone, Debug)]
@@ -145,30 +145,29 @@ pub(super) fn screen(
     settings: Settings<'_>,
 ) -> Result<ControlFlow<Step, Draft>, Error> {
     let (claim, context) = (&facts.claim, settings.claim_context(facts.leads));
-    let settled = |step| Ok(ControlFlow::Break(step));
     if !pvc::is_for(claim, context.driver) {
-        return settled(Step::NotOurs);
+        return Ok(ControlFlow::Break(Step::NotOurs));
     }
     if !pvc::is_here(claim, context) {
-        return settled(Step::Nothing);
+        return Ok(ControlFlow::Break(Step::Nothing));
     }
     let Some(class) = &facts.class else {
         let name = pvc::class_name(claim).unwrap_or_default().to_owned();
         return Err(Error::NoClass { name });
     };
     if !pvc::is_due(claim, class, context) {
-        return settled(Step::Nothing);
+        return Ok(ControlFlow::Break(Step::Nothing));
     }
     // A call that may still be running is repeated in any case.
     if facts.last.is_none() {
         if facts.has_volume {
-            return settled(Step::Nothing);
+            return Ok(ControlFlow::Break(Step::Nothing));
         }
         if let Some(left) = facts.wait {
-            return settled(Step::Wait(left));
+            return Ok(ControlFlow::Break(Step::Wait(left)));
         }
         if let DataSource::Other(kind) = pvc::data_source(claim)? {
-            return settled(Step::External(kind));
+            return Ok(ControlFlow::Break(Step::External(kind)));
         }
     }
     draft(claim, class, settings.driver, settings.flags).map(ControlFlow::Continue)
@@ -308,7 +307,7 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
-    pub(crate) source: Source,
+    pub(crate) source: UsableSource,
     /// The request without secrets: they are read right before the call.
     pub(crate) request: CreateVolumeRequest,
     pub(crate) secrets: Secrets,
@@ -317,7 +316,7 @@ pub(crate) struct Plan {
 /// References that are resolved for a draft.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) source: Source,
+    pub(crate) source: UsableSource,
     pub(crate) topology: Option<TopologyRequirement>,
     pub(crate) attributes: Option<Arc<VolumeAttributesClass>>,
 }
@@ -363,33 +362,32 @@ fn able(
     source: &DataSource,
     driver: &Capabilities,
 ) -> Result<(), Error> {
-    let unable = |lacks, advice| {
-        Err(Error::Unable {
-            driver: driver.name.clone(),
-            lacks,
-            advice,
-        })
-    };
     let another = "Name a StorageClass of another driver";
-    if !driver.has_controller {
-        return unable("CONTROLLER_SERVICE", another);
-    }
-    if !driver.creates {
-        return unable("CREATE_DELETE_VOLUME", another);
-    }
     let no_source = "Remove spec.dataSource from the claim";
-    if matches!(source, DataSource::Snapshot(_)) && !driver.restores {
-        return unable("CREATE_DELETE_SNAPSHOT", no_source);
-    }
-    if matches!(source, DataSource::Claim(_)) && !driver.clones {
-        return unable("CLONE_VOLUME", no_source);
-    }
-    let attributes = pvc::attributes_class(claim).is_some();
-    if attributes && !driver.modifies {
-        let advice = "Remove spec.volumeAttributesClassName from the claim";
-        return unable("MODIFY_VOLUME", advice);
-    }
-    Ok(())
+    let no_attributes = "Remove spec.volumeAttributesClassName from the claim";
+    let (lacks, advice) = if !driver.has_controller {
+        ("CONTROLLER_SERVICE", another)
+    } else if !driver.creates {
+        ("CREATE_DELETE_VOLUME", another)
+    } else if matches!(source, DataSource::Snapshot(_)) && !driver.restores {
+        ("CREATE_DELETE_SNAPSHOT", no_source)
+    } else if matches!(source, DataSource::Claim(_)) && !driver.clones {
+        ("CLONE_VOLUME", no_source)
+    } else if pvc::attributes_class(claim).is_some() && !driver.modifies {
+        ("MODIFY_VOLUME", no_attributes)
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unable {
+        driver: driver.name.clone(),
+        lacks,
+        advice,
+    })
+}
+
+/// True for the deprecated parameter with the filesystem type.
+fn is_old_fs_type(key: &str) -> bool {
+    key.eq_ignore_ascii_case(FS_TYPE_OLD)
 }
 
 /// The volume mode, with the filesystem type of the class or the default one.
@@ -399,12 +397,14 @@ fn volume_mode(
     default: &str,
 ) -> Result<VolumeMode, Error> {
     let parameters = class.parameters.iter().flatten();
-    let is_old = |key: &str| key.eq_ignore_ascii_case(FS_TYPE_OLD);
     let types: Vec<_> = parameters
-        .filter(|(key, _)| *key == FS_TYPE || is_old(key))
+        .filter(|(key, _)| *key == FS_TYPE || is_old_fs_type(key))
         .collect();
     if types.len() > 1 {
-        let old = types.iter().map(|(key, _)| key).find(|key| is_old(key));
+        let old = types
+            .iter()
+            .map(|(key, _)| key)
+            .find(|key| is_old_fs_type(key));
         let old = old.map_or(FS_TYPE_OLD, |key| key.as_str()).to_owned();
         return Err(Error::FsTypeTwice { old });
     }

@@ -14,7 +14,7 @@ use crate::api::topology::TopologyError;
 
 /// What a failed attempt leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum AttemptState {
     /// No volume exists, and the driver is not creating one.
     Finished,
     /// The state before the attempt still holds.
@@ -113,7 +113,7 @@ pub(crate) enum Error {
         /// The driver's message, with secrets masked.
         message: String,
         /// The state after this error.
-        state: State,
+        state: AttemptState,
         /// The driver refused the volume for lack of room.
         lacks_room: bool,
     },
@@ -129,11 +129,11 @@ pub(crate) enum Error {
 impl Error {
     /// True if another attempt may succeed once a pool of the same node has more room.
     pub(crate) fn lacks_room(&self) -> bool {
-        matches!(self, Error::Create { lacks_room: true, state, .. } if *state != State::Reschedule)
+        matches!(self, Error::Create { lacks_room: true, state, .. } if *state != AttemptState::Reschedule)
     }
 
     /// The state after a failed attempt with this error.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> AttemptState {
         match self {
             Error::Unable { .. }
             | Error::Selector
@@ -143,10 +143,10 @@ impl Error {
             | Error::Size(_)
             | Error::DataSource(_)
             | Error::Parameters { .. }
-            | Error::AttributesDriver { .. } => State::Finished,
+            | Error::AttributesDriver { .. } => AttemptState::Finished,
             Error::Unfit { .. }
             | Error::Topology(TopologyError::NoNode { .. } | TopologyError::NoCsiNode { .. }) => {
-                State::Reschedule
+                AttemptState::Reschedule
             }
             Error::NoClass { .. }
             | Error::Source(_)
@@ -155,9 +155,9 @@ impl Error {
             | Error::NoSecret { .. }
             | Error::SecretUnreadable(_)
             | Error::NoAttributesClass { .. }
-            | Error::Api(_) => State::NoChange,
+            | Error::Api(_) => AttemptState::NoChange,
             Error::Create { state, .. } => *state,
-            Error::Unusable { .. } => State::Background,
+            Error::Unusable { .. } => AttemptState::Background,
         }
     }
 }

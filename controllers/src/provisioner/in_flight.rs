@@ -41,7 +41,7 @@ pub(crate) struct PendingPv {
 }
 
 #[derive(Default)]
-struct Inner {
+struct InFlightState {
     attempts: HashMap<String, PendingAttempt>,
     pending_pvs: HashMap<String, Arc<PendingPv>>,
     /// The UIDs of the claims of these volumes.
@@ -52,7 +52,7 @@ struct Inner {
 
 /// State by the UID of a claim or the name of a volume.
 #[derive(Default)]
-pub(crate) struct InFlight(Mutex<Inner>);
+pub(crate) struct InFlight(Mutex<InFlightState>);
 
 impl InFlight {
     /// How the last attempt for this claim (by UID) ended.

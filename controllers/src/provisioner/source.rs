@@ -148,7 +148,7 @@ impl Target<'_> {
 
 /// A source that a volume can be made from.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Source {
+pub(crate) struct UsableSource {
     /// The source in the CreateVolume request; `None` for an empty volume.
     pub(crate) content: Option<VolumeContentSource>,
     /// True if an administrator allows a filesystem from it even if users wrote it to a block device.
@@ -160,11 +160,11 @@ pub(crate) fn content_source(
     target: Target<'_>,
     source: &DataSource,
     found: &SourceObjects,
-) -> Result<Source, SourceError> {
+) -> Result<UsableSource, SourceError> {
     let content = found.content.as_deref();
     match source {
-        DataSource::Nothing | DataSource::Other(_) => Ok(Source::default()),
-        DataSource::Snapshot(name) => Ok(Source {
+        DataSource::Nothing | DataSource::Other(_) => Ok(UsableSource::default()),
+        DataSource::Snapshot(name) => Ok(UsableSource {
             content: Some(from_snapshot(
                 target,
                 name,
@@ -176,7 +176,7 @@ pub(crate) fn content_source(
         DataSource::Claim(name) => {
             let (claim, volume) = (found.claim.as_deref(), found.volume.as_deref());
             let content = Some(from_claim(target, name, claim, volume)?);
-            Ok(Source {
+            Ok(UsableSource {
                 content,
                 may_change_mode: false,
             })
@@ -290,9 +290,9 @@ fn from_claim(
         .map_err(|text| unfit(&format!("its spec.resources.requests.storage is {text:?}")))?;
     target.must_hold(&what, needed)?;
     let bound = pvc::volume_name(source).unwrap_or_default();
-    let missing = || SourceError::missing(format!("PersistentVolume {bound} of {what}"));
-    let volume = volume.ok_or_else(missing)?;
-    let spec = volume.spec.as_ref().ok_or_else(missing)?;
+    let (volume, spec) = volume
+        .and_then(|volume| Some((volume, volume.spec.as_ref()?)))
+        .ok_or_else(|| SourceError::missing(format!("PersistentVolume {bound} of {what}")))?;
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == target.driver);
     let csi = csi.ok_or_else(|| unfit("its volume is not of the driver the claim's class uses"))?;
     let back = spec.claim_ref.as_ref();

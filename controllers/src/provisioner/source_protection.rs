@@ -27,8 +27,8 @@ use crate::api::pvc::{self, DataSource};
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// The index key of a data source in this namespace.
-pub(crate) fn key(namespace: &str, asked: &DataSource) -> Option<String> {
-    match asked {
+pub(crate) fn key(namespace: &str, requested: &DataSource) -> Option<String> {
+    match requested {
         DataSource::Snapshot(name) => Some(format!("snapshot/{namespace}/{name}")),
         DataSource::Claim(name) => Some(format!("claim/{namespace}/{name}")),
         DataSource::Nothing | DataSource::Other(_) => None,
@@ -174,9 +174,9 @@ impl Protection {
     }
 
     /// The metadata of a source, if the caches show it.
-    fn metadata_of(&self, namespace: &str, asked: &DataSource) -> Option<ObjectMeta> {
+    fn metadata_of(&self, namespace: &str, requested: &DataSource) -> Option<ObjectMeta> {
         let caches = &self.context.caches;
-        match asked {
+        match requested {
             DataSource::Snapshot(name) if self.has_snapshots() => caches
                 .snapshots()
                 .get_in(namespace, name)
@@ -193,13 +193,13 @@ impl Protection {
     pub(super) fn is_awaited(
         &self,
         namespace: &str,
-        asked: &DataSource,
+        requested: &DataSource,
         but: Option<&str>,
     ) -> bool {
-        let Some(key) = key(namespace, asked) else {
+        let Some(key) = key(namespace, requested) else {
             return false;
         };
-        let source = self.metadata_of(namespace, asked);
+        let source = self.metadata_of(namespace, requested);
         // A claim with a PersistentVolume may not be bound to it yet.
         self.awaited
             .each(&key)

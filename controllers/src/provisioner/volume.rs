@@ -36,23 +36,24 @@ pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume,
             what: "answered CreateVolume without a volume ID".to_owned(),
         });
     };
-    let unusable = |volume: &Volume, what| {
-        Err(Unusable {
-            volume_id: Some(volume.volume_id.clone()),
-            what,
-        })
-    };
     if volume.capacity_bytes == 0 {
         volume.capacity_bytes = plan.draft.size;
     }
     if volume.capacity_bytes < plan.draft.size {
-        let (made, asked) = (volume.capacity_bytes, plan.draft.size);
-        let what = format!("made a volume of {made} bytes where {asked} were asked for");
-        return unusable(&volume, what);
+        let (made, requested) = (volume.capacity_bytes, plan.draft.size);
+        let what =
+            format!("made a volume of {made} bytes, but the claim requests {requested} bytes");
+        return Err(Unusable {
+            volume_id: Some(volume.volume_id),
+            what,
+        });
     }
     if plan.request.volume_content_source.is_some() && volume.content_source.is_none() {
         let what = "made a volume without its source, although it says it can use sources";
-        return unusable(&volume, what.to_owned());
+        return Err(Unusable {
+            volume_id: Some(volume.volume_id),
+            what: what.to_owned(),
+        });
     }
     Ok(volume)
 }
@@ -121,15 +122,21 @@ fn distinct(mut modes: Vec<String>) -> Vec<String> {
 fn annotations(plan: &Plan, driver: &str) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::from([(PROVISIONED_BY.to_owned(), driver.to_owned())]);
     let deletion = plan.secrets.provisioner.clone().unwrap_or_default();
-    let mut put = |names: (&str, &str), secret: SecretReference| {
-        annotations.insert(names.0.to_owned(), secret.name.unwrap_or_default());
-        annotations.insert(names.1.to_owned(), secret.namespace.unwrap_or_default());
-    };
-    put((DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE), deletion);
+    let keys = [DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE];
+    annotations.extend(annotated(keys, deletion));
     if let Some(modify) = plan.secrets.controller_modify.clone() {
-        put((MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE), modify);
+        let keys = [MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE];
+        annotations.extend(annotated(keys, modify));
     }
     annotations
+}
+
+/// The annotations with a secret's name and namespace.
+fn annotated([name, namespace]: [&str; 2], secret: SecretReference) -> [(String, String); 2] {
+    [
+        (name.to_owned(), secret.name.unwrap_or_default()),
+        (namespace.to_owned(), secret.namespace.unwrap_or_default()),
+    ]
 }
 
 fn csi(

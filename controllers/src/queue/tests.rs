@@ -8,14 +8,14 @@ use super::*;
 const START: Duration = Duration::from_secs(1);
 const MAX: Duration = Duration::from_secs(300);
 
-impl Key for &'static str {
+impl QueueKey for &'static str {
     /// The text before a slash.
     fn namespace(&self) -> &str {
         self.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 }
 
-impl Key for usize {}
+impl QueueKey for usize {}
 
 fn queue() -> Queue<&'static str> {
     Queue::new(Backoff {
@@ -25,7 +25,7 @@ fn queue() -> Queue<&'static str> {
 }
 
 /// The key that is ready now, without waiting for more than a step of other tasks.
-async fn now(queue: &Queue<&'static str>) -> Option<Item<&'static str>> {
+async fn now(queue: &Queue<&'static str>) -> Option<HeldKey<&'static str>> {
     let mut next = pin!(queue.next(usize::MAX));
     for _ in 0..3 {
         if let Poll::Ready(item) = futures::poll!(&mut next) {
@@ -445,16 +445,16 @@ async fn a_busy_process_gives_a_namespace_few_workers() {
 #[test]
 fn when_a_namespace_may_take_more() {
     let now = Instant::now();
-    let ago = |millis| Pace::Busy(now - Duration::from_millis(millis));
+    let ago = |millis| WorkerPace::Busy(now - Duration::from_millis(millis));
     let micros = Duration::from_micros;
     for (pace, took, next) in [
-        (Pace::Unknown, micros(1), Pace::More),
-        (Pace::Unknown, micros(100), Pace::More),
-        (Pace::Unknown, micros(101), Pace::Busy(now)),
-        (Pace::Unknown, PATIENCE, Pace::More),
-        (ago(1), micros(1), Pace::More),
+        (WorkerPace::Unknown, micros(1), WorkerPace::More),
+        (WorkerPace::Unknown, micros(100), WorkerPace::More),
+        (WorkerPace::Unknown, micros(101), WorkerPace::Busy(now)),
+        (WorkerPace::Unknown, PATIENCE, WorkerPace::More),
+        (ago(1), micros(1), WorkerPace::More),
         (ago(1), micros(200), ago(1)),
-        (ago(5), micros(200), Pace::More),
+        (ago(5), micros(200), WorkerPace::More),
     ] {
         assert_eq!(pace.next(now, took), next, "{pace:?}, {took:?}");
     }

@@ -15,7 +15,7 @@ pub struct Turns<T> {
     /// The namespaces with items, the next one first: by their round, and then by their arrival.
     order: BTreeMap<Turn, Arc<str>>,
     /// The items of these namespaces.
-    lines: HashMap<Arc<str>, Line<T>>,
+    lines: HashMap<Arc<str>, NamespaceLine<T>>,
     /// The next rounds of namespaces without items that have not saved up all they may.
     rounds: HashMap<Arc<str>, u64>,
     /// The round of the last turn.
@@ -30,7 +30,7 @@ type Turn = (u64, u64);
 
 /// The items of a namespace, by number.
 #[derive(Debug)]
-struct Line<T> {
+struct NamespaceLine<T> {
     turn: Turn,
     items: BTreeMap<u64, T>,
 }
@@ -67,7 +67,7 @@ impl<T> Turns<T> {
         let turn = self.arrive(namespace.clone(), next);
         self.lines.insert(
             namespace,
-            Line {
+            NamespaceLine {
                 turn,
                 items: BTreeMap::from([(number, item)]),
             },

@@ -38,35 +38,35 @@ const PRIORITY_LENGTH: u32 = 5;
 /// Follows the bytes of one client, and overwrites its authorities.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
-    place: Place,
+    place: Position,
     /// The unfinished header block, if any: its stream, and the position in it.
-    block: Option<(u32, Field)>,
+    block: Option<(u32, FieldPosition)>,
 }
 
 /// The position of the next byte in the connection.
 #[derive(Debug)]
-enum Place {
+enum Position {
     /// In the preface, after this many bytes.
     Preface(usize),
     /// In a frame header, after this many bytes.
     Header([u8; 9], usize),
     /// At the length of the padding.
-    PadLength(Frame),
+    PadLength(FrameRest),
     /// In the payload of a frame.
-    Payload(Frame),
+    Payload(FrameRest),
     /// At bytes that can't be followed.
     Lost,
 }
 
-impl Default for Place {
+impl Default for Position {
     fn default() -> Self {
-        Place::Preface(0)
+        Position::Preface(0)
     }
 }
 
 /// The rest of a frame's payload, in the order of its parts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Frame {
+struct FrameRest {
     /// Bytes of priority, before the fragment.
     priority: u32,
     /// Bytes of the header block fragment.
@@ -79,7 +79,7 @@ struct Frame {
 
 /// The position of the next byte in a header block.
 #[derive(Clone, Copy, Debug)]
-enum Field {
+enum FieldPosition {
     /// At the start of a field.
     Start,
     /// In the integer of a field that has nothing else.
@@ -119,7 +119,7 @@ impl Repair {
     /// Processes the next bytes from the client. They may be split anywhere.
     pub(super) fn feed(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
-            if matches!(self.place, Place::Lost) {
+            if matches!(self.place, Position::Lost) {
                 return;
             }
             *byte = self.step(*byte);
@@ -129,91 +129,91 @@ impl Repair {
     /// Processes one byte, and returns the byte to pass on.
     fn step(&mut self, byte: u8) -> u8 {
         let mut passed = byte;
-        self.place = match std::mem::replace(&mut self.place, Place::Lost) {
-            Place::Preface(past) if PREFACE[past] != byte => Place::Lost,
-            Place::Preface(past) if past + 1 < PREFACE.len() => Place::Preface(past + 1),
-            Place::Preface(_) => Place::FRAME,
-            Place::Header(mut header, past) => {
+        self.place = match std::mem::replace(&mut self.place, Position::Lost) {
+            Position::Preface(past) if PREFACE[past] != byte => Position::Lost,
+            Position::Preface(past) if past + 1 < PREFACE.len() => Position::Preface(past + 1),
+            Position::Preface(_) => Position::FRAME,
+            Position::Header(mut header, past) => {
                 header[past] = byte;
                 if past + 1 < header.len() {
-                    Place::Header(header, past + 1)
+                    Position::Header(header, past + 1)
                 } else {
                     self.begin(&header)
                 }
             }
-            Place::PadLength(frame) => self.pad(frame, u32::from(byte)),
-            Place::Payload(frame) => match self.payload(frame, byte) {
+            Position::PadLength(frame) => self.pad(frame, u32::from(byte)),
+            Position::Payload(frame) => match self.payload(frame, byte) {
                 Ok((byte, place)) => {
                     passed = byte;
                     place
                 }
-                Err(Senseless) => Place::Lost,
+                Err(Senseless) => Position::Lost,
             },
-            Place::Lost => Place::Lost,
+            Position::Lost => Position::Lost,
         };
         passed
     }
 
     /// Begins the frame with this header.
-    fn begin(&mut self, header: &[u8; 9]) -> Place {
+    fn begin(&mut self, header: &[u8; 9]) -> Position {
         let [a, b, c, kind, flags, stream @ ..] = *header;
         let length = u32::from_be_bytes([0, a, b, c]);
         // The highest bit is reserved and ignored.
         let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
         if length > MAX_FRAME {
-            return Place::Lost;
+            return Position::Lost;
         }
         // A header block continues in the next frame: no other frame may come between.
         let field = match (kind, self.block.take()) {
-            (HEADERS, None) => Field::Start,
+            (HEADERS, None) => FieldPosition::Start,
             (CONTINUATION, Some((begun, field))) if begun == stream => field,
-            (CONTINUATION, None) | (_, Some(_)) => return Place::Lost,
+            (CONTINUATION, None) | (_, Some(_)) => return Position::Lost,
             (_, None) => {
-                return self.go_on(Frame {
+                return self.go_on(FrameRest {
                     rest: length,
-                    ..Frame::default()
+                    ..FrameRest::default()
                 });
             }
         };
         self.block = Some((stream, field));
-        let mut frame = Frame {
+        let mut frame = FrameRest {
             fragment: length,
             ends_block: flags & END_HEADERS != 0,
-            ..Frame::default()
+            ..FrameRest::default()
         };
         if kind == HEADERS && flags & PRIORITY != 0 {
             frame.priority = PRIORITY_LENGTH;
         }
         if kind == HEADERS && flags & PADDED != 0 {
             return if length == 0 {
-                Place::Lost
+                Position::Lost
             } else {
-                Place::PadLength(frame)
+                Position::PadLength(frame)
             };
         }
         self.divide(frame, 0)
     }
 
     /// Continues after the length of the padding, which is itself part of the payload.
-    fn pad(&mut self, mut frame: Frame, padding: u32) -> Place {
+    fn pad(&mut self, mut frame: FrameRest, padding: u32) -> Position {
         frame.fragment -= 1;
         self.divide(frame, padding)
     }
 
     /// Removes padding and priority from the length of the fragment.
-    fn divide(&mut self, mut frame: Frame, padding: u32) -> Place {
+    fn divide(&mut self, mut frame: FrameRest, padding: u32) -> Position {
         match frame.fragment.checked_sub(frame.priority + padding) {
             Some(fragment) => {
                 frame.fragment = fragment;
                 frame.rest = padding;
                 self.go_on(frame)
             }
-            None => Place::Lost,
+            None => Position::Lost,
         }
     }
 
     /// Processes one byte of the payload.
-    fn payload(&mut self, mut frame: Frame, byte: u8) -> Result<(u8, Place), Senseless> {
+    fn payload(&mut self, mut frame: FrameRest, byte: u8) -> Result<(u8, Position), Senseless> {
         let mut passed = byte;
         if frame.priority > 0 {
             frame.priority -= 1;
@@ -229,54 +229,54 @@ impl Repair {
     }
 
     /// Returns the place that follows the bytes processed so far.
-    fn go_on(&mut self, frame: Frame) -> Place {
+    fn go_on(&mut self, frame: FrameRest) -> Position {
         if frame.priority + frame.fragment + frame.rest > 0 {
-            return Place::Payload(frame);
+            return Position::Payload(frame);
         }
         if frame.ends_block {
             self.block = None;
         }
-        Place::FRAME
+        Position::FRAME
     }
 }
 
-impl Place {
+impl Position {
     /// At the start of a frame.
-    const FRAME: Place = Place::Header([0; 9], 0);
+    const FRAME: Position = Position::Header([0; 9], 0);
 }
 
-impl Field {
+impl FieldPosition {
     /// Processes one byte of a header block. Returns the byte to pass on, and the next position.
-    fn step(self, byte: u8) -> Result<(u8, Field), Senseless> {
+    fn step(self, byte: u8) -> Result<(u8, FieldPosition), Senseless> {
         let next = match self {
-            Field::Start => Field::start(byte),
-            Field::Number(number) => match number.step(byte)? {
-                (_, true) => Field::Start,
-                (number, false) => Field::Number(number),
+            FieldPosition::Start => FieldPosition::start(byte),
+            FieldPosition::Number(number) => match number.step(byte)? {
+                (_, true) => FieldPosition::Start,
+                (number, false) => FieldPosition::Number(number),
             },
-            Field::Name(number) => match number.step(byte)? {
-                (number, true) => Field::named(number.value),
-                (number, false) => Field::Name(number),
+            FieldPosition::Name(number) => match number.step(byte)? {
+                (number, true) => FieldPosition::named(number.value),
+                (number, false) => FieldPosition::Name(number),
             },
-            Field::Length(text) => return Ok(Field::length(text, byte)),
-            Field::LengthGoesOn(text, number) => match number.step(byte)? {
-                (number, true) => Field::string(text, number.value),
-                (number, false) => Field::LengthGoesOn(text, number),
+            FieldPosition::Length(text) => return Ok(FieldPosition::length(text, byte)),
+            FieldPosition::LengthGoesOn(text, number) => match number.step(byte)? {
+                (number, true) => FieldPosition::string(text, number.value),
+                (number, false) => FieldPosition::LengthGoesOn(text, number),
             },
-            Field::String(text, left) => {
+            FieldPosition::String(text, left) => {
                 let passed = if text == Text::Authority {
                     HARMLESS
                 } else {
                     byte
                 };
-                return Ok((passed, Field::string(text, left - 1)));
+                return Ok((passed, FieldPosition::string(text, left - 1)));
             }
         };
         Ok((byte, next))
     }
 
     /// Returns the position after the first byte of a field.
-    fn start(byte: u8) -> Field {
+    fn start(byte: u8) -> FieldPosition {
         // The cases in order: indexed field; literal that enters the table; change of the table's
         // size; literal that does not enter the table, or never may.
         let (bits, literal) = match byte {
@@ -286,16 +286,16 @@ impl Field {
             _ => (4, true),
         };
         match (Integer::prefix(byte, bits), literal) {
-            (Ok(_), false) => Field::Start,
-            (Err(number), false) => Field::Number(number),
-            (Ok(index), true) => Field::named(index),
-            (Err(number), true) => Field::Name(number),
+            (Ok(_), false) => FieldPosition::Start,
+            (Err(number), false) => FieldPosition::Number(number),
+            (Ok(index), true) => FieldPosition::named(index),
+            (Err(number), true) => FieldPosition::Name(number),
         }
     }
 
     /// Returns the position after the index of a literal's name.
-    fn named(index: u32) -> Field {
-        Field::Length(match index {
+    fn named(index: u32) -> FieldPosition {
+        FieldPosition::Length(match index {
             0 => Text::Name,
             AUTHORITY => Text::Authority,
             _ => Text::Value,
@@ -303,10 +303,10 @@ impl Field {
     }
 
     /// Processes the first byte of a string: its Huffman flag and its length.
-    fn length(text: Text, byte: u8) -> (u8, Field) {
+    fn length(text: Text, byte: u8) -> (u8, FieldPosition) {
         let next = match Integer::prefix(byte, 7) {
-            Ok(length) => Field::string(text, length),
-            Err(number) => Field::LengthGoesOn(text, number),
+            Ok(length) => FieldPosition::string(text, length),
+            Err(number) => FieldPosition::LengthGoesOn(text, number),
         };
         // The overwritten value is not Huffman-coded.
         let passed = if text == Text::Authority {
@@ -318,11 +318,11 @@ impl Field {
     }
 
     /// Returns the position after a string's length, or after one of its bytes.
-    fn string(text: Text, left: u32) -> Field {
+    fn string(text: Text, left: u32) -> FieldPosition {
         match (text, left) {
-            (Text::Name, 0) => Field::Length(Text::Value),
-            (_, 0) => Field::Start,
-            _ => Field::String(text, left),
+            (Text::Name, 0) => FieldPosition::Length(Text::Value),
+            (_, 0) => FieldPosition::Start,
+            _ => FieldPosition::String(text, left),
         }
     }
 }

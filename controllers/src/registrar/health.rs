@@ -11,10 +11,10 @@ use crate::socket::{Id, Name, id_at};
 
 /// The state of the registration. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Shared>);
+pub struct Health(Arc<RegistrationState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct RegistrationState {
     /// The listening socket, if any: its path, and the identity of its file.
     socket: Mutex<Option<(PathBuf, Id)>>,
     /// True from the time kubelet has registered the driver at this socket.

@@ -11,66 +11,24 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
 use super::Health;
-use crate::api::node::{node_reference, registered};
+use crate::api::node::node_reference;
 use crate::client::Kube;
-use crate::client::events::{Events, Kind};
+use crate::client::events::{EventKind, Events};
 use crate::client::kube::ApiError;
 use crate::queue::Backoff;
+
+mod decide;
+
+use decide::{Lost, decide};
 
 /// The wait between two looks. It grows while the same is lost again after each registration.
 const AGAIN: Backoff = Backoff {
     start: Duration::from_secs(60),
     max: Duration::from_secs(1800),
 };
-
-/// What the cluster has lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Lost {
-    /// The driver's entry in the CSINode, or topology keys of it.
-    Registration,
-    /// Labels of the Node, by their keys.
-    Labels(Vec<String>),
-    /// A label has another value.
-    Changed {
-        key: String,
-        registered: String,
-        now: String,
-    },
-}
-
-/// Compares Node and CSINode with the topology that the driver reports.
-fn lost(
-    driver: &str,
-    segments: &BTreeMap<String, String>,
-    node: &Node,
-    csi_node: Option<&CSINode>,
-) -> Option<Lost> {
-    let labels = node.labels();
-    let changed = segments.iter().find_map(|(key, registered)| {
-        let now = labels.get(key).filter(|now| *now != registered)?.clone();
-        Some(Lost::Changed {
-            key: key.clone(),
-            registered: registered.clone(),
-            now,
-        })
-    });
-    if changed.is_some() {
-        return changed;
-    }
-    let missing = segments.keys().filter(|key| !labels.contains_key(*key));
-    let missing: Vec<String> = missing.cloned().collect();
-    if !missing.is_empty() {
-        return Some(Lost::Labels(missing));
-    }
-    let keys = csi_node.and_then(|csi_node| registered(csi_node, driver));
-    let keys = keys.map(|driver| driver.topology_keys.as_deref().unwrap_or_default());
-    let is_whole = keys.is_some_and(|keys| segments.keys().all(|key| keys.contains(key)));
-    (!is_whole).then_some(Lost::Registration)
-}
 
 /// The registration of a driver on its node.
 pub(crate) struct Registration {
@@ -116,7 +74,12 @@ impl Registration {
             return Ok(None);
         };
         let csi_node = self.kube.get::<CSINode>("", &self.node).await?;
-        Ok(lost(&self.driver, &self.segments, &node, csi_node.as_ref()))
+        Ok(decide(
+            &self.driver,
+            &self.segments,
+            &node,
+            csi_node.as_ref(),
+        ))
     }
 
     fn mend(&self, lost: &Lost) {
@@ -136,15 +99,23 @@ impl Registration {
                      label node {node} {key}={registered} --overwrite"
                 );
                 tracing::warn!(why);
-                self.events
-                    .emit(node_reference(node), Kind::Warning, "TopologyChanged", why);
+                self.events.emit(
+                    node_reference(node),
+                    EventKind::Warning,
+                    "TopologyChanged",
+                    why,
+                );
                 return;
             }
         };
         let why = format!("{what}: kubelet registers the driver again");
         tracing::warn!(why);
-        self.events
-            .emit(node_reference(node), Kind::Warning, "RegistrationLost", why);
+        self.events.emit(
+            node_reference(node),
+            EventKind::Warning,
+            "RegistrationLost",
+            why,
+        );
         self.health.register_again();
     }
 }
@@ -159,70 +130,24 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::testing::FakeApi;
 
-    const DRIVER: &str = "memory.csi.dev";
+    pub(super) const DRIVER: &str = "memory.csi.dev";
 
-    fn node(labels: Value) -> Value {
+    pub(super) fn node(labels: Value) -> Value {
         json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})
     }
 
-    fn csi_node(drivers: Value) -> Value {
+    pub(super) fn csi_node(drivers: Value) -> Value {
         json!({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": drivers}})
     }
 
-    fn entry(keys: &[&str]) -> Value {
+    pub(super) fn entry(keys: &[&str]) -> Value {
         json!([{"name": DRIVER, "nodeID": "n1", "topologyKeys": keys}])
     }
 
-    fn segments() -> BTreeMap<String, String> {
+    pub(super) fn segments() -> BTreeMap<String, String> {
         [("key", "n1"), ("zone", "a")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into()
-    }
-
-    #[test]
-    fn what_a_cluster_can_lose() {
-        let keys = &["key", "zone"];
-        let both = json!({"key": "n1", "zone": "a", "other": "x"});
-        let labels = |keys: &[&str]| {
-            Some(Lost::Labels(
-                keys.iter().map(|key| (*key).to_owned()).collect(),
-            ))
-        };
-        let changed = |key: &str, registered: &str, now: &str| {
-            let [key, registered, now] = [key, registered, now].map(str::to_owned);
-            Some(Lost::Changed {
-                key,
-                registered,
-                now,
-            })
-        };
-        for (found, drivers, expected) in [
-            (both.clone(), entry(keys), None),
-            (json!({"key": "n1"}), entry(keys), labels(&["zone"])),
-            (json!({}), entry(keys), labels(&["key", "zone"])),
-            (
-                json!({"key": "n2", "zone": "a"}),
-                entry(keys),
-                changed("key", "n1", "n2"),
-            ),
-            // Kubelet would refuse to register it.
-            (json!({"key": "n2"}), json!([]), changed("key", "n1", "n2")),
-            (both.clone(), json!([]), Some(Lost::Registration)),
-            (both.clone(), entry(&["key"]), Some(Lost::Registration)),
-        ] {
-            let node = serde_json::from_value(node(found.clone())).unwrap();
-            let csi_node = serde_json::from_value(csi_node(drivers.clone())).unwrap();
-            let got = lost(DRIVER, &segments(), &node, Some(&csi_node));
-            assert_eq!(got, expected, "{found} {drivers}");
-        }
-        let node = serde_json::from_value(node(both)).unwrap();
-        assert_eq!(
-            lost(DRIVER, &segments(), &node, None),
-            Some(Lost::Registration)
-        );
-        // Without a topology, kubelet still has to know the driver.
-        let csi_node = serde_json::from_value(csi_node(entry(&[]))).unwrap();
-        assert_eq!(lost(DRIVER, &BTreeMap::new(), &node, Some(&csi_node)), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,35 +11,28 @@ use crate::socket::{self, Error, Name, Socket};
 
 /// A listening socket with its file, which is removed on drop.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct RegistrationSocket {
     // Dropped first, because every client that finds the file must be answered.
     name: Name,
     listener: UnixListener,
 }
 
-impl Bound {
+impl RegistrationSocket {
     /// Creates the socket, and replaces one that no process serves. Another process may take the
     /// path meanwhile: the last one wins, and the other notices.
-    pub(super) fn new(path: &Path) -> Result<Bound, Error> {
-        let failed = |op| {
-            move |source| Error::Io {
-                op,
-                path: path.to_owned(),
-                source,
-            }
-        };
+    pub(super) fn new(path: &Path) -> Result<RegistrationSocket, Error> {
         socket::check(path)?;
         // A rename over a stale socket is not enough: kubelet unregisters it only if it is removed.
         match fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(failed("unlink")(error));
+                return Err(socket::failed("unlink", path)(error));
             }
             _ => {}
         }
         // The directory has kubelet's mode. Without its parents, this is not kubelet's host.
         let (listener, name) = Socket::bind(path, DirBuilder::new().mode(0o755))?.into_parts();
-        let listener = UnixListener::from_std(listener).map_err(failed("watch"))?;
-        Ok(Bound { name, listener })
+        let listener = UnixListener::from_std(listener).map_err(socket::failed("watch", path))?;
+        Ok(RegistrationSocket { name, listener })
     }
 
     /// The socket's file.
@@ -67,10 +60,10 @@ mod tests {
         let path = dir.path().join("registry/a-reg.sock");
         fs::create_dir(dir.path().join("registry")).unwrap();
         drop(BlockingListener::bind(&path).unwrap());
-        let bound = Bound::new(&path).unwrap();
+        let bound = RegistrationSocket::new(&path).unwrap();
         assert!(bound.name().is_there());
         UnixStream::connect(&path).await.unwrap();
-        let served = Bound::new(&path).unwrap_err();
+        let served = RegistrationSocket::new(&path).unwrap_err();
         assert!(matches!(served, Error::Served(_)), "{served}");
         drop(bound);
         assert_eq!(
@@ -82,8 +75,8 @@ mod tests {
     #[tokio::test]
     async fn a_directory_is_made_but_none_above_it() {
         let dir = TempDir::new().unwrap();
-        drop(Bound::new(&dir.path().join("registry/a-reg.sock")).unwrap());
-        let error = Bound::new(&dir.path().join("not/here/a-reg.sock")).unwrap_err();
+        drop(RegistrationSocket::new(&dir.path().join("registry/a-reg.sock")).unwrap());
+        let error = RegistrationSocket::new(&dir.path().join("not/here/a-reg.sock")).unwrap_err();
         assert!(matches!(error, Error::Io { op: "mkdir", .. }), "{error}");
     }
 }

@@ -140,12 +140,11 @@ impl<'a> StatusPatch<'a> {
             "type": kind, "status": "True",
             "lastProbeTime": Time(self.now), "lastTransitionTime": since,
         });
-        let had = |field: fn(&PersistentVolumeClaimCondition) -> bool| known.is_some_and(field);
         // A strategic merge keeps missing fields, so obsolete ones are set to null.
-        if reason.is_some() || had(|known| known.reason.is_some()) {
+        if reason.is_some() || known.is_some_and(|known| known.reason.is_some()) {
             condition["reason"] = json!(reason);
         }
-        if message.is_some() || had(|known| known.message.is_some()) {
+        if message.is_some() || known.is_some_and(|known| known.message.is_some()) {
             condition["message"] = json!(message);
         }
         self.conditions.push(condition);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Key;
+use super::ClaimKey;
 use crate::api::pod::Pod;
 use crate::cache::{Change, Index, Store};
 
@@ -15,7 +15,7 @@ impl Users {
     /// stopped using; another pod may still use them.
     pub(super) fn of(
         watch: &Store<Pod>,
-        left: impl Fn(BTreeSet<Key>) + Send + Sync + 'static,
+        left: impl Fn(BTreeSet<ClaimKey>) + Send + Sync + 'static,
     ) -> Self {
         watch.on_change(move |change| match change {
             Change::Applied {
@@ -23,7 +23,7 @@ impl Users {
                 new,
             } => {
                 let still = claims(new);
-                let gone: BTreeSet<Key> = claims(old).difference(&still).cloned().collect();
+                let gone: BTreeSet<ClaimKey> = claims(old).difference(&still).cloned().collect();
                 if !gone.is_empty() {
                     left(gone);
                 }
@@ -35,17 +35,17 @@ impl Users {
     }
 
     /// True if any pod uses this claim.
-    pub(super) fn any(&self, key: &Key) -> bool {
+    pub(super) fn any(&self, key: &ClaimKey) -> bool {
         !self.0.get(&text(key)).is_empty()
     }
 }
 
-fn text(key: &Key) -> String {
+fn text(key: &ClaimKey) -> String {
     format!("{}/{}", key.0, key.1)
 }
 
 /// The claims of a pod; none if the pod has ended.
-fn claims(pod: &Pod) -> BTreeSet<Key> {
+fn claims(pod: &Pod) -> BTreeSet<ClaimKey> {
     if matches!(pod.status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return BTreeSet::new();
     }

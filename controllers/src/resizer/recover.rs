@@ -66,11 +66,12 @@ impl<'a> Sizes<'a> {
     /// The size to expand to; `None` if there is nothing to do here.
     pub(super) fn target(&self) -> Option<&'a Quantity> {
         let begun = self.allocated.unwrap_or(self.requested);
-        let reached = |quantity| size(self.volume) >= size(Some(quantity));
-        if !reached(self.requested) {
+        if !self.has_reached(self.requested) {
             return match self.status {
                 NODE_INFEASIBLE => Some(begun),
-                NODE_PENDING | NODE_IN_PROGRESS => Some(begun).filter(|begun| !reached(begun)),
+                NODE_PENDING | NODE_IN_PROGRESS => {
+                    Some(begun).filter(|begun| !self.has_reached(begun))
+                }
                 CONTROLLER_IN_PROGRESS if !self.final_error => Some(begun),
                 _ => Some(self.requested),
             };
@@ -84,6 +85,11 @@ impl<'a> Sizes<'a> {
             // An older API server without this recovery keeps only the condition.
             _ => Some(self.requested).filter(|_| !self.node_pending),
         }
+    }
+
+    /// True if the volume has this size at least.
+    fn has_reached(&self, quantity: &Quantity) -> bool {
+        size(self.volume) >= size(Some(quantity))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Key, Options, Resizer};
+use super::{ClaimKey, Options, Resizer};
 use crate::csi::driver::ControllerCapability;
 use crate::testing::{self, Call, DRIVER, World, secret, with};
 
@@ -22,7 +22,7 @@ pub(super) fn options() -> Options {
 }
 
 /// The key of the claim.
-pub(super) fn key() -> Key {
+pub(super) fn key() -> ClaimKey {
     ("ns".to_owned(), "data".to_owned())
 }
 

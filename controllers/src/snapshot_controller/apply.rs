@@ -7,19 +7,19 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::decide::decide;
-use super::kind::{self, Facts, Failure, Kind, StatusChange, Step};
+use super::kind::{self, Facts, SnapshotFailure, SnapshotKind, StatusChange, Step};
 use super::metrics::Operation;
 use super::names;
-use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS, orphan};
+use super::{AfterStep, CONFLICT, RECHECK, ReconcileError, STEPS, SnapshotController, orphan};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
 use crate::controller::finalizers;
 use crate::queue::Outcome;
-use crate::snapshots::content::{Class, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
-impl Controller {
+impl SnapshotController {
     /// Takes steps for a snapshot until it is done or must wait.
-    pub(super) async fn reconcile<K: Kind>(
+    pub(super) async fn reconcile<K: SnapshotKind>(
         &self,
         namespace: &str,
         name: &str,
@@ -43,29 +43,29 @@ impl Controller {
             let facts = self.watches.gather::<K>(&self.kube, snapshot).await?;
             self.measure(&facts);
             let step = decide(&facts);
-            if let Next::End(outcome) = self.apply(&facts, step).await? {
+            if let AfterStep::End(outcome) = self.apply(&facts, step).await? {
                 return Ok(outcome);
             }
         }
         Ok(Outcome::RequeueAfter(CONFLICT))
     }
 
-    async fn apply<K: Kind>(
+    async fn apply<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         step: Step<K>,
-    ) -> Result<Next, ReconcileError> {
+    ) -> Result<AfterStep, ReconcileError> {
         let snapshot = &*facts.snapshot;
         let (snapshots, contents, _) = K::watches(&self.watches);
         match step {
-            Step::Done => return Ok(Next::End(Outcome::Done)),
+            Step::Done => return Ok(AfterStep::End(Outcome::Done)),
             Step::Wait(why) => {
                 tracing::debug!(snapshot = names::path(snapshot), why, "a snapshot waits");
-                return Ok(Next::End(Outcome::Failed));
+                return Ok(AfterStep::End(Outcome::Failed));
             }
             Step::BlockDeletion(why) => {
                 self.report_pending_deletion(snapshot, why);
-                return Ok(Next::End(Outcome::Failed));
+                return Ok(AfterStep::End(Outcome::Failed));
             }
             Step::Fail(failure) => return self.fail(facts, failure).await,
             Step::SetClass(class) => {
@@ -77,7 +77,7 @@ impl Controller {
             }
             Step::Create(content) => {
                 let next = self.create_for(facts, contents, &*content).await?;
-                if let Next::Look = next {
+                if let AfterStep::Look = next {
                     let (noun, path) = (K::NAMES.noun, names::path(snapshot));
                     let message =
                         format!("Waiting for {noun} {path} to be taken by the CSI driver");
@@ -95,11 +95,11 @@ impl Controller {
             }
             Step::DeleteContent => {
                 self.delete_content(facts).await?;
-                return Ok(Next::End(Outcome::RequeueAfter(RECHECK)));
+                return Ok(AfterStep::End(Outcome::RequeueAfter(RECHECK)));
             }
             Step::Own(step) => return K::apply_own(self, facts, step).await,
         }
-        Ok(Next::Look)
+        Ok(AfterStep::Look)
     }
 
     /// Notes on a content that its snapshot is being deleted.
@@ -128,31 +128,31 @@ impl Controller {
     }
 
     /// Creates an object for a snapshot. If the API server rejects the object, the snapshot fails.
-    pub(super) async fn create_for<K: Kind, R: Resource>(
+    pub(super) async fn create_for<K: SnapshotKind, R: Resource>(
         &self,
         facts: &Facts<K>,
         watch: &Store<R>,
         object: &R,
-    ) -> Result<Next, ReconcileError> {
+    ) -> Result<AfterStep, ReconcileError> {
         match self.create(watch, object).await {
-            Ok(true) => Ok(Next::Look),
-            Ok(false) => Ok(Next::End(Outcome::RequeueAfter(CONFLICT))),
+            Ok(true) => Ok(AfterStep::Look),
+            Ok(false) => Ok(AfterStep::End(Outcome::RequeueAfter(CONFLICT))),
             Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.make_content;
-                self.fail(facts, Failure::new(reason, error.to_string()))
+                self.fail(facts, SnapshotFailure::new(reason, error.to_string()))
                     .await
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn bind<K: Kind>(
+    async fn bind<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         class: Option<String>,
-    ) -> Result<Next, ReconcileError> {
+    ) -> Result<AfterStep, ReconcileError> {
         let Some(content) = &facts.content else {
-            return Ok(Next::Look);
+            return Ok(AfterStep::Look);
         };
         let uid = facts.snapshot.uid();
         let mut patch = json!({"spec": {K::NAMES.reference_field: {"uid": uid}}});
@@ -161,17 +161,17 @@ impl Controller {
         }
         let (_, contents, _) = K::watches(&self.watches);
         match self.merge(contents, &**content, patch).await {
-            Ok(()) => Ok(Next::Look),
+            Ok(()) => Ok(AfterStep::Look),
             Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.bind;
-                self.fail(facts, Failure::new(reason, error.to_string()))
+                self.fail(facts, SnapshotFailure::new(reason, error.to_string()))
                     .await
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn write_status<K: Kind>(
+    async fn write_status<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
         change: StatusChange,
@@ -198,7 +198,10 @@ impl Controller {
         Ok(())
     }
 
-    async fn delete_content<K: Kind>(&self, facts: &Facts<K>) -> Result<(), ReconcileError> {
+    async fn delete_content<K: SnapshotKind>(
+        &self,
+        facts: &Facts<K>,
+    ) -> Result<(), ReconcileError> {
         let Some(content) = &facts.content else {
             return Ok(());
         };
@@ -212,7 +215,7 @@ impl Controller {
     }
 
     /// Starts the duration metrics of a snapshot's operations.
-    fn measure<K: Kind>(&self, facts: &Facts<K>) {
+    fn measure<K: SnapshotKind>(&self, facts: &Facts<K>) {
         let snapshot = &*facts.snapshot;
         let view = K::view(snapshot);
         let uid = snapshot.uid().unwrap_or_default();
@@ -220,26 +223,25 @@ impl Controller {
         let class = view.class;
         let class = class.and_then(|name| kind::class_by_name::<K>(&facts.classes, name));
         let driver = content.map(|content| content.driver);
-        let driver = driver.or(class.map(Class::driver));
-        let begin = |operation| {
+        let driver = driver.or(class.map(SnapshotClass::driver));
+        let operations: &[Operation] = if snapshot.is_deleting() {
+            &[Operation::Delete]
+        } else if view.is_ready() {
+            &[]
+        } else if view.created.is_none() {
+            &[Operation::Create, Operation::CreateAndReady]
+        } else {
+            &[Operation::CreateAndReady]
+        };
+        for operation in operations {
             let beforehand = view.given.is_some();
             self.metrics
-                .begin(K::NAMES.of, operation, &uid, driver, beforehand);
-        };
-        if snapshot.is_deleting() {
-            return begin(Operation::Delete);
+                .begin(K::NAMES.of, *operation, &uid, driver, beforehand);
         }
-        if view.is_ready() {
-            return;
-        }
-        if view.created.is_none() {
-            begin(Operation::Create);
-        }
-        begin(Operation::CreateAndReady);
     }
 
     /// Adds the snapshotter's finalizer to a bound content.
-    pub(super) async fn reconcile_content<K: Kind>(
+    pub(super) async fn reconcile_content<K: SnapshotKind>(
         &self,
         name: &str,
     ) -> Result<Outcome, ReconcileError> {

@@ -8,40 +8,40 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::kind::{self, Facts, Failure, Kind, Step};
+use super::kind::{self, Facts, SnapshotFailure, SnapshotKind, Step};
 use super::names::{self, BindState};
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::api::{pv, pvc};
 use crate::client::Resource as _;
-use crate::snapshots::content::{Class, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
-pub(super) fn decide<K: Kind>(facts: &Facts<K>) -> Step<K> {
+pub(super) fn decide<K: SnapshotKind>(facts: &Facts<K>) -> Step<K> {
     if facts.snapshot.is_deleting() {
         return K::decide_deletion(facts);
     }
     next(facts).unwrap_or_else(Step::Fail)
 }
 
-fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
+fn next<K: SnapshotKind>(facts: &Facts<K>) -> Result<Step<K>, SnapshotFailure> {
     let snapshot = &*facts.snapshot;
     let (view, reasons) = (K::view(snapshot), K::NAMES.reasons);
     let content_kind = <K::Content as Resource>::kind(&());
     let noun = K::NAMES.noun;
     if view.selects_volumes == view.given.is_some() {
         let message = format!("exactly one of {} must be given", K::NAMES.sources);
-        return Err(Failure::new(reasons.validation, message));
+        return Err(SnapshotFailure::new(reasons.validation, message));
     }
     let ready = view.is_ready() && view.bound.is_some();
     let Some(content) = facts.content.as_deref() else {
         return match view.given {
             _ if ready => {
                 let message = format!("its {content_kind} is missing");
-                Err(Failure::new(reasons.missing, message))
+                Err(SnapshotFailure::new(reasons.missing, message))
             }
             Some(name) => {
                 let message = format!("there is no {content_kind} {name}");
-                Err(Failure::new(reasons.missing, message))
+                Err(SnapshotFailure::new(reasons.missing, message))
             }
             None if K::is_member(snapshot) => Ok(Step::Wait(
                 "this member of a group has no content yet".to_owned(),
@@ -55,7 +55,7 @@ fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
         check::<K>(facts, content, bind_state)?;
     } else if bind_state != BindState::Bound {
         let message = format!("its {content_kind} is bound to another {noun}");
-        return Err(Failure::new(reasons.misbound, message));
+        return Err(SnapshotFailure::new(reasons.misbound, message));
     }
     if let Some(finalizers) = names::with(snapshot, &K::finalizers(its.policy)) {
         return Ok(Step::Finalizers(finalizers));
@@ -77,11 +77,11 @@ fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
 }
 
 /// Checks that the content can belong to this snapshot.
-fn check<K: Kind>(
+fn check<K: SnapshotKind>(
     facts: &Facts<K>,
     content: &K::Content,
     bind_state: BindState,
-) -> Result<(), Failure> {
+) -> Result<(), SnapshotFailure> {
     let its = content.view();
     let given = K::view(&facts.snapshot).given.is_some();
     let kind = <K::Content as Resource>::kind(&());
@@ -94,7 +94,10 @@ fn check<K: Kind>(
     if !fits {
         let not = if given { "not " } else { "" };
         let message = format!("{kind} {name} is {not}of a {noun} made beforehand");
-        return Err(Failure::new(K::NAMES.reasons.content_mismatch, message));
+        return Err(SnapshotFailure::new(
+            K::NAMES.reasons.content_mismatch,
+            message,
+        ));
     }
     match bind_state {
         BindState::Bound => Ok(()),
@@ -102,27 +105,33 @@ fn check<K: Kind>(
         BindState::Free if given || K::is_member(&facts.snapshot) => Ok(()),
         _ => {
             let message = format!("{kind} {name} is bound to another {noun}");
-            Err(Failure::new(K::NAMES.reasons.content_misbound, message))
+            Err(SnapshotFailure::new(
+                K::NAMES.reasons.content_misbound,
+                message,
+            ))
         }
     }
 }
 
 /// Decides the next step for a snapshot without a content.
-fn make<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
+fn make<K: SnapshotKind>(facts: &Facts<K>) -> Result<Step<K>, SnapshotFailure> {
     if let Some(name) = K::view(&facts.snapshot).class {
         return K::make(facts, class(facts, name)?);
     }
     let default = K::driver(facts)
         .and_then(|driver| kind::only_default_class::<K>(&facts.classes, driver))
-        .map_err(|message| Failure::still_ready(K::NAMES.reasons.default_class, message))?;
+        .map_err(|message| SnapshotFailure::still_ready(K::NAMES.reasons.default_class, message))?;
     Ok(Step::SetClass(default))
 }
 
-fn class<'a, K: Kind>(facts: &'a Facts<K>, name: &str) -> Result<&'a K::Class, Failure> {
+fn class<'a, K: SnapshotKind>(
+    facts: &'a Facts<K>,
+    name: &str,
+) -> Result<&'a K::Class, SnapshotFailure> {
     kind::class_by_name::<K>(&facts.classes, name).ok_or_else(|| {
         let kind = <K::Class as Resource>::kind(&());
         let message = format!("there is no {kind} {name}");
-        Failure::still_ready(K::NAMES.reasons.get_class, message)
+        SnapshotFailure::still_ready(K::NAMES.reasons.get_class, message)
     })
 }
 
@@ -149,7 +158,7 @@ pub(super) fn csi_of(volume: &PersistentVolume) -> Result<&CSIPersistentVolumeSo
 }
 
 /// The handle of a volume. Fails if the class is for another driver.
-pub(super) fn handle_of<K: Kind>(
+pub(super) fn handle_of<K: SnapshotKind>(
     class: &K::Class,
     volume: &PersistentVolume,
 ) -> Result<String, String> {
@@ -159,7 +168,7 @@ pub(super) fn handle_of<K: Kind>(
 }
 
 /// Fails if the class is for another driver than that of the volume.
-pub(super) fn check_driver<K: Kind>(
+pub(super) fn check_driver<K: SnapshotKind>(
     class: &K::Class,
     volume: &str,
     driver: &str,
@@ -176,7 +185,7 @@ pub(super) fn check_driver<K: Kind>(
 }
 
 /// The metadata of a snapshot's new content, and its reference to the snapshot.
-pub(super) fn new_content<K: Kind>(
+pub(super) fn new_content<K: SnapshotKind>(
     facts: &Facts<K>,
     class: &K::Class,
     node: Option<String>,
@@ -218,7 +227,7 @@ pub(super) fn new_content<K: Kind>(
 }
 
 /// The content, if it is bound to the snapshot.
-pub(super) fn bound_content<K: Kind>(facts: &Facts<K>) -> Option<&K::Content> {
+pub(super) fn bound_content<K: SnapshotKind>(facts: &Facts<K>) -> Option<&K::Content> {
     let content = facts.content.as_deref()?;
     let bound = names::bind_state(content.view().user, &*facts.snapshot) == BindState::Bound;
     bound.then_some(content)

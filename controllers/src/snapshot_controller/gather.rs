@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::kind::{Facts, Kind};
+use super::kind::{Facts, SnapshotKind};
 use super::watches::Watches;
 use crate::cache::Store;
 use crate::client::{ApiError, Kube, Resource};
 
 impl Watches {
     /// Gathers all inputs of the decision about a snapshot.
-    pub(super) async fn gather<K: Kind>(
+    pub(super) async fn gather<K: SnapshotKind>(
         &self,
         kube: &Kube,
         snapshot: Arc<K::Snapshot>,

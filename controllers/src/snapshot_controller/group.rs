@@ -1,4 +1,4 @@
-//! Implements [`Kind`] for VolumeGroupSnapshots.
+//! Implements [`SnapshotKind`] for VolumeGroupSnapshots.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,11 +9,13 @@ use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use serde_json::{Value, json};
 
-use super::kind::{self, Failure, GROUP_REASONS, Kind, Names, Step, View, WatchesOf};
+use super::kind::{
+    self, GROUP_REASONS, Names, SnapshotFailure, SnapshotKind, Step, View, WatchesOf,
+};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
-use super::{CONFLICT, Controller, Key, Next, ReconcileError, decide, status};
+use super::{AfterStep, CONFLICT, ReconcileError, SnapshotController, SnapshotKey, decide, status};
 use crate::api::node::node_of;
 use crate::api::{pv, volume_mode};
 use crate::cache::Store;
@@ -45,7 +47,7 @@ type Facts = kind::Facts<Groups>;
 pub(super) struct GroupFacts {
     /// The volumes of the claims in the group's namespace that its selector fits, before it has a
     /// content. The error says why a claim has none: then the claims after it are missing.
-    pub(super) sources: Vec<Result<Source, String>>,
+    pub(super) sources: Vec<Result<SourceVolume, String>>,
     /// The members that the group's content lists.
     members: Vec<Member>,
     /// The snapshots that the group owns, if it is being deleted.
@@ -57,7 +59,7 @@ pub(super) struct GroupFacts {
 /// What a group needs of a volume that it may be made of. Several groups of a namespace are decided
 /// at the same time, each of thousands of claims: their whole objects would take too much memory.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct SourceVolume {
     pub(super) volume: String,
     driver: String,
     handle: String,
@@ -66,7 +68,7 @@ pub(super) struct Source {
     node: Option<String>,
 }
 
-impl Source {
+impl SourceVolume {
     /// The volume of a claim. The error says why the claim has none that a group can be made of.
     fn new(
         claim: &PersistentVolumeClaim,
@@ -75,7 +77,7 @@ impl Source {
     ) -> Result<Self, String> {
         let volume = decide::volume_of(claim, volume)?;
         let csi = decide::csi_of(volume)?;
-        Ok(Source {
+        Ok(SourceVolume {
             volume: volume.name_any(),
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
@@ -100,7 +102,7 @@ pub(super) enum GroupStep {
     DeleteMembers(Vec<Arc<VolumeSnapshot>>),
 }
 
-impl Kind for Groups {
+impl SnapshotKind for Groups {
     type Snapshot = VolumeGroupSnapshot;
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
@@ -123,16 +125,16 @@ impl Kind for Groups {
 
     const FINALIZERS: &[&str] = &[names::GROUP_BOUND];
 
-    fn key(namespace: String, name: String) -> Key {
-        Key::Group(namespace, name)
+    fn key(namespace: String, name: String) -> SnapshotKey {
+        SnapshotKey::Group(namespace, name)
     }
 
-    fn content_key(content: ObjectKey) -> Key {
-        Key::GroupContent(content)
+    fn content_key(content: ObjectKey) -> SnapshotKey {
+        SnapshotKey::GroupContent(content)
     }
 
-    fn orphan_key(content: ObjectKey, uid: String) -> Key {
-        Key::GroupOrphan(content, uid)
+    fn orphan_key(content: ObjectKey, uid: String) -> SnapshotKey {
+        SnapshotKey::GroupOrphan(content, uid)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -208,9 +210,9 @@ impl Kind for Groups {
     }
 
     /// Adds the finalizer first, then creates the content.
-    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
+    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, SnapshotFailure> {
         let content = new_content(facts, class)
-            .map_err(|message| Failure::new(Self::NAMES.reasons.make_content, message))?;
+            .map_err(|message| SnapshotFailure::new(Self::NAMES.reasons.make_content, message))?;
         Ok(match names::with(&*facts.snapshot, &[names::GROUP_BOUND]) {
             Some(finalizers) => Step::Finalizers(finalizers),
             None => Step::Create(Box::new(content)),
@@ -221,7 +223,7 @@ impl Kind for Groups {
         facts: &Facts,
         content: &Self::Content,
         _: BindState,
-    ) -> Result<Option<Step<Self>>, Failure> {
+    ) -> Result<Option<Step<Self>>, SnapshotFailure> {
         Ok(members::next(facts, content)?.map(Step::Own))
     }
 
@@ -237,7 +239,7 @@ impl Kind for Groups {
         }
         if !facts.own.restoring.is_empty() {
             return Step::BlockDeletion(format!(
-                "claims are being restored from these of its snapshots: {}",
+                "claims are being restored from its snapshots: {}",
                 facts.own.restoring.join(", ")
             ));
         }
@@ -269,10 +271,10 @@ impl Kind for Groups {
     }
 
     async fn apply_own(
-        controller: &Controller,
+        controller: &SnapshotController,
         facts: &Facts,
         step: GroupStep,
-    ) -> Result<Next, ReconcileError> {
+    ) -> Result<AfterStep, ReconcileError> {
         let (snapshots, contents) = (&controller.watches.snapshots, &controller.watches.contents);
         match step {
             GroupStep::CreateMember(member) => {
@@ -293,7 +295,7 @@ impl Kind for Groups {
                 match controller.merge_status(contents, &*content, status).await {
                     Err(dropped @ ReconcileError::Dropped { .. }) => {
                         let reason = Self::NAMES.reasons.make_content;
-                        let failure = Failure::new(reason, dropped.to_string());
+                        let failure = SnapshotFailure::new(reason, dropped.to_string());
                         return controller.fail(facts, failure).await;
                     }
                     written => written?,
@@ -304,14 +306,14 @@ impl Kind for Groups {
                     controller.may_write()?;
                     controller.kube.delete(&*member).await?;
                 }
-                return Ok(Next::End(Outcome::RequeueAfter(CONFLICT)));
+                return Ok(AfterStep::End(Outcome::RequeueAfter(CONFLICT)));
             }
         }
-        Ok(Next::Look)
+        Ok(AfterStep::Look)
     }
 
     /// Queues the members, which waited for the group's deletion.
-    fn deleted(controller: &Controller, namespace: &str, name: &str) {
+    fn deleted(controller: &SnapshotController, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
         for member in members.get(&watches::at(namespace, name)) {
             controller
@@ -335,7 +337,7 @@ pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim
 
 /// The volumes of the claims that a group's selector fits, up to the first claim without one that a
 /// group can be made of. A claim that is too large to be kept may be one of them.
-async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Source, String>> {
+async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<SourceVolume, String>> {
     let namespace = group.namespace().unwrap_or_default();
     let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
         return Vec::new();
@@ -355,7 +357,7 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Sour
     for (number, claim) in claims.enumerate() {
         if let Some(claim) = claim {
             let volume = all.volume_of(&claim);
-            let source = Source::new(&claim, volume.as_deref(), nodes.as_deref());
+            let source = SourceVolume::new(&claim, volume.as_deref(), nodes.as_deref());
             let is_usable = source.is_ok();
             selected.push(source);
             if !is_usable {
@@ -374,7 +376,7 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Sour
 }
 
 /// The volumes of the claims that the selector fits.
-fn volumes(facts: &Facts) -> Result<Vec<&Source>, String> {
+fn volumes(facts: &Facts) -> Result<Vec<&SourceVolume>, String> {
     // A selector that is not valid fits nothing.
     selector(&facts.snapshot)?;
     let sources = &facts.own.sources;
@@ -388,7 +390,7 @@ fn volumes(facts: &Facts) -> Result<Vec<&Source>, String> {
 }
 
 /// The node of all volumes, if they have one.
-fn node(volumes: &[&Source]) -> Result<Option<String>, String> {
+fn node(volumes: &[&SourceVolume]) -> Result<Option<String>, String> {
     let nodes = volumes.iter().filter_map(|volume| volume.node.as_deref());
     let nodes: BTreeSet<&str> = nodes.collect();
     if nodes.len() > 1 {

@@ -1,5 +1,6 @@
-//! The [`Kind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
-//! code, with the facts that decisions about a kind are made of, and the steps that they choose.
+//! The [`SnapshotKind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for
+//! shared code, with the facts that decisions about a kind are made of, and the steps that they
+//! choose.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,18 +13,18 @@ use serde_json::Value;
 use super::metrics::Of;
 use super::names::BindState;
 use super::watches::Watches;
-use super::{Controller, Key, Next, ReconcileError};
+use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey};
 use crate::cache::Store;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
-use crate::snapshots::content::{Class, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
 /// A kind of snapshot with its contents and classes.
-pub(super) trait Kind: Sized + Send + Sync + 'static {
+pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
     type Snapshot: Resource;
     type Content: Content;
-    type Class: Class;
+    type Class: SnapshotClass;
     /// Facts that only this kind's decisions need.
     type OwnFacts: Clone + Debug + Send + Sync;
     /// Steps that only this kind has.
@@ -33,10 +34,10 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// The finalizers that a snapshot may have of this driver's controllers.
     const FINALIZERS: &[&str];
 
-    fn key(namespace: String, name: String) -> Key;
-    fn content_key(content: ObjectKey) -> Key;
+    fn key(namespace: String, name: String) -> SnapshotKey;
+    fn content_key(content: ObjectKey) -> SnapshotKey;
     /// The key of a content, for when its snapshot with this UID was seen and is gone.
-    fn orphan_key(content: ObjectKey, uid: String) -> Key;
+    fn orphan_key(content: ObjectKey, uid: String) -> SnapshotKey;
     fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 
     fn view(snapshot: &Self::Snapshot) -> View<'_>;
@@ -60,7 +61,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// The driver of the snapshot's volumes.
     fn driver(facts: &Facts<Self>) -> Result<&str, String>;
     /// The next step for a snapshot with a class and without a content.
-    fn make(facts: &Facts<Self>, class: &Self::Class) -> Result<Step<Self>, Failure>;
+    fn make(facts: &Facts<Self>, class: &Self::Class) -> Result<Step<Self>, SnapshotFailure>;
     /// The next step for a ready snapshot with its content and finalizers.
     fn when_ready(_: &Facts<Self>) -> Step<Self> {
         Step::Done
@@ -70,23 +71,23 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
         facts: &Facts<Self>,
         content: &Self::Content,
         bind_state: BindState,
-    ) -> Result<Option<Step<Self>>, Failure>;
+    ) -> Result<Option<Step<Self>>, SnapshotFailure>;
     /// The last step: copy the content's status.
     fn copy_status(facts: &Facts<Self>, content: &Self::Content) -> Step<Self>;
     /// The next step for a snapshot that is being deleted.
     fn decide_deletion(facts: &Facts<Self>) -> Step<Self>;
 
     fn apply_own(
-        controller: &Controller,
+        controller: &SnapshotController,
         facts: &Facts<Self>,
         step: Self::OwnStep,
-    ) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
+    ) -> impl Future<Output = Result<AfterStep, ReconcileError>> + Send;
     /// Queues keys that wait until a snapshot is gone.
-    fn deleted(_: &Controller, _namespace: &str, _name: &str) {}
+    fn deleted(_: &SnapshotController, _namespace: &str, _name: &str) {}
 }
 
 /// A snapshot and all other inputs of its decision.
-pub(super) struct Facts<K: Kind> {
+pub(super) struct Facts<K: SnapshotKind> {
     pub(super) snapshot: Arc<K::Snapshot>,
     /// The content that the snapshot names or would get, if it exists.
     pub(super) content: Option<Arc<K::Content>>,
@@ -99,7 +100,7 @@ pub(super) struct Facts<K: Kind> {
 
 /// The next step for a snapshot. Its facts are gathered again after each.
 #[derive(Debug)]
-pub(super) enum Step<K: Kind> {
+pub(super) enum Step<K: SnapshotKind> {
     /// Nothing is left to do.
     Done,
     /// A requirement is not met yet: try again later.
@@ -119,14 +120,14 @@ pub(super) enum Step<K: Kind> {
     /// The deletion must wait: report why, and try again.
     BlockDeletion(String),
     /// Report the failure, and try again.
-    Fail(Failure),
+    Fail(SnapshotFailure),
     /// A step that only this kind has.
     Own(K::OwnStep),
 }
 
 /// The failure of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct SnapshotFailure {
     pub(super) reason: &'static str,
     /// The message of the event and the status.
     pub(super) message: String,
@@ -134,9 +135,9 @@ pub(super) struct Failure {
     pub(super) unready: bool,
 }
 
-impl Failure {
+impl SnapshotFailure {
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
+        SnapshotFailure {
             reason,
             message: message.into(),
             unready: true,
@@ -144,9 +145,9 @@ impl Failure {
     }
 
     pub(super) fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
+        SnapshotFailure {
             unready: false,
-            ..Failure::new(reason, message)
+            ..SnapshotFailure::new(reason, message)
         }
     }
 }
@@ -164,9 +165,9 @@ pub(super) struct StatusChange {
 
 /// The watches of a kind's snapshots, contents and classes.
 pub(super) type WatchesOf<'a, K> = (
-    &'a Store<<K as Kind>::Snapshot>,
-    &'a Store<<K as Kind>::Content>,
-    &'a Store<<K as Kind>::Class>,
+    &'a Store<<K as SnapshotKind>::Snapshot>,
+    &'a Store<<K as SnapshotKind>::Content>,
+    &'a Store<<K as SnapshotKind>::Class>,
 );
 
 /// The fields that both kinds of snapshot have.
@@ -189,7 +190,7 @@ impl View<'_> {
     }
 }
 
-pub(super) fn class_by_name<'a, K: Kind>(
+pub(super) fn class_by_name<'a, K: SnapshotKind>(
     classes: &'a [Arc<K::Class>],
     name: &str,
 ) -> Option<&'a K::Class> {
@@ -199,7 +200,7 @@ pub(super) fn class_by_name<'a, K: Kind>(
 
 /// The name of a driver's only class with the default annotation. The errors begin like those of
 /// the upstream snapshot-controller, because people and Kubernetes' own tests search for that text.
-pub(super) fn only_default_class<K: Kind>(
+pub(super) fn only_default_class<K: SnapshotKind>(
     classes: &[Arc<K::Class>],
     driver: &str,
 ) -> Result<String, String> {

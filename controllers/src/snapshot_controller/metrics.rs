@@ -59,14 +59,14 @@ struct Begun {
     beforehand: bool,
 }
 
-type Key = (Of, Operation, String);
+type OperationKey = (Of, Operation, String);
 
 /// The durations, and the operations in progress.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
-    begun: Arc<Mutex<HashMap<Key, Begun>>>,
+    begun: Arc<Mutex<HashMap<OperationKey, Begun>>>,
 }
 
 impl Default for Metrics {
@@ -169,7 +169,7 @@ impl Metrics {
         true
     }
 
-    fn show(&self, begun: &HashMap<Key, Begun>) {
+    fn show(&self, begun: &HashMap<OperationKey, Begun>) {
         self.in_flight
             .set(i64::try_from(begun.len()).unwrap_or(i64::MAX));
     }

@@ -8,8 +8,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::kind::Kind;
-use super::{Controller, Key, ReconcileError};
+use super::kind::SnapshotKind;
+use super::{ReconcileError, SnapshotController, SnapshotKey};
 use crate::client::ApiError;
 use crate::controller::{ObjectKey, finalizers};
 use crate::queue::Outcome;
@@ -17,7 +17,7 @@ use crate::snapshots::DeletionPolicy;
 use crate::snapshots::content::Content;
 
 /// The keys of contents that may have been made for a snapshot which is not in the cache any more.
-pub(super) fn keys<K: Kind>(snapshot: &ObjectMeta) -> impl Iterator<Item = Key> {
+pub(super) fn keys<K: SnapshotKind>(snapshot: &ObjectMeta) -> impl Iterator<Item = SnapshotKey> {
     let contents = K::made_contents(snapshot).into_iter();
     contents.filter_map(|content| {
         let content = ObjectKey::new(snapshot.namespace.as_deref(), &content);
@@ -25,10 +25,10 @@ pub(super) fn keys<K: Kind>(snapshot: &ObjectMeta) -> impl Iterator<Item = Key> 
     })
 }
 
-impl Controller {
+impl SnapshotController {
     /// Marks the content of a snapshot with this UID that was seen and is gone. Its deletion follows,
     /// also by another process: the mark shows that the snapshot was seen.
-    pub(super) async fn orphan<K: Kind>(
+    pub(super) async fn orphan<K: SnapshotKind>(
         &self,
         name: &str,
         uid: &str,
@@ -47,7 +47,7 @@ impl Controller {
     }
 
     /// Lets a snapshot go that is being deleted and is too large for the caches. Its content follows.
-    pub(super) async fn let_go<K: Kind>(
+    pub(super) async fn let_go<K: SnapshotKind>(
         &self,
         namespace: &str,
         name: &str,
@@ -60,7 +60,7 @@ impl Controller {
     }
 
     /// Deletes a marked content without a snapshot.
-    pub(super) async fn delete_orphan<K: Kind>(
+    pub(super) async fn delete_orphan<K: SnapshotKind>(
         &self,
         name: &str,
     ) -> Result<Outcome, ReconcileError> {
@@ -87,7 +87,10 @@ impl Controller {
     /// a list: a missing snapshot gives an empty one, but a kind that is not served gives an error,
     /// where a GET answers "not found" to both. A list has the UID of a snapshot that is too large
     /// for the caches, too.
-    async fn lacks_snapshot<K: Kind>(&self, content: &K::Content) -> Result<bool, ApiError> {
+    async fn lacks_snapshot<K: SnapshotKind>(
+        &self,
+        content: &K::Content,
+    ) -> Result<bool, ApiError> {
         let user = content.view().user;
         let (Some(namespace), Some(name)) = (&user.namespace, &user.name) else {
             return Ok(false);

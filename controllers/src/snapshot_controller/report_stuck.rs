@@ -6,21 +6,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::kind::Kind;
-use super::kind::{Facts, Failure};
-use super::{Controller, Next, ReconcileError, names};
+use super::kind::SnapshotKind;
+use super::kind::{Facts, SnapshotFailure};
+use super::{AfterStep, ReconcileError, SnapshotController, names};
 use crate::client::Resource;
 use crate::queue::Outcome;
 use crate::snapshots::SnapshotError;
 
-impl Controller {
+impl SnapshotController {
     /// Reports a failure in the snapshot's status and by an event, unless the status already has
     /// it.
-    pub(super) async fn fail<K: Kind>(
+    pub(super) async fn fail<K: SnapshotKind>(
         &self,
         facts: &Facts<K>,
-        failure: Failure,
-    ) -> Result<Next, ReconcileError> {
+        failure: SnapshotFailure,
+    ) -> Result<AfterStep, ReconcileError> {
         let snapshot = &*facts.snapshot;
         let known = K::view(snapshot)
             .error
@@ -39,7 +39,7 @@ impl Controller {
             let events = &self.context.events;
             events.warning(snapshot, failure.reason, failure.message);
         }
-        Ok(Next::End(Outcome::Failed))
+        Ok(AfterStep::End(Outcome::Failed))
     }
 
     /// Reports why a snapshot that is being deleted stays.

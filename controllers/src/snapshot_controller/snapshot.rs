@@ -1,4 +1,4 @@
-//! Implements [`Kind`] for VolumeSnapshots.
+//! Implements [`SnapshotKind`] for VolumeSnapshots.
 
 use std::sync::Arc;
 
@@ -7,11 +7,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::kind::{self, Failure, Kind, Names, SNAPSHOT_REASONS, Step, View, WatchesOf};
+use super::kind::{
+    self, Names, SNAPSHOT_REASONS, SnapshotFailure, SnapshotKind, Step, View, WatchesOf,
+};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
-use super::{Controller, Key, Next, ReconcileError, decide, status};
+use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey, decide, status};
 use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
@@ -69,7 +71,7 @@ pub(super) enum SnapshotStep {
     ClaimFinalizers(Vec<String>),
 }
 
-impl Kind for Snapshots {
+impl SnapshotKind for Snapshots {
     type Snapshot = VolumeSnapshot;
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
@@ -97,16 +99,16 @@ impl Kind for Snapshots {
         SNAPSHOT_FINALIZER,
     ];
 
-    fn key(namespace: String, name: String) -> Key {
-        Key::Snapshot(namespace, name)
+    fn key(namespace: String, name: String) -> SnapshotKey {
+        SnapshotKey::Snapshot(namespace, name)
     }
 
-    fn content_key(content: ObjectKey) -> Key {
-        Key::Content(content)
+    fn content_key(content: ObjectKey) -> SnapshotKey {
+        SnapshotKey::Content(content)
     }
 
-    fn orphan_key(content: ObjectKey, uid: String) -> Key {
-        Key::Orphan(content, uid)
+    fn orphan_key(content: ObjectKey, uid: String) -> SnapshotKey {
+        SnapshotKey::Orphan(content, uid)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -185,18 +187,17 @@ impl Kind for Snapshots {
     }
 
     /// Adds finalizers to the snapshot, then to its claim, and then creates the content.
-    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
+    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, SnapshotFailure> {
         let needed = Self::finalizers(class.deletion_policy);
         if let Some(finalizers) = names::with(&*facts.snapshot, &needed) {
             return Ok(Step::Finalizers(finalizers));
         }
-        let failure = |message: String| Failure::new(Self::NAMES.reasons.make_content, message);
-        let (claim, volume) = bound_volume(facts).map_err(failure)?;
-        let content = new_content(facts, class, volume).map_err(failure)?;
+        let (claim, volume) = bound_volume(facts).map_err(no_content)?;
+        let content = new_content(facts, class, volume).map_err(no_content)?;
         if let Some(finalizers) = names::with(claim, &[names::CLAIM_AS_SOURCE]) {
             if claim.is_deleting() {
                 let claim = claim.name_any();
-                return Err(failure(format!("claim {claim} is being deleted")));
+                return Err(no_content(format!("claim {claim} is being deleted")));
             }
             return Ok(Step::Own(SnapshotStep::ClaimFinalizers(finalizers)));
         }
@@ -219,7 +220,7 @@ impl Kind for Snapshots {
         facts: &Facts,
         content: &Self::Content,
         bind_state: BindState,
-    ) -> Result<Option<Step<Self>>, Failure> {
+    ) -> Result<Option<Step<Self>>, SnapshotFailure> {
         if bind_state == BindState::Free {
             return Ok(Some(Step::Wait(
                 "its content is not bound to it yet".to_owned(),
@@ -246,7 +247,7 @@ impl Kind for Snapshots {
             GroupOfContent::None => None,
             GroupOfContent::Named(name) => Some(name.as_str()),
             GroupOfContent::Unknown => {
-                return Step::Wait("the group its content is of has not been seen".to_owned());
+                return Step::Wait("the group snapshot of its content is not known yet".to_owned());
             }
         };
         let change = status_change(&facts.snapshot, content, group);
@@ -315,10 +316,10 @@ impl Kind for Snapshots {
     }
 
     async fn apply_own(
-        controller: &Controller,
+        controller: &SnapshotController,
         facts: &Facts,
         step: SnapshotStep,
-    ) -> Result<Next, ReconcileError> {
+    ) -> Result<AfterStep, ReconcileError> {
         let (snapshot, watches) = (&*facts.snapshot, &controller.watches);
         match step {
             SnapshotStep::Adopt(owner) => {
@@ -338,7 +339,7 @@ impl Kind for Snapshots {
                 }
             }
         }
-        Ok(Next::Look)
+        Ok(AfterStep::Look)
     }
 }
 
@@ -394,6 +395,11 @@ fn status_change(
         patch["volumeGroupSnapshotName"] = json!(group);
     }
     status::change::<Snapshots>(snapshot, content, patch)
+}
+
+/// Why a snapshot's content is not made.
+fn no_content(why: String) -> SnapshotFailure {
+    SnapshotFailure::new(Snapshots::NAMES.reasons.make_content, why)
 }
 
 /// The source claim of a snapshot, and the volume that it is bound to.

@@ -3,11 +3,11 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::kind::{Kind, StatusChange};
+use super::kind::{SnapshotKind, StatusChange};
 use crate::snapshots::content::Content;
 
 /// The fields of a content's status that its snapshot lacks, added to `patch`.
-pub(super) fn change<K: Kind>(
+pub(super) fn change<K: SnapshotKind>(
     snapshot: &K::Snapshot,
     content: &K::Content,
     mut patch: Value,

@@ -11,13 +11,13 @@ mod orphans;
 
 const DELETED: &str = "2026-01-01T00:00:00Z";
 
-fn controller(world: &World) -> Controller {
+fn controller(world: &World) -> SnapshotController {
     let context = world.context.clone();
     // Groups are reconciled only after they have been listed.
     context.caches.groups().note_synced();
     context.caches.group_contents().note_synced();
     context.caches.group_classes().note_synced();
-    Controller {
+    SnapshotController {
         kube: context.kube.clone(),
         watches: Watches::new(context.caches.clone(), false),
         metrics: Metrics::default(),
@@ -44,8 +44,8 @@ fn deleted_snapshot(name: &str) -> Value {
     })
 }
 
-fn snapshot_of(name: &str) -> Key {
-    Key::Snapshot("team".to_owned(), name.to_owned())
+fn snapshot_of(name: &str) -> SnapshotKey {
+    SnapshotKey::Snapshot("team".to_owned(), name.to_owned())
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_leftover_protection_is_found() {
         "it goes on"
     );
     assert_eq!(controller.queue.depth(), 1);
-    let key = Key::Release("team".to_owned(), "data".to_owned());
+    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
     let claim = world
         .api
@@ -106,7 +106,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
 }
 
 /// Adds a group with one member, which only lacks the handle of its group.
-fn group_with_a_member(world: &World, controller: &Controller) {
+fn group_with_a_member(world: &World, controller: &SnapshotController) {
     let (member, content) = names::member_names("g", "vol-1");
     let (api, group_api) = (SNAPSHOT_GROUP, GROUP_SNAPSHOT_GROUP);
     world.add(
@@ -158,8 +158,8 @@ fn group_with_a_member(world: &World, controller: &Controller) {
     );
 }
 
-fn group_key() -> Key {
-    Key::Group("team".to_owned(), "group".to_owned())
+fn group_key() -> SnapshotKey {
+    SnapshotKey::Group("team".to_owned(), "group".to_owned())
 }
 
 #[tokio::test]
@@ -315,7 +315,7 @@ async fn a_broken_snapshot_keeps_no_claim() {
             &controller.watches.snapshots,
             crate::testing::with(other, change),
         );
-        let key = Key::Release("team".to_owned(), "data".to_owned());
+        let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
         assert_eq!(controller.work(key).await, Outcome::Done);
         let claim = world
             .api

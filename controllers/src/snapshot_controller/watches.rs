@@ -56,7 +56,7 @@ impl Watches {
         let (snapshots, claims) = (caches.snapshots(), caches.claims());
         let (groups, group_contents) = (caches.groups(), caches.group_contents());
         Watches {
-            restoring: claims.index(wanted),
+            restoring: claims.index(restored_from),
             protected: claims.index(protection),
             unready_of_claim: snapshots.index(claim_of_unready),
             of_group: snapshots.index(groups_of),
@@ -222,7 +222,7 @@ fn is_snapshot(group: Option<&String>, kind: &str) -> bool {
 }
 
 /// The snapshots that a claim is being restored from.
-fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
+fn restored_from(claim: &PersistentVolumeClaim) -> Vec<String> {
     let Some(spec) = claim
         .spec
         .as_ref()
@@ -231,20 +231,20 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
         return Vec::new();
     };
     let own = claim.namespace().unwrap_or_default();
-    let mut wanted = Vec::new();
+    let mut snapshots = Vec::new();
     if let Some(source) = &spec.data_source
         && is_snapshot(source.api_group.as_ref(), &source.kind)
     {
-        wanted.push(at(&own, &source.name));
+        snapshots.push(at(&own, &source.name));
     }
     if let Some(source) = &spec.data_source_ref
         && is_snapshot(source.api_group.as_ref(), &source.kind)
         && is_within(source.namespace.as_deref(), &own)
     {
-        wanted.push(at(&own, &source.name));
+        snapshots.push(at(&own, &source.name));
     }
-    wanted.dedup();
-    wanted
+    snapshots.dedup();
+    snapshots
 }
 
 /// The snapshots that this claim may protect from deletion.
@@ -357,7 +357,7 @@ mod tests {
             let claim = json!({"metadata": {"name": "copy", "namespace": "team"}, "spec": spec,
                 "status": {"phase": phase}});
             let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-            assert_eq!(wanted(&claim), expected, "{label}");
+            assert_eq!(restored_from(&claim), expected, "{label}");
             if label.contains("other") {
                 assert_eq!(sources(&claim), [], "{label}");
             }

@@ -76,7 +76,7 @@ pub(crate) trait Content: Resource + HasSpec<Spec: PartialEq> {
 }
 
 /// A VolumeSnapshotClass or a VolumeGroupSnapshotClass.
-pub(crate) trait Class: Resource {
+pub(crate) trait SnapshotClass: Resource {
     fn driver(&self) -> &str;
     fn parameters(&self) -> Option<&BTreeMap<String, String>>;
 }

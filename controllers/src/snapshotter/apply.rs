@@ -3,17 +3,17 @@
 use kube::ResourceExt;
 
 use super::content_client::{WorkError, quiet};
-use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::decide::Step;
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::constants::RESERVED;
 use crate::controller::{ObjectKey, content_owner};
-use crate::csi::{Call, Class, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets;
-use crate::snapshots::content::{Class as SnapshotClass, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
-impl<K: Kind> Reconciler<K> {
+impl<K: ContentKind> Reconciler<K> {
     /// Takes a step for a content.
     pub(super) async fn apply(&self, content: &K::Content, step: Step) -> Outcome {
         let name = content.name_any();
@@ -47,7 +47,7 @@ impl<K: Kind> Reconciler<K> {
         let reported = match made {
             Ok(reported) => reported,
             Err(failure) => {
-                if class(Call::Snapshot, &failure) == Class::Final {
+                if class(CallKind::Snapshot, &failure) == ErrorClass::Final {
                     self.contents.settle(&marked).await?;
                 }
                 return Err(failure.into());
@@ -82,10 +82,6 @@ impl<K: Kind> Reconciler<K> {
     }
 
     async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
-        let report = |message: &str, error| {
-            self.shared
-                .report_deletion(content, K::DELETE.reason, message, &error)
-        };
         let secrets = match self.secrets(content).await {
             Err(WorkError::Secret(error)) => {
                 secrets::unless_missing(Err(error)).map_err(WorkError::from)
@@ -94,26 +90,37 @@ impl<K: Kind> Reconciler<K> {
         };
         let secrets = match secrets {
             Ok(secrets) => secrets,
-            Err(error) => return report("Failed to get snapshot credentials", error),
+            Err(error) => {
+                return self.failed_deletion(content, "Failed to get snapshot credentials", &error);
+            }
         };
         let deletion = match K::deletion(content, handle, secrets) {
             Ok(deletion) => deletion,
-            Err(error) => return report(K::DELETE.message, error),
+            Err(error) => return self.failed_deletion(content, K::DELETE.message, &error),
         };
         let adopted = match self.contents.adopt(content, self.label(content)).await {
             Ok(adopted) => adopted,
             Err(error) => return quiet(content, Err(error)),
         };
         if let Err(failure) = K::delete(&self.shared, deletion).await {
-            return report(K::DELETE.message, failure.into());
+            return self.failed_deletion(content, K::DELETE.message, &WorkError::from(failure));
         }
         self.shared.context.room_freed();
         // Once the status is cleared, the snapshot is not deleted again.
         match self.contents.record(adopted, |_| Some(K::cleared())).await {
             Ok(cleared) => quiet(content, self.contents.release(&cleared).await),
             Err(error) if error.is_not_found() => Outcome::Done,
-            Err(error) => report("Failed to clear content status", error.into()),
+            Err(error) => self.failed_deletion(
+                content,
+                "Failed to clear content status",
+                &WorkError::from(error),
+            ),
         }
+    }
+
+    fn failed_deletion(&self, content: &K::Content, message: &str, error: &WorkError) -> Outcome {
+        self.shared
+            .report_deletion(content, K::DELETE.reason, message, error)
     }
 
     /// The node to label a content with, if it has no such label.
@@ -122,12 +129,14 @@ impl<K: Kind> Reconciler<K> {
     }
 
     async fn making(&self, content: &K::Content) -> Result<K::Making, WorkError> {
-        let named = || content.name_any();
         let view = content.view();
         let class = self.class(content)?;
-        let class = class.ok_or_else(|| WorkError::Classless { content: named() })?;
-        let unbound = || WorkError::Unbound { content: named() };
-        let uid = view.user_uid().ok_or_else(unbound)?;
+        let class = class.ok_or_else(|| WorkError::Classless {
+            content: content.name_any(),
+        })?;
+        let uid = view.user_uid().ok_or_else(|| WorkError::Unbound {
+            content: content.name_any(),
+        })?;
         let mut parameters = parameters::for_driver(class.parameters())?;
         // Warn only once: after the first call the content has a status.
         if parameters.contains_key(DELETION_POLICY) && !view.has_status {
@@ -144,17 +153,19 @@ impl<K: Kind> Reconciler<K> {
             for (end, value) in [
                 ("/name", view.user.name.clone()),
                 ("/namespace", view.user.namespace.clone()),
-                ("content/name", Some(named())),
+                ("content/name", Some(content.name_any())),
             ] {
                 let key = format!("{RESERVED}{}{end}", K::Content::KEYS.word);
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
-        let wanted = Wanted {
+        let inputs = SnapshotInputs {
             uid,
             secrets: self.secrets(content).await?,
             parameters,
         };
-        K::making(&self.shared.options, content, wanted).ok_or_else(unbound)
+        K::making(&self.shared.options, content, inputs).ok_or_else(|| WorkError::Unbound {
+            content: content.name_any(),
+        })
     }
 }

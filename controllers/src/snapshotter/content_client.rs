@@ -43,23 +43,23 @@ pub(super) enum WorkError {
     /// differs from call to call.
     #[error("{}: {:?}: {}", .0.call, .0.code(), .0.status.message())]
     Call(Failure),
-    #[error("{call}: the answer is empty")]
+    #[error("{call}: the CSI driver's answer has no snapshot")]
     Empty { call: &'static str },
-    #[error("there is no {kind} {name}")]
+    #[error("{kind} {name} does not exist: create it")]
     NoClass {
         /// `VolumeSnapshotClass` or `VolumeGroupSnapshotClass`.
         kind: String,
         name: String,
     },
-    #[error("{content} names no class to take a snapshot by")]
+    #[error("content {content} names no class, which its snapshot needs")]
     Classless { content: String },
     /// The content has no UID of a VolumeSnapshot.
-    #[error("{content} is not bound to anything a snapshot could be taken for")]
+    #[error("content {content} is not bound to a snapshot: its reference has no UID")]
     Unbound { content: String },
-    #[error("the driver knows no snapshot {handle}")]
+    #[error("the CSI driver has no snapshot {handle}")]
     NoSnapshot { handle: String },
     /// The group has no members, but the CSI call requires their IDs.
-    #[error("{content} names no member of its group snapshot")]
+    #[error("content {content} names no member of its group snapshot")]
     NoMembers { content: String },
 }
 

@@ -1,4 +1,4 @@
-//! Reconciles contents of both kinds. [`Kind`] contains the differences between them.
+//! Reconciles contents of both kinds. [`ContentKind`] contains the differences between them.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::controller::owner::Ownership;
 use crate::csi::{Failure, Waiters};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::Credentials;
-use crate::snapshots::content::{Class as SnapshotClass, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
 /// A kind of contents, and the CSI calls for it.
-pub(super) trait Kind: Sized + Send + Sync + 'static {
+pub(super) trait ContentKind: Sized + Send + Sync + 'static {
     type Content: Content;
     type Class: SnapshotClass;
     /// The request that takes a snapshot.
@@ -44,7 +44,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: Wanted<'_>,
+        inputs: SnapshotInputs<'_>,
     ) -> Option<Self::Making>;
     /// Sends that request.
     fn make(
@@ -77,7 +77,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 }
 
 /// Inputs of the request for a snapshot.
-pub(super) struct Wanted<'a> {
+pub(super) struct SnapshotInputs<'a> {
     /// The UID of the VolumeSnapshot or VolumeGroupSnapshot.
     pub(super) uid: &'a str,
     pub(super) secrets: Credentials,
@@ -94,7 +94,7 @@ pub(super) enum Answer<T> {
 }
 
 /// Reconciles the contents of one kind.
-pub(super) struct Reconciler<K: Kind> {
+pub(super) struct Reconciler<K: ContentKind> {
     pub(super) shared: Shared,
     pub(super) contents: ContentClient<K::Content>,
     pub(super) classes: Store<K::Class>,
@@ -104,7 +104,7 @@ pub(super) struct Reconciler<K: Kind> {
     by_class: Index<K::Content>,
 }
 
-impl<K: Kind> Reconciler<K> {
+impl<K: ContentKind> Reconciler<K> {
     /// Creates a reconciler of the keys in a queue.
     pub(super) fn new(shared: Shared, queue: &Queue<ObjectKey>) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::content_client::{Part, WorkError};
-use super::content_reconciler::{Answer, Kind, Reconciler};
+use super::content_reconciler::{Answer, ContentKind, Reconciler};
 use super::decide::Step;
 use super::parameters;
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
 use crate::secrets::{self, Credentials};
-use crate::snapshots::content::{Class as SnapshotClass, Content};
+use crate::snapshots::content::{Content, SnapshotClass};
 
-impl<K: Kind> Reconciler<K> {
+impl<K: ContentKind> Reconciler<K> {
     /// True if the content and its class are this driver's, and the content has a source.
     pub(super) fn serves(&self, content: &K::Content) -> bool {
         let driver = &self.shared.context.driver.name;
@@ -65,16 +65,21 @@ impl<K: Kind> Reconciler<K> {
     /// PersistentVolumes of all source volumes. A group is on the node of all its volumes. If they
     /// are on several nodes, the group has no owner, and the leader reports that.
     fn cached_owner(&self, content: &K::Content) -> Ownership {
-        let view = content.view();
-        let of = |volume| {
-            let handle = view.snapshot().or(volume);
-            self.shared.owner(content, handle, volume)
-        };
-        let owners = view.volumes.iter().map(|volume| of(Some(volume)));
-        match view.volumes {
-            [] => of(None),
-            _ => content_owner::of_all(&owners.collect::<Vec<_>>()),
+        match content.view().volumes {
+            [] => self.cached_owner_of(content, None),
+            volumes => {
+                let owners = volumes
+                    .iter()
+                    .map(|volume| self.cached_owner_of(content, Some(volume)));
+                content_owner::of_all(&owners.collect::<Vec<_>>())
+            }
         }
+    }
+
+    /// The owner of the part of a content that comes from one volume.
+    fn cached_owner_of(&self, content: &K::Content, volume: Option<&str>) -> Ownership {
+        let handle = content.view().snapshot().or(volume);
+        self.shared.owner(content, handle, volume)
     }
 
     /// True if the driver confirms that it has all of these volumes.

@@ -1,14 +1,14 @@
-//! Implements [`Kind`] for VolumeGroupSnapshotContents.
+//! Implements [`ContentKind`] for VolumeGroupSnapshotContents.
 
 use hostloop_proto::csi;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::parameters::GROUP_GET_SECRET;
 use super::{Options, decide, status};
-use crate::api::volume_name;
+use crate::api::object_name;
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::secrets::Credentials;
@@ -16,9 +16,9 @@ use crate::snapshots::content::{Content, GROUP};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
 /// VolumeGroupSnapshotContents.
-pub(super) struct Groups;
+pub(super) struct GroupContents;
 
-impl Kind for Groups {
+impl ContentKind for GroupContents {
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
     type Making = csi::CreateVolumeGroupSnapshotRequest;
@@ -52,15 +52,15 @@ impl Kind for Groups {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: Wanted<'_>,
+        inputs: SnapshotInputs<'_>,
     ) -> Option<Self::Making> {
         let prefix = &options.groupsnapshot_name_prefix;
         let length = options.groupsnapshot_name_uuid_length;
         Some(csi::CreateVolumeGroupSnapshotRequest {
-            name: volume_name::name(prefix, wanted.uid, length),
+            name: object_name::name(prefix, inputs.uid, length),
             source_volume_ids: content.view().volumes.to_vec(),
-            secrets: wanted.secrets,
-            parameters: wanted.parameters,
+            secrets: inputs.secrets,
+            parameters: inputs.parameters,
         })
     }
 

@@ -25,9 +25,12 @@ pub(super) const GROUP_GET_SECRET: &str = "group-snapshotter-get-secret";
 /// An invalid class parameter or annotation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParameterError {
-    #[error("the class's parameter {key} is not known, and {RESERVED} is reserved")]
+    #[error(
+        "the class parameter {key} is unknown, and {RESERVED} is a reserved prefix: correct or \
+         remove it"
+    )]
     Unknown { key: String },
-    #[error("{what}: both a name and a namespace must be given")]
+    #[error("{what}: the name or the namespace of the secret is empty")]
     Half { what: String },
 }
 

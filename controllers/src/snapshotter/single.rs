@@ -1,4 +1,4 @@
-//! Implements [`Kind`] for VolumeSnapshotContents.
+//! Implements [`ContentKind`] for VolumeSnapshotContents.
 
 use std::time::SystemTime;
 
@@ -6,10 +6,10 @@ use hostloop_proto::csi;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::content_reconciler::{Answer, ContentKind, Reconciler, SnapshotInputs};
 use super::parameters::LIST_SECRET;
 use super::{Options, status};
-use crate::api::volume_name;
+use crate::api::object_name;
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
@@ -18,9 +18,9 @@ use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// VolumeSnapshotContents.
-pub(super) struct Singles;
+pub(super) struct SingleContents;
 
-impl Kind for Singles {
+impl ContentKind for SingleContents {
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
     type Making = csi::CreateSnapshotRequest;
@@ -54,15 +54,15 @@ impl Kind for Singles {
     fn making(
         options: &Options,
         content: &Self::Content,
-        wanted: Wanted<'_>,
+        inputs: SnapshotInputs<'_>,
     ) -> Option<Self::Making> {
         let prefix = &options.snapshot_name_prefix;
         let length = options.snapshot_name_uuid_length;
         Some(csi::CreateSnapshotRequest {
             source_volume_id: content.spec.source.volume_handle.clone()?,
-            name: volume_name::name(prefix, wanted.uid, length),
-            secrets: wanted.secrets,
-            parameters: wanted.parameters,
+            name: object_name::name(prefix, inputs.uid, length),
+            secrets: inputs.secrets,
+            parameters: inputs.parameters,
             ..csi::CreateSnapshotRequest::default()
         })
     }
@@ -87,8 +87,6 @@ impl Kind for Singles {
     ) -> Result<Answer<Self::Snapshot>, WorkError> {
         let driver = &reconciler.shared.context.driver;
         let timeout = reconciler.shared.timeout;
-        let reported =
-            |reported: Option<csi::Snapshot>| reported.map_or(Answer::Nothing, Answer::Found);
         if driver.can(ControllerCapability::ListSnapshots) {
             let request = csi::ListSnapshotsRequest {
                 snapshot_id: handle.to_owned(),
@@ -101,7 +99,7 @@ impl Kind for Singles {
                 .into_iter()
                 .filter_map(|entry| entry.snapshot);
             let mut found = snapshots.filter(|one| one.snapshot_id == handle);
-            return Ok(reported(found.next()));
+            return Ok(self::answer(found.next()));
         }
         if !driver.can(ControllerCapability::GetSnapshot) {
             return Ok(Answer::Assumed(csi::Snapshot {
@@ -118,7 +116,7 @@ impl Kind for Singles {
             secrets: secrets(reconciler, content).await?,
         };
         match driver.csi.get_snapshot(request, timeout).await {
-            Ok(answer) => Ok(reported(answer.snapshot)),
+            Ok(answer) => Ok(self::answer(answer.snapshot)),
             Err(failure) if failure.code() == tonic::Code::NotFound => Ok(Answer::Nothing),
             Err(failure) => Err(failure.into()),
         }
@@ -150,10 +148,14 @@ impl Kind for Singles {
     }
 }
 
+fn answer(snapshot: Option<csi::Snapshot>) -> Answer<csi::Snapshot> {
+    snapshot.map_or(Answer::Nothing, Answer::Found)
+}
+
 /// The secret for read calls. Members of groups have no class, so the secret that created them is
 /// used.
 async fn secrets(
-    reconciler: &Reconciler<Singles>,
+    reconciler: &Reconciler<SingleContents>,
     content: &VolumeSnapshotContent,
 ) -> Result<Credentials, WorkError> {
     let view = content.view();

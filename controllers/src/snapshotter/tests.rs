@@ -11,8 +11,8 @@ mod rig;
 mod scopes;
 mod singles;
 
-type Single = Rig<Singles>;
-type Group = Rig<Groups>;
+type Single = Rig<SingleContents>;
+type Group = Rig<GroupContents>;
 
 const GET_SECRET: &str = "GET safe/secrets/key";
 

@@ -120,7 +120,7 @@ async fn a_node_without_room_is_given_back() {
     let full = Step::Fail(Code::ResourceExhausted);
     rig.driver.script("CreateVolume", [full.clone(), full]);
     rig.pod(&class, "pod", "1Gi").await;
-    let words = ["ResourceExhausted", "another node is to be selected"];
+    let words = ["ResourceExhausted", "another node will be selected"];
     let claim = rig.claim_at("pod");
     rig.warned(&claim, "ProvisioningFailed", &words).await;
     let node = rig.node_of("pod").await;

@@ -61,12 +61,12 @@ pub(super) struct Follower<'r> {
     next: u64,
     /// The pause after the next failure.
     retry: Duration,
-    trouble: Trouble,
+    trouble: ExportTrouble,
 }
 
 /// What the log knows of failures.
 #[derive(Debug, Default)]
-struct Trouble {
+struct ExportTrouble {
     warned: Option<Instant>,
     /// The number of dropped events at the warning, until spans are sent again.
     since: Option<u64>,
@@ -82,7 +82,7 @@ impl<'r> Follower<'r> {
             client,
             next: 0,
             retry,
-            trouble: Trouble::default(),
+            trouble: ExportTrouble::default(),
         }
     }
 

@@ -78,10 +78,9 @@ pub struct Environment {
 impl Environment {
     /// Takes the values of variables from this function.
     pub fn read(value: impl Fn(&str) -> Option<String>) -> Environment {
-        let text = |name| value(name).unwrap_or_default();
         Environment {
-            headers: text(HEADERS),
-            attributes: text(ATTRIBUTES),
+            headers: value(HEADERS).unwrap_or_default(),
+            attributes: value(ATTRIBUTES).unwrap_or_default(),
         }
     }
 
@@ -89,13 +88,10 @@ impl Environment {
     pub(super) fn headers(&self) -> Result<MetadataMap, Error> {
         let mut headers = MetadataMap::new();
         for (entry, (name, value)) in (1..).zip(pairs(HEADERS, &self.headers)?) {
-            let wrong = || Error::Header {
+            let (name, value) = header(&name, &value).ok_or(Error::Header {
                 variable: HEADERS,
                 entry,
-            };
-            let name: AsciiMetadataKey = name.to_lowercase().parse().map_err(|_| wrong())?;
-            let mut value: AsciiMetadataValue = value.parse().map_err(|_| wrong())?;
-            value.set_sensitive(true);
+            })?;
             headers.insert(name, value);
         }
         Ok(headers)
@@ -107,28 +103,38 @@ impl Environment {
     }
 }
 
+/// A header of requests. `None` if gRPC allows no such name or value.
+fn header(name: &str, value: &str) -> Option<(AsciiMetadataKey, AsciiMetadataValue)> {
+    let name: AsciiMetadataKey = name.to_lowercase().parse().ok()?;
+    let mut value: AsciiMetadataValue = value.parse().ok()?;
+    value.set_sensitive(true);
+    Some((name, value))
+}
+
 /// The entries of a list such as `a=1,b=2`. Names and values are percent-encoded.
 fn pairs(variable: &'static str, text: &str) -> Result<Vec<(String, String)>, Error> {
-    let plain = |text: &str| {
-        percent_decode_str(text.trim())
-            .decode_utf8()
-            .map(String::from)
-    };
-    let mut pairs = Vec::new();
-    for (entry, pair) in (1..).zip(text.split(',')) {
-        if pair.trim().is_empty() {
-            continue;
-        }
-        let wrong = || Error::Entry { variable, entry };
-        let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
-        let name = plain(name).map_err(|_| wrong())?;
-        let value = plain(value).map_err(|_| wrong())?;
-        if name.is_empty() {
-            return Err(wrong());
-        }
-        pairs.push((name, value));
-    }
-    Ok(pairs)
+    (1..)
+        .zip(text.split(','))
+        .filter(|(_, entry)| !entry.trim().is_empty())
+        .map(|(number, entry)| {
+            pair(entry).ok_or(Error::Entry {
+                variable,
+                entry: number,
+            })
+        })
+        .collect()
+}
+
+/// The name and the value of an entry. `None` if it is not of the form `name=value`.
+fn pair(entry: &str) -> Option<(String, String)> {
+    let (name, value) = entry.split_once('=')?;
+    let (name, value) = (decoded(name)?, decoded(value)?);
+    (!name.is_empty()).then_some((name, value))
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let text = percent_decode_str(text.trim()).decode_utf8().ok()?;
+    Some(text.into_owned())
 }
 
 /// The resource: this start of this process. Attributes from the environment come first.

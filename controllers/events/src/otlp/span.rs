@@ -17,13 +17,13 @@ pub(super) fn span(boot: &str, seq: u64, event: &Event) -> Option<Span> {
         // These happen at one time, if they have no duration.
         Kind::Queue | Kind::Lease => event.us.unwrap_or_default(),
     };
-    let id = |id: Option<u64>| id.map(|id| span_id(boot, Number::Id(id)));
-    let seq = span_id(boot, Number::Seq(seq));
     let (own, parent) = match event.kind {
-        Kind::Call | Kind::Phase | Kind::Work => (id(event.id).unwrap_or(seq), id(event.parent)),
+        Kind::Call | Kind::Phase | Kind::Work => (event.id, event.parent),
         // The queue's events have the ID of the work that they belong to.
-        Kind::Queue | Kind::Lease => (seq, id(event.id)),
+        Kind::Queue | Kind::Lease => (None, event.id),
     };
+    let own = span_id(boot, own.map_or(Number::Seq(seq), Number::Id));
+    let parent = parent.map(|id| span_id(boot, Number::Id(id)));
     let kind = match event.kind {
         Kind::Call => SpanKind::Server,
         Kind::Phase | Kind::Work | Kind::Queue | Kind::Lease => SpanKind::Internal,
@@ -75,21 +75,15 @@ fn failed(event: &Event) -> bool {
 
 fn attributes(event: &Event) -> Vec<KeyValue> {
     let mut attributes = vec![attribute("hostloop.kind", event.kind.name())];
-    let mut add = |key: &str, value: Option<&str>| {
-        attributes.extend(
-            value
-                .filter(|value| !value.is_empty())
-                .map(|v| attribute(key, v)),
-        );
-    };
-    add("hostloop.trace", Some(&event.trace));
-    add("hostloop.about", Some(&event.about));
-    add("hostloop.state", event.state.map(State::name));
+    attributes.extend(text("hostloop.trace", Some(&event.trace)));
+    attributes.extend(text("hostloop.about", Some(&event.about)));
+    attributes.extend(text("hostloop.state", event.state.map(State::name)));
     if event.kind == Kind::Call {
-        add("rpc.system.name", Some("grpc"));
-        add("rpc.method", Some(&name(event)));
-        add("rpc.response.status_code", event.code);
-        add("error.type", event.code.filter(|code| *code != "OK"));
+        let error = event.code.filter(|code| *code != "OK");
+        attributes.extend(text("rpc.system.name", Some("grpc")));
+        attributes.extend(text("rpc.method", Some(&name(event))));
+        attributes.extend(text("rpc.response.status_code", event.code));
+        attributes.extend(text("error.type", error));
     }
     attributes.extend(event.next.map(|us| attribute("hostloop.next_us", &us)));
     for (message, fields) in [("request", &event.request), ("response", &event.answer)] {
@@ -98,6 +92,12 @@ fn attributes(event: &Event) -> Vec<KeyValue> {
             .extend(fields.map(|(name, field)| attribute(format!("csi.{message}.{name}"), field)));
     }
     attributes
+}
+
+/// An attribute with a text, unless it is empty.
+fn text(key: &str, text: Option<&str>) -> Option<KeyValue> {
+    let text = text.filter(|text| !text.is_empty())?;
+    Some(attribute(key, text))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::{Instant, timeout};
 
-use super::State::{Kept, Served, Waiting};
+use super::ConnectionState::{Kept, Served, Waiting};
 use super::*;
 
 /// The address of a peer with this number.
@@ -12,7 +12,12 @@ fn peer(number: u8) -> Option<IpAddr> {
 
 #[test]
 fn a_newcomer_displaces_who_has_most_and_asks_for_nothing() {
-    type Case = (&'static str, &'static [(u8, State)], u8, Option<u64>);
+    type Case = (
+        &'static str,
+        &'static [(u8, ConnectionState)],
+        u8,
+        Option<u64>,
+    );
     let cases: [Case; 9] = [
         ("none of none", &[], 1, None),
         (

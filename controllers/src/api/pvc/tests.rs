@@ -56,12 +56,12 @@ fn due_claims() {
             })
             .collect();
         let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
-        let standing = ClaimContext {
+        let context = ClaimContext {
             driver: "d",
             scope,
             leads,
         };
-        assert_eq!(is_due(&claim, &class(mode), standing), due, "{what}");
+        assert_eq!(is_due(&claim, &class(mode), context), due, "{what}");
     }
 }
 

@@ -141,7 +141,7 @@ fn volumes_of_attachments() {
     let spec = |patch: Value| json!({ "spec": patch });
     let once_pod = json!(["ReadWriteOncePod", "ReadWriteOnce"]);
     let other = "is a volume of CSI driver other";
-    let excludes = ": access mode ReadWriteOncePod excludes all others";
+    let excludes = ": the access mode ReadWriteOncePod cannot be combined with others";
     // What attaching says of the PV. Detaching works (`None`) or says the same.
     for (volume, attaching, fails) in [
         (

@@ -38,9 +38,9 @@ fn kinds_that_are_missing() {
 }
 
 /// What is known of modifying and of snapshots.
-fn known(modifying: Option<&[&'static str]>, snapshots: Option<&[&'static str]>) -> Known {
+fn known(modifying: Option<&[&'static str]>, snapshots: Option<&[&'static str]>) -> KnownFeatures {
     let missing = |kinds: &[&'static str]| kinds.iter().copied().collect::<Missing>();
-    Known(vec![
+    KnownFeatures(vec![
         (&MODIFYING, modifying.map(missing)),
         (&SNAPSHOTS, snapshots.map(missing)),
     ])

@@ -43,23 +43,23 @@ fn marks(uid: &str, pools: &str) -> Marks {
 
 /// The steps for these facts.
 fn decided(
-    wanted: &Wanted,
+    desired: &DesiredObjects,
     objects: &[Arc<CSIStorageCapacity>],
     marks: &Marks,
-    look: Precision,
+    precision: Precision,
 ) -> Vec<Step> {
     let facts = Facts {
-        wanted: wanted.clone(),
+        desired: desired.clone(),
         objects: objects.to_vec(),
         marks: marks.clone(),
     };
-    decide(&facts, look)
+    decide(&facts, precision)
 }
 
 #[test]
 fn only_differences_are_written() {
     let (a, b) = (item("a", "n1"), item("b", "n1"));
-    let wanted = BTreeMap::from([(a.clone(), Some(room(100))), (b.clone(), Some(room(50)))]);
+    let desired = BTreeMap::from([(a.clone(), Some(room(100))), (b.clone(), Some(room(50)))]);
     let unknown = BTreeMap::from([(a.clone(), None), (b.clone(), None)]);
     let (object_a, object_b) = (|| object(&a, room(100)), || object(&b, room(50)));
     let stale = || object(&b, room(70));
@@ -70,24 +70,24 @@ fn only_differences_are_written() {
         |object, size| Step::Update(object, room(size)),
         Step::Delete,
     );
-    for (what, wanted, there, steps) in [
-        ("all there", &wanted, vec![object_a(), object_b()], vec![]),
-        ("none", &wanted, vec![], vec![create_a(), create_b()]),
+    for (what, desired, there, steps) in [
+        ("all there", &desired, vec![object_a(), object_b()], vec![]),
+        ("none", &desired, vec![], vec![create_a(), create_b()]),
         (
             "one stale",
-            &wanted,
+            &desired,
             vec![object_a(), stale()],
             vec![update(stale(), 50)],
         ),
         (
             "one twice, one obsolete",
-            &wanted,
+            &desired,
             vec![object_a(), object_a(), object_b(), obsolete()],
             vec![delete(object_a()), delete(obsolete())],
         ),
         (
             "one to be replaced by another",
-            &wanted,
+            &desired,
             vec![obsolete(), object_a()],
             vec![create_b(), delete(obsolete())],
         ),
@@ -98,7 +98,7 @@ fn only_differences_are_written() {
             vec![delete(object_a())],
         ),
     ] {
-        let decided = decided(wanted, &there, &Marks::default(), Precision::Exact);
+        let decided = decided(desired, &there, &Marks::default(), Precision::Exact);
         assert_eq!(decided, steps, "{what}");
     }
 }
@@ -126,8 +126,8 @@ fn a_successor_updates_the_marks() {
         let update = Step::Update(there[0].clone(), room(100));
         let expected: Vec<_> = updated.then_some(update).into_iter().collect();
         // Unknown room does not prevent an update of the marks.
-        for wanted in [&known, &unknown] {
-            let decided = decided(wanted, &there, now, Precision::Exact);
+        for desired in [&known, &unknown] {
+            let decided = decided(desired, &there, now, Precision::Exact);
             assert_eq!(decided, expected, "{what}");
         }
     }
@@ -161,11 +161,11 @@ fn a_small_change_may_wait_for_an_exact_pass() {
     // A change of the marks does not wait.
     let a = item("a", "n1");
     let there = [object_with(&a, room(3200), &marks("u1", "p1"))];
-    let wanted = BTreeMap::from([(a, Some(room(3199)))]);
+    let desired = BTreeMap::from([(a, Some(room(3199)))]);
     let update = Step::Update(there[0].clone(), room(3199));
     for (owner, steps) in [("u1", vec![]), ("u2", vec![update])] {
         let marks = marks(owner, "p1");
-        let decided = decided(&wanted, &there, &marks, Precision::Approximate);
+        let decided = decided(&desired, &there, &marks, Precision::Approximate);
         assert_eq!(decided, steps, "{owner}");
     }
 }

@@ -6,16 +6,16 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::Event;
+use super::ClusterEvent;
 use crate::queue::Turns;
 
 /// The events, and the number of the last one.
-type Shared = Arc<Mutex<(Turns<Event>, u64)>>;
+type SharedEvents = Arc<Mutex<(Turns<ClusterEvent>, u64)>>;
 
 /// Where events enter. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct EventSender {
-    events: Shared,
+    events: SharedEvents,
     /// One for each event in the queue.
     places: mpsc::Sender<()>,
 }
@@ -23,13 +23,13 @@ pub(super) struct EventSender {
 /// Where events leave.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
-    events: Shared,
+    events: SharedEvents,
     places: mpsc::Receiver<()>,
 }
 
 /// Creates a queue for this many events.
 pub(super) fn queue(limit: usize) -> (EventSender, EventReceiver) {
-    let (events, (sender, receiver)) = (Shared::default(), mpsc::channel(limit));
+    let (events, (sender, receiver)) = (SharedEvents::default(), mpsc::channel(limit));
     (
         EventSender {
             events: events.clone(),
@@ -45,7 +45,7 @@ pub(super) fn queue(limit: usize) -> (EventSender, EventReceiver) {
 impl EventSender {
     /// Adds an event. Returns `false` if the queue is full, so that an event is lost: the last one of
     /// the namespace with the most events.
-    pub(super) fn put(&self, event: Event) -> bool {
+    pub(super) fn put(&self, event: ClusterEvent) -> bool {
         let mut shared = self.events.lock();
         let (events, count) = &mut *shared;
         let namespace = event.about.namespace.clone().unwrap_or_default();
@@ -65,13 +65,13 @@ impl EventSender {
 
 impl EventReceiver {
     /// Waits for the next event; `None` after the last one.
-    pub(super) async fn recv(&mut self) -> Option<Event> {
+    pub(super) async fn recv(&mut self) -> Option<ClusterEvent> {
         self.places.recv().await?;
         self.events.lock().0.next()
     }
 
     /// The next event, if there is one.
-    pub(super) fn try_recv(&mut self) -> Option<Event> {
+    pub(super) fn try_recv(&mut self) -> Option<ClusterEvent> {
         self.places.try_recv().ok()?;
         self.events.lock().0.next()
     }
@@ -87,7 +87,7 @@ impl EventReceiver {
 
     /// All events, in the order in which they entered.
     #[cfg(test)]
-    pub(crate) fn drain(&mut self) -> Vec<Event> {
+    pub(crate) fn drain(&mut self) -> Vec<ClusterEvent> {
         while self.places.try_recv().is_ok() {}
         std::mem::take(&mut self.events.lock().0).in_order()
     }
@@ -99,15 +99,15 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::client::events::Kind;
+    use crate::client::events::EventKind;
 
-    fn event(namespace: &str) -> Event {
-        Event {
+    fn event(namespace: &str) -> ClusterEvent {
+        ClusterEvent {
             about: ObjectReference {
                 namespace: Some(namespace.to_owned()),
                 ..ObjectReference::default()
             },
-            kind: Kind::Warning,
+            kind: EventKind::Warning,
             reason: String::new(),
             message: String::new(),
             emitted: Instant::now(),

@@ -4,7 +4,7 @@
 //! A reason that upstream's controllers also use has the same meaning here, because people and other
 //! programs look for it.
 
-use super::Kind;
+use super::EventKind;
 
 mod controller;
 mod node;
@@ -16,7 +16,7 @@ pub use node::NODE;
 #[derive(Debug)]
 pub struct EventReason {
     pub reason: &'static str,
-    pub kind: Kind,
+    pub kind: EventKind,
     /// The kinds of the objects that it is about.
     pub about: &'static str,
     /// What its message says.
@@ -26,7 +26,7 @@ pub struct EventReason {
 }
 
 /// True if a table has an event of this kind and reason.
-pub fn is_listed(kind: Kind, reason: &str) -> bool {
+pub fn is_listed(kind: EventKind, reason: &str) -> bool {
     let mut events = NODE.iter().chain(CONTROLLER);
     events.any(|event| event.kind == kind && event.reason == reason)
 }
@@ -39,7 +39,7 @@ const fn normal(
 ) -> EventReason {
     EventReason {
         reason,
-        kind: Kind::Normal,
+        kind: EventKind::Normal,
         about,
         says,
         remedy,
@@ -53,7 +53,7 @@ const fn warning(
     remedy: &'static str,
 ) -> EventReason {
     EventReason {
-        kind: Kind::Warning,
+        kind: EventKind::Warning,
         ..normal(reason, about, says, remedy)
     }
 }

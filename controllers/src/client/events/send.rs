@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::queue::EventReceiver;
-use super::{Event, Kind};
+use super::{ClusterEvent, EventKind};
 use crate::api::scope::hash;
 use crate::client::kube::is_outage;
 use crate::metrics::Metrics;
@@ -44,7 +44,7 @@ const SAME: Duration = Duration::from_secs(600);
 const REMEMBERED: usize = 4096;
 
 /// The fields that identify repeats of an event.
-type Sameness = (Option<String>, String, Kind, String, String);
+type Sameness = (Option<String>, String, EventKind, String, String);
 
 struct Sent {
     name: String,
@@ -57,7 +57,7 @@ pub(super) struct Backlog {
     urgent: EventReceiver,
     normal: EventReceiver,
     /// The normal event that is sent next.
-    first: Option<Event>,
+    first: Option<ClusterEvent>,
     /// When the newest normal event was emitted.
     last: watch::Receiver<Instant>,
     /// The earliest time at which the rate allows a normal event.
@@ -80,7 +80,7 @@ impl Backlog {
     }
 
     /// Returns the next event once it is due; `None` after the last one.
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<ClusterEvent> {
         tokio::select! {
             biased;
             Some(event) = self.urgent.recv() => Some(event),
@@ -99,7 +99,7 @@ impl Backlog {
     }
 
     /// Returns the next event, due or not.
-    fn take(&mut self) -> Option<Event> {
+    fn take(&mut self) -> Option<ClusterEvent> {
         let urgent = self.urgent.try_recv();
         let next = urgent.or_else(|| self.first.take());
         next.or_else(|| self.normal.try_recv())
@@ -114,10 +114,10 @@ impl Backlog {
 /// in `first`.
 async fn normal(
     waiting: &mut EventReceiver,
-    first: &mut Option<Event>,
+    first: &mut Option<ClusterEvent>,
     last: &watch::Receiver<Instant>,
     free: Instant,
-) -> Option<Event> {
+) -> Option<ClusterEvent> {
     if first.is_none() {
         *first = waiting.recv().await;
     }
@@ -133,7 +133,7 @@ async fn normal(
 
 /// An event, and how often it was sent without an answer.
 struct Tried {
-    event: Event,
+    event: ClusterEvent,
     times: usize,
 }
 
@@ -180,7 +180,7 @@ impl Unanswered {
     }
 
     /// Returns the next event, due or not.
-    fn take(&mut self) -> Option<Event> {
+    fn take(&mut self) -> Option<ClusterEvent> {
         self.events.pop_first().map(|(_, tried)| tried.event)
     }
 }
@@ -233,7 +233,7 @@ impl Sender {
     }
 
     /// Sends an event. False if the API server gave no answer, or can't serve requests now.
-    async fn try_send(&mut self, event: &Event) -> bool {
+    async fn try_send(&mut self, event: &ClusterEvent) -> bool {
         match tokio::time::timeout(DEADLINE, self.send(event)).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) if is_outage(&error) => false,
@@ -246,7 +246,7 @@ impl Sender {
         }
     }
 
-    async fn send(&mut self, event: &Event) -> Result<(), kube::Error> {
+    async fn send(&mut self, event: &ClusterEvent) -> Result<(), kube::Error> {
         let namespace = namespace(&event.about);
         let api: Api<Object> = Api::namespaced(self.client.clone(), namespace);
         let sameness = sameness(event);
@@ -289,7 +289,7 @@ impl Sender {
         self.sent.insert(sameness, Sent { name, count: 1, at });
     }
 
-    fn object(&self, event: &Event, namespace: &str) -> Object {
+    fn object(&self, event: &ClusterEvent, namespace: &str) -> Object {
         let at = Time(emitted_at(event));
         let name = event.about.name.as_deref().unwrap_or("unnamed");
         let uid = event.about.uid.as_deref().unwrap_or_default();
@@ -306,8 +306,8 @@ impl Sender {
             message: Some(event.message.clone()),
             type_: Some(
                 match event.kind {
-                    Kind::Normal => "Normal",
-                    Kind::Warning => "Warning",
+                    EventKind::Normal => "Normal",
+                    EventKind::Warning => "Warning",
                 }
                 .to_owned(),
             ),
@@ -326,7 +326,7 @@ impl Sender {
 }
 
 /// The wall clock when an event was emitted.
-fn emitted_at(event: &Event) -> Timestamp {
+fn emitted_at(event: &ClusterEvent) -> Timestamp {
     let now = Timestamp::now();
     now.checked_sub(event.emitted.elapsed()).unwrap_or(now)
 }
@@ -340,7 +340,7 @@ fn namespace(about: &ObjectReference) -> &str {
         .unwrap_or("default")
 }
 
-fn sameness(event: &Event) -> Sameness {
+fn sameness(event: &ClusterEvent) -> Sameness {
     let about = &event.about;
     let name = about.name.clone().unwrap_or_default();
     (

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tonic::codegen::Bytes;
 use tonic::codegen::http::{Request, Response};
@@ -18,7 +18,7 @@ use super::bytes_received::Received;
 use super::trim::{KeptFields, Trim};
 use crate::metrics::Metrics;
 
-type Answer = Response<hyper::body::Incoming>;
+type HttpAnswer = Response<hyper::body::Incoming>;
 
 /// Why no client could be created.
 #[derive(Debug, thiserror::Error)]
@@ -27,12 +27,12 @@ pub enum ClientError {
     Kubeconfig {
         path: PathBuf,
         #[source]
-        source: kube::config::KubeconfigError,
+        source: KubeconfigError,
     },
     /// There is neither a kubeconfig nor a service account.
-    #[error("no cluster to work in: {0}")]
+    #[error("there is neither a service account of a pod nor a kubeconfig: {0}")]
     Nowhere(#[from] kube::config::InferConfigError),
-    #[error("a client of the API server: {0}")]
+    #[error("cannot create a client for the API server: {0}")]
     Client(#[from] kube::Error),
 }
 
@@ -98,7 +98,7 @@ fn client(
 fn connections(
     config: &Config,
 ) -> Result<
-    impl Service<Request<Body>, Response = Answer, Error = BoxError, Future: Send>
+    impl Service<Request<Body>, Response = HttpAnswer, Error = BoxError, Future: Send>
     + Clone
     + Send
     + use<>,
@@ -122,19 +122,19 @@ fn connections(
 async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
     let mut config = match kubeconfig {
         None => Config::infer().await?,
-        Some(path) => {
-            let failed = |source| ClientError::Kubeconfig {
+        Some(path) => config_from(path)
+            .await
+            .map_err(|source| ClientError::Kubeconfig {
                 path: path.to_owned(),
                 source,
-            };
-            let file = Kubeconfig::read_from(path).map_err(failed)?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options)
-                .await
-                .map_err(failed)?
-        }
+            })?,
     };
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     Ok(config)
+}
+
+async fn config_from(kubeconfig: &Path) -> Result<Config, KubeconfigError> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{ApiError, Call, Kube, unless_gone};
+use super::{ApiCall, ApiError, Kube, unless_gone};
 
 impl Kube {
     /// The plurals of the kinds in an API group version, such as `storage.k8s.io/v1`. Empty if the
     /// API server does not serve this version.
     pub async fn served(&self, api: &str) -> Result<BTreeSet<String>, ApiError> {
         let kind = "APIResourceList".to_owned();
-        let call = Call {
+        let call = ApiCall {
             verb: "list",
             kind,
             name: api.to_owned(),

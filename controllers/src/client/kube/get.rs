@@ -2,7 +2,7 @@
 
 use kube::api::{GetParams, PartialObjectMeta, Request};
 
-use super::{ApiError, Call, KeptFields, Kube, Resource, known, unless_gone};
+use super::{ApiCall, ApiError, KeptFields, Kube, Resource, known, unless_gone};
 use crate::api::constants::is_name;
 
 /// True if an object can have this name, in this namespace if it has one. Many names are texts of
@@ -22,7 +22,7 @@ impl Kube {
             return Ok(None);
         }
         let api = K::api(self.client.clone(), namespace);
-        let call = Call::new::<K>("get", namespace, name);
+        let call = ApiCall::new::<K>("get", namespace, name);
         unless_gone(
             self.timely(call, async { known(api.get(name).await?) })
                 .await,
@@ -40,7 +40,7 @@ impl Kube {
             return Ok(None);
         }
         let api = K::api(self.client.clone(), namespace);
-        let call = Call::new::<K>("get", namespace, name);
+        let call = ApiCall::new::<K>("get", namespace, name);
         let sent = async {
             let request = Request::new(api.resource_url()).get(name, &GetParams::default());
             let request = request.map_err(kube::Error::BuildRequest)?;
@@ -59,7 +59,7 @@ impl Kube {
         if !can_exist(namespace, name) {
             return Ok(None);
         }
-        let call = Call::new::<K>("get", namespace, name);
+        let call = ApiCall::new::<K>("get", namespace, name);
         let request = Request::new(K::api(self.client.clone(), namespace).resource_url());
         let request = request.get(name, &GetParams::default());
         let sent = async {

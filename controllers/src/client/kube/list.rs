@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, PartialObjectMeta, Request};
 use kube::core::ObjectList;
 
-use super::{ApiError, Call, KeptFields, Kube, Resource, known};
+use super::{ApiCall, ApiError, KeptFields, Kube, Resource, known};
 
 /// Objects in one page.
 const PAGE: u32 = 500;
@@ -15,9 +15,13 @@ const SMALL_PAGE: u32 = 50;
 impl Kube {
     /// Passes every object of a kind to `take`. Fails if one of them is too large to be known.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| all_known(api.list(params).await?);
-        self.pages(ListParams::default(), usize::MAX, page, take)
-            .await?;
+        self.pages(
+            ListParams::default(),
+            usize::MAX,
+            async |api: &Api<K>, params: &ListParams| all_known(api.list(params).await?),
+            take,
+        )
+        .await?;
         Ok(())
     }
 
@@ -35,7 +39,7 @@ impl Kube {
                 let request = request.map_err(kube::Error::BuildRequest)?;
                 all_known::<K>(self.send_trimmed(request, fields).await?)
             };
-            let page = self.timely(Call::new::<K>("list", "", ""), sent).await?;
+            let page = self.timely(ApiCall::new::<K>("list", "", ""), sent).await?;
             page.items.into_iter().for_each(&mut take);
             match next_page(page.metadata) {
                 None => return Ok(()),
@@ -49,9 +53,13 @@ impl Kube {
         &self,
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages(ListParams::default(), usize::MAX, page, take)
-            .await?;
+        self.pages(
+            ListParams::default(),
+            usize::MAX,
+            async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await,
+            take,
+        )
+        .await?;
         Ok(())
     }
 
@@ -63,11 +71,10 @@ impl Kube {
         pages: usize,
         mut take: impl FnMut(K),
     ) -> Result<bool, ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
         self.pages(
             ListParams::default().labels(labels),
             pages,
-            page,
+            async |api: &Api<K>, params: &ListParams| api.list(params).await,
             |mut object: K| {
                 object.managed_fields_mut().clear();
                 take(object);
@@ -83,9 +90,13 @@ impl Kube {
         field: &str,
         take: impl FnMut(K),
     ) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
-        let params = ListParams::default().fields(field).limit(SMALL_PAGE);
-        self.pages(params, usize::MAX, page, take).await?;
+        self.pages(
+            ListParams::default().fields(field).limit(SMALL_PAGE),
+            usize::MAX,
+            async |api: &Api<K>, params: &ListParams| api.list(params).await,
+            take,
+        )
+        .await?;
         Ok(())
     }
 
@@ -99,7 +110,7 @@ impl Kube {
         let api = K::api(self.client.clone(), namespace);
         let mut params = ListParams::default().fields(field).limit(SMALL_PAGE);
         loop {
-            let call = Call::new::<K>("list", namespace, field);
+            let call = ApiCall::new::<K>("list", namespace, field);
             let page = self.timely(call, api.list(&params)).await?;
             let is_done = !page.items.into_iter().all(&mut take);
             match next_page(page.metadata).filter(|_| !is_done) {
@@ -116,9 +127,13 @@ impl Kube {
         pages: usize,
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<bool, ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages(ListParams::default().labels(labels), pages, page, take)
-            .await
+        self.pages(
+            ListParams::default().labels(labels),
+            pages,
+            async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await,
+            take,
+        )
+        .await
     }
 
     async fn pages<K: Resource, O: Clone>(
@@ -138,7 +153,7 @@ impl Kube {
             .cloned()
             .unwrap_or_default();
         for _ in 0..pages {
-            let call = Call::new::<K>("list", "", &selector);
+            let call = ApiCall::new::<K>("list", "", &selector);
             let page = self.timely(call, page(&api, &params)).await?;
             page.items.into_iter().for_each(&mut take);
             match next_page(page.metadata) {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::takeover::{ObservedLease, Step, step};
+use super::takeover::{LeaseStep, ObservedLease, step};
 use super::{LeaderObservation, Leadership, LeaseConfig, Until, is_refused, see};
 use crate::metrics::Metrics;
 
@@ -65,7 +65,9 @@ impl Holder {
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %self.terms.name, %error, "cannot renew a lease")
                 }
-                Err(_) => tracing::warn!(lease = %self.terms.name, "a lease got no answer in time"),
+                Err(_) => {
+                    tracing::warn!(lease = %self.terms.name, "cannot renew a lease: the API server did not answer in time")
+                }
             }
             if self
                 .until
@@ -84,7 +86,7 @@ impl Holder {
         if led {
             let deadline = Instant::now() + self.terms.renew_deadline;
             if let Ok(Err(error)) = timeout_at(deadline, self.give_up()).await {
-                tracing::warn!(lease = %self.terms.name, %error, "a lease could not be given up");
+                tracing::warn!(lease = %self.terms.name, %error, "cannot release a lease");
             }
         }
     }
@@ -115,10 +117,10 @@ impl Holder {
         self.seen = seen;
         let params = PostParams::default();
         let written = match (step, lease) {
-            (Step::Wait, _) => return Ok(false),
-            (Step::Create, _) | (_, None) => self.api.create(&params, &self.fresh()).await,
-            (Step::Renew | Step::Take, Some(lease)) => {
-                let lease = self.ours(lease, step == Step::Take);
+            (LeaseStep::Wait, _) => return Ok(false),
+            (LeaseStep::Create, _) | (_, None) => self.api.create(&params, &self.fresh()).await,
+            (LeaseStep::Renew | LeaseStep::Take, Some(lease)) => {
+                let lease = self.ours(lease, step == LeaseStep::Take);
                 self.api.replace(&self.terms.name, &params, &lease).await
             }
         };

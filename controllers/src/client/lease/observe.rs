@@ -6,7 +6,7 @@ use kube::api::Api;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::takeover::{ObservedLease, Step, step};
+use super::takeover::{LeaseStep, ObservedLease, step};
 use super::{Leadership, LeaseConfig, is_refused, see};
 
 /// Creates a leadership and a task. The task reads a lease periodically until `stop`, with the verb
@@ -32,17 +32,19 @@ pub fn observe(
                         Instant::now(),
                     );
                     seen = held;
-                    see(&sight, matches!(step, Step::Wait | Step::Renew));
+                    see(&sight, matches!(step, LeaseStep::Wait | LeaseStep::Renew));
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(lease = %terms.name, %error, "the lease cannot be read");
+                    tracing::warn!(lease = %terms.name, %error, "cannot read a lease");
                     // Without permission to read the lease, assume that no leader exists. An API
                     // server that does not answer proves nothing about the leader.
                     if is_refused(&error) {
                         see(&sight, false);
                     }
                 }
-                Err(_) => tracing::warn!(lease = %terms.name, "the lease was not read in time"),
+                Err(_) => {
+                    tracing::warn!(lease = %terms.name, "cannot read a lease: the API server did not answer in time")
+                }
             }
             tokio::time::sleep(terms.retry_period).await;
         }

@@ -16,7 +16,7 @@ pub struct ObservedLease {
 
 /// The next step for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LeaseStep {
     /// The lease does not exist: create it.
     Create,
     /// This process holds it: renew it.
@@ -35,9 +35,9 @@ pub fn step(
     ours: &str,
     wait: Duration,
     now: Instant,
-) -> (Step, Option<ObservedLease>) {
+) -> (LeaseStep, Option<ObservedLease>) {
     let Some(lease) = lease else {
-        return (Step::Create, None);
+        return (LeaseStep::Create, None);
     };
     let spec = lease.spec.clone().unwrap_or_default();
     let holder = spec
@@ -57,10 +57,10 @@ pub fn step(
         .and_then(|seconds| u64::try_from(seconds).ok())
         .map_or(wait, Duration::from_secs);
     let step = match holder.as_deref() {
-        None => Step::Take,
-        Some(holder) if holder == ours => Step::Renew,
-        Some(_) if now.duration_since(held.since) >= duration => Step::Take,
-        Some(_) => Step::Wait,
+        None => LeaseStep::Take,
+        Some(holder) if holder == ours => LeaseStep::Renew,
+        Some(_) if now.duration_since(held.since) >= duration => LeaseStep::Take,
+        Some(_) => LeaseStep::Wait,
     };
     (step, Some(held))
 }

@@ -37,25 +37,49 @@ async fn what_to_do_about_a_lease() {
     let seen = step(Some(&other), None, "us", wait, begun).1;
     let renewed = lease("other", 2, 8);
     for (what, lease, seen, now, expected) in [
-        ("none", None, None, begun, Step::Create),
-        ("ours", Some(lease("us", 1, 7)), None, begun, Step::Renew),
-        ("given up", Some(lease("", 1, 7)), None, begun, Step::Take),
-        ("first seen", Some(other.clone()), None, later, Step::Wait),
+        ("none", None, None, begun, LeaseStep::Create),
+        (
+            "ours",
+            Some(lease("us", 1, 7)),
+            None,
+            begun,
+            LeaseStep::Renew,
+        ),
+        (
+            "given up",
+            Some(lease("", 1, 7)),
+            None,
+            begun,
+            LeaseStep::Take,
+        ),
+        (
+            "first seen",
+            Some(other.clone()),
+            None,
+            later,
+            LeaseStep::Wait,
+        ),
         (
             "not long enough",
             Some(other.clone()),
             seen.clone(),
             later - Duration::from_millis(1),
-            Step::Wait,
+            LeaseStep::Wait,
         ),
         (
             "long enough",
             Some(other.clone()),
             seen.clone(),
             later,
-            Step::Take,
+            LeaseStep::Take,
         ),
-        ("renewed meanwhile", Some(renewed), seen, later, Step::Wait),
+        (
+            "renewed meanwhile",
+            Some(renewed),
+            seen,
+            later,
+            LeaseStep::Wait,
+        ),
     ] {
         assert_eq!(
             step(lease.as_ref(), seen, "us", wait, now).0,

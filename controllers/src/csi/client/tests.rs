@@ -9,7 +9,7 @@ use tokio_stream::StreamExt;
 use tonic::transport::Server;
 
 use super::*;
-use crate::csi::{Call, Class, class};
+use crate::csi::{CallKind, ErrorClass, class};
 use crate::testing::connect;
 
 const SOON: Duration = Duration::from_secs(300);
@@ -76,8 +76,8 @@ async fn a_call_ends_at_its_deadline() {
     let begun = tokio::time::Instant::now();
     let late = create(&csi, "hang").await.unwrap_err();
     assert_eq!(
-        class(Call::CreateVolume { movable: true }, &late),
-        Class::InBackground
+        class(CallKind::CreateVolume { movable: true }, &late),
+        ErrorClass::InBackground
     );
     assert!(begun.elapsed() >= SOON && begun.elapsed() < 2 * SOON);
 }

@@ -3,7 +3,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 
 /// The hundreds of a number are its namespace.
-impl Key for u32 {
+impl QueueKey for u32 {
     fn namespace(&self) -> &str {
         ["a", "b", "c"][(self / 100) as usize]
     }

@@ -40,8 +40,8 @@ fn a_condition_is_reported_when_it_changes() {
         let (found, now) = (findings(text), start + Duration::from_secs(at));
         let change = match condition_change(&mut known, &found, now) {
             None => String::new(),
-            Some(Change::Normal) => "normal".to_owned(),
-            Some(Change::Abnormal(text)) => text,
+            Some(HealthChange::Normal) => "normal".to_owned(),
+            Some(HealthChange::Abnormal(text)) => text,
         };
         assert_eq!(change, expected, "{what}");
         let kept = known.as_ref().map(|known| known.findings.clone());
@@ -66,7 +66,7 @@ fn volume(uid: &str, handle: &str) -> Volume {
 fn claims_get_the_events_of_their_volumes() {
     // Case, handles by volume, findings by handle, the expected events by claim, and the volumes
     // with a condition after that.
-    let mut known = Known::new();
+    let mut known = KnownConditions::new();
     for (what, volumes, found, events, left) in [
         ("healthy", "a=1 b=2", "1= 2=", "", ""),
         ("one problem", "a=1 b=2", "1=Full 2=", "claim-a+", "a"),
@@ -86,7 +86,11 @@ fn claims_get_the_events_of_their_volumes() {
         let facts = Facts { volumes, found };
         let changes = volume_changes(&mut known, &facts, Instant::now());
         let names = changes.iter().map(|(claim, change)| {
-            let sign = if *change == Change::Normal { '-' } else { '+' };
+            let sign = if *change == HealthChange::Normal {
+                '-'
+            } else {
+                '+'
+            };
             format!("{}{sign}", claim.name.as_deref().unwrap())
         });
         assert_eq!(names.collect::<Vec<_>>().join(" "), events, "{what}");

@@ -14,15 +14,15 @@ fn settings() -> Settings {
 }
 
 /// n1 exists; other nodes do not.
-fn places() -> Places {
-    let mut places = Places::default();
-    places.note(&[object(node("n1"))], &[object(csi_node("n1"))], DRIVER);
-    places
+fn resolver() -> NodeResolver {
+    let mut resolver = NodeResolver::default();
+    resolver.note(&[object(node("n1"))], &[object(csi_node("n1"))], DRIVER);
+    resolver
 }
 
 /// The node and the step for each leftover.
 fn found(facts: &Facts) -> Vec<String> {
-    let leftovers = settings().leftovers(facts, &places());
+    let leftovers = settings().leftovers(facts, &resolver());
     leftovers.iter().map(word).collect()
 }
 

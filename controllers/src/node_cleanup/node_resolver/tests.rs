@@ -5,13 +5,13 @@ use crate::node_cleanup::sample::{KEY, capacity, csi_node, node, object, volume,
 use crate::testing::DRIVER;
 
 /// n1 exists; n2 existed earlier; n3 was never seen.
-fn places() -> Places {
-    let mut places = Places::default();
+fn resolver() -> NodeResolver {
+    let mut resolver = NodeResolver::default();
     let all = [object(node("n1")), object(node("n2"))];
     let registered = [object(csi_node("n1")), object(csi_node("n2"))];
-    places.note(&all, &registered, DRIVER);
-    places.note(&all[..1], &registered, DRIVER);
-    places
+    resolver.note(&all, &registered, DRIVER);
+    resolver.note(&all[..1], &registered, DRIVER);
+    resolver
 }
 
 /// A node affinity from a text such as `node In n1 n2 and zone Exists or node In n3`.
@@ -36,7 +36,7 @@ fn volumes_are_of_one_absent_node_or_of_none() {
         let bare = json!({"spec": {"nodeAffinity": null}});
         let one = with(volume("v", "n2"), bare);
         let one = with(one, json!({"spec": {"nodeAffinity": affinity}}));
-        let found = places().of_volume(&object(one));
+        let found = resolver().of_volume(&object(one));
         assert_eq!(found.as_deref(), expected, "{affinity}");
     };
     for (text, expected) in [
@@ -66,36 +66,36 @@ fn volumes_are_of_one_absent_node_or_of_none() {
 
 #[test]
 fn a_node_that_lost_its_labels_is_still_there() {
-    let mut places = places();
+    let mut resolver = resolver();
     let bare = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}});
-    places.note(
+    resolver.note(
         &[object(node("n1")), object(bare)],
         &[object(csi_node("n1"))],
         DRIVER,
     );
-    assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
+    assert_eq!(resolver.of_volume(&object(volume("v", "n2"))), None);
 }
 
 /// If label values are not node names, only nodes seen earlier can be resolved from them.
 #[test]
 fn values_that_are_no_names_prove_nothing() {
     let id = |name: &str, id: &str| with(node(name), json!({"metadata": {"labels": {KEY: id}}}));
-    let mut places = Places::default();
+    let mut resolver = NodeResolver::default();
     let all = [
         object(id("n1", "n1")),
         object(id("n2", "id-2")),
         object(id("n3", "id-3")),
     ];
     let registered = ["n1", "n2", "n3"].map(|name| object(csi_node(name)));
-    places.note(&all, &registered, DRIVER);
-    places.note(&all[..2], &registered[..2], DRIVER);
+    resolver.note(&all, &registered, DRIVER);
+    resolver.note(&all[..2], &registered[..2], DRIVER);
     for (value, expected) in [
         ("id-2", None),
         ("id-3", Some("n3")),
         ("id-4", None),
         ("n4", None),
     ] {
-        let found = places.of_volume(&object(volume("v", value)));
+        let found = resolver.of_volume(&object(volume("v", value)));
         assert_eq!(found.as_deref(), expected, "{value}");
     }
     // A label value that two nodes share does not identify a node.
@@ -105,36 +105,36 @@ fn values_that_are_no_names_prove_nothing() {
         object(id("n4", "id-3")),
     ];
     let registered = ["n1", "n2", "n4"].map(|name| object(csi_node(name)));
-    places.note(&all, &registered, DRIVER);
-    places.note(&all[..2], &registered[..2], DRIVER);
-    assert_eq!(places.of_volume(&object(volume("v", "id-3"))), None);
+    resolver.note(&all, &registered, DRIVER);
+    resolver.note(&all[..2], &registered[..2], DRIVER);
+    assert_eq!(resolver.of_volume(&object(volume("v", "id-3"))), None);
 }
 
 /// The driver may be starting on that node.
 #[test]
 fn a_value_that_is_no_name_counts_without_the_driver() {
     let other = json!({"metadata": {"labels": {KEY: "id-3"}}});
-    let mut places = Places::default();
+    let mut resolver = NodeResolver::default();
     let all = [object(node("n1")), object(with(node("n3"), other))];
-    places.note(&all, &[object(csi_node("n1"))], DRIVER);
-    assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
+    resolver.note(&all, &[object(csi_node("n1"))], DRIVER);
+    assert_eq!(resolver.of_volume(&object(volume("v", "n2"))), None);
 }
 
 #[test]
 fn other_drivers_keys_say_nothing() {
     let other = crate::testing::csi_node("n1", "other", KEY);
-    let mut places = Places::default();
-    places.note(&[object(node("n1"))], &[object(other)], DRIVER);
-    assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
+    let mut resolver = NodeResolver::default();
+    resolver.note(&[object(node("n1"))], &[object(other)], DRIVER);
+    assert_eq!(resolver.of_volume(&object(volume("v", "n2"))), None);
 }
 
 #[test]
 fn what_nothing_names_is_forgotten() {
-    let mut places = places();
-    places.forget_all_but(&BTreeSet::from(["n2".to_owned()]));
-    assert!(places.known.contains_key("n2"));
-    places.forget_all_but(&BTreeSet::new());
-    assert_eq!(places.known.keys().collect::<Vec<_>>(), ["n1"]);
+    let mut resolver = resolver();
+    resolver.forget_all_but(&BTreeSet::from(["n2".to_owned()]));
+    assert!(resolver.known.contains_key("n2"));
+    resolver.forget_all_but(&BTreeSet::new());
+    assert_eq!(resolver.known.keys().collect::<Vec<_>>(), ["n1"]);
 }
 
 #[test]
@@ -154,32 +154,32 @@ fn names() {
         ("a b", false),
         (&long, false),
     ] {
-        assert_eq!(places().absent(name).is_some(), expected, "{name:?}");
+        assert_eq!(resolver().absent(name).is_some(), expected, "{name:?}");
     }
 }
 
 #[test]
 fn labels_that_were_cut() {
     let long = |end: &str| format!("{}{end}", "n".repeat(70));
-    let mut places = Places::default();
+    let mut resolver = NodeResolver::default();
     let all = [
         object(node("n1")),
         object(node(&long("a"))),
         object(node(&long("b"))),
     ];
     let registered = [object(csi_node("n1")), object(csi_node(&long("a")))];
-    places.note(&all, &registered, DRIVER);
+    resolver.note(&all, &registered, DRIVER);
     for (label, expected) in [
         ("n1", None),
         ("n2", Some("n2")),
         (&node_label(&long("a")), None),
     ] {
-        let found = places.absent_by_label(label);
+        let found = resolver.absent_by_label(label);
         assert_eq!(found.as_deref(), expected, "{label}");
     }
-    places.note(&all[..1], &[], DRIVER);
+    resolver.note(&all[..1], &[], DRIVER);
     for (name, known) in [(long("a"), true), (long("b"), false), (long("c"), false)] {
-        let found = places.absent_by_label(&node_label(&name));
+        let found = resolver.absent_by_label(&node_label(&name));
         assert_eq!(found.as_deref(), known.then_some(name.as_str()), "{name}");
     }
 }
@@ -212,18 +212,18 @@ fn capacities_are_who_keeps_them() {
         let one = object(crate::node_cleanup::sample::capacity(
             "c", managed_by, segment,
         ));
-        assert_eq!(places().of_capacity(&one).as_deref(), expected, "{what}");
+        assert_eq!(resolver().of_capacity(&one).as_deref(), expected, "{what}");
     }
     let bare = with(
         capacity("c", "", "n2"),
         json!({"metadata": {"labels": null}}),
     );
-    assert_eq!(places().of_capacity(&object(bare)), None);
+    assert_eq!(resolver().of_capacity(&object(bare)), None);
     // The label matches an existing node.
-    let mut places = places();
-    places.note(&[object(node(&long))], &[], DRIVER);
+    let mut resolver = resolver();
+    resolver.note(&[object(node(&long))], &[], DRIVER);
     assert_eq!(
-        places.of_capacity(&object(capacity("c", &cut, &long))),
+        resolver.of_capacity(&object(capacity("c", &cut, &long))),
         None
     );
 }

@@ -2,8 +2,8 @@ use super::*;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
 
-fn naming(uuid_length: i64) -> Naming {
-    Naming {
+fn naming(uuid_length: i64) -> VolumeNaming {
+    VolumeNaming {
         uuid_length,
         ..crate::testing::options()
     }

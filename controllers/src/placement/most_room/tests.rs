@@ -3,8 +3,8 @@ use crate::api::node_fitness::UnfitNode;
 
 const GI: i64 = 1 << 30;
 
-fn room(available: i64, largest: Option<i64>) -> Option<Room> {
-    Some(Room {
+fn room(available: i64, largest: Option<i64>) -> Option<NodeRoom> {
+    Some(NodeRoom {
         available: available * GI,
         largest: largest.map(|largest| largest * GI),
         version: 5,

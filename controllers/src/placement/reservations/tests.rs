@@ -1,7 +1,7 @@
 use super::*;
 
-fn room(version: u64) -> Room {
-    Room {
+fn room(version: u64) -> NodeRoom {
+    NodeRoom {
         available: 100,
         largest: None,
         version,

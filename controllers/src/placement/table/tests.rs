@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::node_fitness::UnfitNode;
-use crate::placement::room::Room;
+use crate::placement::room::NodeRoom;
 use crate::placement::unfit::Unfit;
 
 fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
@@ -15,7 +15,7 @@ fn node(name: &str, available: i64, largest: Option<i64>, unfit: Option<Unfit>) 
     Candidate {
         node: name.to_owned(),
         unfit,
-        room: Some(Room {
+        room: Some(NodeRoom {
             available,
             largest,
             version: 1,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::scope::node_label;
-use crate::queue::Key;
+use crate::queue::QueueKey;
 
 #[tokio::test]
 async fn volumes_get_their_node_s_label() {

@@ -5,8 +5,8 @@ use crate::placement::keep_table::Kept;
 
 const PATH: &str = "configmaps/places";
 
-fn place() -> Place {
-    Place {
+fn place() -> TableName {
+    TableName {
         namespace: "ns".to_owned(),
         name: "places".to_owned(),
     }
@@ -132,7 +132,7 @@ async fn a_rejected_write_is_repeated() {
     failed.expect_err("the server refuses");
     rig.keep(&mut kept).await;
     assert_eq!(rig.tables(), of_now("10", [256, 0]));
-    let nowhere = Place {
+    let nowhere = TableName {
         name: "elsewhere".to_owned(),
         ..place()
     };

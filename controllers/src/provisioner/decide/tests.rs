@@ -7,7 +7,7 @@ use crate::api::constants::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Csi, Driver};
-use crate::provisioner::error::State;
+use crate::provisioner::error::AttemptState;
 
 mod decisions;
 
@@ -149,9 +149,9 @@ async fn the_word_that_a_mode_may_change() {
         driver.mode_change_parameter = parameter.map(str::to_owned);
         let claim = claim(&[("/spec/volumeMode", json!(mode))]);
         let draft = draft(&claim, &class(&[]), &driver, &flags).expect("a draft");
-        let source = Source {
+        let source = UsableSource {
             may_change_mode,
-            ..Source::default()
+            ..UsableSource::default()
         };
         let plan = finish(
             draft,
@@ -209,7 +209,7 @@ fn attributes(driver: &str) -> Option<Arc<VolumeAttributesClass>> {
 
 #[tokio::test]
 async fn bad_objects() {
-    use State::*;
+    use AttemptState::*;
     const CLASS: &str = "/parameters";
     const SIZE: &str = "/spec/resources/requests/storage";
     const ATTRIBUTES: &str = "/spec/volumeAttributesClassName";
@@ -280,7 +280,7 @@ async fn missing_capabilities() {
         let made = draft(&claim(&change), &class(&[]), &driver, &flags());
         let error = made.expect_err(word);
         assert!(error.to_string().contains(word), "{error}");
-        assert_eq!(error.state(), State::Finished);
+        assert_eq!(error.state(), AttemptState::Finished);
     }
 }
 

@@ -1,6 +1,10 @@
+use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use serde_json::{Value, json};
 
-use super::*;
+use super::decide::{DeletionStep, annotated_secret, decide};
+use crate::api::constants::{
+    DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY, VOLUME_FINALIZER,
+};
 use crate::testing::{read, with};
 
 fn volume(policy: &str, phase: &str, change: &Value) -> PersistentVolume {
@@ -15,7 +19,7 @@ fn volume(policy: &str, phase: &str, change: &Value) -> PersistentVolume {
 
 #[test]
 fn work() {
-    use Work::*;
+    use DeletionStep::*;
     const TIME: &str = "2026-01-01T00:00:00Z";
     let none = &json!({});
     let bare = &json!({"metadata": {"finalizers": []}});

@@ -99,7 +99,7 @@ async fn a_claim_without_a_scheduled_pod_gets_no_volume_on_a_tainted_node(
     for part in [
         "the selected node n1 has the taint node-role.kubernetes.io/control-plane:NoSchedule, and",
         "volume.kubernetes.io/selected-node to the",
-        "; another node is to be selected",
+        "; another node will be selected",
     ] {
         assert!(message.contains(part), "{message}");
     }

@@ -107,7 +107,7 @@ async fn a_full_node_is_cleared() {
         }
         let message = rig.last_message();
         assert!(message.contains(status.message()), "{what}: {message}");
-        let another = message.contains("another node is to be selected");
+        let another = message.contains("another node will be selected");
         assert_eq!(another, cleared, "{what}: {message}");
         let topology = rig.at_work.in_flight.topology("u-1");
         assert!(topology.is_none() || !cleared, "{what}");
@@ -171,7 +171,7 @@ async fn a_selected_node_that_does_not_exist_is_cleared() {
         assert!(rig.is_cleared(), "CSINode {registered}, Node {exists}");
         assert!(rig.required().is_empty());
         let message = rig.last_message();
-        assert!(message.contains("another node is to be selected"));
+        assert!(message.contains("another node will be selected"));
     }
 }
 

@@ -41,7 +41,9 @@ async fn answers() {
     let small = size(&plain, answer(|one| one.capacity_bytes = 5)).expect_err("too small");
     assert_eq!(small.volume_id.as_deref(), Some("handle"));
     assert!(
-        small.what.contains("5 bytes where 1073741824"),
+        small
+            .what
+            .contains("5 bytes, but the claim requests 1073741824 bytes"),
         "{}",
         small.what
     );

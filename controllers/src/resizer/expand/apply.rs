@@ -13,15 +13,15 @@ use tokio::time::Instant;
 use super::decide::{Expanded, Facts, Step, begin_patch, decide, end_patch, failure_patch};
 use crate::api::constants::PRE_RESIZE_CAPACITY;
 use crate::api::{pv, quantity};
-use crate::csi::{Call, Class, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Freed, class};
 use crate::queue::Outcome;
 use crate::resizer::claim::{STORAGE, capacity, size, volume_capacity};
 use crate::resizer::recover::Sizes;
-use crate::resizer::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of};
+use crate::resizer::{ClaimKey, ResizeError, Resizer, Users, lacks_room, outcome_of};
 
 impl Resizer {
     /// Reconciles the size of a claim's volume.
-    pub(in crate::resizer) async fn expand_claim(&self, key: &Key) -> Outcome {
+    pub(in crate::resizer) async fn expand_claim(&self, key: &ClaimKey) -> Outcome {
         let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
             self.for_room.leave(key);
             return Outcome::Done;
@@ -34,7 +34,7 @@ impl Resizer {
 
     async fn try_expand(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Outcome, ResizeError> {
         let Some(facts) = self.gather_expansion(key, claim).await? else {
@@ -98,7 +98,7 @@ impl Resizer {
         self.write_volume(volume, patch).await
     }
 
-    async fn is_in_use(&self, key: &Key) -> Result<bool, ResizeError> {
+    async fn is_in_use(&self, key: &ClaimKey) -> Result<bool, ResizeError> {
         if !self.options.handle_volume_inuse_error {
             return Ok(false);
         }
@@ -178,7 +178,7 @@ impl Resizer {
         let (reason, message) = if expanded.node_too {
             (
                 "FileSystemResizeRequired",
-                format!("Volume {name} is expanded; its node has to follow"),
+                format!("Volume {name} is expanded; kubelet expands its filesystem next"),
             )
         } else {
             (
@@ -192,7 +192,7 @@ impl Resizer {
 
     async fn failed(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
         volume: &PersistentVolume,
         target: &Quantity,
@@ -205,19 +205,19 @@ impl Resizer {
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
         // An error before the call says nothing about an earlier call.
         let class = match &error {
-            ResizeError::Call(failure) => class(Call::Expand, failure),
-            _ => Class::InBackground,
+            ResizeError::Call(failure) => class(CallKind::Expand, failure),
+            _ => ErrorClass::InBackground,
         };
-        let is_final = class != Class::InBackground;
+        let is_final = class != ErrorClass::InBackground;
         self.remember(key, |memory| {
             memory.final_error = is_final;
-            memory.in_use = class == Class::InUse;
+            memory.in_use = class == ErrorClass::InUse;
             memory.expand_after = None;
         });
         if !is_final {
             return Outcome::Failed;
         }
-        let infeasible = class == Class::Infeasible;
+        let infeasible = class == ErrorClass::Infeasible;
         let patch = failure_patch(&claim, &message, infeasible);
         let claim = match self.write(claim, patch).await {
             Ok(claim) => claim,

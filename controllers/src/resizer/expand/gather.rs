@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use super::decide::Facts;
 use crate::client::ApiError;
 use crate::resizer::recover::is_wanted;
-use crate::resizer::{Key, Resizer, too_early};
+use crate::resizer::{ClaimKey, Resizer, too_early};
 
 impl Resizer {
     /// Gathers the facts about a claim; `None` if its volume is not this process's. If the claim
     /// requests more than it has, a volume that the cache lacks is read from the API server.
     pub(super) async fn gather_expansion(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Option<Facts>, ApiError> {
         let live = is_wanted(&claim);

@@ -12,26 +12,17 @@ use tokio::time::Instant;
 
 use super::decide::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
-    is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
+    is_in_progress, is_same_try, meaning, pending_patch, requested_class, secret_of,
 };
+use super::gather::UnusableClass;
 use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
-use crate::csi::{Class, Failure, Freed};
+use crate::csi::{ErrorClass, Failure, Freed};
 use crate::queue::{Outcome, yield_sometimes};
 use crate::resizer::{
-    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
+    ClaimKey, Classes, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
 };
-
-/// A VolumeAttributesClass that a claim names.
-enum Target {
-    Usable(Arc<VolumeAttributesClass>),
-    Missing,
-    /// The class names another CSI driver.
-    Foreign {
-        message: String,
-    },
-}
 
 impl Resizer {
     /// Creates the controller for modifications. Only this part waits for VolumeAttributesClasses,
@@ -81,7 +72,7 @@ impl Resizer {
     pub(in crate::resizer) fn classes(&self) -> &Classes {
         self.classes.get_or_init(|| Classes {
             watch: self.context.caches.attributes_classes(),
-            claims: self.claims.index(|claim| match wished(claim) {
+            claims: self.claims.index(|claim| match requested_class(claim) {
                 "" => Vec::new(),
                 class => vec![class.to_owned()],
             }),
@@ -121,7 +112,7 @@ impl Resizer {
 
     async fn try_modify(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Outcome, ResizeError> {
         let memory = self.recall(key);
@@ -144,18 +135,21 @@ impl Resizer {
             Step::Continue(target) => (target, true),
             Step::Begin(target) => (target, false),
         };
-        let class = match (self.class(&claim, &target).await?, continues) {
-            (Target::Usable(class), _) => class,
-            (Target::Missing | Target::Foreign { .. }, true) => return Ok(Outcome::Failed),
-            // The class watch reports a class that is created later, or that replaces another
-            // driver's class.
-            (Target::Missing, false) => {
-                let patch = pending_patch(&claim);
-                self.write(claim, patch).await?;
-                return Ok(Outcome::Done);
-            }
-            (Target::Foreign { message }, false) => {
-                let patch = infeasible_patch(&claim, &target, &message);
+        let class = match self.gather_class(&target).await? {
+            Ok(class) => class,
+            Err(unusable) => {
+                self.warn_of_modify(&claim, unusable.to_string());
+                if continues {
+                    return Ok(Outcome::Failed);
+                }
+                // The class watch reports a class that is created later, or that replaces another
+                // driver's class.
+                let patch = match &unusable {
+                    UnusableClass::Missing(_) => pending_patch(&claim),
+                    UnusableClass::Foreign { .. } => {
+                        infeasible_patch(&claim, &target, &unusable.to_string())
+                    }
+                };
                 self.write(claim, patch).await?;
                 return Ok(Outcome::Done);
             }
@@ -183,27 +177,6 @@ impl Resizer {
                 Err(error)
             }
         }
-    }
-
-    /// Looks up a class. The class watch may lag behind the claim watch.
-    async fn class(
-        &self,
-        claim: &PersistentVolumeClaim,
-        name: &str,
-    ) -> Result<Target, ResizeError> {
-        let watch = &self.classes().watch;
-        let Some(class) = self.kube.find_live(watch, "", name).await? else {
-            let message = format!("There is no VolumeAttributesClass {name:?}");
-            self.warn_of_modify(claim, message);
-            return Ok(Target::Missing);
-        };
-        if class.driver_name != self.context.driver.name {
-            let driver = &class.driver_name;
-            let message = format!("VolumeAttributesClass {name:?} is for CSI driver {driver}");
-            self.warn_of_modify(claim, message.clone());
-            return Ok(Target::Foreign { message });
-        }
-        Ok(Target::Usable(class))
     }
 
     async fn begin(
@@ -252,7 +225,7 @@ impl Resizer {
     /// Writes the PV first: if the claim were complete, nothing would return to fix the PV.
     async fn completed(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
         volume: &PersistentVolume,
         target: &str,
@@ -281,20 +254,20 @@ impl Resizer {
 
     async fn modify_failed(
         &self,
-        key: &Key,
+        key: &ClaimKey,
         claim: Arc<PersistentVolumeClaim>,
         target: &str,
         failure: &Failure,
     ) -> Result<Outcome, ResizeError> {
         let class = meaning(failure);
-        let uncertain = class == Class::InBackground;
+        let uncertain = class == ErrorClass::InBackground;
         self.remember(key, |memory| {
             memory.uncertain = uncertain;
             memory.modify_after = None;
         });
         let error = pv::rpc_error(&failure.status);
         let end = if uncertain {
-            "; it may be going on"
+            "; the driver may still be modifying it"
         } else {
             ""
         };
@@ -314,7 +287,7 @@ impl Resizer {
             // The claim names another class by now, which need not wait.
             return Ok(Outcome::RequeueAfter(Duration::ZERO));
         }
-        if class != Class::Infeasible {
+        if class != ErrorClass::Infeasible {
             return Ok(Outcome::Failed);
         }
         let again = Instant::now() + self.slow;
@@ -325,7 +298,7 @@ impl Resizer {
     async fn cancel(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Outcome, ResizeError> {
         let patch = cancel_patch(&claim);
         let claim = self.write(claim, patch).await?;
-        let message = "No other VolumeAttributesClass is asked for any more";
+        let message = "The claim requests no other VolumeAttributesClass any more";
         self.context
             .events
             .normal(claim.as_ref(), "VolumeModifyCanceled", message);

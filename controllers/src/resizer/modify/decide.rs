@@ -15,7 +15,7 @@ use tonic::Code;
 
 use crate::api::constants::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
 use crate::api::{pv, pvc};
-use crate::csi::{Call, Class, Failure, class};
+use crate::csi::{CallKind, ErrorClass, Failure, class};
 use crate::resizer::claim::{StatusPatch, holds, is_bound};
 
 /// The modification is running, or will be tried again.
@@ -48,26 +48,26 @@ pub(super) fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
     if !is_bound(claim) {
         return Step::Nothing;
     }
-    let wished = wished(claim);
+    let requested_class = requested_class(claim);
     let status = status(claim);
-    if status.is_none() && wished == current(claim) {
+    if status.is_none() && requested_class == current(claim) {
         return Step::Nothing;
     }
     let in_progress = status.filter(|status| status.status == IN_PROGRESS);
     let target = in_progress.and_then(|status| status.target_volume_attributes_class_name.clone());
-    match (wished, target) {
+    match (requested_class, target) {
         ("", None) if holds(claim, MODIFYING) => Step::Cancel,
         ("", None) => Step::Nothing,
         ("", Some(target)) => Step::Continue(target),
         (_, Some(target)) if uncertain => Step::Continue(target),
-        (wished, _) => Step::Begin(wished.to_owned()),
+        (requested_class, _) => Step::Begin(requested_class.to_owned()),
     }
 }
 
 /// True if the request equals the last target, so that an infeasible one is still infeasible.
 pub(super) fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
     let target = status(claim).and_then(|s| s.target_volume_attributes_class_name.as_deref());
-    !wished(claim).is_empty() && target == Some(wished(claim))
+    !requested_class(claim).is_empty() && target == Some(requested_class(claim))
 }
 
 /// True if the claim records an attempt without a result.
@@ -78,13 +78,13 @@ pub(super) fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
 /// True if a change of a claim needs work. Of the resizer's own writes, only completion does,
 /// because the user may have changed the request meanwhile.
 pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
-    wished(old) != wished(new)
+    requested_class(old) != requested_class(new)
         || status(old).is_some() && status(new).is_none()
         || !is_bound(old) && is_bound(new)
 }
 
 /// The class that the claim requests; "" for none.
-pub(super) fn wished(claim: &PersistentVolumeClaim) -> &str {
+pub(super) fn requested_class(claim: &PersistentVolumeClaim) -> &str {
     pvc::attributes_class(claim).unwrap_or_default()
 }
 
@@ -100,20 +100,18 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
 
 /// The secret for modifying a volume.
 pub(super) fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
-    let annotation = |key| {
-        let value = volume.annotations().get(key).cloned();
-        value.filter(|value| !value.is_empty())
-    };
-    if let (Some(name), Some(namespace)) = (
-        annotation(MODIFY_SECRET_NAME),
-        annotation(MODIFY_SECRET_NAMESPACE),
-    ) {
-        return Some(SecretReference {
-            name: Some(name),
-            namespace: Some(namespace),
-        });
-    }
-    pv::csi(volume)?.controller_expand_secret_ref.clone()
+    annotated_secret(volume).or_else(|| pv::csi(volume)?.controller_expand_secret_ref.clone())
+}
+
+/// The secret for modifying a volume that its annotations name.
+fn annotated_secret(volume: &PersistentVolume) -> Option<SecretReference> {
+    let name = volume.annotations().get(MODIFY_SECRET_NAME)?;
+    let namespace = volume.annotations().get(MODIFY_SECRET_NAMESPACE)?;
+    let is_named = !name.is_empty() && !namespace.is_empty();
+    is_named.then(|| SecretReference {
+        name: Some(name.clone()),
+        namespace: Some(namespace.clone()),
+    })
 }
 
 /// The patch for a class that does not exist: it only records that.
@@ -143,12 +141,14 @@ pub(super) fn failure_patch(
     let class = meaning(failure);
     let mut patch = StatusPatch::of(claim);
     let status = match class {
-        Class::Infeasible => INFEASIBLE,
+        ErrorClass::Infeasible => INFEASIBLE,
         _ => IN_PROGRESS,
     };
     set_status(&mut patch, claim, status, target);
     let message = match class {
-        Class::InBackground => format!("Modifying the volume to {target:?} is still in progress."),
+        ErrorClass::InBackground => {
+            format!("Modifying the volume to {target:?} is still in progress.")
+        }
         _ => format!("Modifying the volume to {target:?} failed. It is tried again."),
     };
     patch.hold(MODIFYING, None, Some(&message));
@@ -207,8 +207,8 @@ fn set_status(
 }
 
 /// Classifies a failed call.
-pub(super) fn meaning(failure: &Failure) -> Class {
-    class(Call::Modify, failure)
+pub(super) fn meaning(failure: &Failure) -> ErrorClass {
+    class(CallKind::Modify, failure)
 }
 
 #[cfg(test)]

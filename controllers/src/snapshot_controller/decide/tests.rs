@@ -24,7 +24,7 @@ pub(crate) fn class<T: serde::de::DeserializeOwned>(name: &str, changes: Value) 
 
 /// Checks the short form of the next step; `own` formats steps that only this kind has.
 #[track_caller]
-pub(crate) fn expect<K: Kind>(
+pub(crate) fn expect<K: SnapshotKind>(
     facts: &Facts<K>,
     expected: &str,
     own: impl FnOnce(K::OwnStep) -> String,
@@ -62,7 +62,7 @@ pub(crate) fn expect<K: Kind>(
 
 /// A kind with sample objects, called `snap` in the namespace `team`. Test cases use the names of
 /// VolumeSnapshots.
-trait Sample: Kind {
+trait Sample: SnapshotKind {
     /// Facts about a snapshot without a content.
     fn facts(snapshot: Value) -> Facts<Self>;
     fn snapshot() -> Value;

@@ -82,7 +82,7 @@ pub(in crate::snapshot_controller) fn any_label(namespace: &str) -> String {
 
 /// An entry of an index: the number of a label, whether the claim is bound, and its name. So those
 /// that are not bound come first.
-type Entry = (u64, bool, Arc<str>);
+type IndexEntry = (u64, bool, Arc<str>);
 
 /// The number of all claims of a namespace.
 const ALL: u64 = 0;
@@ -92,7 +92,7 @@ const MANY: u64 = 1;
 /// The claims of a namespace.
 struct Namespace {
     /// `None` if they have too many entries.
-    entries: Option<BTreeSet<Entry>>,
+    entries: Option<BTreeSet<IndexEntry>>,
     /// The claims that the watch reported before all were read.
     reported: HashSet<Arc<str>>,
     /// Set once all are read.
@@ -131,7 +131,7 @@ impl Indexes {
     }
 
     /// The entries of a claim.
-    fn entries(&self, claim: &PersistentVolumeClaim) -> Vec<Entry> {
+    fn entries(&self, claim: &PersistentVolumeClaim) -> Vec<IndexEntry> {
         let (name, is_bound): (Arc<str>, _) = (claim.name_any().into(), pvc::is_bound(claim));
         let labels = claim.labels();
         let mut numbers = vec![ALL];
@@ -205,21 +205,29 @@ impl Indexes {
     ) -> Option<Vec<Arc<str>>> {
         let entries = self.namespaces.get(namespace)?.entries.as_ref()?;
         let numbers = self.numbers(label);
-        let named = |is_bound: bool| -> BTreeSet<Arc<str>> {
-            let of = |number: u64| {
-                let from = (number, is_bound, Arc::default());
-                entries
-                    .range::<Entry, _>(from..)
-                    .take_while(move |entry| (entry.0, entry.1) == (number, is_bound))
-            };
-            numbers
-                .iter()
-                .flat_map(|number| of(*number))
-                .map(|entry| entry.2.clone())
-                .collect()
-        };
-        Some(named(false).into_iter().chain(named(true)).collect())
+        let (free, bound) = (
+            names(entries, &numbers, false),
+            names(entries, &numbers, true),
+        );
+        Some(free.into_iter().chain(bound).collect())
     }
+}
+
+/// The names of the claims with entries of these numbers, each once.
+fn names(
+    entries: &BTreeSet<IndexEntry>,
+    numbers: &BTreeSet<u64>,
+    is_bound: bool,
+) -> BTreeSet<Arc<str>> {
+    let mut names = BTreeSet::new();
+    for number in numbers {
+        let from = (*number, is_bound, Arc::default());
+        let of_number = entries
+            .range::<IndexEntry, _>(from..)
+            .take_while(|entry| (entry.0, entry.1) == (*number, is_bound));
+        names.extend(of_number.map(|entry| entry.2.clone()));
+    }
+    names
 }
 
 /// The claims of some namespaces by their labels. Clones share them.

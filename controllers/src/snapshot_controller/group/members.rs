@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Facts, Failure, GroupStep, source_modes};
+use super::{Facts, GroupStep, SnapshotFailure, source_modes};
 use crate::api::node::node_of;
 use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, node_label};
@@ -95,7 +95,7 @@ fn may_be_on(volume: &PersistentVolume, (nodes, label): (&[Arc<Node>], &String))
 pub(super) fn next(
     facts: &Facts,
     group_content: &VolumeGroupSnapshotContent,
-) -> Result<Option<GroupStep>, Failure> {
+) -> Result<Option<GroupStep>, SnapshotFailure> {
     let status = group_content.status.as_ref();
     let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
     let Some(handle) = handle else {
@@ -124,7 +124,7 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    fn next(&self) -> Result<Option<GroupStep>, Failure> {
+    fn next(&self) -> Result<Option<GroupStep>, SnapshotFailure> {
         let Some(snapshot) = &self.member.snapshot else {
             return Ok(Some(GroupStep::CreateMember(Box::new(self.snapshot()))));
         };
@@ -143,7 +143,10 @@ impl Whole<'_> {
                 let message = format!(
                     "VolumeSnapshotContent {name} of a member is bound to another snapshot"
                 );
-                return Err(Failure::new("GroupSnapshotContentCreationFailed", message));
+                return Err(SnapshotFailure::new(
+                    "GroupSnapshotContentCreationFailed",
+                    message,
+                ));
             }
         }
         // This step precedes binding: the first status of a member must contain its group.

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::Source;
+use super::SourceVolume;
 use crate::api::volume_mode;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshots::content::BLOCK_VOLUMES;
 
 /// Notes the modes of these volumes at the content that is made of them.
-pub(super) fn note(content: &mut ObjectMeta, volumes: &[&Source]) {
+pub(super) fn note(content: &mut ObjectMeta, volumes: &[&SourceVolume]) {
     let blocks = volumes.iter().filter(|volume| volume.is_block);
     let handles = blocks.map(|volume| volume.handle.as_str());
     let handles = serde_json::Value::from_iter(handles);

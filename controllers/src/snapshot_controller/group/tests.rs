@@ -63,10 +63,10 @@ fn sources(
     group: &VolumeGroupSnapshot,
     claims: &[Claim],
     nodes: Option<&[Arc<Node>]>,
-) -> Vec<Result<Source, String>> {
+) -> Vec<Result<SourceVolume, String>> {
     let selected = claims.iter().filter(|(claim, _)| selects(group, claim));
     selected
-        .map(|(claim, volume)| Source::new(claim, volume.as_deref(), nodes))
+        .map(|(claim, volume)| SourceVolume::new(claim, volume.as_deref(), nodes))
         .collect()
 }
 

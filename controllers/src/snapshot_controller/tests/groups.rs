@@ -51,10 +51,10 @@ async fn a_bound_claim_wakes_the_groups_that_select_it() {
         world.add(groups, group(name, source, more));
     }
     claim(&world, "data", "db", &json!({}));
-    let key = Key::Claim("team".to_owned(), "data".to_owned());
+    let key = SnapshotKey::Claim("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    let woken =
-        ["all", "fits", "within"].map(|name| Key::Group("team".to_owned(), name.to_owned()));
+    let woken = ["all", "fits", "within"]
+        .map(|name| SnapshotKey::Group("team".to_owned(), name.to_owned()));
     assert_eq!(controller.queue.ready_keys(), woken);
 }
 

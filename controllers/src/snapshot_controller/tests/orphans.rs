@@ -33,7 +33,7 @@ fn marks() -> Value {
     json!({"metadata": {"annotations": {SINGLE.being_deleted: "yes"}}})
 }
 
-async fn work_all(controller: &Controller) {
+async fn work_all(controller: &SnapshotController) {
     for key in controller.queue.ready_keys() {
         controller.work(key).await;
     }
@@ -102,7 +102,7 @@ async fn a_content_without_a_snapshot_stays_unless_it_is_marked() {
         let world = World::new(&[]);
         let controller = controller(&world);
         world.add(&controller.watches.contents, content(more));
-        let key = || Key::Content(ObjectKey::new(Some("team"), CONTENT));
+        let key = || SnapshotKey::Content(ObjectKey::new(Some("team"), CONTENT));
         assert_eq!(controller.work(key()).await, Outcome::Done);
         let deleted = left(&world).is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
         assert_eq!(deleted, goes);
@@ -118,8 +118,8 @@ async fn no_content_goes_while_the_snapshots_cannot_be_read() {
         world.add(&controller.watches.contents, content(marks()));
         world.api.hide("volumesnapshots", code);
         for key in [
-            Key::Content(ObjectKey::new(Some("team"), CONTENT)),
-            Key::Orphan(ObjectKey::new(Some("team"), CONTENT), "u".to_owned()),
+            SnapshotKey::Content(ObjectKey::new(Some("team"), CONTENT)),
+            SnapshotKey::Orphan(ObjectKey::new(Some("team"), CONTENT), "u".to_owned()),
         ] {
             assert_eq!(controller.work(key).await, Outcome::Failed, "{code}");
         }
@@ -135,7 +135,7 @@ async fn a_content_goes_with_a_group_that_was_seen() {
     group_with_a_member(&world, &controller);
     world.api.take("/group");
     let content = names::group_content_name("g");
-    let key = Key::GroupOrphan(ObjectKey::new(Some("team"), &content), "g".to_owned());
+    let key = SnapshotKey::GroupOrphan(ObjectKey::new(Some("team"), &content), "g".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
     let left = world
         .api
@@ -178,7 +178,7 @@ async fn a_claim_that_is_too_large_is_let_go() {
     });
     world.api.put(with(protected_claim(), large));
     controller.watches.claims.note_left_out("team", "data");
-    let key = Key::Release("team".to_owned(), "data".to_owned());
+    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
     let claim = world
         .api

@@ -52,10 +52,10 @@ async fn a_group_is_created_and_polled() {
                 "restoreSize": 10}]});
     let expected = [
         GET_SECRET.to_owned(),
-        mark::<Groups>(Some("yes")),
+        mark::<GroupContents>(Some("yes")),
         create.to_owned(),
-        status::<Groups>(written),
-        mark::<Groups>(None),
+        status::<GroupContents>(written),
+        mark::<GroupContents>(None),
     ];
     assert_eq!(rig.happened(), expected);
     assert_eq!(rig.reconcile().await, Outcome::Done);
@@ -70,7 +70,7 @@ async fn a_pre_provisioned_group_is_checked() {
     let mut rig = rig(given());
     assert_eq!(rig.reconcile().await, Outcome::Failed);
     let message = "Warning GroupSnapshotContentCheckandUpdateFailed: Failed to check and update \
-                   group snapshot content: the driver knows no snapshot g";
+                   group snapshot content: the CSI driver has no snapshot g";
     assert_eq!(rig.world.events(), [message]);
     rig.happened();
     rig.answers.group(Ok(group(true)));
@@ -86,7 +86,7 @@ async fn a_pre_provisioned_group_is_checked() {
 #[tokio::test]
 async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
     let marked = json!({"metadata": {"annotations": {GROUP.being_created: "yes"}}});
-    let rig = rig(and(deleted::<Groups>(), marked));
+    let rig = rig(and(deleted::<GroupContents>(), marked));
     let full = no_room(tonic::Code::ResourceExhausted, "full".to_owned());
     rig.answers.group(Err(full));
     assert_eq!(
@@ -103,7 +103,7 @@ async fn a_group_is_deleted_with_its_members() {
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}, {"snapshotHandle": "b"}]}});
     let bare = json!({"status": {"volumeGroupSnapshotHandle": "g"}});
     for (more, members) in [(reported, "a,b"), (and(given(), bare.clone()), "x,y")] {
-        let rig = rig(and(deleted::<Groups>(), more));
+        let rig = rig(and(deleted::<GroupContents>(), more));
         rig.answers.deletion(Ok(()));
         assert_eq!(rig.reconcile().await, Outcome::Done);
         let happened = rig.happened();
@@ -111,14 +111,14 @@ async fn a_group_is_deleted_with_its_members() {
         assert_eq!(happened[..2], [GET_SECRET.to_owned(), delete]);
         let cleared = json!({"volumeGroupSnapshotHandle": null, "readyToUse": null,
             "creationTime": null, "error": null});
-        assert_eq!(happened[2], status::<Groups>(cleared));
+        assert_eq!(happened[2], status::<GroupContents>(cleared));
         assert_eq!(happened.len(), 4);
         assert!(rig.content().is_null());
     }
-    let mut unnamed = rig(and(deleted::<Groups>(), bare));
+    let mut unnamed = rig(and(deleted::<GroupContents>(), bare));
     assert_eq!(unnamed.reconcile().await, Outcome::Failed);
     let message = "Warning GroupSnapshotDeleteError: Failed to delete group snapshot: \
-                   c names no member of its group snapshot";
+                   content c names no member of its group snapshot";
     assert_eq!(unnamed.world.events(), [message]);
 }
 
@@ -127,7 +127,7 @@ async fn a_node_owns_the_groups_that_its_driver_knows() {
     let here = crate::testing::node_scope("n1", "t/node");
     let reported = json!({"status": {"volumeGroupSnapshotHandle": "g",
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}]}});
-    let mut rig = within(here, and(deleted::<Groups>(), reported));
+    let mut rig = within(here, and(deleted::<GroupContents>(), reported));
     assert_eq!(rig.reconcile().await, Outcome::Failed);
     let asked = [GET_SECRET, "GetGroup g a with pass=open"];
     assert_eq!(rig.happened(), asked);
@@ -143,7 +143,7 @@ async fn a_node_owns_the_groups_that_its_driver_knows() {
 async fn single_snapshots_do_not_wait_for_groups() {
     let (world, answers) = rig::world(&rig::all());
     world.api.put(class(&json!({})));
-    world.api.put(content::<Singles>(&json!({})));
+    world.api.put(content::<SingleContents>(&json!({})));
     // The API server does not serve groups.
     world.api.hide("volumegroupsnapshotcontents", 404);
     world.api.hide("volumegroupsnapshotclasses", 404);

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use super::{Groups, Kind, Part, Reconciler, Shared, Singles, options, read};
+use super::{ContentKind, GroupContents, Part, Reconciler, Shared, SingleContents, options, read};
 use crate::api::scope::{MANAGED_BY, Scope};
 use crate::client::Leadership;
 use crate::controller::ObjectKey;
@@ -23,7 +23,7 @@ use crate::snapshots::content::Content;
 use crate::testing::{self, DRIVER, FakeApi, World, connect};
 
 /// A kind of contents with a sample.
-pub(super) trait Sample: Kind {
+pub(super) trait Sample: ContentKind {
     /// The path of the content.
     const PATH: &'static str;
     const API: &'static str;
@@ -32,7 +32,7 @@ pub(super) trait Sample: Kind {
     fn spec() -> Value;
 }
 
-impl Sample for Singles {
+impl Sample for SingleContents {
     const PATH: &'static str = "volumesnapshotcontents/c";
     const API: &'static str = "snapshot.storage.k8s.io/v1";
     const CONTENT: &'static str = "VolumeSnapshotContent";
@@ -43,7 +43,7 @@ impl Sample for Singles {
     }
 }
 
-impl Sample for Groups {
+impl Sample for GroupContents {
     const PATH: &'static str = "volumegroupsnapshotcontents/c";
     const API: &'static str = "groupsnapshot.storage.k8s.io/v1";
     const CONTENT: &'static str = "VolumeGroupSnapshotContent";
@@ -76,7 +76,7 @@ pub(super) fn deleted<K: Sample>() -> Value {
 
 /// A class with the name that contents have.
 pub(super) fn class(parameters: &Value) -> Value {
-    json!({"apiVersion": Singles::API, "kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
+    json!({"apiVersion": SingleContents::API, "kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
         "driver": DRIVER, "deletionPolicy": "Delete", "parameters": parameters})
 }
 
@@ -102,7 +102,7 @@ pub(super) fn all() -> Vec<ControllerCapability> {
     ]
 }
 
-pub(super) struct Rig<K: Kind> {
+pub(super) struct Rig<K: ContentKind> {
     pub(super) world: World,
     pub(super) answers: Answers,
     pub(super) reconciler: Reconciler<K>,

@@ -19,7 +19,7 @@ fn retained() -> Value {
 
 /// A content that is being deleted.
 fn going(more: Value) -> Value {
-    and(deleted::<Singles>(), more)
+    and(deleted::<SingleContents>(), more)
 }
 
 /// A snapshotter on node n1. The volume of its content is on this node, or unknown.

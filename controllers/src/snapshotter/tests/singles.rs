@@ -25,11 +25,11 @@ fn known(ready: bool) -> Value {
 fn created(written: &[Value]) -> Vec<String> {
     let mut log = vec![
         GET_SECRET.to_owned(),
-        mark::<Singles>(Some("yes")),
+        mark::<SingleContents>(Some("yes")),
         CREATE.to_owned(),
     ];
-    log.extend(written.iter().cloned().map(status::<Singles>));
-    log.push(mark::<Singles>(None));
+    log.extend(written.iter().cloned().map(status::<SingleContents>));
+    log.push(mark::<SingleContents>(None));
     log
 }
 
@@ -66,7 +66,7 @@ async fn failures_by_code() {
             rig.answers.single(Err(failure.clone()));
             assert_eq!(rig.reconcile().await, Outcome::Failed);
             let happened = rig.happened();
-            let unmarked = happened.contains(&mark::<Singles>(None));
+            let unmarked = happened.contains(&mark::<SingleContents>(None));
             assert_eq!(unmarked, is_final, "{happened:?}");
             let last = happened.last().filter(|one| one.contains("/status "));
             let last = last.is_some_and(|one| one.contains(message));
@@ -104,7 +104,7 @@ async fn a_content_whose_snapshot_failed_for_good_is_deleted_at_once() {
         (Status::resource_exhausted("busy"), false),
         (Status::aborted("busy"), false),
     ] {
-        let rig: Single = Rig::new(and(deleted::<Singles>(), marked.clone()));
+        let rig: Single = Rig::new(and(deleted::<SingleContents>(), marked.clone()));
         rig.answers.single(Err(failure.clone()));
         let outcome = rig.reconcile().await;
         if !is_final {
@@ -125,28 +125,28 @@ async fn invalid_contents_and_classes_are_reported() {
         (
             class(json!("gone")),
             json!({}),
-            "there is no VolumeSnapshotClass gone",
+            "VolumeSnapshotClass gone does not exist: create it",
         ),
         (
             class(Value::Null),
             json!({}),
-            "c names no class to take a snapshot by",
+            "content c names no class, which its snapshot needs",
         ),
         (
             json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
             json!({}),
-            "c is not bound to anything a snapshot could be taken for",
+            "content c is not bound to a snapshot: its reference has no UID",
         ),
         (
             json!({}),
             json!({"csi.storage.k8s.io/fstype": "xfs"}),
-            "the class's parameter csi.storage.k8s.io/fstype is not known, and \
-             csi.storage.k8s.io/ is reserved",
+            "the class parameter csi.storage.k8s.io/fstype is unknown, and csi.storage.k8s.io/ is \
+             a reserved prefix: correct or remove it",
         ),
         (
             json!({"metadata": {"annotations": {SINGLE.secret_name: "other"}}}),
             json!({}),
-            "there is no secret safe/other",
+            "secret safe/other does not exist: create it",
         ),
     ] {
         let mut rig: Single = Rig::with(more, |setup| setup.parameters = parameters);
@@ -155,7 +155,10 @@ async fn invalid_contents_and_classes_are_reported() {
         assert_eq!(rig.content()["status"]["error"]["message"], message);
         let event = format!("Warning SnapshotCreationFailed: {message}");
         assert_eq!(rig.world.events(), [event]);
-        assert!(!rig.happened().contains(&mark::<Singles>(Some("yes"))));
+        assert!(
+            !rig.happened()
+                .contains(&mark::<SingleContents>(Some("yes")))
+        );
     }
 }
 
@@ -224,11 +227,12 @@ async fn a_pre_provisioned_snapshot_is_checked() {
         let found = rig();
         found.answers.single(Ok(snapshot(true)));
         assert_eq!(found.reconcile().await, Outcome::Done);
-        let written = status::<Singles>(known(true));
+        let written = status::<SingleContents>(known(true));
         assert_eq!(found.happened(), [GET_SECRET, asked, &written]);
         let mut missing = rig();
         assert_eq!(missing.reconcile().await, Outcome::Failed);
-        let message = "Failed to check and update snapshot content: the driver knows no snapshot h";
+        let message =
+            "Failed to check and update snapshot content: the CSI driver has no snapshot h";
         assert_eq!(missing.content()["status"]["error"]["message"], message);
         let event = format!("Warning SnapshotContentCheckandUpdateFailed: {message}");
         assert_eq!(missing.world.events(), [event]);
@@ -282,7 +286,7 @@ async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
     let expected = [
         GET_SECRET,
         "ListSnapshots h with pass=open",
-        &status::<Singles>(written),
+        &status::<SingleContents>(written),
     ];
     assert_eq!(rig.happened(), expected);
 }
@@ -290,7 +294,7 @@ async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
 #[tokio::test]
 async fn a_snapshot_is_deleted() {
     let ready = json!({"status": {"snapshotHandle": "h", "readyToUse": true}});
-    let mut rig = Single::new(and(deleted::<Singles>(), ready));
+    let mut rig = Single::new(and(deleted::<SingleContents>(), ready));
     rig.answers
         .deletion(Err(Status::failed_precondition("in use")));
     rig.answers.deletion(Ok(()));
@@ -312,8 +316,8 @@ async fn a_snapshot_is_deleted() {
     let expected = [
         GET_SECRET,
         delete,
-        &status::<Singles>(cleared),
-        &patch::<Singles>(release),
+        &status::<SingleContents>(cleared),
+        &patch::<SingleContents>(release),
     ];
     assert_eq!(rig.happened(), expected);
     assert!(rig.content().is_null());
@@ -324,7 +328,7 @@ async fn a_snapshot_is_deleted() {
 async fn a_missing_secret_does_not_block_deletion() {
     let more = json!({"status": {"snapshotHandle": "h"},
         "metadata": {"annotations": {SINGLE.secret_name: "gone"}}});
-    let rig = Single::new(and(deleted::<Singles>(), more));
+    let rig = Single::new(and(deleted::<SingleContents>(), more));
     rig.answers.deletion(Ok(()));
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let happened = rig.happened();
@@ -336,7 +340,7 @@ async fn a_missing_secret_does_not_block_deletion() {
 #[tokio::test]
 async fn an_unreadable_secret_blocks_deletion() {
     let mut rig = Single::new(and(
-        deleted::<Singles>(),
+        deleted::<SingleContents>(),
         json!({"status": {"snapshotHandle": "h"}}),
     ));
     rig.world
@@ -357,7 +361,7 @@ async fn retained_contents_and_members_are_released() {
         json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}}),
         json!({"status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}),
     ] {
-        let rig = Single::new(and(deleted::<Singles>(), more));
+        let rig = Single::new(and(deleted::<SingleContents>(), more));
         assert_eq!(rig.reconcile().await, Outcome::Done);
         assert_eq!(rig.happened().len(), 1);
         assert!(rig.content().is_null());
@@ -369,7 +373,7 @@ async fn an_outdated_content_is_not_begun() {
     let rig = Single::new(json!({}));
     rig.world.api.put(rig.content());
     assert_eq!(rig.reconcile().await, Outcome::Failed);
-    let expected = [GET_SECRET.to_owned(), mark::<Singles>(Some("yes"))];
+    let expected = [GET_SECRET.to_owned(), mark::<SingleContents>(Some("yes"))];
     assert_eq!(rig.happened(), expected);
     assert!(rig.content().get("status").is_none());
 }

@@ -180,12 +180,12 @@ impl Case<'_> {
         }
         let claim = json!({"metadata": {"name": "data-web-1", "annotations": annotations}});
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).expect("a claim");
-        let standing = ClaimContext {
+        let context = ClaimContext {
             driver: "d",
             scope: &Scope::Cluster,
             leads: true,
         };
-        pvc::is_due(&claim, &class, standing)
+        pvc::is_due(&claim, &class, context)
     }
 
     fn made(&self, claim: &str) -> Result<Option<TopologyRequirement>, TopologyError> {

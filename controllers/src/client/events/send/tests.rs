@@ -30,7 +30,7 @@ async fn a_repeated_event_is_counted() {
     let lost = send(&api, CancellationToken::new(), |events| {
         for (name, message) in [("a", "full"), ("a", "full"), ("a", "other"), ("b", "full")] {
             let reason = "ProvisioningFailed";
-            events.emit(about(name), Kind::Warning, reason, message.to_owned());
+            events.emit(about(name), EventKind::Warning, reason, message.to_owned());
         }
     });
     assert_eq!(lost.await, 0);
@@ -63,14 +63,24 @@ async fn a_shared_event_is_created_once() {
     for node in 0..3 {
         let claim = claim();
         let lost = send(&api, CancellationToken::new(), |events| {
-            events.once(&claim, Kind::Warning, "Refused", "no such pool".to_owned());
             events.once(
                 &claim,
-                Kind::Warning,
+                EventKind::Warning,
+                "Refused",
+                "no such pool".to_owned(),
+            );
+            events.once(
+                &claim,
+                EventKind::Warning,
                 "Refused",
                 format!("other {}", node / 2),
             );
-            events.once(&claim, Kind::Normal, "AllPodsOnOneNode", "n1".to_owned());
+            events.once(
+                &claim,
+                EventKind::Normal,
+                "AllPodsOnOneNode",
+                "n1".to_owned(),
+            );
         });
         assert_eq!(lost.await, 0);
     }
@@ -84,7 +94,7 @@ fn claim() -> k8s_openapi::api::core::v1::PersistentVolumeClaim {
     crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}))
 }
 
-fn emit(events: &Events, kind: Kind) {
+fn emit(events: &Events, kind: EventKind) {
     events.emit(about("c"), kind, "Reason", String::new());
 }
 
@@ -95,19 +105,22 @@ async fn normal_events_wait_until_the_work_rests_and_warnings_do_not() {
     let working = events.clone();
     let busy = tokio::spawn(async move {
         for _ in 0..400 {
-            emit(&working, Kind::Normal);
+            emit(&working, EventKind::Normal);
             tokio::time::sleep(QUIET / 2).await;
         }
     });
     tokio::time::sleep(QUIET / 4).await;
-    emit(&events, Kind::Warning);
+    emit(&events, EventKind::Warning);
     let next = backlog.next().await.map(|event| event.kind);
-    assert_eq!((next, begun.elapsed()), (Some(Kind::Warning), QUIET / 4));
+    assert_eq!(
+        (next, begun.elapsed()),
+        (Some(EventKind::Warning), QUIET / 4)
+    );
     let next = backlog.next().await.map(|event| event.kind);
-    assert_eq!((next, begun.elapsed()), (Some(Kind::Normal), HELD));
+    assert_eq!((next, begun.elapsed()), (Some(EventKind::Normal), HELD));
     busy.abort();
     while backlog.take().is_some() {}
-    emit(&events, Kind::Normal);
+    emit(&events, EventKind::Normal);
     let emitted = Instant::now();
     backlog.next().await;
     assert_eq!(emitted.elapsed(), QUIET);
@@ -118,11 +131,11 @@ async fn work_that_waits_is_reported_at_once_and_holds_nothing_back() {
     let (events, mut backlog) = Events::queued(Arc::default());
     let claim = claim();
     let begun = Instant::now();
-    emit(&events, Kind::Normal);
+    emit(&events, EventKind::Normal);
     for _ in 0..2 {
         events.waits(&claim, "Waits", String::new());
         let next = backlog.next().await.map(|event| (event.kind, event.reason));
-        assert_eq!(next, Some((Kind::Normal, "Waits".to_owned())));
+        assert_eq!(next, Some((EventKind::Normal, "Waits".to_owned())));
         tokio::time::sleep(QUIET / 2).await;
     }
     let next = backlog.next().await.map(|event| event.reason);
@@ -132,7 +145,7 @@ async fn work_that_waits_is_reported_at_once_and_holds_nothing_back() {
 #[tokio::test(start_paused = true)]
 async fn normal_events_come_at_one_rate_and_behind_warnings() {
     let (events, mut backlog) = Events::queued(Arc::default());
-    use Kind::{Normal, Warning};
+    use EventKind::{Normal, Warning};
     for kind in [Normal, Normal, Warning, Normal, Warning] {
         emit(&events, kind);
     }
@@ -155,7 +168,7 @@ async fn normal_events_come_at_one_rate_and_behind_warnings() {
 async fn what_overflows_is_counted() {
     let metrics = Arc::new(Metrics::default());
     let (events, backlog) = Events::queued(metrics.clone());
-    for kind in [Kind::Normal, Kind::Warning] {
+    for kind in [EventKind::Normal, EventKind::Warning] {
         for _ in 0..crate::client::events::WAITING + 3 {
             emit(&events, kind);
         }
@@ -178,7 +191,7 @@ async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
         let sent = send(&api, stop.clone(), |events| {
             for number in 0..40 {
                 let about = about(&number.to_string());
-                events.emit(about, Kind::Normal, "Bound", String::new());
+                events.emit(about, EventKind::Normal, "Bound", String::new());
             }
         });
         tokio::join!(sent, async {
@@ -198,7 +211,7 @@ async fn an_event_without_an_answer_is_sent_again() {
         let api = FakeApi::default();
         api.fault(&[], "events", Some(times), Fault::Delay(2 * DEADLINE));
         let lost = send(&api, CancellationToken::new(), |events| {
-            emit(events, Kind::Warning);
+            emit(events, EventKind::Warning);
         });
         assert_eq!(lost.await, u64::from(lost_after), "{times}");
         let created = api.get("events/c.00001").is_some();
@@ -211,7 +224,7 @@ async fn an_event_without_an_answer_is_sent_again() {
 async fn a_long_message_does_not_wait() {
     let (events, mut waiting) = Events::collected(Arc::default());
     let about = ObjectReference::default();
-    events.emit(about, Kind::Warning, "Failed", "x".repeat(200_000));
+    events.emit(about, EventKind::Warning, "Failed", "x".repeat(200_000));
     let event = waiting.recv().await.expect("an event");
     assert_eq!(event.message.len(), message::MAX_EVENT);
 }

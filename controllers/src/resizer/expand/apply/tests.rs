@@ -239,8 +239,8 @@ async fn a_missing_secret_is_reported() {
     let secret = json!({"controllerExpandSecretRef": {"name": "gone"}});
     rig.change_volume(json!({"spec": {"csi": secret}}));
     assert_eq!(rig.expand().await, Outcome::Failed);
-    let event =
-        "Warning VolumeResizeFailed: Expanding volume pv failed: there is no secret ns/gone";
+    let event = "Warning VolumeResizeFailed: Expanding volume pv failed: secret ns/gone does not \
+                 exist: create it";
     assert_eq!(rig.world.events()[1], event);
     assert_eq!(rig.conditions(), [RESIZING]);
 }

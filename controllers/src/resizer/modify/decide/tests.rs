@@ -1,7 +1,12 @@
 use super::*;
 use tonic::Status;
 
-fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> PersistentVolumeClaim {
+fn claim(
+    requested_class: &str,
+    current: &str,
+    status: &str,
+    modifying: bool,
+) -> PersistentVolumeClaim {
     let name = |name: &str| match name {
         "" => Value::Null,
         name => json!(name),
@@ -20,7 +25,7 @@ fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> Persiste
     };
     crate::testing::read(json!({
         "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5"},
-        "spec": {"volumeName": "pv", "volumeAttributesClassName": name(wished)},
+        "spec": {"volumeName": "pv", "volumeAttributesClassName": name(requested_class)},
         "status": {
             "phase": "Bound", "conditions": conditions,
             "currentVolumeAttributesClassName": name(current), "modifyVolumeStatus": status,
@@ -33,7 +38,7 @@ fn next_steps() {
     let begin = |class: &str| Step::Begin(class.to_owned());
     let go_on = |class: &str| Step::Continue(class.to_owned());
     // Requested class, current class, status, uncertain, ModifyingVolume condition, expected step.
-    for (wished, current, status, uncertain, modifying, expected) in [
+    for (requested_class, current, status, uncertain, modifying, expected) in [
         ("", "", "", false, false, Step::Nothing),
         ("a", "a", "", false, false, Step::Nothing),
         ("a", "a", "", true, false, Step::Nothing),
@@ -60,7 +65,7 @@ fn next_steps() {
         ("", "", "InProgress b", false, true, go_on("b")),
         ("", "", "InProgress b", true, true, go_on("b")),
     ] {
-        let claim = claim(wished, current, status, modifying);
+        let claim = claim(requested_class, current, status, modifying);
         let what = format!("{wished:?} {current:?} {status:?} {uncertain}");
         assert_eq!(decide(&claim, uncertain), expected, "{what}");
     }
@@ -71,7 +76,7 @@ fn next_steps() {
 
 #[test]
 fn requests_of_the_last_target() {
-    for (wished, status, expected) in [
+    for (requested_class, status, expected) in [
         ("b", "Infeasible b", true),
         ("b", "InProgress b", true),
         ("c", "Infeasible b", false),
@@ -79,7 +84,7 @@ fn requests_of_the_last_target() {
         ("b", "", false),
         ("b", "Pending", false),
     ] {
-        let claim = claim(wished, "a", status, false);
+        let claim = claim(requested_class, "a", status, false);
         assert_eq!(is_same_try(&claim), expected, "{wished} {status}");
     }
 }
@@ -94,7 +99,8 @@ fn changes_that_need_work() {
         (("b", "InProgress b"), ("b", "Infeasible b"), false),
         (("b", "InProgress b"), ("b", ""), true),
     ] {
-        let claims = [old, new].map(|(wished, status)| claim(wished, "a", status, false));
+        let claims =
+            [old, new].map(|(requested_class, status)| claim(requested_class, "a", status, false));
         assert_eq!(asks(&claims[0], &claims[1]), expected, "{old:?} {new:?}");
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 /// How the provisioner names volumes.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
-pub struct Naming {
+pub struct VolumeNaming {
     /// Prefix of volume names
     #[arg(
         long = "volume-name-prefix",
@@ -27,7 +27,7 @@ pub struct Naming {
     pub uuid_length: i64,
 }
 
-impl Naming {
+impl VolumeNaming {
     /// The name of the volume of a claim with this UID.
     pub(crate) fn volume(&self, uid: &str) -> String {
         name(&self.prefix, uid, self.uuid_length)
@@ -64,8 +64,8 @@ mod tests {
 
     const UID: &str = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
 
-    fn naming(uuid_length: i64) -> Naming {
-        Naming {
+    fn naming(uuid_length: i64) -> VolumeNaming {
+        VolumeNaming {
             uuid_length,
             ..crate::testing::options()
         }
