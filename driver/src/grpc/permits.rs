@@ -45,7 +45,7 @@ pub struct Permit {
 }
 
 /// Whether a namespace that has `held` permits may take one of the `free` ones. Requests of unknown
-/// namespaces may take all, because nobody can be told apart among them.
+/// namespaces may take all: one user's and another's look the same.
 fn may_begin(namespace: &str, held: usize, free: usize) -> bool {
     free > 0 && (namespace.is_empty() || may_take(held, free))
 }

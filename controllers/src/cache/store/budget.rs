@@ -80,6 +80,17 @@ impl Shares {
             Room::None
         }
     }
+
+    /// Whether all objects are listed again for one of this size that was left out. Namespaces with
+    /// about the same bytes would take room from each other with each list. So an object waits for
+    /// free room, unless its namespace would still have no more than half of what the largest has.
+    fn is_worth_a_list(self, size: usize) -> bool {
+        match self.room(size) {
+            Room::Free => true,
+            Room::OfMost => 2 * (self.own + size) <= self.most,
+            Room::None => false,
+        }
+    }
 }
 
 /// What an object needs before it is kept.
@@ -181,7 +192,8 @@ impl Budget {
         self.left_out.retain(|key, _| keys.contains(key));
     }
 
-    /// True if an object that is left out because of the others has room by now.
+    /// True if an object that is left out because of the others has room by now, and is worth a
+    /// list of all.
     pub(super) fn has_room(&self) -> bool {
         let mut smallest: BTreeMap<&str, (&Key, usize)> = BTreeMap::new();
         for (key, &size) in &self.left_out {
@@ -195,7 +207,7 @@ impl Budget {
         }
         let most = self.most();
         let mut smallest = smallest.into_values();
-        smallest.any(|(key, size)| self.shares(key, most.as_ref()).room(size) != Room::None)
+        smallest.any(|(key, size)| self.shares(key, most.as_ref()).is_worth_a_list(size))
     }
 }
 

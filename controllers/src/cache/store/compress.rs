@@ -8,8 +8,8 @@ use super::recent::Recent;
 use super::{Key, version};
 use crate::client::Resource;
 
-/// A larger object is no dictionary for others. The smallest of them keeps its dictionary in memory
-/// after that object is gone, and a user can make any number of small ones.
+/// A larger object does not serve others as their dictionary. The smallest of these would keep it in
+/// memory after it is gone, and a user can make any number of small ones.
 const MAX_DICTIONARY: usize = 4 * 1024;
 
 /// How a store keeps objects in memory.

@@ -36,6 +36,27 @@ fn the_largest_namespace_gives_way(
     assert_eq!(shares.room(16 * KIB), expected);
 }
 
+/// An object of 16 KiB that was left out, in a namespace with so much beside it.
+#[rstest]
+#[case::free(MAX / 2, TOTAL - 16 * KIB, MAX / 2, true)]
+#[case::a_modest_namespace(MAX / 2 - 16 * KIB, TOTAL, MAX, true)]
+#[case::a_similar_namespace(MAX / 2, TOTAL, MAX, false)]
+#[case::the_largest_namespace(MAX / 2, TOTAL, MAX / 2, false)]
+fn lists_are_for_free_room_and_modest_namespaces(
+    #[case] own: usize,
+    #[case] all: usize,
+    #[case] most: usize,
+    #[case] expected: bool,
+) {
+    let shares = Shares {
+        own,
+        all,
+        most,
+        largest: 16 * KIB,
+    };
+    assert_eq!(shares.is_worth_a_list(16 * KIB), expected);
+}
+
 /// A budget in which each of these namespaces keeps so many objects of 16 KiB.
 fn filled(namespaces: &[(&str, usize)]) -> Budget {
     let mut budget = Budget::default();

@@ -199,7 +199,7 @@ fn what_was_pushed_out_waits_for_room() {
     assert!(watch.get_in(&namespace, &name).is_some());
 }
 
-/// The next event of the watch, whatever it is about, has its user told.
+/// The next event of the watch tells its user, whatever it is about.
 #[tokio::test(start_paused = true)]
 async fn users_learn_of_an_object_that_was_pushed_out() {
     let api = crate::testing::FakeApi::default();
