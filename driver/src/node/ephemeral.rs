@@ -15,7 +15,7 @@ use super::{Error, Node, Result, target_path};
 use crate::controller::parameters::Changes;
 use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::invalid;
-use crate::diagnose::VolumeIdentity;
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, mounts_read_only};
 use crate::record::{POD_NAMESPACE, Parameters, namespace_of};
 use crate::storage::{
@@ -48,6 +48,17 @@ fn new_volume(
     })
 }
 
+/// Checks that a volume at the target is as writable as requested.
+fn same_readonly(state: &VolumeState, requested: &Requested) -> Result<()> {
+    let read_only = requested.read_only || mounts_read_only(requested.capability.access.flags());
+    match state.mount_at(&requested.path) {
+        Some(entry) if entry.read_only() != read_only => Err(Error::AlreadyExists(
+            "published at this path already, and readonly differs".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Node {
     pub(super) fn publish_inline(
         &self,
@@ -62,16 +73,16 @@ impl Node {
             read_only: req.readonly || capability.mode.is_read_only(),
             capability,
         };
-        self.same_readonly(&record, &requested)?;
-        let made = target_path::make_directory(&requested.path);
-        let staged = match &made {
-            Ok(_) => self.stage_at(&record, &requested),
-            Err(_) => Ok(()),
-        };
-        let made_it = matches!(made, Ok(true));
-        made.and(staged).inspect_err(|_| {
+        let found = self
+            .find_to_stage(&record, &requested)
+            .inspect_err(|_| self.drop_unused(&record))?;
+        same_readonly(&found.state, &requested)?;
+        let made = target_path::make_directory(&requested.path)
+            .inspect_err(|_| self.drop_unused(&record))?;
+        let staged = self.stage_at(&record, &requested, found);
+        staged.inspect_err(|_| {
             self.drop_unused(&record);
-            if made_it && let Err(error) = target_path::remove(&requested.path) {
+            if made && let Err(error) = target_path::remove(&requested.path) {
                 let path = requested.path.display();
                 tracing::warn!(target_path = %path, %error, "cannot undo a failed publication");
             }
@@ -115,19 +126,6 @@ impl Node {
                 self.pools.inline_volumes()
             })?;
         Ok(self.pools.create_volume(&pool, new)?)
-    }
-
-    /// Checks that a volume at the target is as writable as requested.
-    fn same_readonly(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
-        let read_only =
-            requested.read_only || mounts_read_only(requested.capability.access.flags());
-        let state = self.state(&self.identity(record), &[&requested.path])?;
-        match state.mount_at(&requested.path) {
-            Some(entry) if entry.read_only() != read_only => Err(Error::AlreadyExists(
-                "published at this path already, and readonly differs".to_owned(),
-            )),
-            _ => Ok(()),
-        }
     }
 
     /// Deletes a volume after its first publication failed: kubelet may never call again for it. A

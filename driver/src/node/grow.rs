@@ -181,7 +181,7 @@ impl Node {
         self.pools.growths().ended(record.id, None);
         // ext4 zeroes its new inode tables, which punches holes into the image.
         let refilled = self.pools.refill_thick(record, image);
-        refilled.map_err(|error| {
+        refilled.map(drop).map_err(|error| {
             if error.is_no_room() {
                 // Not a refusal: the filesystem has grown.
                 Error::ResourceExhausted(error.to_string())
