@@ -188,16 +188,17 @@ impl VolumeState {
             directory: &directory,
             minors: &identity.recorded,
         };
-        for _ in 0..kernel::LOOKS {
-            let state = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
-            if is_confirmed(&state) {
-                return Ok(state);
-            }
-        }
-        Ok(VolumeState::of(
-            &KernelState::read(kernel)?,
-            identity.clone(),
-        ))
+        kernel::confirmed(
+            || {
+                let known = KernelState::known(kernel, scope)?;
+                let state = VolumeState::of(&known, identity.clone());
+                Ok(is_confirmed(&state).then_some(state))
+            },
+            || {
+                let all = KernelState::read(kernel)?;
+                Ok(VolumeState::of(&all, identity.clone()))
+            },
+        )
     }
 
     fn is_confirmed(&self, kernel: &dyn Kernel, loops: &[&LoopInfo], paths: &[&Path]) -> bool {

@@ -24,10 +24,9 @@ use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, btrfs, ioctl, loopdev, mount, statmount};
 use crate::file::mount_id;
+use crate::look::LOOKS;
 use crate::mount_words::Words;
-use crate::{
-    Error, KnownLoops, LOOKS, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result,
-};
+use crate::{Error, KnownLoops, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
 
 /// How much a kernel shows of mounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
