@@ -149,16 +149,16 @@ impl PoolLayout {
         self.path.join(kind.name()).join(entry).join(file)
     }
 
-    /// Opens an entry's image.
-    pub(super) fn open_image(
-        &self,
-        kind: EntryKind,
-        entry: &str,
-        write: bool,
-    ) -> kernel::Result<File> {
+    /// Opens an entry's image; [`Error::ImageMissing`] if it does not exist.
+    pub(super) fn open_image(&self, kind: EntryKind, entry: &str, write: bool) -> Result<File> {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let path = Path::new(entry).join(IMAGE);
-        file::open_beneath(self.entries(kind), &path, flags)
+        match file::open_beneath(self.entries(kind), &path, flags) {
+            Err(kernel::Error::NotFound { .. }) => Err(Error::ImageMissing {
+                path: self.path_of(kind, entry, IMAGE),
+            }),
+            opened => Ok(opened?),
+        }
     }
 
     /// Reads the status of an entry's image without opening it; `None` if it does not exist.

@@ -73,27 +73,29 @@ impl Pools {
     /// Opens a volume's image. Fails with [`Error::ImageMissing`] if the image does not exist, and
     /// with [`Error::Corrupt`] if it is shorter than its record says.
     pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
-        let image = self.open_image_unchecked(volume, write)?;
+        let pool = self.with_id(volume.id.pool())?;
+        let entry = volume.id.to_string();
+        let image = pool.layout.open_image(EntryKind::Volumes, &entry, write)?;
         let len = file::length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
             let why = lengths_differ(len, volume.capacity_bytes);
-            let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
+            let path = pool.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }
         Ok(image)
     }
 
-    /// Opens a volume's image without a check of its length.
-    pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
-        let pool = self.with_id(volume.id.pool())?;
-        pool.open_image(EntryKind::Volumes, &volume.id.to_string(), write)
+    /// Opens a volume's image for reading, without a check of its length.
+    pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord) -> Result<File> {
+        let (pool, entry) = (self.with_id(volume.id.pool())?, volume.id.to_string());
+        pool.layout.open_image(EntryKind::Volumes, &entry, false)
     }
 
     /// Opens a snapshot's image for reading.
     pub fn open_snapshot(&self, snapshot: &SnapshotRecord) -> Result<File> {
-        let pool = self.with_id(snapshot.id.pool())?;
-        pool.open_image(EntryKind::Snapshots, &snapshot.id.to_string(), false)
+        let (pool, entry) = (self.with_id(snapshot.id.pool())?, snapshot.id.to_string());
+        pool.layout.open_image(EntryKind::Snapshots, &entry, false)
     }
 
     /// Changes the settings in the record and the image; a change to thick allocates and unshares
@@ -178,18 +180,6 @@ impl Pool {
     pub(super) fn image_path(&self, id: &VolumeId) -> PathBuf {
         self.layout
             .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
-    }
-
-    /// Opens an image; [`Error::ImageMissing`] if it does not exist.
-    pub(super) fn open_image(&self, kind: EntryKind, entry: &str, write: bool) -> Result<File> {
-        self.layout
-            .open_image(kind, entry, write)
-            .map_err(|e| match e {
-                kernel::Error::NotFound { .. } => Error::ImageMissing {
-                    path: self.layout.path_of(kind, entry, IMAGE),
-                },
-                e => e.into(),
-            })
     }
 
     /// Fails if the size exceeds the configured maximum of a volume.

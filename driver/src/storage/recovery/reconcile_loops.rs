@@ -188,7 +188,8 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
             }
         }
         LoopStep::Attach(minor) => {
-            let image = pool.open_image(EntryKind::Volumes, &volume.id.to_string(), true)?;
+            let entry = volume.id.to_string();
+            let image = pool.layout.open_image(EntryKind::Volumes, &entry, true)?;
             reattach_raw::attach(kernel, volume, &image, *minor, false)?;
         }
         LoopStep::AttachReadOnly { minor, over } => {
