@@ -38,10 +38,10 @@ mod metadata;
 pub mod metrics;
 mod node;
 pub mod operation_locks;
-mod patience;
 pub mod permits;
 mod pool_metrics;
 pub mod socket;
+mod wait_limit;
 
 use controller::ControllerService;
 use dispatch::Dispatcher;

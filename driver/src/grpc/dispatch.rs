@@ -17,7 +17,7 @@ use super::event_fields::EventFields;
 use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
-use super::patience::patience;
+use super::wait_limit::wait_limit;
 use crate::record::{Parameters, namespace_of};
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
@@ -77,7 +77,7 @@ impl Dispatcher {
         R: EventFields + Clone + Send + Sync + 'static,
         E: Into<Status> + 'static,
     {
-        let patience = patience(request.metadata());
+        let wait_limit = wait_limit(request.metadata());
         let request = request.into_inner();
         let service = service.clone();
         let mut holds = request.holds();
@@ -118,7 +118,7 @@ impl Dispatcher {
                 method,
                 holds,
                 fingerprint,
-                patience,
+                wait_limit,
                 namespace,
                 long,
                 grace,
