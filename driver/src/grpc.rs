@@ -33,13 +33,13 @@ mod group;
 pub mod grpc_status;
 pub mod http;
 mod identity;
-mod lanes;
 mod metadata;
 pub mod metrics;
 mod node;
 pub mod operation_locks;
 pub mod permits;
 mod pool_metrics;
+mod pool_threads;
 pub mod socket;
 mod wait_limit;
 
@@ -47,11 +47,11 @@ use controller::ControllerService;
 use dispatch::Dispatcher;
 use group::GroupService;
 use identity::IdentityService;
-use lanes::Lanes;
 use metadata::MetadataService;
 use metrics::Calls;
 use node::NodeService;
 use operation_locks::OperationLocks;
+use pool_threads::PoolThreads;
 
 /// All gRPC services of the driver. Clones share all state.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl Server {
         Server {
             dispatcher: Dispatcher {
                 locks: OperationLocks::running_on(blocking.clone()),
-                lanes: Lanes::default(),
+                pool_threads: PoolThreads::default(),
                 pools: controller.pools.clone(),
                 calls: Arc::new(Calls::new(&identity.name)),
             },

@@ -182,16 +182,16 @@ type Threads = HashMap<(Lane, Work), Arc<Permits>>;
 
 /// The threads of all lanes, and the calls that run on them. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lanes {
+pub(crate) struct PoolThreads {
     threads: Arc<Mutex<Threads>>,
     /// By the pool's index in the configuration.
     foregrounds: Arc<Mutex<HashMap<usize, Arc<Foreground>>>>,
 }
 
-impl Lanes {
+impl PoolThreads {
     /// The threads for this kind of work in a lane.
-    pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Permits> {
-        let mut lanes = self.threads.lock();
+    pub(crate) fn of(&self, lane: &Lane, work: Work) -> Arc<Permits> {
+        let mut all = self.threads.lock();
         let threads = match work {
             Work::Change => CHANGES,
             Work::Leave => LEAVES,
@@ -204,7 +204,7 @@ impl Lanes {
             Work::Question(_) if lane.0.is_empty() => POOLLESS,
             Work::Question(_) => 1,
         };
-        let entry = lanes.entry((lane.clone(), work));
+        let entry = all.entry((lane.clone(), work));
         entry
             .or_insert_with(|| Permits::new(threads, work.calls()))
             .clone()
@@ -238,7 +238,7 @@ impl Lanes {
         lane: &Lane,
         method: &'static str,
     ) -> Result<Permit, Status> {
-        let threads = self.threads(lane, Work::Question(method));
+        let threads = self.of(lane, Work::Question(method));
         match tokio::time::timeout(PATIENCE, threads.acquire("")).await {
             Ok(Some(permit)) => Ok(permit),
             Ok(None) => Err(shutting_down()),
