@@ -16,7 +16,7 @@ use crate::diagnose::{VolumeIdentity, lengths_differ};
 use crate::kernel::{self, FileId, Kernel, file};
 
 mod create;
-mod delete;
+mod delete_unused;
 mod expand;
 #[cfg(test)]
 mod tests;
