@@ -15,11 +15,11 @@ use hostloop_events::phase;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, OFlags};
 
-use super::boot_state;
 use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
 use super::image_stat::{ImageStat, nanoseconds};
 use super::record_io::Record;
+use super::state_until_reboot;
 use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
 use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
@@ -198,7 +198,9 @@ impl PoolLayout {
     /// Replaces a volume's encoded state in the running kernel, without an fsync.
     pub(super) fn replace_state(&self, id: VolumeId, state: Option<&[u8]>) -> Result<()> {
         let dir = self.volume_dir(id)?;
-        Ok(phase("record", || boot_state::write(dir.as_fd(), state))?)
+        Ok(phase("record", || {
+            state_until_reboot::write(dir.as_fd(), state)
+        })?)
     }
 
     fn volume_dir(&self, id: VolumeId) -> kernel::Result<File> {

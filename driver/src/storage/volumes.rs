@@ -4,12 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::boot_state;
 use super::file_names::{EntryKind, IMAGE};
 use super::image_stat::ImageStat;
 use super::load;
 use super::pool::CHANGING;
 use super::scratch_mount;
+use super::state_until_reboot;
 use super::{Error, Pool, Pools, Provisioning, Result, Settings};
 use super::{FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::{VolumeIdentity, lengths_differ};
@@ -33,7 +33,7 @@ impl Pools {
             return VolumeIdentity::unrecorded(id);
         };
         let image = pool.stat_image(&id).ok().flatten();
-        let (stage, _) = pool.boot_state(id);
+        let (stage, _) = pool.state_until_reboot(id);
         VolumeIdentity::without_record(id, image.map(|image| image.file), stage.as_deref())
     }
 
@@ -132,13 +132,13 @@ impl Pool {
             return Ok(before);
         }
         // Encoded first: what can't be encoded changes nothing.
-        let state = boot_state::encode(&record, self.layout.boot())?;
-        let durable = record.with_boot_state(&before);
+        let state = state_until_reboot::encode(&record, self.layout.boot())?;
+        let durable = record.with_state_until_reboot(&before);
         if durable != *before {
             self.replace_durable(durable)?;
         }
         let record = Arc::new(record);
-        if !record.same_boot_state(&before) {
+        if !record.same_state_until_reboot(&before) {
             self.layout.replace_state(record.id, state.as_deref())?;
             self.index.write().put_volume(record.clone());
         }
@@ -166,9 +166,12 @@ impl Pool {
     }
 
     /// What `state.json` says of a volume.
-    pub(super) fn boot_state(&self, id: VolumeId) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
-        let file = Path::new(&id.to_string()).join(boot_state::FILE);
-        boot_state::read(
+    pub(super) fn state_until_reboot(
+        &self,
+        id: VolumeId,
+    ) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
+        let file = Path::new(&id.to_string()).join(state_until_reboot::FILE);
+        state_until_reboot::read(
             id,
             self.layout.entries(EntryKind::Volumes),
             &file,
