@@ -18,6 +18,7 @@ use crate::kernel::{self, FileId, Kernel, file};
 mod create;
 mod delete_unused;
 mod expand;
+mod format_at_create;
 #[cfg(test)]
 mod tests;
 
