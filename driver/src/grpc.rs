@@ -134,26 +134,25 @@ impl Server {
 
     /// The services, to call them in this process.
     pub fn routes(&self) -> Routes {
-        let dispatcher = || self.dispatcher.clone();
         Routes::default()
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
                 calls: self.dispatcher.calls.clone(),
             }))
             .add_service(ControllerServer::new(ControllerService {
-                dispatcher: dispatcher(),
+                dispatcher: self.dispatcher.clone(),
                 service: self.controller.clone(),
             }))
             .add_service(GroupControllerServer::new(GroupService {
-                dispatcher: dispatcher(),
+                dispatcher: self.dispatcher.clone(),
                 service: self.controller.clone(),
             }))
             .add_service(SnapshotMetadataServer::new(MetadataService::new(
-                dispatcher(),
+                self.dispatcher.clone(),
                 self.controller.clone(),
             )))
             .add_service(NodeServer::new(NodeService {
-                dispatcher: dispatcher(),
+                dispatcher: self.dispatcher.clone(),
                 service: self.node.clone(),
             }))
     }

@@ -233,15 +233,15 @@ impl Memory {
     }
 
     fn write(&self, labels: &Segments) -> kernel::Result<()> {
-        let io = |op| move |error| kernel::Error::io(op, &self.dir, error);
-        std::fs::create_dir_all(&self.dir).map_err(io("mkdir"))?;
-        let dir = File::open(&self.dir).map_err(io("open"))?;
+        std::fs::create_dir_all(&self.dir).map_err(|e| kernel::Error::io("mkdir", &self.dir, e))?;
+        let dir = File::open(&self.dir).map_err(|e| kernel::Error::io("open", &self.dir, e))?;
         let content = Content {
             schema: SCHEMA,
             node: self.node.clone(),
             labels: labels.clone(),
         };
-        let text = serde_json::to_vec_pretty(&content).map_err(|e| io("encode")(e.into()))?;
+        let text = serde_json::to_vec_pretty(&content)
+            .map_err(|e| kernel::Error::io("encode", &self.dir, e.into()))?;
         file::replace(dir.as_fd(), FILE, &text)
     }
 }

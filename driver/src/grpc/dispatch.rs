@@ -101,8 +101,9 @@ impl Dispatcher {
         let answer = if holds.is_empty() {
             match self.pool_threads.question(&lane, C::METHOD).await {
                 Ok(thread) => {
-                    let work = move || work(&service, request);
-                    self.locks.read(thread, work).await
+                    self.locks
+                        .read(thread, move || work(&service, request))
+                        .await
                 }
                 Err(status) => Err(status),
             }
@@ -126,13 +127,14 @@ impl Dispatcher {
             };
             let event = report.event();
             let pool_threads = self.pool_threads.clone();
-            let work = move || {
-                pool_threads.run(&lane, kind, || match event {
-                    Some(event) => event.run(|| work(&service, request)),
-                    None => work(&service, request),
+            self.locks
+                .run(threads, operation, move || {
+                    pool_threads.run(&lane, kind, || match event {
+                        Some(event) => event.run(|| work(&service, request)),
+                        None => work(&service, request),
+                    })
                 })
-            };
-            self.locks.run(threads, operation, work).await
+                .await
         };
         report.end_with(answer.as_ref().map(EventFields::event_fields));
         answer.map(Response::new)

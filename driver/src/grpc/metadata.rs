@@ -76,10 +76,13 @@ impl MetadataService {
             .await;
         let turn = turn.ok_or_else(shutting_down)?;
         let service = self.service.clone();
-        let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);
-        Ok(Response::new(produce_on_thread(
-            produce, report, turn, STALL,
-        )))
+        let answers = produce_on_thread(
+            move |emit| work(&service, request, emit),
+            report,
+            turn,
+            STALL,
+        );
+        Ok(Response::new(answers))
     }
 }
 

@@ -195,11 +195,11 @@ impl Table {
                     Admission::Join(equal.clone())
                 };
             }
-            let aborts = |(usage, job): &&(Usage, Arc<Job>)| {
+            let in_the_way = queue.iter().find(|(usage, job)| {
                 precedence(&hold.key, *usage, hold.usage) == Precedence::Abort
                     && !job.lets_ahead(*usage, hold.usage)
-            };
-            if let Some((_, other)) = queue.iter().find(aborts) {
+            });
+            if let Some((_, other)) = in_the_way {
                 hurry(other, hold.usage);
                 return Admission::Abort(Status::aborted(in_progress(&hold.key, other)));
             }
@@ -416,12 +416,11 @@ impl OperationLocks {
         E: Into<Status> + 'static,
     {
         let kind = thread.calls();
-        let work = move || {
-            let _thread = thread;
-            guarded(work)
-        };
         self.blocking
-            .run(kind, work)
+            .run(kind, move || {
+                let _thread = thread;
+                guarded(work)
+            })
             .await
             .unwrap_or_else(|| Err(shutting_down()))
     }

@@ -70,13 +70,11 @@ impl Lane {
         id: &str,
         context: &BTreeMap<String, String>,
     ) -> Lane {
-        let inline = matches!(id.parse(), Ok(VolumeHandle::Inline(_)));
-        let new = || match context.get(POOL) {
-            _ if !inline => None,
-            Some(name) => slot_named(pools, name),
-            None => slot_named(pools, pools.inline_pools().first()?),
-        };
-        Lane::of(slot_of_id(pools, id).or_else(new))
+        let slot = slot_of_id(pools, id).or_else(|| match id.parse() {
+            Ok(VolumeHandle::Inline(_)) => slot_of_new_inline(pools, context),
+            _ => None,
+        });
+        Lane::of(slot)
     }
 
     /// The lane for calls that touch all pools.
@@ -111,6 +109,13 @@ fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option
     match parameters.get(POOL) {
         None => Some(0),
         Some(name) => slot_named(pools, name),
+    }
+}
+
+fn slot_of_new_inline(pools: &Pools, context: &BTreeMap<String, String>) -> Option<usize> {
+    match context.get(POOL) {
+        Some(name) => slot_named(pools, name),
+        None => slot_named(pools, pools.inline_pools().first()?),
     }
 }
 

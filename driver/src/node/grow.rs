@@ -164,17 +164,16 @@ impl Node {
         if now >= size {
             return Ok(Outcome::Unchanged);
         }
-        let refused = |why: &dyn std::fmt::Display| {
-            Error::FailedPrecondition(format!("the {fs} keeps its {now} bytes of {size}: {why}"))
+        let why = match obstacle(kernel, &path, fs, size)? {
+            Some(why) => why,
+            None => match kernel.grow(&path, mounted_at, fs) {
+                Ok(()) => return Ok(Outcome::Grown),
+                Err(error @ kernel::Error::Tool { .. }) => error.to_string(),
+                Err(error) => return Ok(Outcome::Smaller(error.into())),
+            },
         };
-        if let Some(why) = obstacle(kernel, &path, fs, size)? {
-            return Ok(Outcome::Smaller(refused(&why)));
-        }
-        Ok(match kernel.grow(&path, mounted_at, fs) {
-            Ok(()) => Outcome::Grown,
-            Err(error @ kernel::Error::Tool { .. }) => Outcome::Smaller(refused(&error)),
-            Err(error) => Outcome::Smaller(error.into()),
-        })
+        let why = format!("the {fs} keeps its {now} bytes of {size}: {why}");
+        Ok(Outcome::Smaller(Error::FailedPrecondition(why)))
     }
 
     fn grown(&self, record: &VolumeRecord, image: &File) -> Result<()> {

@@ -34,25 +34,27 @@ fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool
 /// it under the name of each, with nothing at these staging paths. So a sibling of the staging path
 /// is accepted for a block volume.
 fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
-    let not_staged = |why: String| {
-        Error::FailedPrecondition(format!(
-            "volume {} is not staged at {}{why}: NodeStageVolume comes first",
-            record.id,
-            path.display()
-        ))
-    };
     let Some(stage) = &record.stage else {
-        return Err(not_staged(String::new()));
+        return Err(not_staged(record, path, ""));
     };
     if stage.minor.is_none() {
-        return Err(not_staged(" yet".to_owned()));
+        return Err(not_staged(record, path, " yet"));
     }
     let sibling = stage.capability.access == Access::Block && stage.path.parent() == path.parent();
     if stage.path == path || sibling {
         Ok(stage)
     } else {
-        Err(not_staged(format!(", but at {}", stage.path.display())))
+        let but = format!(", but at {}", stage.path.display());
+        Err(not_staged(record, path, &but))
     }
+}
+
+fn not_staged(record: &VolumeRecord, path: &Path, but: &str) -> Error {
+    Error::FailedPrecondition(format!(
+        "volume {} is not staged at {}{but}: NodeStageVolume comes first",
+        record.id,
+        path.display()
+    ))
 }
 
 /// The error for a block volume without its device.
