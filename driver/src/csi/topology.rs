@@ -161,16 +161,20 @@ impl Topology {
     /// Stores the node's current labels and returns the missing ones. A missing label keeps its
     /// stored value: kubelet sets it again when the node registers.
     pub fn take(&self, labels: &BTreeMap<String, String>) -> Result<Vec<String>, Moved> {
-        let there = |key: &String| labels.get(key).filter(|value| !value.is_empty());
-        let keys = || self.0.labels.iter();
-        let missing: Vec<_> = keys().filter(|key| there(key).is_none()).cloned().collect();
+        let keys = &self.0.labels;
+        let missing = keys.iter().filter(|key| value(labels, key).is_none());
+        let missing: Vec<String> = missing.cloned().collect();
         let mut state = self.0.state.lock();
         let before = state.known.clone().unwrap_or_default();
-        let value = |key: &String| there(key).or(before.get(key)).cloned();
-        let now: Option<Segments> = keys().map(|key| Some((key.clone(), value(key)?))).collect();
+        let now = keys.iter().map(|key| {
+            let value = value(labels, key).or(before.get(key))?;
+            Some((key.clone(), value.clone()))
+        });
+        let now: Option<Segments> = now.collect();
         if let Some(now) = now {
             let whole: Segments = self.0.own.clone().into_iter().chain(now.clone()).collect();
-            let moved = keys()
+            let moved = keys
+                .iter()
                 .find(|key| before.get(*key) != whole.get(*key))
                 .filter(|_| state.is_reported);
             let moved = moved.map(|key| Moved {
@@ -199,6 +203,11 @@ impl Topology {
             tracing::warn!(%error, "the node's labels could not be stored");
         }
     }
+}
+
+/// The value of a label; `None` if it is missing or empty.
+fn value<'l>(labels: &'l BTreeMap<String, String>, key: &str) -> Option<&'l String> {
+    labels.get(key).filter(|value| !value.is_empty())
 }
 
 /// The labels read last, on disk. If the file is lost, they are read again.

@@ -83,28 +83,21 @@ impl PoolLayout {
         make: bool,
         kernel: &dyn Kernel,
     ) -> Result<PoolLayout> {
-        let dir = |name: &str| -> kernel::Result<File> {
-            if make {
-                file::make_dir(root.as_fd(), name)?;
-            }
-            file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
-        };
         // Both directories hold only temporary entries, so their absence does not mean data loss.
         for passing in [INCOMING, TRASH] {
             file::make_dir(root.as_fd(), passing)?;
         }
-        let of_kind = |kind: EntryKind| dir(kind.name()).map(SharedDir::new);
         let renames_whole = kernel.renames_whole(root.as_fd());
         let layout = PoolLayout {
             path: path.to_path_buf(),
             boot: kernel.boot_id()?,
             entries: [
-                of_kind(EntryKind::Volumes)?,
-                of_kind(EntryKind::Snapshots)?,
-                of_kind(EntryKind::Groups)?,
+                SharedDir::new(open_in(&root, EntryKind::Volumes.name(), make)?),
+                SharedDir::new(open_in(&root, EntryKind::Snapshots.name(), make)?),
+                SharedDir::new(open_in(&root, EntryKind::Groups.name(), make)?),
             ],
-            incoming: dir(INCOMING)?,
-            trash: SharedDir::new(dir(TRASH)?),
+            incoming: open_in(&root, INCOMING, make)?,
+            trash: SharedDir::new(open_in(&root, TRASH, make)?),
             left: Mutex::default(),
             renames_whole,
             held: Mutex::default(),
@@ -479,6 +472,14 @@ impl Drop for Incoming<'_> {
             self.layout.try_remove(at, std::mem::take(&mut self.entry));
         }
     }
+}
+
+/// Opens a directory in the root of a pool. With `make`, creates it if it is missing.
+fn open_in(root: &File, name: &str, make: bool) -> kernel::Result<File> {
+    if make {
+        file::make_dir(root.as_fd(), name)?;
+    }
+    file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
 }
 
 /// Opens a directory of a pool or of its surroundings.

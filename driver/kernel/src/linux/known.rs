@@ -489,19 +489,10 @@ impl Known {
         mounts: &[&MountEntry],
         at: &[(&Path, Option<&MountEntry>)],
     ) -> bool {
-        // A mount that the kernel shows at a path is the topmost one if the path leads to it.
-        let is_there = |path: &Path, entry: &MountEntry| {
-            let shown = mounts
-                .iter()
-                .any(|mount| mount.unique_id == entry.unique_id);
-            shown && entry.unique_id.is_some() && entry.mount_point == path
-        };
-        let is_topmost = |path: &Path, entry: Option<&MountEntry>| match entry {
-            Some(entry) if is_there(path, entry) => mount_of(path) == Some(entry.id),
-            entry => topmost_id(path) == entry.map(|entry| entry.id),
-        };
         let same = mounts.iter().all(|entry| self.is_current(entry))
-            && at.iter().all(|(path, entry)| is_topmost(path, *entry));
+            && at
+                .iter()
+                .all(|(path, entry)| is_topmost(mounts, path, *entry));
         if !same {
             *self.mounts.lock() = None;
         }
@@ -540,6 +531,24 @@ impl Known {
             && rustix::fs::statvfs(path)
                 .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only)
     }
+}
+
+/// True if this mount, or none, is the topmost one at this path. The kernel shows the `current`
+/// mounts as they are.
+fn is_topmost(current: &[&MountEntry], path: &Path, entry: Option<&MountEntry>) -> bool {
+    match entry {
+        // A mount that the kernel shows at a path is the topmost one if the path leads to it.
+        Some(entry) if is_at(path, entry, current) => mount_of(path) == Some(entry.id),
+        entry => topmost_id(path) == entry.map(|entry| entry.id),
+    }
+}
+
+/// True if a mount is at this path, and one of these.
+fn is_at(path: &Path, entry: &MountEntry, mounts: &[&MountEntry]) -> bool {
+    let is_one = mounts
+        .iter()
+        .any(|mount| mount.unique_id == entry.unique_id);
+    is_one && entry.unique_id.is_some() && entry.mount_point == path
 }
 
 /// True if the table has exactly this mount.

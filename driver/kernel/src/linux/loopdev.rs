@@ -87,15 +87,18 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
         flags: flags::AUTOCLEAR,
         label: "hostloop looks for uevents",
     };
-    let attach = |minor| {
-        add(minor)?;
-        let device = open_node(linux.dev_makes_nodes(), minor, true)?;
-        let attached = ioctl::loop_configure(&device, &with);
-        attached.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
-        Ok(device)
-    };
-    let (minor, _device) =
-        first_free(|| offered(&control), |minor| enter(linux, minor), attach).ok()?;
+    let (minor, _device) = first_free(
+        || offered(&control),
+        |minor| enter(linux, minor),
+        |minor| {
+            add(minor)?;
+            let device = open_node(linux.dev_makes_nodes(), minor, true)?;
+            let attached = ioctl::loop_configure(&device, &with);
+            attached.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
+            Ok(device)
+        },
+    )
+    .ok()?;
     let announced = match uevents.drain().ok()? {
         Changes::Loops(minors) => minors.contains(&minor),
         Changes::Unknown => false,
@@ -209,22 +212,19 @@ fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
     ]
     .into_iter()
     .fold(0, |all, (on, flag)| if on { all | flag } else { all });
-    let with = |flags| ioctl::Configure {
+    let mut with = ioctl::Configure {
         backing: spec.backing.as_fd(),
         block_size: BLOCK_SIZE,
-        flags,
+        flags: wanted,
         label: spec.label,
     };
-    let failed = |e| Error::io("LOOP_CONFIGURE", loop_path(minor), e);
-    effect("loop.attach").map_err(failed)?;
-    match ioctl::loop_configure(&device, &with(wanted)) {
-        // If direct I/O is impossible, some kernels fail with EINVAL and others continue without
-        // it.
-        Err(e) if is(&e, libc::EINVAL) && spec.direct_io => {
-            ioctl::loop_configure(&device, &with(wanted & !flags::DIRECT_IO)).map_err(failed)?;
-        }
-        other => other.map_err(failed)?,
+    let mut done = effect("loop.attach").and_then(|()| ioctl::loop_configure(&device, &with));
+    // If direct I/O is impossible, some kernels fail with EINVAL and others continue without it.
+    if matches!(&done, Err(e) if is(e, libc::EINVAL)) && spec.direct_io {
+        with.flags &= !flags::DIRECT_IO;
+        done = ioctl::loop_configure(&device, &with);
     }
+    done.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
     Ok(device)
 }
 
