@@ -11,12 +11,13 @@ use hostloop_proto::csi;
 use super::Requested;
 use super::inline_attributes::{attributes, choose_pool};
 use super::stage::of_volume;
+use super::unstage::foreign_mount;
 use super::{Error, Node, Result, target_path};
 use crate::controller::parameters::Changes;
 use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::invalid;
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::{self, mounts_read_only};
+use crate::kernel::{self, MountEntry, mounts_read_only};
 use crate::record::{POD_NAMESPACE, Parameters, namespace_of};
 use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
@@ -163,10 +164,13 @@ impl Node {
             }
             // An earlier call deleted it and was interrupted afterwards, or its record is damaged
             // and does not name it any more.
-            Err(storage::Error::NoVolume(_)) => match self.unreadable_at(target)? {
-                Some(identity) => drop(self.clear(&identity, target)?),
-                None => self.nothing_at(target)?,
-            },
+            Err(storage::Error::NoVolume(_)) => {
+                if let Some(mount) = kernel::topmost_mount(self.pools.kernel(), target)? {
+                    let unreadable = self.unreadable_on(&mount)?;
+                    let identity = unreadable.ok_or_else(|| foreign_mount(target, &mount))?;
+                    self.clear(&identity, target)?;
+                }
+            }
             Err(missing @ storage::Error::Unavailable { .. }) => {
                 self.leave_missing(target, missing)?;
             }
@@ -180,10 +184,10 @@ impl Node {
     /// says which volume is mounted, and if that is one of a missing pool, recovery deletes it once
     /// the pool is back.
     fn leave_missing(&self, target: &Path, missing: storage::Error) -> Result<()> {
-        if kernel::topmost_mount(self.pools.kernel(), target)?.is_none() {
+        let Some(mount) = kernel::topmost_mount(self.pools.kernel(), target)? else {
             return Ok(());
-        }
-        if let Some(id) = self.mounted_at(target)?
+        };
+        if let Some(id) = self.volume_on(&mount)?
             && let Err(storage::Error::Unavailable { .. }) = self.pools.with_id(id.pool())
         {
             return self
@@ -193,10 +197,10 @@ impl Node {
         Err(missing.into())
     }
 
-    /// The volume with an unusable record that is mounted at a target. Its data stays: without a
-    /// record, nothing says that it is an inline volume.
-    fn unreadable_at(&self, target: &Path) -> Result<Option<VolumeIdentity>> {
-        let Some(id) = self.mounted_at(target)? else {
+    /// The volume of a mount, if its record is unusable. Its data stays: without a record, nothing
+    /// says that it is an inline volume.
+    fn unreadable_on(&self, mount: &MountEntry) -> Result<Option<VolumeIdentity>> {
+        let Some(id) = self.volume_on(mount)? else {
             return Ok(None);
         };
         Ok(match self.pools.volume(&VolumeHandle::Id(id)) {
@@ -205,16 +209,13 @@ impl Node {
         })
     }
 
-    /// The volume that is mounted at a target, by the path of its loop device's file.
-    fn mounted_at(&self, target: &Path) -> Result<Option<VolumeId>> {
-        let kernel = self.pools.kernel();
-        let entry = kernel::topmost_mount(kernel, target)?;
-        let device = entry
-            .and_then(|e| e.loop_minor())
-            .map(|minor| kernel.loop_info(minor));
-        let image = device.transpose()?.flatten();
-        let image = image.map(|device| PathBuf::from(device.backing_path));
-        Ok(image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok()))
+    /// The volume of a mount, by the path of its loop device's file.
+    fn volume_on(&self, mount: &MountEntry) -> Result<Option<VolumeId>> {
+        let Some(minor) = mount.loop_minor() else {
+            return Ok(None);
+        };
+        let device = self.pools.kernel().loop_info(minor)?;
+        Ok(device.and_then(|device| device.directory()?.parse().ok()))
     }
 }
 

@@ -182,7 +182,8 @@ impl Node {
     }
 }
 
-fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
+/// The error for a path with this mount, which is not the volume's.
+pub(super) fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
     foreign(path, &format!("{} ({})", mount.fs_type, mount.source))
 }
 

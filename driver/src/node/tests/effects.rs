@@ -111,4 +111,6 @@ fn a_call_looks_once_for_an_inline_volume() {
     }
     rig.unpublish(inline(1), "p").unwrap();
     looks.expect("unpublish: also before the deletion", [2, 1]);
+    rig.unpublish(inline(1), "p").unwrap();
+    looks.expect("unpublish again", [0, 1]);
 }
