@@ -33,25 +33,25 @@ mod group;
 pub mod grpc_status;
 pub mod http;
 mod identity;
-mod lanes;
 mod metadata;
 pub mod metrics;
 mod node;
 pub mod operation_locks;
-mod patience;
 pub mod permits;
 mod pool_metrics;
+mod pool_threads;
 pub mod socket;
+mod wait_limit;
 
 use controller::ControllerService;
 use dispatch::Dispatcher;
 use group::GroupService;
 use identity::IdentityService;
-use lanes::Lanes;
 use metadata::MetadataService;
 use metrics::Calls;
 use node::NodeService;
 use operation_locks::OperationLocks;
+use pool_threads::PoolThreads;
 
 /// All gRPC services of the driver. Clones share all state.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl Server {
         Server {
             dispatcher: Dispatcher {
                 locks: OperationLocks::running_on(blocking.clone()),
-                lanes: Lanes::default(),
+                pool_threads: PoolThreads::default(),
                 pools: controller.pools.clone(),
                 calls: Arc::new(Calls::new(&identity.name)),
             },
@@ -134,26 +134,25 @@ impl Server {
 
     /// The services, to call them in this process.
     pub fn routes(&self) -> Routes {
-        let dispatcher = || self.dispatcher.clone();
         Routes::default()
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
                 calls: self.dispatcher.calls.clone(),
             }))
             .add_service(ControllerServer::new(ControllerService {
-                dispatcher: dispatcher(),
+                dispatcher: self.dispatcher.clone(),
                 service: self.controller.clone(),
             }))
             .add_service(GroupControllerServer::new(GroupService {
-                dispatcher: dispatcher(),
+                dispatcher: self.dispatcher.clone(),
                 service: self.controller.clone(),
             }))
             .add_service(SnapshotMetadataServer::new(MetadataService::new(
-                dispatcher(),
+                self.dispatcher.clone(),
                 self.controller.clone(),
             )))
             .add_service(NodeServer::new(NodeService {
-                dispatcher: dispatcher(),
+                dispatcher: self.dispatcher.clone(),
                 service: self.node.clone(),
             }))
     }

@@ -47,8 +47,8 @@ use process::{GRACE, Signals, show};
 
 pub use error::Error;
 
-/// Maximum number of blocking threads. `grpc::lanes` limits how many are used. This limit is far
-/// above that, so threads held by a hanging pool never make other work wait.
+/// Maximum number of blocking threads. `grpc::pool_threads` limits how many are used. This limit is
+/// far above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
 
 /// Serves until a signal comes.

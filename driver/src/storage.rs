@@ -7,7 +7,6 @@
 //! [`Pools`] has all pools of a node, and [`Pool`] is an open one. Each other file has what is done
 //! with them about one subject.
 
-mod boot_state;
 mod capacity;
 pub mod config;
 mod content_source;
@@ -38,6 +37,7 @@ mod reservation;
 pub mod scan;
 mod scratch_mount;
 mod snapshots;
+mod state_until_reboot;
 mod thick;
 mod trial_mount;
 mod volumes;

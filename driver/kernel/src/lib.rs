@@ -49,7 +49,8 @@ pub use filesystems::{
 };
 pub use fs_type::FsType;
 pub use look::{
-    LOOKS, confirm, loops_holding, loops_of, mounts_of_loop, refuse_unknown_mount, topmost_mount,
+    confirm, confirmed, loops_holding, loops_of, mounts_of_loop, refuse_unknown_mount,
+    topmost_mount,
 };
 pub use loop_device::{
     Detached, FileId, KnownLoops, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable,

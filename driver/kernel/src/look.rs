@@ -10,7 +10,21 @@ use crate::{
 };
 
 /// How often a look is repeated because something changed meanwhile, before it reads everything.
-pub const LOOKS: usize = 3;
+pub(crate) const LOOKS: usize = 3;
+
+/// What `look` finds. It is repeated as long as it has `None`: the kernel did not confirm what it
+/// found. If that does not end, `read` reads everything.
+pub fn confirmed<T>(
+    look: impl Fn() -> Result<Option<T>>,
+    read: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    for _ in 0..LOOKS {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+    }
+    read()
+}
 
 /// Asks the kernel for what a caller relies on. True if the devices and mounts are still like this,
 /// and these mounts (or none) are the topmost ones at these paths. If not, the next look reads them
@@ -93,17 +107,15 @@ fn confirmed_loops<K: LoopDevices + ?Sized>(
     scope: LoopScope<'_>,
     wanted: impl Fn(&LoopTable) -> Vec<&LoopInfo>,
 ) -> Result<Vec<LoopInfo>> {
-    for _ in 0..LOOKS {
-        let known = kernel.known_loops(scope)?;
-        let found = wanted(&known);
-        if kernel.confirm_loops(&known.old(found.iter().copied())) {
-            return Ok(found.into_iter().cloned().collect());
-        }
-    }
-    Ok(wanted(&kernel.loops()?.into())
-        .into_iter()
-        .cloned()
-        .collect())
+    confirmed(
+        || {
+            let known = kernel.known_loops(scope)?;
+            let found = wanted(&known);
+            let is_same = kernel.confirm_loops(&known.old(found.iter().copied()));
+            Ok(is_same.then(|| cloned(&found)))
+        },
+        || Ok(cloned(&wanted(&kernel.loops()?.into()))),
+    )
 }
 
 /// Those of the known mounts that `wanted` selects, confirmed. With a path in `at`, `wanted`
@@ -113,16 +125,56 @@ fn confirmed_mounts<K: Mounts + ?Sized>(
     at: Option<&Path>,
     wanted: impl Fn(&MountTable) -> Vec<&MountEntry>,
 ) -> Result<Vec<MountEntry>> {
-    for _ in 0..LOOKS {
-        let known = kernel.known_mounts()?;
-        let found = wanted(&known);
-        let topmost: Vec<_> = at
-            .map(|path| (path, found.first().copied()))
-            .into_iter()
-            .collect();
-        if kernel.confirm_mounts(&found, &topmost) {
-            return Ok(found.into_iter().cloned().collect());
-        }
+    confirmed(
+        || {
+            let known = kernel.known_mounts()?;
+            let found = wanted(&known);
+            let topmost: Vec<_> = at
+                .map(|path| (path, found.first().copied()))
+                .into_iter()
+                .collect();
+            let is_same = kernel.confirm_mounts(&found, &topmost);
+            Ok(is_same.then(|| cloned(&found)))
+        },
+        || Ok(cloned(&wanted(&kernel.mounts()?))),
+    )
+}
+
+fn cloned<T: Clone>(found: &[&T]) -> Vec<T> {
+    found.iter().copied().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing_changed(0, "look 1")]
+    #[case::changed_once(1, "look 2")]
+    #[case::changed_twice(2, "look 3")]
+    #[case::never_confirmed(usize::MAX, "all")]
+    fn a_look_is_repeated_until_it_is_confirmed(#[case] changes: usize, #[case] expected: &str) {
+        let looks = Cell::new(0);
+        let found = confirmed(
+            || {
+                looks.set(looks.get() + 1);
+                Ok((looks.get() > changes).then(|| format!("look {}", looks.get())))
+            },
+            || Ok("all".to_owned()),
+        );
+        assert_eq!(found.unwrap(), expected);
     }
-    Ok(wanted(&kernel.mounts()?).into_iter().cloned().collect())
+
+    #[test]
+    fn an_error_ends_the_looks() {
+        let found: Result<()> = confirmed(
+            || Err(Error::errno("open", "/a", libc::EIO)),
+            || panic!("nothing more is read"),
+        );
+        assert!(matches!(found, Err(Error::Io { .. })), "{found:?}");
+    }
 }

@@ -104,11 +104,16 @@ pub(crate) fn is_label_value(value: &str) -> bool {
 }
 
 fn is_label(text: &str, inner: &[char]) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric();
     text.len() <= 63
-        && text.starts_with(plain)
-        && text.ends_with(plain)
-        && text.chars().all(|c| plain(c) || inner.contains(&c))
+        && text.starts_with(is_alphanumeric)
+        && text.ends_with(is_alphanumeric)
+        && text
+            .chars()
+            .all(|c| is_alphanumeric(c) || inner.contains(&c))
+}
+
+fn is_alphanumeric(c: char) -> bool {
+    c.is_ascii_alphanumeric()
 }
 
 /// The address for HTTP: `HOST:PORT`, or `:PORT` on all addresses.

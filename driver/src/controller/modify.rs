@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use super::parameters::{self, Changes};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
-use crate::kernel::{self, FileId, FsType, LoopInfo, is_discard};
+use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
 use crate::storage::{self, Provisioning, Settings, VolumeRecord};
 
 /// The changes to a volume that is in use.
@@ -163,17 +163,20 @@ impl<'a> InUse<'a> {
         let Some(mount) = mounts.first().filter(|mount| mount.discards() != on) else {
             return Ok(false);
         };
-        let can_not = || {
-            Error::FailedPrecondition(format!(
-                "{} can't change discard while it is mounted: stop what uses volume {} first",
-                mount.fs_type, self.record.id
-            ))
+        let Some(fs) = FsType::parse(&mount.fs_type) else {
+            return Err(self.keeps_discard(mount));
         };
-        let fs = FsType::parse(&mount.fs_type).ok_or_else(can_not)?;
         match kernel.remount_discard(&mount.mount_point, fs, on) {
-            Err(kernel::Error::Unsupported { .. }) => Err(can_not()),
+            Err(kernel::Error::Unsupported { .. }) => Err(self.keeps_discard(mount)),
             remounted => remounted.map(|()| true).map_err(Error::from),
         }
+    }
+
+    fn keeps_discard(&self, mount: &MountEntry) -> Error {
+        Error::FailedPrecondition(format!(
+            "{} can't change discard while it is mounted: stop what uses volume {} first",
+            mount.fs_type, self.record.id
+        ))
     }
 }
 

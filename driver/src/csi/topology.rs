@@ -161,16 +161,20 @@ impl Topology {
     /// Stores the node's current labels and returns the missing ones. A missing label keeps its
     /// stored value: kubelet sets it again when the node registers.
     pub fn take(&self, labels: &BTreeMap<String, String>) -> Result<Vec<String>, Moved> {
-        let there = |key: &String| labels.get(key).filter(|value| !value.is_empty());
-        let keys = || self.0.labels.iter();
-        let missing: Vec<_> = keys().filter(|key| there(key).is_none()).cloned().collect();
+        let keys = &self.0.labels;
+        let missing = keys.iter().filter(|key| value(labels, key).is_none());
+        let missing: Vec<String> = missing.cloned().collect();
         let mut state = self.0.state.lock();
         let before = state.known.clone().unwrap_or_default();
-        let value = |key: &String| there(key).or(before.get(key)).cloned();
-        let now: Option<Segments> = keys().map(|key| Some((key.clone(), value(key)?))).collect();
+        let now = keys.iter().map(|key| {
+            let value = value(labels, key).or(before.get(key))?;
+            Some((key.clone(), value.clone()))
+        });
+        let now: Option<Segments> = now.collect();
         if let Some(now) = now {
             let whole: Segments = self.0.own.clone().into_iter().chain(now.clone()).collect();
-            let moved = keys()
+            let moved = keys
+                .iter()
                 .find(|key| before.get(*key) != whole.get(*key))
                 .filter(|_| state.is_reported);
             let moved = moved.map(|key| Moved {
@@ -199,6 +203,11 @@ impl Topology {
             tracing::warn!(%error, "the node's labels could not be stored");
         }
     }
+}
+
+/// The value of a label; `None` if it is missing or empty.
+fn value<'l>(labels: &'l BTreeMap<String, String>, key: &str) -> Option<&'l String> {
+    labels.get(key).filter(|value| !value.is_empty())
 }
 
 /// The labels read last, on disk. If the file is lost, they are read again.
@@ -233,15 +242,15 @@ impl Memory {
     }
 
     fn write(&self, labels: &Segments) -> kernel::Result<()> {
-        let io = |op| move |error| kernel::Error::io(op, &self.dir, error);
-        std::fs::create_dir_all(&self.dir).map_err(io("mkdir"))?;
-        let dir = File::open(&self.dir).map_err(io("open"))?;
+        std::fs::create_dir_all(&self.dir).map_err(|e| kernel::Error::io("mkdir", &self.dir, e))?;
+        let dir = File::open(&self.dir).map_err(|e| kernel::Error::io("open", &self.dir, e))?;
         let content = Content {
             schema: SCHEMA,
             node: self.node.clone(),
             labels: labels.clone(),
         };
-        let text = serde_json::to_vec_pretty(&content).map_err(|e| io("encode")(e.into()))?;
+        let text = serde_json::to_vec_pretty(&content)
+            .map_err(|e| kernel::Error::io("encode", &self.dir, e.into()))?;
         file::replace(dir.as_fd(), FILE, &text)
     }
 }

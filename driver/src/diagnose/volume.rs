@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::kernel_state::KernelState;
 use crate::kernel::{
-    self, FileId, Kernel, LoopInfo, LoopKey, LoopScope, MountEntry, MountKey, file,
+    self, Error, FileId, Kernel, LoopInfo, LoopKey, LoopScope, MountEntry, MountKey, file,
 };
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
@@ -156,9 +156,9 @@ impl VolumeState {
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
         VolumeState::confirmed(kernel, identity, |state| {
-            let minors = state.own().chain(state.over()).map(|l| l.minor);
+            let devices = state.own().chain(state.over()).chain(state.silent());
             let recorded = state.identity.recorded.iter().copied();
-            let minors: BTreeSet<u32> = minors.chain(recorded).collect();
+            let minors: BTreeSet<u32> = devices.map(|l| l.minor).chain(recorded).collect();
             let loops = minors
                 .iter()
                 .filter_map(|minor| state.kernel.device(*minor));
@@ -188,16 +188,17 @@ impl VolumeState {
             directory: &directory,
             minors: &identity.recorded,
         };
-        for _ in 0..kernel::LOOKS {
-            let state = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
-            if is_confirmed(&state) {
-                return Ok(state);
-            }
-        }
-        Ok(VolumeState::of(
-            &KernelState::read(kernel)?,
-            identity.clone(),
-        ))
+        kernel::confirmed(
+            || {
+                let known = KernelState::known(kernel, scope)?;
+                let state = VolumeState::of(&known, identity.clone());
+                Ok(is_confirmed(&state).then_some(state))
+            },
+            || {
+                let all = KernelState::read(kernel)?;
+                Ok(VolumeState::of(&all, identity.clone()))
+            },
+        )
     }
 
     fn is_confirmed(&self, kernel: &dyn Kernel, loops: &[&LoopInfo], paths: &[&Path]) -> bool {
@@ -231,6 +232,11 @@ impl VolumeState {
         }
     }
 
+    /// The volume that this is the state of.
+    pub(crate) fn identity(&self) -> &VolumeIdentity {
+        &self.identity
+    }
+
     /// All loop devices and mounts.
     pub(crate) fn kernel(&self) -> &KernelState {
         &self.kernel
@@ -239,6 +245,22 @@ impl VolumeState {
     /// The devices over the volume's image.
     pub(crate) fn own(&self) -> impl Iterator<Item = &LoopInfo> {
         self.own.iter().map(|l| &**l)
+    }
+
+    /// Devices without a reported backing file that may be over the volume's image.
+    fn silent(&self) -> impl Iterator<Item = &LoopInfo> {
+        let id = self.identity.id.to_string();
+        let silent = self.kernel.loops.silent();
+        silent.filter(move |l| l.may_hold(&id))
+    }
+
+    /// All devices over the volume's image. [`Error::Silent`] if there may be another one, as
+    /// [`kernel::loops_holding`] has it.
+    pub(crate) fn holding(&self) -> kernel::Result<Vec<LoopInfo>> {
+        match self.silent().next() {
+            Some(silent) => Err(Error::silent(silent)),
+            None => Ok(self.own().cloned().collect()),
+        }
     }
 
     fn is_own(&self, minor: u32) -> bool {

@@ -4,8 +4,8 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
 use super::dispatch::service;
-use super::lanes::{Lane, Work};
 use super::operation_locks::{Hold, Key};
+use super::pool_threads::{Lane, Work};
 use crate::controller::Controller;
 use crate::controller::parameters::makes_thick;
 use crate::storage::{Freed, Pools, Provisioning, SnapshotId};

@@ -1,11 +1,11 @@
 //! Connects gRPC requests to the blocking services.
 //!
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
-//! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It names the kind of
-//! work, if it is not a change, and the parameters with the namespace that takes a turn for a
-//! thread. By default, these are in the record of the subject. It also names the lock keys (see
-//! [operation_locks](super::operation_locks)), the fields that do not affect the answer, and what
-//! the RPC frees.
+//! log) and, if it is not the subject's, the lane (see [pool_threads](super::pool_threads)). It
+//! names the kind of work, if it is not a change, and the parameters with the namespace that takes a
+//! turn for a thread. By default, these are in the record of the subject. It also names the lock
+//! keys (see [operation_locks](super::operation_locks)), the fields that do not affect the answer,
+//! and what the RPC frees.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tonic::{Request, Response, Status};
 
 use super::call_log::{Interest, Report};
 use super::event_fields::EventFields;
-use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
-use super::patience::patience;
+use super::pool_threads::{Lane, PoolThreads, Work};
+use super::wait_limit::wait_limit;
 use crate::record::{Parameters, namespace_of};
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
@@ -58,7 +58,7 @@ pub(crate) trait Call: EventFields + Send + Sized + 'static {
 #[derive(Clone)]
 pub(crate) struct Dispatcher {
     pub(crate) locks: OperationLocks,
-    pub(crate) lanes: Lanes,
+    pub(crate) pool_threads: PoolThreads,
     pub(crate) pools: Arc<Pools>,
     pub(crate) calls: Arc<Calls>,
 }
@@ -77,7 +77,7 @@ impl Dispatcher {
         R: EventFields + Clone + Send + Sync + 'static,
         E: Into<Status> + 'static,
     {
-        let patience = patience(request.metadata());
+        let wait_limit = wait_limit(request.metadata());
         let request = request.into_inner();
         let service = service.clone();
         let mut holds = request.holds();
@@ -99,16 +99,17 @@ impl Dispatcher {
         }
         let lane = request.lane(&self.pools);
         let answer = if holds.is_empty() {
-            match self.lanes.question(&lane, C::METHOD).await {
+            match self.pool_threads.question(&lane, C::METHOD).await {
                 Ok(thread) => {
-                    let work = move || work(&service, request);
-                    self.locks.read(thread, work).await
+                    self.locks
+                        .read(thread, move || work(&service, request))
+                        .await
                 }
                 Err(status) => Err(status),
             }
         } else {
             let kind = request.work(&self.pools);
-            let threads = self.lanes.threads(&lane, kind);
+            let threads = self.pool_threads.of(&lane, kind);
             let grace = kind.copies().then_some(GRACE);
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
@@ -118,21 +119,22 @@ impl Dispatcher {
                 method,
                 holds,
                 fingerprint,
-                patience,
+                wait_limit,
                 namespace,
                 long,
                 grace,
                 then,
             };
             let event = report.event();
-            let lanes = self.lanes.clone();
-            let work = move || {
-                lanes.run(&lane, kind, || match event {
-                    Some(event) => event.run(|| work(&service, request)),
-                    None => work(&service, request),
+            let pool_threads = self.pool_threads.clone();
+            self.locks
+                .run(threads, operation, move || {
+                    pool_threads.run(&lane, kind, || match event {
+                        Some(event) => event.run(|| work(&service, request)),
+                        None => work(&service, request),
+                    })
                 })
-            };
-            self.locks.run(threads, operation, work).await
+                .await
         };
         report.end_with(answer.as_ref().map(EventFields::event_fields));
         answer.map(Response::new)
@@ -243,21 +245,25 @@ macro_rules! call {
             }
 
             $(
-                fn lane(&self, pools: &$crate::storage::Pools) -> $crate::grpc::lanes::Lane {
-                    let lane: fn(&Self, &$crate::storage::Pools) -> $crate::grpc::lanes::Lane =
-                        $lane;
+                fn lane(&self, pools: &$crate::storage::Pools) -> $crate::grpc::pool_threads::Lane {
+                    let lane: fn(
+                        &Self,
+                        &$crate::storage::Pools,
+                    ) -> $crate::grpc::pool_threads::Lane = $lane;
                     lane(self, pools)
                 }
             )?
 
-            fn work(&self, _pools: &$crate::storage::Pools) -> $crate::grpc::lanes::Work {
+            fn work(&self, _pools: &$crate::storage::Pools) -> $crate::grpc::pool_threads::Work {
                 $(
-                    let work: fn(&Self, &$crate::storage::Pools) -> $crate::grpc::lanes::Work =
-                        $work;
+                    let work: fn(
+                        &Self,
+                        &$crate::storage::Pools,
+                    ) -> $crate::grpc::pool_threads::Work = $work;
                     return work(self, _pools);
                 )?
                 #[allow(unreachable_code, reason = "of a row that is another kind of work")]
-                $crate::grpc::lanes::Work::Change
+                $crate::grpc::pool_threads::Work::Change
             }
 
             fn parameters(&self) -> Option<&$crate::record::Parameters> {

@@ -4,8 +4,8 @@ use hostloop_proto::csi;
 
 use super::controller::snapshots;
 use super::dispatch::service;
-use super::lanes::{Lane, Work};
 use super::operation_locks::{Hold, Key};
+use super::pool_threads::{Lane, Work};
 use crate::controller::Controller;
 use crate::storage::Freed;
 

@@ -15,9 +15,9 @@ use tonic::{Request, Response, Status};
 
 use super::call_log::{Interest, Report};
 use super::dispatch::{Call, Dispatcher, call};
-use super::lanes::Work;
 use super::operation_locks::{guarded, shutting_down};
 use super::permits::Permit;
+use super::pool_threads::Work;
 use crate::controller::{self, Controller};
 
 call!(
@@ -70,16 +70,19 @@ impl MetadataService {
         let lane = request.lane(&self.dispatcher.pools);
         let turn = self
             .dispatcher
-            .lanes
-            .threads(&lane, Work::Stream)
+            .pool_threads
+            .of(&lane, Work::Stream)
             .acquire("")
             .await;
         let turn = turn.ok_or_else(shutting_down)?;
         let service = self.service.clone();
-        let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);
-        Ok(Response::new(produce_on_thread(
-            produce, report, turn, STALL,
-        )))
+        let answers = produce_on_thread(
+            move |emit| work(&service, request, emit),
+            report,
+            turn,
+            STALL,
+        );
+        Ok(Response::new(answers))
     }
 }
 

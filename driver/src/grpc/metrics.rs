@@ -130,12 +130,12 @@ pub(crate) fn render_dropped(text: &mut String, events: u64) -> fmt::Result {
 /// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
-    let labels = |pool: &PoolGauges| [("pool", pool.name.clone())];
     let mut register = |name: &str, help: &str, value: &dyn Fn(&PoolGauges) -> Option<u64>| {
         let gauges = Family::<PoolLabels, Gauge>::default();
         for pool in pools {
             if let Some(value) = value(pool) {
-                gauges.get_or_create(&labels(pool)).set(int64(value));
+                let labels = [("pool", pool.name.clone())];
+                gauges.get_or_create(&labels).set(int64(value));
             }
         }
         registry.register(name, help, gauges);

@@ -1,8 +1,8 @@
 //! The Node service over gRPC.
 
 use super::dispatch::service;
-use super::lanes::{Lane, Work};
 use super::operation_locks::Key;
+use super::pool_threads::{Lane, Work};
 use crate::node::Node;
 use crate::storage::{Freed, Pools, VolumeHandle};
 use hostloop_proto::csi;

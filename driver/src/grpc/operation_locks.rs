@@ -66,7 +66,7 @@ pub struct Operation {
     /// The digest of the request.
     pub fingerprint: Fingerprint,
     /// How long the caller waits for earlier requests, and for a thread.
-    pub patience: Duration,
+    pub wait_limit: Duration,
     /// The namespace of the RPC's object. Namespaces take turns for threads: see [`Permits`].
     pub namespace: String,
     /// True if others may hold its threads for long.
@@ -195,11 +195,11 @@ impl Table {
                     Admission::Join(equal.clone())
                 };
             }
-            let aborts = |(usage, job): &&(Usage, Arc<Job>)| {
+            let in_the_way = queue.iter().find(|(usage, job)| {
                 precedence(&hold.key, *usage, hold.usage) == Precedence::Abort
                     && !job.lets_ahead(*usage, hold.usage)
-            };
-            if let Some((_, other)) = queue.iter().find(aborts) {
+            });
+            if let Some((_, other)) = in_the_way {
                 hurry(other, hold.usage);
                 return Admission::Abort(Status::aborted(in_progress(&hold.key, other)));
             }
@@ -359,7 +359,7 @@ impl OperationLocks {
         R: Clone + Send + Sync + 'static,
         E: Into<Status> + 'static,
     {
-        let (method, patience) = (operation.method, operation.patience);
+        let (method, wait_limit) = (operation.method, operation.wait_limit);
         let then = operation.then.take();
         let namespace = std::mem::take(&mut operation.namespace);
         let Joined { job, mut answer } = match self.take(operation)? {
@@ -372,7 +372,7 @@ impl OperationLocks {
                 joined
             }
         };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + wait_limit;
         if timeout_at(until, answer.wait_for(Option::is_some))
             .await
             .is_err()
@@ -380,7 +380,7 @@ impl OperationLocks {
         {
             return Err(Status::aborted(format!(
                 "{why} within {} s",
-                patience.as_secs_f32()
+                wait_limit.as_secs_f32()
             )));
         }
         let answer = match answer.wait_for(Option::is_some).await {
@@ -416,12 +416,11 @@ impl OperationLocks {
         E: Into<Status> + 'static,
     {
         let kind = thread.calls();
-        let work = move || {
-            let _thread = thread;
-            guarded(work)
-        };
         self.blocking
-            .run(kind, work)
+            .run(kind, move || {
+                let _thread = thread;
+                guarded(work)
+            })
             .await
             .unwrap_or_else(|| Err(shutting_down()))
     }

@@ -27,15 +27,14 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
                 ..PoolGauges::default()
             };
         };
-        let of = |counts: &HashMap<PoolId, u64>| counts.get(&pool.id()).copied();
         PoolGauges {
             name,
             up: true,
             size_bytes: reading.usage.total_bytes,
             free_bytes: reading.free_bytes(),
             available_bytes: reading.capacity.available,
-            volumes: Some(of(&volumes).unwrap_or_default()),
-            snapshots: Some(of(&snapshots).unwrap_or_default()),
+            volumes: Some(volumes.get(&pool.id()).copied().unwrap_or_default()),
+            snapshots: Some(snapshots.get(&pool.id()).copied().unwrap_or_default()),
         }
     });
     gauges.collect()

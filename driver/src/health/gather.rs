@@ -149,7 +149,7 @@ impl View {
 }
 
 fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (ImageState, Option<FileId>) {
-    let file = match pools.open_image_unchecked(record, false) {
+    let file = match pools.open_image_unchecked(record) {
         Ok(file) => file,
         Err(storage::Error::ImageMissing { .. }) => return (ImageState::Missing, None),
         Err(e) => return (ImageState::Unreadable(e.to_string()), None),

@@ -82,21 +82,20 @@ async fn input_ends() {
 
 /// An event on one line: time, kind, name, subject, and how it went.
 fn sentence(event: &Value) -> String {
-    let text = |field: &str| event[field].as_str().unwrap_or_default();
     let micros = event["t"].as_i64().unwrap_or_default();
     let time = Timestamp::from_microsecond(micros).unwrap_or_default();
-    let about = if text("about").is_empty() {
-        text("trace")
+    let about = if text(event, "about").is_empty() {
+        text(event, "trace")
     } else {
-        text("about")
+        text(event, "about")
     };
     let mut words = vec![
         format!("{time:.6}"),
-        text("kind").to_owned(),
-        text("name").to_owned(),
+        text(event, "kind").to_owned(),
+        text(event, "name").to_owned(),
     ];
     words.push(about.to_owned());
-    words.extend([text("state"), text("code")].map(str::to_owned));
+    words.extend(["state", "code"].map(|field| text(event, field).to_owned()));
     words.extend(
         event["us"]
             .as_u64()
@@ -104,9 +103,13 @@ fn sentence(event: &Value) -> String {
     );
     let next = event["next"].as_u64();
     words.extend(next.map(|us| format!("next try in {} s", us as f64 / 1e6)));
-    words.push(text("error").to_owned());
+    words.push(text(event, "error").to_owned());
     words.retain(|word| !word.is_empty());
     words.join("  ")
+}
+
+fn text<'e>(event: &'e Value, field: &str) -> &'e str {
+    event[field].as_str().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::fs::File;
 
 use super::{Error, Result};
+use crate::diagnose::VolumeState;
 use crate::kernel::{
-    Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names, loops_holding,
+    self, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names, loops_holding,
 };
 use crate::storage::VolumeRecord;
 
@@ -51,18 +52,37 @@ fn refuse<T>(why: String) -> Result<T> {
 }
 
 /// Returns the volume's loop device, and attaches it if necessary, with the image's size and the
-/// volume's settings. `minor` chooses the minor; `None` takes any. After an error the device stays
-/// attached, and the caller must detach it.
+/// volume's settings. `state` is what the kernel shows of the volume. `minor` chooses the minor;
+/// `None` takes any. After an error the device stays attached, and the caller must detach it.
 pub(crate) fn attach(
     kernel: &dyn Kernel,
     record: &VolumeRecord,
     image: &File,
+    state: &VolumeState,
+    purpose: Purpose,
+    minor: Option<u32>,
+) -> Result<LoopDevice> {
+    match attach_beside(kernel, record, image, &state.holding()?, purpose, minor) {
+        // A device that others had open for a moment has detached since the look.
+        Err(Error::Kernel(kernel::Error::NotFound { .. })) => {
+            let now = loops_holding(kernel, file_id(image)?, &record.id.to_string())?;
+            attach_beside(kernel, record, image, &now, purpose, minor)
+        }
+        attached => attached,
+    }
+}
+
+/// [`attach`], with these devices over the image.
+fn attach_beside(
+    kernel: &dyn Kernel,
+    record: &VolumeRecord,
+    image: &File,
+    loops: &[LoopInfo],
     purpose: Purpose,
     minor: Option<u32>,
 ) -> Result<LoopDevice> {
     let backing = file_id(image)?;
-    let loops = loops_holding(kernel, backing, &record.id.to_string())?;
-    let found = reuse(&loops, purpose)?;
+    let found = reuse(loops, purpose)?;
     let device = match found {
         None => kernel.loop_attach(&LoopSpec {
             backing: image,

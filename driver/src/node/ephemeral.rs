@@ -11,12 +11,13 @@ use hostloop_proto::csi;
 use super::Requested;
 use super::inline_attributes::{attributes, choose_pool};
 use super::stage::of_volume;
+use super::unstage::foreign_mount;
 use super::{Error, Node, Result, target_path};
 use crate::controller::parameters::Changes;
 use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::invalid;
-use crate::diagnose::VolumeIdentity;
-use crate::kernel::{self, mounts_read_only};
+use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::kernel::{self, MountEntry, mounts_read_only};
 use crate::record::{POD_NAMESPACE, Parameters, namespace_of};
 use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
@@ -48,6 +49,17 @@ fn new_volume(
     })
 }
 
+/// Checks that a volume at the target is as writable as requested.
+fn same_readonly(state: &VolumeState, requested: &Requested) -> Result<()> {
+    let read_only = requested.read_only || mounts_read_only(requested.capability.access.flags());
+    match state.mount_at(&requested.path) {
+        Some(entry) if entry.read_only() != read_only => Err(Error::AlreadyExists(
+            "published at this path already, and readonly differs".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Node {
     pub(super) fn publish_inline(
         &self,
@@ -62,16 +74,16 @@ impl Node {
             read_only: req.readonly || capability.mode.is_read_only(),
             capability,
         };
-        self.same_readonly(&record, &requested)?;
-        let made = target_path::make_directory(&requested.path);
-        let staged = match &made {
-            Ok(_) => self.stage_at(&record, &requested),
-            Err(_) => Ok(()),
-        };
-        let made_it = matches!(made, Ok(true));
-        made.and(staged).inspect_err(|_| {
+        let found = self
+            .find_to_stage(&record, &requested)
+            .inspect_err(|_| self.drop_unused(&record))?;
+        same_readonly(&found.state, &requested)?;
+        let made = target_path::make_directory(&requested.path)
+            .inspect_err(|_| self.drop_unused(&record))?;
+        let staged = self.stage_at(&record, &requested, found);
+        staged.inspect_err(|_| {
             self.drop_unused(&record);
-            if made_it && let Err(error) = target_path::remove(&requested.path) {
+            if made && let Err(error) = target_path::remove(&requested.path) {
                 let path = requested.path.display();
                 tracing::warn!(target_path = %path, %error, "cannot undo a failed publication");
             }
@@ -117,19 +129,6 @@ impl Node {
         Ok(self.pools.create_volume(&pool, new)?)
     }
 
-    /// Checks that a volume at the target is as writable as requested.
-    fn same_readonly(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
-        let read_only =
-            requested.read_only || mounts_read_only(requested.capability.access.flags());
-        let state = self.state(&self.identity(record), &[&requested.path])?;
-        match state.mount_at(&requested.path) {
-            Some(entry) if entry.read_only() != read_only => Err(Error::AlreadyExists(
-                "published at this path already, and readonly differs".to_owned(),
-            )),
-            _ => Ok(()),
-        }
-    }
-
     /// Deletes a volume after its first publication failed: kubelet may never call again for it. A
     /// volume that was published before contains a pod's data and waits for NodeUnpublishVolume.
     fn drop_unused(&self, record: &VolumeRecord) {
@@ -165,10 +164,13 @@ impl Node {
             }
             // An earlier call deleted it and was interrupted afterwards, or its record is damaged
             // and does not name it any more.
-            Err(storage::Error::NoVolume(_)) => match self.unreadable_at(target)? {
-                Some(identity) => drop(self.clear(&identity, target)?),
-                None => self.nothing_at(target)?,
-            },
+            Err(storage::Error::NoVolume(_)) => {
+                if let Some(mount) = kernel::topmost_mount(self.pools.kernel(), target)? {
+                    let unreadable = self.unreadable_on(&mount)?;
+                    let identity = unreadable.ok_or_else(|| foreign_mount(target, &mount))?;
+                    self.clear(&identity, target)?;
+                }
+            }
             Err(missing @ storage::Error::Unavailable { .. }) => {
                 self.leave_missing(target, missing)?;
             }
@@ -182,10 +184,10 @@ impl Node {
     /// says which volume is mounted, and if that is one of a missing pool, recovery deletes it once
     /// the pool is back.
     fn leave_missing(&self, target: &Path, missing: storage::Error) -> Result<()> {
-        if kernel::topmost_mount(self.pools.kernel(), target)?.is_none() {
+        let Some(mount) = kernel::topmost_mount(self.pools.kernel(), target)? else {
             return Ok(());
-        }
-        if let Some(id) = self.mounted_at(target)?
+        };
+        if let Some(id) = self.volume_on(&mount)?
             && let Err(storage::Error::Unavailable { .. }) = self.pools.with_id(id.pool())
         {
             return self
@@ -195,10 +197,10 @@ impl Node {
         Err(missing.into())
     }
 
-    /// The volume with an unusable record that is mounted at a target. Its data stays: without a
-    /// record, nothing says that it is an inline volume.
-    fn unreadable_at(&self, target: &Path) -> Result<Option<VolumeIdentity>> {
-        let Some(id) = self.mounted_at(target)? else {
+    /// The volume of a mount, if its record is unusable. Its data stays: without a record, nothing
+    /// says that it is an inline volume.
+    fn unreadable_on(&self, mount: &MountEntry) -> Result<Option<VolumeIdentity>> {
+        let Some(id) = self.volume_on(mount)? else {
             return Ok(None);
         };
         Ok(match self.pools.volume(&VolumeHandle::Id(id)) {
@@ -207,16 +209,13 @@ impl Node {
         })
     }
 
-    /// The volume that is mounted at a target, by the path of its loop device's file.
-    fn mounted_at(&self, target: &Path) -> Result<Option<VolumeId>> {
-        let kernel = self.pools.kernel();
-        let entry = kernel::topmost_mount(kernel, target)?;
-        let device = entry
-            .and_then(|e| e.loop_minor())
-            .map(|minor| kernel.loop_info(minor));
-        let image = device.transpose()?.flatten();
-        let image = image.map(|device| PathBuf::from(device.backing_path));
-        Ok(image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok()))
+    /// The volume of a mount, by the path of its loop device's file.
+    fn volume_on(&self, mount: &MountEntry) -> Result<Option<VolumeId>> {
+        let Some(minor) = mount.loop_minor() else {
+            return Ok(None);
+        };
+        let device = self.pools.kernel().loop_info(minor)?;
+        Ok(device.and_then(|device| device.directory()?.parse().ok()))
     }
 }
 

@@ -5,11 +5,12 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::stage::of_volume;
-use super::volume_lookup::MountedAt;
+use super::volume_lookup::{MountedAt, volume_path};
 use super::{Error, Node, Result, attach_loop, grow};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::csi::{expansion, int64};
+use crate::diagnose::VolumeState;
 use crate::kernel::{FsType, file_id, loop_path};
 use crate::storage::{Access, VolumeRecord};
 
@@ -41,7 +42,9 @@ impl Node {
         validate::required("volume_path", &req.volume_path)?;
         let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
         let mut record = self.volume(id)?;
-        let (path, at) = self.volume_path(&record, &req.volume_path)?;
+        let path = volume_path(&record, &req.volume_path)?;
+        let state = self.state(&self.identity(&record), &[&path])?;
+        let at = self.found_at(&record, &state, &path)?;
         if let Some(value) = &req.volume_capability {
             let requested = of_volume(self.requested_capability(Some(value))?, &record);
             let requested = requested.map_err(|e| invalid("volume_capability", e.to_string()))?;
@@ -56,7 +59,7 @@ impl Node {
         if size.bytes > record.capacity_bytes {
             // Without the controller's half, this call enlarges the image.
             if let Some(fs) = fs {
-                self.check_growth(&record, fs, size.bytes)?;
+                self.check_growth(&state, fs, size.bytes)?;
             }
             record = self
                 .pools
@@ -64,7 +67,7 @@ impl Node {
                 .map_err(Error::of_expansion)?;
         }
         let _under_way = self.pools.growths().begin(record.id);
-        self.grow(&record, &path, at)
+        self.grow(&record, state, &path, at)
             .map_err(|error| self.explain_full(&record, error))?;
         Ok(csi::NodeExpandVolumeResponse {
             capacity_bytes: int64(record.capacity_bytes),
@@ -72,9 +75,7 @@ impl Node {
     }
 
     /// Checks that a mounted filesystem can grow to this size, before anything changes.
-    fn check_growth(&self, record: &VolumeRecord, fs: FsType, bytes: u64) -> Result<()> {
-        let (_, identity) = self.image(record)?;
-        let state = self.state(&identity, &[])?;
+    fn check_growth(&self, state: &VolumeState, fs: FsType, bytes: u64) -> Result<()> {
         let Some(own) = state.own().next() else {
             return Ok(());
         };
@@ -84,11 +85,18 @@ impl Node {
         }
     }
 
-    fn grow(&self, record: &VolumeRecord, path: &Path, at: MountedAt) -> Result<()> {
+    fn grow(
+        &self,
+        record: &VolumeRecord,
+        mut state: VolumeState,
+        path: &Path,
+        at: MountedAt,
+    ) -> Result<()> {
         let kernel = self.pools.kernel();
         let (image, identity) = self.image(record)?;
-        self.thaw(record, &identity)?;
-        let state = self.state(&identity, &[path])?;
+        if self.thaw(record, &identity)? {
+            state = self.state(&identity, &[path])?;
+        }
         let mut devices = Vec::new();
         for own in state.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;

@@ -1,6 +1,6 @@
 //! Decides whether a volume's device may be formatted while it is staged, and formats it. `mkfs`
 //! runs only if both the record and a probe of the device show that it holds no data. CreateVolume
-//! has formatted most volumes already (`storage/volumes/create.rs`).
+//! has formatted most volumes already (`storage/volumes/format_at_create.rs`).
 
 use super::{Error, Node, Result};
 use crate::kernel::{FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};

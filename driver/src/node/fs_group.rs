@@ -14,22 +14,24 @@ const GROUP_BITS: u32 = 0o2070;
 /// Changes the group of a mounted volume's root. Existing files keep theirs: walking through them
 /// would take too long and change what their owners chose.
 pub(super) fn chown_root(root: &Path, gid: u32) -> Result<()> {
-    let failed = |op, e| kernel::Error::io(op, root, e);
     let dir = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
         .open(root)
-        .map_err(|e| failed("open", e))?;
-    let meta = dir.metadata().map_err(|e| failed("fstat", e))?;
+        .map_err(|e| kernel::Error::io("open", root, e))?;
+    let meta = dir
+        .metadata()
+        .map_err(|e| kernel::Error::io("fstat", root, e))?;
     if meta.gid() == gid && meta.mode() & GROUP_BITS == GROUP_BITS {
         return Ok(());
     }
     effect("mount.group")
         .and_then(|()| std::os::unix::fs::fchown(&dir, None, Some(gid)))
-        .map_err(|e| failed("chgrp", e))?;
+        .map_err(|e| kernel::Error::io("chgrp", root, e))?;
     // Set the mode after chown, which clears the setgid bit.
     let mode = std::fs::Permissions::from_mode((meta.mode() & 0o7777) | GROUP_BITS);
-    dir.set_permissions(mode).map_err(|e| failed("chmod", e))?;
+    dir.set_permissions(mode)
+        .map_err(|e| kernel::Error::io("chmod", root, e))?;
     Ok(())
 }
 

@@ -164,24 +164,23 @@ impl Node {
         if now >= size {
             return Ok(Outcome::Unchanged);
         }
-        let refused = |why: &dyn std::fmt::Display| {
-            Error::FailedPrecondition(format!("the {fs} keeps its {now} bytes of {size}: {why}"))
+        let why = match obstacle(kernel, &path, fs, size)? {
+            Some(why) => why,
+            None => match kernel.grow(&path, mounted_at, fs) {
+                Ok(()) => return Ok(Outcome::Grown),
+                Err(error @ kernel::Error::Tool { .. }) => error.to_string(),
+                Err(error) => return Ok(Outcome::Smaller(error.into())),
+            },
         };
-        if let Some(why) = obstacle(kernel, &path, fs, size)? {
-            return Ok(Outcome::Smaller(refused(&why)));
-        }
-        Ok(match kernel.grow(&path, mounted_at, fs) {
-            Ok(()) => Outcome::Grown,
-            Err(error @ kernel::Error::Tool { .. }) => Outcome::Smaller(refused(&error)),
-            Err(error) => Outcome::Smaller(error.into()),
-        })
+        let why = format!("the {fs} keeps its {now} bytes of {size}: {why}");
+        Ok(Outcome::Smaller(Error::FailedPrecondition(why)))
     }
 
     fn grown(&self, record: &VolumeRecord, image: &File) -> Result<()> {
         self.pools.growths().ended(record.id, None);
         // ext4 zeroes its new inode tables, which punches holes into the image.
         let refilled = self.pools.refill_thick(record, image);
-        refilled.map_err(|error| {
+        refilled.map(drop).map_err(|error| {
             if error.is_no_room() {
                 // Not a refusal: the filesystem has grown.
                 Error::ResourceExhausted(error.to_string())

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::attach_loop::{self, Purpose};
 use super::format_at_stage::{self, FormatStep};
 use super::{Error, Node, Requested, Result, fs_group, mount_options, replay, target_path};
-use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::diagnose::VolumeState;
 use crate::kernel::{FsState, FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
 
@@ -17,7 +17,6 @@ pub(super) struct Mounting<'a> {
     /// The record, which contains the intent to stage.
     pub(super) record: &'a VolumeRecord,
     pub(super) image: &'a File,
-    pub(super) identity: &'a VolumeIdentity,
     /// The kernel state before the first change.
     pub(super) state: &'a VolumeState,
     pub(super) requested: &'a Requested,
@@ -32,9 +31,15 @@ impl Mounting<'_> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.requested.path;
-        self.node.thaw(self.record, self.identity)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
-        let device = attach_loop::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
+        let device = attach_loop::attach(
+            kernel,
+            self.record,
+            self.image,
+            self.state,
+            Purpose::Mount,
+            None,
+        )?;
         self.mend_growth(&device)?;
         // The filesystem that the driver made needs no search for others: it is never formatted
         // again, and the mount names its type.
@@ -101,7 +106,6 @@ impl Mounting<'_> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.requested.path;
-        self.node.thaw(self.record, self.identity)?;
         let mount = self.state.mount_at(path);
         let found = mount.and_then(|entry| {
             let mut minors = entry.loop_minors();

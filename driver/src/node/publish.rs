@@ -13,7 +13,7 @@ use super::{Error, Node, Result, fs_group, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
 use crate::kernel::{self, BindFlags, Kernel, LoopDevice, LoopInfo};
-use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
+use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeId, VolumeRecord};
 
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -34,25 +34,27 @@ fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool
 /// it under the name of each, with nothing at these staging paths. So a sibling of the staging path
 /// is accepted for a block volume.
 fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
-    let not_staged = |why: String| {
-        Error::FailedPrecondition(format!(
-            "volume {} is not staged at {}{why}: NodeStageVolume comes first",
-            record.id,
-            path.display()
-        ))
-    };
     let Some(stage) = &record.stage else {
-        return Err(not_staged(String::new()));
+        return Err(not_staged(record, path, ""));
     };
     if stage.minor.is_none() {
-        return Err(not_staged(" yet".to_owned()));
+        return Err(not_staged(record, path, " yet"));
     }
     let sibling = stage.capability.access == Access::Block && stage.path.parent() == path.parent();
     if stage.path == path || sibling {
         Ok(stage)
     } else {
-        Err(not_staged(format!(", but at {}", stage.path.display())))
+        let but = format!(", but at {}", stage.path.display());
+        Err(not_staged(record, path, &but))
     }
+}
+
+fn not_staged(record: &VolumeRecord, path: &Path, but: &str) -> Error {
+    Error::FailedPrecondition(format!(
+        "volume {} is not staged at {}{but}: NodeStageVolume comes first",
+        record.id,
+        path.display()
+    ))
 }
 
 /// The error for a block volume without its device.
@@ -242,24 +244,27 @@ impl Node {
         bound.inspect_err(|_| self.give_up(record, &requested.path, made))
     }
 
-    /// Undoes a failed publication at its target. While a bind is still there, its read-only device
-    /// stays attached: otherwise the bind would show the next device with that minor.
+    /// Undoes a failed publication at its target.
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
-        let taken_back = self.clear(&self.identity(record), target).and_then(|_| {
-            // The current record contains the read-only device of this publication.
-            let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
-            self.drop_read_only(&record, &self.identity(&record), target)?;
-            if made {
-                target_path::remove(target)
-            } else {
-                Ok(())
-            }
-        });
-        if let Err(error) = taken_back {
+        if let Err(error) = self.take_back(record.id, target, made) {
             tracing::warn!(
                 target_path = %target.display(), %error,
                 "cannot undo a failed publication"
             );
+        }
+    }
+
+    /// Unpublishes a volume at a target. While a bind is still there, its read-only device stays
+    /// attached: otherwise the bind would show the next device with that minor.
+    fn take_back(&self, volume: VolumeId, target: &Path, made: bool) -> Result<()> {
+        // The current record contains the read-only device of this publication.
+        let record = self.pools.volume(&VolumeHandle::Id(volume))?;
+        let cleared = self.clear(&self.identity(&record), target)?;
+        self.drop_read_only(&record, &cleared.state, target)?;
+        if made {
+            target_path::remove(target)
+        } else {
+            Ok(())
         }
     }
 }

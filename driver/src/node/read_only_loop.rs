@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::publish::reopen;
 use super::{Error, Node, Result, detach_loop};
-use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::diagnose::VolumeState;
 use crate::kernel::{self, BLOCK_SIZE, LoopDevice, LoopInfo, LoopSpec};
 use crate::storage::VolumeRecord;
 
@@ -62,11 +62,12 @@ impl Node {
         ))
     }
 
-    /// Detaches the read-only device of a target and removes it from the record.
+    /// Detaches the read-only device of a target and removes it from the record. Nothing is bound
+    /// at the target any more, whatever `state` still shows there.
     pub(super) fn drop_read_only(
         &self,
         record: &VolumeRecord,
-        identity: &VolumeIdentity,
+        state: &VolumeState,
         target: &Path,
     ) -> Result<()> {
         let recorded = record
@@ -76,7 +77,6 @@ impl Node {
         let Some(minor) = recorded else {
             return Ok(());
         };
-        let state = self.state(identity, &[])?;
         if let Some(info) = state.attached_read_only().find(|l| l.minor == *minor) {
             detach(self.pools.kernel(), info)?;
         }

@@ -17,7 +17,7 @@ use super::unstage::foreign;
 use super::{Error, Node, Requested, Result, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{Found, VolumeState};
 use crate::kernel::{self, file};
 use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
@@ -30,6 +30,15 @@ enum StageAction {
     Finish,
 }
 
+/// A volume to stage, as this call found it.
+#[derive(Debug)]
+pub(super) struct ToStage {
+    image: File,
+    /// What the kernel shows of it. The steps of the staging look no more, unless one of them
+    /// failed, or found that others changed it meanwhile.
+    pub(super) state: VolumeState,
+}
+
 /// The kernel's state of a volume before its staging.
 #[derive(Clone, Debug, Default)]
 struct Seen {
@@ -40,6 +49,16 @@ struct Seen {
 }
 
 impl Seen {
+    fn of(state: &VolumeState) -> Seen {
+        Seen {
+            attached: state.own().next().is_some(),
+            mounted_at: state
+                .mounts()
+                .map(|e| e.mount_point.to_path_buf())
+                .collect(),
+        }
+    }
+
     fn is_mounted_at(&self, path: &Path) -> bool {
         self.mounted_at.iter().any(|mounted| mounted == path)
     }
@@ -143,7 +162,8 @@ impl Node {
             capability,
             read_only: false,
         };
-        self.stage_at(&record, &requested)?;
+        let found = self.find_to_stage(&record, &requested)?;
+        self.stage_at(&record, &requested, found)?;
         Ok(csi::NodeStageVolumeResponse {})
     }
 
@@ -159,19 +179,32 @@ impl Node {
         )?)
     }
 
-    /// Stages a volume, or finishes an interrupted staging.
-    pub(super) fn stage_at(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
+    /// Opens the image of a volume to stage, and looks at the kernel. Before that, it takes away
+    /// what an interrupted copy left: a frozen filesystem, and a mount of earlier versions.
+    pub(super) fn find_to_stage(
+        &self,
+        record: &VolumeRecord,
+        requested: &Requested,
+    ) -> Result<ToStage> {
         let (image, identity) = self.image(record)?;
         self.pools
             .unmount_scratch(record.id, kernel::file_id(&image)?)?;
+        if requested.capability.access != Access::Block {
+            self.thaw(record, &identity)?;
+        }
         let state = self.state(&identity, &[&requested.path])?;
-        let seen = Seen {
-            attached: state.own().next().is_some(),
-            mounted_at: state
-                .mounts()
-                .map(|e| e.mount_point.to_path_buf())
-                .collect(),
-        };
+        Ok(ToStage { image, state })
+    }
+
+    /// Stages a volume, or finishes an interrupted staging.
+    pub(super) fn stage_at(
+        &self,
+        record: &VolumeRecord,
+        requested: &Requested,
+        found: ToStage,
+    ) -> Result<()> {
+        let ToStage { image, mut state } = found;
+        let seen = Seen::of(&state);
         let action = decide(record.stage.as_deref(), &seen, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
             note_new_flags(record, &stage.capability, &requested.capability);
@@ -186,10 +219,13 @@ impl Node {
                 }
                 target_path::directory(&requested.path)?;
             }
-            self.pools.refill_thick(record, &image)?;
+            if self.pools.refill_thick(record, &image)? {
+                // Others had time to attach the image.
+                state = self.state(state.identity(), &[&requested.path])?;
+            }
         }
         // The file does not show data in the cache of an attached device.
-        let blank = !seen.attached && !file::has_data(&image)?;
+        let blank = state.own().next().is_none() && !file::has_data(&image)?;
         let intended = self.intend(record, requested, action, blank)?;
         let done = match requested.capability.access {
             Access::Block => self.stage_block(&intended, &image, &state),
@@ -198,7 +234,6 @@ impl Node {
                     node: self,
                     record: &intended,
                     image: &image,
-                    identity: &identity,
                     state: &state,
                     requested,
                     fs,
@@ -212,7 +247,7 @@ impl Node {
         };
         done.map_err(|error| {
             if action == StageAction::Begin {
-                self.undo(record, &identity, requested);
+                self.undo(record, &state, requested);
             }
             self.explain_full(record, error)
         })
@@ -264,7 +299,7 @@ impl Node {
         let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = recorded.filter(|minor| state.kernel().is_bound(*minor));
-        let attached = attach_loop::attach(kernel, record, image, Purpose::Block, bound);
+        let attached = attach_loop::attach(kernel, record, image, state, Purpose::Block, bound);
         if let (Err(Error::Kernel(kernel::Error::Busy { .. })), Some(minor)) = (&attached, bound) {
             return Err(Error::FailedPrecondition(format!(
                 "targets of volume {} are bound to /dev/loop{minor}, which has another image now: \
@@ -297,14 +332,15 @@ impl Node {
     /// Undoes a failed staging. Removes the intent too if nothing is left; the next call starts
     /// from the kernel's state. An earlier record of a block volume stays: it identifies the
     /// targets that are bound to a lost device.
-    fn undo(&self, record: &VolumeRecord, identity: &VolumeIdentity, requested: &Requested) {
-        let before = record.stage.clone();
-        let before = before.filter(|stage| stage.capability.access == Access::Block);
-        let undone = self.release(identity, &requested.path).and_then(|left| {
+    fn undo(&self, record: &VolumeRecord, before: &VolumeState, requested: &Requested) {
+        let stage = record.stage.clone();
+        let stage = stage.filter(|stage| stage.capability.access == Access::Block);
+        let released = self.release(before.identity(), &requested.path);
+        let undone = released.and_then(|left| {
             detach_loop::still_held(&left)?;
             Ok(self
                 .pools
-                .clear_in_volume(&record.id, |r| r.stage = before)?)
+                .clear_in_volume(&record.id, |r| r.stage = stage)?)
         });
         if let Err(error) = undone {
             tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");

@@ -3,9 +3,10 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::volume_lookup::MountedAt;
+use super::volume_lookup::{MountedAt, volume_path};
 use super::{Node, Result};
 use crate::csi::{int64, validate};
+use crate::diagnose::VolumeState;
 use crate::kernel::FsUsage;
 
 impl Node {
@@ -17,9 +18,12 @@ impl Node {
         let id = validate::required("volume_id", &req.volume_id)?;
         validate::required("volume_path", &req.volume_path)?;
         let record = self.volume(id)?;
-        let usage = match self.volume_path(&record, &req.volume_path)? {
-            (path, MountedAt::Filesystem(_)) => filesystem(&self.pools.kernel().usage(&path)?),
-            (_, MountedAt::Device { bytes: size }) => vec![bytes(size)],
+        let path = volume_path(&record, &req.volume_path)?;
+        let kernel = self.pools.kernel();
+        let state = VolumeState::glance(kernel, &self.identity(&record), &[&path])?;
+        let usage = match self.found_at(&record, &state, &path)? {
+            MountedAt::Filesystem(_) => filesystem(&kernel.usage(&path)?),
+            MountedAt::Device { bytes: size } => vec![bytes(size)],
         };
         Ok(csi::NodeGetVolumeStatsResponse { usage })
     }

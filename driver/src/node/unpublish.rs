@@ -8,9 +8,18 @@ use super::unstage::foreign;
 use super::volume_lookup::FoundVolume;
 use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity};
+use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel;
 use crate::storage::{VolumeHandle, VolumeRecord};
+
+/// A target without mounts of the volume.
+#[derive(Debug)]
+pub(super) struct Cleared {
+    /// True if the volume was mounted there.
+    unmounted: bool,
+    /// What the kernel showed before the last unmount.
+    pub(super) state: VolumeState,
+}
 
 impl Node {
     /// NodeUnpublishVolume: unmounts the volume at the target and removes the empty directory or
@@ -31,7 +40,7 @@ impl Node {
             // A pod must be able to end while its volume's pool is missing.
             FoundVolume::Unrecorded(identity) => {
                 let cleared = self.clear(&identity, &target)?;
-                self.remove_target(&target, cleared)
+                self.remove_target(&target, &cleared)
             }
             // The ID is unknown, so nothing there belongs to the driver, not even the directory.
             FoundVolume::Unknown => self.nothing_at(&target),
@@ -44,23 +53,22 @@ impl Node {
             let why = "is where the volume is staged, not where it is published";
             return Err(target_path::wrong(target, why));
         }
-        let identity = self.identity(record);
-        let cleared = self.clear(&identity, target)?;
-        self.drop_read_only(record, &identity, target)?;
-        self.remove_target(target, cleared)
+        let cleared = self.clear(&self.identity(record), target)?;
+        self.drop_read_only(record, &cleared.state, target)?;
+        self.remove_target(target, &cleared)
     }
 
     /// Removes the empty directory or file at a target. If the volume was not mounted there, the
     /// directory or file may be left over from an earlier call. A directory at which a volume is
     /// staged belongs to the orchestrator and stays.
-    fn remove_target(&self, target: &Path, cleared: bool) -> Result<()> {
+    fn remove_target(&self, target: &Path, cleared: &Cleared) -> Result<()> {
         // The staging paths of a missing pool are not known.
         let is_free = self.pools.complete().is_ok()
             && !self.pools.volumes().iter().any(|record| {
                 let stage = record.stage.as_ref();
                 stage.is_some_and(|stage| stage.path == target)
             });
-        if cleared || is_free {
+        if cleared.unmounted || is_free {
             target_path::remove(target)
         } else {
             Ok(())
@@ -68,15 +76,15 @@ impl Node {
     }
 
     /// Unmounts all mounts of the volume at the target, and detaches a read-only device without a
-    /// record. True if there was something to unmount.
-    pub(super) fn clear(&self, identity: &VolumeIdentity, target: &Path) -> Result<bool> {
+    /// record.
+    pub(super) fn clear(&self, identity: &VolumeIdentity, target: &Path) -> Result<Cleared> {
         let kernel = self.pools.kernel();
-        let mut cleared = false;
+        let mut unmounted = false;
         loop {
             let state = self.state(identity, &[target])?;
             let found = state.at(target);
             let Some(top) = state.top(target) else {
-                return Ok(cleared);
+                return Ok(Cleared { unmounted, state });
             };
             if let Found::Foreign(what) = found {
                 return Err(foreign(target, &what));
@@ -84,9 +92,9 @@ impl Node {
             match kernel.unmount_exactly(top) {
                 // The next look shows what came there meanwhile.
                 Err(kernel::Error::Covered { .. } | kernel::Error::NotFound { .. }) => continue,
-                unmounted => unmounted?,
+                done => done?,
             }
-            cleared = true;
+            unmounted = true;
             if let Found::Device {
                 minor,
                 read_only: true,
@@ -101,7 +109,7 @@ impl Node {
             }
             // Only a further mount needs a look at the loop devices.
             if kernel::topmost_mount(kernel, target)?.is_none() {
-                return Ok(true);
+                return Ok(Cleared { unmounted, state });
             }
         }
     }

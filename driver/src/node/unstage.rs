@@ -94,19 +94,12 @@ impl Node {
         if !elsewhere.is_empty() {
             return Err(published(record.id, &elsewhere));
         }
-        if stage.capability.access != Access::Block {
-            match self.thaw(record, &identity) {
-                // A pod must be able to end. The record still says that a thaw is due.
-                Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
-                    tracing::warn!(volume = %record.id, %error, "the filesystem may stay frozen");
-                }
-                thawed => thawed?,
-            }
-        }
-        let left = match record.freeze {
-            None => self.release_seen(&state, path)?,
-            // The thaw may have mounted and unmounted the filesystem.
-            Some(_) => self.release(&identity, path)?,
+        let is_outdated =
+            stage.capability.access != Access::Block && self.try_thaw(record, &identity)?;
+        let left = if is_outdated {
+            self.release(&identity, path)?
+        } else {
+            self.release_seen(&state, path)?
         };
         match stage.capability.access {
             Access::Block => detach_loop::still_held(&left)?,
@@ -115,6 +108,18 @@ impl Node {
             Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
         Ok(true)
+    }
+
+    /// [`Node::thaw`] where a pod must be able to end, though a device says nothing. The record then
+    /// still says that a thaw is due.
+    fn try_thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
+        match self.thaw(record, identity) {
+            Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
+                tracing::warn!(volume = %record.id, %error, "the filesystem may stay frozen");
+                Ok(false)
+            }
+            thawed => thawed,
+        }
     }
 
     /// Looks at the volume, unmounts its filesystem at a path and detaches its devices, read-only
@@ -177,7 +182,8 @@ impl Node {
     }
 }
 
-fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
+/// The error for a path with this mount, which is not the volume's.
+pub(super) fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
     foreign(path, &format!("{} ({})", mount.fs_type, mount.source))
 }
 

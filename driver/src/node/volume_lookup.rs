@@ -33,30 +33,33 @@ pub(super) enum MountedAt {
     },
 }
 
-/// A path of a request as the mount table shows it. An invalid path, such as a relative one, is
-/// answered like a missing one (CSI: the volume does not exist on it).
+/// The volume path of a request as the mount table shows it. NOT_FOUND for an invalid path, such as
+/// a relative one, as for a missing one (CSI: the volume does not exist on it).
+pub(super) fn volume_path(record: &VolumeRecord, path: &str) -> Result<PathBuf> {
+    place(path).ok_or_else(|| not_there(record))
+}
+
 fn place(path: &str) -> Option<PathBuf> {
     let path = validate::path("volume_path", path).ok()?;
     target_path::place(&path).ok()
 }
 
+fn not_there(record: &VolumeRecord) -> Error {
+    Error::NotFound(format!("volume {} at this path", record.id))
+}
+
 impl Node {
-    /// Finds what of a volume is at the path of a request. NOT_FOUND if it is not there.
-    pub(super) fn volume_path(
+    /// Finds what of a volume is at a path. NOT_FOUND if it is not there.
+    pub(super) fn found_at(
         &self,
         record: &VolumeRecord,
-        path: &str,
-    ) -> Result<(PathBuf, MountedAt)> {
-        let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
-        let path = place(path).ok_or_else(not_there)?;
-        let kernel = self.pools.kernel();
-        let state = VolumeState::glance(kernel, &self.identity(record), &[&path])?;
-        let device = match state.at(&path) {
+        state: &VolumeState,
+        path: &Path,
+    ) -> Result<MountedAt> {
+        let device = match state.at(path) {
             Found::Filesystem { .. } => {
-                let fs = state
-                    .mount_at(&path)
-                    .and_then(|e| FsType::parse(&e.fs_type));
-                return Ok((path, MountedAt::Filesystem(fs.ok_or_else(not_there)?)));
+                let fs = state.mount_at(path).and_then(|e| FsType::parse(&e.fs_type));
+                return Ok(MountedAt::Filesystem(fs.ok_or_else(|| not_there(record))?));
             }
             Found::Device { minor, .. } => state.kernel().device(minor),
             Found::Nothing
@@ -69,16 +72,12 @@ impl Node {
             }
             _ => None,
         };
-        let device = device.ok_or_else(not_there)?;
-        let now = kernel
-            .loop_info(device.minor)?
-            .filter(|now| now.is_same(device));
-        Ok((
-            path,
-            MountedAt::Device {
-                bytes: now.ok_or_else(not_there)?.size_bytes,
-            },
-        ))
+        let device = device.ok_or_else(|| not_there(record))?;
+        let now = self.pools.kernel().loop_info(device.minor)?;
+        let now = now.filter(|now| now.is_same(device));
+        Ok(MountedAt::Device {
+            bytes: now.ok_or_else(|| not_there(record))?.size_bytes,
+        })
     }
 
     /// Finds a volume that must exist. A foreign ID is NOT_FOUND.
@@ -154,14 +153,16 @@ impl Node {
         Ok(())
     }
 
-    /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not.
-    pub(super) fn thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<()> {
-        if let (Some(_), Some(image)) = (record.freeze, identity.image()) {
-            freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
-            self.pools
-                .clear_in_volume(&record.id, |r| r.freeze = None)?;
-        }
-        Ok(())
+    /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not. True if
+    /// that may have changed what an earlier look shows.
+    pub(super) fn thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
+        let (Some(_), Some(image)) = (record.freeze, identity.image()) else {
+            return Ok(false);
+        };
+        freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
+        self.pools
+            .clear_in_volume(&record.id, |r| r.freeze = None)?;
+        Ok(true)
     }
 
     /// Turns a kernel error into RESOURCE_EXHAUSTED if the pool is full. In a full pool, writes to

@@ -216,26 +216,21 @@ fn check_keys<'a>(
 }
 
 fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {
-    let bad = |why: &str| {
-        Err(SettingsError::NodeId {
-            id: id.to_owned(),
-            why: why.to_owned(),
-        })
+    let why = if id.is_empty() {
+        "is empty"
+    } else if id.len() > MAX_NODE_ID {
+        "has more than 256 bytes"
+    } else if topology && !is_label_value(id) {
+        // The node ID becomes the value of a node label.
+        "can't be a topology segment: at most 63 letters, digits, '-', '_' and '.', beginning and \
+         ending with a letter or digit; choose another, or --enable-topology=false"
+    } else {
+        return Ok(());
     };
-    if id.is_empty() {
-        return bad("is empty");
-    }
-    if id.len() > MAX_NODE_ID {
-        return bad("has more than 256 bytes");
-    }
-    // The node ID becomes the value of a node label.
-    if topology && !is_label_value(id) {
-        return bad(
-            "can't be a topology segment: at most 63 letters, digits, '-', '_' and '.', beginning \
-             and ending with a letter or digit; choose another, or --enable-topology=false",
-        );
-    }
-    Ok(())
+    Err(SettingsError::NodeId {
+        id: id.to_owned(),
+        why: why.to_owned(),
+    })
 }
 
 #[cfg(test)]

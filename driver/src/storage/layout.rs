@@ -15,11 +15,11 @@ use hostloop_events::phase;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, OFlags};
 
-use super::boot_state;
 use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
 use super::image_stat::{ImageStat, nanoseconds};
 use super::record_io::Record;
+use super::state_until_reboot;
 use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
 use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
@@ -83,28 +83,21 @@ impl PoolLayout {
         make: bool,
         kernel: &dyn Kernel,
     ) -> Result<PoolLayout> {
-        let dir = |name: &str| -> kernel::Result<File> {
-            if make {
-                file::make_dir(root.as_fd(), name)?;
-            }
-            file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
-        };
         // Both directories hold only temporary entries, so their absence does not mean data loss.
         for passing in [INCOMING, TRASH] {
             file::make_dir(root.as_fd(), passing)?;
         }
-        let of_kind = |kind: EntryKind| dir(kind.name()).map(SharedDir::new);
         let renames_whole = kernel.renames_whole(root.as_fd());
         let layout = PoolLayout {
             path: path.to_path_buf(),
             boot: kernel.boot_id()?,
             entries: [
-                of_kind(EntryKind::Volumes)?,
-                of_kind(EntryKind::Snapshots)?,
-                of_kind(EntryKind::Groups)?,
+                SharedDir::new(open_in(&root, EntryKind::Volumes.name(), make)?),
+                SharedDir::new(open_in(&root, EntryKind::Snapshots.name(), make)?),
+                SharedDir::new(open_in(&root, EntryKind::Groups.name(), make)?),
             ],
-            incoming: dir(INCOMING)?,
-            trash: SharedDir::new(dir(TRASH)?),
+            incoming: open_in(&root, INCOMING, make)?,
+            trash: SharedDir::new(open_in(&root, TRASH, make)?),
             left: Mutex::default(),
             renames_whole,
             held: Mutex::default(),
@@ -149,16 +142,16 @@ impl PoolLayout {
         self.path.join(kind.name()).join(entry).join(file)
     }
 
-    /// Opens an entry's image.
-    pub(super) fn open_image(
-        &self,
-        kind: EntryKind,
-        entry: &str,
-        write: bool,
-    ) -> kernel::Result<File> {
+    /// Opens an entry's image; [`Error::ImageMissing`] if it does not exist.
+    pub(super) fn open_image(&self, kind: EntryKind, entry: &str, write: bool) -> Result<File> {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let path = Path::new(entry).join(IMAGE);
-        file::open_beneath(self.entries(kind), &path, flags)
+        match file::open_beneath(self.entries(kind), &path, flags) {
+            Err(kernel::Error::NotFound { .. }) => Err(Error::ImageMissing {
+                path: self.path_of(kind, entry, IMAGE),
+            }),
+            opened => Ok(opened?),
+        }
     }
 
     /// Reads the status of an entry's image without opening it; `None` if it does not exist.
@@ -198,7 +191,9 @@ impl PoolLayout {
     /// Replaces a volume's encoded state in the running kernel, without an fsync.
     pub(super) fn replace_state(&self, id: VolumeId, state: Option<&[u8]>) -> Result<()> {
         let dir = self.volume_dir(id)?;
-        Ok(phase("record", || boot_state::write(dir.as_fd(), state))?)
+        Ok(phase("record", || {
+            state_until_reboot::write(dir.as_fd(), state)
+        })?)
     }
 
     fn volume_dir(&self, id: VolumeId) -> kernel::Result<File> {
@@ -477,6 +472,14 @@ impl Drop for Incoming<'_> {
             self.layout.try_remove(at, std::mem::take(&mut self.entry));
         }
     }
+}
+
+/// Opens a directory in the root of a pool. With `make`, creates it if it is missing.
+fn open_in(root: &File, name: &str, make: bool) -> kernel::Result<File> {
+    if make {
+        file::make_dir(root.as_fd(), name)?;
+    }
+    file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
 }
 
 /// Opens a directory of a pool or of its surroundings.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::encoding::{peek, read_whole};
 use super::layout::PoolLayout;
 use super::record_io::{Record, UnusableEntry, decode};
-use super::{Error, PoolId, boot_state};
+use super::{Error, PoolId, state_until_reboot};
 use crate::kernel::{self, file};
 use crate::record::UnusableRecord;
 
@@ -78,7 +78,11 @@ pub(super) fn read<R: Record>(
     buffer: &mut Vec<u8>,
 ) -> Result<R, UnusableRecord> {
     let mut record: R = stored(entries, entry, id, buffer)?;
-    record.add_state(entries, &Path::new(entry).join(boot_state::FILE), boot);
+    record.add_state(
+        entries,
+        &Path::new(entry).join(state_until_reboot::FILE),
+        boot,
+    );
     Ok(record)
 }
 

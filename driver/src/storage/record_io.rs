@@ -11,10 +11,10 @@ use std::str::FromStr;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::boot_state;
 use super::encoding::peek;
 use super::file_names::EntryKind;
 use super::image_stat::ImageStat;
+use super::state_until_reboot;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
 use crate::kernel::BLOCK_SIZE;
@@ -82,7 +82,7 @@ record!(VolumeRecord, VolumeId, Volumes, "volume.json"
     }
 
     fn add_state(&mut self, dir: BorrowedFd<'_>, state: &Path, boot: &str) {
-        boot_state::add(self, dir, state, boot);
+        state_until_reboot::add(self, dir, state, boot);
     }
 );
 record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json"

@@ -10,7 +10,6 @@ use std::io::ErrorKind::NotFound;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::boot_state;
 use super::freeze;
 use super::image_stat::ImageStat;
 use super::index::{Index, Named, Table};
@@ -19,6 +18,7 @@ use super::load;
 use super::noted_problem::Until;
 use super::record_io::{Record, UnusableEntry};
 use super::scratch_mount;
+use super::state_until_reboot;
 use super::{
     About, Error, Format, GroupId, Pool, PoolOptions, Pools, Result, SnapshotId, SnapshotRecord,
     VolumeId, VolumeRecord,
@@ -166,7 +166,7 @@ fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
     if stored == volume.durable() {
         return Ok(());
     }
-    let state = boot_state::encode(volume, pool.layout.boot())?;
+    let state = state_until_reboot::encode(volume, pool.layout.boot())?;
     pool.layout.replace_state(volume.id, state.as_deref())?;
     pool.layout.replace(volume)
 }
@@ -267,7 +267,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
 fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
     let ids = pool.index.read().volumes.unusable_ids();
     for id in ids {
-        let (stage, Some(_)) = pool.boot_state(id) else {
+        let (stage, Some(_)) = pool.state_until_reboot(id) else {
             continue;
         };
         let thawed = pool.stat_image(&id).and_then(|image| {
@@ -275,7 +275,7 @@ fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
                 thaw_image(kernel, id, image.file)?;
             }
             let boot = pool.layout.boot();
-            let state = boot_state::encode_parts(stage.as_deref(), None, boot)?;
+            let state = state_until_reboot::encode_parts(stage.as_deref(), None, boot)?;
             pool.layout.replace_state(id, state.as_deref())
         });
         if let Err(e) = thawed {

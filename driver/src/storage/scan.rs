@@ -6,12 +6,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::boot_state;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
 use super::image_stat::ImageStat;
 use super::layout::open_dir;
 use super::load::{self, EntryName};
 use super::record_io::Record;
+use super::state_until_reboot;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 use crate::kernel::{Error, FsUsage, Kernel, Result, file};
 pub use crate::record::UnusableRecord;
@@ -184,7 +184,7 @@ fn item<R: Record>(
     if open_if_there(entries.as_fd(), &name, OFlags::PATH)?.is_none() {
         return Ok(None);
     }
-    let ours = [IMAGE, R::FILE, boot_state::FILE, MARK];
+    let ours = [IMAGE, R::FILE, state_until_reboot::FILE, MARK];
     let temporary = ours.map(|name| format!(".{name}.new"));
     let there = Path::new(R::KIND.name()).join(&name);
     let others = files

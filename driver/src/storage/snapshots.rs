@@ -116,10 +116,9 @@ impl<'a> Share<'a> {
         let newest = pool.index.read().lineage.newest(volume);
         let base = newest.filter(|_| pool.reflinks).and_then(|newest| {
             // Without an image it shares nothing, and its own calls report that.
-            let image = pool
-                .open_image(EntryKind::Snapshots, &newest.to_string(), false)
-                .ok()?;
-            Some((newest, image))
+            let entry = newest.to_string();
+            let image = pool.layout.open_image(EntryKind::Snapshots, &entry, false);
+            Some((newest, image.ok()?))
         });
         if let Some((newest, image)) = base {
             share.base = Some(image);
@@ -330,9 +329,11 @@ impl Pool {
     }
 
     fn common_bytes(&self, base: SnapshotId, id: SnapshotId) -> Result<u64> {
-        let base = self.open_image(EntryKind::Snapshots, &base.to_string(), false)?;
-        let image = self.open_image(EntryKind::Snapshots, &id.to_string(), false)?;
-        Ok(extents::common_bytes(&base, &image)?)
+        let [base, image] = [base, id].map(|id| {
+            let entry = id.to_string();
+            self.layout.open_image(EntryKind::Snapshots, &entry, false)
+        });
+        Ok(extents::common_bytes(&base?, &image?)?)
     }
 
     /// Deletes a snapshot and frees its space.

@@ -15,10 +15,11 @@ use crate::kernel::{extents, file};
 
 impl Pools {
     /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
-    /// blocks of its device returns space to the pool. After [`Error::NoRoom`] nothing has changed.
-    pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
+    /// blocks of its device returns space to the pool. True if any was lost. After
+    /// [`Error::NoRoom`] nothing has changed.
+    pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<bool> {
         if volume.settings.provisioning != Provisioning::Thick {
-            return Ok(());
+            return Ok(false);
         }
         let pool = self.with_id(volume.id.pool())?;
         // Earlier versions made thick volumes in images without all their blocks. Such a volume
@@ -27,10 +28,11 @@ impl Pools {
             tracing::warn!(volume = %volume.id, %error, "a thick volume has no certain space below");
         }
         if file::allocated_bytes(image)? >= volume.capacity_bytes {
-            return Ok(());
+            return Ok(false);
         }
         tracing::info!(volume = %volume.id, "a thick volume has lost space; allocating it again");
-        pool.make_thick(volume, image, false)
+        pool.make_thick(volume, image, false)?;
+        Ok(true)
     }
 }
 

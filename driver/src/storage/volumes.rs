@@ -4,20 +4,21 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::boot_state;
 use super::file_names::{EntryKind, IMAGE};
 use super::image_stat::ImageStat;
 use super::load;
 use super::pool::CHANGING;
 use super::scratch_mount;
+use super::state_until_reboot;
 use super::{Error, Pool, Pools, Provisioning, Result, Settings};
 use super::{FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::{VolumeIdentity, lengths_differ};
 use crate::kernel::{self, FileId, Kernel, file};
 
 mod create;
-mod delete;
+mod delete_unused;
 mod expand;
+mod format_at_create;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +34,7 @@ impl Pools {
             return VolumeIdentity::unrecorded(id);
         };
         let image = pool.stat_image(&id).ok().flatten();
-        let (stage, _) = pool.boot_state(id);
+        let (stage, _) = pool.state_until_reboot(id);
         VolumeIdentity::without_record(id, image.map(|image| image.file), stage.as_deref())
     }
 
@@ -73,27 +74,29 @@ impl Pools {
     /// Opens a volume's image. Fails with [`Error::ImageMissing`] if the image does not exist, and
     /// with [`Error::Corrupt`] if it is shorter than its record says.
     pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
-        let image = self.open_image_unchecked(volume, write)?;
+        let pool = self.with_id(volume.id.pool())?;
+        let entry = volume.id.to_string();
+        let image = pool.layout.open_image(EntryKind::Volumes, &entry, write)?;
         let len = file::length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
             let why = lengths_differ(len, volume.capacity_bytes);
-            let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
+            let path = pool.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }
         Ok(image)
     }
 
-    /// Opens a volume's image without a check of its length.
-    pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
-        let pool = self.with_id(volume.id.pool())?;
-        pool.open_image(EntryKind::Volumes, &volume.id.to_string(), write)
+    /// Opens a volume's image for reading, without a check of its length.
+    pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord) -> Result<File> {
+        let (pool, entry) = (self.with_id(volume.id.pool())?, volume.id.to_string());
+        pool.layout.open_image(EntryKind::Volumes, &entry, false)
     }
 
     /// Opens a snapshot's image for reading.
     pub fn open_snapshot(&self, snapshot: &SnapshotRecord) -> Result<File> {
-        let pool = self.with_id(snapshot.id.pool())?;
-        pool.open_image(EntryKind::Snapshots, &snapshot.id.to_string(), false)
+        let (pool, entry) = (self.with_id(snapshot.id.pool())?, snapshot.id.to_string());
+        pool.layout.open_image(EntryKind::Snapshots, &entry, false)
     }
 
     /// Changes the settings in the record and the image; a change to thick allocates and unshares
@@ -130,13 +133,13 @@ impl Pool {
             return Ok(before);
         }
         // Encoded first: what can't be encoded changes nothing.
-        let state = boot_state::encode(&record, self.layout.boot())?;
-        let durable = record.with_boot_state(&before);
+        let state = state_until_reboot::encode(&record, self.layout.boot())?;
+        let durable = record.with_state_until_reboot(&before);
         if durable != *before {
             self.replace_durable(durable)?;
         }
         let record = Arc::new(record);
-        if !record.same_boot_state(&before) {
+        if !record.same_state_until_reboot(&before) {
             self.layout.replace_state(record.id, state.as_deref())?;
             self.index.write().put_volume(record.clone());
         }
@@ -164,9 +167,12 @@ impl Pool {
     }
 
     /// What `state.json` says of a volume.
-    pub(super) fn boot_state(&self, id: VolumeId) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
-        let file = Path::new(&id.to_string()).join(boot_state::FILE);
-        boot_state::read(
+    pub(super) fn state_until_reboot(
+        &self,
+        id: VolumeId,
+    ) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
+        let file = Path::new(&id.to_string()).join(state_until_reboot::FILE);
+        state_until_reboot::read(
             id,
             self.layout.entries(EntryKind::Volumes),
             &file,
@@ -178,18 +184,6 @@ impl Pool {
     pub(super) fn image_path(&self, id: &VolumeId) -> PathBuf {
         self.layout
             .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
-    }
-
-    /// Opens an image; [`Error::ImageMissing`] if it does not exist.
-    pub(super) fn open_image(&self, kind: EntryKind, entry: &str, write: bool) -> Result<File> {
-        self.layout
-            .open_image(kind, entry, write)
-            .map_err(|e| match e {
-                kernel::Error::NotFound { .. } => Error::ImageMissing {
-                    path: self.layout.path_of(kind, entry, IMAGE),
-                },
-                e => e.into(),
-            })
     }
 
     /// Fails if the size exceeds the configured maximum of a volume.

@@ -103,7 +103,7 @@ fn requirements() {
             "si",
             Err("no topology keys on node bare"),
         ),
-        (&[], Some("unlabelled"), "si", Err("registered: zone")),
+        (&[], Some("unlabelled"), "si", Err("registered (zone)")),
         // Immediate: the segment of every node, by each registered set of keys.
         (
             &[],
@@ -168,7 +168,7 @@ fn without_registered_nodes_there_is_no_requirement() {
             "no label",
             vec![unlabelled],
             vec![],
-            Err("registered: rack, zone"),
+            Err("registered (rack, zone)"),
         ),
         // An empty term restricts nothing, so there is no requirement.
         ("an empty term", vec![], vec![no_term], Ok(None)),

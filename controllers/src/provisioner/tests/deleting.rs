@@ -85,7 +85,10 @@ async fn a_volume_of_no_known_node_is_reported_once() {
         let (event, reason) = (&events[0], "VolumeFailedDelete");
         assert_eq!((&*event.reason, event.shared), (reason, true));
         let message = &event.message;
-        assert!(message.contains("on which node it is"), "{message}");
+        assert!(
+            message.contains("shows the node of the volume"),
+            "{message}"
+        );
         assert!(!rig.log().contains(&DELETE.to_owned()));
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn decide(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::registrar::lost::tests::{DRIVER, csi_node, entry, node, segments};

@@ -211,9 +211,8 @@ impl Asking {
 /// passes that on to the threads that it starts: they see other mounts at the same paths, and keep
 /// the mounts of that namespace alive.
 fn in_namespace_of_process() -> bool {
-    let namespace = |of| std::fs::metadata(of).map(|namespace| namespace.ino());
-    let process = namespace("/proc/self/ns/mnt");
-    let thread = namespace("/proc/thread-self/ns/mnt");
+    let [process, thread] = ["/proc/self/ns/mnt", "/proc/thread-self/ns/mnt"]
+        .map(|of| std::fs::metadata(of).map(|namespace| namespace.ino()));
     matches!((process, thread), (Ok(process), Ok(thread)) if process == thread)
 }
 

@@ -49,11 +49,9 @@ pub(super) fn freeze(on: &File) -> Result<Freeze> {
 }
 
 pub(super) fn thaw(on: &File) -> Result<()> {
-    let failed = |e| Error::io("FITHAW", name_of(on), e);
-    effect("thaw").map_err(failed)?;
-    match ioctl::thaw(on) {
+    match effect("thaw").and_then(|()| ioctl::thaw(on)) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        other => other.map_err(failed),
+        thawed => thawed.map_err(|e| Error::io("FITHAW", name_of(on), e)),
     }
 }
 

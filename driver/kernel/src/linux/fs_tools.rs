@@ -272,22 +272,21 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
     if fs::size(mounted_at, device, fs)? >= wanted {
         return Ok(());
     }
-    let refused = |why: &str| Err(Error::tool(format!("growing {fs}"), device, None, why));
-    match fs {
+    let obstacle = match fs {
         // The kernel requires it, and resize2fs would only say "permission denied".
-        FsType::Ext4 if !grows_mounted(fs) => {
-            return refused(
-                "a mounted ext4 grows only with CAP_SYS_RESOURCE, which this process lacks; \
-                 an unmounted one needs none",
-            );
-        }
-        FsType::Btrfs if wanted < fs.minimum_grown_bytes() => {
-            return refused(&format!(
-                "the kernel resizes btrfs to {} bytes or more, not to {wanted}",
-                fs.minimum_grown_bytes()
-            ));
-        }
-        _ => {}
+        FsType::Ext4 if !grows_mounted(fs) => Some(
+            "a mounted ext4 grows only with CAP_SYS_RESOURCE, which this process lacks; an \
+             unmounted one needs none"
+                .to_owned(),
+        ),
+        FsType::Btrfs if wanted < fs.minimum_grown_bytes() => Some(format!(
+            "the kernel resizes btrfs to {} bytes or more, not to {wanted}",
+            fs.minimum_grown_bytes()
+        )),
+        _ => None,
+    };
+    if let Some(why) = obstacle {
+        return Err(Error::tool(format!("growing {fs}"), device, None, why));
     }
     effect("grow").map_err(|e| Error::io("grow", device, e))?;
     let tool = match fs {
@@ -306,16 +305,20 @@ pub(super) fn check_whole(device: &Path) -> Result<()> {
 }
 
 pub(super) fn grow_unmounted(device: &Path) -> Result<()> {
-    let refused = |why: &str| Error::tool("growing ext4", device, None, why);
-    let ext4 = superblock::ext4(device)?.ok_or_else(|| refused("the device holds no ext4"))?;
-    match ext4
-        .layout
-        .growth(device_size(&open(device)?, device)?, false)
-    {
-        Ext4Growth::Unmounted => {}
-        Ext4Growth::Done => return Ok(()),
-        Ext4Growth::Mounted => return Err(refused("it grows only while it is mounted")),
-        Ext4Growth::Not(why) => return Err(refused(&why.to_string())),
+    let obstacle = match superblock::ext4(device)? {
+        None => Some("the device holds no ext4".to_owned()),
+        Some(ext4) => match ext4
+            .layout
+            .growth(device_size(&open(device)?, device)?, false)
+        {
+            Ext4Growth::Unmounted => None,
+            Ext4Growth::Done => return Ok(()),
+            Ext4Growth::Mounted => Some("it grows only while it is mounted".to_owned()),
+            Ext4Growth::Not(why) => Some(why.to_string()),
+        },
+    };
+    if let Some(why) = obstacle {
+        return Err(Error::tool("growing ext4", device, None, why));
     }
     effect("grow").map_err(|e| Error::io("grow", device, e))?;
     Tool::new("resize2fs", MAKE)

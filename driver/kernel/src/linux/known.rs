@@ -20,14 +20,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
 
-use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, btrfs, ioctl, loopdev, mount, statmount};
 use crate::file::mount_id;
+use crate::look::LOOKS;
 use crate::mount_words::Words;
-use crate::{
-    Error, KnownLoops, LOOKS, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result,
-};
+use crate::{Error, KnownLoops, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
 
 /// How much a kernel shows of mounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,12 +201,12 @@ struct Mounts {
 impl Mounts {
     fn read(namespace: u64, queries: MountQueries) -> Result<Mounts> {
         // Opened first: poll reports what changes from now on.
-        let open = |path| File::open(path).map_err(|e| Error::io("open", path, e));
-        let (notice, opened) = (open(MOUNTINFO)?, open(NAMESPACE)?);
+        let [notice, opened] = [MOUNTINFO, NAMESPACE]
+            .map(|path| File::open(path).map_err(|e| Error::io("open", path, e)));
         let mut mounts = Mounts {
             namespace,
-            notice,
-            opened,
+            notice: notice?,
+            opened: opened?,
             unlisted: None,
             queries,
             table: MountTable::default(),
@@ -248,12 +246,11 @@ impl Mounts {
         let known = &self.table.entries;
         let after = known.numbers().rev().nth(LATEST).unwrap_or_default();
         let listed = statmount::list(after).ok()?;
-        let is_gone = |id: &u64| statmount::stat(*id, |_| ()).is_ok_and(|mount| mount.is_none());
         let at_paths = unmounted
             .iter()
             .flat_map(|path| self.table.numbers_at(path));
         // Without the latest ones, which the list shows.
-        let old = at_paths.filter(|id| *id <= after).filter(is_gone);
+        let old = at_paths.filter(|id| *id <= after && is_gone(*id));
         let latest = known.numbers().rev().take_while(|id| *id > after);
         let gone: Vec<u64> = old
             .chain(latest.filter(|id| listed.binary_search(id).is_err()))
@@ -330,6 +327,11 @@ const LATEST: usize = 64;
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
+/// True if this thread's namespace has no mount with this ID any more.
+fn is_gone(id: u64) -> bool {
+    statmount::stat(id, |_| ()).is_ok_and(|mount| mount.is_none())
+}
+
 /// Removes and adds mounts by their IDs, with the loop devices of each btrfs. Returns the IDs of
 /// those that could not be asked for theirs.
 fn add(
@@ -384,8 +386,8 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<(MountTable, Vec<u64>)
         .into_iter()
         .filter(|id| known.entries.get(*id).is_none())
     {
-        let read = |mount: &Shown<'_>| (mount.has_source(), mount.entry(words));
-        if let Some((with_source, entry)) = statmount::stat(id, read).ok()? {
+        let found = statmount::stat(id, |mount| (mount.has_source(), mount.entry(words)));
+        if let Some((with_source, entry)) = found.ok()? {
             has_source |= with_source;
             new.push((id, entry));
         }
@@ -487,19 +489,10 @@ impl Known {
         mounts: &[&MountEntry],
         at: &[(&Path, Option<&MountEntry>)],
     ) -> bool {
-        // A mount that the kernel shows at a path is the topmost one if the path leads to it.
-        let is_there = |path: &Path, entry: &MountEntry| {
-            let shown = mounts
-                .iter()
-                .any(|mount| mount.unique_id == entry.unique_id);
-            shown && entry.unique_id.is_some() && entry.mount_point == path
-        };
-        let is_topmost = |path: &Path, entry: Option<&MountEntry>| match entry {
-            Some(entry) if is_there(path, entry) => mount_of(path) == Some(entry.id),
-            entry => topmost_id(path) == entry.map(|entry| entry.id),
-        };
         let same = mounts.iter().all(|entry| self.is_current(entry))
-            && at.iter().all(|(path, entry)| is_topmost(path, *entry));
+            && at
+                .iter()
+                .all(|(path, entry)| is_topmost(mounts, path, *entry));
         if !same {
             *self.mounts.lock() = None;
         }
@@ -528,20 +521,41 @@ impl Known {
             return statmount::stat(id, |now| now.is(entry)).is_ok_and(|same| same == Some(true));
         }
         let path = &*entry.mount_point;
-        let is_in = |table: MountTable| {
-            let mut at_path = table.numbers_at(path).filter_map(|n| table.entries.get(n));
-            at_path.any(|now| **now == *entry)
-        };
         // Only the table shows a hidden mount.
         if mount_of(path) != Some(entry.id) {
-            return mount::table().is_ok_and(is_in);
+            return mount::table().is_ok_and(|table| has(&table, entry));
         }
         // Poll reports all changes but those of the filesystem, like one that turned read-only.
         let read_only = entry.read_only() || entry.fs_read_only();
-        self.mounts().is_ok_and(is_in)
+        self.mounts().is_ok_and(|table| has(&table, entry))
             && rustix::fs::statvfs(path)
                 .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only)
     }
+}
+
+/// True if this mount, or none, is the topmost one at this path. The kernel shows the `current`
+/// mounts as they are.
+fn is_topmost(current: &[&MountEntry], path: &Path, entry: Option<&MountEntry>) -> bool {
+    match entry {
+        // A mount that the kernel shows at a path is the topmost one if the path leads to it.
+        Some(entry) if is_at(path, entry, current) => mount_of(path) == Some(entry.id),
+        entry => topmost_id(path) == entry.map(|entry| entry.id),
+    }
+}
+
+/// True if a mount is at this path, and one of these.
+fn is_at(path: &Path, entry: &MountEntry, mounts: &[&MountEntry]) -> bool {
+    let is_one = mounts
+        .iter()
+        .any(|mount| mount.unique_id == entry.unique_id);
+    is_one && entry.unique_id.is_some() && entry.mount_point == path
+}
+
+/// True if the table has exactly this mount.
+fn has(table: &MountTable, entry: &MountEntry) -> bool {
+    let numbers = table.numbers_at(&entry.mount_point);
+    let mut at_path = numbers.filter_map(|n| table.entries.get(n));
+    at_path.any(|now| **now == *entry)
 }
 
 /// The ID of the topmost mount at exactly this path; `None` if the path is not a mount point. This

@@ -87,15 +87,18 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
         flags: flags::AUTOCLEAR,
         label: "hostloop looks for uevents",
     };
-    let attach = |minor| {
-        add(minor)?;
-        let device = open_node(linux.dev_makes_nodes(), minor, true)?;
-        let attached = ioctl::loop_configure(&device, &with);
-        attached.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
-        Ok(device)
-    };
-    let (minor, _device) =
-        first_free(|| offered(&control), |minor| enter(linux, minor), attach).ok()?;
+    let (minor, _device) = first_free(
+        || offered(&control),
+        |minor| enter(linux, minor),
+        |minor| {
+            add(minor)?;
+            let device = open_node(linux.dev_makes_nodes(), minor, true)?;
+            let attached = ioctl::loop_configure(&device, &with);
+            attached.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
+            Ok(device)
+        },
+    )
+    .ok()?;
     let announced = match uevents.drain().ok()? {
         Changes::Loops(minors) => minors.contains(&minor),
         Changes::Unknown => false,
@@ -191,11 +194,10 @@ fn add(minor: u32) -> Result<()> {
     if sysfs(minor, "").exists() {
         return Ok(());
     }
-    let failed = |e| Error::io("LOOP_CTL_ADD", loop_path(minor), e);
-    effect("loop.add").map_err(failed)?;
-    match ioctl::loop_add(&control()?, minor) {
+    let control = control()?;
+    match effect("loop.add").and_then(|()| ioctl::loop_add(&control, minor)) {
         Err(e) if is(&e, libc::EEXIST) => Ok(()),
-        other => other.map_err(failed),
+        added => added.map_err(|e| Error::io("LOOP_CTL_ADD", loop_path(minor), e)),
     }
 }
 
@@ -210,31 +212,30 @@ fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
     ]
     .into_iter()
     .fold(0, |all, (on, flag)| if on { all | flag } else { all });
-    let with = |flags| ioctl::Configure {
+    let mut with = ioctl::Configure {
         backing: spec.backing.as_fd(),
         block_size: BLOCK_SIZE,
-        flags,
+        flags: wanted,
         label: spec.label,
     };
-    let failed = |e| Error::io("LOOP_CONFIGURE", loop_path(minor), e);
-    effect("loop.attach").map_err(failed)?;
-    match ioctl::loop_configure(&device, &with(wanted)) {
-        // If direct I/O is impossible, some kernels fail with EINVAL and others continue without
-        // it.
-        Err(e) if is(&e, libc::EINVAL) && spec.direct_io => {
-            ioctl::loop_configure(&device, &with(wanted & !flags::DIRECT_IO)).map_err(failed)?;
-        }
-        other => other.map_err(failed)?,
+    let mut done = effect("loop.attach").and_then(|()| ioctl::loop_configure(&device, &with));
+    // If direct I/O is impossible, some kernels fail with EINVAL and others continue without it.
+    if matches!(&done, Err(e) if is(e, libc::EINVAL)) && spec.direct_io {
+        with.flags &= !flags::DIRECT_IO;
+        done = ioctl::loop_configure(&device, &with);
     }
+    done.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
     Ok(device)
 }
 
 /// Minors of the attached devices, in order.
 pub(super) fn attached_minors() -> Result<Vec<u32>> {
-    let failed = |e| Error::io("readdir", "/sys/block", e);
+    const BLOCK_DEVICES: &str = "/sys/block";
+    let listed =
+        std::fs::read_dir(BLOCK_DEVICES).and_then(|all| all.collect::<io::Result<Vec<_>>>());
     let mut minors = Vec::new();
-    for entry in std::fs::read_dir("/sys/block").map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
+    for entry in listed.map_err(|e| Error::io("readdir", BLOCK_DEVICES, e))? {
+        let name = entry.file_name();
         let minor = name
             .to_str()
             .and_then(|name| name.strip_prefix("loop")?.parse().ok());
@@ -346,24 +347,26 @@ fn silent_info(minor: u32) -> Option<LoopInfo> {
         Ok(path) => path?,
         Err(_) => String::new(),
     };
-    let number = |attribute| {
-        let text = read_attribute(&sysfs(minor, attribute)).unwrap_or_default();
-        text.parse::<u64>().unwrap_or_default()
-    };
     Some(LoopInfo {
         minor,
         backing: None,
         backing_rdev: 0,
         backing_path,
-        offset: number("loop/offset"),
-        size_limit: number("loop/sizelimit"),
+        offset: number(minor, "loop/offset"),
+        size_limit: number(minor, "loop/sizelimit"),
         label: String::new(),
-        size_bytes: number("size").saturating_mul(512),
-        block_size: u32::try_from(number("queue/logical_block_size")).unwrap_or_default(),
-        read_only: number("ro") != 0,
-        autoclear: number("loop/autoclear") != 0,
-        direct_io: number("loop/dio") != 0,
+        size_bytes: number(minor, "size").saturating_mul(512),
+        block_size: u32::try_from(number(minor, "queue/logical_block_size")).unwrap_or_default(),
+        read_only: number(minor, "ro") != 0,
+        autoclear: number(minor, "loop/autoclear") != 0,
+        direct_io: number(minor, "loop/dio") != 0,
     })
+}
+
+/// A number in sysfs; 0 if it can't be read.
+fn number(minor: u32, attribute: &str) -> u64 {
+    let text = read_attribute(&sysfs(minor, attribute)).unwrap_or_default();
+    text.parse().unwrap_or_default()
 }
 
 /// The image behind a loop device, or else the device itself. Errors name it: a person who reads
@@ -445,8 +448,7 @@ pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detac
 }
 
 pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Detached> {
-    let same = move || Ok::<_, Error>(backing_path(minor)?.is_some_and(|now| now == path));
-    if !same()? {
+    if !has_backing_path(minor, path)? {
         return Ok(Detached::Gone);
     }
     let makes_nodes = linux.dev_makes_nodes();
@@ -457,19 +459,21 @@ pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Det
         return Ok(Detached::Gone);
     };
     // Check again: while the device is open, no other file can be attached to this minor.
-    if !same()? || clear(device, minor)? || !same()? {
+    if !has_backing_path(minor, path)? || clear(device, minor)? || !has_backing_path(minor, path)? {
         return Ok(Detached::Gone);
     }
     Ok(Detached::WhenClosed)
 }
 
+fn has_backing_path(minor: u32, path: &str) -> Result<bool> {
+    Ok(backing_path(minor)?.is_some_and(|now| now == path))
+}
+
 /// Detaches the file of an open device, and closes the device. True if the file was detached.
 fn clear(device: File, minor: u32) -> Result<bool> {
-    let failed = |e| Error::io("LOOP_CLR_FD", loop_path(minor), e);
-    effect("loop.detach").map_err(failed)?;
-    match ioctl::loop_clear(&device) {
+    match effect("loop.detach").and_then(|()| ioctl::loop_clear(&device)) {
         Err(e) if is(&e, libc::ENXIO) => return Ok(true),
-        other => other.map_err(failed)?,
+        cleared => cleared.map_err(|e| Error::io("LOOP_CLR_FD", loop_path(minor), e))?,
     }
     drop(device);
     // Success proves little: if another process has the device open, the kernel only marks it. Some
@@ -487,27 +491,26 @@ pub(super) fn grow(device: &LoopDevice) -> Result<()> {
 }
 
 pub(super) fn set_direct_io(device: &LoopDevice, on: bool) -> Result<bool> {
-    let failed = |e| Error::io("LOOP_SET_DIRECT_IO", device.path(), e);
-    effect("loop.direct-io").map_err(failed)?;
-    match ioctl::loop_set_direct_io(&device.file, on) {
+    let set = effect("loop.direct-io").and_then(|()| ioctl::loop_set_direct_io(&device.file, on));
+    match set {
         // The backing file can't do direct I/O; the value read below shows it.
         Err(e) if is(&e, libc::EINVAL) && on => {}
-        other => other.map_err(failed)?,
+        set => set.map_err(|e| Error::io("LOOP_SET_DIRECT_IO", device.path(), e))?,
     }
     direct_io(device.minor)
 }
 
 pub(super) fn set_read_ahead(device: &LoopDevice, kib: u32) -> Result<()> {
     let path = sysfs(device.minor, "queue/read_ahead_kb");
-    let failed = |e| Error::io("write", &path, e);
-    effect("loop.read-ahead").map_err(failed)?;
-    match attributes::write(&path, &kib.to_string()) {
+    let written =
+        effect("loop.read-ahead").and_then(|()| attributes::write(&path, &kib.to_string()));
+    match written {
         // The volume works without it, and the health of its pool says so.
         Err(error) if attributes::is_refused(&error) => {
             tracing::debug!(path = %path.display(), %error, "read-ahead stays as it is");
             Ok(())
         }
-        written => written.map_err(failed),
+        written => written.map_err(|e| Error::io("write", &path, e)),
     }
 }
 

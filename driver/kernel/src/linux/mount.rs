@@ -55,13 +55,13 @@ struct Target(File);
 
 impl Target {
     fn open(path: &Path) -> Result<Target> {
-        let failed = |e| Error::io("open", path, e);
         let file = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
             .open(path)
-            .map_err(failed)?;
-        if file.metadata().map_err(failed)?.is_symlink() {
+            .map_err(|e| Error::io("open", path, e))?;
+        let metadata = file.metadata().map_err(|e| Error::io("open", path, e))?;
+        if metadata.is_symlink() {
             return Err(Error::errno("open", path, libc::ELOOP));
         }
         Ok(Target(file))
@@ -150,7 +150,6 @@ fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
 
 pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
     let to = Target::open(target)?;
-    let failed = |e: rustix::io::Errno| Error::io("bind", target, e.into());
     let tree = api::open_tree(
         CWD,
         source,
@@ -169,19 +168,18 @@ pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()>
         "",
         api::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | api::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
     )
-    .map_err(failed)
+    .map_err(|e| Error::io("bind", target, e.into()))
 }
 
 pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()> {
     let top = Target::open(target)?;
-    let failed = |e: rustix::io::Errno| Error::io("remount", target, e.into());
     // fspick keeps the filesystem's options; MS_REMOUNT would need all of them again.
     let context = api::fspick(
         &top.0,
         "",
         api::FsPickFlags::FSPICK_CLOEXEC | api::FsPickFlags::FSPICK_EMPTY_PATH,
     )
-    .map_err(failed)?;
+    .map_err(|e| Error::io("remount", target, e.into()))?;
     let context = context.as_fd();
     effect("remount").map_err(|e| Error::io("remount", target, e))?;
     match (on, fs) {
@@ -191,7 +189,7 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
         (false, _) => api::fsconfig_set_flag(context, "nodiscard"),
     }
     .and_then(|()| api::fsconfig_reconfigure(context))
-    .map_err(failed)?;
+    .map_err(|e| Error::io("remount", target, e.into()))?;
     // A filesystem may accept the option at a remount and ignore it.
     match entry_of(&top.0)? {
         Some(entry) if entry.discards() == on => Ok(()),

@@ -45,12 +45,12 @@ fn copied(id: &str) -> Vec<Hold> {
     vec![Key::Volume(id.into()).copied()]
 }
 
-fn operation(method: &'static str, holds: Vec<Hold>, number: u8, patience: Duration) -> Operation {
+fn operation(method: &'static str, holds: Vec<Hold>, number: u8, limit: Duration) -> Operation {
     Operation {
         method,
         holds,
         fingerprint: Fingerprint::of(&[number]),
-        patience,
+        wait_limit: limit,
         namespace: String::new(),
         long: false,
         grace: None,
@@ -399,7 +399,7 @@ async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place()
     assert_eq!(*done.lock(), [1, 2]);
 }
 
-/// Patience limits only the time to wait for others, not the time of the work.
+/// The limit is on the time to wait for others, not on the time of the work.
 #[tokio::test(flavor = "multi_thread")]
 async fn work_that_runs_is_never_aborted() {
     let locks = OperationLocks::new();

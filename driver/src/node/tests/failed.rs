@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, Mounts, READ_AHEAD_KIB};
+use crate::kernel::{Error as KernelError, LoopDevices, Mounts, READ_AHEAD_KIB};
 use crate::node::Error;
 use crate::storage::Access;
 use crate::testkit::*;
@@ -31,6 +31,23 @@ fn an_image_that_may_be_attached_already_is_not_attached_again() {
     rig.kernel.set_silent(device.minor, false);
     rig.stage(id, "a", &cap).unwrap();
     assert_eq!(rig.devices().len(), 1);
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+/// Another program had the device open for a moment after the last unmount.
+#[test]
+fn a_device_that_detaches_during_a_staging_is_attached_again() {
+    let rig = Rig::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    drop(rig.attach_file(&rig.open_image(id)));
+    let (minor, image, kernel) = (rig.device(id).minor, rig.image(id), rig.kernel.clone());
+    rig.kernel.hook("loop_open", move |_| {
+        kernel.loop_detach(minor, image).map(drop)
+    });
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    rig.kernel.behave();
+    assert_eq!(rig.loops(id).len(), 1);
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
 }

@@ -121,10 +121,9 @@ impl FreezeThread {
         std::thread::Builder::new()
             .name("freezer".to_owned())
             .spawn(move || {
-                let work = || run(&*kernel, &mount, &theirs);
                 let done = match call {
-                    Some(call) => call.enter(work),
-                    None => work(),
+                    Some(call) => call.enter(|| run(&*kernel, &mount, &theirs)),
+                    None => run(&*kernel, &mount, &theirs),
                 };
                 // In this order: a caller that sees the end may start the next thread, or unmount.
                 drop((under_way, mount));

@@ -52,6 +52,13 @@ enum Plan {
 const TO_GIVE_IT_AWAY: &str =
     "if nothing on it is needed, erase it (wipefs --all DEVICE; blkdiscard DEVICE)";
 
+/// True if the registry says that this driver made the filesystem with this UUID.
+fn is_ours(entry: &Entry, uuid: &str) -> bool {
+    [&entry.fs_uuid, &entry.mkfs]
+        .into_iter()
+        .any(|known| known.as_deref() == Some(uuid))
+}
+
 fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
     let carries = match probe {
         Probe::Blank => "nothing".to_owned(),
@@ -65,7 +72,6 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
         Probe::Other(name) => name.clone(),
         Probe::Ambivalent => "more than one signature".to_owned(),
     };
-    let ours = |uuid: &String| [&entry.fs_uuid, &entry.mkfs].contains(&&Some(uuid.clone()));
     match (probe, entry.id) {
         (
             Probe::Filesystem {
@@ -73,8 +79,8 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
                 uuid,
             },
             id,
-        ) if ours(uuid) || id.is_none() => {
-            if ours(uuid) {
+        ) if is_ours(entry, uuid) || id.is_none() => {
+            if is_ours(entry, uuid) {
                 Plan::Mount(uuid.clone())
             } else {
                 Plan::Look(uuid.clone())

@@ -72,18 +72,18 @@ impl Pool {
 
     /// Checks that `pool.json` reads back with the pool's identity. The error says why it does not.
     pub fn alive(&self) -> Result<()> {
-        let unavailable = |why: String| Error::Unavailable {
-            name: self.name().to_owned(),
-            why,
-        };
-        match identity::identity(self.layout.root(), Some(self.id)) {
-            Ok(Some(id)) if id == self.id => Ok(()),
-            Ok(Some(id)) => Err(unavailable(format!("it has become pool {id}"))),
+        let why = match identity::identity(self.layout.root(), Some(self.id)) {
+            Ok(Some(id)) if id == self.id => return Ok(()),
+            Ok(Some(id)) => format!("it has become pool {id}"),
             Ok(None) => {
                 let how = identity::recipe(Some(self.id));
-                Err(unavailable(format!("its pool.json is gone: {how}")))
+                format!("its pool.json is gone: {how}")
             }
-            Err(e) => Err(unavailable(e.to_string())),
-        }
+            Err(e) => e.to_string(),
+        };
+        Err(Error::Unavailable {
+            name: self.name().to_owned(),
+            why,
+        })
     }
 }

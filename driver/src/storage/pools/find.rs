@@ -65,17 +65,20 @@ impl Pools {
     /// Finds a volume. Fails with [`Error::NoVolume`], [`Error::ForeignPool`] or
     /// [`Error::Unavailable`], and with [`Error::Corrupt`] if the record can't be used.
     pub fn volume(&self, handle: &VolumeHandle) -> Result<Arc<VolumeRecord>> {
-        let none = || Error::NoVolume(handle.clone());
-        match handle {
+        let found = match handle {
             VolumeHandle::Id(id) => {
                 let pool = self.with_id(id.pool())?;
-                pool.index.read().volumes.get(*id)?.ok_or_else(none)
+                pool.index.read().volumes.get(*id)?
             }
             VolumeHandle::Inline(name) => {
                 let found = self.find(|index| index.inline(name));
-                found.map_or_else(|| self.complete().and_then(|()| Err(none())), Ok)
+                if found.is_none() {
+                    self.complete()?;
+                }
+                found
             }
-        }
+        };
+        found.ok_or_else(|| Error::NoVolume(handle.clone()))
     }
 
     /// Finds the volume with this name in the open pools.

@@ -15,7 +15,7 @@ use crate::storage::file_names::EntryKind;
 use crate::storage::noted_problem::Until;
 use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
 
-mod reattach_raw;
+mod reattach_raw_block;
 #[cfg(test)]
 mod tests;
 
@@ -123,7 +123,7 @@ fn decide(stage: Option<&Stage>, state: &VolumeState) -> Vec<LoopStep> {
     steps.extend(detach.map(LoopStep::Detach));
     steps.extend(match stage {
         None => used(&busy, kernel_state, "though it is not staged"),
-        Some(stage) if is_raw(stage) => reattach_raw::decide(stage, &idle, &busy, state),
+        Some(stage) if is_raw(stage) => reattach_raw_block::decide(stage, &idle, &busy, state),
         Some(stage) if busy.is_empty() || state.mount_at(&stage.path).is_none() => {
             let but = format!("but not at {}, where it is staged", stage.path.display());
             unstaged(&busy, kernel_state, &but)
@@ -168,7 +168,7 @@ fn failed(step: &LoopStep, error: &Error, kernel_state: &KernelState) -> String 
         (
             LoopStep::Attach(minor) | LoopStep::AttachReadOnly { minor, .. },
             Error::Kernel(kernel::Error::Busy { .. }),
-        ) => reattach_raw::minor_taken(*minor, kernel_state),
+        ) => reattach_raw_block::minor_taken(*minor, kernel_state),
         _ => format!("recovery: {step:?} failed: {error}"),
     }
 }
@@ -188,12 +188,13 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
             }
         }
         LoopStep::Attach(minor) => {
-            let image = pool.open_image(EntryKind::Volumes, &volume.id.to_string(), true)?;
-            reattach_raw::attach(kernel, volume, &image, *minor, false)?;
+            let entry = volume.id.to_string();
+            let image = pool.layout.open_image(EntryKind::Volumes, &entry, true)?;
+            reattach_raw_block::attach(kernel, volume, &image, *minor, false)?;
         }
         LoopStep::AttachReadOnly { minor, over } => {
             let below = kernel.loop_open(*over, found.image.file)?;
-            reattach_raw::attach(kernel, volume, &below.file, *minor, true)?;
+            reattach_raw_block::attach(kernel, volume, &below.file, *minor, true)?;
         }
         LoopStep::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;

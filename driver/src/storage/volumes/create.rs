@@ -1,15 +1,15 @@
-//! Creation of volumes, with the first mkfs.
+//! Creation of volumes. `format_at_create` makes their filesystems.
 
 use std::sync::Arc;
 
 use hostloop_events::phase;
 
-use super::lengthen;
-use crate::kernel::{MkfsSpec, file, wanted};
+use super::{format_at_create, lengthen};
+use crate::kernel::{file, wanted};
 use crate::record::{SCHEMA, now_ns};
 use crate::storage::capacity::SpaceRequest;
 use crate::storage::content_source::CopyJob;
-use crate::storage::{Format, NewVolume, Pool, Pools, Result, VolumeId, VolumeRecord, trial_mount};
+use crate::storage::{Format, NewVolume, Pool, Pools, Result, VolumeId, VolumeRecord};
 
 #[cfg(test)]
 mod tests;
@@ -57,20 +57,10 @@ impl Pools {
                 lengthen(&*self.kernel, &image, 0, new.capacity_bytes, provisioning)
             })?,
         }
-        let format = format_of(&new, origin.as_ref().map(|o| o.format));
+        let format = format_at_create::decide(&new, origin.as_ref().map(|o| o.format));
         if let (Format::Done(fs), None) = (format, &origin) {
-            self.kernel.mkfs(&MkfsSpec {
-                device: &incoming.image_path(),
-                image: Some(&image),
-                fs,
-                options: &new.mkfs_options,
-                discard: false,
-                uuid: None,
-                force: false,
-            })?;
-            if !new.mkfs_options.is_empty() {
-                trial_mount::try_mount(&*self.kernel, &image, id, fs)?;
-            }
+            let path = incoming.image_path();
+            format_at_create::make(&*self.kernel, &image, &path, &new, id, fs)?;
         }
         let mut record = record_of(new, id, format);
         pool.index.write().share(&mut record);
@@ -78,18 +68,6 @@ impl Pools {
         incoming.commit(&*record, Some(&image))?;
         pool.index.write().put_volume(record.clone());
         Ok(record)
-    }
-}
-
-/// The state of formatting of a new volume. CreateVolume makes the filesystem, except for an inline
-/// volume: there, `Done` means that a pod had the volume.
-fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
-    match (new.capabilities.iter().find_map(|c| c.access.fs()), source) {
-        // The content of a raw block volume belongs to its user, whatever its source.
-        (None, _) => Format::Raw,
-        (Some(_), Some(format)) => format,
-        (Some(_), None) if new.inline.is_some() => Format::None,
-        (Some(fs), None) => Format::Done(fs),
     }
 }
 

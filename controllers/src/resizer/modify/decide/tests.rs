@@ -66,7 +66,7 @@ fn next_steps() {
         ("", "", "InProgress b", true, true, go_on("b")),
     ] {
         let claim = claim(requested_class, current, status, modifying);
-        let what = format!("{wished:?} {current:?} {status:?} {uncertain}");
+        let what = format!("{requested_class:?} {current:?} {status:?} {uncertain}");
         assert_eq!(decide(&claim, uncertain), expected, "{what}");
     }
     let mut lost = claim("b", "a", "", false);
@@ -85,7 +85,7 @@ fn requests_of_the_last_target() {
         ("b", "Pending", false),
     ] {
         let claim = claim(requested_class, "a", status, false);
-        assert_eq!(is_same_try(&claim), expected, "{wished} {status}");
+        assert_eq!(is_same_try(&claim), expected, "{requested_class} {status}");
     }
 }
 

@@ -123,8 +123,9 @@ impl Template {
             return Ok(None);
         }
         let mut primary = [0; SUPERBLOCK];
-        let failed = |e| Error::io("read", spec.device, e);
-        image.read_exact_at(&mut primary, START).map_err(failed)?;
+        image
+            .read_exact_at(&mut primary, START)
+            .map_err(|e| Error::io("read", spec.device, e))?;
         if !has_checksum_seed(&primary) {
             return Ok(None);
         }
@@ -142,7 +143,9 @@ impl Template {
             let first = whole_blocks(start);
             for start in (first..end).step_by(BLOCK) {
                 let mut block = [0; BLOCK];
-                image.read_exact_at(&mut block, start).map_err(failed)?;
+                image
+                    .read_exact_at(&mut block, start)
+                    .map_err(|e| Error::io("read", spec.device, e))?;
                 read += BLOCK;
                 if read > MOST_READ {
                     return Ok(None);

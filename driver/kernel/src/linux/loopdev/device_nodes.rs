@@ -31,15 +31,16 @@ fn loop_node(metadata: &Metadata) -> Option<u32> {
 /// Opens `/dev/loopN`. Creates the node first if `/dev` does not do so.
 pub(super) fn open_node(makes_nodes: bool, minor: u32, write: bool) -> Result<File> {
     let path = loop_path(minor);
-    let open = || OpenOptions::new().read(true).write(write).open(&path);
-    let mut opened = open();
+    let mut options = OpenOptions::new();
+    options.read(true).write(write);
+    let mut opened = options.open(&path);
     if matches!(&opened, Err(e) if is(e, libc::ENOENT)) {
         if makes_nodes {
             // devtmpfs creates the node in a moment.
             sleep(Duration::from_millis(10));
         }
         make_node(minor)?;
-        opened = open();
+        opened = options.open(&path);
     }
     let file = opened.map_err(|e| Error::io("open", &path, e))?;
     let metadata = file.metadata().map_err(|e| Error::io("fstat", &path, e))?;
@@ -56,13 +57,12 @@ fn make_node(minor: u32) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    let failed = |e| Error::io("mknod", &path, e);
-    effect("loop.node").map_err(failed)?;
+    effect("loop.node").map_err(|e| Error::io("mknod", &path, e))?;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
     let device = rustix::fs::makedev(LOOP_MAJOR, minor);
     match rustix::fs::mknodat(CWD, &path, FileType::BlockDevice, mode, device) {
         Err(rustix::io::Errno::EXIST) => Ok(()),
-        other => other.map_err(|e| failed(e.into())),
+        made => made.map_err(|e| Error::io("mknod", &path, e.into())),
     }
 }
 

@@ -8,8 +8,8 @@ use rstest::rstest;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::grpc::lanes::{CLONES, COPIES, DELETIONS};
 use crate::grpc::permits::Permits;
+use crate::grpc::pool_threads::{CLONES, COPIES, DELETIONS};
 use crate::kernel::wanted;
 use crate::storage::NewVolume;
 use crate::testkit::{PATIENCE, Site, new};
@@ -89,7 +89,7 @@ impl Rig {
         site.open();
         let dispatcher = Dispatcher {
             locks: OperationLocks::new(),
-            lanes: Lanes::default(),
+            pool_threads: PoolThreads::default(),
             pools: site.pools().clone(),
             calls: Arc::new(Calls::new("test")),
         };
@@ -156,7 +156,7 @@ impl Rig {
     /// Waits until as many of the calls that hang run and wait.
     async fn until(&self, running: usize, waiting: usize) {
         let lane = Lane::of_class(&self.dispatcher.pools, &BTreeMap::new(), None);
-        let threads = self.dispatcher.lanes.threads(&lane, self.work);
+        let threads = self.dispatcher.pool_threads.of(&lane, self.work);
         let there = async {
             while (self.service.begun.lock().len(), threads.waiting()) != (running, waiting) {
                 tokio::task::yield_now().await;

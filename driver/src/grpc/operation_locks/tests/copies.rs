@@ -27,10 +27,10 @@ impl Copying {
     /// Sends request `number` to copy volume "v", or joins it.
     fn call(&self, number: u8) -> Work {
         let holds = [volume(&format!("new {number}")), copied("v")].concat();
-        let patience = Duration::from_secs(9);
+        let wait_limit = Duration::from_secs(9);
         let operation = Operation {
             grace: Some(GRACE),
-            ..operation(A, holds, number, patience)
+            ..operation(A, holds, number, wait_limit)
         };
         let (locks, threads) = (self.locks.clone(), self.threads.clone());
         let (steps, gate) = (self.steps.clone(), self.gate.clone());

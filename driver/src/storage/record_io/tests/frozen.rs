@@ -104,7 +104,11 @@ fn a_state_beside_its_record_is_read_and_written_back_the_same() {
         let written = encode(&record.durable(), "volume.json").unwrap();
         assert_eq!(String::from_utf8(written).unwrap(), text, "{entry}");
         let state = std::fs::read(dir.join("state.json")).ok();
-        assert_eq!(boot_state::encode(&record, boot).unwrap(), state, "{entry}");
+        assert_eq!(
+            state_until_reboot::encode(&record, boot).unwrap(),
+            state,
+            "{entry}"
+        );
         states += state.iter().count();
     }
     assert_eq!(states, 2);

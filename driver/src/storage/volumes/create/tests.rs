@@ -1,11 +1,9 @@
 use std::os::unix::fs::FileExt;
 
-use rstest::rstest;
-
 use super::*;
 use crate::kernel::FsType;
-use crate::storage::{Capability, Error, Provisioning, Source};
-use crate::testkit::{MI, Site, mounted, new, raw};
+use crate::storage::{Error, Provisioning, Source};
+use crate::testkit::{MI, Site, new};
 
 const FS: FsType = FsType::Ext4;
 
@@ -105,36 +103,6 @@ fn a_copy_is_never_smaller_than_its_source() {
     };
     refused!(create(&site, new), Error::Refused(_));
     assert_eq!(site.entries().len(), 1);
-}
-
-#[rstest]
-#[case::new_filesystem(&[mounted()], None, Format::Done(FS))]
-#[case::new_block(&[raw()], None, Format::Raw)]
-#[case::never_staged(&[mounted()], Some(Format::None), Format::None)]
-#[case::half_formatted(&[mounted()], Some(Format::Formatting(FS)), Format::Formatting(FS))]
-#[case::formatted(&[mounted()], Some(Format::Done(FS)), Format::Done(FS))]
-#[case::of_raw_bytes(&[mounted()], Some(Format::Raw), Format::Raw)]
-#[case::filesystem_as_block(&[raw()], Some(Format::Done(FS)), Format::Raw)]
-#[case::blank_as_block(&[raw()], Some(Format::None), Format::Raw)]
-fn formats(
-    #[case] capabilities: &[Capability],
-    #[case] source: Option<Format>,
-    #[case] want: Format,
-) {
-    let new = NewVolume {
-        capabilities: capabilities.to_vec(),
-        ..new("x")
-    };
-    assert_eq!(format_of(&new, source), want);
-}
-
-#[test]
-fn an_inline_volume_gets_its_filesystem_when_it_is_published() {
-    let inline = NewVolume {
-        inline: Some("csi-1".to_owned()),
-        ..new("x")
-    };
-    assert_eq!(format_of(&inline, None), Format::None);
 }
 
 #[test]

@@ -2,8 +2,8 @@ use futures::FutureExt;
 
 use super::*;
 
-fn in_use(lanes: &Lanes, lane: &Lane, work: Work) -> usize {
-    lanes.threads(lane, work).in_use()
+fn in_use(pool_threads: &PoolThreads, lane: &Lane, work: Work) -> usize {
+    pool_threads.of(lane, work).in_use()
 }
 
 #[test]
@@ -14,8 +14,8 @@ fn lanes_are_of_pools_whatever_their_order() {
 }
 
 /// How many calls of this kind a lane takes at once.
-async fn fits(lanes: &Lanes, lane: &Lane, work: Work) -> usize {
-    let threads = lanes.threads(lane, work);
+async fn fits(pool_threads: &PoolThreads, lane: &Lane, work: Work) -> usize {
+    let threads = pool_threads.of(lane, work);
     let mut held = Vec::new();
     while let Some(Some(permit)) = threads.acquire("").now_or_never() {
         held.push(permit);
@@ -25,14 +25,19 @@ async fn fits(lanes: &Lanes, lane: &Lane, work: Work) -> usize {
 
 #[tokio::test]
 async fn each_lane_and_each_kind_of_work_has_threads_of_its_own() {
-    let lanes = Lanes::default();
+    let pool_threads = PoolThreads::default();
     let (a, b, none) = (Lane::of([0]), Lane::of([1]), Lane::default());
     let mut held = Vec::new();
     for _ in 0..COPIES {
-        held.push(lanes.threads(&a, Work::Copy).acquire("").await);
+        held.push(pool_threads.of(&a, Work::Copy).acquire("").await);
     }
-    held.push(lanes.threads(&a, Work::Change).acquire("").await);
-    held.push(lanes.threads(&a, Work::Question("Stats")).acquire("").await);
+    held.push(pool_threads.of(&a, Work::Change).acquire("").await);
+    held.push(
+        pool_threads
+            .of(&a, Work::Question("Stats"))
+            .acquire("")
+            .await,
+    );
     let table = [
         (&a, Work::Copy, 0),
         (&b, Work::Copy, COPIES),
@@ -51,29 +56,33 @@ async fn each_lane_and_each_kind_of_work_has_threads_of_its_own() {
         (&none, Work::Question("Stats"), POOLLESS),
     ];
     for (lane, work, free) in table {
-        assert_eq!(fits(&lanes, lane, work).await, free, "{lane:?} {work:?}");
+        assert_eq!(
+            fits(&pool_threads, lane, work).await,
+            free,
+            "{lane:?} {work:?}"
+        );
     }
     drop(held);
-    assert_eq!(in_use(&lanes, &a, Work::Copy), 0);
+    assert_eq!(in_use(&pool_threads, &a, Work::Copy), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_waits_for_long_is_unavailable() {
-    let lanes = Lanes::default();
+    let pool_threads = PoolThreads::default();
     let lane = Lane::of([0]);
-    let first = lanes.question(&lane, "Stats").await.unwrap();
-    let refused = lanes.question(&lane, "Stats").await.unwrap_err();
+    let first = pool_threads.question(&lane, "Stats").await.unwrap();
+    let refused = pool_threads.question(&lane, "Stats").await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unavailable);
     assert!(refused.message().contains("an earlier Stats"));
-    drop(lanes.question(&lane, "Health").await.unwrap());
+    drop(pool_threads.question(&lane, "Health").await.unwrap());
     drop(first);
-    drop(lanes.question(&lane, "Stats").await.unwrap());
+    drop(pool_threads.question(&lane, "Stats").await.unwrap());
 }
 
 /// Whether this long work in each lane gives way meanwhile.
-fn gives_way(lanes: &Lanes, work: Work, long: &[Lane]) -> Vec<bool> {
+fn gives_way(pool_threads: &PoolThreads, work: Work, long: &[Lane]) -> Vec<bool> {
     long.iter()
-        .map(|lane| lanes.run(lane, work, foreground::is_busy))
+        .map(|lane| pool_threads.run(lane, work, foreground::is_busy))
         .collect()
 }
 
@@ -97,18 +106,18 @@ fn long_work_gives_way_to_calls_of_its_pools() {
     ];
     for (lane, work, expected) in table {
         for waits in [Work::Allocate, Work::Clone, Work::Copy] {
-            let lanes = Lanes::default();
+            let pool_threads = PoolThreads::default();
             let found = std::thread::scope(|scope| {
-                lanes.run(lane, work, || {
-                    let look = scope.spawn(|| gives_way(&lanes, waits, &long));
+                pool_threads.run(lane, work, || {
+                    let look = scope.spawn(|| gives_way(&pool_threads, waits, &long));
                     look.join().unwrap()
                 })
             });
             assert_eq!(found, expected, "{waits:?} beside {lane:?} {work:?}");
         }
     }
-    let lanes = Lanes::default();
-    assert!(lanes.run(&a, Work::Allocate, || lanes.run(
+    let pool_threads = PoolThreads::default();
+    assert!(pool_threads.run(&a, Work::Allocate, || pool_threads.run(
         &a,
         Work::Change,
         foreground::is_busy

@@ -60,12 +60,12 @@ fn a_record_is_split_and_joined(#[case] inline: bool, #[case] kept: Option<Box<S
     let record = record(inline);
     let durable = record.durable();
     assert_eq!((&durable.stage, durable.freeze), (&kept, None));
-    assert_eq!(durable.with_boot_state(&record), record);
+    assert_eq!(durable.with_state_until_reboot(&record), record);
     // The state is that of the other record, and the rest is not.
     let mut other = record.clone();
     other.capacity_bytes += 4096;
     (other.stage, other.freeze) = (stage("/other"), None);
-    let joined = other.with_boot_state(&record);
+    let joined = other.with_state_until_reboot(&record);
     assert_eq!(joined.capacity_bytes, other.capacity_bytes);
     assert_eq!(joined.freeze, record.freeze);
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_record_is_split_and_joined(#[case] inline: bool, #[case] kept: Option<Box<S
     let entry = std::os::fd::AsFd::as_fd(&open);
     write(
         entry,
-        Some(text(&joined.with_boot_state(&record)).as_bytes()),
+        Some(text(&joined.with_state_until_reboot(&record)).as_bytes()),
     )
     .unwrap();
     assert_eq!(read(BOOT), record);

@@ -20,7 +20,7 @@ impl Pools {
     pub fn delete_unrecorded_volume(&self, id: VolumeId) -> Result<()> {
         let pool = self.with_id(id.pool())?;
         pool.index.read().volumes.check_deletable(id)?;
-        let (stage, _) = pool.boot_state(id);
+        let (stage, _) = pool.state_until_reboot(id);
         self.delete(id, stage.as_deref())
     }
 

@@ -23,7 +23,7 @@ pub(super) const FILE: &str = "state.json";
 /// The content of `state.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct BootState {
+struct StateUntilReboot {
     schema: u32,
     /// The ID of the boot that the rest describes.
     boot: String,
@@ -52,12 +52,12 @@ impl VolumeRecord {
     }
 
     /// True if both records have the same state.
-    pub(super) fn same_boot_state(&self, other: &VolumeRecord) -> bool {
+    pub(super) fn same_state_until_reboot(&self, other: &VolumeRecord) -> bool {
         self.of_boot() == other.of_boot()
     }
 
     /// This record with the state of another one.
-    pub(super) fn with_boot_state(&self, of: &VolumeRecord) -> VolumeRecord {
+    pub(super) fn with_state_until_reboot(&self, of: &VolumeRecord) -> VolumeRecord {
         let (stage, freeze) = of.of_boot();
         let mut record = self.durable();
         record.stage = record.stage.or_else(|| stage.cloned().map(Box::new));
@@ -82,7 +82,7 @@ pub(super) fn encode_parts(
         return Ok(None);
     }
     let boot = boot.to_owned();
-    let state = BootState {
+    let state = StateUntilReboot {
         schema: SCHEMA,
         boot,
         stage: stage.cloned().map(Box::new),
@@ -128,7 +128,7 @@ pub(super) fn read(
 }
 
 /// Decodes a state; `None` if another boot wrote it.
-fn decode(bytes: &[u8], boot: &str) -> std::result::Result<Option<BootState>, String> {
-    let state: BootState = decode_versioned(bytes)?;
+fn decode(bytes: &[u8], boot: &str) -> std::result::Result<Option<StateUntilReboot>, String> {
+    let state: StateUntilReboot = decode_versioned(bytes)?;
     Ok((state.boot == boot).then_some(state))
 }

@@ -10,7 +10,7 @@ const WITHOUT_DEADLINE: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// How long a call with these headers waits. The answer must reach the caller before its deadline.
-pub(super) fn patience(headers: &MetadataMap) -> Duration {
+pub(super) fn wait_limit(headers: &MetadataMap) -> Duration {
     let timeout = headers
         .get("grpc-timeout")
         .and_then(|value| timeout(value.to_str().ok()?));
@@ -66,6 +66,6 @@ mod tests {
             let value = tonic::metadata::AsciiMetadataValue::try_from(value.as_bytes()).unwrap();
             headers.insert("grpc-timeout", value);
         }
-        assert_eq!(patience(&headers).as_millis(), millis);
+        assert_eq!(wait_limit(&headers).as_millis(), millis);
     }
 }

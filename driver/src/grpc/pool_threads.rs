@@ -73,13 +73,11 @@ impl Lane {
         id: &str,
         context: &BTreeMap<String, String>,
     ) -> Lane {
-        let inline = matches!(id.parse(), Ok(VolumeHandle::Inline(_)));
-        let new = || match context.get(POOL) {
-            _ if !inline => None,
-            Some(name) => slot_named(pools, name),
-            None => slot_named(pools, pools.inline_pools().first()?),
-        };
-        Lane::of(slot_of_id(pools, id).or_else(new))
+        let slot = slot_of_id(pools, id).or_else(|| match id.parse() {
+            Ok(VolumeHandle::Inline(_)) => slot_of_new_inline(pools, context),
+            _ => None,
+        });
+        Lane::of(slot)
     }
 
     /// The lane for calls that touch all pools.
@@ -114,6 +112,13 @@ fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option
     match parameters.get(POOL) {
         None => Some(0),
         Some(name) => slot_named(pools, name),
+    }
+}
+
+fn slot_of_new_inline(pools: &Pools, context: &BTreeMap<String, String>) -> Option<usize> {
+    match context.get(POOL) {
+        Some(name) => slot_named(pools, name),
+        None => slot_named(pools, pools.inline_pools().first()?),
     }
 }
 
@@ -185,16 +190,16 @@ type Threads = HashMap<(Lane, Work), Arc<Permits>>;
 
 /// The threads of all lanes, and the calls that run on them. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lanes {
+pub(crate) struct PoolThreads {
     threads: Arc<Mutex<Threads>>,
     /// By the pool's index in the configuration.
     foregrounds: Arc<Mutex<HashMap<usize, Arc<Foreground>>>>,
 }
 
-impl Lanes {
+impl PoolThreads {
     /// The threads for this kind of work in a lane.
-    pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Permits> {
-        let mut lanes = self.threads.lock();
+    pub(crate) fn of(&self, lane: &Lane, work: Work) -> Arc<Permits> {
+        let mut all = self.threads.lock();
         let threads = match work {
             Work::Change => CHANGES,
             Work::Leave => LEAVES,
@@ -207,7 +212,7 @@ impl Lanes {
             Work::Question(_) if lane.0.is_empty() => POOLLESS,
             Work::Question(_) => 1,
         };
-        let entry = lanes.entry((lane.clone(), work));
+        let entry = all.entry((lane.clone(), work));
         entry
             .or_insert_with(|| Permits::new(threads, work.calls()))
             .clone()
@@ -241,7 +246,7 @@ impl Lanes {
         lane: &Lane,
         method: &'static str,
     ) -> Result<Permit, Status> {
-        let threads = self.threads(lane, Work::Question(method));
+        let threads = self.of(lane, Work::Question(method));
         match tokio::time::timeout(PATIENCE, threads.acquire("")).await {
             Ok(Some(permit)) => Ok(permit),
             Ok(None) => Err(shutting_down()),
