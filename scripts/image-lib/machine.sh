@@ -76,8 +76,8 @@ make_folder() {
 
 # True if this machine can make the page of the client.
 has_node() {
-  local version
-  version=$(node --version 2>/dev/null) || return
+  local has
+  has=$(node --version 2>/dev/null) || return
   command -v npm >/dev/null || return
-  ! is_older "${version#v}" 20
+  ! is_older "${has#v}" 20
 }

@@ -89,8 +89,8 @@ pub struct Switches {
     )]
     pub reject_multi_node: bool,
 
-    /// Ignore parameters of classes that the driver does not know, with a warning. Otherwise it rejects
-    /// them, so that no mistyped parameter goes unnoticed
+    /// Ignore parameters of classes that the driver does not know, with a warning. Otherwise it
+    /// rejects them, so that no mistyped parameter goes unnoticed
     #[arg(
         long,
         value_name = "BOOL",

@@ -1,5 +1,5 @@
-//! The command line of the host-path CSI driver, whose manifests give flags without a subcommand. It
-//! becomes one of `hostloop serve`, so that these manifests work with the image swapped. Pure.
+//! The command line of the host-path CSI driver, whose manifests give flags without a subcommand.
+//! It becomes one of `hostloop serve`, so that these manifests work with the image swapped. Pure.
 
 use std::ffi::OsString;
 

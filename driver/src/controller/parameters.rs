@@ -1,8 +1,8 @@
 //! Reads and checks class parameters and mutable parameters. Pure.
 //!
 //! An unknown key is an error that names the key, so that a mistyped parameter is never ignored
-//! unless [`UnknownKeys`] says so. A provisioner adds the keys under [`METADATA`], not the user; only
-//! [`filesystem`] reads one of them.
+//! unless [`UnknownKeys`] says so. A provisioner adds the keys under [`METADATA`], not the user;
+//! only [`filesystem`] reads one of them.
 
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
@@ -194,8 +194,8 @@ pub fn makes_thick(parameters: &Parameters) -> bool {
 
 /// A field of VolumeSnapshotClass that some classes set as a parameter too.
 const DELETION_POLICY: &str = "deletionPolicy";
-/// A parameter of the host-path driver: whether its archive of a volume may lack files that can't be
-/// read. Here a snapshot is of the volume's blocks, so both values mean the same.
+/// A parameter of the host-path driver: whether its archive of a volume may lack files that can't
+/// be read. Here a snapshot is of the volume's blocks, so both values mean the same.
 const IGNORE_FAILED_READ: &str = "ignoreFailedRead";
 
 /// Checks the `parameters` of a snapshot or a group: this driver has none of its own. It ignores

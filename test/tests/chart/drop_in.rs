@@ -1,5 +1,5 @@
-//! The component `csi-hostpath` has the names that scripts for the host-path driver look for, and no
-//! other name of hostloop's own classes and namespace.
+//! The component `csi-hostpath` has the names that scripts for the host-path driver look for, and
+//! no other name of hostloop's own classes and namespace.
 
 use hostloop_test::deployed;
 use hostloop_test::machine::{root, text, try_run};
@@ -52,8 +52,8 @@ fn scripts_find_what_they_look_for() {
     }
 }
 
-/// Scripts bring the snapshot API themselves, and mark a default class themselves or count those that
-/// have the mark.
+/// Scripts bring the snapshot API themselves, and mark a default class themselves or count those
+/// that have the mark.
 #[test]
 fn nothing_else_is_installed() {
     let objects = drop_in();
