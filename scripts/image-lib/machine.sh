@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Part of scripts/image: what this machine must have, checked before anything is built, and whose the
-# files are. Sourced, never run.
+# Part of scripts/image: what this machine must have, checked before anything is built, and the owner of
+# the files. Sourced, never run.
 # shellcheck disable=SC2154 # scripts/image sets arch
 
 # What a release build of the programs takes in the target folder, and what it takes besides, in MiB.

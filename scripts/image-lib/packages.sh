@@ -7,8 +7,9 @@ LOCK=$ROOT/deploy/image-packages.lock
 ARCHITECTURES=(amd64 arm64)
 # The release of Debian that these packages are of.
 SUITE=bookworm
-# What Debian's package debian-archive-keyring has, also in Ubuntu.
+# What the package debian-archive-keyring has, in Debian and Ubuntu. Newer ones may have the second only.
 DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
+[ -e "$DEBIAN_KEYS" ] || [ ! -e "${DEBIAN_KEYS%.gpg}.pgp" ] || DEBIAN_KEYS=${DEBIAN_KEYS%.gpg}.pgp
 
 # The driver's tools, and xfs_repair for administrators.
 PROGRAMS=(blkid wipefs mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs xfs_repair mkfs.btrfs btrfs)

@@ -1,5 +1,5 @@
-//! The command line of the host-path CSI driver, whose manifests give flags without a subcommand.
-//! It becomes one of `hostloop serve`, so that these manifests work with the image swapped. Pure.
+//! The command line of the host-path CSI driver: its manifests give flags without a subcommand. It
+//! becomes one of `hostloop serve`, so that these manifests work with the image swapped. Pure.
 
 use std::ffi::OsString;
 
@@ -81,8 +81,8 @@ pub struct HostPathLine {
 }
 
 impl HostPathLine {
-    /// Reads a command line whose first argument is a flag of the host-path driver; `None` for any
-    /// other. `is_set` says whether an environment variable is set: it counts more than a default.
+    /// Reads a command line that begins with a flag of the host-path driver; `None` for any other.
+    /// `is_set` says whether an environment variable is set: it counts more than a default.
     /// What the table does not have stays as it is, for `hostloop serve` to judge.
     pub fn read(line: &[OsString], is_set: impl Fn(&str) -> bool) -> Option<HostPathLine> {
         let words: Option<Vec<&str>> = line.iter().map(|word| word.to_str()).collect();
@@ -120,7 +120,7 @@ fn flag(word: &str) -> Option<(&str, Option<&str>)> {
     })
 }
 
-/// What becomes of a word; `None` if it is no flag of the host-path driver.
+/// The meaning of a word; `None` if it is not a flag of the host-path driver.
 fn meaning(word: &str) -> Option<Meaning> {
     let (name, _) = flag(word)?;
     let known = FLAGS.iter().find(|(flag, _)| *flag == name);
