@@ -105,11 +105,12 @@ download_old() {
 download() {
   local arch=$1 package=$2 version=$3 sum=$4 file=$CACHE/packages/$4.deb got
   if ! has_sum "$file" "$sum"; then
-    if private_apt "$arch" apt-get download "$package=$version" >"$work/log" 2>&1; then
+    if private_apt "$arch" apt-get download "$package=$version" >"$work/log"; then
       got=$(echo "$work/apt-$arch/$package"_*.deb)
     else
+      note "Taking $package $version from $SNAPSHOTS" >&2
       got=$work/old.deb
-      download_old "$arch" "$package" "$version" "$got" >>"$work/log" 2>&1 || {
+      download_old "$arch" "$package" "$version" "$got" || {
         cat "$work/log" >&2
         die "neither apt's sources nor $SNAPSHOTS serve $package $version for $arch: look at the" \
           "network, or run scripts/image --update-packages for the versions that they serve"
