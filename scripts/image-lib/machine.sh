@@ -51,7 +51,9 @@ need_compiler() {
   local has
   has=$(cd "$ROOT" && rustc --version | cut -d' ' -f2)
   ! is_older "${has%%-*}" "$RUST" || die "Rust $has is too old: install Rust $RUST or newer"
-  need_room "$TARGET" "$BUILD_ROOM" "Building" ", or set CARGO_TARGET_DIR to another folder"
+  # What was built before is there already.
+  compgen -G "$TARGET/*/deps" >/dev/null ||
+    need_room "$TARGET" "$BUILD_ROOM" "Building" ", or set CARGO_TARGET_DIR to another folder"
 }
 
 # of_person PATH…: gives what root has made to the person who runs sudo, if it is in the checkout.
