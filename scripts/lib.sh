@@ -87,13 +87,15 @@ need_root() {
   [ "$(id -u)" = 0 ] || die "this needs root, for loop devices and mounts: sudo $0 $*"
 }
 
-# need_packages COMMAND=PACKAGE…: installs the Debian packages of the commands that are missing.
+# need_packages COMMAND=PACKAGE…: installs the Debian packages of the commands that are missing. Only root
+# can: others read which ones to install.
 need_packages() {
   local missing
   missing=$(missing_packages "$@")
   [ -n "$missing" ] || return 0
   command -v apt-get >/dev/null ||
     die "these Debian packages, or your distribution's like, are needed: $missing"
+  [ "$(id -u)" = 0 ] || die "this machine lacks some packages: sudo apt-get install $missing"
   # Several clusters start side by side, but only one apt-get can run.
   {
     flock 9

@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Flags that mean the same as flags of the host-path CSI driver have the same names, so its
-//! manifests work with the image swapped. The environment variable `HOSTLOOP_<FLAG>` sets a flag
-//! too.
+//! Flags that mean the same as flags of the host-path CSI driver have the same names, and a command
+//! line of that driver's is read as one of `serve`, so its manifests work with the image swapped. The
+//! environment variable `HOSTLOOP_<FLAG>` sets a flag too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +18,7 @@ mod client_tip;
 mod delete;
 mod events;
 mod feature_flags;
+mod host_path;
 mod pools;
 mod probe;
 mod values;
@@ -27,6 +28,7 @@ pub use client_tip::with_client_tip;
 pub use delete::DeleteArgs;
 pub use events::{EventsArgs, EventsSocket};
 pub use feature_flags::Switches;
+pub use host_path::HostPathLine;
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
 pub(crate) use values::is_label_value;

@@ -27,6 +27,7 @@ mod tests;
 
 pub use crate::csi::error::{Error, Result};
 
+use self::parameters::UnknownKeys;
 use crate::csi::topology::{Segments, Topology};
 use crate::csi::validate::CapabilityRules;
 use crate::storage::Pools;
@@ -49,6 +50,8 @@ pub struct Config {
     pub modify: bool,
     /// Names of the accepted mutable parameters; empty accepts all known ones.
     pub mutable_parameters: Vec<String>,
+    /// What becomes of unknown parameters of classes.
+    pub unknown_parameters: UnknownKeys,
     /// Serve SnapshotMetadata.
     pub snapshot_metadata: bool,
     /// The form of the block metadata: blocks of one fixed size, or runs of any length.
@@ -77,6 +80,7 @@ impl Config {
             expansion: true,
             modify: true,
             mutable_parameters: Vec::new(),
+            unknown_parameters: UnknownKeys::Rejected,
             snapshot_metadata: true,
             metadata_blocks: MetadataBlocks::Variable,
             capabilities: CapabilityRules::default(),

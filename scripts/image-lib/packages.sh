@@ -5,6 +5,11 @@
 
 LOCK=$ROOT/deploy/image-packages.lock
 ARCHITECTURES=(amd64 arm64)
+# The release of Debian that these packages are of.
+SUITE=bookworm
+# What the package debian-archive-keyring has, in Debian and Ubuntu. Newer ones may have the second only.
+DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
+[ -e "$DEBIAN_KEYS" ] || [ ! -e "${DEBIAN_KEYS%.gpg}.pgp" ] || DEBIAN_KEYS=${DEBIAN_KEYS%.gpg}.pgp
 
 # The driver's tools, and xfs_repair for administrators.
 PROGRAMS=(blkid wipefs mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs xfs_repair mkfs.btrfs btrfs)
@@ -21,16 +26,31 @@ triplet() {
   esac
 }
 
+# os_release KEY: prints the machine's value for it, such as its ID.
+os_release() {
+  # shellcheck source=/dev/null
+  (. /etc/os-release 2>/dev/null && printf '%s' "${!1-}")
+}
+
+# True on the release of Debian that the locked packages are of.
+is_packages_debian() { [ "$(os_release ID)-$(os_release VERSION_CODENAME)" = "debian-$SUITE" ]; }
+
+# debian_sources: prints Debian's own sources of the packages, for machines that have others.
+debian_sources() {
+  local suite
+  for suite in "debian $SUITE" "debian $SUITE-updates" "debian-security $SUITE-security"; do
+    echo "deb [signed-by=$DEBIAN_KEYS] http://deb.debian.org/$suite main"
+  done
+}
+
 # private_apt ARCH COMMAND WORD…: runs apt-get or apt-cache for one architecture, with an empty list of
-# installed packages. It uses this machine's sources, but only Debian's packages, and changes
-# nothing of this machine's apt.
+# installed packages. It uses this machine's sources if they are of the same release of Debian, and
+# changes nothing of this machine's apt.
 private_apt() {
   local arch=$1 command=$2 folder=$work/apt-$1
   shift 2
   if [ ! -e "$folder" ]; then
-    command -v apt-get >/dev/null ||
-      die "apt-get is not there: the image's files come from Debian's packages, so run this on Debian"
-    mkdir -p "$folder"/{lists/partial,cache/archives/partial,preferences.d}
+    mkdir -p "$folder"/{lists/partial,cache/archives/partial,preferences.d,sources.list.d}
     : >"$folder/status"
     printf 'Package: *\nPin: release o=%s\nPin-Priority: %s\n\n' Debian 500 '*' -1 \
       >"$folder/preferences"
@@ -51,6 +71,11 @@ Dir::Etc::preferences "$folder/preferences";
 Dir::Etc::preferencesparts "$folder/preferences.d";
 Acquire::GzipIndexes "false";
 CONF
+    if ! is_packages_debian; then
+      debian_sources >"$folder/sources.list"
+      printf 'Dir::Etc::sourcelist "%s";\nDir::Etc::sourceparts "%s";\n' "$folder/sources.list" \
+        "$folder/sources.list.d" >>"$folder/apt.conf"
+    fi
     say "Reading the lists of Debian's packages for $arch" >&2
     apt-get -c "$folder/apt.conf" -q update >"$folder/log" 2>&1 || {
       cat "$folder/log" >&2
@@ -63,16 +88,34 @@ CONF
 
 has_sum() { [ -e "$1" ] && [ "$(sha256sum <"$1" | cut -d' ' -f1)" = "$2" ]; }
 
+# Debian's archive of every version that it has ever served.
+SNAPSHOTS=https://snapshot.debian.org
+
+# download_old ARCH PACKAGE VERSION FILE: downloads a version that Debian's mirrors no longer have.
+download_old() {
+  local arch=$1 version=${3//:/%3A} hash
+  hash=$(curl --fail --silent --show-error --location --retry 3 \
+    "$SNAPSHOTS/mr/binary/$2/$version/binfiles" |
+    jq --raw-output --arg arch "$arch" '[.result[] | select(.architecture == $arch) | .hash][0] // empty')
+  [ -n "$hash" ] &&
+    curl --fail --silent --show-error --location --retry 3 --output "$4" "$SNAPSHOTS/file/$hash"
+}
+
 # download ARCH PACKAGE VERSION SHA256: prints the package's file, which stays in the cache.
 download() {
   local arch=$1 package=$2 version=$3 sum=$4 file=$CACHE/packages/$4.deb got
   if ! has_sum "$file" "$sum"; then
-    if ! private_apt "$arch" apt-get download "$package=$version" >"$work/log"; then
-      cat "$work/log" >&2
-      die "apt's sources do not serve $package $version for $arch: run scripts/image --update-packages" \
-        "for the versions they serve, or add Debian's archive of snapshots to them"
+    if private_apt "$arch" apt-get download "$package=$version" >"$work/log"; then
+      got=$(echo "$work/apt-$arch/$package"_*.deb)
+    else
+      note "Taking $package $version from $SNAPSHOTS" >&2
+      got=$work/old.deb
+      download_old "$arch" "$package" "$version" "$got" || {
+        cat "$work/log" >&2
+        die "neither apt's sources nor $SNAPSHOTS serve $package $version for $arch: look at the" \
+          "network, or run scripts/image --update-packages for the versions that they serve"
+      }
     fi
-    got=$(echo "$work/apt-$arch/$package"_*.deb)
     has_sum "$got" "$sum" ||
       die "$package $version for $arch is not the file with the checksum in $LOCK: trust neither"
     mkdir -p "$CACHE/packages"

@@ -47,10 +47,19 @@ spec:
 /// A claim, a pod that writes, a snapshot, a pod with the restored volume, growth under the pod,
 /// deletion. The driver is installed, with its snapshot class. Returns the names of the steps.
 pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
+    walk_in(cluster, "hostloop-xfs", "hostloop").await
+}
+
+/// [`walk`] with these classes of volumes and of snapshots.
+pub async fn walk_in(cluster: &Cluster, class: &str, snapshots: &str) -> Vec<&'static str> {
     let mut steps = Vec::new();
-    let class = "storageClassName: hostloop-xfs";
-    let original = claim_and_pod("original", &[class]);
-    let restored = claim_and_pod("restored", &[class, FROM_SNAPSHOT]);
+    let class = format!("storageClassName: {class}");
+    let original = claim_and_pod("original", &[&class]);
+    let restored = claim_and_pod("restored", &[&class, FROM_SNAPSHOT]);
+    let snapshot = SNAPSHOT.replace(
+        "volumeSnapshotClassName: hostloop",
+        &format!("volumeSnapshotClassName: {snapshots}"),
+    );
     let write = |words: &str| {
         let command = format!("echo {words} >/data/file && sync /data/file");
         cluster.exec("default", "original", &["sh", "-c", &command]);
@@ -64,7 +73,7 @@ pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     assert_eq!(content("original"), "before\n");
     steps.push("writing");
 
-    cluster.apply(SNAPSHOT);
+    cluster.apply(&snapshot);
     until(
         cluster,
         "volumesnapshot/original",
@@ -85,7 +94,7 @@ pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     assert_eq!(content("original"), "after\n");
     steps.push("growth");
 
-    cluster.delete(&[&*original, &*restored, SNAPSHOT].join("---\n"));
+    cluster.delete(&[&*original, &*restored, &*snapshot].join("---\n"));
     until_no_volume(cluster).await;
     steps.push("deletion");
     steps

@@ -2,7 +2,7 @@
 //! running pod, and removed. Meanwhile its pods serve the metrics that alerts and dashboard name.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
@@ -20,6 +20,9 @@ const AFTER_FAILURES: [&str; 4] = [
     "workqueue_retries_total",
 ];
 
+/// The file with the chart's values.
+const VALUES: &str = "values.yaml";
+
 /// A pod with a volume of the default class, a snapshot, and a pod with a restored volume.
 fn users() -> String {
     let original = walk::claim_and_pod("original", &[]);
@@ -29,7 +32,6 @@ fn users() -> String {
 
 struct Site {
     cluster: Cluster,
-    values: PathBuf,
     scratch: Scratch,
 }
 
@@ -50,10 +52,11 @@ impl Site {
     /// Installs or upgrades the chart, and waits until its pods are ready.
     fn apply(&self, verb: &str, args: &[&str]) {
         let chart = root().join("deploy/chart/hostloop");
+        let values = self.scratch.path().join(VALUES);
         let usual = [
             text(&chart),
             "--values",
-            text(&self.values),
+            text(&values),
             "--wait",
             "--timeout",
             "3m",
@@ -97,7 +100,6 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     let scratch = Scratch::new();
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let stock = Stock::take(&cluster, &[]);
-    let values = scratch.path().join("values.yaml");
     let pool = scratch.path().join("pool");
     let chosen = json!({
         "kubeletDir": text(cluster.kubelet_dir()),
@@ -105,12 +107,8 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
         "snapshotController": true,
         "classes": {"hostloop-ext4": {"default": true}},
     });
-    std::fs::write(&values, chosen.to_string()).expect("the values can be written");
-    let site = Site {
-        cluster,
-        values,
-        scratch,
-    };
+    scratch.file(VALUES, &chosen.to_string());
+    let site = Site { cluster, scratch };
     let cluster = &site.cluster;
 
     site.apply("install", &["--create-namespace"]);
@@ -187,14 +185,12 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
         6
     );
 
-    // The definitions are there, so the action takes them for another controller's.
-    let manifest = deployed::render(&["--release", "--kubelet-dir", text(cluster.kubelet_dir())]);
-    let manifest = site.scratch.file("install.yaml", &manifest);
-    for (choice, controllers) in [("auto", ""), ("true", ",snapshot-controller")] {
-        install_by_the_action(&site, &manifest, &pool, choice);
+    // No other snapshot controller is there.
+    for choice in ["auto", "true"] {
+        install_by_the_action(&site, &pool, choice);
         let env = ".spec.template.spec.containers[0].env[?(@.name=='SNAPSHOT_CONTROLLER')].value";
         let deployment = ["deployment", "hostloop-controller", "--namespace=hostloop"];
-        assert_eq!(site.get(env, &deployment), controllers);
+        assert_eq!(site.get(env, &deployment), ",snapshot-controller");
         let classes = "volumesnapshotclass,volumegroupsnapshotclass";
         let ours = [
             "get",
@@ -219,7 +215,7 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
 }
 
 /// Installs the driver with the script of the GitHub action.
-fn install_by_the_action(site: &Site, manifest: &Path, pool: &Path, snapshot_controller: &str) {
+fn install_by_the_action(site: &Site, pool: &Path, snapshot_controller: &str) {
     let kubeconfig = format!("KUBECONFIG={}", text(&site.cluster.kubeconfig()));
     let script = root().join("deploy/action/install");
     let default = format!("default={}", text(pool));
@@ -228,12 +224,16 @@ fn install_by_the_action(site: &Site, manifest: &Path, pool: &Path, snapshot_con
         "true",
         "--snapshot-controller",
         snapshot_controller,
+        "--",
+        "--kubelet-dir",
+        text(site.cluster.kubelet_dir()),
     ];
+    let client = Plugin::of(&site.cluster).program();
     let args = [
         &kubeconfig,
         text(&script),
-        "--manifest",
-        text(manifest),
+        "--client",
+        text(&client),
         "--pool",
         &default,
     ];

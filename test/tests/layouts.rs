@@ -156,8 +156,16 @@ async fn lives_in(layout: &Layout) {
         );
     }
     let said = plugin.uninstalls_all();
+    let directories: Vec<&str> = said
+        .lines()
+        .filter_map(|line| {
+            line.rsplit_once("rm -r ")
+                .map(|(_, directory)| directory.trim())
+        })
+        .collect();
+    assert_eq!(directories.len(), 2, "the pool and the state: {said}");
     for node in &nodes {
-        removes_data(node, &said).await;
+        removes_data(node, &directories).await;
     }
     stock.assert_nothing_left(&cluster).await;
     println!(
@@ -166,6 +174,63 @@ async fn lives_in(layout: &Layout) {
         steps.len(),
         steps.join(", ")
     );
+}
+
+/// The names of the host-path driver, for scripts that look for them. A snapshot controller is all that
+/// such a script brings itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn csi_hostpath() {
+    machine::require();
+    let options = Options {
+        nodes: 2,
+        layout: Some("kind"),
+        ..Options::default()
+    };
+    let cluster = Cluster::up(&options);
+    let stock = Stock::take(&cluster, &[]);
+    let scratch = Scratch::new();
+    cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
+    cluster.create_crds();
+    let components = ["image-pool", "snapshot-controller", "csi-hostpath"];
+    let arguments: Vec<&str> = components
+        .iter()
+        .flat_map(|name| ["--component", name])
+        .collect();
+    let manifest = deployed::render(&arguments);
+    cluster.apply(&manifest);
+    for workload in ["statefulset/csi-hostpathplugin", "daemonset/hostloop"] {
+        let rollout = ["rollout", "status", "--timeout=180s", workload];
+        cluster.kubectl(&rollout);
+    }
+    let ready = [
+        "get",
+        "statefulsets",
+        "--selector=app.kubernetes.io/instance=hostpath.csi.k8s.io",
+        "--output=jsonpath={.items[*].status.readyReplicas}",
+    ];
+    assert_eq!(cluster.kubectl(&ready), "1");
+    let steps = walk::walk_in(&cluster, "csi-hostpath-sc", "csi-hostpath-snapclass").await;
+    cluster.delete(&manifest);
+    let directories = [
+        "/var/lib/hostloop",
+        "/var/lib/kubelet/plugins/hostpath.csi.k8s.io",
+    ];
+    wait_for("the end of the driver's pods", PATIENCE, async || {
+        let pods = [
+            "get",
+            "pods",
+            "--selector=app.kubernetes.io/part-of=hostloop",
+            "--output=name",
+        ];
+        let left = cluster.try_kubectl(&pods)?;
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+    for node in cluster.all_nodes() {
+        removes_data(&node, &directories).await;
+    }
+    stock.assert_nothing_left(&cluster).await;
+    println!("csi-hostpath: {} steps ({})", steps.len(), steps.join(", "));
 }
 
 fn has_a_read_only_root(node: &Node) {
@@ -186,17 +251,9 @@ fn has_a_static_dev(node: &Node) {
     assert!(dev.is_some_and(|dev| dev.source == "own-dev"), "{mounts:?}");
 }
 
-/// Does on a node what `uninstall --data` advises.
-async fn removes_data(node: &Node, said: &str) {
-    let directories: Vec<&str> = said
-        .lines()
-        .filter_map(|line| {
-            line.rsplit_once("rm -r ")
-                .map(|(_, directory)| directory.trim())
-        })
-        .collect();
-    assert_eq!(directories.len(), 2, "the pool and the state: {said}");
-    for directory in &directories {
+/// Does on a node what `uninstall --data` advises for these directories.
+async fn removes_data(node: &Node, directories: &[&str]) {
+    for directory in directories {
         let beneath = |at: &Path| at.starts_with(directory);
         for mount in node
             .mounts()

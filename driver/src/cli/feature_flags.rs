@@ -89,6 +89,16 @@ pub struct Switches {
     )]
     pub reject_multi_node: bool,
 
+    /// Ignore parameters of classes that the driver does not know, with a warning. Otherwise it
+    /// rejects them, so that no mistyped parameter goes unnoticed
+    #[arg(
+        long,
+        value_name = "BOOL",
+        require_equals = true,
+        default_value = "false"
+    )]
+    pub ignore_unknown_parameters: bool,
+
     /// Apply fsGroup instead of kubelet (VOLUME_MOUNT_GROUP). fsGroupPolicy File does it better
     #[arg(
         long,

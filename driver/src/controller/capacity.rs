@@ -13,7 +13,7 @@ impl Controller {
         let rules = &self.config.capabilities;
         let requested =
             CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
-        let class = parameters::class(&req.parameters)?;
+        let class = parameters::class(&req.parameters, self.config.unknown_parameters)?;
         let fs = match requested.fs() {
             Some(fs) => Some(fs),
             None if req.volume_capabilities.is_empty() => parameters::filesystem(&req.parameters)?,

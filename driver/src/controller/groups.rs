@@ -52,7 +52,7 @@ impl Controller {
         req: csi::CreateVolumeGroupSnapshotRequest,
     ) -> Result<csi::CreateVolumeGroupSnapshotResponse> {
         let name = validate::name("name", &req.name)?;
-        parameters::none(&req.parameters)?;
+        parameters::none(&req.parameters, self.config.unknown_parameters)?;
         let existing = self.pools.group_named(name);
         let sources = self.sources(&req.source_volume_ids, existing.is_some())?;
         let record = match existing {

@@ -1,7 +1,7 @@
 //! Reads and checks class parameters and mutable parameters. Pure.
 //!
-//! An unknown key is an error that names the key, so that a mistyped parameter is never ignored.
-//! The one exception is in [`none`]. A provisioner adds the keys under [`METADATA`], not the user;
+//! An unknown key is an error that names the key, so that a mistyped parameter is never ignored
+//! unless [`UnknownKeys`] says so. A provisioner adds the keys under [`METADATA`], not the user;
 //! only [`filesystem`] reads one of them.
 
 use crate::csi::validate::{self, Invalid, invalid};
@@ -32,6 +32,15 @@ const MAX_READ_AHEAD: u32 = 1 << 20;
 
 pub use crate::record::Parameters;
 
+/// What becomes of a key that this driver does not have (`--ignore-unknown-parameters`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownKeys {
+    /// It is an error.
+    Rejected,
+    /// It has no effect, as in the host-path driver.
+    Ignored,
+}
+
 /// The parameters of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Class {
@@ -43,6 +52,8 @@ pub struct Class {
     pub changes: Changes,
     /// A filesystem may be mounted that users of a block device wrote.
     pub allow_volume_mode_change: bool,
+    /// Keys without an effect ([`UnknownKeys::Ignored`]).
+    pub ignored: Vec<String>,
 }
 
 impl Class {
@@ -123,13 +134,19 @@ fn checked(settings: Settings) -> Result<Settings, Invalid> {
 }
 
 /// Reads the `parameters` of CreateVolume and GetCapacity.
-pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
+pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Invalid> {
     let mut class = Class::default();
     for (key, value) in own("parameters", parameters)? {
-        let read = match reader(key) {
-            Some(Reader::Class(read)) => read(&mut class, value),
-            Some(Reader::Change(read)) => read(&mut class.changes, value),
-            Some(Reader::Provisioner) | None => Err("is not a parameter of this driver"),
+        let read = match (reader(key), unknown) {
+            (Some(Reader::Class(read)), _) => read(&mut class, value),
+            (Some(Reader::Change(read)), _) => read(&mut class.changes, value),
+            (Some(Reader::Provisioner) | None, UnknownKeys::Rejected) => {
+                Err("is not a parameter of this driver")
+            }
+            (Some(Reader::Provisioner) | None, UnknownKeys::Ignored) => {
+                class.ignored.push(key.to_owned());
+                Ok(())
+            }
         };
         read.map_err(|why| invalid(field("parameters", key), why))?;
     }
@@ -177,20 +194,32 @@ pub fn makes_thick(parameters: &Parameters) -> bool {
 
 /// A field of VolumeSnapshotClass that some classes set as a parameter too.
 const DELETION_POLICY: &str = "deletionPolicy";
+/// A parameter of the host-path driver: whether its archive of a volume may lack files that can't
+/// be read. Here a snapshot is of the volume's blocks, so both values mean the same.
+const IGNORE_FAILED_READ: &str = "ignoreFailedRead";
 
-/// Checks the `parameters` of a snapshot or a group: this driver has none. It ignores
+/// Checks the `parameters` of a snapshot or a group: this driver has none of its own. It ignores
 /// `deletionPolicy`, which can't override the field of that name in the class.
-pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
+pub fn none(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invalid> {
     for (key, value) in own("parameters", parameters)? {
-        if key != DELETION_POLICY {
-            let why = "is not a parameter of snapshots";
-            return Err(invalid(field("parameters", key), why));
+        match (key, unknown) {
+            (IGNORE_FAILED_READ, _) => {
+                boolean(value).map_err(|why| invalid(field("parameters", key), why))?;
+            }
+            (DELETION_POLICY, _) => tracing::warn!(
+                value,
+                "ignored the parameter deletionPolicy of a snapshot class: only its field \
+                 deletionPolicy counts"
+            ),
+            (_, UnknownKeys::Ignored) => tracing::warn!(
+                key,
+                "ignored a parameter of a snapshot class: this driver does not have it"
+            ),
+            (_, UnknownKeys::Rejected) => {
+                let why = "is not a parameter of snapshots";
+                return Err(invalid(field("parameters", key), why));
+            }
         }
-        tracing::warn!(
-            value,
-            "ignored the parameter deletionPolicy of a snapshot class: only its field \
-             deletionPolicy counts"
-        );
     }
     Ok(())
 }

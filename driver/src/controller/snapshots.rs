@@ -28,7 +28,7 @@ impl Controller {
     ) -> Result<csi::CreateSnapshotResponse> {
         let name = validate::name("name", &req.name)?;
         validate::required("source_volume_id", &req.source_volume_id)?;
-        parameters::none(&req.parameters)?;
+        parameters::none(&req.parameters, self.config.unknown_parameters)?;
         let ours = self.here()?;
         if !accessibility::satisfied(req.accessibility_requirements.as_ref(), &ours)? {
             return Err(Error::ResourceExhausted(

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::cli::{BlockType, PoolArgsError, ServeArgs, VolumeArgs, is_label_value};
+use crate::controller::parameters::UnknownKeys;
 use crate::csi::identity::Identity;
 use crate::csi::topology::{Segments, Topology};
 use crate::csi::validate::CapabilityRules;
@@ -129,6 +130,11 @@ fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> co
         expansion: on.enable_volume_expansion && !on.disable_controller_expansion,
         modify: on.enable_controller_modify_volume,
         mutable_parameters: args.volumes.mutable_parameters.clone(),
+        unknown_parameters: if on.ignore_unknown_parameters {
+            UnknownKeys::Ignored
+        } else {
+            UnknownKeys::Rejected
+        },
         snapshot_metadata: on.enable_snapshot_metadata,
         metadata_blocks: match args.volumes.metadata_blocks {
             BlockType::Fixed => controller::MetadataBlocks::Fixed(BLOCK_SIZE),

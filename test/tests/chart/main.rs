@@ -3,6 +3,7 @@
 //! metrics that the program has.
 
 mod action;
+mod drop_in;
 mod objects;
 mod queries;
 mod same;

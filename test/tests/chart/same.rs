@@ -64,6 +64,16 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
         ),
         ("an image of a registry", image, of_image),
         (
+            "another driver name",
+            json!({"driverName": "d.example.com", "snapshotController": true}),
+            vec![
+                "--overlay",
+                "snapshot-controller",
+                "--driver-name",
+                "d.example.com",
+            ],
+        ),
+        (
             "a default class",
             class,
             vec!["--component", "default-class"],
@@ -163,6 +173,20 @@ fn another_namespace_is_everywhere() {
     assert!(expected.iter().all(|n| *n > 0), "{expected:?}");
     assert_eq!(places(&other, "elsewhere"), expected);
     assert_eq!(places(&other, "hostloop"), [0; 3]);
+}
+
+/// The queries of alerts and dashboard name the driver and its lease.
+#[test]
+fn monitoring_follows_the_driver_name() {
+    let values = json!({"driverName": "d.example.com", "prometheusRule": {"enabled": true},
+        "dashboard": {"enabled": true}});
+    let rendered = helm(&values, &["--no-hooks"]).expect("it renders");
+    for usual in ["\"hostloop.csi.dev", "hostloop-hostloop-csi-dev"] {
+        assert!(!rendered.contains(usual), "{usual}: {rendered}");
+    }
+    for ours in ["driver_name=\"d.example.com\"", "hostloop-d-example-com"] {
+        assert!(rendered.contains(ours), "{ours}: {rendered}");
+    }
 }
 
 /// Helm creates these before the other objects, and leaves them alone if they are there.

@@ -12,6 +12,17 @@ app.kubernetes.io/version: {{ quote .Chart.AppVersion }}
 helm.sh/chart: {{ include "hostloop.chart" . }}
 {{- end }}
 
+{{/* The lease of the cluster-wide tasks is named by the driver. */}}
+{{- define "hostloop.lease" -}}
+hostloop-{{ .Values.driverName | replace "." "-" }}
+{{- end }}
+
+{{/* A text about the driver by its usual name, for the name that it has: the text and the values. */}}
+{{- define "hostloop.named" -}}
+{{- index . 0 | replace "\"hostloop.csi.dev" (printf "\"%s" (index . 1).Values.driverName)
+  | replace "hostloop-hostloop-csi-dev" (include "hostloop.lease" (index . 1)) }}
+{{- end }}
+
 {{- define "hostloop.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- with .Values.image.digest }}@{{ . }}{{ end }}

@@ -1,3 +1,5 @@
+use rstest::rstest;
+
 use super::*;
 use crate::controller::tests::bench::{map, pairs};
 
@@ -65,9 +67,17 @@ fn classes_are_read() {
         ),
         ("allowVolumeModeChange=false", Class::default()),
     ] {
-        assert_eq!(class(&pairs(text)), Ok(expected), "{text}");
+        assert_eq!(
+            class(&pairs(text), UnknownKeys::Rejected),
+            Ok(expected),
+            "{text}"
+        );
     }
-    let mkfs = class(&map(&[("mkfsOptions", "-m 0 -L 'a b'")])).unwrap();
+    let mkfs = class(
+        &map(&[("mkfsOptions", "-m 0 -L 'a b'")]),
+        UnknownKeys::Rejected,
+    )
+    .unwrap();
     assert_eq!(mkfs.mkfs_options, ["-m", "0", "-L", "a b"]);
 }
 
@@ -92,13 +102,13 @@ fn an_invalid_class_parameter_is_named() {
         "mkfsOptions='",
         "csi.storage.k8s.io=not-the-prefix",
     ] {
-        let refused = class(&pairs(text)).unwrap_err();
+        let refused = class(&pairs(text), UnknownKeys::Rejected).unwrap_err();
         let last = text.split(' ').next_back().unwrap();
         let key = last.split_once('=').unwrap().0;
         assert_eq!(refused.field, format!("parameters[{key:?}]"));
     }
     let long = format!("csi.storage.k8s.io/pvc/name={}", "x".repeat(4097));
-    let refused = class(&pairs(&long)).unwrap_err();
+    let refused = class(&pairs(&long), UnknownKeys::Rejected).unwrap_err();
     assert_eq!(refused.field, "parameters");
 }
 
@@ -217,10 +227,46 @@ fn snapshots_have_no_parameters() {
     for (text, expected) in [
         ("csi.storage.k8s.io/volumesnapshot/name=x", Ok(())),
         ("deletionPolicy=Retain", Ok(())),
+        ("ignoreFailedRead=true", Ok(())),
+        ("ignoreFailedRead=false", Ok(())),
+        (
+            "ignoreFailedRead=1",
+            Err(r#"parameters["ignoreFailedRead"]"#),
+        ),
         ("deletionPolicy=Delete a=b", Err(r#"parameters["a"]"#)),
         ("a=b", Err(r#"parameters["a"]"#)),
     ] {
-        let got = none(&pairs(text)).map_err(|e| e.field);
+        let got = none(&pairs(text), UnknownKeys::Rejected).map_err(|e| e.field);
+        assert_eq!(got, expected.map_err(str::to_owned), "{text}");
+    }
+}
+
+#[rstest]
+#[case::unknown("type=pd-standard", Some("type"))]
+#[case::known_too("a=b pool=fast z=1", Some("a z"))]
+#[case::metadata("csi.storage.k8s.io/pvc/name=x", Some(""))]
+#[case::none("", Some(""))]
+#[case::invalid_value("type=x provisioning=Thick", None)]
+fn unknown_class_parameters_are_ignored_on_request(
+    #[case] text: &str,
+    #[case] ignored: Option<&str>,
+) {
+    let read = class(&pairs(text), UnknownKeys::Ignored).ok();
+    let found = read.map(|class| class.ignored.join(" "));
+    assert_eq!(found.as_deref(), ignored);
+}
+
+#[test]
+fn unknown_snapshot_parameters_are_ignored_on_request() {
+    for (text, expected) in [
+        ("a=b", Ok(())),
+        ("ignoreFailedRead=true a=b", Ok(())),
+        (
+            "ignoreFailedRead=maybe",
+            Err(r#"parameters["ignoreFailedRead"]"#),
+        ),
+    ] {
+        let got = none(&pairs(text), UnknownKeys::Ignored).map_err(|e| e.field);
         assert_eq!(got, expected.map_err(str::to_owned), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a CreateVolumeRequest, and compares it with an existing volume of that name. Pure.
+//! Reads a CreateVolumeRequest, and compares it with an existing volume of that name.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
@@ -42,7 +42,14 @@ impl CreateRequest {
         let rules = &config.capabilities;
         let capabilities =
             CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
-        let class = parameters::class(&req.parameters)?;
+        let class = parameters::class(&req.parameters, config.unknown_parameters)?;
+        for key in &class.ignored {
+            tracing::warn!(
+                key = key.as_str(),
+                volume = name.as_str(),
+                "ignored a parameter of a class: this driver does not have it"
+            );
+        }
         Ok(CreateRequest {
             name,
             range: validate::range("capacity_range", req.capacity_range.as_ref())?,

@@ -1,0 +1,223 @@
+//! The command line of the host-path CSI driver: its manifests give flags without a subcommand. It
+//! becomes one of `hostloop serve`, so that these manifests work with the image swapped. Pure.
+
+use std::ffi::OsString;
+
+/// What becomes of a flag of the host-path driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// `hostloop serve` has it, with a value.
+    Value,
+    /// `hostloop serve` has it, as a boolean.
+    Switch,
+    /// The directory of volumes: here that of the pools.
+    Directory,
+    /// A kind of volumes and its capacity: here a pool.
+    Kind,
+    /// It has a value, and no effect.
+    IgnoredValue,
+    /// It is a boolean, and has no effect.
+    IgnoredSwitch,
+}
+
+/// The flags of the host-path driver, and those of Go's logging library.
+const FLAGS: [(&str, Meaning); 33] = [
+    ("drivername", Meaning::Value),
+    ("endpoint", Meaning::Value),
+    ("nodeid", Meaning::Value),
+    ("v", Meaning::Value),
+    ("maxvolumespernode", Meaning::Value),
+    ("attach-limit", Meaning::Value),
+    ("max-volume-size", Meaning::Value),
+    ("max-volume-size-node", Meaning::Value),
+    ("accepted-mutable-parameter-names", Meaning::Value),
+    ("snapshot-metadata-block-type", Meaning::Value),
+    ("enable-attach", Meaning::Switch),
+    ("enable-topology", Meaning::Switch),
+    ("enable-volume-expansion", Meaning::Switch),
+    ("disable-controller-expansion", Meaning::Switch),
+    ("disable-node-expansion", Meaning::Switch),
+    ("enable-controller-modify-volume", Meaning::Switch),
+    ("enable-snapshot-metadata", Meaning::Switch),
+    ("check-volume-lifecycle", Meaning::Switch),
+    ("statedir", Meaning::Directory),
+    ("capacity", Meaning::Kind),
+    // Kubelet says which volumes are inline ones, and snapshots are always listed.
+    ("ephemeral", Meaning::IgnoredSwitch),
+    ("enable-list-snapshots", Meaning::IgnoredSwitch),
+    ("logtostderr", Meaning::IgnoredSwitch),
+    ("alsologtostderr", Meaning::IgnoredSwitch),
+    ("one_output", Meaning::IgnoredSwitch),
+    ("skip_headers", Meaning::IgnoredSwitch),
+    ("skip_log_headers", Meaning::IgnoredSwitch),
+    ("add_dir_header", Meaning::IgnoredSwitch),
+    ("stderrthreshold", Meaning::IgnoredValue),
+    ("vmodule", Meaning::IgnoredValue),
+    ("log_backtrace_at", Meaning::IgnoredValue),
+    ("log_dir", Meaning::IgnoredValue),
+    ("log_file", Meaning::IgnoredValue),
+];
+
+/// What the host-path driver does without these flags, where `hostloop serve` does something else.
+const DEFAULTS: [(&str, &str); 4] = [
+    ("drivername", "hostpath.csi.k8s.io"),
+    ("enable-attach", "false"),
+    ("topology-key", "topology.hostpath.csi/node"),
+    ("ignore-unknown-parameters", "true"),
+];
+
+/// Where the host-path driver keeps volumes.
+const DIRECTORY: &str = "/csi-data-dir";
+
+const POOL: &str = "pool";
+
+/// A command line of the host-path driver, as one of `hostloop serve`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPathLine {
+    /// The command line.
+    pub line: Vec<OsString>,
+    /// Flags without an effect.
+    ignored: Vec<String>,
+}
+
+impl HostPathLine {
+    /// Reads a command line that begins with a flag of the host-path driver; `None` for any other.
+    /// `is_set` says whether an environment variable is set: it counts more than a default.
+    /// What the table does not have stays as it is, for `hostloop serve` to judge.
+    pub fn read(line: &[OsString], is_set: impl Fn(&str) -> bool) -> Option<HostPathLine> {
+        let words: Option<Vec<&str>> = line.iter().map(|word| word.to_str()).collect();
+        let words = words?;
+        let (program, words) = words.split_first()?;
+        meaning(words.first()?)?;
+        let mut read = Read::default();
+        read.words(words);
+        let flags = read.finish(&is_set);
+        let mut line = vec![OsString::from(program), OsString::from("serve")];
+        line.extend(flags.into_iter().map(OsString::from));
+        Some(HostPathLine {
+            line,
+            ignored: read.ignored,
+        })
+    }
+
+    /// What a person should know about it.
+    pub fn remark(&self) -> String {
+        let ignored = match self.ignored.join(", ") {
+            none if none.is_empty() => String::new(),
+            some => format!("; ignored: {some}"),
+        };
+        format!("hostloop: read as a command line of the host-path driver, for `serve`{ignored}")
+    }
+}
+
+/// The name of a flag, after one dash or two as in Go, and its value if that is in the same word.
+fn flag(word: &str) -> Option<(&str, Option<&str>)> {
+    let flag = word.strip_prefix('-')?;
+    let flag = flag.strip_prefix('-').unwrap_or(flag);
+    Some(match flag.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (flag, None),
+    })
+}
+
+/// The meaning of a word; `None` if it is not a flag of the host-path driver.
+fn meaning(word: &str) -> Option<Meaning> {
+    let (name, _) = flag(word)?;
+    let known = FLAGS.iter().find(|(flag, _)| *flag == name);
+    known.map(|(_, meaning)| *meaning)
+}
+
+/// What has been read.
+#[derive(Debug, Default)]
+struct Read {
+    /// Names of flags with their values; the last value of a name counts, as in Go.
+    flags: Vec<(String, String)>,
+    directory: Option<String>,
+    /// `NAME=SIZE` each.
+    kinds: Vec<String>,
+    /// Words that are not in the table.
+    others: Vec<String>,
+    ignored: Vec<String>,
+}
+
+impl Read {
+    fn words(&mut self, words: &[&str]) {
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let (Some(meaning), Some((name, given))) = (meaning(word), flag(word)) else {
+                self.others.push((*word).to_owned());
+                continue;
+            };
+            let value = match (given, meaning) {
+                (Some(value), _) => value,
+                (None, Meaning::Switch | Meaning::IgnoredSwitch) => "true",
+                (None, _) => words.next().copied().unwrap_or_default(),
+            };
+            self.take(name, value, meaning);
+        }
+    }
+
+    fn take(&mut self, name: &str, value: &str, meaning: Meaning) {
+        match meaning {
+            Meaning::Value | Meaning::Switch => {
+                self.flags.retain(|(earlier, _)| earlier != name);
+                self.flags.push((name.to_owned(), value.to_owned()));
+            }
+            Meaning::Directory => self.directory = Some(value.to_owned()),
+            Meaning::Kind => self.kinds.push(value.to_owned()),
+            Meaning::IgnoredValue | Meaning::IgnoredSwitch => {
+                let ignored = format!("--{name}");
+                if !self.ignored.contains(&ignored) {
+                    self.ignored.push(ignored);
+                }
+            }
+        }
+    }
+
+    /// The flags of `hostloop serve`.
+    fn finish(&self, is_set: &impl Fn(&str) -> bool) -> Vec<String> {
+        let mut line: Vec<String> = self
+            .flags
+            .iter()
+            .map(|(name, value)| format!("--{name}={value}"))
+            .collect();
+        for (flag, value) in DEFAULTS {
+            if !self.has(flag) && !is_set(&variable(flag)) {
+                line.push(format!("--{flag}={value}"));
+            }
+        }
+        if !self.has(POOL) && !is_set(&variable(POOL)) {
+            line.extend(self.pools());
+        }
+        line.extend(self.kinds.iter().map(|kind| format!("--capacity={kind}")));
+        line.extend(self.others.iter().cloned());
+        line
+    }
+
+    /// True if the command line has this flag of `hostloop serve`.
+    fn has(&self, wanted: &str) -> bool {
+        let others = self.others.iter().filter_map(|word| flag(word));
+        let mut names = self.flags.iter().map(|(name, _)| name.as_str());
+        names.any(|name| name == wanted) || others.map(|(name, _)| name).any(|name| name == wanted)
+    }
+
+    /// A pool for each kind; without kinds, one pool.
+    fn pools(&self) -> Vec<String> {
+        let directory = self.directory.as_deref().unwrap_or(DIRECTORY);
+        if self.kinds.is_empty() {
+            return vec![format!("--{POOL}=default={directory}")];
+        }
+        let names = self.kinds.iter().filter_map(|kind| kind.split_once('='));
+        names
+            .map(|(name, _)| format!("--{POOL}={name}={directory}/{name}"))
+            .collect()
+    }
+}
+
+/// The environment variable of a flag.
+fn variable(flag: &str) -> String {
+    format!("HOSTLOOP_{}", flag.to_uppercase().replace('-', "_"))
+}
+
+#[cfg(test)]
+mod tests;

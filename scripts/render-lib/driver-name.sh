@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Makes a kustomize component that gives the driver another name. Sourced by scripts/render, never run.
+
+# The policies that have the driver's name in a variable, the first of each.
+NAMING_POLICIES=(new-volumes volumes claims bound-claims contents attachments capacities capacity-classes
+  events)
+
+# driver_name_component NAME: prints the component. Its patches fail where the base is not as they expect.
+driver_name_component() {
+  local name=$1 policy workload lease=hostloop-${1//./-}
+  cat <<YAML
+# Made by scripts/render: the driver is named $name. After the components that change it or
+# add classes, because these know it by its usual name.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+patches:
+  - target: {kind: CSIDriver}
+    patch: |-
+      - {op: replace, path: /metadata/name, value: $name}
+  - target: {kind: StorageClass}
+    patch: |-
+      - {op: replace, path: /provisioner, value: $name}
+  - target: {kind: VolumeAttributesClass}
+    patch: |-
+      - {op: replace, path: /driverName, value: $name}
+  - target: {kind: VolumeSnapshotClass|VolumeGroupSnapshotClass}
+    patch: |-
+      - {op: replace, path: /driver, value: $name}
+YAML
+  for workload in "DaemonSet hostloop" "Deployment hostloop-controller"; do
+    cat <<YAML
+  - target: {kind: ${workload% *}, name: ${workload#* }}
+    patch: |-
+      apiVersion: apps/v1
+      kind: ${workload% *}
+      metadata:
+        name: ${workload#* }
+      spec:
+        template:
+          spec:
+            containers:
+              - name: ${workload#* }
+                env:
+                  - name: DRIVER_NAME
+                    value: $name
+YAML
+  done
+  # The lease is named by the driver.
+  for workload in hostloop hostloop-controller; do
+    cat <<YAML
+  - target: {kind: Role, name: $workload}
+    patch: |-
+      - {op: test, path: /rules/0/resourceNames/0, value: hostloop-hostloop-csi-dev}
+      - {op: replace, path: /rules/0/resourceNames/0, value: $lease}
+YAML
+  done
+  for policy in "${NAMING_POLICIES[@]}"; do
+    cat <<YAML
+  - target: {kind: ValidatingAdmissionPolicy, name: hostloop-$policy}
+    patch: |-
+      - {op: test, path: /spec/variables/0/name, value: driver}
+      - {op: replace, path: /spec/variables/0/expression, value: "'$name'"}
+YAML
+  done
+}
