@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::dice::Dice;
 
 mod habits;
+mod text;
 pub(crate) mod trouble;
 
 use trouble::Trouble;
