@@ -24,15 +24,17 @@ pub(crate) enum World {
     Calm,
     /// Three nodes, and everything fails now and then.
     Rough,
+    /// Three nodes. Drivers die at effects, nodes start again, and records become unreadable.
+    Hard,
 }
 
 impl World {
-    /// The world of a seed, if no one chooses another: every other seed is rough.
+    /// The world of a seed, if no one chooses another: of three seeds, each has another.
     pub(crate) fn of(seed: u64) -> World {
-        if seed.is_multiple_of(2) {
-            World::Rough
-        } else {
-            World::Calm
+        match seed % 3 {
+            0 => World::Hard,
+            1 => World::Calm,
+            _ => World::Rough,
         }
     }
 }
@@ -42,6 +44,7 @@ impl fmt::Display for World {
         f.write_str(match self {
             World::Calm => "calm",
             World::Rough => "rough",
+            World::Hard => "hard",
         })
     }
 }
@@ -215,9 +218,7 @@ impl History {
                 _ => 300_000 + dice.below(1_800_000),
             };
             let step = expected.step(wait, &mut dice);
-            if world == World::Rough
-                && let Some(trouble) = Trouble::at(seed, number)
-            {
+            if let Some(trouble) = Trouble::at(seed, world, number) {
                 let action = Action::World { trouble };
                 return Step { wait, action };
             }

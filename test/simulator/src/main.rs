@@ -11,6 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 mod cluster;
 mod dice;
 mod door;
+mod effects;
 mod history;
 mod kubelet;
 mod machine;
@@ -41,7 +42,7 @@ struct Args {
     #[arg(long, default_value_t = 60)]
     steps: u64,
 
-    /// The kind of cluster that new histories have; by default, every other seed has another
+    /// The kind of cluster that new histories have; by default, of three seeds each has another
     #[arg(long)]
     world: Option<World>,
 
