@@ -2,7 +2,7 @@
 //!
 //! Work of drivers runs one after the other, so at any time the process of one node acts, or none
 //! does. It dies before the effect at which its time has come. Its call goes on, but none of its
-//! effects happens any more, and nobody hears its answer.
+//! effects happens any more, and its answer is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,7 +27,7 @@ struct Fuse {
 
 /// The driver's processes, by their nodes.
 struct Processes {
-    /// The node whose process acts.
+    /// The node of the process that acts.
     acting: Option<&'static str>,
     /// How many effects happen before the one at which the process dies.
     left: BTreeMap<&'static str, u64>,
@@ -73,7 +73,7 @@ pub(crate) fn has_died(node: &str) -> bool {
     PROCESSES.lock().dead.contains(node)
 }
 
-/// Waits for a death at an effect. One that nobody has waited for counts, too.
+/// Waits for a death at an effect. One before this call counts, too.
 pub(crate) async fn death() {
     DEATH.notified().await;
 }
@@ -151,7 +151,7 @@ mod tests {
         let dead = CancellationToken::new();
         start("m", FakeApi::cluster().connect("m"), dead.clone());
         die_after("m", 1);
-        assert!(done("mount"), "nobody acts");
+        assert!(done("mount"), "no process acts");
         {
             let _other = Acting::of("k");
             assert!(done("mount") && done("mount"), "another node");

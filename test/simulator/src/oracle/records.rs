@@ -37,7 +37,7 @@ fn differences(unreadable: &BTreeSet<String>, named: &BTreeSet<String>) -> Vec<S
 
 impl Oracle {
     /// Checks after everything was deleted that this includes what has an unreadable record, unless
-    /// it was to be kept. Nobody can ask for the deletion of what never had an object.
+    /// it was to be kept. What never had an object can't be deleted by a user.
     pub(super) fn unreadable_are_deleted(&self, cluster: &Cluster) {
         for handle in cluster.unreadable() {
             let volume = self.volumes.get(&handle);
@@ -45,7 +45,7 @@ impl Oracle {
                 || self.kept_snapshots.get(&handle) == Some(&false);
             if is_unwanted && !self.lost.objects.contains(&handle) {
                 trace::violation(format!(
-                    "left in the pool: {handle}, whose record is unreadable"
+                    "left in the pool: {handle} with an unreadable record"
                 ));
             }
         }
