@@ -103,6 +103,8 @@ pub(crate) struct Machine {
     rest: u64,
     /// The whole node stands still.
     is_off: bool,
+    /// How often the node has stopped.
+    stops: u64,
     /// The records that were damaged, by handle.
     damaged: BTreeMap<String, PathBuf>,
 }
@@ -165,6 +167,7 @@ impl Machine {
             left: Contents::default(),
             rest: 0,
             is_off: false,
+            stops: 0,
             damaged: BTreeMap::new(),
         };
         machine.begin(doors);

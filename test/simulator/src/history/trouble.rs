@@ -71,6 +71,8 @@ pub(crate) enum Damage {
 }
 
 impl Damage {
+    pub(crate) const ALL: [Damage; 3] = [Damage::Empty, Damage::CutOff, Damage::Garbage];
+
     /// The damaged content.
     pub(crate) fn of(self, content: &[u8]) -> Vec<u8> {
         match self {
@@ -111,7 +113,7 @@ impl Trouble {
             60..75 => Trouble::RecordDamaged {
                 node: node(dice),
                 record: dice.below(1000),
-                damage: *dice.pick(&[Damage::Empty, Damage::CutOff, Damage::Garbage]),
+                damage: *dice.pick(&Damage::ALL),
                 seconds: time(dice),
             },
             _ => {
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn damage_leaves_no_readable_record() {
         let record = br#"{"schema":1,"id":"vol"}"#;
-        for damage in [Damage::Empty, Damage::CutOff, Damage::Garbage] {
+        for damage in Damage::ALL {
             let left = damage.of(record);
             let read: Result<serde_json::Value, _> = serde_json::from_slice(&left);
             assert!(read.is_err(), "{damage}");

@@ -38,13 +38,14 @@ impl Machine {
     }
 }
 
-fn spoil(record: &Path, damage: Damage) -> io::Result<()> {
-    let content = std::fs::read(record)?;
-    std::fs::write(record, damage.of(&content))
+/// Damages a file.
+pub(super) fn spoil(file: &Path, damage: Damage) -> io::Result<()> {
+    let content = std::fs::read(file)?;
+    std::fs::write(file, damage.of(&content))
 }
 
 /// The records in a pool, by the handles of their objects, in one order for all runs.
-fn records_in(pool: &Path) -> Vec<(String, PathBuf)> {
+pub(super) fn records_in(pool: &Path) -> Vec<(String, PathBuf)> {
     let mut records = Vec::new();
     for (folder, file) in RECORDS {
         let entries = std::fs::read_dir(pool.join(folder)).into_iter();
