@@ -1,13 +1,14 @@
 //! Failpoints, at which a test can fail or kill the driver.
 //!
-//! The driver calls [`effect`] just before every change to the disk or the kernel. In a normal
-//! build that call does nothing. With the feature `failpoints`, the environment variable
+//! The driver calls [`effect`] just before every change to the disk or the kernel. In a
+//! release that call does nothing. With the feature `failpoints`, the environment variable
 //! `FAILPOINTS` selects a call. `FAILPOINTS="effect=16*off->return(kill)"` kills the driver before
 //! the seventeenth effect. `"loop.attach=return(ENOSPC)"` makes every attach fail. So a crash test
 //! covers all places between two effects without knowing their names. CreateVolume syncs the image
 //! and its record on two threads, so the order of these effects differs between runs.
 //!
-//! A program that runs the driver inside itself can decide for itself (see [`watch`]).
+//! A program that runs the driver inside itself, such as the simulator of the tests, can choose for
+//! itself (see [`watch`]). Only builds with debug assertions ask it.
 
 use std::io;
 use std::sync::OnceLock;
