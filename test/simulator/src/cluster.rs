@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::door::Doors;
 use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
-use crate::{model, trace};
+use crate::{effects, model, trace};
 
 use troubles::Recovery;
 
@@ -101,7 +101,7 @@ impl Cluster {
         let (seed, world) = (history.seed, history.world);
         let (nodes, replicas) = match world {
             World::Calm => (1, 1),
-            World::Rough => (trouble::NODES, trouble::REPLICAS),
+            World::Rough | World::Hard => (trouble::NODES, trouble::REPLICAS),
         };
         let api = FakeApi::cluster();
         api.remember(0);
@@ -152,10 +152,19 @@ impl Cluster {
         all
     }
 
-    /// The handles of the volumes of all pools.
+    /// The handles of the volumes and snapshots of all pools, also of those with an unreadable
+    /// record.
     pub(crate) fn handles(&self) -> BTreeSet<String> {
-        let volumes = self.contents().volumes;
-        volumes.iter().map(|volume| volume.id.to_string()).collect()
+        let Contents { volumes, snapshots } = self.contents();
+        let volumes = volumes.iter().map(|volume| volume.id.to_string());
+        let snapshots = snapshots.iter().map(|snapshot| snapshot.id.to_string());
+        volumes.chain(snapshots).chain(self.unreadable()).collect()
+    }
+
+    /// The handles of the volumes and snapshots with an unreadable record.
+    pub(crate) fn unreadable(&self) -> BTreeSet<String> {
+        let all = self.machines.iter().flat_map(Machine::unreadable);
+        all.map(str::to_owned).collect()
     }
 
     /// The node that has the volume with this handle.
@@ -180,18 +189,25 @@ impl Cluster {
         self.machines.iter().any(Machine::is_busy)
     }
 
-    /// Lets time pass. What is due meanwhile recovers.
+    /// Lets time pass. What is due meanwhile recovers, and who dies meanwhile is buried.
     pub(crate) async fn pass(&mut self, time: Duration) {
         let end = Instant::now() + time;
-        while let Some((at, number)) = self.due.keys().next().copied()
-            && at <= end
-        {
-            tokio::time::sleep_until(at).await;
-            if let Some(recovery) = self.due.remove(&(at, number)) {
+        loop {
+            self.bury().await;
+            let next = self.due.keys().next().copied();
+            let next = next.filter(|(at, _)| *at <= end);
+            tokio::select! {
+                biased;
+                () = effects::death() => continue,
+                () = tokio::time::sleep_until(next.map_or(end, |(at, _)| at)) => {}
+            }
+            let Some(due) = next else {
+                return;
+            };
+            if let Some(recovery) = self.due.remove(&due) {
                 self.recover(recovery);
             }
         }
-        tokio::time::sleep_until(end).await;
     }
 
     /// Reports parts of the cluster that have ended by themselves. All run until the end.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::dice::Dice;
 
 mod habits;
+mod text;
 pub(crate) mod trouble;
 
 use trouble::Trouble;
@@ -23,15 +24,17 @@ pub(crate) enum World {
     Calm,
     /// Three nodes, and everything fails now and then.
     Rough,
+    /// Three nodes. Drivers die at effects, nodes start again, and records become unreadable.
+    Hard,
 }
 
 impl World {
-    /// The world of a seed, if no one chooses another: every other seed is rough.
+    /// The world of a seed, if no one chooses another: of three seeds, each has another.
     pub(crate) fn of(seed: u64) -> World {
-        if seed.is_multiple_of(2) {
-            World::Rough
-        } else {
-            World::Calm
+        match seed % 3 {
+            0 => World::Hard,
+            1 => World::Calm,
+            _ => World::Rough,
         }
     }
 }
@@ -41,6 +44,7 @@ impl fmt::Display for World {
         f.write_str(match self {
             World::Calm => "calm",
             World::Rough => "rough",
+            World::Hard => "hard",
         })
     }
 }
@@ -214,9 +218,7 @@ impl History {
                 _ => 300_000 + dice.below(1_800_000),
             };
             let step = expected.step(wait, &mut dice);
-            if world == World::Rough
-                && let Some(trouble) = Trouble::at(seed, number)
-            {
+            if let Some(trouble) = Trouble::at(seed, world, number) {
                 let action = Action::World { trouble };
                 return Step { wait, action };
             }
@@ -230,11 +232,11 @@ impl History {
         }
     }
 
-    /// Returns this history with the chosen steps alone.
-    pub(crate) fn only(&self, chosen: &[bool]) -> History {
-        let steps = self.steps.iter().zip(chosen).filter(|(_, chosen)| **chosen);
+    /// Returns this history with the steps at these places alone.
+    pub(crate) fn only(&self, places: &[usize]) -> History {
+        let steps = places.iter().filter_map(|place| self.steps.get(*place));
         History {
-            steps: steps.map(|(step, _)| step.clone()).collect(),
+            steps: steps.cloned().collect(),
             ..self.clone()
         }
     }
@@ -537,7 +539,7 @@ mod tests {
     #[test]
     fn a_step_left_out_changes_no_other() {
         let history = History::of(7, World::Calm, 3);
-        let shorter = history.only(&[true, false, true]);
+        let shorter = history.only(&[0, 2]);
         let third = |history: &History| history.steps.last().map(|step| step.action.to_string());
         assert_eq!((shorter.steps.len(), third(&shorter)), (2, third(&history)));
     }

@@ -130,6 +130,22 @@ impl Kubelet {
         }
     }
 
+    /// The kubelet that starts after its node has. It finds the folders of all that was in place,
+    /// and nothing mounted in them.
+    pub(crate) fn after_reboot(&self) -> Kubelet {
+        let next = self.successor();
+        {
+            let mut state = next.state.lock();
+            let published = state.published.values_mut();
+            published.for_each(|one| one.certain = false);
+            state
+                .staged
+                .values_mut()
+                .for_each(|one| one.certain = false);
+        }
+        next
+    }
+
     /// Runs until it is dropped. `writes` changes with each write to the API server.
     pub(crate) async fn run(self, mut writes: watch::Receiver<u64>) {
         let mut work = JoinSet::new();

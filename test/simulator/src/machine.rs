@@ -1,5 +1,6 @@
 //! A node: its kernel and its disk, kubelet, and the driver's process, which may die.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use hostloop_driver::kernel::FsUsage;
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::serve::controllers::setup_with_driver;
 use hostloop_driver::serve::upkeep;
+use hostloop_driver::storage::scan;
 use hostloop_driver::storage::{PoolOptions, Pools, SnapshotRecord, VolumeRecord};
 use hostloop_fake_api::{Connection, FakeApi};
 use hostloop_fake_kernel::Model;
@@ -29,10 +31,14 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{DRIVER, TOPOLOGY, access, parse, process};
 use crate::dice::Dice;
 use crate::door::{Doors, Pace};
+use crate::effects::{self, Acting};
 use crate::history::World;
 use crate::kubelet::Kubelet;
 use crate::kubelet::line::Line;
 use crate::trace;
+
+mod damaged;
+mod power;
 
 /// What the pool promises at most, in bytes.
 const CAPACITY: u64 = 2 << 30;
@@ -93,6 +99,14 @@ pub(crate) struct Machine {
     process: Option<Process>,
     /// What the pools had at the last death of the process.
     left: Contents,
+    /// How long a process that dies at an effect stays dead, in seconds.
+    rest: u64,
+    /// The whole node stands still.
+    is_off: bool,
+    /// How often the node has stopped.
+    stops: u64,
+    /// The records that were damaged, by handle.
+    damaged: BTreeMap<String, PathBuf>,
 }
 
 /// The driver's process.
@@ -151,6 +165,10 @@ impl Machine {
             kubelet_task: JoinSet::new(),
             process: None,
             left: Contents::default(),
+            rest: 0,
+            is_off: false,
+            stops: 0,
+            damaged: BTreeMap::new(),
         };
         machine.begin(doors);
         machine
@@ -190,15 +208,16 @@ impl Machine {
         self.line.lose_answers(percent, time);
     }
 
-    /// Starts the driver's process, unless it lives.
+    /// Starts the driver's process, unless it lives, or its node stands still.
     pub(crate) fn begin(&mut self, doors: &Doors) {
-        if self.process.is_some() {
+        if self.process.is_some() || self.is_off {
             return;
         }
         let (site, names) = (&self.site, self.site.names);
         let (dead, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        let server = site.serve(&dead, &mut tasks);
         let connection = doors.connect(names.driver);
+        effects::start(names.node, connection.clone(), dead.clone());
+        let server = site.serve(&dead, &mut tasks);
         let (access, view) = access(doors, names.driver, names.pod, &connection);
         let endpoint = PathBuf::from(format!("{}/csi.sock", site.dir.display()));
         let args = site.args();
@@ -217,7 +236,12 @@ impl Machine {
     /// Kills the driver's process between two effects: nothing of it answers, and nothing changes
     /// any more. Waits until nothing is left of it.
     pub(crate) async fn kill(&mut self) {
-        self.left = self.contents();
+        self.left = if self.has_died() {
+            // In its memory, it may have gone on.
+            self.site.contents()
+        } else {
+            self.contents()
+        };
         let Some(process) = self.process.take() else {
             return;
         };
@@ -238,8 +262,32 @@ impl Machine {
         ));
     }
 
+    /// Lets the driver's process die after so many effects, and stay dead for these seconds.
+    pub(crate) fn die_after(&mut self, effects: u64, rest: u64) {
+        self.rest = rest;
+        effects::die_after(self.site.names.node, effects);
+    }
+
+    /// True if the driver's process has died at an effect, and something of it is still there.
+    fn has_died(&self) -> bool {
+        self.process.is_some() && effects::has_died(self.site.names.node)
+    }
+
+    /// Removes what is left of a process that has died at an effect. Returns how long it stays
+    /// dead, in seconds; `None` if there is none.
+    pub(crate) async fn bury(&mut self) -> Option<u64> {
+        if !self.has_died() {
+            return None;
+        }
+        self.kill().await;
+        Some(self.rest)
+    }
+
     /// Kills kubelet, and starts it again.
     pub(crate) fn restart_kubelet(&mut self, doors: &Doors) {
+        if self.is_off {
+            return;
+        }
         // The old tasks end without another effect on the new state.
         self.kubelet_task = JoinSet::new();
         self.kubelet = self.kubelet.successor();
@@ -249,7 +297,10 @@ impl Machine {
 
     /// Reports parts of the node that have ended by themselves.
     pub(crate) fn check_running(&mut self) {
-        let process = self.process.as_mut().map(|process| &mut process.tasks);
+        // What has died may end before it is buried.
+        let living = !self.has_died();
+        let process = self.process.as_mut().filter(|_| living);
+        let process = process.map(|process| &mut process.tasks);
         for tasks in process.into_iter().chain([&mut self.kubelet_task]) {
             while let Some(ended) = tasks.try_join_next() {
                 trace::violation(format!("a part of the cluster ended: {ended:?}"));
@@ -293,7 +344,10 @@ impl Site {
             node_id: Some(name.to_owned()),
             ..args.pools.options()
         };
-        let pools = Pools::open(&specs, options, self.kernel.clone()).expect("pools that open");
+        let pools = {
+            let _acting = Acting::of(name);
+            Pools::open(&specs, options, self.kernel.clone()).expect("pools that open")
+        };
         let topology = [(TOPOLOGY.to_owned(), name.to_owned())];
         let capabilities = CapabilityRules {
             mount_group: args.switches.volume_mount_group,
@@ -332,11 +386,42 @@ impl Site {
         let mut upkeep = Tasks::default();
         let stop = CancellationToken::new();
         upkeep::start(&pools, node, &blocking, &stop, &mut upkeep);
+        let dead = dead.clone();
         tasks.spawn(async move {
             let ended = upkeep.next().await;
-            trace::violation(format!("the driver's upkeep ended: {ended:?}"));
+            if !dead.is_cancelled() {
+                trace::violation(format!("the driver's upkeep ended: {ended:?}"));
+            }
         });
         server
+    }
+
+    /// The directory of the pool.
+    fn pool(&self) -> PathBuf {
+        self.dir.join("pool")
+    }
+
+    /// What the pool has on its disk.
+    fn contents(&self) -> Contents {
+        // A process may die before it has made its pool.
+        let found = scan::Contents::read(&*self.kernel, &self.pool());
+        found.map(Contents::on_disk).unwrap_or_default()
+    }
+}
+
+impl Contents {
+    /// What of a pool's disk can be read.
+    fn on_disk(found: scan::Contents) -> Contents {
+        let volumes = found.volumes.into_iter();
+        let snapshots = found.snapshots.into_iter();
+        Contents {
+            volumes: volumes
+                .filter_map(|one| one.record.ok().map(Arc::new))
+                .collect(),
+            snapshots: snapshots
+                .filter_map(|one| one.record.ok().map(Arc::new))
+                .collect(),
+        }
     }
 }
 
@@ -356,7 +441,7 @@ impl Copies {
         match world {
             World::Calm => Copies::Short,
             World::Rough if Dice::of(seed, "copies", 0).percent(40) => Copies::Long,
-            World::Rough => Copies::Mixed,
+            World::Rough | World::Hard => Copies::Mixed,
         }
     }
 }
@@ -396,12 +481,15 @@ impl Executor for Inline {
         };
         let actor = format!("{} {kind}", self.node);
         let time = self.time(kind, &mut Dice::of(self.seed, &actor, number));
-        let dead = self.dead.clone();
+        let (dead, node) = (self.dead.clone(), self.node);
         let ran = tokio::spawn(async move {
             tokio::select! {
                 biased;
                 () = dead.cancelled() => {}
-                () = tokio::time::sleep(time) => work(),
+                () = tokio::time::sleep(time) => {
+                    let _acting = Acting::of(node);
+                    work();
+                }
             }
         });
         ran.map(drop).boxed()

@@ -11,6 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 mod cluster;
 mod dice;
 mod door;
+mod effects;
 mod history;
 mod kubelet;
 mod machine;
@@ -41,7 +42,7 @@ struct Args {
     #[arg(long, default_value_t = 60)]
     steps: u64,
 
-    /// The kind of cluster that new histories have; by default, every other seed has another
+    /// The kind of cluster that new histories have; by default, of three seeds each has another
     #[arg(long)]
     world: Option<World>,
 
@@ -50,7 +51,7 @@ struct Args {
     seconds: Option<u64>,
 
     /// Run the history of this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_alias = "history")]
     replay: Option<PathBuf>,
 
     /// Run all kept histories
@@ -180,7 +181,8 @@ fn kept() -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn read(file: &Path) -> std::io::Result<History> {
-    Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+    let history = serde_json::from_str(&std::fs::read_to_string(file)?);
+    history.map_err(|error| std::io::Error::other(format!("{}: {error}", file.display())))
 }
 
 /// Runs a history, and reports it if it fails. True if it does not.
@@ -258,9 +260,7 @@ fn report(
                 about,
                 ..history.clone()
             };
-            let mut text = serde_json::to_string_pretty(&history)?;
-            text.push('\n');
-            std::fs::write(&saved, text)?;
+            std::fs::write(&saved, history.text()?)?;
         }
         println!(
             "To run it again: simulator --replay {} --trace",

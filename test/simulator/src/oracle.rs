@@ -17,6 +17,7 @@ use crate::{shim, trace};
 
 mod deletions;
 mod objects;
+mod records;
 
 use objects::Objects;
 
@@ -59,10 +60,7 @@ impl Lost {
         if self.since.is_none_or(|since| shim::now() > since + ECHO) {
             return;
         }
-        let contents = cluster.contents();
-        let volumes = contents.volumes.iter().map(|one| one.id.to_string());
-        let snapshots = contents.snapshots.iter().map(|one| one.id.to_string());
-        let data: BTreeSet<String> = volumes.chain(snapshots).collect();
+        let data = cluster.handles();
         let volumes = cluster.api.all("persistentvolumes").into_iter();
         let volumes = volumes.map(|one| text(&one["spec"]["csi"]["volumeHandle"]).to_owned());
         let contents = cluster.api.all("volumesnapshotcontents").into_iter();
@@ -153,21 +151,16 @@ impl Oracle {
 
     /// Checks that no snapshot is lost that was to be kept.
     fn kept_snapshots_stay(&mut self, cluster: &Cluster) {
-        let snapshots: Vec<String> = cluster
-            .contents()
-            .snapshots
-            .iter()
-            .map(|one| one.id.to_string())
-            .collect();
+        let pool = cluster.handles();
         for content in cluster.api.all("volumesnapshotcontents") {
             let handle = text(&content["status"]["snapshotHandle"]);
-            if snapshots.iter().any(|one| one == handle) {
+            if pool.contains(handle) {
                 let kept = content["spec"]["deletionPolicy"] == "Retain";
                 self.kept_snapshots.insert(handle.to_owned(), kept);
             }
         }
         for (handle, kept) in &mut self.kept_snapshots {
-            if *kept && !snapshots.contains(handle) && !self.lost.data.contains(handle) {
+            if *kept && !pool.contains(handle) && !self.lost.data.contains(handle) {
                 trace::violation(format!("data lost: the snapshot {handle} was to be kept"));
                 *kept = false;
             }
@@ -179,6 +172,7 @@ impl Oracle {
     pub(crate) fn liveness(&self, cluster: &Cluster, strict: bool) {
         let objects = Objects::of(cluster);
         not_starved(&objects);
+        records::are_named(cluster);
         for claim in objects.claims.iter().filter(|claim| !is_deleting(claim)) {
             if claim["status"]["phase"] == "Bound" {
                 self.bound(cluster, &objects, claim, strict);
@@ -242,6 +236,7 @@ impl Oracle {
                 ));
             }
         }
+        self.unreadable_are_deleted(cluster);
         let contents = cluster.contents();
         for volume in contents.volumes {
             let id = volume.id.to_string();
@@ -275,7 +270,8 @@ impl Oracle {
             return;
         };
         let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-        if self.lost.data.contains(handle) {
+        // Without its record, the driver can't change a volume. `records` checks that it says so.
+        if self.lost.data.contains(handle) || cluster.unreadable().contains(handle) {
             return;
         }
         let reasons = objects.reasons(claim);

@@ -15,7 +15,7 @@ use crate::history::trouble::Trouble;
 use crate::history::{Action, History, World};
 use crate::oracle::{self, Advice, Oracle};
 use crate::users::{self, send};
-use crate::{shim, trace};
+use crate::{effects, shim, trace};
 
 /// What begins the line with the outcome of a history.
 pub(crate) const OUTCOME: &str = "OUTCOME ";
@@ -162,6 +162,7 @@ fn watch(seed: u64) {
 
 async fn live(history: &History, dir: &Path) -> u64 {
     shim::follow();
+    effects::begin();
     let mut cluster = Cluster::start(history, dir);
     let mut oracle = Oracle::default();
     let client = cluster.doors.client("user");
@@ -185,11 +186,12 @@ async fn live(history: &History, dir: &Path) -> u64 {
                 format!("refused: {} {}", refused.code, refused.message),
             );
         }
+        cluster.bury().await;
         oracle.safety(&cluster);
         cluster.check_running();
     }
-    if history.world == World::Rough {
-        cluster.recover_all();
+    if history.world != World::Calm {
+        cluster.recover_all().await;
         // Its copies could take a day.
         let moderation = Trouble::Moderation;
         trace::line("world", moderation.to_string());
@@ -232,7 +234,7 @@ async fn live(history: &History, dir: &Path) -> u64 {
     // The driver's node deletes an empty volume without an object after hours: its object may only
     // be late.
     let mut waited = Duration::ZERO;
-    while history.world == World::Rough && waited < ORPHANS && has_empty(&cluster) {
+    while history.world != World::Calm && waited < ORPHANS && has_empty(&cluster) {
         cluster.pass(Duration::from_secs(600)).await;
         waited += Duration::from_secs(600);
     }
@@ -262,7 +264,7 @@ async fn quiet(history: &History, cluster: &mut Cluster, oracle: &mut Oracle) {
         cluster.pass(MINUTE).await;
         oracle.safety(cluster);
         cluster.check_running();
-        let is_busy = history.world == World::Rough && cluster.is_busy();
+        let is_busy = history.world != World::Calm && cluster.is_busy();
         // A single short call in a minute does not last.
         if is_busy && was_busy {
             (settled, worked) = (Duration::ZERO, worked + MINUTE);

@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::history::trouble::Trouble;
 use crate::oracle::Oracle;
 use crate::users::{Refused, be_greedy, be_modest};
-use crate::{model, trace};
+use crate::{effects, model, trace};
 
 /// A backup is too young with fewer versions since. Others could catch up with those versions
 /// before a watch begins again, and no client can tell then that the server went back.
@@ -20,6 +20,8 @@ const YOUNG: u64 = 300;
 pub(super) enum Recovery {
     /// The driver of a node starts.
     Node(usize),
+    /// A node starts, with everything on it.
+    Boot(usize),
     /// A process of the cluster's controllers starts.
     Replica(usize),
     /// The API server is there again.
@@ -34,6 +36,11 @@ impl Cluster {
         client: &Client,
         oracle: &mut Oracle,
     ) -> Result<(), Refused> {
+        let (node, replica) = trouble.about();
+        if node >= self.machines.len() || replica >= self.replicas.len() {
+            trace::line("world", "there is no such node or process");
+            return Ok(());
+        }
         match trouble {
             Trouble::NodeDies { node, seconds } => {
                 self.machines[*node].kill().await;
@@ -66,6 +73,26 @@ impl Cluster {
             Trouble::Restore => self.restore(oracle),
             Trouble::Greed { copies } => be_greedy(client, *copies).await?,
             Trouble::Moderation => be_modest(client).await?,
+            Trouble::NodeDiesAfter {
+                node,
+                effects,
+                seconds,
+            } => self.machines[*node].die_after(*effects, *seconds),
+            Trouble::NodeReboots { node, seconds } => {
+                self.machines[*node].stop().await;
+                self.recover_after(*seconds, Recovery::Boot(*node));
+            }
+            Trouble::RecordDamaged {
+                node,
+                record,
+                damage,
+                seconds,
+            } => {
+                let machine = &mut self.machines[*node];
+                machine.kill().await;
+                machine.damage(*record, *damage);
+                self.recover_after(*seconds, Recovery::Node(*node));
+            }
         }
         Ok(())
     }
@@ -95,10 +122,20 @@ impl Cluster {
         self.due.insert((at, self.troubles), recovery);
     }
 
+    /// Removes what is left of drivers that have died at an effect.
+    pub(crate) async fn bury(&mut self) {
+        for node in 0..self.machines.len() {
+            if let Some(rest) = self.machines[node].bury().await {
+                self.recover_after(rest, Recovery::Node(node));
+            }
+        }
+    }
+
     /// Ends a trouble.
     pub(super) fn recover(&mut self, recovery: Recovery) {
         match recovery {
             Recovery::Node(node) => self.machines[node].begin(&self.doors),
+            Recovery::Boot(node) => self.machines[node].boot(&self.doors),
             Recovery::Replica(replica) => self.replicas[replica].begin(&self.doors),
             Recovery::Api => {
                 self.outages -= 1;
@@ -111,7 +148,9 @@ impl Cluster {
     }
 
     /// Ends all troubles.
-    pub(crate) fn recover_all(&mut self) {
+    pub(crate) async fn recover_all(&mut self) {
+        effects::spare_all();
+        self.bury().await;
         while let Some((_, recovery)) = self.due.pop_first() {
             self.recover(recovery);
         }

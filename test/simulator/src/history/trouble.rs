@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
+use crate::history::World;
 
 /// The number of nodes that a cluster with troubles has.
 pub(crate) const NODES: usize = 3;
@@ -39,12 +40,92 @@ pub(crate) enum Trouble {
     Greed { copies: u64 },
     /// The greedy namespace gives up its copies.
     Moderation,
+    /// The driver's process on a node dies after so many effects, and starts again later.
+    NodeDiesAfter {
+        node: usize,
+        effects: u64,
+        seconds: u64,
+    },
+    /// A node stops with everything on it, and starts again later. Its disk stays.
+    NodeReboots { node: usize, seconds: u64 },
+    /// The driver's process on a node dies. Before it starts again, the record of a volume or
+    /// snapshot is damaged: the one with this number, counted in the order of their paths.
+    RecordDamaged {
+        node: usize,
+        record: u64,
+        damage: Damage,
+        seconds: u64,
+    },
+}
+
+/// What becomes of the content of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Damage {
+    /// It is empty.
+    Empty,
+    /// It has only the first half of its bytes.
+    CutOff,
+    /// It has other bytes.
+    Garbage,
+}
+
+impl Damage {
+    pub(crate) const ALL: [Damage; 3] = [Damage::Empty, Damage::CutOff, Damage::Garbage];
+
+    /// The damaged content.
+    pub(crate) fn of(self, content: &[u8]) -> Vec<u8> {
+        match self {
+            Damage::Empty => Vec::new(),
+            Damage::CutOff => content[..content.len() / 2].to_vec(),
+            Damage::Garbage => b"\x01\x00{".to_vec(),
+        }
+    }
 }
 
 impl Trouble {
-    /// A trouble of a random kind.
-    pub(crate) fn of(dice: &mut Dice) -> Trouble {
+    /// A trouble of a random kind, in a rough world.
+    fn rough(dice: &mut Dice) -> Trouble {
         match dice.below(100) {
+            draw @ 0..74 => Trouble::passing(draw, dice),
+            74..86 => Trouble::Backup,
+            86..92 => Trouble::Restore,
+            92..97 => Trouble::greed(dice),
+            _ => Trouble::Moderation,
+        }
+    }
+
+    /// A trouble of a random kind, in a hard world.
+    fn hard(dice: &mut Dice) -> Trouble {
+        match dice.below(100) {
+            0..40 => {
+                let most = *dice.pick(&[4, 20, 60]);
+                Trouble::NodeDiesAfter {
+                    node: node(dice),
+                    effects: dice.below(most),
+                    seconds: time(dice),
+                }
+            }
+            40..60 => Trouble::NodeReboots {
+                node: node(dice),
+                seconds: time(dice),
+            },
+            60..75 => Trouble::RecordDamaged {
+                node: node(dice),
+                record: dice.below(1000),
+                damage: *dice.pick(&Damage::ALL),
+                seconds: time(dice),
+            },
+            _ => {
+                let draw = dice.below(74);
+                Trouble::passing(draw, dice)
+            }
+        }
+    }
+
+    /// A trouble that is soon over, for a number below 74.
+    fn passing(draw: u64, dice: &mut Dice) -> Trouble {
+        match draw {
             0..22 => Trouble::NodeDies {
                 node: node(dice),
                 seconds: time(dice),
@@ -66,13 +147,9 @@ impl Trouble {
                 percent: *dice.pick(&[10, 30]),
                 seconds: time(dice),
             },
-            66..74 => Trouble::Outage {
+            _ => Trouble::Outage {
                 seconds: time(dice),
             },
-            74..86 => Trouble::Backup,
-            86..92 => Trouble::Restore,
-            92..97 => Trouble::greed(dice),
-            _ => Trouble::Moderation,
         }
     }
 
@@ -85,16 +162,39 @@ impl Trouble {
 
     /// What the world does at this step of a history, if anything. Greed needs time to show, so it
     /// often comes early.
-    pub(crate) fn at(seed: u64, step: u64) -> Option<Trouble> {
+    pub(crate) fn at(seed: u64, world: World, step: u64) -> Option<Trouble> {
         /// Of so many steps in a hundred, the world makes one.
         const CHANCE: u64 = 20;
         /// The step at which greed comes early.
         const EARLY: u64 = 3;
         let mut dice = Dice::of(seed, "world", step);
-        if step == EARLY && dice.percent(40) {
-            return Some(Trouble::greed(&mut dice));
+        match world {
+            World::Calm => None,
+            World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
+            World::Rough => dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)),
+            World::Hard => dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)),
         }
-        dice.percent(CHANCE).then(|| Trouble::of(&mut dice))
+    }
+
+    /// The node and the replica that it is about, or else the first ones.
+    pub(crate) fn about(&self) -> (usize, usize) {
+        match self {
+            Trouble::NodeDies { node, .. }
+            | Trouble::KubeletDies { node }
+            | Trouble::NodeDiesAfter { node, .. }
+            | Trouble::NodeReboots { node, .. }
+            | Trouble::RecordDamaged { node, .. } => (*node, 0),
+            Trouble::ReplicaDies { replica, .. } | Trouble::ReplicaLate { replica, .. } => {
+                (0, *replica)
+            }
+            Trouble::AnswersLost { .. }
+            | Trouble::CallsLost { .. }
+            | Trouble::Outage { .. }
+            | Trouble::Backup
+            | Trouble::Restore
+            | Trouble::Greed { .. }
+            | Trouble::Moderation => (0, 0),
+        }
     }
 }
 
@@ -154,7 +254,39 @@ impl fmt::Display for Trouble {
                 write!(f, "a greedy namespace wants {copies} copies of a snapshot")
             }
             Trouble::Moderation => f.write_str("the greedy namespace gives up its copies"),
+            Trouble::NodeDiesAfter {
+                node,
+                effects,
+                seconds,
+            } => write!(
+                f,
+                "the driver of node n{} dies for {seconds} s, after {effects} more effects",
+                node + 1
+            ),
+            Trouble::NodeReboots { node, seconds } => {
+                write!(f, "node n{} stops, and starts after {seconds} s", node + 1)
+            }
+            Trouble::RecordDamaged {
+                node,
+                record,
+                damage,
+                seconds,
+            } => write!(
+                f,
+                "the driver of node n{} dies for {seconds} s, and record {record} of its pool {damage}",
+                node + 1
+            ),
         }
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Damage::Empty => "is empty",
+            Damage::CutOff => "is cut off",
+            Damage::Garbage => "is garbage",
+        })
     }
 }
 
@@ -164,22 +296,27 @@ mod tests {
 
     #[test]
     fn troubles_are_of_nodes_and_replicas_that_there_are() {
-        let mut kinds = std::collections::HashSet::new();
-        for number in 0..500 {
-            let trouble = Trouble::of(&mut Dice::of(1, "troubles", number));
-            let (node, replica) = match &trouble {
-                Trouble::NodeDies { node, .. } | Trouble::KubeletDies { node } => (*node, 0),
-                Trouble::ReplicaDies { replica, .. } | Trouble::ReplicaLate { replica, .. } => {
-                    (0, *replica)
-                }
-                _ => (0, 0),
-            };
-            assert!(node < NODES && replica < REPLICAS, "{trouble}");
-            kinds.insert(std::mem::discriminant(&trouble));
-            let text = serde_json::to_string(&trouble).expect("JSON");
-            let again: Trouble = serde_json::from_str(&text).expect("a trouble");
-            assert_eq!(again, trouble);
+        for (world, all) in [(World::Calm, 0), (World::Rough, 11), (World::Hard, 10)] {
+            let mut kinds = std::collections::HashSet::new();
+            for trouble in (0..3000).filter_map(|step| Trouble::at(1, world, step)) {
+                let (node, replica) = trouble.about();
+                assert!(node < NODES && replica < REPLICAS, "{trouble}");
+                kinds.insert(std::mem::discriminant(&trouble));
+                let text = serde_json::to_string(&trouble).expect("JSON");
+                let again: Trouble = serde_json::from_str(&text).expect("a trouble");
+                assert_eq!(again, trouble);
+            }
+            assert_eq!(kinds.len(), all, "{world}");
         }
-        assert_eq!(kinds.len(), 11);
+    }
+
+    #[test]
+    fn damage_leaves_no_readable_record() {
+        let record = br#"{"schema":1,"id":"vol"}"#;
+        for damage in Damage::ALL {
+            let left = damage.of(record);
+            let read: Result<serde_json::Value, _> = serde_json::from_slice(&left);
+            assert!(read.is_err(), "{damage}");
+        }
     }
 }

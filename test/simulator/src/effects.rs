@@ -1,0 +1,176 @@
+//! Deaths of drivers at effects: of the process of a node, no effect but the first few happens.
+//!
+//! Work of drivers runs one after the other, so at any time the process of one node acts, or none
+//! does. It dies before the effect at which its time has come. Its call goes on, but none of its
+//! effects happens any more, and its answer is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use hostloop_driver::kernel::failpoint;
+use hostloop_fake_api::Connection;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::trace;
+
+/// Effects before which no process dies. They may run beside others, and so in any order. For the
+/// memory that has the pools, a sync changes nothing.
+const UNCOUNTED: [&str; 2] = ["file.sync", "thaw"];
+
+/// What ends a process.
+struct Fuse {
+    connection: Connection,
+    dead: CancellationToken,
+}
+
+/// The driver's processes, by their nodes.
+struct Processes {
+    /// The node of the process that acts.
+    acting: Option<&'static str>,
+    /// How many effects happen before the one at which the process dies.
+    left: BTreeMap<&'static str, u64>,
+    /// The processes that have not died at an effect.
+    fuses: BTreeMap<&'static str, Fuse>,
+    dead: BTreeSet<&'static str>,
+}
+
+static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
+    acting: None,
+    left: BTreeMap::new(),
+    fuses: BTreeMap::new(),
+    dead: BTreeSet::new(),
+});
+
+/// Announces that a process has died.
+static DEATH: Notify = Notify::const_new();
+
+/// Lets processes die from now on.
+pub(crate) fn begin() {
+    failpoint::watch(decide);
+}
+
+/// The process of a node starts. At its death, it cuts this connection and cancels this token.
+pub(crate) fn start(node: &'static str, connection: Connection, dead: CancellationToken) {
+    let mut processes = PROCESSES.lock();
+    processes.dead.remove(node);
+    processes.fuses.insert(node, Fuse { connection, dead });
+}
+
+/// Lets the process of a node die after so many effects, or the next one if it ends before.
+pub(crate) fn die_after(node: &'static str, effects: u64) {
+    PROCESSES.lock().left.insert(node, effects);
+}
+
+/// No process dies at an effect any more.
+pub(crate) fn spare_all() {
+    PROCESSES.lock().left.clear();
+}
+
+/// True if the last process of a node died at an effect.
+pub(crate) fn has_died(node: &str) -> bool {
+    PROCESSES.lock().dead.contains(node)
+}
+
+/// Waits for a death at an effect. One before this call counts, too.
+pub(crate) async fn death() {
+    DEATH.notified().await;
+}
+
+/// While it exists, the process of this node acts.
+pub(crate) struct Acting {
+    before: Option<&'static str>,
+}
+
+impl Acting {
+    pub(crate) fn of(node: &'static str) -> Acting {
+        let before = PROCESSES.lock().acting.replace(node);
+        Acting { before }
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        PROCESSES.lock().acting = self.before;
+    }
+}
+
+/// The error of all effects of a dead process.
+fn never() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+/// Counts an effect, and kills the process that acts if its time has come.
+fn decide(effect: &'static str) -> io::Result<()> {
+    let mut processes = PROCESSES.lock();
+    let Some(node) = processes.acting else {
+        return Ok(());
+    };
+    if processes.dead.contains(node) {
+        return Err(never());
+    }
+    if UNCOUNTED.contains(&effect) {
+        return Ok(());
+    }
+    match processes.left.get_mut(node) {
+        None => return Ok(()),
+        Some(0) => {}
+        Some(left) => {
+            *left -= 1;
+            return Ok(());
+        }
+    }
+    processes.left.remove(node);
+    processes.dead.insert(node);
+    let fuse = processes.fuses.remove(node);
+    // What wakes up may look at processes.
+    drop(processes);
+    if let Some(fuse) = fuse {
+        fuse.connection.cut();
+        fuse.dead.cancel();
+    }
+    trace::line(node, format!("the driver dies before {effect}"));
+    DEATH.notify_one();
+    Err(never())
+}
+
+#[cfg(test)]
+mod tests {
+    use hostloop_fake_api::FakeApi;
+
+    use super::*;
+
+    fn done(effect: &'static str) -> bool {
+        decide(effect).is_ok()
+    }
+
+    /// One test, because all share the processes.
+    #[test]
+    fn a_process_dies_once_and_stays_dead_until_the_next_one_starts() {
+        let dead = CancellationToken::new();
+        start("m", FakeApi::cluster().connect("m"), dead.clone());
+        die_after("m", 1);
+        assert!(done("mount"), "no process acts");
+        {
+            let _other = Acting::of("k");
+            assert!(done("mount") && done("mount"), "another node");
+            let _acting = Acting::of("m");
+            assert!(done("file.sync") && done("mount") && done("thaw"));
+            assert!(!dead.is_cancelled());
+            assert!(!done("mount"));
+            assert!(dead.is_cancelled() && has_died("m"));
+            assert!(!done("file.sync") && !done("unmount"));
+        }
+        start(
+            "m",
+            FakeApi::cluster().connect("m"),
+            CancellationToken::new(),
+        );
+        let _acting = Acting::of("m");
+        assert!(!has_died("m") && done("mount") && done("mount"));
+        die_after("m", 0);
+        spare_all();
+        assert!(done("mount"));
+    }
+}
