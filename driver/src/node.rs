@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 mod attach_loop;
+mod btrfs_devices;
 mod detach_loop;
 mod ephemeral;
 mod expand;

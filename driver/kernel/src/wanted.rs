@@ -1,7 +1,8 @@
 //! Whether the work of a thread is still wanted.
 //!
-//! Work goes on after its caller hangs up, because a retry joins it. A copy of gigabytes that no
-//! retry asks for would only keep the disk from others, so it ends at its next step.
+//! Work goes on after its caller hangs up, because a retry joins it. A copy or an allocation of
+//! gigabytes that no retry asks for would only keep the disk from others, so it ends at its next
+//! step.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -117,7 +117,7 @@ pub(super) fn snapshots<'a>(
 }
 
 /// True for a thick volume, or a snapshot of one: its restore is thick, too.
-fn is_thick(id: &str, pools: &Pools) -> bool {
+pub(super) fn is_thick(id: &str, pools: &Pools) -> bool {
     let provisioning = match id.parse::<SnapshotId>() {
         Ok(id) => pools
             .snapshot(&id)

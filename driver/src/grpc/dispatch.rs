@@ -21,8 +21,8 @@ use super::wait_limit::wait_limit;
 use crate::record::{Parameters, namespace_of};
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
-/// How long a copy goes on without a caller. Kubernetes' controllers and upstream's sidecars retry
-/// at least every five minutes.
+/// How long long work goes on without a caller. Kubelet, Kubernetes' controllers and upstream's
+/// sidecars retry at least every five minutes.
 const GRACE: Duration = Duration::from_secs(360);
 
 /// A request as the dispatcher sees it.
@@ -110,11 +110,11 @@ impl Dispatcher {
         } else {
             let kind = request.work(&self.pools);
             let threads = self.pool_threads.of(&lane, kind);
-            let grace = kind.copies().then_some(GRACE);
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
             let method = C::METHOD;
             let long = kind.is_long();
+            let grace = long.then_some(GRACE);
             let operation = Operation {
                 method,
                 holds,

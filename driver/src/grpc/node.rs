@@ -1,5 +1,6 @@
 //! The Node service over gRPC.
 
+use super::controller::is_thick;
 use super::dispatch::service;
 use super::operation_locks::Key;
 use super::pool_threads::{Lane, Work};
@@ -11,8 +12,8 @@ service! {
     NodeService: "csi.v1.Node", node_server::Node, done by Node;
 
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume_mount(&r.volume_id),
-        but for [secrets, volume_context];
+        about |r| &r.volume_id, as |r, pools| staging(&r.volume_id, pools),
+        holding |r| Key::volume_mount(&r.volume_id), but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Unstage,
@@ -40,12 +41,24 @@ service! {
         -> NodeGetStorageHealthResponse
         about |_| "", in |_, pools| Lane::of_all(pools);
     "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume_mount(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, as |r, pools| staging(&r.volume_id, pools),
+        holding |r| Key::volume_mount(&r.volume_id), but for [secrets];
     "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse
         about |_| "";
     "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
         about |_| "";
+}
+
+/// The work to stage a volume, or to grow it where it is staged. Both give a thick volume the
+/// blocks that it has lost. Its image alone says whether it lacks any, and this must not wait for a
+/// disk.
+fn staging(volume_id: &str, pools: &Pools) -> Work {
+    if is_thick(volume_id, pools) {
+        Work::StageThick
+    } else {
+        Work::Change
+    }
 }
 
 /// Nothing else unstages an inline volume.

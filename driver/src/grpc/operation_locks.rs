@@ -16,8 +16,8 @@
 //! - **waits** otherwise. A caller that waits too long is ABORTED. Its request keeps its place in
 //!   the queue, where a retry joins it.
 //!
-//! Work runs on a blocking thread. It continues when the caller hangs up; a copy only as long as a
-//! retry may still come ([`Operation::grace`]). The objects are released when the work returns or
+//! Work runs on a blocking thread. It continues when the caller hangs up; long work only as long as
+//! a retry may still come ([`Operation::grace`]). The objects are released when the work returns or
 //! panics, and the sources of a copy already when they are copied. An RPC that waits holds no
 //! thread.
 
@@ -425,7 +425,8 @@ impl OperationLocks {
             .unwrap_or_else(|| Err(shutting_down()))
     }
 
-    /// Refuses all further requests, and those that wait for earlier ones. Ends copies under way.
+    /// Refuses all further requests, and those that wait for earlier ones. Ends long work under
+    /// way.
     pub fn close(&self) {
         let mut table = self.table.lock();
         table.closed = true;

@@ -3,8 +3,9 @@
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
 //! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
-//! often a client retries, and copies of gigabytes hold up nothing but other copies. The calls of
-//! one namespace never hold all threads of a kind ([`Permits`]): three of four, 24 of 32. Copies and
+//! often a client retries. Copies of gigabytes hold up nothing but other copies, and thick volumes
+//! that lack blocks hold up nothing but the mounts of other thick volumes. The calls of one
+//! namespace never hold all threads of a kind ([`Permits`]): three of four, 24 of 32. Copies and
 //! clones also give way to calls that change something in their pools, but not to deletions: see
 //! [foreground].
 
@@ -32,6 +33,10 @@ const UNSTAGES: usize = 32;
 pub(super) const DELETIONS: usize = 8;
 /// Calls in one lane at once that allocate the whole of a volume: two of one namespace.
 const ALLOCATIONS: usize = 3;
+/// Calls in one lane at once that mount a thick volume: six of one namespace. Its user may have
+/// discarded blocks all over it, and to allocate those again may take minutes. Most thick volumes
+/// have lost none, so they do not wait for [`ALLOCATIONS`].
+const THICK_STAGES: usize = 8;
 /// Copies of bytes in one lane at once: two of one namespace. Two keep a disk busy, and more make it
 /// seek, so the third is for a namespace that would wait for gigabytes of another one.
 pub(super) const COPIES: usize = 3;
@@ -148,6 +153,9 @@ pub(crate) enum Work {
     Delete,
     /// The RPC allocates all of a thick volume.
     Allocate,
+    /// The RPC stages a thick volume or grows it on the node, and allocates the blocks that the
+    /// volume has lost.
+    StageThick,
     /// The RPC copies without bytes: the copy shares the blocks of its source. The number of its
     /// extents decides how long that takes.
     Clone,
@@ -160,14 +168,13 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// True if others may hold its threads for long.
+    /// True if others may hold its threads for long. Such work ends without callers, and a retry
+    /// begins it again.
     pub(crate) fn is_long(self) -> bool {
-        self == Work::Allocate || self.copies()
-    }
-
-    /// True if it copies a source, and so ends without callers: a retry begins again.
-    pub(crate) fn copies(self) -> bool {
-        matches!(self, Work::Clone | Work::Copy)
+        matches!(
+            self,
+            Work::Allocate | Work::StageThick | Work::Clone | Work::Copy
+        )
     }
 
     /// The calls of this kind, for people.
@@ -178,6 +185,7 @@ impl Work {
             Work::Unstage => "unstaging calls",
             Work::Delete => "deletions",
             Work::Allocate => "allocations of thick volumes",
+            Work::StageThick => "stagings of thick volumes",
             Work::Clone => "snapshots and clones",
             Work::Copy => "copies",
             Work::Stream => "streams",
@@ -206,6 +214,7 @@ impl PoolThreads {
             Work::Unstage => UNSTAGES,
             Work::Delete => DELETIONS,
             Work::Allocate => ALLOCATIONS,
+            Work::StageThick => THICK_STAGES,
             Work::Clone => CLONES,
             Work::Copy => COPIES,
             Work::Stream => STREAMS,
@@ -231,7 +240,9 @@ impl PoolThreads {
             pools.collect::<Vec<_>>()
         };
         match work {
-            Work::Allocate | Work::Clone | Work::Copy => foreground::behind(pools, call),
+            Work::Allocate | Work::StageThick | Work::Clone | Work::Copy => {
+                foreground::behind(pools, call)
+            }
             Work::Change | Work::Leave | Work::Unstage => {
                 let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
                 call()

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use super::attach_loop::{self, Purpose};
 use super::format_at_stage::{self, FormatStep};
-use super::{Error, Node, Requested, Result, fs_group, mount_options, replay, target_path};
+use super::{
+    Error, Node, Requested, Result, btrfs_devices, fs_group, mount_options, replay, target_path,
+};
 use crate::diagnose::VolumeState;
 use crate::kernel::{FsState, FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
@@ -79,7 +81,11 @@ impl Mounting<'_> {
             }
             FormatStep::Keep => self.prepare(&device, &spec)?,
         };
-        replay::mount(kernel, &spec, state)?;
+        replay::mount(kernel, &spec, state)
+            .map_err(|error| btrfs_devices::explain(self.fs, error))?;
+        if self.fs == FsType::Btrfs {
+            btrfs_devices::check_new(kernel, self.record.id, path, device.minor)?;
+        }
         self.complete(&device, options.read_only)
     }
 
@@ -121,6 +127,9 @@ impl Mounting<'_> {
                 "{} is mounted at this path already, {} was asked for",
                 entry.fs_type, self.fs
             )));
+        }
+        if self.fs == FsType::Btrfs {
+            btrfs_devices::check(self.record.id, entry, minor)?;
         }
         let device = kernel.loop_open(minor, file_id(self.image)?)?;
         attach_loop::follow_size(kernel, &device, self.image)?;

@@ -235,6 +235,13 @@ impl Model {
         self.state.lock().unasked = unasked;
     }
 
+    /// Makes the kernel mount each btrfs from these loop devices, whichever is named. A kernel
+    /// before Linux 6.7 does so with devices that it scanned before and that have the same
+    /// filesystem ID. `None` ends that.
+    pub fn set_scanned(&self, loops: Option<&[u32]>) {
+        self.state.lock().scanned = loops.map(<[u32]>::to_vec);
+    }
+
     /// Changes the bytes of its file that a device shows, as a process with write access can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
         self.change_loop(minor, |slot| {

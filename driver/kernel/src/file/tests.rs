@@ -241,3 +241,14 @@ fn a_clone_that_nobody_wants_does_not_begin() {
     let result = unwanted.run(|| cloned(&from, &to, "FICLONE", || panic!("it has begun")));
     assert!(matches!(result, Err(Error::Unwanted { .. })), "{result:?}");
 }
+
+#[test]
+fn an_allocation_that_nobody_wants_ends() {
+    let (_t, d) = dir();
+    let file = create(&d, "image");
+    let unwanted = std::sync::Arc::new(wanted::Wanted::default());
+    unwanted.end();
+    let result = unwanted.run(|| allocate(&file, 2 << 20));
+    assert!(matches!(result, Err(Error::Unwanted { .. })), "{result:?}");
+    assert_eq!(allocated_bytes(&file).unwrap(), 0);
+}

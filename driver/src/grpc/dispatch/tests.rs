@@ -5,6 +5,8 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 
 use super::*;
 use crate::grpc::operation_locks::Usage;
+use crate::storage::Provisioning;
+use crate::testkit::{Site, new};
 
 mod copies;
 
@@ -103,6 +105,36 @@ fn calls_that_free_something() {
         ("question", csi::GetCapacityRequest::default().frees(), None),
     ] {
         assert_eq!(found, expected, "{what}");
+    }
+}
+
+/// Its user may have discarded blocks of a thick volume, and to allocate them again may take long.
+#[test]
+fn calls_that_mount_a_thick_volume_have_threads_of_their_own() {
+    let site = Site::fake(&["a"]);
+    let mut thick = new("thick");
+    thick.settings.provisioning = Provisioning::Thick;
+    for (volume, expected) in [(new("thin"), Work::Change), (thick, Work::StageThick)] {
+        let volume_id = site.create(volume).id.to_string();
+        let stage = csi::NodeStageVolumeRequest {
+            volume_id: volume_id.clone(),
+            ..Default::default()
+        };
+        let expand = csi::NodeExpandVolumeRequest {
+            volume_id: volume_id.clone(),
+            ..Default::default()
+        };
+        let publish = csi::NodePublishVolumeRequest {
+            volume_id,
+            ..Default::default()
+        };
+        let works = [stage.work(site.pools()), expand.work(site.pools())];
+        assert_eq!(works, [expected; 2]);
+        assert_eq!(
+            publish.work(site.pools()),
+            Work::Change,
+            "it allocates nothing"
+        );
     }
 }
 

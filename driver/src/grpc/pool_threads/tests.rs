@@ -46,6 +46,7 @@ async fn each_lane_and_each_kind_of_work_has_threads_of_its_own() {
         (&a, Work::Unstage, UNSTAGES),
         (&a, Work::Delete, DELETIONS),
         (&a, Work::Allocate, ALLOCATIONS),
+        (&a, Work::StageThick, THICK_STAGES),
         (&a, Work::Clone, CLONES),
         (&b, Work::Change, CHANGES),
         (&none, Work::Change, CHANGES),
@@ -101,11 +102,12 @@ fn long_work_gives_way_to_calls_of_its_pools() {
         (&a, Work::Copy, [false; 4]),
         (&a, Work::Clone, [false; 4]),
         (&a, Work::Allocate, [false; 4]),
+        (&a, Work::StageThick, [false; 4]),
         (&a, Work::Stream, [false; 4]),
         (&a, Work::Question("Stats"), [false; 4]),
     ];
     for (lane, work, expected) in table {
-        for waits in [Work::Allocate, Work::Clone, Work::Copy] {
+        for waits in [Work::Allocate, Work::StageThick, Work::Clone, Work::Copy] {
             let pool_threads = PoolThreads::default();
             let found = std::thread::scope(|scope| {
                 pool_threads.run(lane, work, || {

@@ -1,12 +1,13 @@
 //! Loop devices that say nothing, that their users changed, and that keep their attributes.
 
 use std::fs::File;
+use std::path::PathBuf;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, LoopDevices, Mounts, READ_AHEAD_KIB};
+use crate::kernel::{Error as KernelError, FsType, LoopDevices, Mounts, READ_AHEAD_KIB};
 use crate::node::Error;
 use crate::storage::Access;
 use crate::testkit::*;
@@ -194,4 +195,35 @@ fn without_writable_attributes_a_volume_is_staged_and_the_pool_says_so() {
     assert_eq!(rig.kernel.read_ahead_kib(minor), requested);
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
+}
+
+/// Before Linux 6.7, the kernel mounts the devices that it has scanned with this filesystem ID,
+/// whichever one is named.
+#[test]
+fn a_btrfs_of_another_device_is_neither_grown_nor_handed_out() {
+    let rig = Rig::new();
+    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
+    let theirs = rig.device(other).minor;
+    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
+    let ours = rig.device(id).minor;
+    rig.unstage(id, "a").unwrap();
+    let larger = rig.record(id).capacity_bytes + 256 * MI;
+    rig.node.pools.expand_volume(&id, larger).unwrap();
+    for scanned in [&[theirs][..], &[ours, theirs], &[]] {
+        rig.kernel.set_scanned(Some(scanned));
+        rig.kernel.take_effects();
+        let Err(Error::FailedPrecondition(why)) = rig.stage(id, "a", &cap) else {
+            panic!("{scanned:?} are mounted");
+        };
+        assert!(why.contains("btrfs device scan --forget"), "{why}");
+        let effects = rig.kernel.take_effects();
+        assert!(!effects.contains(&"grow"), "{scanned:?}: {effects:?}");
+        assert_eq!(rig.mounted(), [] as [PathBuf; 0], "{scanned:?}");
+        assert_eq!(rig.record(id).stage, None, "{scanned:?}");
+        assert_eq!(rig.devices().len(), 1, "{scanned:?}");
+    }
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &cap).unwrap();
+    assert!(rig.kernel.take_effects().contains(&"grow"));
+    rig.unstage(id, "a").unwrap();
 }

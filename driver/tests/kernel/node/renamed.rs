@@ -5,12 +5,12 @@ use std::path::Path;
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{FsType, LoopDevices, MountTable, Mounts, loop_path};
 use hostloop_driver::node::Error;
-use hostloop_driver::storage;
+use hostloop_driver::storage::{self, Source};
 use rstest::rstest;
 
 use super::Rig;
 use crate::testkit::*;
-use crate::tools::{arg, run, scan_as};
+use crate::tools::{arg, command, run, scan_as};
 
 /// The source of the topmost mount at this path.
 fn source(table: &MountTable, at: &Path) -> String {
@@ -123,4 +123,54 @@ fn a_btrfs_that_was_hidden_is_found_once_it_can_be_reached() {
     run("umount", &[arg(&bound)]);
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
+}
+
+/// Whoever may write a device can give it the filesystem ID of another one and a later state, and
+/// udev has the kernel scan it. Linux 6.7 and later mount the device that is named, or none.
+#[test]
+fn a_btrfs_is_mounted_from_its_own_device_or_not_at_all() {
+    let rig = Rig::new();
+    let cap = mount("btrfs");
+    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
+    let data = rig.staging("a").join("data");
+    write(&data, 1, 100_000);
+    rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
+    let bytes = rig.record(id).capacity_bytes;
+    let twin = rig.create(copy_of(Source::Volume(id), on(FsType::Btrfs), bytes));
+    rig.stage(twin, "b", &cap).unwrap();
+    write(&rig.staging("b").join("data"), 2, 100_000);
+    rig.unstage(twin, "b").unwrap();
+    rig.assert_detached(twin);
+
+    let device = rig.attach_file(&rig.open_image(twin));
+    let path = device.path();
+    run("btrfs", &["device", "scan", arg(&path)]);
+    let staged = rig.stage(id, "a", &cap);
+    let table = rig.kernel.mounts().unwrap();
+    let mounted = table.at(&rig.staging("a"));
+    match staged {
+        Ok(()) => {
+            let own = rig.device(id).minor;
+            assert_eq!(mounted.unwrap().btrfs_loops, Some(vec![own]));
+            assert_written(&data, 1, 100_000);
+            rig.unstage(id, "a").unwrap();
+        }
+        Err(error) => {
+            assert!(error.to_string().contains("--forget"), "{error}");
+            assert_eq!(mounted, None);
+            assert_eq!(rig.record(id).stage, None);
+        }
+    }
+    rig.assert_detached(id);
+
+    // Fails if the kernel has forgotten it already.
+    let forget = ["device", "scan", "--forget", arg(&path)];
+    let _ = command("btrfs").args(forget).status();
+    let minor = device.minor;
+    drop(device);
+    rig.kernel.loop_detach(minor, rig.image(twin)).unwrap();
+    rig.stage(id, "a", &cap).unwrap();
+    assert_written(&data, 1, 100_000);
+    rig.unstage(id, "a").unwrap();
 }

@@ -3,17 +3,19 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use hostloop_driver::storage::Provisioning;
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
 use parking_lot::Mutex;
 use rstest::rstest;
+use rustix::fs::{FallocateFlags, fallocate};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 use super::gate::Gate;
 use super::rig::{Rig, mountable, reached};
-use crate::testkit::{PATIENCE, create_request, inline, map, range};
+use crate::testkit::{self, MI, PATIENCE, create_request, inline, map, range};
 
 /// A rig, and a volume in its second pool.
 fn two_pools() -> (Rig, String) {
@@ -149,6 +151,49 @@ async fn no_unpublish_waits_for_unstagings_that_hang() {
     let unpublished = tokio::time::timeout(PATIENCE, node.node_unpublish_volume(unpublish)).await;
     unmounts.open();
     unpublished.unwrap().unwrap();
+    while let Some(call) = calls.join_next().await {
+        call.unwrap().unwrap();
+    }
+}
+
+/// A thick volume whose user has discarded half of it.
+fn discarded(rig: &Rig, name: &str) -> String {
+    let mut new = testkit::new(name);
+    new.settings.provisioning = Provisioning::Thick;
+    let pool = rig.pools.named(None).unwrap();
+    let volume = rig.pools.create_volume(&pool, new).unwrap();
+    let image = rig.pools.open_image(&volume, true).unwrap();
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&image, hole, 2 * MI, 2 * MI).unwrap();
+    volume.id.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_call_waits_for_stagings_that_allocate() {
+    const CALLS: usize = 40;
+    const THREADS: usize = 8;
+    let rig = Rig::new();
+    let stuck: Vec<String> = (0..CALLS)
+        .map(|i| discarded(&rig, &i.to_string()))
+        .collect();
+    let allocations = Gate::before(&rig.kernel, &["allocate"]);
+    allocations.close();
+    let mut calls = JoinSet::new();
+    for volume in &stuck {
+        let (mut node, mut request) = (rig.node().await, tonic::Request::new(rig.stage(volume)));
+        // Without a deadline, it would be given up after a minute.
+        request.set_timeout(2 * PATIENCE);
+        calls.spawn(async move { node.node_stage_volume(request).await.map(drop) });
+    }
+    reached(&allocations, THREADS).await;
+    let lived = tokio::time::timeout(PATIENCE, life(&rig)).await;
+    assert_eq!(
+        allocations.tried(),
+        THREADS,
+        "the other calls wait without a thread"
+    );
+    allocations.open();
+    lived.unwrap().unwrap();
     while let Some(call) = calls.join_next().await {
         call.unwrap().unwrap();
     }

@@ -55,7 +55,8 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         .or_insert_with(|| Super::new(spec.fs, uuid, spec.device, read_only, data));
     let (number, btrfs_loops) = match device {
         Device::Loop(minor) if spec.fs == FsType::Btrfs => {
-            ((0, 100 + minor % 1000), Some(vec![minor]))
+            let loops = s.scanned.clone().unwrap_or_else(|| vec![minor]);
+            ((0, 100 + minor % 1000), Some(loops))
         }
         Device::Loop(minor) => ((LOOP_MAJOR, minor), None),
         Device::Disk(id) => {

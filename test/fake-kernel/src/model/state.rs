@@ -73,6 +73,8 @@ pub(super) struct State {
     pub(super) buffered: Vec<FileId>,
     /// No btrfs says on which devices it is.
     pub(super) unasked: bool,
+    /// The loop devices that every new mount of a btrfs is on, if not the one that it names.
+    pub(super) scanned: Option<Vec<u32>>,
     next_mount: u64,
 }
 
@@ -106,6 +108,7 @@ impl Default for State {
             busy: Vec::new(),
             buffered: Vec::new(),
             unasked: false,
+            scanned: None,
             next_mount: 3,
         }
     }

@@ -12,7 +12,7 @@ use crate::grpc::permits::Permits;
 use crate::grpc::pool_threads::{CLONES, COPIES, DELETIONS};
 use crate::kernel::wanted;
 use crate::storage::NewVolume;
-use crate::testkit::{PATIENCE, Site, new};
+use crate::testkit::PATIENCE;
 
 /// A service that hangs in some calls until the gate opens or they are not wanted, and answers all
 /// else at once.
@@ -330,4 +330,21 @@ async fn copies_end_with_the_process(#[case] work: Work, #[case] threads: usize)
         let copied = ended.expect("it ends").unwrap().unwrap();
         assert_eq!(copied.unwrap_err().code(), tonic::Code::Aborted);
     }
+}
+
+/// So does an allocation, which may take as long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn allocations_end_with_the_process() {
+    let mut rig = Rig::new(Work::Allocate);
+    let request = csi::CreateVolumeRequest {
+        name: "thick".into(),
+        parameters: BTreeMap::from([("provisioning".to_owned(), "thick".to_owned())]),
+        ..Default::default()
+    };
+    rig.create(request);
+    rig.until(1, 0).await;
+    rig.dispatcher.locks.close();
+    let ended = tokio::time::timeout(PATIENCE, rig.hanging.join_next()).await;
+    let created = ended.expect("it ends").unwrap().unwrap();
+    assert_eq!(created.unwrap_err().code(), tonic::Code::Aborted);
 }

@@ -19,6 +19,10 @@ const SLOW: &str = "CreateVolume, NodeExpandVolume, NodeStageVolume, NodePublish
 /// Calls that allocate blocks.
 const ALLOCATING: &str =
     "CreateVolume, CreateSnapshot, CreateVolumeGroupSnapshot, NodePublishVolume of inline volumes";
+/// Calls that copy, or allocate all of a thick volume.
+const LONG: &str = "CreateVolume, CreateSnapshot, CreateVolumeGroupSnapshot, \
+                    ControllerExpandVolume, ControllerModifyVolume, NodeStageVolume, \
+                    NodeExpandVolume";
 /// Calls that mount or unmount.
 const MOUNTING: &str = "NodeStageVolume, NodePublishVolume, NodeUnstageVolume, NodeUnpublishVolume";
 
@@ -197,8 +201,8 @@ fn of_kernel_error(error: &kernel::Error) -> (&'static str, &'static str) {
         TimedOut { .. } => (SLOW, "a tool or system call took longer than its limit"),
         Stopped { .. } | CloneStopped { .. } => (NONE, "CannotFreeze says it"),
         Unwanted { .. } => (
-            "CreateVolume, CreateSnapshot, CreateVolumeGroupSnapshot",
-            "no caller waited for the copy any more. Try again",
+            LONG,
+            "no caller waited for the copy or the allocation any more. Try again",
         ),
     }
 }
