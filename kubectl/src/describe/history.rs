@@ -15,7 +15,7 @@ use crate::volume_objects::{Objects, ns};
 pub(super) struct Moment {
     /// When, in nanoseconds since the epoch.
     pub(super) at_ns: u64,
-    /// To what: `claim`, or a kind and a name.
+    /// To what: `claim`, or a kind and a name as `pod/web`.
     pub(super) object: String,
     /// What happened.
     pub(super) what: String,
@@ -97,7 +97,7 @@ fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
 
 fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("volume {}", volume.name_any()),
+        name: format!("volume/{}", volume.name_any()),
         moments,
     };
     object.add_life(volume);
@@ -114,7 +114,7 @@ fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
 
 fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("attachment {}", attachment.name_any()),
+        name: format!("attachment/{}", attachment.name_any()),
         moments,
     };
     object.add_life(attachment);
@@ -137,7 +137,7 @@ fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
 
 fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("pod {}", pod.name_any()),
+        name: format!("pod/{}", pod.name_any()),
         moments,
     };
     object.add_life(pod);
@@ -151,7 +151,7 @@ fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
 
 fn of_snapshot(snapshot: &VolumeSnapshot, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("snapshot {}", snapshot.name_any()),
+        name: format!("snapshot/{}", snapshot.name_any()),
         moments,
     };
     object.add_life(snapshot);
@@ -177,11 +177,11 @@ fn of_event(event: &Event) -> Moment {
     let name = about.name.as_deref().unwrap_or_default();
     let object = match about.kind.as_deref().unwrap_or_default() {
         "PersistentVolumeClaim" => "claim".to_owned(),
-        "PersistentVolume" => format!("volume {name}"),
-        "VolumeSnapshot" => format!("snapshot {name}"),
-        "VolumeAttachment" => format!("attachment {name}"),
-        "VolumeSnapshotContent" => format!("content {name}"),
-        kind => format!("{} {name}", kind.to_lowercase()),
+        "PersistentVolume" => format!("volume/{name}"),
+        "VolumeSnapshot" => format!("snapshot/{name}"),
+        "VolumeAttachment" => format!("attachment/{name}"),
+        "VolumeSnapshotContent" => format!("content/{name}"),
+        kind => format!("{}/{name}", kind.to_lowercase()),
     };
     let series = event.series.as_ref().and_then(|series| series.count);
     let times = match series.or(event.count) {
@@ -229,19 +229,19 @@ mod tests {
             [
                 "1 claim: created",
                 "2 claim: Reason: m",
-                "3 volume pv: created",
-                "3 volume pv: phase Bound",
-                "4 pod web: created",
-                "4 pod web: condition PodScheduled is True",
-                "5 attachment csi-1: created",
-                "6 ! attachment csi-1: attaching failed: late",
-                "7 ! pod web: Reason: m (×3)",
-                "8 volume pv: Reason: m",
+                "3 volume/pv: created",
+                "3 volume/pv: phase Bound",
+                "4 pod/web: created",
+                "4 pod/web: condition PodScheduled is True",
+                "5 attachment/csi-1: created",
+                "6 ! attachment/csi-1: attaching failed: late",
+                "7 ! pod/web: Reason: m (×3)",
+                "8 volume/pv: Reason: m",
                 "9 claim: condition Resizing is True",
                 "10 ! claim: condition ControllerResizeError is True: no room",
-                "12 snapshot s: created",
-                "13 snapshot s: the point in time that it shows",
-                "14 ! snapshot s: again",
+                "12 snapshot/s: created",
+                "13 snapshot/s: the point in time that it shows",
+                "14 ! snapshot/s: again",
                 "20 claim: deletion asked for",
             ]
         );

@@ -4,10 +4,10 @@ use hostloop_api_objects::snapshots::DeletionPolicy;
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
 use hostloop_report::status::{Report, VolumeReport};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
-use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
+use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, yes_no};
 use hostloop_terminal::humanize::{age, bytes};
 use hostloop_terminal::page::{Cell, Page};
-use hostloop_terminal::table::{numbers, words};
+use hostloop_terminal::table::{numbers, prose, words};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -198,7 +198,10 @@ fn objects(facts: &Facts, page: &mut Page) {
     for snapshot in &facts.report.snapshots {
         let state = match (&snapshot.stuck, snapshot.ready) {
             (Some(stuck), _) => format!("stuck: {}", stuck.why),
-            (None, Some(true)) => format!("ready, {} on disk", size(snapshot.used_bytes)),
+            (None, Some(true)) => match snapshot.used_bytes {
+                Some(used) => format!("ready, {}", bytes(used)),
+                None => "ready".to_owned(),
+            },
             (None, _) => "being taken".to_owned(),
         };
         let name = or_dash(snapshot.name.clone());
@@ -315,11 +318,11 @@ fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
 
 fn calls(calls: &[Call], page: &mut Page) {
     let cells: [Cell<Call>; 5] = [
-        (words("TIME (UTC)"), |call, _| time(call.time)),
+        (words("TIME"), |call, _| time(call.time)),
         (words("CALL"), |call, _| call.method.clone()),
         (words("CODE"), |call, _| call.code.clone()),
         (numbers("MS"), |call, _| call.ms.clone()),
-        (words("ERROR"), |call, _| {
+        (prose("ERROR", None), |call, _| {
             one_line(call.error.as_deref().unwrap_or_default())
         }),
     ];
@@ -330,11 +333,11 @@ fn calls(calls: &[Call], page: &mut Page) {
 
 fn moments(moments: &[Moment], page: &mut Page) {
     let cells: [Cell<Moment>; 3] = [
-        (words("TIME (UTC)"), |moment, _| {
+        (words("TIME"), |moment, _| {
             time(Timestamp::from_nanosecond(i128::from(moment.at_ns)).unwrap_or_default())
         }),
         (words("OBJECT"), |moment, _| moment.object.clone()),
-        (words("WHAT"), |moment, _| one_line(&moment.what)),
+        (prose("WHAT", None), |moment, _| one_line(&moment.what)),
     ];
     page.painted_table("History", &cells, moments, |moment: &Moment| {
         moment.is_bad.then_some(WARNING)
@@ -342,5 +345,5 @@ fn moments(moments: &[Moment], page: &mut Page) {
 }
 
 fn time(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -8,7 +8,7 @@ use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{self, io, or_dash, size};
 use hostloop_terminal::humanize::{age, count};
 use hostloop_terminal::page::{Cell, Page};
-use hostloop_terminal::table::{long, numbers, words};
+use hostloop_terminal::table::{long, numbers, prose, words};
 
 use super::report::{ClusterReport, PoolRow, SnapshotRow, VolumeRow};
 use crate::output::{names, one_line};
@@ -166,7 +166,7 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
         ]);
     }
     if report.volumes.iter().any(|row| row.note.is_some()) {
-        cells.push((long("NOTE", 18), |row, _| {
+        cells.push((prose("NOTE", Some(18)), |row, _| {
             one_line(row.note.as_deref().unwrap_or("-"))
         }));
     }
