@@ -19,11 +19,13 @@ pub const CLIENT_COMMANDS: [&str; 8] = [
 ];
 
 /// The client's flags before a command.
-pub const CLIENT_FLAGS: [&str; 6] = [
+pub const CLIENT_FLAGS: [&str; 8] = [
     "--kubeconfig",
     "--context",
     "--namespace",
     "-n",
+    "--as",
+    "--as-group",
     "--system-namespace",
     "--driver-name",
 ];
