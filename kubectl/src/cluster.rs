@@ -125,7 +125,7 @@ impl Cluster {
         if is_loopback(&config.cluster_url) {
             config.proxy_url = None;
         }
-        if let Some(proxy) = config.proxy_url {
+        if let Some(proxy) = config.proxy_url.take() {
             return Err(Error::Proxy(Box::new(proxy)));
         }
         args.impersonate(&mut config.auth_info)?;

@@ -23,6 +23,7 @@ mod completion;
 mod container_flags;
 mod describe;
 mod distribution;
+mod dry_run;
 mod events;
 mod install;
 mod load;
