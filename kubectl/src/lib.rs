@@ -41,6 +41,7 @@ mod test_objects;
 mod ui;
 mod uninstall;
 mod verdict;
+mod version;
 mod volume_objects;
 
 pub use api::ApiError;
@@ -59,6 +60,13 @@ const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
 /// The lease that all snapshot controllers share: its namespace and its name.
 const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", SNAPSHOT_CONTROLLER_LEASE);
 
+/// The exit codes, as `--help` says them.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done; check: each expectation is met or could not be looked at
+  1   failed, and why is on standard error; check: an expectation is not met
+  64  the command line is not valid";
+
 /// The command line of the client.
 #[derive(Debug, Parser)]
 #[command(
@@ -66,7 +74,8 @@ const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", SNAPSHOT_CONTROLLER_LEASE);
     version,
     max_term_width = 100,
     propagate_version = true,
-    about = "Install, check and look into hostloop in a Kubernetes cluster"
+    about = "Install, check and look into hostloop in a Kubernetes cluster",
+    after_help = EXIT_CODES
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -96,6 +105,8 @@ pub enum Command {
     Logs(logs::Args),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
+    /// Print the versions of this program and of hostloop in the cluster
+    Version(version::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }
@@ -128,6 +139,8 @@ pub enum Error {
     Logs(#[from] logs::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
+    #[error("version: {0}")]
+    Version(#[from] version::Error),
     /// No runtime for the requests.
     #[error("starting threads: {0}")]
     Threads(#[source] std::io::Error),
@@ -166,6 +179,7 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
         Command::Describe(args) => describe::run(args, &connected().await?).await?,
         Command::Logs(args) => logs::run(args, &connected().await?).await?,
         Command::Ui(args) => ui::run(args, &cli.cluster).await?,
+        Command::Version(args) => version::run(args, &cli.cluster).await?,
         Command::Completion(args) => completion::run(args),
     })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub const DRIVER_NAME: &str = "hostloop.csi.dev";
 
 /// The commands that only the client has. Both programs have `status`: of a node, and of a cluster.
-pub const CLIENT_COMMANDS: [&str; 8] = [
+pub const CLIENT_COMMANDS: [&str; 9] = [
     "install",
     "uninstall",
     "load",
@@ -15,6 +15,7 @@ pub const CLIENT_COMMANDS: [&str; 8] = [
     "describe",
     "logs",
     "ui",
+    "version",
     "completion",
 ];
 
