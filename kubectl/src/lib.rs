@@ -36,8 +36,10 @@ mod platform;
 mod pod_logs;
 mod status;
 mod subject;
+mod target;
 #[cfg(test)]
 mod test_objects;
+mod timeline;
 mod ui;
 mod uninstall;
 mod verdict;
@@ -99,10 +101,12 @@ pub enum Command {
     Check(check::Args),
     /// Show pools, volumes and snapshots of all nodes
     Status(status::Args),
-    /// Show everything about one claim, snapshot or inline volume
+    /// Show everything about one claim, snapshot, group or inline volume
     Describe(describe::Args),
-    /// Print the log lines of all nodes about one claim
+    /// Print the log lines of all nodes about one claim, snapshot, group or inline volume
     Logs(logs::Args),
+    /// Print what happened to one claim, snapshot, group or pod
+    Events(timeline::Args),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
     /// Print the versions of this program and of hostloop in the cluster
@@ -137,6 +141,8 @@ pub enum Error {
     Describe(#[from] describe::Error),
     #[error("logs: {0}")]
     Logs(#[from] logs::Error),
+    #[error("events: {0}")]
+    Events(#[from] timeline::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
     #[error("version: {0}")]
@@ -178,6 +184,7 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
         }
         Command::Describe(args) => describe::run(args, &connected().await?).await?,
         Command::Logs(args) => logs::run(args, &connected().await?).await?,
+        Command::Events(args) => timeline::run(args, &connected().await?).await?,
         Command::Ui(args) => ui::run(args, &cli.cluster).await?,
         Command::Version(args) => version::run(args, &cli.cluster).await?,
         Command::Completion(args) => completion::run(args),
@@ -221,7 +228,7 @@ mod tests {
         let commands: Vec<&str> = all
             .get_subcommands()
             .map(clap::Command::get_name)
-            .filter(|name| !["status", "help"].contains(name))
+            .filter(|name| !["status", "events", "help"].contains(name))
             .collect();
         assert_eq!(commands, CLIENT_COMMANDS);
         let args = all.get_arguments().filter(|arg| arg.is_global_set());

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 /// The default name of the driver in Kubernetes.
 pub const DRIVER_NAME: &str = "hostloop.csi.dev";
 
-/// The commands that only the client has. Both programs have `status`: of a node, and of a cluster.
+/// The commands that only the client has. Both programs have `status` and
+/// `events`: of a node, and of a cluster.
 pub const CLIENT_COMMANDS: [&str; 9] = [
     "install",
     "uninstall",

@@ -6,25 +6,26 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim,
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use serde::Serialize;
 
 use crate::events;
 use crate::volume_objects::{Objects, ns};
 
 /// Something that happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moment {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Moment {
     /// When, in nanoseconds since the epoch.
-    pub(super) at_ns: u64,
+    pub(crate) at_ns: u64,
     /// To what: `claim`, or a kind and a name as `pod/web`.
-    pub(super) object: String,
+    pub(crate) object: String,
     /// What happened.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// True if it is a warning or an error.
-    pub(super) is_bad: bool,
+    pub(crate) is_bad: bool,
 }
 
 /// The history of a claim.
-pub(super) fn history(objects: &Objects) -> Vec<Moment> {
+pub(crate) fn history(objects: &Objects) -> Vec<Moment> {
     let mut moments = Vec::new();
     objects
         .claims
@@ -46,6 +47,13 @@ pub(super) fn history(objects: &Objects) -> Vec<Moment> {
         .snapshots
         .iter()
         .for_each(|snapshot| of_snapshot(snapshot, &mut moments));
+    for group in &objects.groups {
+        let mut object = Object {
+            name: format!("group/{}", group.name_any()),
+            moments: &mut moments,
+        };
+        object.add_life(group);
+    }
     moments.extend(objects.events.iter().map(of_event));
     // The sort is stable, so a creation stays before a condition of the same second.
     moments.sort_by_key(|moment| moment.at_ns);
@@ -179,6 +187,7 @@ fn of_event(event: &Event) -> Moment {
         "PersistentVolumeClaim" => "claim".to_owned(),
         "PersistentVolume" => format!("volume/{name}"),
         "VolumeSnapshot" => format!("snapshot/{name}"),
+        "VolumeGroupSnapshot" => format!("group/{name}"),
         "VolumeAttachment" => format!("attachment/{name}"),
         "VolumeSnapshotContent" => format!("content/{name}"),
         kind => format!("{}/{name}", kind.to_lowercase()),

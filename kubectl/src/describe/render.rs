@@ -1,4 +1,4 @@
-//! Formats what is known about a claim, a snapshot or inline volumes.
+//! Formats what is known about a claim, a snapshot, a group or inline volumes.
 
 use hostloop_api_objects::snapshots::DeletionPolicy;
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
@@ -24,7 +24,7 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
     for row in &facts.report.volumes {
         volume(facts, row, &mut page);
     }
-    if let Target::Snapshot(_) = facts.target {
+    if let Target::Snapshot(_) | Target::Group(_) = facts.target {
         facts
             .report
             .snapshots
@@ -213,6 +213,16 @@ fn objects(facts: &Facts, page: &mut Page) {
             uid.and_then(ResourceExt::uid),
         );
     }
+    for group in &objects.groups {
+        let ready = group.status.as_ref().and_then(|status| status.ready_to_use);
+        let state = if ready == Some(true) {
+            "ready"
+        } else {
+            "being taken"
+        };
+        let name = group.name_any();
+        add("VolumeGroupSnapshot", name, state.to_owned(), group.uid());
+    }
     for content in &objects.contents {
         let handle = content
             .status
@@ -331,7 +341,8 @@ fn calls(calls: &[Call], page: &mut Page) {
     });
 }
 
-fn moments(moments: &[Moment], page: &mut Page) {
+/// What happened, as a table.
+pub(crate) fn moments(moments: &[Moment], page: &mut Page) {
     let cells: [Cell<Moment>; 3] = [
         (words("TIME"), |moment, _| {
             time(Timestamp::from_nanosecond(i128::from(moment.at_ns)).unwrap_or_default())

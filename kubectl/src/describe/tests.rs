@@ -260,35 +260,38 @@ async fn pods_without_such_an_inline_volume() {
     }
 }
 
-#[test]
-fn targets() {
-    let claim = |name: &str| Ok(Target::Claim(name.to_owned()));
-    let snapshot = |name: &str| Ok(Target::Snapshot(name.to_owned()));
-    let inline = |pod: &str, volume: Option<&str>| {
-        Ok(Target::Inline(pod.to_owned(), volume.map(str::to_owned)))
-    };
-    for (text, target) in [
-        ("data", claim("data")),
-        ("pvc/data", claim("data")),
-        ("PersistentVolumeClaim/data", claim("data")),
-        ("snapshot/s", snapshot("s")),
-        ("vs/s", snapshot("s")),
-        ("pod/web", inline("web", None)),
-        ("po/web/scratch", inline("web", Some("scratch"))),
-        ("snapshot/", Err("the name is missing")),
-        ("pod/web/", Err("the name is missing")),
-        (
-            "pvc/data/x",
-            Err("only a pod has a second name, of a volume"),
-        ),
-        ("", Err("the name is missing")),
-        (
-            "demo/data",
-            Err("the kind must be claim, snapshot or pod; -n sets the namespace"),
-        ),
-    ] {
-        assert_eq!(Target::parse(text), target.map_err(str::to_owned), "{text}");
-    }
+#[tokio::test]
+async fn everything_about_a_group() {
+    let api = cluster_with_claim();
+    with_node_pods(&api, "vol-1");
+    api.put(json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": "g", "namespace": "demo", "uid": "uid-g"},
+        "spec": {"source": {}}, "status": {"readyToUse": true},
+    }));
+    api.set(
+        "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
+        json!({
+            "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}},
+            "status": {
+                "boundVolumeSnapshotContentName": "content-s", "volumeGroupSnapshotName": "g",
+            },
+        }),
+    );
+    let target = Target::Group("g".to_owned());
+    let facts = gather(&target, &cluster_of(&api)).await.unwrap();
+    let text = shown(&facts);
+    has(
+        &text,
+        &[
+            "Snapshot demo/s",
+            "group  g",
+            "VolumeGroupSnapshot",
+            "uid-g",
+        ],
+    );
+    lacks(&text, &["uid-claim", "Snapshot demo/other"]);
 }
 
 #[test]
