@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::nobody(&["p"], None, &[], true)]
+    #[case::as_in_the_kubeconfig(&["p"], None, &[], true)]
     #[case::user(&["p", "--as", "ann"], Some("ann"), &[], true)]
     #[case::groups(
         &["p", "--as-group=a", "--as=ann", "--as-group", "b"], Some("ann"), &["a", "b"], true

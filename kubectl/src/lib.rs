@@ -240,6 +240,46 @@ mod tests {
         assert_eq!(flags, CLIENT_FLAGS);
     }
 
+    /// A flag means the same in each command that has it, and the others say that they have not.
+    #[test]
+    fn a_flag_is_taken_or_refused_by_its_name() {
+        for (command, flag, is_taken) in [
+            ("status", "-o name", true),
+            ("status", "-o jsonpath={.volumes[*].claim}", true),
+            ("status", "--json", true),
+            ("status", "--no-headers", true),
+            ("status", "-A", true),
+            ("status", "-l app=web", true),
+            ("check", "-o yaml", true),
+            ("check", "--no-headers", true),
+            ("check", "-A", false),
+            ("check", "-l app=web", false),
+            ("events data", "-o json", true),
+            ("version", "-o json", true),
+            ("describe data", "-o json", false),
+            ("describe snapshot s", "-n shop", true),
+            ("logs data", "--no-headers", false),
+            ("install", "-o json", false),
+            ("install", "--dry-run=none", true),
+            ("uninstall", "--dry-run=client", true),
+            ("load", "--dry-run=client", true),
+            ("load", "--as ann", true),
+            ("check", "--dry-run", false),
+            ("completion bash", "-A", false),
+        ] {
+            let line = format!("kubectl-hostloop {command} {flag}");
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            match parse(&line) {
+                Ok(_) => assert!(is_taken, "{line:?}"),
+                Err(error) => {
+                    assert!(!is_taken, "{error}");
+                    let name = flag.split([' ', '=']).next().unwrap();
+                    assert!(error.to_string().contains(name), "{error}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn every_flag_has_a_help_text() {
         let mut all = Cli::command();

@@ -38,8 +38,8 @@ pub enum Error {
         "{0} can't be read in namespace {1}; `kubectl hostloop status -A` shows all namespaces"
     )]
     NotFound(String, String),
-    /// What happened is no object.
-    #[error("-o name: what happened has no names; take json, yaml or jsonpath=TEMPLATE")]
+    /// Events in a history have no names.
+    #[error("-o name: a history has no names; take json, yaml or jsonpath=TEMPLATE")]
     NoNames,
     /// The output can't be written.
     #[error("printing: {0}")]

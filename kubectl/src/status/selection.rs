@@ -1,4 +1,4 @@
-//! The rows whose objects have the labels of `--selector`. The API server compares them.
+//! Selects rows by the labels of `--selector`, which the API server compares.
 
 use std::collections::BTreeSet;
 
