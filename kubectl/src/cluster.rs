@@ -85,7 +85,7 @@ pub enum Error {
         "the kubeconfig (proxy-url) or HTTPS_PROXY names the proxy {0}, and this program uses none; \
          take a way to the API server without one"
     )]
-    Proxy(Box<Uri>),
+    Proxy(String),
     /// The kubeconfig can't be used.
     #[error("the kubeconfig can't be used: {0}; check its certificates and credentials")]
     Client(#[from] kube::Error),
@@ -126,7 +126,8 @@ impl Cluster {
             config.proxy_url = None;
         }
         if let Some(proxy) = config.proxy_url.take() {
-            return Err(Error::Proxy(Box::new(proxy)));
+            // The rest may have a password.
+            return Err(Error::Proxy(proxy.host().unwrap_or_default().to_owned()));
         }
         args.impersonate(&mut config.auth_info)?;
         Ok(Cluster {

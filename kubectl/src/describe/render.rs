@@ -141,6 +141,7 @@ fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
 fn objects(facts: &Facts, page: &mut Page) {
     let objects = &facts.objects;
     let mut rows: Vec<[String; 4]> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
     let mut add = |kind: &str, name: String, state: String, uid: Option<String>| {
         rows.push([
             kind.to_owned(),
@@ -197,9 +198,13 @@ fn objects(facts: &Facts, page: &mut Page) {
     }
     for snapshot in &facts.report.snapshots {
         let state = match (&snapshot.stuck, snapshot.ready) {
-            (Some(stuck), _) => format!("stuck: {}", stuck.why),
+            (Some(stuck), _) => {
+                let name = or_dash(snapshot.name.clone());
+                notes.push(format!("  snapshot {name}: {}", one_line(&stuck.why)));
+                "stuck".to_owned()
+            }
             (None, Some(true)) => match snapshot.used_bytes {
-                Some(used) => format!("ready, {}", bytes(used)),
+                Some(used) => format!("ready, {}", bytes(used).replace(' ', "")),
                 None => "ready".to_owned(),
             },
             (None, _) => "being taken".to_owned(),
@@ -247,6 +252,7 @@ fn objects(facts: &Facts, page: &mut Page) {
         (words("UID"), |row, _| row[3].clone()),
     ];
     page.table("Objects", &cells, &rows);
+    page.lines.extend(notes.iter().map(|note| paint(BAD, note)));
 }
 
 /// What the node has: the record, the image, loop devices and mounts.
