@@ -206,7 +206,7 @@ impl<'t> Parser<'t> {
             .find(|c: char| !c.is_alphanumeric() && !matches!(c, '-' | '.' | '+'));
         let word = &self.rest[..end.unwrap_or(self.rest.len())];
         // `true`, `null` and numbers are as in JSON.
-        let value = serde_json::from_str(word).map_err(|_| self.unknown())?;
+        let value = serde_json::from_str::<Value>(word).map_err(|_| self.unknown())?;
         self.rest = &self.rest[word.len()..];
         Ok(value)
     }
@@ -217,7 +217,7 @@ impl<'t> Parser<'t> {
         if word.is_empty() {
             return Ok(None);
         }
-        let number = word.parse().map_err(|_| self.unknown())?;
+        let number = word.parse::<i64>().map_err(|_| self.unknown())?;
         self.rest = &self.rest[word.len()..];
         Ok(Some(number))
     }
