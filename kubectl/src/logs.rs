@@ -1,4 +1,4 @@
-//! `logs`: the log lines of all nodes and of the controller about one claim, snapshot, group or pod.
+//! `logs`: the log lines of all nodes and of the controller about a claim, snapshot, group or pod.
 
 use std::collections::BTreeMap;
 use std::io;
