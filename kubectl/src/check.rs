@@ -7,12 +7,12 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use hostloop_api_objects::duration;
 use hostloop_terminal::terminal;
 use uuid::Uuid;
 
 use super::Cluster;
+use super::output::{Format, OutputArgs};
 
 mod decide;
 mod facts;
@@ -53,16 +53,8 @@ pub struct Args {
     )]
     pub timeout: Duration,
 
-    /// The form of the output [default: text]
-    #[arg(short, long, value_name = "FORM")]
-    pub output: Option<Output>,
-}
-
-/// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// One JSON object.
-    Json,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Why a check could not be made.
@@ -71,22 +63,31 @@ pub enum Error {
     /// There is no answer from the API server.
     #[error("the API server does not answer: {0}; check the kubeconfig and the context")]
     Unreachable(String),
+    /// It has no objects.
+    #[error("-o name: a check names no objects; take json, yaml or jsonpath=TEMPLATE")]
+    NoNames,
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    if args.output.format() == Some(&Format::Name) {
+        return Err(Error::NoNames);
+    }
     let mut progress = Progress::new();
     let facts = gather::gather(cluster, &mut progress)
         .await
         .map_err(Error::Unreachable)?;
     let mut sections = decide::decide(&facts);
     let printer = Printer {
-        json: args.output == Some(Output::Json),
+        is_text: args.output.is_text(),
+        no_headers: args.output.no_headers,
     };
     for section in &sections {
-        printer.lines(&render::section(section))?;
+        printer.heading(section.title)?;
+        printer.lines(&render::lines(section))?;
+        printer.end_section()?;
     }
     if args.live {
         let choice = live::Choice {
@@ -99,10 +100,10 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         sections.push(run_live(cluster, planned, &mut progress, &printer).await?);
     }
     let report = render::Report::of(&sections);
-    if printer.json {
-        printer.json(&report)?;
-    } else {
-        printer.lines(&[render::summary(&sections)])?;
+    match args.output.document(&report, Vec::new)? {
+        Some(document) => terminal::print(&document)?,
+        None if args.output.no_headers => {}
+        None => printer.lines(&[render::summary(&sections)])?,
     }
     Ok(if report.passed {
         ExitCode::SUCCESS
@@ -120,7 +121,7 @@ async fn run_live(
     printer: &Printer,
 ) -> io::Result<Section> {
     let mut lines = Vec::new();
-    let mut printed = printer.lines(&[render::heading(LIVE)]);
+    let mut printed = printer.heading(LIVE);
     let mut say = |line: Line| {
         let print = printer.lines(&render::line(&line));
         printed = std::mem::replace(&mut printed, Ok(())).and(print);
@@ -134,7 +135,7 @@ async fn run_live(
         Err(line) => say(line),
     }
     printed?;
-    printer.lines(&[String::new()])?;
+    printer.end_section()?;
     Ok(Section { title: LIVE, lines })
 }
 
@@ -144,20 +145,35 @@ fn new_name() -> String {
     format!("hostloop-check-{}", &id[..8])
 }
 
+/// Prints lines as soon as they are known.
 struct Printer {
-    /// True if only JSON goes to standard output, at the end.
-    json: bool,
+    /// False if only a document goes to standard output, at the end.
+    is_text: bool,
+    /// True for the lines of the expectations alone.
+    no_headers: bool,
 }
 
 impl Printer {
     fn lines(&self, lines: &[String]) -> io::Result<()> {
-        if self.json {
-            return Ok(());
+        if self.is_text {
+            terminal::print(lines)
+        } else {
+            Ok(())
         }
-        terminal::print(lines)
     }
 
-    fn json(&self, report: &render::Report<'_>) -> io::Result<()> {
-        terminal::print_json(report)
+    fn heading(&self, title: &str) -> io::Result<()> {
+        if self.no_headers {
+            return Ok(());
+        }
+        self.lines(&[render::heading(title)])
+    }
+
+    /// The empty line behind a section.
+    fn end_section(&self) -> io::Result<()> {
+        if self.no_headers {
+            return Ok(());
+        }
+        self.lines(&[String::new()])
     }
 }

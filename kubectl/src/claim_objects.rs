@@ -1,4 +1,4 @@
-//! The objects of one claim, snapshot or pod, read by name where that is possible.
+//! The objects of one claim, snapshot, group or pod, read by name where that is possible.
 
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -49,6 +49,28 @@ pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Obj
     if let Some(claim) = snapshot.spec.source.persistent_volume_claim_name.clone() {
         read_claim(cluster, &claim, &mut objects).await?;
     }
+    read_contents(cluster, &mut objects).await;
+    Ok(objects)
+}
+
+/// Reads a group snapshot of the namespace, its snapshots and their contents. Without the group, the
+/// result has no objects.
+pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
+    let mut objects = Objects {
+        has_all_volumes: true,
+        ..Objects::default()
+    };
+    let group = api::get(&beside(cluster), name).await;
+    objects.groups = objects.noted_if_about_one_kind(group.map(Vec::from_iter))?;
+    if objects.groups.is_empty() {
+        return Ok(objects);
+    }
+    let snapshots = api::list_all(&beside(cluster)).await;
+    objects.snapshots = objects.noted_if_served(snapshots);
+    objects.snapshots.retain(|snapshot| {
+        let status = snapshot.status.as_ref();
+        status.and_then(|status| status.volume_group_snapshot_name.as_deref()) == Some(name)
+    });
     read_contents(cluster, &mut objects).await;
     Ok(objects)
 }
@@ -153,6 +175,7 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
         .chain(objects.attachments.iter().map(ResourceExt::uid))
         .chain(objects.snapshots.iter().map(ResourceExt::uid))
         .chain(objects.contents.iter().map(ResourceExt::uid))
+        .chain(objects.groups.iter().map(ResourceExt::uid))
         .flatten()
         .collect();
     objects.events.retain(|event| {
@@ -176,9 +199,11 @@ fn keep_related(objects: &mut Objects, claim: &PersistentVolumeClaim) {
     objects.attachments = attachments;
 }
 
-/// The names under which logs have the snapshots.
+/// The names under which logs have the snapshots and their groups.
 pub(super) fn snapshot_subject(objects: &Objects) -> Subject {
-    with_snapshots(Subject::default(), objects)
+    let groups = objects.groups.iter();
+    let subject = groups.fold(Subject::default(), Subject::with_group);
+    with_snapshots(subject, objects)
 }
 
 /// The names under which logs have the inline volumes of the pods, or the one of this name.

@@ -1,9 +1,11 @@
 //! The connection to the cluster, with the person's kubeconfig and rights.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use hostloop_report::flags::DRIVER_NAME;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use http::Uri;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 
 use super::api::{Kind, Namespaced};
@@ -23,6 +25,14 @@ pub struct ClusterArgs {
     /// The namespace of the claim [default: the context's]
     #[arg(short, long, value_name = "NAMESPACE", global = true)]
     pub namespace: Option<String>,
+
+    /// The user to act as; --as-group adds groups
+    #[arg(long = "as", value_name = "USER", global = true)]
+    pub as_user: Option<String>,
+
+    /// A group to act as, with --as; repeat the flag for several
+    #[arg(long = "as-group", value_name = "GROUP", global = true)]
+    pub as_groups: Vec<String>,
 
     /// The namespace that hostloop's pods are in
     #[arg(
@@ -45,12 +55,37 @@ pub struct ClusterArgs {
     pub driver_name: String,
 }
 
+impl ClusterArgs {
+    /// Sets whom the requests act as. What the flags do not say stays as in the kubeconfig.
+    fn impersonate(&self, person: &mut AuthInfo) -> Result<(), Error> {
+        let Some(user) = &self.as_user else {
+            return if self.as_groups.is_empty() {
+                Ok(())
+            } else {
+                Err(Error::GroupsAlone)
+            };
+        };
+        person.impersonate = Some(user.clone());
+        person.impersonate_groups = Some(self.as_groups.clone()).filter(|all| !all.is_empty());
+        Ok(())
+    }
+}
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubeconfig can't be read.
     #[error("the kubeconfig can't be read: {0}; set --kubeconfig or KUBECONFIG, and --context")]
     Kubeconfig(#[from] KubeconfigError),
+    /// Groups without a user.
+    #[error("--as-group: the API server takes groups with a user alone; add --as")]
+    GroupsAlone,
+    /// A proxy leads to the server.
+    #[error(
+        "the kubeconfig (proxy-url) or HTTPS_PROXY names the proxy {0}, and this program uses none; \
+         take a way to the API server without one"
+    )]
+    Proxy(String),
     /// The kubeconfig can't be used.
     #[error("the kubeconfig can't be used: {0}; check its certificates and credentials")]
     Client(#[from] kube::Error),
@@ -86,7 +121,15 @@ impl Cluster {
             .context
             .clone()
             .or_else(|| file.current_context.clone());
-        let config = Config::from_custom_kubeconfig(file, &options).await?;
+        let mut config = Config::from_custom_kubeconfig(file, &options).await?;
+        if is_loopback(&config.cluster_url) {
+            config.proxy_url = None;
+        }
+        if let Some(proxy) = config.proxy_url.take() {
+            // The rest may have a password.
+            return Err(Error::Proxy(proxy.host().unwrap_or_default().to_owned()));
+        }
+        args.impersonate(&mut config.auth_info)?;
         Ok(Cluster {
             namespace: args
                 .namespace
@@ -115,5 +158,57 @@ impl Cluster {
     /// The objects of a kind in the namespace of hostloop's pods.
     pub(super) fn system<K: Namespaced>(&self) -> Api<K> {
         self.namespaced(Some(&self.system_namespace))
+    }
+}
+
+/// True if the API server is on this machine, as that of kind is: no proxy reaches it.
+fn is_loopback(server: &Uri) -> bool {
+    let host = server.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::as_in_the_kubeconfig(&["p"], None, &[], true)]
+    #[case::user(&["p", "--as", "ann"], Some("ann"), &[], true)]
+    #[case::groups(
+        &["p", "--as-group=a", "--as=ann", "--as-group", "b"], Some("ann"), &["a", "b"], true
+    )]
+    #[case::groups_alone(&["p", "--as-group", "a"], None, &[], false)]
+    fn whom_requests_act_as(
+        #[case] line: &[&str],
+        #[case] user: Option<&str>,
+        #[case] groups: &[&str],
+        #[case] is_taken: bool,
+    ) {
+        let line: Vec<&str> = line.iter().copied().chain(["status"]).collect();
+        let mut person = AuthInfo::default();
+        let cli = crate::Cli::try_parse_from(line).unwrap();
+        assert_eq!(cli.cluster.impersonate(&mut person).is_ok(), is_taken);
+        assert_eq!(person.impersonate.as_deref(), user);
+        assert_eq!(person.impersonate_groups.unwrap_or_default(), groups);
+    }
+
+    #[rstest]
+    #[case::ipv4("https://127.0.0.1:6443", true)]
+    #[case::another_ipv4("https://127.8.0.1", true)]
+    #[case::ipv6("https://[::1]:6443", true)]
+    #[case::name("https://localhost:6443", true)]
+    #[case::name_below("https://dev.localhost", true)]
+    #[case::other_address("https://10.0.0.1:6443", false)]
+    #[case::other_ipv6("https://[2001:db8::1]", false)]
+    #[case::other_name("https://localhost.example.com", false)]
+    fn servers_that_no_proxy_reaches(#[case] server: &str, #[case] is_here: bool) {
+        assert_eq!(is_loopback(&server.parse().unwrap()), is_here);
     }
 }

@@ -1,9 +1,8 @@
-//! `describe`: everything about one claim, one snapshot, or the inline volumes of one pod.
+//! `describe`: everything about one claim, snapshot or group, or the inline volumes of one pod.
 //!
 //! Only what helps is shown: no annotations, parameters, attributes or mount options, which may
 //! have secrets.
 
-use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
@@ -11,18 +10,21 @@ use hostloop_report::clock::now_ns;
 use hostloop_terminal::terminal;
 
 use super::api::ApiError;
-use super::claim_objects;
 use super::cluster::Cluster;
 use super::log_line::{Call, LogLine};
 use super::node_pods::{self, NodeReport};
 use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
+use super::target::{Target, TargetArgs, TargetError};
 use super::verdict::FailedCalls;
 use super::volume_objects::Objects;
 
 mod history;
 mod render;
+
+pub(super) use history::{Moment, history};
+pub(super) use render::moments;
 
 /// The number of calls that are shown, the newest.
 const CALLS: usize = 20;
@@ -30,54 +32,16 @@ const CALLS: usize = 20;
 /// Arguments of `describe`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The claim, or snapshot/NAME, or pod/NAME[/VOLUME] for inline volumes
-    #[arg(value_name = "CLAIM|snapshot/NAME|pod/NAME", value_parser = Target::parse)]
-    target: Target,
-}
-
-/// What is described.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
-    Claim(String),
-    Snapshot(String),
-    /// The inline volumes of a pod of this name, or one of them.
-    Inline(String, Option<String>),
-}
-
-impl Target {
-    /// Reads `NAME`, `KIND/NAME` or `pod/NAME/VOLUME`, with kubectl's names of the kinds.
-    fn parse(text: &str) -> Result<Target, String> {
-        let (kind, rest) = text.split_once('/').unwrap_or(("claim", text));
-        let (name, part) = match rest.split_once('/') {
-            Some((name, part)) => (name.to_owned(), Some(part.to_owned())),
-            None => (rest.to_owned(), None),
-        };
-        match kind.to_lowercase().as_str() {
-            _ if name.is_empty() || part.as_ref().is_some_and(String::is_empty) => {
-                Err("the name is missing".to_owned())
-            }
-            "pod" | "po" => Ok(Target::Inline(name, part)),
-            _ if part.is_some() => Err("only a pod has a second name, of a volume".to_owned()),
-            "claim" | "pvc" | "persistentvolumeclaim" => Ok(Target::Claim(name)),
-            "snapshot" | "vs" | "volumesnapshot" => Ok(Target::Snapshot(name)),
-            _ => Err("the kind must be claim, snapshot or pod; -n sets the namespace".to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Claim(name) => write!(f, "claim {name}"),
-            Target::Snapshot(name) => write!(f, "snapshot {name}"),
-            Target::Inline(pod, _) => write!(f, "pod {pod}"),
-        }
-    }
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 /// Why `describe` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The words name no object.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// The API server can't be asked.
     #[error(transparent)]
     Api(#[from] ApiError),
@@ -115,38 +79,24 @@ struct Facts {
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
-    let facts = gather(&args.target, cluster).await?;
+    let facts = gather(&args.target.target()?, cluster).await?;
     let lines = render::text(&facts, terminal::width());
     Ok(output::end(terminal::print(&lines))?)
 }
 
 async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
-    let mut objects = match target {
-        Target::Claim(name) => claim_objects::gather(cluster, name).await?,
-        Target::Snapshot(name) => claim_objects::gather_snapshot(cluster, name).await?,
-        Target::Inline(pod, _) => claim_objects::gather_pod(cluster, pod).await?,
-    };
-    let exists = match target {
-        Target::Claim(_) => !objects.claims.is_empty(),
-        Target::Snapshot(_) => !objects.snapshots.is_empty(),
-        Target::Inline(..) => !objects.pods.is_empty(),
-    };
-    if !exists {
+    let mut objects = target.gather(cluster).await?;
+    if !target.is_in(&objects) {
         let (what, namespace) = (target.to_string(), cluster.namespace.clone());
         return Err(match objects.missing.into_iter().next() {
             Some(why) => Error::Unreadable(what, namespace, why),
             None => Error::NotFound(what, namespace),
         });
     }
-    match target {
-        Target::Claim(_) => claim_objects::complete(cluster, &mut objects).await,
-        Target::Snapshot(_) | Target::Inline(..) => {
-            claim_objects::read_events(cluster, &mut objects).await;
-        }
-    }
+    target.complete(cluster, &mut objects).await;
     let known = joined(target, &objects, &[], cluster, 0);
     let is_ours = match target {
-        Target::Snapshot(_) => !known.snapshots.is_empty(),
+        Target::Snapshot(_) | Target::Group(_) => !known.snapshots.is_empty(),
         Target::Claim(_) | Target::Inline(..) => !known.volumes.is_empty(),
     };
     if let (false, Target::Inline(_, volume)) = (is_ours, target) {
@@ -177,7 +127,7 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
     let calls = calls(target, cluster, &mut objects, wanted).await;
     let now_ns = now_ns();
     let report = joined(target, &objects, &nodes, cluster, now_ns);
-    if let Target::Snapshot(_) = target {
+    if let Target::Snapshot(_) | Target::Group(_) = target {
         keep_snapshot(&mut objects);
     }
     Ok(Facts {
@@ -223,17 +173,23 @@ fn joined(
                 .snapshots
                 .retain(|row| row.name.as_ref() == Some(name));
         }
+        Target::Group(name) => {
+            report.volumes.clear();
+            report
+                .snapshots
+                .retain(|row| row.group.as_ref() == Some(name));
+        }
     }
     report
 }
 
-/// Drops what is about the claim of a snapshot.
+/// Drops what is about the claims of snapshots.
 fn keep_snapshot(objects: &mut Objects) {
     objects.claims.clear();
     objects.volumes.clear();
     objects.events.retain(|event| {
         let kind = event.involved_object.kind.as_deref().unwrap_or_default();
-        kind.starts_with("VolumeSnapshot")
+        kind.starts_with("VolumeSnapshot") || kind.starts_with("VolumeGroupSnapshot")
     });
 }
 
@@ -250,13 +206,7 @@ async fn calls(
     objects: &mut Objects,
     node: Option<&str>,
 ) -> Vec<Call> {
-    let subject = match target {
-        Target::Claim(name) => claim_objects::subject(cluster, name, objects),
-        Target::Snapshot(_) => claim_objects::snapshot_subject(objects),
-        Target::Inline(_, volume) => {
-            claim_objects::inline_subject(cluster, volume.as_deref(), objects)
-        }
-    };
+    let subject = target.subject(cluster, objects);
     let pods = pod_logs::log_pods(cluster).await;
     let mut pods = objects.noted(pods);
     if let Some(node) = node.filter(|node| pods.iter().any(|pod| pod.source == *node)) {

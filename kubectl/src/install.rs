@@ -9,6 +9,7 @@ use hostloop_report::flags::DRIVER_NAME;
 use hostloop_terminal::terminal;
 
 use super::api::{ApiError, Objects};
+use super::dry_run::{DryRun, DryRunArgs};
 use super::manifests::{self, Class, Pool};
 use super::{Cluster, ClusterArgs, cluster};
 
@@ -73,15 +74,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub image: Option<String>,
 
-    /// Print the objects as YAML and apply nothing; client does so without a cluster
-    #[arg(
-        long,
-        value_name = "HOW",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "cluster"
-    )]
-    pub dry_run: Option<DryRun>,
+    #[command(flatten)]
+    pub dry_run: DryRunArgs,
 
     /// How long to wait for the nodes; 0s does not wait
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
@@ -97,15 +91,6 @@ pub enum Choice {
     Yes,
     /// Never.
     No,
-}
-
-/// For which cluster the objects are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum DryRun {
-    /// The one of the kubeconfig, which is looked at.
-    Cluster,
-    /// Any: no cluster is asked.
-    Client,
 }
 
 /// Why `install` failed.
@@ -189,16 +174,21 @@ fn directory(word: &str) -> Result<String, String> {
 
 pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Error> {
     check_names(flags)?;
-    if args.dry_run == Some(DryRun::Client) {
+    let how = args.dry_run.how;
+    if how == DryRun::Client {
         let plan = Plan::decide(args, None)?;
         print_yaml(&plan.all_objects())?;
         return Ok(ExitCode::SUCCESS);
     }
     let cluster = Cluster::connect(flags).await?;
-    let mut objects = Objects::new(cluster.client.clone());
+    let is_dry = how == DryRun::Server;
+    let mut objects = if is_dry {
+        Objects::for_dry_run(cluster.client.clone())
+    } else {
+        Objects::new(cluster.client.clone())
+    };
     let survey = Survey::take(&cluster, &mut objects).await?;
     let plan = Plan::decide(args, Some(&survey))?;
-    let is_dry = args.dry_run.is_some();
     for line in report::lines(&plan, &survey) {
         // Standard output has the objects of a dry run alone.
         if is_dry {
@@ -213,6 +203,10 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     }
     if is_dry {
         let all: Vec<_> = plan.crds.applied().chain(fitted.objects).collect();
+        let unchecked = apply::rehearse(&all, &mut objects).await?;
+        if unchecked > 0 {
+            terminal::warn(&report::unchecked(unchecked));
+        }
         print_yaml(&all)?;
         return Ok(ExitCode::SUCCESS);
     }

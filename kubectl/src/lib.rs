@@ -23,6 +23,7 @@ mod completion;
 mod container_flags;
 mod describe;
 mod distribution;
+mod dry_run;
 mod events;
 mod install;
 mod load;
@@ -35,11 +36,14 @@ mod platform;
 mod pod_logs;
 mod status;
 mod subject;
+mod target;
 #[cfg(test)]
 mod test_objects;
+mod timeline;
 mod ui;
 mod uninstall;
 mod verdict;
+mod version;
 mod volume_objects;
 
 pub use api::ApiError;
@@ -58,6 +62,13 @@ const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
 /// The lease that all snapshot controllers share: its namespace and its name.
 const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", SNAPSHOT_CONTROLLER_LEASE);
 
+/// The exit codes, as `--help` says them.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done; check: each expectation is met or could not be looked at
+  1   failed, and why is on standard error; check: an expectation is not met
+  64  the command line is not valid";
+
 /// The command line of the client.
 #[derive(Debug, Parser)]
 #[command(
@@ -65,7 +76,8 @@ const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", SNAPSHOT_CONTROLLER_LEASE);
     version,
     max_term_width = 100,
     propagate_version = true,
-    about = "Install, check and look into hostloop in a Kubernetes cluster"
+    about = "Install, check and look into hostloop in a Kubernetes cluster",
+    after_help = EXIT_CODES
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -89,12 +101,16 @@ pub enum Command {
     Check(check::Args),
     /// Show pools, volumes and snapshots of all nodes
     Status(status::Args),
-    /// Show everything about one claim, snapshot or inline volume
+    /// Show everything about one claim, snapshot, group or inline volume
     Describe(describe::Args),
-    /// Print the log lines of all nodes about one claim
+    /// Print the log lines of all nodes about one claim, snapshot, group or inline volume
     Logs(logs::Args),
+    /// Print what happened to one claim, snapshot, group or pod
+    Events(timeline::Args),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
+    /// Print the versions of this program and of hostloop in the cluster
+    Version(version::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }
@@ -125,8 +141,12 @@ pub enum Error {
     Describe(#[from] describe::Error),
     #[error("logs: {0}")]
     Logs(#[from] logs::Error),
+    #[error("events: {0}")]
+    Events(#[from] timeline::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
+    #[error("version: {0}")]
+    Version(#[from] version::Error),
     /// No runtime for the requests.
     #[error("starting threads: {0}")]
     Threads(#[source] std::io::Error),
@@ -164,7 +184,9 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
         }
         Command::Describe(args) => describe::run(args, &connected().await?).await?,
         Command::Logs(args) => logs::run(args, &connected().await?).await?,
+        Command::Events(args) => timeline::run(args, &connected().await?).await?,
         Command::Ui(args) => ui::run(args, &cli.cluster).await?,
+        Command::Version(args) => version::run(args, &cli.cluster).await?,
         Command::Completion(args) => completion::run(args),
     })
 }
@@ -206,7 +228,7 @@ mod tests {
         let commands: Vec<&str> = all
             .get_subcommands()
             .map(clap::Command::get_name)
-            .filter(|name| !["status", "help"].contains(name))
+            .filter(|name| !["status", "events", "help"].contains(name))
             .collect();
         assert_eq!(commands, CLIENT_COMMANDS);
         let args = all.get_arguments().filter(|arg| arg.is_global_set());
@@ -216,6 +238,46 @@ mod tests {
             flags.extend(arg.get_short().map(|short| format!("-{short}")));
         }
         assert_eq!(flags, CLIENT_FLAGS);
+    }
+
+    /// A flag means the same in each command that has it, and the others say that they have not.
+    #[test]
+    fn a_flag_is_taken_or_refused_by_its_name() {
+        for (command, flag, is_taken) in [
+            ("status", "-o name", true),
+            ("status", "-o jsonpath={.volumes[*].claim}", true),
+            ("status", "--json", true),
+            ("status", "--no-headers", true),
+            ("status", "-A", true),
+            ("status", "-l app=web", true),
+            ("check", "-o yaml", true),
+            ("check", "--no-headers", true),
+            ("check", "-A", false),
+            ("check", "-l app=web", false),
+            ("events data", "-o json", true),
+            ("version", "-o json", true),
+            ("describe data", "-o json", false),
+            ("describe snapshot s", "-n shop", true),
+            ("logs data", "--no-headers", false),
+            ("install", "-o json", false),
+            ("install", "--dry-run=none", true),
+            ("uninstall", "--dry-run=client", true),
+            ("load", "--dry-run=client", true),
+            ("load", "--as ann", true),
+            ("check", "--dry-run", false),
+            ("completion bash", "-A", false),
+        ] {
+            let line = format!("kubectl-hostloop {command} {flag}");
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            match parse(&line) {
+                Ok(_) => assert!(is_taken, "{line:?}"),
+                Err(error) => {
+                    assert!(!is_taken, "{error}");
+                    let name = flag.split([' ', '=']).next().unwrap();
+                    assert!(error.to_string().contains(name), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

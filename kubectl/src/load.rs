@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::Cluster;
 use super::api::{self, ApiError};
 use super::distribution::Distribution;
+use super::dry_run::{DryRun, DryRunArgs};
 
 mod steps;
 
@@ -32,6 +33,9 @@ pub struct Args {
     /// Only these nodes
     #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
     pub nodes: Vec<String>,
+
+    #[command(flatten)]
+    pub dry_run: DryRunArgs,
 }
 
 /// Why `load` failed.
@@ -40,6 +44,11 @@ pub enum Error {
     /// The nodes can't be listed.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// The API server has no part in it.
+    #[error(
+        "--dry-run=server: the API server loads no image; --dry-run=client prints the commands"
+    )]
+    DryRunOnServer,
     /// The archive can't be read.
     #[error(
         "archive {}: {source}; make one with scripts/image, or name another",
@@ -84,13 +93,21 @@ pub enum Error {
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    if args.dry_run.how == DryRun::Server {
+        return Err(Error::DryRunOnServer);
+    }
     check_archive(&args.archive)?;
     let nodes: Vec<Node> = api::list_all(&cluster.all()).await?;
     let distribution = Distribution::of_most(&nodes);
     let steps = steps::steps(distribution, &nodes, args, is_on_path)?;
     for step in &steps {
         terminal::print(&[paint(QUIET, &step.to_string())])?;
-        step.run()?;
+        if args.dry_run.how == DryRun::None {
+            step.run()?;
+        }
+    }
+    if args.dry_run.how == DryRun::Client {
+        return Ok(ExitCode::SUCCESS);
     }
     let loaded = format!("{} {} is loaded", paint(GOOD, "✓"), args.archive.display());
     terminal::print(&[loaded])?;

@@ -1,4 +1,4 @@
-//! `logs`: the log lines of all nodes and of the controller about one claim.
+//! `logs`: the log lines of all nodes and of the controller about a claim, snapshot, group or pod.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::api::ApiError;
-use super::claim_objects;
 use super::cluster::Cluster;
 use super::log_line::LogLine;
 use super::output;
 use super::pod_logs::{self, Entry, LogPod};
 use super::subject::Subject;
+use super::target::{TargetArgs, TargetError};
 
 /// The pause before a log that ended is asked for again, and before a search for new pods.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Arguments of `logs`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The claim
-    claim: String,
+    #[command(flatten)]
+    target: TargetArgs,
 
     /// Only lines that are not older than this, such as 15m or 1h30m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
@@ -42,6 +42,14 @@ pub struct Args {
 /// Why `logs` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The words name no object.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Logs do not have the object.
+    #[error(
+        "{0} in namespace {1} has no volume or snapshot that logs could name, or it can't be read"
+    )]
+    NoNames(String, String),
     /// The API server can't be asked.
     #[error(transparent)]
     Api(#[from] ApiError),
@@ -56,17 +64,22 @@ pub enum Error {
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
-    let objects = claim_objects::gather(cluster, &args.claim).await?;
+    let target = args.target.target()?;
+    let objects = target.gather(cluster).await?;
     for note in &objects.missing {
         warn(note);
     }
-    if objects.claims.is_empty() {
-        let (namespace, name) = (&cluster.namespace, &args.claim);
+    let subject = target.subject(cluster, &objects);
+    if subject.is_empty() {
+        let namespace = cluster.namespace.clone();
+        return Err(Error::NoNames(target.to_string(), namespace));
+    }
+    if !target.is_in(&objects) {
+        let namespace = &cluster.namespace;
         warn(&format!(
-            "claim {namespace}/{name} can't be read; lines are found by its name alone"
+            "{target} can't be read in namespace {namespace}; lines are found by its name alone"
         ));
     }
-    let subject = claim_objects::subject(cluster, &args.claim, &objects);
     let pods = pod_logs::log_pods(cluster).await?;
     if pods.is_empty() {
         return Err(Error::NoPods(cluster.system_namespace.clone()));

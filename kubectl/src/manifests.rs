@@ -12,6 +12,8 @@ use super::NAME_LABEL;
 
 mod component;
 mod fields;
+#[cfg(test)]
+mod krew;
 mod server;
 mod settings;
 

@@ -1,15 +1,34 @@
-//! What the commands print: tables, JSON or YAML, to a terminal or a pipe.
+//! What the commands print: tables, JSON, YAML, names or a template, to a terminal or a pipe.
 
 use std::borrow::Cow;
 use std::io;
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-use hostloop_terminal::terminal::{escaped, escaped_json};
+use hostloop_terminal::terminal::{self, escaped, escaped_json};
 use serde::Serialize;
 
+mod jsonpath;
+
+use jsonpath::Template;
+
+/// The flags of all commands that print what they found.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct OutputArgs {
+    /// The form of the output: wide, json, yaml, name, or jsonpath=TEMPLATE [default: text]
+    #[arg(short, long, value_name = "FORMAT", value_parser = Format::parse)]
+    pub(super) output: Option<Format>,
+
+    /// Print rows alone: no headings and no titles of columns
+    #[arg(long)]
+    pub(super) no_headers: bool,
+
+    /// The same as --output json
+    #[arg(long, conflicts_with = "output")]
+    pub(super) json: bool,
+}
+
 /// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Format {
     /// Tables with more columns.
     Wide,
@@ -17,31 +36,103 @@ pub(super) enum Format {
     Json,
     /// One YAML document.
     Yaml,
+    /// The names of the objects, each as `kind/name` on a line.
+    Name,
+    /// What a template takes of the JSON object.
+    JsonPath(Template),
 }
 
-/// A value as JSON or YAML. `None` for tables.
-pub(super) fn document(
-    format: Option<Format>,
-    value: &impl Serialize,
-) -> io::Result<Option<String>> {
-    match format {
-        Some(Format::Json) => {
-            let text = serde_json::to_string_pretty(value)?;
-            Ok(Some(escaped_json(&text).into_owned()))
-        }
-        Some(Format::Yaml) => {
-            let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
-            if text
-                .split('\n')
-                .all(|line| matches!(escaped(line), Cow::Borrowed(_)))
-            {
-                Ok(Some(text.trim_end().to_owned()))
-            } else {
-                // JSON is YAML too, and has escapes for everything.
-                document(Some(Format::Json), value)
+impl Format {
+    /// Reads the value of `--output`.
+    fn parse(word: &str) -> Result<Format, String> {
+        match (word, word.split_once('=')) {
+            ("wide", _) => Ok(Format::Wide),
+            ("json", _) => Ok(Format::Json),
+            ("yaml", _) => Ok(Format::Yaml),
+            ("name", _) => Ok(Format::Name),
+            (_, Some(("jsonpath", template))) => {
+                let template = Template::parse(template).map_err(|error| error.to_string())?;
+                Ok(Format::JsonPath(template))
             }
+            _ => Err("take wide, json, yaml, name or jsonpath=TEMPLATE".to_owned()),
         }
-        Some(Format::Wide) | None => Ok(None),
+    }
+}
+
+/// How the lines for people look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TextForm {
+    /// The terminal's width, if there is one.
+    pub(super) width: Option<usize>,
+    /// True for more columns.
+    pub(super) is_wide: bool,
+    /// True for rows alone.
+    pub(super) no_headers: bool,
+}
+
+impl OutputArgs {
+    /// A document in the form that the person wants; `None` for text. `names` has the objects, each
+    /// as `kind/name`.
+    pub(super) fn document(
+        &self,
+        value: &impl Serialize,
+        names: impl FnOnce() -> Vec<String>,
+    ) -> io::Result<Option<Vec<String>>> {
+        Ok(Some(match self.format() {
+            Some(Format::Json) => vec![terminal::document(&json(value)?)],
+            Some(Format::Yaml) => vec![terminal::document(&yaml(value)?)],
+            Some(Format::Name) => names(),
+            Some(Format::JsonPath(template)) => {
+                let text = template.evaluate(&serde_json::to_value(value)?);
+                // The end of a line is printed in any case.
+                vec![terminal::document(text.strip_suffix('\n').unwrap_or(&text))]
+            }
+            Some(Format::Wide) | None => return Ok(None),
+        }))
+    }
+
+    /// The form, if it is not text.
+    pub(super) fn format(&self) -> Option<&Format> {
+        if self.json {
+            Some(&Format::Json)
+        } else {
+            self.output.as_ref()
+        }
+    }
+
+    /// How text looks.
+    pub(super) fn text_form(&self) -> TextForm {
+        let is_wide = self.output == Some(Format::Wide);
+        TextForm {
+            width: terminal::width().filter(|_| !is_wide),
+            is_wide,
+            no_headers: self.no_headers,
+        }
+    }
+
+    /// True if people read the output, as tables.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.format(), None | Some(Format::Wide))
+    }
+}
+
+fn json(value: &impl Serialize) -> io::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(escaped_json(&text).into_owned())
+}
+
+/// True for a line that is printed as it is.
+fn is_plain(line: &str) -> bool {
+    matches!(escaped(line), Cow::Borrowed(_))
+}
+
+fn yaml(value: &impl Serialize) -> io::Result<String> {
+    let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
+    if text.split('\n').all(is_plain) {
+        Ok(text.trim_end().to_owned())
+    } else {
+        // JSON is YAML too, and has escapes for everything.
+        json(value)
     }
 }
 
@@ -74,26 +165,56 @@ pub(super) fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use rstest::rstest;
 
     use super::*;
+    use crate::test_objects::plain;
+
+    #[derive(Serialize)]
+    struct Found {
+        a: &'static str,
+        b: Vec<Option<u8>>,
+    }
+
+    #[rstest]
+    #[case::text(None, None)]
+    #[case::wide(Some("wide"), None)]
+    #[case::json(
+        Some("json"),
+        Some("{\n  \"a\": \"x: y\",\n  \"b\": [\n    1,\n    null\n  ]\n}")
+    )]
+    #[case::name(Some("name"), Some("pod/web"))]
+    #[case::jsonpath(Some("jsonpath={.a}{\"\\n\"}{.b[0]}{\"\\n\"}"), Some("x: y\n1"))]
+    fn forms(#[case] word: Option<&str>, #[case] text: Option<&str>) {
+        let args = OutputArgs {
+            output: word.map(|word| Format::parse(word).unwrap()),
+            ..OutputArgs::default()
+        };
+        let lines = args.document(&found(), || vec!["pod/web".to_owned()]);
+        let lines = lines.unwrap();
+        let printed = lines.map(|lines| plain(&lines).join("\n"));
+        assert_eq!(printed.as_deref(), text);
+    }
+
+    fn found() -> Found {
+        Found {
+            a: "x: y",
+            b: vec![Some(1), None],
+        }
+    }
 
     #[test]
-    fn documents() {
-        let value = json!({"a": "x: y", "b": [1, null]});
-        for (format, text) in [
-            (None, None),
-            (Some(Format::Wide), None),
-            (
-                Some(Format::Json),
-                Some("{\n  \"a\": \"x: y\",\n  \"b\": [\n    1,\n    null\n  ]\n}"),
-            ),
-        ] {
-            assert_eq!(document(format, &value).unwrap().as_deref(), text);
-        }
-        let yaml = document(Some(Format::Yaml), &value).unwrap().unwrap();
-        let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
-        assert_eq!(read, value, "{yaml}");
+    fn yaml_has_the_same_values() {
+        let read: serde_json::Value = serde_saphyr::from_str(&yaml(&found()).unwrap()).unwrap();
+        assert_eq!(read, serde_json::json!({"a": "x: y", "b": [1, null]}));
+    }
+
+    #[rstest]
+    #[case::other("xml", "take wide, json, yaml, name or jsonpath=TEMPLATE")]
+    #[case::no_template("jsonpath", "take wide, json, yaml, name or jsonpath=TEMPLATE")]
+    #[case::template("jsonpath={.a", "a brace is not closed")]
+    fn refused_forms(#[case] word: &str, #[case] why: &str) {
+        assert_eq!(Format::parse(word).unwrap_err(), why);
     }
 
     #[test]

@@ -12,13 +12,14 @@ use hostloop_terminal::terminal;
 use super::api::ApiError;
 use super::cluster::Cluster;
 use super::node_pods;
-use super::output::{self, Format};
+use super::output::{self, OutputArgs};
 use super::verdict::FailedCalls;
 use super::volume_objects::Objects;
 
 mod join;
 mod render;
 mod report;
+mod selection;
 mod watch;
 
 pub(super) use join::{Inputs, join};
@@ -39,9 +40,12 @@ pub struct Args {
     #[arg(short = 'A', long)]
     all_namespaces: bool,
 
-    /// The form of the output [default: tables]
-    #[arg(short, long, value_name = "FORMAT")]
-    output: Option<Format>,
+    /// Only claims, snapshots and pods with these labels, such as app=web,tier!=cache
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+
+    #[command(flatten)]
+    output: OutputArgs,
 
     /// Show it again whenever claims or pods change
     #[arg(short, long)]
@@ -68,6 +72,9 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         };
     }
     let report = report(args, cluster).await?;
+    if args.output.no_headers && args.output.is_text() {
+        render::unknown(&report).for_each(|note| terminal::warn(&note));
+    }
     Ok(output::end(terminal::print(&args.lines(&report)?))?)
 }
 
@@ -97,6 +104,10 @@ async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiErro
         ));
     }
     args.select(&mut report);
+    if let Some(labels) = &args.selector {
+        let selected = selection::selected(cluster, namespace, labels).await?;
+        selected.select(&mut report);
+    }
     Ok(report)
 }
 
@@ -120,14 +131,16 @@ impl Args {
 
     /// The lines of the output.
     fn lines(&self, report: &ClusterReport) -> io::Result<Vec<String>> {
-        if let Some(document) = output::document(self.output, report)? {
-            return Ok(vec![terminal::document(&document)]);
+        if let Some(lines) = self.output.document(report, || report.objects())? {
+            return Ok(lines);
         }
+        let form = self.output.text_form();
         let look = render::Look {
-            width: terminal::width().filter(|_| self.output.is_none()),
-            wide: self.output == Some(Format::Wide),
+            width: form.width,
+            wide: form.is_wide,
+            no_headers: form.no_headers,
             namespaces: self.all_namespaces,
-            only_objects: !self.names.is_empty(),
+            only_objects: !self.names.is_empty() || self.selector.is_some(),
             now_ns: now_ns(),
         };
         Ok(render::text(report, look))

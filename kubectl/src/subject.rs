@@ -1,6 +1,6 @@
 //! Which log lines concern a claim.
 
-use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use super::log_line::LogLine;
@@ -58,6 +58,17 @@ impl Subject {
         let status = content.and_then(|content| content.status.as_ref());
         self.add(status.and_then(|status| status.snapshot_handle.as_deref()));
         self
+    }
+
+    /// Adds a group snapshot. The call that takes it has its UID in its name.
+    pub(super) fn with_group(mut self, group: &VolumeGroupSnapshot) -> Subject {
+        self.add(group.metadata.uid.as_deref());
+        self
+    }
+
+    /// True if no line can concern it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.claim.is_empty() && self.ids.is_empty()
     }
 
     fn add(&mut self, id: Option<&str>) {

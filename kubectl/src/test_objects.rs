@@ -60,6 +60,7 @@ pub(super) fn cluster(all: &[Value]) -> Objects {
         events: of_kind(all, "Event"),
         snapshots: of_kind(all, "VolumeSnapshot"),
         contents: of_kind(all, "VolumeSnapshotContent"),
+        groups: of_kind(all, "VolumeGroupSnapshot"),
         has_all_volumes: true,
         missing: Vec::new(),
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Cluster;
 use super::api::{ApiError, Objects};
+use super::dry_run::{DryRun, DryRunArgs};
 use super::manifests::{Installed, ObjectKey};
 
 mod data;
@@ -37,6 +38,9 @@ pub struct Args {
     /// Do not ask
     #[arg(long)]
     pub yes: bool,
+
+    #[command(flatten)]
+    pub dry_run: DryRunArgs,
 }
 
 /// Why `uninstall` failed.
@@ -69,7 +73,12 @@ pub enum Error {
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
-    let mut objects = Objects::new(cluster.client.clone());
+    let how = args.dry_run.how;
+    let mut objects = if how == DryRun::None {
+        Objects::new(cluster.client.clone())
+    } else {
+        Objects::for_dry_run(cluster.client.clone())
+    };
     let ours = remove::ours(cluster, &mut objects).await?;
     if let Some(release) = ours.iter().find_map(super::manifests::helm_release) {
         return Err(Error::Helm(release.to_owned()));
@@ -79,6 +88,13 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         terminal::print(&["hostloop is not installed in this cluster.".to_owned()])?;
     } else {
         left::refuse(cluster, &mut objects).await?;
+        if how != DryRun::None {
+            if how == DryRun::Server {
+                remove::remove(&ours, &mut objects).await?;
+            }
+            terminal::print(&would_be_removed(&ours))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         if !args.yes && !is_confirmed(ours.len())? {
             terminal::print(&["Nothing is removed.".to_owned()])?;
             return Ok(ExitCode::FAILURE);
@@ -90,6 +106,12 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     say_data(args, &data)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a dry run says.
+fn would_be_removed(ours: &[Value]) -> Vec<String> {
+    let keys = ours.iter().map(ObjectKey::of);
+    keys.map(|key| format!("{key} would be removed")).collect()
 }
 
 async fn remove_all(

@@ -1,7 +1,7 @@
 //! The objects that the API server has about the driver's volumes.
 
 use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA};
-use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::quantity;
 use k8s_openapi::api::core::v1::{
     Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
@@ -25,6 +25,8 @@ pub(super) struct Objects {
     pub(super) events: Vec<Event>,
     pub(super) snapshots: Vec<VolumeSnapshot>,
     pub(super) contents: Vec<VolumeSnapshotContent>,
+    /// Only read where a group is asked for.
+    pub(super) groups: Vec<VolumeGroupSnapshot>,
     /// True if a volume that is not in `volumes` does not exist.
     pub(super) has_all_volumes: bool,
     /// What could not be read, a sentence each.

@@ -1,9 +1,9 @@
 //! Checks on which devices the kernel has mounted a btrfs.
 //!
 //! A btrfs names itself by the ID in its superblock. The kernel remembers the devices that udev or
-//! a person has it scan, and takes those with one ID for one filesystem. Whoever may write a device
-//! can give it the ID of another user's filesystem. Before Linux 6.7, the kernel then mounts that
-//! device in place of the one that the mount names, or both.
+//! a person has it scan, and takes those with one ID for one filesystem. The user of a raw block
+//! volume can give it the ID of another user's filesystem. Before Linux 6.7, the kernel then mounts
+//! that device in place of the one that the mount names, or both.
 
 use std::path::Path;
 

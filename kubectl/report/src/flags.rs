@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 /// The default name of the driver in Kubernetes.
 pub const DRIVER_NAME: &str = "hostloop.csi.dev";
 
-/// The commands that only the client has. Both programs have `status`: of a node, and of a cluster.
-pub const CLIENT_COMMANDS: [&str; 8] = [
+/// The commands that only the client has. Both programs have `status` and
+/// `events`: of a node, and of a cluster.
+pub const CLIENT_COMMANDS: [&str; 9] = [
     "install",
     "uninstall",
     "load",
@@ -15,15 +16,18 @@ pub const CLIENT_COMMANDS: [&str; 8] = [
     "describe",
     "logs",
     "ui",
+    "version",
     "completion",
 ];
 
 /// The client's flags before a command.
-pub const CLIENT_FLAGS: [&str; 6] = [
+pub const CLIENT_FLAGS: [&str; 8] = [
     "--kubeconfig",
     "--context",
     "--namespace",
     "-n",
+    "--as",
+    "--as-group",
     "--system-namespace",
     "--driver-name",
 ];

@@ -26,6 +26,8 @@ struct Served {
 pub(crate) struct Objects {
     client: Client,
     groups: BTreeMap<String, Vec<APIResource>>,
+    /// True if the API server checks changes, and makes none.
+    dry_run: bool,
 }
 
 impl Objects {
@@ -33,6 +35,15 @@ impl Objects {
         Objects {
             client,
             groups: BTreeMap::new(),
+            dry_run: false,
+        }
+    }
+
+    /// The same objects, which no request changes: the API server checks changes, and makes none.
+    pub(crate) fn for_dry_run(client: Client) -> Self {
+        Objects {
+            dry_run: true,
+            ..Objects::new(client)
         }
     }
 
@@ -88,6 +99,7 @@ impl Objects {
         let api = served.api(&self.client, &key.namespace);
         let params = PatchParams {
             force,
+            dry_run: self.dry_run,
             ..PatchParams::apply(MANAGER)
         };
         let call = served.call("patch", &key.namespace, &key.name);
@@ -102,10 +114,11 @@ impl Objects {
             return Ok(());
         };
         let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
-        let params = DeleteParams::background().preconditions(Preconditions {
+        let mut params = DeleteParams::background().preconditions(Preconditions {
             uid,
             resource_version: None,
         });
+        params.dry_run = self.dry_run;
         let call = served.call("delete", &key.namespace, &key.name);
         let api = served.api(&self.client, &key.namespace);
         match timely(call, api.delete(&key.name, &params)).await {

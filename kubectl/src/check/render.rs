@@ -49,13 +49,9 @@ pub(super) fn line(line: &Line) -> Vec<String> {
     lines
 }
 
-/// A section and an empty line.
-pub(super) fn section(section: &Section) -> Vec<String> {
-    let lines = section.lines.iter().flat_map(line);
-    std::iter::once(heading(section.title))
-        .chain(lines)
-        .chain([String::new()])
-        .collect()
+/// The lines of a section, without its heading.
+pub(super) fn lines(section: &Section) -> Vec<String> {
+    section.lines.iter().flat_map(line).collect()
 }
 
 /// The last line: how many expectations there were, and how they ended.
@@ -94,8 +90,8 @@ mod tests {
 
     #[test]
     fn text() {
-        let lines = section(&sections()[0]);
-        let expected = "T\n  ✓ a\n  ! b\n    look\n  × c\n    repair\n  - d\n";
+        let lines = lines(&sections()[0]);
+        let expected = "  ✓ a\n  ! b\n    look\n  × c\n    repair\n  - d";
         assert_eq!(plain(&lines).join("\n"), expected);
         let end = plain(&[summary(&sections())]).concat();
         assert_eq!(end, "1 passed, 1 warning, 1 skipped, 1 failed");

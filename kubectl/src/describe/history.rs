@@ -6,25 +6,26 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim,
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use serde::Serialize;
 
 use crate::events;
 use crate::volume_objects::{Objects, ns};
 
 /// Something that happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moment {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Moment {
     /// When, in nanoseconds since the epoch.
-    pub(super) at_ns: u64,
-    /// To what: `claim`, or a kind and a name.
-    pub(super) object: String,
+    pub(crate) at_ns: u64,
+    /// To what: `claim`, or a kind and a name as `pod/web`.
+    pub(crate) object: String,
     /// What happened.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// True if it is a warning or an error.
-    pub(super) is_bad: bool,
+    pub(crate) is_bad: bool,
 }
 
 /// The history of a claim.
-pub(super) fn history(objects: &Objects) -> Vec<Moment> {
+pub(crate) fn history(objects: &Objects) -> Vec<Moment> {
     let mut moments = Vec::new();
     objects
         .claims
@@ -46,6 +47,13 @@ pub(super) fn history(objects: &Objects) -> Vec<Moment> {
         .snapshots
         .iter()
         .for_each(|snapshot| of_snapshot(snapshot, &mut moments));
+    for group in &objects.groups {
+        let mut object = Object {
+            name: format!("group/{}", group.name_any()),
+            moments: &mut moments,
+        };
+        object.add_life(group);
+    }
     moments.extend(objects.events.iter().map(of_event));
     // The sort is stable, so a creation stays before a condition of the same second.
     moments.sort_by_key(|moment| moment.at_ns);
@@ -97,7 +105,7 @@ fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
 
 fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("volume {}", volume.name_any()),
+        name: format!("volume/{}", volume.name_any()),
         moments,
     };
     object.add_life(volume);
@@ -114,7 +122,7 @@ fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
 
 fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("attachment {}", attachment.name_any()),
+        name: format!("attachment/{}", attachment.name_any()),
         moments,
     };
     object.add_life(attachment);
@@ -137,7 +145,7 @@ fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
 
 fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("pod {}", pod.name_any()),
+        name: format!("pod/{}", pod.name_any()),
         moments,
     };
     object.add_life(pod);
@@ -151,7 +159,7 @@ fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
 
 fn of_snapshot(snapshot: &VolumeSnapshot, moments: &mut Vec<Moment>) {
     let mut object = Object {
-        name: format!("snapshot {}", snapshot.name_any()),
+        name: format!("snapshot/{}", snapshot.name_any()),
         moments,
     };
     object.add_life(snapshot);
@@ -177,11 +185,12 @@ fn of_event(event: &Event) -> Moment {
     let name = about.name.as_deref().unwrap_or_default();
     let object = match about.kind.as_deref().unwrap_or_default() {
         "PersistentVolumeClaim" => "claim".to_owned(),
-        "PersistentVolume" => format!("volume {name}"),
-        "VolumeSnapshot" => format!("snapshot {name}"),
-        "VolumeAttachment" => format!("attachment {name}"),
-        "VolumeSnapshotContent" => format!("content {name}"),
-        kind => format!("{} {name}", kind.to_lowercase()),
+        "PersistentVolume" => format!("volume/{name}"),
+        "VolumeSnapshot" => format!("snapshot/{name}"),
+        "VolumeGroupSnapshot" => format!("group/{name}"),
+        "VolumeAttachment" => format!("attachment/{name}"),
+        "VolumeSnapshotContent" => format!("content/{name}"),
+        kind => format!("{}/{name}", kind.to_lowercase()),
     };
     let series = event.series.as_ref().and_then(|series| series.count);
     let times = match series.or(event.count) {
@@ -229,19 +238,19 @@ mod tests {
             [
                 "1 claim: created",
                 "2 claim: Reason: m",
-                "3 volume pv: created",
-                "3 volume pv: phase Bound",
-                "4 pod web: created",
-                "4 pod web: condition PodScheduled is True",
-                "5 attachment csi-1: created",
-                "6 ! attachment csi-1: attaching failed: late",
-                "7 ! pod web: Reason: m (×3)",
-                "8 volume pv: Reason: m",
+                "3 volume/pv: created",
+                "3 volume/pv: phase Bound",
+                "4 pod/web: created",
+                "4 pod/web: condition PodScheduled is True",
+                "5 attachment/csi-1: created",
+                "6 ! attachment/csi-1: attaching failed: late",
+                "7 ! pod/web: Reason: m (×3)",
+                "8 volume/pv: Reason: m",
                 "9 claim: condition Resizing is True",
                 "10 ! claim: condition ControllerResizeError is True: no room",
-                "12 snapshot s: created",
-                "13 snapshot s: the point in time that it shows",
-                "14 ! snapshot s: again",
+                "12 snapshot/s: created",
+                "13 snapshot/s: the point in time that it shows",
+                "14 ! snapshot/s: again",
                 "20 claim: deletion asked for",
             ]
         );

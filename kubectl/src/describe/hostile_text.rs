@@ -85,6 +85,7 @@ fn said(facts: &Facts) -> Vec<String> {
     let look = |wide: bool| Look {
         width: (!wide).then_some(100),
         wide,
+        no_headers: false,
         namespaces: true,
         only_objects: false,
         now_ns: facts.now_ns,

@@ -1,13 +1,13 @@
-//! Formats what is known about a claim, a snapshot or inline volumes.
+//! Formats what is known about a claim, a snapshot, a group or inline volumes.
 
 use hostloop_api_objects::snapshots::DeletionPolicy;
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
 use hostloop_report::status::{Report, VolumeReport};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
-use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
+use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, yes_no};
 use hostloop_terminal::humanize::{age, bytes};
 use hostloop_terminal::page::{Cell, Page};
-use hostloop_terminal::table::{numbers, words};
+use hostloop_terminal::table::{numbers, prose, words};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -24,7 +24,7 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
     for row in &facts.report.volumes {
         volume(facts, row, &mut page);
     }
-    if let Target::Snapshot(_) = facts.target {
+    if let Target::Snapshot(_) | Target::Group(_) = facts.target {
         facts
             .report
             .snapshots
@@ -141,6 +141,7 @@ fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
 fn objects(facts: &Facts, page: &mut Page) {
     let objects = &facts.objects;
     let mut rows: Vec<[String; 4]> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
     let mut add = |kind: &str, name: String, state: String, uid: Option<String>| {
         rows.push([
             kind.to_owned(),
@@ -197,8 +198,15 @@ fn objects(facts: &Facts, page: &mut Page) {
     }
     for snapshot in &facts.report.snapshots {
         let state = match (&snapshot.stuck, snapshot.ready) {
-            (Some(stuck), _) => format!("stuck: {}", stuck.why),
-            (None, Some(true)) => format!("ready, {} on disk", size(snapshot.used_bytes)),
+            (Some(stuck), _) => {
+                let name = or_dash(snapshot.name.clone());
+                notes.push(format!("  snapshot {name}: {}", one_line(&stuck.why)));
+                "stuck".to_owned()
+            }
+            (None, Some(true)) => match snapshot.used_bytes {
+                Some(used) => format!("ready, {}", bytes(used).replace(' ', "")),
+                None => "ready".to_owned(),
+            },
             (None, _) => "being taken".to_owned(),
         };
         let name = or_dash(snapshot.name.clone());
@@ -209,6 +217,16 @@ fn objects(facts: &Facts, page: &mut Page) {
             state,
             uid.and_then(ResourceExt::uid),
         );
+    }
+    for group in &objects.groups {
+        let ready = group.status.as_ref().and_then(|status| status.ready_to_use);
+        let state = if ready == Some(true) {
+            "ready"
+        } else {
+            "being taken"
+        };
+        let name = group.name_any();
+        add("VolumeGroupSnapshot", name, state.to_owned(), group.uid());
     }
     for content in &objects.contents {
         let handle = content
@@ -234,6 +252,7 @@ fn objects(facts: &Facts, page: &mut Page) {
         (words("UID"), |row, _| row[3].clone()),
     ];
     page.table("Objects", &cells, &rows);
+    page.lines.extend(notes.iter().map(|note| paint(BAD, note)));
 }
 
 /// What the node has: the record, the image, loop devices and mounts.
@@ -315,11 +334,11 @@ fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
 
 fn calls(calls: &[Call], page: &mut Page) {
     let cells: [Cell<Call>; 5] = [
-        (words("TIME (UTC)"), |call, _| time(call.time)),
+        (words("TIME"), |call, _| time(call.time)),
         (words("CALL"), |call, _| call.method.clone()),
         (words("CODE"), |call, _| call.code.clone()),
         (numbers("MS"), |call, _| call.ms.clone()),
-        (words("ERROR"), |call, _| {
+        (prose("ERROR", None), |call, _| {
             one_line(call.error.as_deref().unwrap_or_default())
         }),
     ];
@@ -328,13 +347,14 @@ fn calls(calls: &[Call], page: &mut Page) {
     });
 }
 
-fn moments(moments: &[Moment], page: &mut Page) {
+/// What happened, as a table.
+pub(crate) fn moments(moments: &[Moment], page: &mut Page) {
     let cells: [Cell<Moment>; 3] = [
-        (words("TIME (UTC)"), |moment, _| {
+        (words("TIME"), |moment, _| {
             time(Timestamp::from_nanosecond(i128::from(moment.at_ns)).unwrap_or_default())
         }),
         (words("OBJECT"), |moment, _| moment.object.clone()),
-        (words("WHAT"), |moment, _| one_line(&moment.what)),
+        (prose("WHAT", None), |moment, _| one_line(&moment.what)),
     ];
     page.painted_table("History", &cells, moments, |moment: &Moment| {
         moment.is_bad.then_some(WARNING)
@@ -342,5 +362,5 @@ fn moments(moments: &[Moment], page: &mut Page) {
 }
 
 fn time(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -69,20 +69,20 @@ async fn everything_about_a_claim() {
         &[
             "Claim demo/data\n  state   published",
             "size    1 GiB, 4 KiB on disk",
-            "PersistentVolume       pv         Bound, policy Delete   uid-pv",
-            "VolumeAttachment       a          attached to n1         uid-a",
-            "Pod                    web        Running on n1          uid-web",
-            "VolumeSnapshot         s          ready, - on disk       uid-s",
-            "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
+            "PersistentVolume       pv         Bound,policy-Delete   uid-pv",
+            "VolumeAttachment       a          attached-to-n1        uid-a",
+            "Pod                    web        Running-on-n1         uid-web",
+            "VolumeSnapshot         s          ready                 uid-s",
+            "VolumeSnapshotContent  content-s  snap-1,policy-Delete  uid-content",
             "Record on node n1",
             "image         /p/volumes/vol-1/image",
             "pool          default (directory, open, xfs)",
             "allocation    thick",
             "staged        as mount at /k/stage",
-            "/dev/loop3  1 GiB   4096  direct  rw    volume  vol-1",
+            "/dev/loop3  1GiB   4096  direct  rw    volume  vol-1",
             "/dev/loop3  ext4  rw    vol-1   /k/stage",
-            "2026-01-02 03:04:05  NodeStageVolume  OK        1.5",
-            "2026-01-02 03:04:05  NodeStageVolume  Internal  1.5  no \\u{1b} room",
+            "2026-01-02T03:04:05Z  NodeStageVolume  OK        1.5",
+            "2026-01-02T03:04:05Z  NodeStageVolume  Internal  1.5  no \\u{1b} room",
             "History",
             "Reason: m",
         ],
@@ -162,9 +162,9 @@ async fn everything_about_a_snapshot() {
             "of     data",
             "size   1 GiB",
             "ID     snap-1",
-            "VolumeSnapshot         s          ready, - on disk       uid-s",
-            "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
-            "2026-01-02 03:04:05  snapshot s  the point in time that it shows",
+            "VolumeSnapshot         s          ready                 uid-s",
+            "VolumeSnapshotContent  content-s  snap-1,policy-Delete  uid-content",
+            "2026-01-02T03:04:05Z  snapshot/s  the point in time that it shows",
         ],
     );
     assert!(
@@ -220,7 +220,7 @@ async fn everything_about_inline_volumes() {
             &text,
             &[
                 "Inline volume scratch of pod demo/job\n  state  published\n  node   n1",
-                "Pod   job   Running on n1  uid-job",
+                "Pod   job   Running-on-n1  uid-job",
                 "image         /p/volumes/vol-1/image",
                 "/dev/loop3  ext4  rw    vol-1   /k/stage",
                 "NodeStageVolume  Internal",
@@ -260,35 +260,38 @@ async fn pods_without_such_an_inline_volume() {
     }
 }
 
-#[test]
-fn targets() {
-    let claim = |name: &str| Ok(Target::Claim(name.to_owned()));
-    let snapshot = |name: &str| Ok(Target::Snapshot(name.to_owned()));
-    let inline = |pod: &str, volume: Option<&str>| {
-        Ok(Target::Inline(pod.to_owned(), volume.map(str::to_owned)))
-    };
-    for (text, target) in [
-        ("data", claim("data")),
-        ("pvc/data", claim("data")),
-        ("PersistentVolumeClaim/data", claim("data")),
-        ("snapshot/s", snapshot("s")),
-        ("vs/s", snapshot("s")),
-        ("pod/web", inline("web", None)),
-        ("po/web/scratch", inline("web", Some("scratch"))),
-        ("snapshot/", Err("the name is missing")),
-        ("pod/web/", Err("the name is missing")),
-        (
-            "pvc/data/x",
-            Err("only a pod has a second name, of a volume"),
-        ),
-        ("", Err("the name is missing")),
-        (
-            "demo/data",
-            Err("the kind must be claim, snapshot or pod; -n sets the namespace"),
-        ),
-    ] {
-        assert_eq!(Target::parse(text), target.map_err(str::to_owned), "{text}");
-    }
+#[tokio::test]
+async fn everything_about_a_group() {
+    let api = cluster_with_claim();
+    with_node_pods(&api, "vol-1");
+    api.put(json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": "g", "namespace": "demo", "uid": "uid-g"},
+        "spec": {"source": {}}, "status": {"readyToUse": true},
+    }));
+    api.set(
+        "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
+        json!({
+            "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}},
+            "status": {
+                "boundVolumeSnapshotContentName": "content-s", "volumeGroupSnapshotName": "g",
+            },
+        }),
+    );
+    let target = Target::Group("g".to_owned());
+    let facts = gather(&target, &cluster_of(&api)).await.unwrap();
+    let text = shown(&facts);
+    has(
+        &text,
+        &[
+            "Snapshot demo/s",
+            "group  g",
+            "VolumeGroupSnapshot",
+            "uid-g",
+        ],
+    );
+    lacks(&text, &["uid-claim", "Snapshot demo/other"]);
 }
 
 #[test]

@@ -60,6 +60,24 @@ pub(super) async fn apply(
     Ok(counts)
 }
 
+/// Has the API server check the objects; for requests that change nothing. Returns how many it can't
+/// check, because their kind or their namespace does not exist yet.
+pub(super) async fn rehearse(all: &[Value], objects: &mut Objects) -> Result<usize, Error> {
+    let (mut counts, mut unchecked) = (Counts::default(), 0);
+    for object in all {
+        let key = ObjectKey::of(object);
+        let namespace = ObjectKey::new("v1", "Namespace", "", &key.namespace);
+        let can_be_checked = objects.serves(&key.version, &key.kind).await?
+            && (key.namespace.is_empty() || objects.get(&namespace).await?.is_some());
+        if can_be_checked {
+            apply_one(object, objects, &mut counts).await?;
+        } else {
+            unchecked += 1;
+        }
+    }
+    Ok(unchecked)
+}
+
 async fn apply_one(
     object: &Value,
     objects: &mut Objects,

@@ -91,6 +91,13 @@ pub(super) fn left_out(line: &str) -> String {
     paint(WARNING, &format!("! left out: {line}"))
 }
 
+/// How many objects the API server did not check in a dry run.
+pub(super) fn unchecked(objects: usize) -> String {
+    let what = count(objects, "object");
+    let line = format!("! {what} not checked: the kind or the namespace does not exist yet");
+    paint(WARNING, &line)
+}
+
 /// What the application changed.
 pub(super) fn applied(counts: Counts) -> String {
     let Counts {

@@ -46,17 +46,26 @@ async fn install(server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> 
 fn flags_with_and_without_values() {
     let parsed = args("--default-class --dry-run");
     assert_eq!(
-        (parsed.default_class, parsed.dry_run),
-        (Some(Class::Ext4), Some(DryRun::Cluster))
+        (parsed.default_class, parsed.dry_run.how),
+        (Some(Class::Ext4), DryRun::Server)
     );
     let parsed = args("--default-class=xfs --dry-run=client --kubelet-dir /k/ --timeout 0s");
     assert_eq!(
-        (parsed.default_class, parsed.dry_run),
-        (Some(Class::Xfs), Some(DryRun::Client))
+        (parsed.default_class, parsed.dry_run.how),
+        (Some(Class::Xfs), DryRun::Client)
     );
     assert_eq!(parsed.kubelet_dir.as_deref(), Some("/k"));
     assert!(parsed.timeout.is_zero());
+    for (flags, how) in [
+        ("", DryRun::None),
+        ("--dry-run=none", DryRun::None),
+        ("--dry-run=server", DryRun::Server),
+        ("--dry-run=cluster", DryRun::Server),
+    ] {
+        assert_eq!(args(flags).dry_run.how, how, "{flags:?}");
+    }
     for wrong in [
+        "--dry-run=all",
         "--kubelet-dir k",
         "--kubelet-dir /a/../b",
         "--pool /srv",

@@ -205,6 +205,7 @@ mod tests {
         let args = Args {
             archive: PathBuf::from("target/image/hostloop.tar"),
             nodes,
+            dry_run: crate::dry_run::DryRunArgs::default(),
         };
         let steps = steps(distribution, &all, &args, |program| {
             programs.contains(&program)

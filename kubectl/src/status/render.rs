@@ -8,7 +8,7 @@ use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{self, io, or_dash, size};
 use hostloop_terminal::humanize::{age, count};
 use hostloop_terminal::page::{Cell, Page};
-use hostloop_terminal::table::{long, numbers, words};
+use hostloop_terminal::table::{long, numbers, prose, words};
 
 use super::report::{ClusterReport, PoolRow, SnapshotRow, VolumeRow};
 use crate::output::{names, one_line};
@@ -21,6 +21,8 @@ pub(crate) struct Look {
     pub(crate) width: Option<usize>,
     /// True for more columns.
     pub(crate) wide: bool,
+    /// True for the rows of the tables alone.
+    pub(crate) no_headers: bool,
     /// True if the objects are of several namespaces.
     pub(crate) namespaces: bool,
     /// True to leave out the pools.
@@ -32,13 +34,20 @@ pub(crate) struct Look {
 /// Formats the report as lines.
 pub(crate) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
     let mut page = Page::new(look.width, look.now_ns);
-    stuck(report, look, &mut page);
+    page.no_headers = look.no_headers;
+    if !look.no_headers {
+        stuck(report, look, &mut page);
+    }
     if !look.only_objects {
         pools(report, look, &mut page);
     }
     volumes(report, look, &mut page);
     snapshots(report, look, &mut page);
-    unknown(report, &mut page);
+    if look.no_headers {
+        return page.lines;
+    }
+    not_known(unknown(report), &mut page);
+    orphans(report, &mut page);
     if page.lines.is_empty() {
         page.lines.push("No volumes and no snapshots.".to_owned());
     }
@@ -166,7 +175,7 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
         ]);
     }
     if report.volumes.iter().any(|row| row.note.is_some()) {
-        cells.push((long("NOTE", 18), |row, _| {
+        cells.push((prose("NOTE", Some(18)), |row, _| {
             one_line(row.note.as_deref().unwrap_or("-"))
         }));
     }
@@ -221,8 +230,8 @@ fn claim_cell(row: &VolumeRow) -> String {
     or_dash(row.claim.clone().or_else(|| row.inline_name()))
 }
 
-/// Nodes that do not report, what the person may not see, and where `fsck` would help.
-fn unknown(report: &ClusterReport, page: &mut Page) {
+/// Nodes that do not report, and what the person may not see.
+pub(crate) fn unknown(report: &ClusterReport) -> impl Iterator<Item = String> {
     let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for node in &report.nodes {
         if let Some(problem) = &node.problem {
@@ -235,7 +244,11 @@ fn unknown(report: &ClusterReport, page: &mut Page) {
     let silent = silent
         .into_iter()
         .map(|(problem, nodes)| format!("{}: {problem}", list(&nodes)));
-    not_known(silent.chain(report.missing.iter().cloned()), page);
+    silent.chain(report.missing.iter().cloned())
+}
+
+/// Where `fsck` would help.
+fn orphans(report: &ClusterReport, page: &mut Page) {
     let orphans: Vec<_> = report
         .nodes
         .iter()

@@ -21,6 +21,15 @@ pub(crate) struct ClusterReport {
     pub(crate) missing: Vec<String>,
 }
 
+impl ClusterReport {
+    /// The objects for `-o name`.
+    pub(crate) fn objects(&self) -> Vec<String> {
+        let volumes = self.volumes.iter().filter_map(VolumeRow::object);
+        let snapshots = self.snapshots.iter().filter_map(SnapshotRow::object);
+        volumes.chain(snapshots).collect()
+    }
+}
+
 /// A node pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct NodeRow {
@@ -100,6 +109,17 @@ impl VolumeRow {
         }
     }
 
+    /// The object for `-o name`: the claim, the pod of an inline volume, or the PersistentVolume.
+    pub(crate) fn object(&self) -> Option<String> {
+        match (&self.claim, self.inline_name(), &self.volume) {
+            (Some(claim), _, _) => Some(format!("persistentvolumeclaim/{claim}")),
+            (None, Some(inline), _) => Some(inline),
+            (None, None, volume) => volume
+                .as_ref()
+                .map(|volume| format!("persistentvolume/{volume}")),
+        }
+    }
+
     /// An inline volume as `pod/NAME/VOLUME`; kubelet's handle if the pod is unknown.
     pub(crate) fn inline_name(&self) -> Option<String> {
         let inline = self.inline.as_ref()?;
@@ -144,6 +164,12 @@ pub(crate) struct SnapshotRow {
 }
 
 impl SnapshotRow {
+    /// The object for `-o name`, if there is one.
+    pub(crate) fn object(&self) -> Option<String> {
+        let name = self.name.as_ref()?;
+        Some(format!("volumesnapshot.snapshot.storage.k8s.io/{name}"))
+    }
+
     /// The state in a word.
     pub(crate) fn state_words(&self) -> &'static str {
         match (&self.stuck, &self.name, self.ready) {

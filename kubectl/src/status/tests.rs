@@ -74,7 +74,10 @@ async fn a_cluster_without_hostloop() {
     let api = cluster_with_claims();
     api.take("pods/hostloop-a");
     let args = Args {
-        output: Some(Format::Json),
+        output: OutputArgs {
+            json: true,
+            ..OutputArgs::default()
+        },
         ..Args::default()
     };
     let lines = lines(&args, &api).await;

@@ -14,7 +14,7 @@ use super::report::ClusterReport;
 use super::{Args, Error, report};
 use crate::api::Namespaced;
 use crate::cluster::Cluster;
-use crate::output;
+use crate::output::Format;
 
 /// The least time between two looks.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -56,10 +56,7 @@ fn next_lines(
     shown: Option<&ClusterReport>,
     terminal: bool,
 ) -> std::io::Result<Option<Vec<String>>> {
-    let redraw = terminal
-        && args
-            .output
-            .is_none_or(|format| format == output::Format::Wide);
+    let redraw = terminal && args.output.is_text();
     if !redraw && shown == Some(report) {
         return Ok(None);
     }
@@ -74,8 +71,8 @@ fn next_lines(
 
 /// The line between two outputs.
 fn separator(args: &Args) -> &'static str {
-    match args.output {
-        Some(output::Format::Yaml) => "---",
+    match args.output.format() {
+        Some(Format::Yaml) => "---",
         _ => "",
     }
 }
@@ -108,7 +105,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Format;
+    use crate::output::OutputArgs;
 
     #[test]
     fn only_what_differs_is_printed() {
@@ -130,7 +127,10 @@ mod tests {
             (Some(Format::Yaml), false, Some(&a), None),
         ] {
             let args = Args {
-                output: format,
+                output: OutputArgs {
+                    output: format.clone(),
+                    ..OutputArgs::default()
+                },
                 ..Args::default()
             };
             let lines = next_lines(&args, &a, shown, terminal).unwrap();

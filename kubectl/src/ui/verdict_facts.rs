@@ -153,6 +153,7 @@ impl State {
                 events: self.events.values().cloned().collect(),
                 snapshots: self.snapshots.values().cloned().collect(),
                 contents: self.contents.values().cloned().collect(),
+                groups: Vec::new(),
                 has_all_volumes: self.has_all_volumes,
                 missing: Vec::new(),
             },

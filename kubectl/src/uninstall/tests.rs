@@ -9,6 +9,7 @@ const YES: Args = Args {
     data: false,
     crds: false,
     yes: true,
+    dry_run: DryRunArgs { how: DryRun::None },
 };
 
 /// A cluster in which everything is installed.
@@ -62,6 +63,25 @@ async fn everything_but_the_definitions_is_removed() {
     // Again: nothing is left to remove.
     run(&YES, &cluster_of(&server)).await.unwrap();
     assert_eq!(writes(&server), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_dry_run_of_the_client_removes_nothing_and_asks_nothing() {
+    let args = Args {
+        yes: false,
+        dry_run: DryRunArgs {
+            how: DryRun::Client,
+        },
+        ..YES
+    };
+    let server = installed();
+    run(&args, &cluster_of(&server)).await.unwrap();
+    assert_eq!(writes(&server), Vec::<String>::new());
+    let said = would_be_removed(&server.all("daemonsets"));
+    assert_eq!(said, ["DaemonSet hostloop/hostloop would be removed"]);
+    server.put(volume());
+    let refused = run(&args, &cluster_of(&server)).await.unwrap_err();
+    assert!(matches!(refused, Error::InUse(_)), "{refused}");
 }
 
 #[tokio::test]

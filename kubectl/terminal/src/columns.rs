@@ -6,7 +6,7 @@ use hostloop_report::status::{LoopReport, MountReport, PoolReport};
 
 use crate::humanize::bytes;
 use crate::page::Cell;
-use crate::table::{long, numbers, words};
+use crate::table::{long, numbers, prose, words};
 
 /// The columns of a pool.
 pub fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
@@ -29,7 +29,7 @@ pub fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
         (numbers("SNAPSHOTS"), |row, _| {
             row.as_ref().snapshots.to_string()
         }),
-        (long("PATH", 12), |row, _| {
+        (prose("PATH", Some(12)), |row, _| {
             row.as_ref().path.display().to_string()
         }),
     ]
@@ -58,7 +58,7 @@ pub const MOUNT: [Cell<MountReport>; 5] = [
     }),
     (words("MODE"), |m, _| mode(m.read_only)),
     (long("OBJECT", 14), |m, _| m.object.clone()),
-    (long("PATH", 30), |m, _| m.path.display().to_string()),
+    (prose("PATH", Some(30)), |m, _| m.path.display().to_string()),
 ];
 
 /// The space that may be used. Older programs only report the free space.
@@ -69,7 +69,7 @@ fn available(pool: &PoolReport) -> Option<u64> {
 /// A pool's state, with the driver's process if it is visible.
 fn pool_state(pool: &PoolReport) -> String {
     match pool.pid {
-        Some(pid) => format!("{} (pid {pid})", pool.state),
+        Some(pid) => format!("{},pid-{pid}", pool.state),
         None => pool.state.to_string(),
     }
 }

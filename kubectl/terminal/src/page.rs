@@ -12,6 +12,9 @@ pub type Cell<Row> = (Column, fn(&Row, u64) -> String);
 pub struct Page {
     /// The lines, with styles.
     pub lines: Vec<String>,
+    /// True for rows alone: no headings, and no titles of columns. An empty line stays between
+    /// tables.
+    pub no_headers: bool,
     width: Option<usize>,
     now_ns: u64,
 }
@@ -21,6 +24,7 @@ impl Page {
     pub fn new(width: Option<usize>, now_ns: u64) -> Page {
         Page {
             lines: Vec::new(),
+            no_headers: false,
             width,
             now_ns,
         }
@@ -58,7 +62,8 @@ impl Page {
         self.heading(heading);
         let width = self.width.map(|w| w.saturating_sub(2));
         let styles = std::iter::once(Some(QUIET)).chain(styles);
-        for (line, style) in lines(&columns, &rows, width).into_iter().zip(styles) {
+        let lines = lines(&columns, &rows, width).into_iter().zip(styles);
+        for (line, style) in lines.skip(usize::from(self.no_headers)) {
             let line = style.map_or(line.clone(), |style| paint(style, &line));
             self.lines.push(format!("  {line}"));
         }
@@ -69,6 +74,35 @@ impl Page {
         if !self.lines.is_empty() {
             self.lines.push(String::new());
         }
-        self.lines.push(paint(TITLE, heading));
+        if !self.no_headers {
+            self.lines.push(paint(TITLE, heading));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::words;
+    use crate::terminal::plain;
+
+    #[test]
+    fn rows_with_and_without_headers() {
+        let cells: [Cell<String>; 1] = [(words("NAME"), |row, _| row.clone())];
+        let rows = ["a b".to_owned()];
+        for (no_headers, expected) in [
+            (
+                false,
+                vec!["T", "  NAME", "  a-b", "", "U", "  NAME", "  a-b"],
+            ),
+            (true, vec!["  a-b", "", "  a-b"]),
+        ] {
+            let mut page = Page::new(None, 0);
+            page.no_headers = no_headers;
+            page.table("T", &cells, &rows);
+            page.table("U", &cells, &rows);
+            let lines: Vec<String> = page.lines.iter().map(|line| plain(line)).collect();
+            assert_eq!(lines, expected);
+        }
     }
 }

@@ -1,4 +1,7 @@
 //! A table of text in columns, fitted to a width.
+//!
+//! A cell is one word, so that programs such as awk find the columns: blanks in it become dashes.
+//! Only sentences, which stand in the last column, keep theirs.
 
 use crate::terminal::escaped;
 
@@ -10,6 +13,8 @@ pub struct Column {
     /// Minimum width in characters: in a narrow terminal, cells lose their middle
     /// ("vol-3f2a…89ab"). `None` keeps them whole.
     least: Option<usize>,
+    /// True if the cells keep their blanks.
+    is_prose: bool,
 }
 
 /// A column of words that are never shortened.
@@ -18,6 +23,7 @@ pub const fn words(title: &'static str) -> Column {
         title,
         numeric: false,
         least: None,
+        is_prose: false,
     }
 }
 
@@ -36,6 +42,16 @@ pub const fn long(title: &'static str, least: usize) -> Column {
     }
 }
 
+/// A last column of sentences or paths, which keep their blanks. They may be shortened to `least`
+/// characters, if that is given.
+pub const fn prose(title: &'static str, least: Option<usize>) -> Column {
+    Column {
+        least,
+        is_prose: true,
+        ..words(title)
+    }
+}
+
 const GAP: &str = "  ";
 
 /// The lines of a table: the heading, then one for each row. Every row has a cell for every column.
@@ -44,7 +60,10 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
     // Escapes are as wide as they are printed.
     let rows: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.iter().map(|cell| escaped(cell).into_owned()).collect())
+        .map(|row| {
+            let cells = columns.iter().zip(row);
+            cells.map(|(column, cell)| column.cell(cell)).collect()
+        })
         .collect();
     let mut widths: Vec<usize> = columns
         .iter()
@@ -57,11 +76,29 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
     if let Some(width) = width {
         shrink(columns, &mut widths, width);
     }
-    let heading: Vec<String> = columns.iter().map(|c| c.title.to_owned()).collect();
+    let titles = columns.iter().map(|column| column.title.replace(' ', "-"));
+    let heading: Vec<String> = titles.collect();
     std::iter::once(&heading)
         .chain(&rows)
         .map(|row| line(columns, &widths, row))
         .collect()
+}
+
+impl Column {
+    /// A cell as it is printed, but for its width.
+    fn cell(&self, text: &str) -> String {
+        let text = escaped(text);
+        if self.is_prose {
+            return text.into_owned();
+        }
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words.as_slice() {
+            [] => "-".to_owned(),
+            // A number and its unit.
+            words if self.numeric => words.concat(),
+            words => words.join("-").replace(",-", ","),
+        }
+    }
 }
 
 /// Narrows the widest column that can still shrink, one character at a time, until the table fits.
@@ -131,10 +168,33 @@ mod tests {
         assert_eq!(
             lines(&COLUMNS, &rows, None),
             [
-                "NAME       SIZE  STATE",
-                "data      1 GiB  staged",
-                "größer  512 MiB"
+                "NAME      SIZE  STATE",
+                "data      1GiB  staged",
+                "größer  512MiB  -"
             ]
+        );
+    }
+
+    #[test]
+    fn a_cell_is_one_word() {
+        for (column, text, cell) in [
+            (words("A"), "being taken", "being-taken"),
+            (words("A"), "Bound, policy Delete", "Bound,policy-Delete"),
+            (words("A"), " a  b ", "a-b"),
+            (words("A"), "", "-"),
+            (long("A", 3), "a b", "a-b"),
+            (numbers("A"), "1.50 GiB", "1.50GiB"),
+            (numbers("A"), "", "-"),
+            (prose("A", None), "no room is left", "no room is left"),
+            (prose("A", Some(3)), "", ""),
+        ] {
+            assert_eq!(column.cell(text), cell, "{text:?}");
+        }
+        let rows = rows(&[&["4 KiB", "a b"]]);
+        let columns = [numbers("ON DISK"), prose("NOTE", None)];
+        assert_eq!(
+            lines(&columns, &rows, None),
+            ["ON-DISK  NOTE", "   4KiB  a b"]
         );
     }
 
@@ -143,14 +203,14 @@ mod tests {
         let rows = rows(&[&["pvc-0123456789abcdef", "1 GiB", "staged"]]);
         for (width, name) in [
             (100, "pvc-0123456789abcdef"),
-            (28, "pvc-01…abcdef"),
-            (21, "pvc…ef"),
+            (28, "pvc-012…abcdef"),
+            (20, "pvc…ef"),
             (3, "pvc…ef"),
         ] {
             let got = lines(&COLUMNS, &rows, Some(width));
             let short = without_middle("pvc-0123456789abcdef", length(name));
             assert!(got[1].starts_with(&short), "{width}: {got:?}");
-            assert!(width < 21 || length(&got[1]) <= width, "{width}: {got:?}");
+            assert!(width < 20 || length(&got[1]) <= width, "{width}: {got:?}");
         }
     }
 

@@ -23,7 +23,7 @@ use crate::tables::{Row, assert_row, bytes, cells, pairs, table};
 
 /// The columns of a volume in `status`, then those that `-A` and `-o wide` add.
 const COLUMNS: [&str; 9] = [
-    "CLAIM", "NODE", "SIZE", "ON DISK", "FS", "LOOP", "POD", "STATE", "AGE",
+    "CLAIM", "NODE", "SIZE", "ON-DISK", "FS", "LOOP", "POD", "STATE", "AGE",
 ];
 const MORE_COLUMNS: [&str; 7] = [
     "NAMESPACE",
@@ -172,7 +172,7 @@ impl<'c> InUse<'c> {
             ("NAMESPACE", "default"),
             ("CLAIM", "claim"),
             ("NODE", &self.node),
-            ("SIZE", "1 GiB"),
+            ("SIZE", "1GiB"),
             ("FS", "ext4"),
             ("LOOP", &device),
             ("POD", "claim"),
@@ -189,7 +189,7 @@ impl<'c> InUse<'c> {
             .filter(|(column, _)| columns.contains(column))
             .collect();
         assert_row(row, &shown);
-        assert_is_about(&row["ON DISK"], used);
+        assert_is_about(&row["ON-DISK"], used);
         assert!(row["AGE"].ends_with(['s', 'm']), "{row:?}");
 
         let pools = table(said, "Pools");
@@ -204,7 +204,7 @@ impl<'c> InUse<'c> {
                 ("STATE", "open"),
                 ("FS", "xfs"),
                 ("REFLINKS", "yes"),
-                ("PROMISED", "1 GiB"),
+                ("PROMISED", "1GiB"),
                 ("VOLUMES", "1"),
             ],
         );
@@ -244,10 +244,10 @@ impl<'c> InUse<'c> {
 
     fn objects_are_described(&self, said: &str) {
         let objects = table(said, "Objects");
-        let running = format!("Running on {}", self.node);
+        let running = format!("Running-on-{}", self.node);
         let expected: [(&str, &Value, &str); 3] = [
             ("PersistentVolumeClaim", &self.claim, "Bound"),
-            ("PersistentVolume", &self.volume, "Bound, policy Delete"),
+            ("PersistentVolume", &self.volume, "Bound,policy-Delete"),
             ("Pod", &self.pod, &running),
         ];
         assert_eq!(objects.len(), expected.len(), "{said}");
@@ -308,7 +308,7 @@ impl<'c> InUse<'c> {
             row,
             &[
                 ("DEVICE", &device),
-                ("SIZE", "1 GiB"),
+                ("SIZE", "1GiB"),
                 ("BLOCK", &self.device.sector.to_string()),
                 ("I/O", self.io()),
                 ("MODE", "rw"),
@@ -349,15 +349,15 @@ impl<'c> InUse<'c> {
     fn history_is_described(&self, said: &str) {
         let rows = table(said, "History");
         assert_in_order_of_time(&rows);
-        let volume = format!("volume {}", self.volume_name());
+        let volume = format!("volume/{}", self.volume_name());
         // Creation, a phase, a condition, and events of the provisioner and of kubelet.
         for (object, what) in [
             ("claim", "created"),
             ("claim", "ProvisioningSucceeded: "),
             (volume.as_str(), "phase Bound"),
-            ("pod claim", "created"),
-            ("pod claim", "condition Ready is True"),
-            ("pod claim", "Started: "),
+            ("pod/claim", "created"),
+            ("pod/claim", "condition Ready is True"),
+            ("pod/claim", "Started: "),
         ] {
             let is_it = |row: &&Row| row["OBJECT"] == object && row["WHAT"].starts_with(what);
             assert_eq!(
@@ -448,7 +448,7 @@ impl Watch {
 
 #[track_caller]
 fn assert_in_order_of_time(rows: &[Row]) {
-    let time = |row: &Row| row["TIME (UTC)"].parse().expect("a time");
+    let time = |row: &Row| row["TIME"].trim_end_matches('Z').parse().expect("a time");
     let times: Vec<DateTime> = rows.iter().map(time).collect();
     assert!(times.is_sorted(), "{times:?}");
 }

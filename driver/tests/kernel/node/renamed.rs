@@ -125,8 +125,8 @@ fn a_btrfs_that_was_hidden_is_found_once_it_can_be_reached() {
     rig.assert_clean(id);
 }
 
-/// Whoever may write a device can give it the filesystem ID of another one and a later state, and
-/// udev has the kernel scan it. Linux 6.7 and later mount the device that is named, or none.
+/// The user of a raw block volume can give it the filesystem ID of another one and a later state,
+/// and udev has the kernel scan it. Linux 6.7 and later mount the device that is named, or none.
 #[test]
 fn a_btrfs_is_mounted_from_its_own_device_or_not_at_all() {
     let rig = Rig::new();

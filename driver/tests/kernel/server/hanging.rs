@@ -156,7 +156,7 @@ async fn no_unpublish_waits_for_unstagings_that_hang() {
     }
 }
 
-/// A thick volume whose user has discarded half of it.
+/// A thick volume. Its user has discarded half of it.
 fn discarded(rig: &Rig, name: &str) -> String {
     let mut new = testkit::new(name);
     new.settings.provisioning = Provisioning::Thick;

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::node_pods::NodeError;
-use crate::output::{self, Format};
 use crate::test_objects::{self, has, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
@@ -233,9 +232,7 @@ fn a_missing_pool_explains_its_volumes() {
         stuck.why,
         "node n1 does not have it: pool default is missing: not mounted"
     );
-    let yaml = output::document(Some(Format::Yaml), &report.pools)
-        .unwrap()
-        .unwrap();
+    let yaml = serde_saphyr::to_string(&report.pools).unwrap();
     has(
         &yaml,
         &["node: n1\n", "name: default\n", "why: not mounted\n"],

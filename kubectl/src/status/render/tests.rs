@@ -144,23 +144,23 @@ fn what_is_stuck_comes_first() {
             "  snapshot bad: full",
             "",
             "Pools",
-            "  NODE  NAME     KIND       STATE    FS   REFLINKS    SIZE  AVAILABLE  PROMISED  \
+            "  NODE  NAME     KIND       STATE    FS   REFLINKS   SIZE  AVAILABLE  PROMISED  \
              VOLUMES  SNAPSHOTS",
-            "  n1    default  directory  open     xfs  yes       10 GiB      8 GiB     1 GiB  \
+            "  n1    default  directory  open     xfs  yes       10GiB       8GiB      1GiB  \
              \u{20}     1          0",
-            "  n1    fast     device     missing  -    -              -          -         -  \
+            "  n1    fast     device     missing  -    -             -          -         -  \
              \u{20}     0          0",
             "",
             "Volumes",
-            "  CLAIM            NODE   SIZE  ON DISK  FS    LOOP         POD    STATE      AGE  NOTE",
-            "  new              -         -        -  -     -            -      stuck      90s  -",
-            "  data             n1    1 GiB   12 MiB  ext4  loop3,loop4  web-0  published  90s  -",
-            "  pod/job/scratch  -         -        -  -     -            job    staged     90s  -",
-            "  -                -         -        -  -     -            -      unclaimed  90s  no \
+            "  CLAIM            NODE  SIZE  ON-DISK  FS    LOOP         POD    STATE      AGE  NOTE",
+            "  new              -        -        -  -     -            -      stuck      90s  -",
+            "  data             n1    1GiB    12MiB  ext4  loop3,loop4  web-0  published  90s  -",
+            "  pod/job/scratch  -        -        -  -     -            job    staged     90s  -",
+            "  -                -        -        -  -     -            -      unclaimed  90s  no \
              PersistentVolume has it",
             "",
             "Snapshots",
-            "  SNAPSHOT  SOURCE  NODE  SIZE  ON DISK  STATE  AGE",
+            "  SNAPSHOT  SOURCE  NODE  SIZE  ON-DISK  STATE  AGE",
             "  bad       data    -        -        -  stuck  90s",
             "  good      -       -        -        -  ready  90s",
             "",
