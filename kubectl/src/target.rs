@@ -10,7 +10,7 @@ use super::volume_objects::Objects;
 
 /// The object of a command.
 #[derive(Clone, Debug, clap::Args)]
-pub struct TargetArgs {
+pub(crate) struct TargetArgs {
     /// The claim; or KIND/NAME or KIND NAME, with the kind claim, snapshot, group or pod.
     /// pod/NAME/VOLUME is one inline volume of a pod
     #[arg(value_name = "CLAIM|KIND/NAME", required = true, num_args = 1..=2)]
