@@ -1,7 +1,7 @@
 //! Decides which handles of volumes, snapshots and groups belong to this node's driver.
 //!
-//! If the driver reports its pools, the controllers know one thing about a handle: the second of its
-//! three dash-separated parts is the identity of its pool ([`pool_of`]).
+//! If the driver reports its pools, the controllers know one thing about a handle: the second of
+//! its three dash-separated parts is the identity of its pool ([`pool_of`]).
 
 use std::fmt;
 use std::sync::Arc;
