@@ -122,9 +122,9 @@ impl<K: Resource> Encoding<K> {
 
 impl<K> Packing<K> {
     /// Compresses against the current dictionary. An object that does not compress to half its size
-    /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary than
-    /// a pending one: surplus text in the dictionary costs nothing, but text missing from it does.
-    /// Also returns the bytes of the object, with its dictionary if that is its own.
+    /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary
+    /// than a pending one: surplus text in the dictionary costs nothing, but text missing from it
+    /// does. Also returns the bytes of the object, with its dictionary if that is its own.
     fn keep(&mut self, version: u64, json: Vec<u8>) -> (StoredObject<K>, usize) {
         if let Some(pattern) = &self.pattern {
             let rest = compress_prepend_size_with_dict(&json, &pattern.json);

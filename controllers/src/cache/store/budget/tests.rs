@@ -45,7 +45,7 @@ fn filled(namespaces: &[(&str, usize)]) -> Budget {
     for (namespace, count) in namespaces {
         for number in 0..*count {
             let key = named(namespace, &format!("{number:04}"));
-            budget.note(&key, Some(namespace), 16 * KIB);
+            budget.note(&key, Some(*namespace), 16 * KIB);
         }
     }
     budget
@@ -125,14 +125,15 @@ fn each_node_has_a_limit_and_all_together_have_none() {
     assert_eq!(Limits::of::<PersistentVolumeClaim>(), Limits::OF_NAMESPACES);
     let mut budget = Budget::new(Limits::OF_NODES);
     for node in 0..10 {
-        let holder = format!("n{node}");
+        let name = format!("n{node}");
+        let holder = Some(name.as_str());
         for number in 0..MAX_OF_NODE / (16 * KIB) {
             let key = named("", &format!("v{node}-{number}"));
-            let admission = budget.admission(&key, Some(&holder), 16 * KIB);
+            let admission = budget.admission(&key, holder, 16 * KIB);
             assert_eq!(admission, Admission::Keep);
-            budget.note(&key, Some(&holder), 16 * KIB);
+            budget.note(&key, holder, 16 * KIB);
         }
-        let (key, holder) = (named("", &format!("v{node}")), Some(&*holder));
+        let key = named("", &format!("v{node}"));
         assert_eq!(budget.admission(&key, holder, KIB), Admission::LeaveOut);
         assert!(!budget.has_room());
         budget.leave_out(key.clone(), holder, KIB);
