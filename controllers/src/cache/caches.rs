@@ -155,17 +155,17 @@ macro_rules! watches {
 watches! {
     claims: PersistentVolumeClaim, by_label, many;
     volumes: PersistentVolume, by_label, many;
-    pods: Pod, by_place;
+    pods: Pod, by_place, many;
     nodes: Node, by_name;
     csi_drivers: CSIDriver;
     csi_nodes: CSINode, by_name;
     classes: StorageClass;
     attachments: VolumeAttachment, by_label;
     attributes_classes: VolumeAttributesClass;
-    snapshots: VolumeSnapshot;
+    snapshots: VolumeSnapshot, everywhere, many;
     contents: VolumeSnapshotContent, by_manager;
     snapshot_classes: VolumeSnapshotClass;
-    groups: VolumeGroupSnapshot;
+    groups: VolumeGroupSnapshot, everywhere, many;
     group_contents: VolumeGroupSnapshotContent, by_manager;
     group_classes: VolumeGroupSnapshotClass;
 }
@@ -183,6 +183,10 @@ const REQUIRED: [&str; 6] = [
 /// The index key of a volume: its driver and its handle.
 fn handle_key(driver: &str, handle: &str) -> String {
     format!("{driver}/{handle}")
+}
+
+fn everywhere(_: &Caches, _: &str) -> Selectors {
+    Selectors::default()
 }
 
 fn by_label(_: &Caches, node: &str) -> Selectors {

@@ -27,13 +27,14 @@ mod accepted;
 mod budget;
 mod compress;
 mod going_back;
+mod holder;
 mod index;
 mod recent;
 mod run;
 mod select;
 mod state;
 
-use budget::Budget;
+use budget::{Budget, Limits};
 pub use compress::Encoding;
 use compress::StoredObject;
 pub use index::Index;
@@ -156,7 +157,7 @@ impl<K: Resource> Store<K> {
             whole: true,
             left_out: BTreeSet::new(),
             untold: BTreeSet::new(),
-            budget: Budget::default(),
+            budget: Budget::new(Limits::of::<K>()),
             pushed_out: Vec::new(),
         };
         let inner = Inner {

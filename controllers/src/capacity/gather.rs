@@ -12,6 +12,7 @@ use super::owner::OwnerError;
 use super::pass::{Pass, PassError};
 use super::segments::segments;
 use crate::csi::Failure;
+use crate::csi::pools::annotation;
 
 /// Default timeout of a GetCapacity call.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,8 +32,7 @@ impl Pass {
 
     /// The owner and the pools that the objects should carry.
     async fn marks(&self) -> Result<Marks, OwnerError> {
-        let mut pools = self.context.pools.known();
-        pools.sort();
+        let pools = self.context.pools.known();
         // This client has no rate limit: the owner is looked up only once.
         let owner = match &self.owner {
             Some(owner) => Some(owner.get(&self.context.kube).await?.clone()),
@@ -40,7 +40,7 @@ impl Pass {
         };
         Ok(Marks {
             owner,
-            pools: (!pools.is_empty()).then(|| pools.join(",")),
+            pools: (!pools.is_empty()).then(|| annotation(pools)),
         })
     }
 

@@ -544,7 +544,7 @@ pub(crate) fn too_large<K: Resource>() -> String {
     format!(
         "the {} is too large to be kept in memory, alone, with the others of its namespace, or \
          because those of all namespaces take too much: make its labels, finalizers, data, spec or \
-         status smaller, or theirs",
+         status smaller, or theirs, or delete some",
         K::kind(&())
     )
 }

@@ -1,7 +1,7 @@
 //! Decides which handles of volumes, snapshots and groups belong to this node's driver.
 //!
-//! If the driver reports its pools, the controllers know one thing about a handle. One of its
-//! dash-separated parts is the identity of its pool.
+//! If the driver reports its pools, the controllers know one thing about a handle: the second of
+//! its three dash-separated parts is the identity of its pool ([`pool_of`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +9,25 @@ use std::sync::Arc;
 /// The annotation of a CSIStorageCapacity that lists the node's pools, separated by commas. It
 /// shows every process which node a handle belongs to.
 pub const ANNOTATION: &str = "hostloop.csi.dev/pools";
+
+/// How many pools a capacity object may name. The admission policy refuses one with more, and each
+/// is an entry of an index.
+pub(crate) const MAX: usize = 16;
+
+/// The value of the annotation for these pools.
+pub(crate) fn annotation(mut pools: Vec<String>) -> String {
+    pools.sort();
+    pools.truncate(MAX);
+    pools.join(",")
+}
+
+/// The identity of the pool in a handle. All handles are of the form `PREFIX-POOL-UUID`. The other
+/// parts are not looked up: a node could name one of them as its pool, and all handles have it.
+pub fn pool_of(handle: &str) -> Option<&str> {
+    let (_, rest) = handle.split_once('-')?;
+    let (pool, _) = rest.split_once('-')?;
+    (!pool.is_empty()).then_some(pool)
+}
 
 /// The identities of the pools that this node's driver manages. Clones share the source.
 #[derive(Clone, Default)]
@@ -39,17 +58,37 @@ impl Pools {
     /// True if a handle belongs to one of the pools; `None` if the driver does not report pools.
     pub fn own(&self, handle: &str) -> Option<bool> {
         let known = self.0.as_ref()?();
-        Some(
-            handle
-                .split('-')
-                .any(|part| known.iter().any(|pool| pool == part)),
-        )
+        Some(pool_of(handle).is_some_and(|named| known.iter().any(|pool| pool == named)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::of_a_volume("vol-a1-0190", Some("a1"))]
+    #[case::of_a_snapshot("snap-a1-0190-77", Some("a1"))]
+    #[case::of_a_group("group-a1-0190", Some("a1"))]
+    #[case::without_a_pool("vol--0190", None)]
+    #[case::with_nothing_after_the_pool("vol-a1", None)]
+    #[case::of_an_inline_volume("csi-0190", None)]
+    #[case::without_parts("vol", None)]
+    #[case::of_nothing("", None)]
+    fn a_handle_names_its_pool_in_one_place(#[case] handle: &str, #[case] expected: Option<&str>) {
+        assert_eq!(pool_of(handle), expected);
+    }
+
+    #[test]
+    fn the_first_pools_are_named() {
+        let pools: Vec<_> = (0..20).rev().map(|n| format!("{n:016x}")).collect();
+        let text = annotation(pools);
+        let named: Vec<_> = text.split(',').collect();
+        assert_eq!((named.len(), named[0]), (MAX, "0000000000000000"));
+        assert_eq!((named[15], text.len()), ("000000000000000f", 271));
+    }
 
     #[test]
     fn handles_by_pool() {
@@ -63,6 +102,7 @@ mod tests {
             (pools(&["a1", "b2"]), "vol-c3-0", Some(false)),
             (pools(&["a1"]), "vol-a11-0", Some(false)),
             (pools(&["a1"]), "", Some(false)),
+            (pools(&["vol", "snap", "0"]), "vol-a1-0", Some(false)),
             // No pool is ready yet, so no handle belongs to this node.
             (pools(&[]), "vol-a1-0", Some(false)),
         ] {

@@ -19,6 +19,7 @@ use super::{Candidates, Placement};
 use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};
 use crate::api::{node_fitness, pv};
+use crate::csi::pools::pool_of;
 use crate::snapshots::VolumeSnapshotContent;
 use crate::snapshots::content::Content;
 
@@ -192,7 +193,7 @@ impl Placement {
     /// The node that has the pool named in a handle, if exactly one has it.
     pub(super) fn pool_node(&self, handle: &str) -> Option<String> {
         let pools = self.pools.as_ref()?;
-        let objects = room::parts(handle).flat_map(|part| pools.get(part));
+        let objects = pools.get(pool_of(handle)?).into_iter();
         let nodes = objects
             .filter_map(|object| self.keepers.get(room::keeper_of(&object)?).pop())
             .map(|node| node.name_any());

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::api::capacity::MANAGED_BY;
 use crate::api::quantity;
 use crate::cache::store::version;
-use crate::csi::pools::ANNOTATION as POOLS;
+use crate::csi::pools;
 
 /// Room of a node for volumes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,19 +60,15 @@ pub(super) fn key(keeper: &str, class: &str) -> String {
     format!("{keeper}/{class}")
 }
 
-/// The pools in a capacity object's annotation.
+/// The pools in a capacity object's annotation, of which only so many count: the node writes it.
 pub(super) fn pools(object: &CSIStorageCapacity) -> Vec<String> {
-    let text = object.annotations().get(POOLS).map(String::as_str);
-    let pools = text.unwrap_or_default().split(',').map(str::trim);
-    pools
+    let text = object.annotations().get(pools::ANNOTATION);
+    let names = text.map_or("", String::as_str).split(',').map(str::trim);
+    names
         .filter(|pool| !pool.is_empty())
+        .take(pools::MAX)
         .map(str::to_owned)
         .collect()
-}
-
-/// The parts of a handle that may be the identity of a pool.
-pub(super) fn parts(handle: &str) -> impl Iterator<Item = &str> {
-    handle.split('-').filter(|part| !part.is_empty())
 }
 
 #[cfg(test)]
@@ -84,7 +80,7 @@ mod tests {
     fn object(version: u64, capacity: Value, largest: Value) -> Arc<CSIStorageCapacity> {
         let object = json!({
             "metadata": {"name": "c", "resourceVersion": version.to_string(),
-                         "annotations": {POOLS: "p1, p2,"}},
+                         "annotations": {pools::ANNOTATION: "p1, p2,"}},
             "storageClassName": "fast", "capacity": capacity, "maximumVolumeSize": largest,
         });
         Arc::new(serde_json::from_value(object).expect("an object"))
@@ -135,10 +131,16 @@ mod tests {
     }
 
     #[test]
-    fn pools_and_handles() {
-        assert_eq!(pools(&object(1, Value::Null, Value::Null)), ["p1", "p2"]);
-        assert!(pools(&CSIStorageCapacity::default()).is_empty());
-        let found: Vec<_> = parts("vol-p1-0190-77").collect();
-        assert_eq!(found, ["vol", "p1", "0190", "77"]);
+    fn named_pools() {
+        let object = object(1, Value::Null, Value::Null);
+        assert_eq!(super::pools(&object), ["p1", "p2"]);
+        assert!(super::pools(&CSIStorageCapacity::default()).is_empty());
+        let mut object = (*object).clone();
+        let names: Vec<_> = (0..1_000).map(|n| format!("p{n}")).collect();
+        let annotations = object.annotations_mut();
+        annotations.insert(pools::ANNOTATION.to_owned(), names.join(","));
+        let named = super::pools(&object);
+        assert_eq!(named.len(), pools::MAX);
+        assert_eq!(named.last().map(String::as_str), Some("p15"));
     }
 }

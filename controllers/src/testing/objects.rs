@@ -18,6 +18,19 @@ pub(crate) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object of the kind")
 }
 
+/// A text that does not compress, another one for each seed.
+pub(crate) fn noise(seed: usize, length: usize) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+    let mut state = seed as u64;
+    let letters = std::iter::repeat_with(|| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        char::from(LETTERS[(state >> 58) as usize])
+    });
+    letters.take(length).collect()
+}
+
 /// An object as controllers get it from the API server.
 pub(crate) fn kept<K: Resource>(value: Value) -> K {
     match KEPT_FIELDS

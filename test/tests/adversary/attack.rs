@@ -28,6 +28,8 @@ type Run = for<'a> fn(&'a Tenant<'a>, usize) -> BoxFuture<'a, Result<(), String>
 /// Caches have no field that nothing reads, and no object that is large without these.
 const CACHES: &str =
     "caches keep only what a controller reads, and no object that is still too large";
+/// What a namespace has in a cache is limited.
+const TOGETHER: &str = "the objects of a namespace have a limit together";
 /// Queues are fair.
 const QUEUES: &str = "queues serve namespaces in turn";
 
@@ -101,9 +103,23 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "small claims",
         "claims with 11 kB of labels each, just small enough for the caches",
-        "the large objects of a namespace have a limit together",
+        TOGETHER,
         [0, 1200],
         bombs::kept
+    ),
+    attack!(
+        "noisy claims",
+        "claims with 1.6 kB of random labels each",
+        TOGETHER,
+        [100, 10000],
+        bombs::noisy
+    ),
+    attack!(
+        "snapshots of many finalizers",
+        "VolumeSnapshots with 270 finalizers of six bytes each",
+        TOGETHER,
+        [50, 15000],
+        bombs::brief
     ),
     attack!(
         "pods of many volumes",
@@ -283,7 +299,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "long sources",
         "claims that wait for sources with names of 14 kB",
-        "the large objects of a namespace have a limit together",
+        TOGETHER,
         [40, 3000],
         texts::names
     ),

@@ -7,7 +7,7 @@ use hostloop_test::front::objects::{group_snapshot, with};
 use serde_json::{Value, json};
 
 use crate::site::LATER;
-use crate::tenant::Tenant;
+use crate::tenant::{BRIEF, Tenant};
 
 /// How many bytes each object has more than it needs.
 const FILLER: usize = 200_000;
@@ -58,6 +58,42 @@ pub(crate) async fn kept(tenant: &Tenant<'_>, count: usize) -> Result<(), String
     let labels = labelled(SMALL);
     let claim = |n| tenant.claim(&format!("small-{n}"), LATER, "1Mi", labels.clone());
     tenant.bomb((0..count).map(claim)).await
+}
+
+/// Small claims with texts that do not compress.
+pub(crate) async fn noisy(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    const LABELS: usize = 24;
+    let claim = |n: usize| {
+        let labels: Value = (0..LABELS)
+            .map(|label| (format!("l{label}"), json!(noise(n * LABELS + label, 63))))
+            .collect();
+        let labelled = json!({"metadata": {"labels": labels}});
+        tenant.claim(&format!("noisy-{n}"), LATER, "1Mi", labelled)
+    };
+    tenant.bomb((0..count).map(claim)).await
+}
+
+/// A text of this length that does not compress, another one for each seed.
+fn noise(seed: usize, length: usize) -> String {
+    let mut state = seed as u64;
+    let letters = std::iter::repeat_with(|| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'a' + (state >> 56) as u8 % 26)
+    });
+    letters.take(length).collect()
+}
+
+/// Small snapshots with values that take far more in memory than in JSON.
+pub(crate) async fn brief(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let finalizers: Vec<_> = (0..270).map(|n| format!("{BRIEF}{n:04}")).collect();
+    let finalizers = json!({"metadata": {"finalizers": finalizers}});
+    let snapshot = |n| {
+        let snapshot = tenant.snapshot(&format!("brief-{n}"), "none");
+        with(snapshot, finalizers.clone())
+    };
+    tenant.bomb((0..count).map(snapshot)).await
 }
 
 /// Pods with so many volumes that the caches just keep them.

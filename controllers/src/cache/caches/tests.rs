@@ -91,6 +91,8 @@ fn how_kinds_are_narrowed() {
     for narrowed in [by_place(&caches, "n1"), by_name(&caches, "n1")] {
         assert!(narrowed.whole == narrowed.narrow && !narrowed.whole.is_all());
     }
+    let all = everywhere(&caches, "n1");
+    assert!(all.whole.is_all() && all.narrow.is_all());
     // If only the node's driver knows the owner of a content, each node watches all contents.
     let caches = caches.with_contents(true);
     assert!(by_manager(&caches, "n1").narrow.is_all());

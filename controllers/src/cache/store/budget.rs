@@ -1,55 +1,111 @@
-//! How much a store keeps of the large objects of one namespace, and of all of them.
+//! How much a store keeps of the objects of one namespace, and of all of them.
 //!
 //! The client leaves out each object that takes more than 16 KiB, but a user can make any number of
-//! those that take less. So the large objects of a namespace have a budget together. What exceeds
-//! it is left out, as an object that is too large by itself. The sizes of those are remembered: once
-//! there is room for one of them, the watch lists all objects again.
+//! those that take less. So the objects of a namespace have a budget together, in which each counts
+//! what it takes in memory: its bytes in the store, its key, and its entries in maps and indexes
+//! ([`counted`]). What exceeds the budget is left out, as an object that is too large by itself.
+//! The sizes of those are remembered: once there is room for one of them, the watch lists all
+//! objects again.
 //!
-//! A user can also have any number of namespaces, so the large objects of all of them have a budget,
-//! too. When it is used up, the namespace with the most bytes gives way to one that would still have
+//! A user can also have any number of namespaces, so the objects of all of them have a budget, too.
+//! When it is used up, the namespace with the most bytes gives way to one that would still have
 //! less ([`Shares::room`]). So the bytes of the largest namespaces become equal, and a namespace
 //! that has less than these is served as if they were not there.
+//!
+//! Nodes write volumes and capacities. Those of a node have a budget together, in the same way
+//! ([`holder_of`](super::holder::holder_of)). All nodes together have none: an attacker has few of
+//! them, and a large cluster many.
+//!
+//! A packed object counts its JSON until it is packed, which is more. So what is decided by the
+//! larger number stays right afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{BETWEEN, Key, named};
+use super::Key;
+use super::holder;
 use crate::client::kube::in_memory;
 
-/// Smaller objects don't count: a claim takes about 1 KiB.
-const SMALL: usize = 2 * 1024;
-/// The most bytes that the large objects of a namespace may take together.
-pub(super) const MAX: usize = 8 * 1024 * 1024;
-/// The most bytes that the large objects of all namespaces may take together. Four kinds that users
-/// write are watched, so these take 48 MiB. A process can have two stores of a kind, one of its
-/// node's objects and one of all. Both together are well below the 256 MiB of the controller and the
-/// 1 GiB of a node. One namespace does not use up what there is for all.
-pub(super) const TOTAL: usize = 12 * 1024 * 1024;
+/// The most bytes that the objects of a namespace may take together: 15,000 usual claims.
+pub(super) const MAX: usize = 16 * 1024 * 1024;
+/// The most bytes that the objects of all namespaces may take together. Four kinds that users write
+/// are watched, so these take 104 MiB. Volumes and capacities of a stolen node take 16 MiB more.
+/// The controller has 256 MiB. A node has 1 GiB, and can have two stores of a kind, one of its own
+/// objects and one of all. One namespace does not use up what there is for all.
+pub(super) const TOTAL: usize = 26 * 1024 * 1024;
+/// The most bytes that the objects of a node may take together: some 9,000 usual volumes.
+const MAX_OF_NODE: usize = 8 * 1024 * 1024;
+/// What an object takes besides its bytes and its key: its entries in the store's map, in three
+/// indexes and in the maps of its budget, in tree nodes that are two thirds full.
+const OVERHEAD: usize = 448;
 
-/// The bytes of each large object.
-#[derive(Default)]
+/// The most bytes that the objects of a store may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    of_each: usize,
+    of_all: usize,
+}
+
+impl Limits {
+    const OF_NAMESPACES: Limits = Limits {
+        of_each: MAX,
+        of_all: TOTAL,
+    };
+    const OF_NODES: Limits = Limits {
+        of_each: MAX_OF_NODE,
+        of_all: usize::MAX,
+    };
+
+    /// The limits of a kind.
+    pub(super) fn of<K: 'static>() -> Self {
+        if holder::is_of_nodes::<K>() {
+            Limits::OF_NODES
+        } else {
+            Limits::OF_NAMESPACES
+        }
+    }
+}
+
+/// The bytes of each object of a namespace or node, its holder.
 pub(super) struct Budget {
-    kept: BTreeMap<Key, usize>,
-    /// The bytes of the kept objects of each namespace that has one.
-    of_namespaces: BTreeMap<Box<str>, usize>,
+    limits: Limits,
+    kept: BTreeMap<Key, Counted>,
+    /// What each holder has that has anything.
+    holdings: BTreeMap<Arc<str>, Holding>,
+    /// The holders by their bytes.
+    by_bytes: BTreeSet<(usize, Arc<str>)>,
     /// The bytes of all kept objects.
     total: usize,
     /// Those that are left out because of the others.
-    left_out: BTreeMap<Key, usize>,
+    left_out: BTreeMap<Key, Counted>,
 }
 
-/// What an object of a namespace finds.
+/// What an object counts, and for whom.
+pub(super) struct Counted {
+    holder: Arc<str>,
+    size: usize,
+}
+
+/// The kept objects of a holder.
+#[derive(Default)]
+struct Holding {
+    bytes: usize,
+    by_size: BTreeSet<(usize, Key)>,
+}
+
+/// What an object of a holder finds.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
-    /// The bytes of the namespace's other objects.
+    /// The bytes of the holder's other objects.
     own: usize,
     /// The bytes of all other objects.
     all: usize,
-    /// The bytes of the namespace that has most.
+    /// The bytes of the holder that has most.
     most: usize,
-    /// The bytes of that namespace's largest object.
+    /// The bytes of that holder's largest object.
     largest: usize,
 }
 
@@ -57,20 +113,20 @@ struct Shares {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Free,
-    /// Once the namespace that has most gives up its largest object. More may have to follow, and
+    /// Once the holder that has most gives up its largest object. More may have to follow, and
     /// there is room in the end.
     OfMost,
     None,
 }
 
 impl Shares {
-    /// Whether an object of this size has room. Another namespace gives way only to one that has
-    /// less afterwards, so the two never push each other out in turns.
-    fn room(self, size: usize) -> Room {
+    /// Whether an object of this size has room. Another holder gives way only to one that has less
+    /// afterwards, so the two never push each other out in turns.
+    fn room(self, size: usize, limits: Limits) -> Room {
         let share = self.own + size;
-        let excess = (self.all + size).saturating_sub(TOTAL);
+        let excess = (self.all + size).saturating_sub(limits.of_all);
         let suffices = self.largest >= excess || share + excess <= self.most;
-        if share > MAX {
+        if share > limits.of_each {
             Room::None
         } else if excess == 0 {
             Room::Free
@@ -81,13 +137,13 @@ impl Shares {
         }
     }
 
-    /// Whether all objects are listed again for one of this size that was left out. Namespaces with
+    /// Whether all objects are listed again for one of this size that was left out. Holders with
     /// about the same bytes would take room from each other with each list. So an object waits for
-    /// free room, unless its namespace would still have no more than half of what the largest has.
-    fn is_worth_a_list(self, size: usize) -> bool {
-        match self.room(size) {
+    /// free room, unless its holder would still have clearly less than the one that has most.
+    fn is_worth_a_list(self, size: usize, limits: Limits) -> bool {
+        match self.room(size, limits) {
             Room::Free => true,
-            Room::OfMost => 2 * (self.own + size) <= self.most,
+            Room::OfMost => self.own + size + limits.of_each / 16 <= self.most,
             Room::None => false,
         }
     }
@@ -97,89 +153,119 @@ impl Shares {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Keep,
-    /// Leave this object of another namespace out, and ask again.
+    /// Leave this object of another holder out, and ask again.
     PushOut(Key),
     LeaveOut,
 }
 
 impl Budget {
-    /// Decides whether an object of this size is kept. Only administrators make objects without a
-    /// namespace, so these have no limit.
-    pub(super) fn admission(&self, key: &Key, size: usize) -> Admission {
-        if size == 0 || namespace_of(key).is_empty() {
-            return Admission::Keep;
+    pub(super) fn new(limits: Limits) -> Self {
+        Budget {
+            limits,
+            kept: BTreeMap::new(),
+            holdings: BTreeMap::new(),
+            by_bytes: BTreeSet::new(),
+            total: 0,
+            left_out: BTreeMap::new(),
         }
-        let is_full = self.total + size > TOTAL;
-        let most = is_full.then(|| self.most()).flatten();
-        match self.shares(key, most.as_ref()).room(size) {
+    }
+
+    /// Decides whether an object of this size is kept. An object without a holder has no limit.
+    pub(super) fn admission(&self, key: &Key, holder: Option<&str>, size: usize) -> Admission {
+        let Some(holder) = holder else {
+            return Admission::Keep;
+        };
+        let most = self.most();
+        match self.shares(key, holder, most).room(size, self.limits) {
             Room::Free => Admission::Keep,
-            Room::OfMost => most.map_or(Admission::LeaveOut, |most| Admission::PushOut(most.key)),
+            Room::OfMost => most.map_or(Admission::LeaveOut, |most| {
+                Admission::PushOut(most.key.clone())
+            }),
             Room::None => Admission::LeaveOut,
         }
     }
 
-    fn shares(&self, key: &Key, most: Option<&Most>) -> Shares {
-        let known = self.kept.get(key).copied().unwrap_or_default();
-        let own = self.of_namespaces.get(namespace_of(key)).copied();
+    fn shares(&self, key: &Key, holder: &str, most: Option<Most<'_>>) -> Shares {
+        let known = self.kept.get(key);
+        let before = known.map_or(0, |known| known.size);
+        let own_before = known
+            .filter(|known| *known.holder == *holder)
+            .map_or(0, |known| known.size);
+        let own = self.holdings.get(holder).map_or(0, |own| own.bytes);
         Shares {
-            own: own.unwrap_or_default() - known,
-            all: self.total - known,
+            own: own - own_before,
+            all: self.total - before,
             most: most.map_or(0, |most| most.bytes),
             largest: most.map_or(0, |most| most.largest),
         }
     }
 
-    fn most(&self) -> Option<Most> {
-        let namespaces = self.of_namespaces.iter();
-        let (namespace, bytes) = namespaces.max_by_key(|(_, bytes)| **bytes)?;
-        let (key, largest) = self
-            .kept_in(namespace)
-            .max_by_key(|(_, size)| **size)
-            .map(|(key, size)| (key.clone(), *size))?;
+    /// The holder that has most.
+    fn most(&self) -> Option<Most<'_>> {
+        let (bytes, holder) = self.by_bytes.last()?;
+        let (largest, key) = self.holdings.get(holder)?.by_size.last()?;
         Some(Most {
             bytes: *bytes,
             key,
-            largest,
+            largest: *largest,
         })
     }
 
-    fn kept_in(&self, namespace: &str) -> impl Iterator<Item = (&Key, &usize)> {
-        let first = named(namespace, "");
-        let from = self.kept.range(first.clone()..);
-        from.take_while(move |(key, _)| key.starts_with(&*first))
-    }
-
     /// Notes the size of an object that is kept.
-    pub(super) fn note(&mut self, key: &Key, size: usize) {
+    pub(super) fn note(&mut self, key: &Key, holder: Option<&str>, size: usize) {
         self.forget(key);
-        let namespace = namespace_of(key);
-        if size == 0 || namespace.is_empty() {
-            return;
+        if let Some(holder) = holder {
+            self.add(key, self.shared(holder), size);
         }
-        self.kept.insert(key.clone(), size);
-        *self.of_namespaces.entry(namespace.into()).or_default() += size;
-        self.total += size;
     }
 
-    /// Forgets an object that is not kept any more, and returns its size.
-    pub(super) fn forget(&mut self, key: &Key) -> usize {
-        let Some(size) = self.kept.remove(key) else {
-            return 0;
-        };
+    /// Notes that a kept object takes less or more by now.
+    pub(super) fn resize(&mut self, key: &Key, size: usize) {
+        if let Some(counted) = self.forget(key) {
+            self.add(key, counted.holder, size);
+        }
+    }
+
+    fn add(&mut self, key: &Key, holder: Arc<str>, size: usize) {
+        let holding = self.holdings.entry(holder.clone()).or_default();
+        self.by_bytes.remove(&(holding.bytes, holder.clone()));
+        holding.bytes += size;
+        holding.by_size.insert((size, key.clone()));
+        self.by_bytes.insert((holding.bytes, holder.clone()));
+        self.total += size;
+        self.kept.insert(key.clone(), Counted { holder, size });
+    }
+
+    /// Forgets an object that is not kept any more.
+    pub(super) fn forget(&mut self, key: &Key) -> Option<Counted> {
+        let counted = self.kept.remove(key)?;
+        let Counted { holder, size } = &counted;
         self.total -= size;
-        let namespace = namespace_of(key);
-        if let Some(bytes) = self.of_namespaces.get_mut(namespace) {
-            *bytes -= size;
-            if *bytes == 0 {
-                self.of_namespaces.remove(namespace);
+        if let Some(holding) = self.holdings.get_mut(holder) {
+            self.by_bytes.remove(&(holding.bytes, holder.clone()));
+            holding.bytes -= size;
+            holding.by_size.remove(&(*size, key.clone()));
+            if holding.by_size.is_empty() {
+                self.holdings.remove(holder);
+            } else {
+                self.by_bytes.insert((holding.bytes, holder.clone()));
             }
         }
-        size
+        Some(counted)
+    }
+
+    /// The name of a holder. All its objects share it.
+    fn shared(&self, holder: &str) -> Arc<str> {
+        let known = self.holdings.get_key_value(holder);
+        known.map_or_else(|| holder.into(), |(known, _)| known.clone())
     }
 
     /// Notes an object that is left out because of the others.
-    pub(super) fn leave_out(&mut self, key: Key, size: usize) {
-        self.left_out.insert(key, size);
+    pub(super) fn leave_out(&mut self, key: Key, holder: Option<&str>, size: usize) {
+        if let Some(holder) = holder {
+            let holder = self.shared(holder);
+            self.left_out.insert(key, Counted { holder, size });
+        }
     }
 
     /// Forgets an object that the others do not keep out any more.
@@ -193,47 +279,52 @@ impl Budget {
     }
 
     /// True if an object that is left out because of the others has room by now, and is worth a
-    /// list of all.
+    /// list of all. It looks at each of them, so it is asked rarely, not for each event.
     pub(super) fn has_room(&self) -> bool {
         let mut smallest: BTreeMap<&str, (&Key, usize)> = BTreeMap::new();
-        for (key, &size) in &self.left_out {
-            let least = smallest.entry(namespace_of(key)).or_insert((key, size));
-            if size < least.1 {
-                *least = (key, size);
+        for (key, counted) in &self.left_out {
+            let found = (key, counted.size);
+            let least = smallest.entry(&*counted.holder).or_insert(found);
+            if found.1 < least.1 {
+                *least = found;
             }
         }
-        if smallest.is_empty() {
-            return false;
-        }
         let most = self.most();
-        let mut smallest = smallest.into_values();
-        smallest.any(|(key, size)| self.shares(key, most.as_ref()).is_worth_a_list(size))
+        smallest.into_iter().any(|(holder, (key, size))| {
+            self.shares(key, holder, most)
+                .is_worth_a_list(size, self.limits)
+        })
+    }
+
+    /// The bytes of all kept objects.
+    #[cfg(test)]
+    pub(super) fn total(&self) -> usize {
+        self.total
     }
 }
 
-/// The namespace that has most.
-struct Most {
+/// The holder that has most.
+#[derive(Clone, Copy)]
+struct Most<'b> {
     bytes: usize,
     /// Its largest object.
-    key: Key,
+    key: &'b Key,
     largest: usize,
 }
 
-fn namespace_of(key: &Key) -> &str {
-    let parts = key.split_once(BETWEEN);
-    parts.map_or("", |(namespace, _)| namespace)
+/// What an object counts that takes so many bytes in the store.
+pub(super) fn counted(key: &Key, bytes: usize) -> usize {
+    OVERHEAD + key.len() + bytes
 }
 
-/// What an object counts: its bytes in the store, or 0 if it is small. A packed object takes its
-/// JSON at most, and any other one also something for each value.
-pub(super) fn size(object: &impl Serialize, is_packed: bool) -> usize {
+/// The bytes that an object takes in the store, at most. A packed one takes its JSON, and a little
+/// for its reference to that. Any other one also takes something for each value.
+pub(super) fn bytes(object: &impl Serialize, is_packed: bool) -> usize {
     let mut size = Size::default();
     // Every kind serializes to JSON, and counting does not fail.
     let _ = serde_json::to_writer(&mut size, object);
-    if size.json <= SMALL {
-        0
-    } else if is_packed {
-        size.json
+    if is_packed {
+        size.json + size.json / 64 + 64
     } else {
         size.in_memory
     }

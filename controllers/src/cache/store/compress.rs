@@ -1,6 +1,6 @@
 //! How a store keeps objects in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 
@@ -11,6 +11,9 @@ use crate::client::Resource;
 /// A larger object does not serve others as their dictionary. The smallest of these would keep it in
 /// memory after it is gone, and a user can make any number of small ones.
 const MAX_DICTIONARY: usize = 4 * 1024;
+/// How many dictionaries several objects may use. One of them keeps its dictionary in memory after
+/// the object that it was made of is gone, and counts only for itself. All of them take 1 MiB.
+const MAX_DICTIONARIES: usize = 256;
 
 /// How a store keeps objects in memory.
 pub enum Encoding<K> {
@@ -29,6 +32,10 @@ pub struct Packing<K> {
     make: fn(&[u8]) -> serde_json::Result<K>,
     /// The dictionary for the next object.
     pattern: Option<Arc<Dictionary<K>>>,
+    /// True if an object uses that dictionary which it was not made of.
+    is_shared: bool,
+    /// The dictionaries before it of which that was true.
+    shared: Vec<Weak<Dictionary<K>>>,
     /// The keys of the objects that are not packed yet.
     recent: Recent,
 }
@@ -74,6 +81,8 @@ impl<K: Resource> Encoding<K> {
             pack: serde_json::to_vec,
             make: |json| serde_json::from_slice(json),
             pattern: None,
+            is_shared: false,
+            shared: Vec::new(),
             recent: Recent::default(),
         })
     }
@@ -98,45 +107,69 @@ impl<K: Resource> Encoding<K> {
         }
     }
 
-    /// Packs an object, if the kind is packed.
-    pub(super) fn pack(&mut self, object: &mut StoredObject<K>) {
+    /// Packs an object, if the kind is packed. Returns how many bytes it takes then.
+    pub(super) fn pack(&mut self, object: &mut StoredObject<K>) -> Option<usize> {
         let (Encoding::Packed(packing), StoredObject::Open(open)) = (self, &*object) else {
-            return;
+            return None;
         };
         // Every kind serializes to JSON, so this does not fail.
-        if let Ok(json) = (packing.pack)(open) {
-            *object = packing.keep(version(&**open), json);
-        }
+        let json = (packing.pack)(open).ok()?;
+        let (packed, bytes) = packing.keep(version(&**open), json);
+        *object = packed;
+        Some(bytes)
     }
 }
 
 impl<K> Packing<K> {
     /// Compresses against the current dictionary. An object that does not compress to half its size
-    /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary than
-    /// a pending one: surplus text in the dictionary costs nothing, but text missing from it does.
-    fn keep(&mut self, version: u64, json: Vec<u8>) -> StoredObject<K> {
+    /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary
+    /// than a pending one: surplus text in the dictionary costs nothing, but text missing from it
+    /// does. Also returns the bytes of the object, with its dictionary if that is its own.
+    fn keep(&mut self, version: u64, json: Vec<u8>) -> (StoredObject<K>, usize) {
         if let Some(pattern) = &self.pattern {
             let rest = compress_prepend_size_with_dict(&json, &pattern.json);
             if rest.len() <= json.len() / 2 {
-                return StoredObject::Packed {
+                self.is_shared = true;
+                let bytes = rest.len();
+                let packed = StoredObject::Packed {
                     version,
                     rest: rest.into(),
                     pattern: pattern.clone(),
                 };
+                return (packed, bytes);
             }
         }
         let pattern = Arc::new(Dictionary {
             json: json.into(),
             make: self.make,
         });
-        if pattern.json.len() <= MAX_DICTIONARY {
-            self.pattern = Some(pattern.clone());
-        }
-        StoredObject::Packed {
+        self.offer(&pattern);
+        let rest = compress_prepend_size_with_dict(&pattern.json, &pattern.json);
+        let bytes = pattern.json.len() + rest.len();
+        let packed = StoredObject::Packed {
             version,
-            rest: compress_prepend_size_with_dict(&pattern.json, &pattern.json).into(),
+            rest: rest.into(),
             pattern,
+        };
+        (packed, bytes)
+    }
+
+    /// Makes an object's own dictionary that of the next ones, unless it is large, or too many are
+    /// shared.
+    fn offer(&mut self, pattern: &Arc<Dictionary<K>>) {
+        if pattern.json.len() > MAX_DICTIONARY {
+            return;
         }
+        if self.is_shared {
+            self.shared.retain(|known| known.strong_count() > 0);
+            if self.shared.len() >= MAX_DICTIONARIES {
+                return;
+            }
+            self.shared
+                .extend(self.pattern.as_ref().map(Arc::downgrade));
+        }
+        self.pattern = Some(pattern.clone());
+        self.is_shared = false;
     }
 }
 

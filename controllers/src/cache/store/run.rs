@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_millis(500);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// How often to look whether there is room for an object that was left out. A list of all objects
-/// is costly, and a user can make and delete large objects all the time.
+/// is costly, and a user can make and delete objects all the time.
 const RELIST: Duration = Duration::from_secs(15 * 60);
 
 /// The part of a kind that a watch selects.

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 
 use super::budget::{self, Admission, Budget};
 use super::compress::{Encoding, StoredObject};
+use super::holder::holder_of;
 use super::index::IndexState;
 use super::select::Selector;
 use super::{BETWEEN, Change, Handler, Key, Subscription, is_same};
@@ -31,7 +32,7 @@ pub(super) struct State<K> {
     pub(super) selector: Selector,
     /// True once a list of all objects is complete: a missing object does not exist.
     pub(super) whole: bool,
-    /// The keys of the objects that are too large to be kept, or too many large ones.
+    /// The keys of the objects that are too large to be kept, or too many.
     pub(super) left_out: BTreeSet<Key>,
     /// Those of them that their users do not know of, until the watch reports one.
     pub(super) untold: BTreeSet<Key>,
@@ -76,12 +77,20 @@ impl<K: Resource> State<K> {
 
     /// Leaves out what is kept, because another namespace has less.
     fn push_out(&mut self, key: Key) {
-        let size = self.budget.forget(&key);
+        self.budget.forget(&key);
         let object = self.objects.get(&key).map(StoredObject::get);
         self.leave_out(key.clone());
         self.untold.remove(&key);
-        self.budget.leave_out(key, size);
-        self.pushed_out.extend(object);
+        if let Some(object) = object {
+            let size = self.size(&key, &object);
+            self.budget.leave_out(key, holder_of(&*object), size);
+            self.pushed_out.push(object);
+        }
+    }
+
+    /// What an object counts before it is packed.
+    fn size(&self, key: &Key, object: &K) -> usize {
+        budget::counted(key, budget::bytes(object, self.form.is_packed()))
     }
 
     /// Keeps an object, or returns it if the others leave no room for it.
@@ -89,14 +98,14 @@ impl<K: Resource> State<K> {
         // Managed fields are never read, and are often half of an object. The client has dropped
         // those of most kinds.
         object.meta_mut().managed_fields = None;
-        let size = budget::size(&object, self.form.is_packed());
+        let size = self.size(&key, &object);
         loop {
-            match self.budget.admission(&key, size) {
+            match self.budget.admission(&key, holder_of(&object), size) {
                 Admission::Keep => break,
                 Admission::PushOut(other) => self.push_out(other),
                 Admission::LeaveOut => {
                     self.leave_out(key.clone());
-                    self.budget.leave_out(key, size);
+                    self.budget.leave_out(key, holder_of(&object), size);
                     return Some(object);
                 }
             }
@@ -111,15 +120,15 @@ impl<K: Resource> State<K> {
             self.delete(&key);
             old = None;
         }
-        self.budget.note(&key, size);
+        self.budget.note(&key, holder_of(&*new), size);
         self.objects
             .insert(key.clone(), StoredObject::Open(new.clone()));
-        if let Some(object) = self
-            .form
-            .note(&key)
-            .and_then(|key| self.objects.get_mut(&key))
+        if let Some(displaced) = self.form.note(&key)
+            && let Some(object) = self.objects.get_mut(&displaced)
+            && let Some(bytes) = self.form.pack(object)
         {
-            self.form.pack(object);
+            let size = budget::counted(&displaced, bytes);
+            self.budget.resize(&displaced, size);
         }
         let mut texts = Vec::new();
         for index in &mut self.indexes {

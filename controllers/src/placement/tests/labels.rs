@@ -101,6 +101,17 @@ async fn a_copied_handle_changes_no_label() {
     }
 }
 
+/// A stolen node names the parts that all handles have as its pools.
+#[tokio::test]
+async fn what_all_handles_have_is_no_pool() {
+    let rig = Rig::with_room(&[("n1", 5), ("n2", 5)]);
+    rig.room_in("vol,snap,group,1", "n2", "now", 5);
+    rig.content("c", json!({"snapshotHandle": "snap-pooln1-1"}), json!({}));
+    rig.at_work.content_label("c").await;
+    let labels = rig.labels("volumesnapshotcontents/c");
+    assert_eq!(labels, json!({MANAGED_BY: "n1"}));
+}
+
 #[tokio::test]
 async fn a_group_on_several_nodes_gets_an_error() {
     let mut rig = Rig::new(&["n1", "n2"]);

@@ -84,6 +84,11 @@ pub(super) fn attachments() -> Vec<Attack> {
     attacks
 }
 
+/// The annotation of a capacity that names these pools.
+fn pools(names: &[&str]) -> Value {
+    annotation("hostloop.csi.dev/pools", json!(names.join(",")))
+}
+
 pub(super) fn capacities() -> Vec<Attack> {
     const C: &str = "csistoragecapacities";
     const ELSEWHERE: &str = "the capacity is not that of node";
@@ -94,12 +99,12 @@ pub(super) fn capacities() -> Vec<Attack> {
     const OWNER: &str = "a capacity is owned by the DaemonSet";
     const MARKS: &str = "the labels of its driver and its node, and the annotation of its pools";
     const PLACE: &str = "a capacity is of one place";
-    const POOLS: &str = "hostloop.csi.dev/pools";
+    const IDS: &str = "a capacity names up to 16 pools, by their IDs";
+    const POOL: &str = "00c0ffee00c0ffee";
     let own = [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
     let never = |why| [No(why), No(ELSEWHERE), Nothing, No(DRIVER)];
     let manager = "csi.storage.k8s.io/managed-by";
     let other = || label(manager, "external-provisioner-$OTHER");
-    let pools = annotation(POOLS, json!("x"));
     let owned = |kind: &str, name: &str| {
         json!({"metadata": {"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind,
             "name": name, "uid": "00000000-0000-4000-8000-00000000dead"}]}})
@@ -152,20 +157,24 @@ pub(super) fn capacities() -> Vec<Attack> {
             annotation("x", json!(long())),
             never(MARKS),
         ),
+        create("with 16 pools", pools(&[POOL; 16]), own),
+        create("with 17 pools", pools(&[POOL; 17]), never(IDS)),
         create(
-            "with pools of 200 kB",
-            annotation(POOLS, json!(long())),
-            never(MARKS),
+            "with a part of all handles as its pool",
+            pools(&["vol", "snap", "group"]),
+            never(IDS),
         ),
+        create("with pools of 200 kB", pools(&[&long()]), never(IDS)),
         create("of all nodes, too", everywhere, never(PLACE)),
         create("with a hundred labels to select by", narrow, never(PLACE)),
         patch("change what room there is", json!({"capacity": "9Gi"}), own),
-        patch("name its pools", pools, own),
+        patch("name its pools", pools(&[POOL, "0123456789abcdef"]), own),
         patch(
-            "name pools in 200 kB",
-            annotation(POOLS, json!(long())),
-            never(MARKS),
+            "name a part of all handles as its pool",
+            pools(&["vol"]),
+            never(IDS),
         ),
+        patch("name pools in 200 kB", pools(&[&long()]), never(IDS)),
         patch(
             "set another annotation of 200 kB",
             annotation("x", json!(long())),

@@ -1,6 +1,9 @@
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use rstest::rstest;
 
 use super::*;
+use crate::cache::store::compress::StoredObject;
+use crate::cache::store::named;
 
 const KIB: usize = 1024;
 
@@ -33,14 +36,14 @@ fn the_largest_namespace_gives_way(
         most,
         largest,
     };
-    assert_eq!(shares.room(16 * KIB), expected);
+    assert_eq!(shares.room(16 * KIB, Limits::OF_NAMESPACES), expected);
 }
 
 /// An object of 16 KiB that was left out, in a namespace with so much beside it.
 #[rstest]
 #[case::free(MAX / 2, TOTAL - 16 * KIB, MAX / 2, true)]
-#[case::a_modest_namespace(MAX / 2 - 16 * KIB, TOTAL, MAX, true)]
-#[case::a_similar_namespace(MAX / 2, TOTAL, MAX, false)]
+#[case::a_modest_namespace(MAX - MAX / 16 - 16 * KIB, TOTAL, MAX, true)]
+#[case::a_similar_namespace(MAX - MAX / 16, TOTAL, MAX, false)]
 #[case::the_largest_namespace(MAX / 2, TOTAL, MAX / 2, false)]
 fn lists_are_for_free_room_and_modest_namespaces(
     #[case] own: usize,
@@ -54,51 +57,133 @@ fn lists_are_for_free_room_and_modest_namespaces(
         most,
         largest: 16 * KIB,
     };
-    assert_eq!(shares.is_worth_a_list(16 * KIB), expected);
+    assert_eq!(
+        shares.is_worth_a_list(16 * KIB, Limits::OF_NAMESPACES),
+        expected
+    );
 }
 
 /// A budget in which each of these namespaces keeps so many objects of 16 KiB.
 fn filled(namespaces: &[(&str, usize)]) -> Budget {
-    let mut budget = Budget::default();
+    let mut budget = Budget::new(Limits::OF_NAMESPACES);
     for (namespace, count) in namespaces {
         for number in 0..*count {
-            budget.note(&named(namespace, &format!("{number:04}")), 16 * KIB);
+            let key = named(namespace, &format!("{number:04}"));
+            budget.note(&key, Some(*namespace), 16 * KIB);
         }
     }
     budget
 }
 
 #[rstest]
-#[case::small_objects_do_not_count("a", "new", 0, Admission::Keep)]
-#[case::objects_without_a_namespace_do_not_count("", "new", 16 * KIB, Admission::Keep)]
-#[case::the_largest_namespace("a", "new", 16 * KIB, Admission::LeaveOut)]
-#[case::the_largest_namespace_keeps_its_size("a", "0000", 16 * KIB, Admission::Keep)]
-#[case::the_largest_namespace_grows("a", "0000", 17 * KIB, Admission::LeaveOut)]
-#[case::the_largest_namespace_shrinks("a", "0000", 3 * KIB, Admission::Keep)]
-#[case::another_one("b", "new", 16 * KIB, Admission::PushOut(named("a", "0255")))]
-#[case::a_new_one("c", "new", 16 * KIB, Admission::PushOut(named("a", "0255")))]
+#[case::objects_without_a_holder_have_no_limit(None, "new", 16 * KIB, Admission::Keep)]
+#[case::the_largest_namespace(Some("a"), "new", 16 * KIB, Admission::LeaveOut)]
+#[case::a_small_one_of_it(Some("a"), "new", KIB, Admission::LeaveOut)]
+#[case::the_largest_namespace_keeps_its_size(Some("a"), "0000", 16 * KIB, Admission::Keep)]
+#[case::the_largest_namespace_grows(Some("a"), "0000", 17 * KIB, Admission::LeaveOut)]
+#[case::the_largest_namespace_shrinks(Some("a"), "0000", 3 * KIB, Admission::Keep)]
+#[case::another_one(Some("b"), "new", 16 * KIB, Admission::PushOut(named("a", "0599")))]
+#[case::a_small_one_of_another(Some("b"), "new", KIB, Admission::PushOut(named("a", "0599")))]
+#[case::a_new_one(Some("c"), "new", 16 * KIB, Admission::PushOut(named("a", "0599")))]
 fn the_largest_object_of_the_largest_namespace_is_pushed_out(
-    #[case] namespace: &str,
+    #[case] holder: Option<&str>,
     #[case] name: &str,
     #[case] size: usize,
     #[case] expected: Admission,
 ) {
-    let budget = filled(&[("a", 256), ("b", 56), ("d", 200), ("e", 255), ("f", 1)]);
+    let budget = filled(&[("a", 600), ("b", 56), ("d", 400), ("e", 599), ("f", 9)]);
     assert_eq!(budget.total, TOTAL);
-    let key = named(namespace, name);
-    assert_eq!(budget.admission(&key, size), expected);
+    let key = named(holder.unwrap_or_default(), name);
+    assert_eq!(budget.admission(&key, holder, size), expected);
 }
 
 /// The sums follow what is kept.
 #[test]
 fn the_sums_are_those_of_the_objects() {
     let mut budget = filled(&[("a", 3), ("b", 1)]);
-    budget.note(&named("a", "0000"), 20 * KIB);
-    budget.note(&named("a", "0001"), 0);
-    budget.note(&named("", "cluster"), 20 * KIB);
-    assert_eq!(budget.forget(&named("b", "0000")), 16 * KIB);
-    assert_eq!(budget.forget(&named("b", "0000")), 0);
-    assert_eq!(budget.total, 36 * KIB);
-    let of_namespaces: BTreeMap<Box<str>, usize> = BTreeMap::from([("a".into(), 36 * KIB)]);
-    assert_eq!(budget.of_namespaces, of_namespaces);
+    budget.note(&named("a", "0000"), Some("a"), 20 * KIB);
+    budget.note(&named("a", "0001"), None, 20 * KIB);
+    budget.resize(&named("a", "0002"), 2 * KIB);
+    budget.resize(&named("a", "never"), 2 * KIB);
+    let forgotten = budget.forget(&named("b", "0000"));
+    assert_eq!(forgotten.map(|counted| counted.size), Some(16 * KIB));
+    assert!(budget.forget(&named("b", "0000")).is_none());
+    assert_eq!(budget.total, 22 * KIB);
+    let by_bytes: BTreeSet<(usize, Arc<str>)> = BTreeSet::from([(22 * KIB, "a".into())]);
+    assert_eq!(budget.by_bytes, by_bytes);
+    let sizes: Vec<_> = budget.holdings["a"].by_size.iter().collect();
+    let expected = [
+        (2 * KIB, named("a", "0002")),
+        (20 * KIB, named("a", "0000")),
+    ];
+    assert_eq!(sizes, expected.iter().collect::<Vec<_>>());
+    assert_eq!((budget.holdings.len(), budget.kept.len()), (1, 2));
+}
+
+/// An object can change its holder.
+#[test]
+fn an_object_counts_for_one_node_at_a_time() {
+    let mut budget = Budget::new(Limits::OF_NODES);
+    let key = named("", "v");
+    budget.note(&key, Some("n1"), MAX_OF_NODE);
+    assert_eq!(
+        budget.admission(&key, Some("n2"), MAX_OF_NODE),
+        Admission::Keep
+    );
+    budget.note(&key, Some("n2"), MAX_OF_NODE);
+    let other = named("", "w");
+    for (node, expected) in [("n1", Admission::Keep), ("n2", Admission::LeaveOut)] {
+        assert_eq!(
+            budget.admission(&other, Some(node), KIB),
+            expected,
+            "{node}"
+        );
+    }
+    assert_eq!(budget.total, MAX_OF_NODE);
+}
+
+/// A stolen node can make any number of volumes and capacities of its own.
+#[test]
+fn each_node_has_a_limit_and_all_together_have_none() {
+    assert_eq!(Limits::of::<PersistentVolume>(), Limits::OF_NODES);
+    assert_eq!(Limits::of::<PersistentVolumeClaim>(), Limits::OF_NAMESPACES);
+    let mut budget = Budget::new(Limits::OF_NODES);
+    for node in 0..10 {
+        let name = format!("n{node}");
+        let holder = Some(name.as_str());
+        for number in 0..MAX_OF_NODE / (16 * KIB) {
+            let key = named("", &format!("v{node}-{number}"));
+            let admission = budget.admission(&key, holder, 16 * KIB);
+            assert_eq!(admission, Admission::Keep);
+            budget.note(&key, holder, 16 * KIB);
+        }
+        let key = named("", &format!("v{node}"));
+        assert_eq!(budget.admission(&key, holder, KIB), Admission::LeaveOut);
+        assert!(!budget.has_room());
+        budget.leave_out(key.clone(), holder, KIB);
+        budget.forget(&named("", &format!("v{node}-0")));
+        assert!(budget.has_room());
+        budget.forget_left_out(&key);
+    }
+}
+
+/// What [`OVERHEAD`] says.
+#[test]
+fn the_overhead_is_that_of_maps_and_indexes() {
+    let entries = size_of::<(Key, StoredObject<PersistentVolumeClaim>)>()
+        + size_of::<(Key, Counted)>()
+        + size_of::<(usize, Key)>()
+        + 3 * size_of::<(Arc<str>, Key)>();
+    // The key, the packed bytes and the UID in an index have counts of their references each.
+    let taken = entries * 3 / 2 + 3 * 2 * size_of::<usize>() + 36;
+    assert!(
+        taken <= OVERHEAD && taken > OVERHEAD * 3 / 4,
+        "{taken} bytes"
+    );
+}
+
+/// The controller may take 256 MiB.
+#[test]
+fn the_budgets_of_all_kinds_are_half_of_the_memory() {
+    const { assert!(4 * TOTAL + 2 * MAX_OF_NODE < 128 * 1024 * KIB) }
 }

@@ -98,6 +98,36 @@ fn a_large_object_is_no_pattern_of_others() {
     }
 }
 
+/// An object that stays keeps its dictionary in memory, which counts for another one that is gone.
+/// So a user could have many of both.
+#[test]
+fn few_dictionaries_outlive_their_objects() {
+    fn noisy(name: &str, number: usize) -> StoredObject<PersistentVolumeClaim> {
+        let labels = json!({"l": crate::testing::noise(number, 1_000)});
+        let metadata = json!({"name": name, "labels": labels});
+        StoredObject::Open(Arc::new(crate::testing::read(
+            json!({ "metadata": metadata }),
+        )))
+    }
+    fn keep_second(
+        form: &mut Encoding<PersistentVolumeClaim>,
+        number: usize,
+    ) -> (bool, StoredObject<PersistentVolumeClaim>) {
+        let [mut first, mut second] = ["a", "b"].map(|name| noisy(name, number));
+        form.pack(&mut first);
+        let bytes = form.pack(&mut second).expect("a packed kind");
+        (bytes > 1_000, second)
+    }
+    let mut form = Encoding::packed();
+    let kept: Vec<_> = (0..MAX_DICTIONARIES + 10)
+        .map(|number| keep_second(&mut form, number))
+        .collect();
+    let counted = kept.iter().filter(|(counts_itself, _)| *counts_itself);
+    assert_eq!(counted.count(), 9);
+    drop(kept);
+    assert!(!keep_second(&mut form, 1_000).0, "the others are gone");
+}
+
 proptest! {
     #[test]
     fn all_are_as_they_were(

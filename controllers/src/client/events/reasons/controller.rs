@@ -46,7 +46,7 @@ pub const CONTROLLER: &[EventReason] = &[
         "TooLarge",
         "the object",
         "The object exceeds the memory limit of one object or of its namespace, so the controllers ignore it",
-        "Remove labels or other fields of it, or of others in its namespace",
+        "Remove labels or other fields of it, or of others in its namespace, or delete some",
     ),
     normal(
         "CreatingSnapshot",

@@ -101,7 +101,7 @@ pub const NODE: &[EventReason] = &[
         "TooLarge",
         "the object",
         "The object exceeds the memory limit of one object or of its namespace, so the controllers ignore it",
-        "Remove labels or other fields of it, or of others in its namespace",
+        "Remove labels or other fields of it, or of others in its namespace, or delete some",
     ),
     warning(
         "SnapshotCreationFailed",
