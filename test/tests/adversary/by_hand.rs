@@ -1,13 +1,16 @@
 //! Fields that the cluster's own controllers set, and references to what belongs to others.
 
-use std::time::Duration;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use hostloop_test::PATIENCE;
 use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::fields::{is_bound, is_ready_to_use, name};
 use hostloop_test::front::objects::with;
 use serde_json::{Value, json};
 
-use crate::site::{LATER, NOW};
+use crate::site::{CHOSEN, LATER, NOW};
 use crate::tenant::Tenant;
 use crate::victim::{KEPT, VICTIM};
 
@@ -25,8 +28,12 @@ async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
     all
 }
 
+/// How long a process takes a node as fit as it was when it read it last.
+const RECENT: Duration = Duration::from_secs(11);
+
 /// Nodes that the scheduler would not select, each with late and with immediate binding. No volume
-/// of the namespace is on the tainted one, while it is tainted, and while it is cordoned instead.
+/// of the namespace is on the tainted one, while it is tainted, and while it is cordoned for claims
+/// to which its taints do not matter.
 pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     let unfit = tenant.site.control_plane();
     let nodes = [
@@ -50,15 +57,30 @@ pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<
     });
     tenant.create_all(claims).await?;
     none_on(tenant, &unfit, "tainted").await?;
-    tenant.site.cordon().await?;
-    let claims = (0..of_cordoned).map(|n| {
-        let class = [LATER, NOW][n % 2];
-        selecting(tenant, &format!("cordoned-{n}"), class, &unfit)
-    });
-    let made = tenant.create_all(claims).await;
-    let found = none_on(tenant, &unfit, "cordoned").await;
+    let tried = AssertUnwindSafe(on_cordoned(tenant, &unfit, of_cordoned))
+        .catch_unwind()
+        .await;
     tenant.site.uncordon().await?;
-    made.and(found)
+    tried.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Claims that select a cordoned node. They count as tried once it is taken away from all of them.
+async fn on_cordoned(tenant: &Tenant<'_>, node: &str, count: usize) -> Result<(), String> {
+    tenant.site.cordon().await?;
+    tokio::time::sleep(RECENT).await;
+    let made = (0..count).map(|n| selecting(tenant, &format!("cordoned-{n}"), CHOSEN, node));
+    tenant.create_all(made).await?;
+    let selected = |claim: &Value| {
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == *node
+    };
+    let end = Instant::now() + PATIENCE;
+    while claims(tenant, "cordoned-").await.iter().any(selected) {
+        if Instant::now() > end {
+            return Err(format!("claims still select the cordoned node {node}"));
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    none_on(tenant, node, "cordoned").await
 }
 
 /// A claim with this selected node.

@@ -23,6 +23,8 @@ use crate::processes::states;
 pub(crate) const NOW: &str = "adversary-now";
 /// A class that waits for a pod.
 pub(crate) const LATER: &str = "hostloop-ext4";
+/// A class for the tainted node, which waits for a pod.
+pub(crate) const CHOSEN: &str = "adversary-chosen";
 /// The driver's port for metrics.
 const METRICS: u16 = 9809;
 /// The label and the taint of the control plane's node.
@@ -80,22 +82,18 @@ impl Site {
         self.cluster.node(2)
     }
 
-    /// Cordons the tainted node, and then takes its taint away: it takes no ordinary pod meanwhile.
     pub(crate) async fn cordon(&self) -> Result<(), String> {
-        self.change_spec(json!({"unschedulable": true})).await?;
-        self.change_spec(json!({"taints": null})).await
+        self.set_unschedulable(json!(true)).await
     }
 
-    /// Gives the cordoned node its taint back, and then ends the cordon.
     pub(crate) async fn uncordon(&self) -> Result<(), String> {
-        let taints = json!([{"key": CONTROL_PLANE, "effect": "NoSchedule"}]);
-        self.change_spec(json!({"taints": taints})).await?;
-        self.change_spec(json!({"unschedulable": null})).await
+        self.set_unschedulable(Value::Null).await
     }
 
-    async fn change_spec(&self, spec: Value) -> Result<(), String> {
+    async fn set_unschedulable(&self, value: Value) -> Result<(), String> {
         let at = Place::of("Node", "", &self.control_plane());
-        let changed = self.objects.try_merge(&at, json!({ "spec": spec })).await;
+        let change = json!({"spec": {"unschedulable": value}});
+        let changed = self.objects.try_merge(&at, change).await;
         changed.map(drop).map_err(|why| format!("{at}: {why}"))
     }
 
@@ -112,6 +110,14 @@ impl Site {
         self.cluster.apply(&self.manifest());
         self.objects
             .create(objects::class(NOW, DRIVER, json!({})))
+            .await;
+        let node =
+            json!({"key": format!("topology.{DRIVER}/node"), "values": [self.control_plane()]});
+        let chosen = json!({
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "allowedTopologies": [{"matchLabelExpressions": [node]}]});
+        self.objects
+            .create(objects::class(CHOSEN, DRIVER, chosen))
             .await;
         let rules = ["snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"];
         let resources = ["volumesnapshots", "volumegroupsnapshots"];

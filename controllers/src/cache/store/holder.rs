@@ -1,4 +1,4 @@
-//! Whose budget an object counts for: that of its namespace, or that of the node that wrote it.
+//! For which budget an object counts: that of its namespace, or that of the node that wrote it.
 
 use std::any::{Any, TypeId};
 
