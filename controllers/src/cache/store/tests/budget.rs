@@ -241,7 +241,7 @@ async fn users_learn_of_an_object_that_was_pushed_out() {
         .into_iter()
         .map(|event| (event.about.name, event.reason))
         .collect();
-    assert_eq!(about, [(Some("c0".to_owned()), "TooLarge".to_owned())]);
+    assert_eq!(about, [(Some("c0000".to_owned()), "TooLarge".to_owned())]);
 }
 
 /// Objects that are not packed count with what their values take in memory.
