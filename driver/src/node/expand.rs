@@ -56,7 +56,8 @@ impl Node {
         };
         let size = expansion::expand(range, &record, fs, self.config.max_volume_bytes)
             .map_err(Error::OutOfRange)?;
-        if size.bytes > record.capacity_bytes {
+        let enlarges = size.bytes > record.capacity_bytes;
+        if enlarges {
             // Without the controller's half, this call enlarges the image.
             if let Some(fs) = fs {
                 self.check_growth(&state, fs, size.bytes)?;
@@ -67,7 +68,8 @@ impl Node {
                 .map_err(Error::of_expansion)?;
         }
         let _under_way = self.pools.growths().begin(record.id);
-        self.grow(&record, state, &path, at)
+        // To allocate and sync a larger image takes long enough for others to unmount.
+        self.grow(&record, state, &path, at, enlarges)
             .map_err(|error| self.explain_full(&record, error))?;
         Ok(csi::NodeExpandVolumeResponse {
             capacity_bytes: int64(record.capacity_bytes),
@@ -91,10 +93,11 @@ impl Node {
         mut state: VolumeState,
         path: &Path,
         at: MountedAt,
+        is_outdated: bool,
     ) -> Result<()> {
         let kernel = self.pools.kernel();
         let (image, identity) = self.image(record)?;
-        if self.thaw(record, &identity)? {
+        if self.thaw(record, &identity)? || is_outdated {
             state = self.state(&identity, &[path])?;
         }
         let mut devices = Vec::new();

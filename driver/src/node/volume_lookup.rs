@@ -154,11 +154,16 @@ impl Node {
     }
 
     /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not. True if
-    /// that may have changed what an earlier look shows.
+    /// that may have changed what an earlier look shows. To thaw an unmounted filesystem is to mount
+    /// it, so none is touched in a volume that was handed out as a device.
     pub(super) fn thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
         let (Some(_), Some(image)) = (record.freeze, identity.image()) else {
             return Ok(false);
         };
+        let stage = record.stage.as_deref();
+        if stage.is_some_and(|stage| stage.capability.access == Access::Block) {
+            return Ok(false);
+        }
         freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
         self.pools
             .clear_in_volume(&record.id, |r| r.freeze = None)?;

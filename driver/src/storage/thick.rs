@@ -15,8 +15,8 @@ use crate::kernel::{extents, file};
 
 impl Pools {
     /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
-    /// blocks of its device returns space to the pool. True if any was lost. After
-    /// [`Error::NoRoom`] nothing has changed.
+    /// blocks of its device returns space to the pool. True if that may have taken long: the pool's
+    /// own image gets its blocks first. After [`Error::NoRoom`] nothing has changed.
     pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<bool> {
         if volume.settings.provisioning != Provisioning::Thick {
             return Ok(false);
@@ -28,7 +28,7 @@ impl Pools {
             tracing::warn!(volume = %volume.id, %error, "a thick volume has no certain space below");
         }
         if file::allocated_bytes(image)? >= volume.capacity_bytes {
-            return Ok(false);
+            return Ok(pool.image().is_some());
         }
         tracing::info!(volume = %volume.id, "a thick volume has lost space; allocating it again");
         pool.make_thick(volume, image, false)?;

@@ -9,7 +9,7 @@ use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use super::Rig;
 use crate::kernel::{Error as KernelError, FsType, LoopDevices, Mounts, READ_AHEAD_KIB};
 use crate::node::Error;
-use crate::storage::Access;
+use crate::storage::{Access, Capability, FreezeIntent};
 use crate::testkit::*;
 
 #[test]
@@ -73,6 +73,26 @@ fn a_freeze_is_not_forgotten_while_its_device_says_nothing() {
     assert!(!rig.kernel.is_frozen(minor));
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
+}
+
+/// To thaw an unmounted filesystem is to mount it, and the user of the device may write to it.
+#[test]
+fn no_freeze_is_ended_in_a_volume_that_is_a_device() {
+    let rig = Rig::new();
+    let mut new = new_volume(ext4(), 16 * MI);
+    let mode = new.capabilities[0].mode;
+    new.capabilities.push(Capability {
+        access: Access::Block,
+        mode,
+    });
+    let id = rig.create(new);
+    rig.stage(id, "b", &block()).unwrap();
+    let intent = Some(FreezeIntent { since_ns: 1 });
+    rig.update(id, |record| record.freeze = intent);
+    rig.kernel.take_effects();
+    rig.stage(id, "a", &mount("ext4")).unwrap_err();
+    assert_eq!(rig.kernel.take_effects(), [] as [&str; 0]);
+    assert_eq!(rig.record(id).freeze, intent);
 }
 
 #[test]

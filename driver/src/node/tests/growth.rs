@@ -1,9 +1,9 @@
 //! Growth of an ext4 by a driver without CAP_SYS_RESOURCE.
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, Filesystems, FsType, loop_path};
+use crate::kernel::{Error as KernelError, Filesystems, FsType, Mounts, loop_path};
 use crate::node::Error;
-use crate::storage::{Access, Capability, NewVolume, Source, VolumeId};
+use crate::storage::{Access, Capability, NewVolume, Provisioning, Source, VolumeId};
 use crate::testkit::*;
 
 const GI: u64 = 1 << 30;
@@ -209,6 +209,25 @@ fn a_device_is_not_staged_while_a_growth_is_interrupted() {
     assert_eq!(filesystem_bytes(&rig, id), GI);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "b", &block()).unwrap();
+}
+
+/// The image of a thick volume takes time to grow, in which others may unmount the filesystem. The
+/// one beneath it must not grow.
+#[test]
+fn a_filesystem_that_was_unmounted_meanwhile_is_not_grown() {
+    let rig = Rig::new();
+    let mut new = new_volume(on(FsType::Xfs), 400 * MI);
+    new.settings.provisioning = Provisioning::Thick;
+    let id = rig.create(new);
+    let (cap, path) = (mount("xfs"), rig.staging("a"));
+    rig.stage(id, "a", &cap).unwrap();
+    rig.kernel.take_effects();
+    let (kernel, at) = (rig.kernel.clone(), path.clone());
+    rig.kernel.hook("allocate", move |_| kernel.unmount(&at));
+    rig.expand(id, &path, GI).unwrap_err();
+    rig.kernel.behave();
+    let effects = rig.kernel.take_effects();
+    assert!(!effects.contains(&"grow"), "{effects:?}");
 }
 
 /// A growth that fails after the mount keeps no filesystem from its users.
