@@ -18,15 +18,15 @@ pub struct DryRunArgs {
     pub how: DryRun,
 }
 
-/// How much is done.
+/// Whether a command changes the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DryRun {
-    /// All of it.
+    /// Make the changes.
     #[default]
     None,
-    /// Nothing: no request changes anything.
+    /// Print the changes. No request makes any.
     Client,
-    /// The API server checks each change, and makes none.
+    /// Have the API server check the changes. It makes none.
     #[value(alias = "cluster")]
     Server,
 }

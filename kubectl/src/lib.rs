@@ -67,7 +67,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0   done; check: each expectation is met or could not be looked at
   1   failed, and why is on standard error; check: an expectation is not met
-  64  the command line is not valid";
+  64  the command line can't be read";
 
 /// The command line of the client.
 #[derive(Debug, Parser)]

@@ -51,7 +51,7 @@ pub enum Error {
     DryRunOnServer,
     /// The archive can't be read.
     #[error(
-        "archive {}: {source}; make one with scripts/image, or name another",
+        "archive {}: {source}; make one with scripts/image or docker save, or name another",
         .archive.display()
     )]
     Archive { archive: PathBuf, source: io::Error },

@@ -10,9 +10,9 @@ enum Meaning {
     Value,
     /// `hostloop serve` has it, as a boolean.
     Switch,
-    /// The directory of volumes: here that of the pools.
+    /// Names the directory of volumes. Becomes the directory of the pools.
     Directory,
-    /// A kind of volumes and its capacity: here a pool.
+    /// Names a kind of volumes and its capacity. Becomes a pool.
     Kind,
     /// It has a value, and no effect.
     IgnoredValue,

@@ -3,7 +3,7 @@
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
 //! log) and, if it is not the subject's, the lane (see [pool_threads](super::pool_threads)). It
 //! names the kind of work, if it is not a change, and the parameters with the namespace that takes a
-//! turn for a thread. By default, these are in the record of the subject. It also names the lock
+//! turn for a thread. By default, the record of the subject has these. It also names the lock
 //! keys (see [operation_locks](super::operation_locks)), the fields that do not affect the answer,
 //! and what the RPC frees.
 
@@ -83,9 +83,10 @@ impl Dispatcher {
         let mut holds = request.holds();
         // An empty ID needs no lock: the service refuses the request.
         holds.retain(|hold| !hold.key.text().is_empty());
-        let interest = match holds.is_empty() {
-            true => Interest::Question,
-            false => Interest::Change,
+        let interest = if holds.is_empty() {
+            Interest::Question
+        } else {
+            Interest::Change
         };
         let mut report = Report::begin(&self.calls, C::METHOD, request.about(), interest);
         let mut namespace = request.parameters().map_or("", namespace_of).to_owned();

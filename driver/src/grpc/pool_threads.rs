@@ -168,8 +168,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// True if others may hold its threads for long. Such work ends without callers, and a retry
-    /// begins it again.
+    /// True if a call of this kind may hold a thread for minutes. It ends once no caller waits, and
+    /// a retry begins it again.
     pub(crate) fn is_long(self) -> bool {
         matches!(
             self,

@@ -110,8 +110,8 @@ impl Node {
         Ok(true)
     }
 
-    /// [`Node::thaw`] where a pod must be able to end, though a device says nothing. The record then
-    /// still says that a thaw is due.
+    /// Thaws as [`Node::thaw`]. If the device does not answer, it goes on with a warning, so that the
+    /// pod can end. The record then still says that a thaw is due.
     fn try_thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
         match self.thaw(record, identity) {
             Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {

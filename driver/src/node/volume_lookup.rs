@@ -153,9 +153,9 @@ impl Node {
         Ok(())
     }
 
-    /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not. True if
-    /// that may have changed what an earlier look shows. To thaw an unmounted filesystem is to mount
-    /// it, so none is touched in a volume that was handed out as a device.
+    /// Thaws a filesystem that an interrupted copy may have left frozen. True if the caller must
+    /// look at the kernel again. An unmounted filesystem is thawed by a mount, so a volume that was
+    /// handed out as a device is left alone.
     pub(super) fn thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
         let (Some(_), Some(image)) = (record.freeze, identity.image()) else {
             return Ok(false);

@@ -211,9 +211,10 @@ fn check_keys<'a>(
             return Err(SettingsError::KeyTwice {
                 flag,
                 key: key.clone(),
-                also: match before == flag {
-                    true => "",
-                    false => ", by --topology too",
+                also: if before == flag {
+                    ""
+                } else {
+                    ", by --topology too"
                 },
             });
         }

@@ -96,7 +96,7 @@ struct Holding {
     by_size: BTreeSet<(usize, Key)>,
 }
 
-/// What an object of a holder finds.
+/// The bytes that are in use when an object of a holder asks for room.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     /// The bytes of the holder's other objects.
@@ -278,8 +278,8 @@ impl Budget {
         self.left_out.retain(|key, _| keys.contains(key));
     }
 
-    /// True if an object that is left out because of the others has room by now, and is worth a
-    /// list of all. It looks at each of them, so it is asked rarely, not for each event.
+    /// True if an object that others keep out has room by now, and is worth a list of all. This
+    /// compares all that are left out, so it is called rarely.
     pub(super) fn has_room(&self) -> bool {
         let mut smallest: BTreeMap<&str, (&Key, usize)> = BTreeMap::new();
         for (key, counted) in &self.left_out {
