@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use hostloop_test::cluster::{pod, wait_for};
@@ -239,12 +239,23 @@ impl<'s> Tenant<'s> {
     }
 
     /// Deletes the namespace, and takes the adversary's finalizers away: with them, nothing could
-    /// ever be deleted.
+    /// ever be deleted. A list of very large objects may end early, so this goes on until none is
+    /// listed.
     pub(crate) async fn leave(&self) {
         let admin = &self.site.objects;
         admin
             .delete(&Place::of("Namespace", "", &self.namespace))
             .await;
+        let end = Instant::now() + PATIENCE;
+        while self.take_finalizers().await > 0 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Takes the adversary's finalizers from what is listed, and returns how many objects had some.
+    async fn take_finalizers(&self) -> usize {
+        let admin = &self.site.objects;
+        let mut had = 0;
         for kind in [
             "Pod",
             "PersistentVolumeClaim",
@@ -256,6 +267,7 @@ impl<'s> Tenant<'s> {
                 let finalizers: Vec<_> = list(&object["metadata"]["finalizers"]).collect();
                 let kept: Vec<_> = finalizers.iter().filter(|one| !is_ours(one)).collect();
                 if kept.len() < finalizers.len() {
+                    had += 1;
                     let kept = json!({"metadata": {"finalizers": kept}});
                     let _ = admin.try_merge(&at, kept).await;
                 }
@@ -265,6 +277,7 @@ impl<'s> Tenant<'s> {
                 }
             }
         }
+        had
     }
 }
 
