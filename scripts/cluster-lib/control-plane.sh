@@ -77,9 +77,10 @@ EOF
 }
 
 start_etcd() {
-  # No fsync: a test cluster's data need not survive a power failure.
+  # No fsync: a test cluster's data need not survive a power failure. By default, etcd takes 2 GiB, which
+  # an attack with large objects uses up before the next compaction.
   start_process etcd "$ETCD" --name "$NAME" --unsafe-no-fsync --data-dir "$DIR/etcd" \
-    --log-level warn \
+    --log-level warn --quota-backend-bytes $((8 << 30)) \
     --listen-client-urls "http://127.0.0.1:$((PORT + 1))" \
     --advertise-client-urls "http://127.0.0.1:$((PORT + 1))" \
     --listen-peer-urls "http://127.0.0.1:$((PORT + 2))" \
