@@ -103,8 +103,8 @@ pub(crate) async fn remove<K: Resource>(
     }
 }
 
-/// Removes these finalizers of an object that is being deleted and is too large to be kept: no other
-/// decision is made about it, and its deletion must not wait forever. Returns its metadata if
+/// Removes these finalizers of an object that is being deleted and for which the caches have no room:
+/// no other decision is made about it, and its deletion must not wait forever. Returns its metadata if
 /// it is being deleted.
 pub(crate) async fn let_go<K: Resource>(
     kube: &Kube,

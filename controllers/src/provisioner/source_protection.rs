@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::cache::{Change, Index};
+use crate::cache::{Change, Index, Store};
 use crate::client::{Kube, Resource};
 use crate::controller::{Context, Controller, finalizers};
 use crate::csi::driver::ControllerCapability;
@@ -217,7 +217,8 @@ impl Protection {
     pub(super) async fn cloned(&self, namespace: &str, name: &str) -> Outcome {
         let watch = self.context.caches.claims();
         let Some(claim) = watch.get_in(namespace, name) else {
-            return if watch.leaves_out(namespace, name) {
+            let source = DataSource::Claim(name.to_owned());
+            return if self.is_left_out_and_idle(&watch, namespace, name, &source) {
                 self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
                     .await
             } else {
@@ -244,7 +245,8 @@ impl Protection {
     async fn restored(&self, (namespace, name): &Named) -> Outcome {
         let watch = self.context.caches.snapshots();
         let Some(snapshot) = watch.get_in(namespace, name) else {
-            return if watch.leaves_out(namespace, name) {
+            let source = DataSource::Snapshot(name.clone());
+            return if self.is_left_out_and_idle(&watch, namespace, name, &source) {
                 self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
                     .await
             } else {
@@ -263,7 +265,19 @@ impl Protection {
         }
     }
 
-    /// Lets a source go that is being deleted and is too large for the caches.
+    /// True for a source that the caches leave out, unless a claim waits for it: others may use up
+    /// the room for it at any time.
+    fn is_left_out_and_idle<K: Resource>(
+        &self,
+        watch: &Store<K>,
+        namespace: &str,
+        name: &str,
+        source: &DataSource,
+    ) -> bool {
+        watch.leaves_out(namespace, name) && !self.is_awaited(namespace, source, None)
+    }
+
+    /// Lets a source go that is being deleted and for which the caches have no room.
     async fn let_go<K: Resource>(&self, namespace: &str, name: &str, finalizer: &str) -> Outcome {
         if !self.context.leader.leads() {
             return Outcome::Done;

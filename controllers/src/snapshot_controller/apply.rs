@@ -34,6 +34,12 @@ impl SnapshotController {
                         .flat_map(|last| orphan::keys::<K>(kube::Resource::meta(&**last))),
                 );
                 if snapshots.leaves_out(namespace, name) {
+                    // Others may use up the room for it while it is restored.
+                    if K::FINALIZERS.contains(&names::SNAPSHOT_AS_SOURCE)
+                        && self.watches.may_be_restored(namespace, name)
+                    {
+                        return Ok(Outcome::Done);
+                    }
                     return self.let_go::<K>(namespace, name).await;
                 }
                 K::deleted(self, namespace, name);
@@ -273,7 +279,7 @@ impl SnapshotController {
     ) -> Result<Outcome, ReconcileError> {
         let claims = &self.watches.claims;
         let Some(claim) = claims.get_in(namespace, name) else {
-            if claims.leaves_out(namespace, name) {
+            if claims.leaves_out(namespace, name) && !self.watches.may_be_read(namespace, name) {
                 self.may_write()?;
                 let held = [names::CLAIM_AS_SOURCE];
                 finalizers::let_go::<PersistentVolumeClaim>(&self.kube, namespace, name, &held)

@@ -112,6 +112,21 @@ impl Watches {
             .then_some(finalizers)
     }
 
+    /// True if a claim may be restored from the snapshot of this name, of which nothing else is
+    /// known.
+    pub(super) fn may_be_restored(&self, namespace: &str, name: &str) -> bool {
+        let snapshot = format!("{namespace}/{name}");
+        self.restoring.each(&snapshot).next().is_some()
+    }
+
+    /// True if a snapshot of the claim of this name may not be taken yet. Nothing else is known of
+    /// the claim.
+    pub(super) fn may_be_read(&self, namespace: &str, name: &str) -> bool {
+        let claim = format!("{namespace}/{name}");
+        let mut snapshots = self.unready_of_claim.each(&claim);
+        snapshots.any(|snapshot| !is_settled(&snapshot))
+    }
+
     /// The claims that keep a snapshot, because they are, or may yet be, restored from it. Only a
     /// ready snapshot can be a source, and a deleted one only for earlier claims. The finalizer
     /// says that a provisioner reads the snapshot now. There may be thousands.

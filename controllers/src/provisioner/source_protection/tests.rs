@@ -108,11 +108,15 @@ async fn a_deleted_source_waits_only_for_claims_that_came_before() {
     }
 }
 
-/// A user makes a source too large for the caches, and deletes it.
+/// The caches have no room for a source, and a user deletes it. A claim may still wait for it.
 #[tokio::test]
-async fn a_source_that_is_too_large_is_let_go() {
+async fn a_source_that_is_left_out_is_let_go() {
     use ControllerCapability::{CloneVolume, CreateDeleteSnapshot};
-    for (deleted, goes) in [(TIME, true), (None, false)] {
+    for (deleted, awaited, goes) in [
+        (TIME, false, true),
+        (None, false, false),
+        (TIME, true, false),
+    ] {
         let world = crate::testing::World::new(&[CreateDeleteSnapshot, CloneVolume]);
         let context = world.context.clone();
         let protection = Protection::new(context.clone(), crate::testing::options());
@@ -128,6 +132,11 @@ async fn a_source_that_is_too_large_is_let_go() {
         large(CLAIM, "v1", CLONE_FINALIZER);
         context.caches.snapshots().note_left_out("ns", "source");
         context.caches.claims().note_left_out("ns", "source");
+        for kind in [SNAPSHOT, CLAIM].iter().filter(|_| awaited) {
+            let mut copy = (*copy(kind, "Pending")).clone();
+            copy.metadata.name = Some(format!("of-{kind}"));
+            context.caches.claims().apply_write(copy);
+        }
         protection.add_left_over().await;
         let source = ("ns".to_owned(), "source".to_owned());
         assert_eq!(

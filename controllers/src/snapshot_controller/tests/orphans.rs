@@ -169,6 +169,35 @@ async fn a_snapshot_that_is_too_large_is_let_go() {
     }
 }
 
+/// Other users may use up the room for a source while it is read.
+#[tokio::test]
+async fn a_source_that_is_left_out_stays_while_it_is_read() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    let finalizers = [names::SNAPSHOT_AS_SOURCE];
+    let deleted = json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": finalizers}});
+    world.api.put(with(snapshot("u"), deleted));
+    controller.watches.snapshots.note_left_out("team", "snap");
+    world.add(&controller.watches.claims, restored_claim(1));
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Done);
+
+    let deleted = json!({"metadata": {"deletionTimestamp": DELETED}});
+    world.api.put(with(protected_claim(), deleted));
+    controller.watches.claims.note_left_out("team", "data");
+    let untaken = json!({"metadata": {"name": "other"}, "status": null});
+    world.add(&controller.watches.snapshots, with(snapshot("v"), untaken));
+    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    for (path, finalizer) in [
+        ("volumesnapshots/snap", names::SNAPSHOT_AS_SOURCE),
+        ("persistentvolumeclaims/data", names::CLAIM_AS_SOURCE),
+    ] {
+        let left = &world.api.get(path).expect("it")["metadata"]["finalizers"];
+        let mut left = left.as_array().expect("a list").iter();
+        assert!(left.any(|one| *one == finalizer), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_claim_that_is_too_large_is_let_go() {
     let world = World::new(&[]);
