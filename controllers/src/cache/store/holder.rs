@@ -8,9 +8,13 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use crate::api::pv;
 use crate::client::Resource;
 
-/// The topology key of nodes. By its value, the admission policies restrict a node to volumes and
+/// The topology keys of nodes, of which an installation has one: the usual one, and that of the
+/// overlay `csi-hostpath`. By its value, the admission policies restrict a node to volumes and
 /// capacities of its own.
-const NODE: &str = "topology.hostloop.csi.dev/node";
+const NODE_KEYS: [&str; 2] = [
+    "topology.hostloop.csi.dev/node",
+    "topology.hostpath.csi/node",
+];
 
 /// True if nodes write the objects of this kind, and not users.
 pub(super) fn is_of_nodes<K: 'static>() -> bool {
@@ -30,17 +34,19 @@ pub(super) fn holder_of<K: Resource>(object: &K) -> Option<&str> {
     }
     if let Some(capacity) = any.downcast_ref::<CSIStorageCapacity>() {
         let labels = capacity.node_topology.as_ref()?.match_labels.as_ref()?;
-        return labels.get(NODE).map(String::as_str);
+        let mut nodes = NODE_KEYS.iter().filter_map(|key| labels.get(*key));
+        let first = nodes.next()?;
+        return Some(nodes.next().map_or(first.as_str(), |_| ""));
     }
     let namespace = object.meta().namespace.as_deref();
     namespace.filter(|namespace| !namespace.is_empty())
 }
 
 /// The node of a term. The policy wants it in an expression of its own. A node may add a second one
-/// with any name, so all such volumes count for one node without a name.
+/// with any name, so all such volumes count for one node without a name, as do such capacities.
 fn node_of_term(term: &NodeSelectorTerm) -> Option<&str> {
     let expressions = term.match_expressions.iter().flatten();
-    let mut of_nodes = expressions.filter(|expression| expression.key == NODE);
+    let mut of_nodes = expressions.filter(|expression| NODE_KEYS.contains(&&*expression.key));
     let first = of_nodes.next()?;
     if of_nodes.next().is_some() {
         return Some("");
@@ -59,6 +65,9 @@ mod tests {
 
     use super::*;
 
+    const NODE: &str = NODE_KEYS[0];
+    const OTHER: &str = NODE_KEYS[1];
+
     /// A volume with a term of these expressions.
     fn volume(expressions: Value) -> PersistentVolume {
         let terms = json!([{"matchExpressions": expressions}]);
@@ -72,6 +81,8 @@ mod tests {
 
     #[rstest]
     #[case::of_a_node(json!([within(NODE, &["n1"])]), Some("n1"))]
+    #[case::with_the_other_key(json!([within(OTHER, &["n1"])]), Some("n1"))]
+    #[case::with_both_keys(json!([within(OTHER, &["n2"]), within(NODE, &["n1"])]), Some(""))]
     #[case::of_a_node_in_a_zone(json!([within("zone", &["z"]), within(NODE, &["n1"])]), Some("n1"))]
     #[case::with_two_names(json!([within(NODE, &["x"]), within(NODE, &["n1"])]), Some(""))]
     #[case::of_several_nodes(json!([within(NODE, &["n1", "n2"])]), None)]

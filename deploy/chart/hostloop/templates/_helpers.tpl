@@ -14,7 +14,7 @@ helm.sh/chart: {{ include "hostloop.chart" . }}
 
 {{/* The lease of the cluster-wide tasks is named by the driver. */}}
 {{- define "hostloop.lease" -}}
-hostloop-{{ .Values.driverName | replace "." "-" }}
+hostloop-{{ required "driverName is missing: after an upgrade from a chart without it, use --reset-then-reuse-values" .Values.driverName | replace "." "-" }}
 {{- end }}
 
 {{/* A text about the driver by its usual name, for the name that it has: the text and the values. */}}
