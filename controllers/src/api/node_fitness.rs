@@ -6,7 +6,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::api::pod::Pod;
+use crate::api::pod::{Pod, PodSpec};
 use crate::api::{node, topology};
 
 /// The taint of a cordoned node.
@@ -71,13 +71,18 @@ pub(crate) fn can_run(pod: &Pod, on: &Node) -> bool {
     if let Some(node) = spec.node_name.as_deref().filter(|node| !node.is_empty()) {
         return node == on.name_any();
     }
-    let tolerates = |taint: &Taint| spec.tolerations.iter().any(|one| is_tolerated(taint, one));
     let cordon = Taint {
         key: UNSCHEDULABLE.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..Taint::default()
     };
-    (!is_cordoned(on) || tolerates(&cordon)) && taints(on).all(tolerates) && is_selected(pod, on)
+    (!is_cordoned(on) || tolerates(spec, &cordon))
+        && taints(on).all(|taint| tolerates(spec, taint))
+        && is_selected(pod, on)
+}
+
+fn tolerates(pod: &PodSpec, taint: &Taint) -> bool {
+    pod.tolerations.iter().any(|one| is_tolerated(taint, one))
 }
 
 /// True if a pod's `nodeSelector` and its required node affinity admit a node.

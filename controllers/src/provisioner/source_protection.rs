@@ -216,16 +216,13 @@ impl Protection {
     /// Reconciles a claim that is a source, by its namespace and name.
     pub(super) async fn cloned(&self, namespace: &str, name: &str) -> Outcome {
         let watch = self.context.caches.claims();
+        let source = DataSource::Claim(name.to_owned());
         let Some(claim) = watch.get_in(namespace, name) else {
-            let source = DataSource::Claim(name.to_owned());
-            return if self.is_left_out_and_idle(&watch, namespace, name, &source) {
-                self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER)
-                    .await
-            } else {
-                Outcome::Done
-            };
+            return self
+                .let_go(&watch, namespace, name, &source, CLONE_FINALIZER)
+                .await;
         };
-        let awaited = self.is_awaited(namespace, &DataSource::Claim(name.to_owned()), None);
+        let awaited = self.is_awaited(namespace, &source, None);
         if !is_idle(&claim, awaited) || !self.context.leader.leads() {
             return Outcome::Done;
         }
@@ -246,12 +243,9 @@ impl Protection {
         let watch = self.context.caches.snapshots();
         let Some(snapshot) = watch.get_in(namespace, name) else {
             let source = DataSource::Snapshot(name.clone());
-            return if self.is_left_out_and_idle(&watch, namespace, name, &source) {
-                self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER)
-                    .await
-            } else {
-                Outcome::Done
-            };
+            return self
+                .let_go(&watch, namespace, name, &source, SNAPSHOT_FINALIZER)
+                .await;
         };
         if !self.is_left_over(&snapshot) || !self.context.leader.leads() {
             return Outcome::Done;
@@ -265,21 +259,20 @@ impl Protection {
         }
     }
 
-    /// True for a source that the caches leave out, unless a claim waits for it: others may use up
-    /// the room for it at any time.
-    fn is_left_out_and_idle<K: Resource>(
+    /// Lets a source go that is being deleted and that the caches leave out, unless a claim waits
+    /// for it: others may use up the room for it at any time.
+    async fn let_go<K: Resource>(
         &self,
         watch: &Store<K>,
         namespace: &str,
         name: &str,
         source: &DataSource,
-    ) -> bool {
-        watch.leaves_out(namespace, name) && !self.is_awaited(namespace, source, None)
-    }
-
-    /// Lets a source go that is being deleted and for which the caches have no room.
-    async fn let_go<K: Resource>(&self, namespace: &str, name: &str, finalizer: &str) -> Outcome {
-        if !self.context.leader.leads() {
+        finalizer: &str,
+    ) -> Outcome {
+        if !watch.leaves_out(namespace, name)
+            || self.is_awaited(namespace, source, None)
+            || !self.context.leader.leads()
+        {
             return Outcome::Done;
         }
         match finalizers::let_go::<K>(&self.kube, namespace, name, &[finalizer]).await {
