@@ -23,6 +23,8 @@ mod completion;
 mod container_flags;
 mod describe;
 mod distribution;
+#[cfg(test)]
+mod documented;
 mod dry_run;
 mod events;
 mod install;
