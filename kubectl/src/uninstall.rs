@@ -55,7 +55,7 @@ pub enum Error {
     /// Helm installed hostloop.
     #[error("Helm release {0} has installed hostloop: remove it by `helm uninstall {0}`")]
     Helm(String),
-    /// hostloop is there under another name, whose volumes would be overlooked.
+    /// hostloop has another name in the cluster. Its volumes would be overlooked.
     #[error(
         "hostloop is installed as driver {installed}, not {asked}: add --driver-name {installed}"
     )]
