@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use rstest::rstest;
 
-use crate::{PLUGIN, parse};
+use crate::{PLUGIN, command_line, parse};
 
 /// Documents with blocks of commands, by their paths.
 const PAGES: [(&str, &str); 5] = [
@@ -66,6 +66,22 @@ fn the_client_reads_every_command() {
         }
     }
     assert!(read > 30, "{read} commands are found");
+}
+
+/// The page about the client shows of each command what it prints.
+#[test]
+fn each_command_has_a_section_with_its_output() {
+    let page = include_str!("../../docs/kubectl.md");
+    let program = command_line();
+    for command in program.get_subcommands() {
+        let name = command.get_name();
+        let section = page.split("\n## ").find(|section| {
+            let heading = section.lines().next().unwrap_or_default().to_lowercase();
+            heading.split([' ', ',']).any(|word| word == name)
+        });
+        let section = section.unwrap_or_else(|| panic!("no section about {name}"));
+        assert!(section.contains("\n```text\n"), "{name}");
+    }
 }
 
 #[rstest]
