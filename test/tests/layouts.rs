@@ -165,8 +165,8 @@ async fn lives_in(layout: &Layout) {
     );
 }
 
-/// The names of the host-path driver, for scripts that look for them. A snapshot controller is all that
-/// such a script brings itself. Then the client installs under a name of its own choice.
+/// The names of the host-path driver, for scripts that look for them. A snapshot controller is all
+/// that such a script brings itself. Then the client installs under a name of its own choice.
 #[tokio::test(flavor = "multi_thread")]
 async fn csi_hostpath() {
     machine::require();

@@ -132,7 +132,8 @@ fn image(chosen: Option<&str>, installed: Option<&str>, released: Option<&str>) 
     }
 }
 
-/// A driver's name is a promise to its volumes. Versions without a variable for it have the usual one.
+/// A driver's name is a promise to its volumes. Versions without a variable for it have the usual
+/// one.
 fn check_driver(asked: &str, installed: Option<&str>) -> Result<(), Error> {
     let installed = installed.unwrap_or(DRIVER_NAME);
     if asked == installed {

@@ -1,5 +1,5 @@
-//! The driver's name in this run: the usual one, or that in `ATTACK_DRIVER_NAME`. The manifest is then
-//! rendered for it, and the whole table holds under it.
+//! The driver's name in this run: the usual one, or that in `ATTACK_DRIVER_NAME`. The manifest is
+//! then rendered for it, and the whole table holds under it.
 
 use std::env;
 use std::sync::LazyLock;

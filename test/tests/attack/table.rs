@@ -42,8 +42,8 @@ pub(crate) struct Attack {
     pub(crate) resource: &'static str,
     /// Description for the document.
     pub(crate) what: &'static str,
-    /// Merged into the object. `$OWN` and `$OTHER` stand for node names, and the driver's usual name
-    /// for the one in this run.
+    /// Merged into the object. `$OWN` and `$OTHER` stand for node names, and the driver's usual
+    /// name for the one in this run.
     pub(crate) change: Value,
     /// One per target, in the order of [`crate::target::Target::ALL`].
     pub(crate) outcomes: [Outcome; 4],
