@@ -5,6 +5,17 @@
 NAMING_POLICIES=(new-volumes volumes claims bound-claims contents attachments capacities capacity-classes
   events)
 
+# The names that the manifests can have: those of hostloop_report::driver_name and of the chart's schema.
+DRIVER_NAMES='^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$'
+
+# check_driver_name NAME
+check_driver_name() {
+  local LC_ALL=C
+  [[ ${#1} -le 63 && $1 =~ $DRIVER_NAMES ]] ||
+    die "--driver-name: $1 has to have at most 63 lower-case letters, digits, dashes and dots, and each" \
+      "part between dots begins and ends with a letter or digit"
+}
+
 # driver_name_component NAME: prints the component. Its patches fail where the base is not as they expect.
 driver_name_component() {
   local name=$1 policy workload lease=hostloop-${1//./-}
@@ -16,16 +27,16 @@ kind: Component
 patches:
   - target: {kind: CSIDriver}
     patch: |-
-      - {op: replace, path: /metadata/name, value: $name}
+      - {op: replace, path: /metadata/name, value: "$name"}
   - target: {kind: StorageClass}
     patch: |-
-      - {op: replace, path: /provisioner, value: $name}
+      - {op: replace, path: /provisioner, value: "$name"}
   - target: {kind: VolumeAttributesClass}
     patch: |-
-      - {op: replace, path: /driverName, value: $name}
+      - {op: replace, path: /driverName, value: "$name"}
   - target: {kind: VolumeSnapshotClass|VolumeGroupSnapshotClass}
     patch: |-
-      - {op: replace, path: /driver, value: $name}
+      - {op: replace, path: /driver, value: "$name"}
 YAML
   for workload in "DaemonSet hostloop" "Deployment hostloop-controller"; do
     cat <<YAML
@@ -42,7 +53,7 @@ YAML
               - name: ${workload#* }
                 env:
                   - name: DRIVER_NAME
-                    value: $name
+                    value: "$name"
 YAML
   done
   # The lease is named by the driver.
