@@ -53,6 +53,40 @@ fn a_device_that_detaches_during_a_staging_is_attached_again() {
     rig.assert_clean(id);
 }
 
+/// The first staging writes the record to disk, which takes long enough for others.
+#[test]
+fn a_device_that_others_attach_during_the_first_staging_is_used() {
+    let rig = Rig::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    let (image, kernel) = (rig.open_image(id), rig.kernel.clone());
+    let mut looks = 0;
+    rig.kernel.hook("mounts", move |_| {
+        looks += 1;
+        if looks == 2 {
+            drop(attach(&*kernel, &image, false));
+        }
+        Ok(())
+    });
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    rig.kernel.behave();
+    assert_eq!(rig.device(id).label, "hostloop-test", "there is one device");
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+/// Only a device that can't be opened has detached since the look.
+#[test]
+fn an_attach_that_does_not_find_something_is_not_repeated() {
+    let rig = Rig::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    rig.kernel.take_effects();
+    rig.kernel.fail("loop.attach", 1, libc::ENOENT);
+    let failed = rig.stage(id, "a", &mount("ext4"));
+    refused!(failed, Error::Kernel(KernelError::NotFound { .. }));
+    assert_eq!(rig.kernel.take_effects(), ["loop.attach"]);
+    rig.assert_clean(id);
+}
+
 /// A filesystem that a copy left frozen stays frozen until a thaw, so the record must keep it.
 #[test]
 fn a_freeze_is_not_forgotten_while_its_device_says_nothing() {
