@@ -4,9 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostloop_proto::csi;
+use parking_lot::Mutex;
 use rstest::rstest;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Rig;
+use crate::kernel::foreground::{self, Foreground};
+use crate::storage::Provisioning;
 use crate::testkit::*;
 
 #[test]
@@ -119,4 +123,28 @@ fn a_call_looks_once_for_an_inline_volume() {
     looks.expect("unpublish: also before the deletion", [2, 1]);
     rig.unpublish(inline(1), "p").unwrap();
     looks.expect("unpublish again", [0, 1]);
+}
+
+/// Copies pause for the mount of a thick volume as for any other. They go on while it gets the
+/// blocks again that its user has discarded, which may take minutes.
+#[test]
+fn a_call_leaves_the_foreground_while_it_allocates() {
+    let rig = Rig::new();
+    let mut new = new_volume(ext4(), 16 * MI);
+    new.settings.provisioning = Provisioning::Thick;
+    let id = rig.create(new);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(rig.open_image(id), hole, 8 * MI, 8 * MI).unwrap();
+    let pool = Arc::new(Foreground::default());
+    let pauses = Arc::new(Mutex::new(Vec::new()));
+    for op in ["allocate", "loop.attach"] {
+        let (pool, pauses) = (pool.clone(), pauses.clone());
+        rig.kernel.shared_hook(op, move |_| {
+            let is_busy = foreground::behind(vec![pool.clone()], foreground::is_busy);
+            pauses.lock().push((op, is_busy));
+            Ok(())
+        });
+    }
+    foreground::in_front(&[pool], || rig.stage(id, "a", &mount("ext4"))).unwrap();
+    assert_eq!(*pauses.lock(), [("allocate", false), ("loop.attach", true)]);
 }
