@@ -14,7 +14,7 @@ use hostloop_proto::csi;
 use super::attach_loop::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Requested, Result, detach_loop, target_path};
+use super::{Error, Node, Requested, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
@@ -213,7 +213,12 @@ impl Node {
             if requested.capability.access == Access::Block {
                 refuse_interrupted_growth(record)?;
             } else {
-                // Checked before the record changes: an unusable path has no effect.
+                // Checked before the record changes: an unusable path has no effect. An earlier
+                // staging may have mounted a btrfs that does not answer yet, here or elsewhere.
+                let recorded = record.stage.as_ref().map(|stage| &stage.path);
+                for path in recorded.into_iter().chain([&requested.path]) {
+                    btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
+                }
                 if let Found::Foreign(what) = state.at(&requested.path) {
                     return Err(foreign(&requested.path, &what));
                 }
@@ -240,7 +245,7 @@ impl Node {
                 self.stage_intended(&intended, requested, action, &found, blank)
             })
             .map_err(|error| {
-                if action == StageAction::Begin {
+                if action == StageAction::Begin && !btrfs_devices::is_unknown(&error) {
                     self.undo(record, &identity, requested);
                 }
                 self.explain_full(record, error)
