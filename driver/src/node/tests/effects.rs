@@ -54,14 +54,17 @@ impl Looks {
         }))
     }
 
+    /// How many there were since the last call of this.
+    fn take(&self) -> [usize; 2] {
+        self.0
+            .each_ref()
+            .map(|looks| looks.swap(0, Ordering::SeqCst))
+    }
+
     /// Checks how many there were since the last check.
     #[track_caller]
     fn expect(&self, what: &str, expected: [usize; 2]) {
-        let looks = self
-            .0
-            .each_ref()
-            .map(|looks| looks.swap(0, Ordering::SeqCst));
-        assert_eq!(looks, expected, "{what}");
+        assert_eq!(self.take(), expected, "{what}");
     }
 }
 
@@ -90,6 +93,12 @@ fn a_call_looks_once_at_loop_devices_and_mounts(#[case] cap: csi::VolumeCapabili
     let target = rig.target("p");
     rig.stats(&id, &target).unwrap();
     looks.expect("stats", [1, 1]);
+    rig.node_health(&id).unwrap();
+    // The health of its pool needs the mounts, too.
+    let of_pool_and_volume = looks.take();
+    assert_eq!(of_pool_and_volume[0], 1, "health");
+    rig.reasons_at(&id, &target);
+    looks.expect("health at a path", of_pool_and_volume);
     rig.grow(&id, range(16 << 20, 0)).unwrap();
     looks.expect("the controller's half of expand", [0, 0]);
     rig.expand(&id, &target, 16 * MI).unwrap();
