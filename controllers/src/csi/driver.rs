@@ -197,8 +197,9 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric()
 }
 
-/// Why a driver name is invalid. A name has at most 63 characters: letters, digits, dashes and
-/// dots, with a letter or digit at both ends (GetPluginInfoResponse.name).
+/// Why a driver name is invalid. A name has at most 63 characters: letters, digits and dashes in
+/// parts between dots, with a letter or digit at both ends of each part, as a domain name
+/// (GetPluginInfoResponse.name).
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() > 63 {
         return Err(format!("has {} characters, more than 63", name.len()));
@@ -206,15 +207,24 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if !name.starts_with(is_plain) || !name.ends_with(is_plain) {
         return Err("does not begin and end with a letter or digit".to_owned());
     }
-    match name
+    if let Some(c) = name
         .chars()
         .find(|c| !is_plain(*c) && !matches!(c, '-' | '.'))
     {
-        Some(c) => Err(format!(
+        return Err(format!(
             "contains {c:?}; letters, digits, '-' and '.' are allowed"
-        )),
-        None => Ok(()),
+        ));
     }
+    if let Some(part) = name
+        .split('.')
+        .find(|part| !part.starts_with(is_plain) || !part.ends_with(is_plain))
+    {
+        return Err(format!(
+            "contains {part:?} as a part between dots, which does not begin and end with a letter or \
+             digit"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -223,10 +233,13 @@ mod tests {
 
     #[test]
     fn driver_names() {
-        for name in ["hostloop.csi.dev", "a", "A-1.b", &"x".repeat(63)] {
+        for name in ["hostloop.csi.dev", "a", "A-1.b", "a--b.c", &"x".repeat(63)] {
             assert_eq!(check_name(name), Ok(()), "{name}");
         }
-        for name in ["", "-a", "a.", "a_b", "a/b", "../a", "ü", &"x".repeat(64)] {
+        let long = "x".repeat(64);
+        for name in [
+            "", "-a", "a.", "a_b", "a/b", "../a", "ü", "a..b", "a.-b", "a-.b", &long,
+        ] {
             assert!(check_name(name).is_err(), "{name}");
         }
     }

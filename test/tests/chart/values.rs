@@ -1,5 +1,6 @@
 //! The values of the chart: what they do beyond kustomize, and mistakes in them.
 
+use hostloop_controllers::csi::driver::check_name;
 use hostloop_test::machine::{root, text};
 use hostloop_test::tools;
 use serde_json::{Value, json};
@@ -13,6 +14,8 @@ fn a_mistake_is_an_error_that_names_the_value() {
     let cases = [
         (json!({"kubletDir": "/var/lib/kubelet"}), "kubletDir"),
         (json!({"kubeletDir": "var/lib/kubelet"}), "kubeletDir"),
+        (json!({"driverName": null}), "driverName"),
+        (json!({"driverName": "A.b"}), "driverName"),
         (json!({"attach": "yes"}), "attach"),
         (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),
@@ -59,6 +62,28 @@ fn a_mistake_is_an_error_that_names_the_value() {
         assert!(error.contains(word), "{values}: no {word:?} in {error}");
     }
     println!("{} mistakes refused", cases.len());
+}
+
+/// As far as they are in lower case: objects are named by them.
+#[test]
+fn the_chart_takes_the_driver_names_that_the_program_takes() {
+    let long = "x".repeat(64);
+    for name in [
+        "d",
+        "d.example.com",
+        "a--b.c",
+        &long[1..],
+        &long,
+        "-a",
+        "a.",
+        "a..b",
+        "a.-b",
+        "a-.b",
+        "a_b",
+    ] {
+        let taken = helm(&json!({"driverName": name}), &[]).is_ok();
+        assert_eq!(taken, check_name(name).is_ok(), "{name}");
+    }
 }
 
 #[test]
