@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a kustomize component that gives the driver another name. Sourced by scripts/render, never run.
+# Makes a kustomize component that gives the driver another name, and refuses components that do not
+# follow it. Sourced by scripts/render, never run.
 
 # The policies that have the driver's name in a variable, the first of each.
 NAMING_POLICIES=(new-volumes volumes claims bound-claims contents attachments capacities capacity-classes
@@ -72,5 +73,44 @@ YAML
       - {op: test, path: /spec/variables/0/name, value: driver}
       - {op: replace, path: /spec/variables/0/expression, value: "'$name'"}
 YAML
+  done
+}
+
+# check_names OVERLAY NAME COMPONENT…: dies if the driver or its namespace would have two names: the one
+# that csi-hostpath or --driver-name gives, and the usual one. A component can't know what another one
+# has renamed, but csi-hostpath renames what those before it have made.
+check_names() {
+  local overlay=$1 name=$2 component all renamed=''
+  shift 2
+  all=" $overlay $* "
+  if [ "$overlay" = csi-hostpath ]; then
+    renamed='the overlay csi-hostpath'
+    [ -z "$name" ] ||
+      die "--driver-name does not go with $renamed, which names the driver itself: leave one out"
+  fi
+  for component in "$@"; do
+    case $component in
+      place-claims | alerts | csi-hostpath)
+        [ -z "$name" ] ||
+          die "--driver-name does not go with the component $component, which names the driver itself"
+        ;;
+    esac
+    case $component in
+      csi-hostpath)
+        [ -z "$renamed" ] || die "the component csi-hostpath is chosen twice: leave one out"
+        renamed='the component csi-hostpath'
+        ;;
+      place-claims | alerts)
+        [ "$all" = "${all/ csi-hostpath /}" ] ||
+          die "the component $component does not go with csi-hostpath: it has hostloop's own names." \
+            "Leave one out"
+        ;;
+      attach | image-pool) ;;
+      *)
+        [ -z "$renamed" ] ||
+          die "the component $component goes by hostloop's own names, which $renamed has changed:" \
+            "put it before, as in --component image-pool --component $component --component csi-hostpath"
+        ;;
+    esac
   done
 }

@@ -41,13 +41,23 @@ fn beneath<'a, E: Into<io::Error>>(
 /// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
-    // In steps: each one locks the file, which may be in use through a loop device. They give way
-    // to no call, because they write no data.
-    for at in (0..len).step_by(ALLOCATE_STEP as usize) {
+    allocate_in_steps(file, len, ALLOCATE_STEP)
+}
+
+/// Each step locks the file, which may be in use through a loop device, and keeps the journal of
+/// the filesystem busy.
+fn allocate_in_steps(file: &File, len: u64, longest: u64) -> Result<()> {
+    let mut steps = Steps::begin();
+    let mut at = 0;
+    while at < len {
+        if at > 0 {
+            steps.give_way();
+        }
         wanted::check(file)?;
-        let step = (len - at).min(ALLOCATE_STEP);
+        let step = (len - at).min(longest);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, step))
             .map_err(on_file("fallocate", file))?;
+        at += step;
     }
     Ok(())
 }

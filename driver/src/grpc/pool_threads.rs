@@ -6,8 +6,8 @@
 //! often a client retries. Copies of gigabytes hold up nothing but other copies, and thick volumes
 //! that lack blocks hold up nothing but the mounts of other thick volumes. The calls of one
 //! namespace never hold all threads of a kind ([`Permits`]): three of four, 24 of 32. Copies and
-//! clones also give way to calls that change something in their pools, but not to deletions: see
-//! [foreground].
+//! clones also give way to calls that change something in their pools, but not to deletions, and so
+//! does the allocation of a thick volume's blocks: see [foreground].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -228,8 +228,10 @@ impl PoolThreads {
     }
 
     /// Runs a call that has its thread. Long work gives way to calls that change something in its
-    /// pools. Questions and streams write nothing, and no pod waits for a deletion: it may free the
-    /// blocks of a huge image, and many of them would hold up other users' copies.
+    /// pools. The staging of a thick volume is such a call, and gives way only while it allocates
+    /// blocks ([`foreground::step_back`]). Questions and streams write nothing, and no pod waits
+    /// for a deletion: it may free the blocks of a huge image, and many of them would hold up other
+    /// users' copies.
     pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
         let pools = {
             let mut foregrounds = self.foregrounds.lock();
@@ -240,12 +242,9 @@ impl PoolThreads {
             pools.collect::<Vec<_>>()
         };
         match work {
-            Work::Allocate | Work::StageThick | Work::Clone | Work::Copy => {
-                foreground::behind(pools, call)
-            }
-            Work::Change | Work::Leave | Work::Unstage => {
-                let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
-                call()
+            Work::Allocate | Work::Clone | Work::Copy => foreground::behind(pools, call),
+            Work::Change | Work::StageThick | Work::Leave | Work::Unstage => {
+                foreground::in_front(&pools, call)
             }
             Work::Delete | Work::Stream | Work::Question(_) => call(),
         }

@@ -188,14 +188,14 @@ fn flush(kernel: &dyn Kernel, steps: &[FreezeStep]) -> Result<Vec<(FileId, &'sta
 
 /// The reason why a volume in use can't be frozen.
 fn in_use_as(raw: bool, claimed: bool) -> &'static str {
-    match (raw, claimed) {
-        (true, _) => "the volume is in use as a raw block device",
-        (false, true) => {
-            "the volume is unstaged, but its filesystem is still mounted in another mount \
-             namespace (a container that started while it was mounted has a copy of the mount), \
-             where it can't be frozen"
-        }
-        (false, false) => "the volume's loop device is still attached, and open somewhere",
+    if raw {
+        "the volume is in use as a raw block device"
+    } else if claimed {
+        "the volume is unstaged, but its filesystem is still mounted in another mount namespace (a \
+         container that started while it was mounted has a copy of the mount), where it can't be \
+         frozen"
+    } else {
+        "the volume's loop device is still attached, and open somewhere"
     }
 }
 

@@ -14,6 +14,8 @@ fn a_mistake_is_an_error_that_names_the_value() {
     let cases = [
         (json!({"kubletDir": "/var/lib/kubelet"}), "kubletDir"),
         (json!({"kubeletDir": "var/lib/kubelet"}), "kubeletDir"),
+        (json!({"driverName": null}), "driverName"),
+        (json!({"driverName": "A.b"}), "driverName"),
         (json!({"attach": "yes"}), "attach"),
         (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),

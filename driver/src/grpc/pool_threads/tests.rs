@@ -102,12 +102,12 @@ fn long_work_gives_way_to_calls_of_its_pools() {
         (&a, Work::Copy, [false; 4]),
         (&a, Work::Clone, [false; 4]),
         (&a, Work::Allocate, [false; 4]),
-        (&a, Work::StageThick, [false; 4]),
+        (&a, Work::StageThick, [true, false, true, false]),
         (&a, Work::Stream, [false; 4]),
         (&a, Work::Question("Stats"), [false; 4]),
     ];
     for (lane, work, expected) in table {
-        for waits in [Work::Allocate, Work::StageThick, Work::Clone, Work::Copy] {
+        for waits in [Work::Allocate, Work::Clone, Work::Copy] {
             let pool_threads = PoolThreads::default();
             let found = std::thread::scope(|scope| {
                 pool_threads.run(lane, work, || {
@@ -124,4 +124,29 @@ fn long_work_gives_way_to_calls_of_its_pools() {
         Work::Change,
         foreground::is_busy
     )));
+}
+
+#[test]
+fn the_staging_of_a_thick_volume_gives_way_while_it_allocates() {
+    let (pool_threads, lane) = (PoolThreads::default(), Lane::of([0]));
+    let copies = std::slice::from_ref(&lane);
+    let pauses = pool_threads.run(&lane, Work::StageThick, || {
+        let before = gives_way(&pool_threads, Work::Copy, copies);
+        let meanwhile = foreground::step_back(|| gives_way(&pool_threads, Work::Copy, copies));
+        let after = gives_way(&pool_threads, Work::Copy, copies);
+        [before, meanwhile, after].concat()
+    });
+    assert_eq!(pauses, [true, false, true], "of a copy");
+
+    let yields = std::thread::scope(|scope| {
+        pool_threads.run(&lane, Work::Change, || {
+            let staging = scope.spawn(|| {
+                pool_threads.run(&lane, Work::StageThick, || {
+                    foreground::step_back(foreground::is_busy)
+                })
+            });
+            staging.join().unwrap()
+        })
+    });
+    assert!(yields, "it allocates beside a change");
 }

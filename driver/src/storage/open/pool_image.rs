@@ -5,13 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
-
 use super::pool_device::Device;
 use super::pool_directory::{flock, refused, unavailable};
 use super::pool_registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
-use crate::storage::layout::open_dir;
+use crate::storage::layout::{open_dir, open_file};
 use crate::storage::{PoolSpec, Result, place};
 
 /// A pool image attached to its loop device.
@@ -40,8 +38,7 @@ pub(super) fn attach(
     let path = spec.path.join(&name);
     not_lost(kernel, spec, at)?;
     let dir = open_dir(&spec.path)?;
-    let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
-    let (image, new) = match open() {
+    let (image, new) = match open_file(dir.as_fd(), &name) {
         Ok(image) => (image, false),
         Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
             let shown = path.display();
@@ -65,7 +62,7 @@ pub(super) fn attach(
     };
     // A separate file handle: the loop device keeps the other one open, so a lock on that would
     // outlive this process.
-    let lock = open()?;
+    let lock = open_file(dir.as_fd(), &name)?;
     flock(spec, &lock, &path)?;
     let mut notes = Vec::new();
     whole(&image, spec, &path)?;
