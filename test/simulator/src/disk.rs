@@ -56,8 +56,8 @@ pub(crate) fn settle(node: &str) -> io::Result<()> {
     }
 }
 
-/// Cuts the power of a node's disk, if it has one. No process may have its files open. Returns what
-/// is lost, in words.
+/// Cuts the power of a node's disk, if it has one. No process may have its files open. Returns
+/// lines that say what is lost.
 pub(crate) fn cut(node: &str, dice: &mut Dice) -> io::Result<Vec<String>> {
     match DISKS.lock().get_mut(node) {
         Some(disk) => disk.cut(dice),
@@ -207,8 +207,7 @@ impl Disk {
         let changes = self.journal.pending();
         let kept = dice.below(changes as u64 + 1);
         let left = self.journal.after(usize::try_from(kept).unwrap_or(changes));
-        let lost = left.lost.iter().map(|change| format!("lost: {change}"));
-        let mut words: Vec<String> = lost.collect();
+        let mut contents = Vec::new();
         let again = self.pool.with_extension("again");
         std::fs::create_dir(&again)?;
         for (path, inode) in left.paths() {
@@ -221,14 +220,17 @@ impl Disk {
             if let Some(possible) = left.uncertain.get(&inode) {
                 let arrived = *dice.pick(possible);
                 leave(&file, arrived)?;
-                words.push(format!("not synced: {} {arrived}", path.display()));
+                contents.push(format!("{} {arrived}", path.display()));
             }
             std::fs::hard_link(file, to)?;
         }
         std::fs::remove_dir_all(&self.pool)?;
         std::fs::rename(again, &self.pool)?;
         self.settle()?;
-        Ok(words)
+        let lines = [("lost", left.lost), ("not synced", contents)].into_iter();
+        let lines = lines.filter(|(_, what)| !what.is_empty());
+        let lines = lines.map(|(why, what)| format!("{why}: {}", what.join(", ")));
+        Ok(lines.collect())
     }
 }
 
