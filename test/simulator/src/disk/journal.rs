@@ -127,8 +127,9 @@ impl Arrived {
     /// What may have arrived of a file that was changed since its last fsync, when it had this
     /// length. It may never have had one.
     ///
-    /// Only the length of a file ever changes after an fsync. The driver overwrites no content
-    /// itself, and what others write to an image arrives with their own fsyncs.
+    /// Of files that matter, the driver changes only the length after an fsync. It overwrites the
+    /// content of temporary files alone, and what others write to an image arrives with their own
+    /// fsyncs.
     fn possible(synced: Option<u64>) -> Vec<Arrived> {
         match synced {
             Some(len) => vec![Arrived::All, Arrived::Before(len)],
