@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex};
 
 use super::Result;
-use super::failpoint::effect;
+use super::file::fsync;
 use super::file_name::on_file;
 
 #[cfg(test)]
@@ -34,9 +34,7 @@ impl SharedDir {
     /// Makes all changes before this call durable: calls fsync, or waits for the fsync of another
     /// thread that starts after this call.
     pub fn sync(&self) -> Result<()> {
-        let synced = self
-            .fsync
-            .run(|| effect("file.sync").and_then(|()| self.dir.sync_all()));
+        let synced = self.fsync.run(|| fsync(&self.dir));
         synced.map_err(on_file::<io::Error>("fsync", &self.dir))
     }
 }

@@ -10,6 +10,7 @@ use std::io::ErrorKind::NotFound;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::file_names::EntryKind;
 use super::freeze;
 use super::image_stat::ImageStat;
 use super::index::{Index, Named, Table};
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::diagnose::Problem;
 use crate::diagnose::volume::{ImageState, image_problem};
-use crate::kernel::{FileId, Kernel, loops_holding, whole_blocks};
+use crate::kernel::{FileId, Kernel, file, loops_holding, whole_blocks};
 
 mod recheck;
 mod reconcile_loops;
@@ -211,7 +212,7 @@ fn look_at_images(pool: &Pool) -> Vec<Found> {
 
 fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<VolumeRecord> {
     let len = whole_blocks(bytes);
-    match pool.update(&volume.id, |r| r.capacity_bytes = len) {
+    match record_length(pool, volume.id, len) {
         Ok(volume) => {
             tracing::info!(volume = %volume.id, len, "the record adopts the length of an interrupted expansion");
             volume
@@ -223,6 +224,15 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<Volum
             volume
         }
     }
+}
+
+/// Records the length of an image. The image is synced first, as by an expansion: the process that
+/// made it longer may have died before that.
+fn record_length(pool: &Pool, id: VolumeId, len: u64) -> Result<Arc<VolumeRecord>> {
+    let entry = id.to_string();
+    let image = pool.layout.open_image(EntryKind::Volumes, &entry, false)?;
+    file::sync(&image, &pool.image_path(&id))?;
+    pool.update(&id, |record| record.capacity_bytes = len)
 }
 
 fn note_image(pool: &Pool, volume: &VolumeRecord, problem: Problem) {

@@ -2,7 +2,8 @@
 //!
 //! Work of drivers runs one after the other, so at any time the process of one node acts, or none
 //! does. It dies before the effect at which its time has come. Its call goes on, but none of its
-//! effects happens any more, and its answer is lost.
+//! effects happens any more, and its answer is lost. If the power of the node fails, its process
+//! dies in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,11 +16,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::trace;
 
-/// Effects before which no process dies. They may run beside others, and so in any order. For the
-/// memory that has the pools, a sync changes nothing.
-const UNCOUNTED: [&str; 2] = ["file.sync", "thaw"];
+/// An effect before which no process dies. It may run beside others, and so in any order.
+const THAW: &str = "thaw";
+/// An effect that matters to what a power cut takes, and to nothing else.
+const SYNC: &str = "file.sync";
 
 /// What ends a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Death,
+    PowerCut,
+}
+
+impl End {
+    /// True if it may come before this effect.
+    fn counts(self, effect: &str) -> bool {
+        effect != THAW && (effect != SYNC || self == End::PowerCut)
+    }
+}
+
+/// How a process is ended.
 struct Fuse {
     connection: Connection,
     dead: CancellationToken,
@@ -29,8 +45,8 @@ struct Fuse {
 struct Processes {
     /// The node of the process that acts.
     acting: Option<&'static str>,
-    /// How many effects happen before the one at which the process dies.
-    left: BTreeMap<&'static str, u64>,
+    /// How many effects happen before the one at which the process ends, and how.
+    left: BTreeMap<&'static str, (u64, End)>,
     /// The processes that have not died at an effect.
     fuses: BTreeMap<&'static str, Fuse>,
     dead: BTreeSet<&'static str>,
@@ -60,7 +76,16 @@ pub(crate) fn start(node: &'static str, connection: Connection, dead: Cancellati
 
 /// Lets the process of a node die after so many effects, or the next one if it ends before.
 pub(crate) fn die_after(node: &'static str, effects: u64) {
-    PROCESSES.lock().left.insert(node, effects);
+    end_after(node, effects, End::Death);
+}
+
+/// Like [`die_after`], because the power of the node fails. An fsync counts as an effect.
+pub(crate) fn lose_power_after(node: &'static str, effects: u64) {
+    end_after(node, effects, End::PowerCut);
+}
+
+fn end_after(node: &'static str, effects: u64, end: End) {
+    PROCESSES.lock().left.insert(node, (effects, end));
 }
 
 /// No process dies at an effect any more.
@@ -110,17 +135,16 @@ fn decide(effect: &'static str) -> io::Result<()> {
     if processes.dead.contains(node) {
         return Err(never());
     }
-    if UNCOUNTED.contains(&effect) {
-        return Ok(());
-    }
-    match processes.left.get_mut(node) {
-        None => return Ok(()),
-        Some(0) => {}
-        Some(left) => {
-            *left -= 1;
-            return Ok(());
+    let end = match processes.left.get_mut(node) {
+        Some((left, end)) if end.counts(effect) => {
+            if *left > 0 {
+                *left -= 1;
+                return Ok(());
+            }
+            *end
         }
-    }
+        _ => return Ok(()),
+    };
     processes.left.remove(node);
     processes.dead.insert(node);
     let fuse = processes.fuses.remove(node);
@@ -130,7 +154,11 @@ fn decide(effect: &'static str) -> io::Result<()> {
         fuse.connection.cut();
         fuse.dead.cancel();
     }
-    trace::line(node, format!("the driver dies before {effect}"));
+    let what = match end {
+        End::Death => "the driver dies",
+        End::PowerCut => "the power fails",
+    };
+    trace::line(node, format!("{what} before {effect}"));
     DEATH.notify_one();
     Err(never())
 }
@@ -172,5 +200,8 @@ mod tests {
         die_after("m", 0);
         spare_all();
         assert!(done("mount"));
+        lose_power_after("m", 1);
+        assert!(done("thaw") && done("file.sync") && !done("file.sync"));
+        assert!(has_died("m"));
     }
 }

@@ -24,7 +24,8 @@ pub(crate) enum World {
     Calm,
     /// Three nodes, and everything fails now and then.
     Rough,
-    /// Three nodes. Drivers die at effects, nodes start again, and records become unreadable.
+    /// Three nodes. Drivers die at effects, nodes start again, lose their power and what was not
+    /// synced, and records become unreadable.
     Hard,
 }
 

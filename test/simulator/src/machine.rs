@@ -35,7 +35,7 @@ use crate::effects::{self, Acting};
 use crate::history::World;
 use crate::kubelet::Kubelet;
 use crate::kubelet::line::Line;
-use crate::trace;
+use crate::{disk, trace};
 
 mod damaged;
 mod power;
@@ -101,10 +101,14 @@ pub(crate) struct Machine {
     left: Contents,
     /// How long a process that dies at an effect stays dead, in seconds.
     rest: u64,
+    /// The power of the node fails when its process dies at an effect.
+    loses_power: bool,
     /// The whole node stands still.
     is_off: bool,
     /// How often the node has stopped.
     stops: u64,
+    /// How often its power has failed.
+    power_cuts: u64,
     /// The records that were damaged, by handle.
     damaged: BTreeMap<String, PathBuf>,
 }
@@ -155,6 +159,9 @@ impl Machine {
             kernel,
             pace: Arc::default(),
         };
+        if world == World::Hard {
+            disk::insert(names.node, &site.pool(), &site.dir.join("names")).expect("a disk");
+        }
         let line = Line::new(seed, names.node);
         let client = doors.client(names.kubelet);
         let kubelet = Kubelet::new(api.clone(), client, names.node, line.clone(), &site.dir);
@@ -166,8 +173,10 @@ impl Machine {
             process: None,
             left: Contents::default(),
             rest: 0,
+            loses_power: false,
             is_off: false,
             stops: 0,
+            power_cuts: 0,
             damaged: BTreeMap::new(),
         };
         machine.begin(doors);
@@ -179,6 +188,11 @@ impl Machine {
 
     pub(crate) fn kernel(&self) -> &Arc<Model> {
         &self.site.kernel
+    }
+
+    /// The directory of the pool.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.site.pool()
     }
 
     /// The pools, if the driver's process lives.
@@ -264,7 +278,7 @@ impl Machine {
 
     /// Lets the driver's process die after so many effects, and stay dead for these seconds.
     pub(crate) fn die_after(&mut self, effects: u64, rest: u64) {
-        self.rest = rest;
+        (self.rest, self.loses_power) = (rest, false);
         effects::die_after(self.site.names.node, effects);
     }
 
@@ -273,13 +287,17 @@ impl Machine {
         self.process.is_some() && effects::has_died(self.site.names.node)
     }
 
-    /// Removes what is left of a process that has died at an effect. Returns how long it stays
-    /// dead, in seconds; `None` if there is none.
+    /// Removes what is left of a process that has died at an effect, and stops the node if its
+    /// power has failed. Returns how long it stays dead, in seconds; `None` if there is none.
     pub(crate) async fn bury(&mut self) -> Option<u64> {
         if !self.has_died() {
             return None;
         }
-        self.kill().await;
+        if self.loses_power {
+            self.lose_power().await;
+        } else {
+            self.kill().await;
+        }
         Some(self.rest)
     }
 

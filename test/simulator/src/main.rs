@@ -10,6 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 mod cluster;
 mod dice;
+mod disk;
 mod door;
 mod effects;
 mod history;

@@ -16,6 +16,7 @@ use crate::users::{ENOUGH, ENOUGH_OF, bytes, path_in, request_of, volume_path};
 use crate::{shim, trace};
 
 mod deletions;
+mod images;
 mod objects;
 mod records;
 
@@ -93,6 +94,7 @@ impl Oracle {
     pub(crate) fn safety(&mut self, cluster: &Cluster) {
         self.lost.note(cluster);
         let objects = cluster.api.all("persistentvolumes");
+        images::are_whole(cluster, &objects);
         let of_claims = cluster.api.all("persistentvolumeclaims");
         let mut claims: BTreeMap<String, String> = BTreeMap::new();
         for object in &objects {
@@ -173,6 +175,7 @@ impl Oracle {
         let objects = Objects::of(cluster);
         not_starved(&objects);
         records::are_named(cluster);
+        images::are_known(cluster);
         for claim in objects.claims.iter().filter(|claim| !is_deleting(claim)) {
             if claim["status"]["phase"] == "Bound" {
                 self.bound(cluster, &objects, claim, strict);

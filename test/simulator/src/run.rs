@@ -15,7 +15,7 @@ use crate::history::trouble::Trouble;
 use crate::history::{Action, History, World};
 use crate::oracle::{self, Advice, Oracle};
 use crate::users::{self, send};
-use crate::{effects, shim, trace};
+use crate::{disk, effects, shim, trace};
 
 /// What begins the line with the outcome of a history.
 pub(crate) const OUTCOME: &str = "OUTCOME ";
@@ -163,6 +163,7 @@ fn watch(seed: u64) {
 async fn live(history: &History, dir: &Path) -> u64 {
     shim::follow();
     effects::begin();
+    disk::begin();
     let mut cluster = Cluster::start(history, dir);
     let mut oracle = Oracle::default();
     let client = cluster.doors.client("user");

@@ -27,6 +27,12 @@ fn one_seed_is_one_history() {
 }
 
 #[test]
+fn power_cuts_lose_nothing_that_was_synced() {
+    let history = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/power-cuts.json");
+    simulate(&["--history", history, "--twice"]);
+}
+
+#[test]
 fn nothing_goes_wrong_in_new_histories() {
     if let Ok(seconds) = std::env::var("SIMULATOR_SECONDS") {
         simulate(&["--seconds", &seconds]);

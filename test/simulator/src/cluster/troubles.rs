@@ -82,6 +82,11 @@ impl Cluster {
                 self.machines[*node].stop().await;
                 self.recover_after(*seconds, Recovery::Boot(*node));
             }
+            Trouble::PowerCut {
+                node,
+                effects,
+                seconds,
+            } => self.machines[*node].lose_power_after(*effects, *seconds),
             Trouble::RecordDamaged {
                 node,
                 record,
@@ -122,11 +127,16 @@ impl Cluster {
         self.due.insert((at, self.troubles), recovery);
     }
 
-    /// Removes what is left of drivers that have died at an effect.
+    /// Removes what is left of drivers that have died at an effect, and of nodes without power.
     pub(crate) async fn bury(&mut self) {
         for node in 0..self.machines.len() {
             if let Some(rest) = self.machines[node].bury().await {
-                self.recover_after(rest, Recovery::Node(node));
+                let recovery = if self.machines[node].is_off() {
+                    Recovery::Boot(node)
+                } else {
+                    Recovery::Node(node)
+                };
+                self.recover_after(rest, recovery);
             }
         }
     }
