@@ -300,6 +300,21 @@ fn node(number: usize) -> [Value; 2] {
     ]
 }
 
+/// The class of volumes with this name, as the administrator has made it.
+pub(crate) fn storage_class(name: &str) -> Option<Value> {
+    classes().find(|class| class["kind"] == "StorageClass" && class["metadata"]["name"] == *name)
+}
+
+/// The classes that an administrator has made.
+pub(crate) fn classes() -> impl Iterator<Item = Value> {
+    let kinds = [
+        "StorageClass",
+        "VolumeAttributesClass",
+        "VolumeSnapshotClass",
+    ];
+    objects(0).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
+}
+
 /// What an administrator and kubelets have made in a cluster with so many nodes.
 fn objects(nodes: usize) -> impl Iterator<Item = Value> {
     let fs = |fs: &str| json!({"csi.storage.k8s.io/fstype": fs});

@@ -181,6 +181,11 @@ impl Machine {
         &self.site.kernel
     }
 
+    /// The directory of the pool.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.site.pool()
+    }
+
     /// The pools, if the driver's process lives.
     pub(crate) fn pools(&self) -> Option<&Arc<Pools>> {
         self.process.as_ref().map(|process| &process.pools)
