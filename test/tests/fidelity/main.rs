@@ -11,7 +11,7 @@
 //! - `FIDELITY_STEPS=9`: the number of steps before the end of a history.
 //! - `HOSTLOOP_SIMULATOR_BIN=FILE`: the simulator, instead of the debug build of this workspace.
 //!
-//! `target/fidelity` has the export of each history.
+//! `target/fidelity` has the export of each history and, if anything differs, the driver's log.
 
 mod replay;
 mod site;
@@ -55,12 +55,16 @@ async fn a_real_cluster_does_what_the_simulator_does() {
         for what in replayed.known {
             *known.entry(what).or_insert(0_usize) += 1;
         }
-        site.clear().await;
+        let stays = site.clear().await;
+        wrong.extend(stays.map(|what| format!("seed {}: {what}", export.seed)));
     }
     println!("Known differences:");
     for one in &KNOWN {
         let count = known.get(one.what).copied().unwrap_or_default();
         println!("  {count} {}: {}", one.what, one.why);
+    }
+    if !wrong.is_empty() {
+        save("driver.log", &site.log());
     }
     tokio::task::block_in_place(|| site.down());
     assert!(
@@ -75,9 +79,9 @@ fn seeds() -> Vec<u64> {
     let Ok(chosen) = std::env::var("FIDELITY_SEEDS") else {
         return SEEDS.collect();
     };
-    let seeds = chosen.split(',').map(|seed| seed.trim().parse());
+    let seeds = chosen.split(',').map(|seed| seed.trim().parse::<u64>());
     seeds
-        .collect::<Result<_, _>>()
+        .collect::<Result<Vec<u64>, _>>()
         .unwrap_or_else(|e| panic!("FIDELITY_SEEDS={chosen}: {e}"))
 }
 
@@ -99,11 +103,16 @@ fn exported(seed: u64) -> Export {
         arguments.join(" "),
         ran.status
     );
+    let file = format!("{seed}.json");
+    save(&file, &printed);
+    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// Saves a text for people.
+fn save(file: &str, content: &str) {
     let folder = machine::root().join("target/fidelity");
     std::fs::create_dir_all(&folder).expect("a folder can be made in target");
-    let file = folder.join(format!("{seed}.json"));
-    std::fs::write(&file, &printed).expect("a file can be written in target");
-    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+    std::fs::write(folder.join(file), content).expect("a file can be written in target");
 }
 
 /// The simulator: `HOSTLOOP_SIMULATOR_BIN`, or the debug build of this workspace.

@@ -16,6 +16,7 @@ use hostloop_test::loop_devices::{self, Loop};
 use hostloop_test::machine::text as path_text;
 use hostloop_test::scratch::Scratch;
 use kube::Client;
+use kube::api::DeleteParams;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -28,7 +29,7 @@ const RESERVE: &str = "- name: HOSTLOOP_RESERVE\n          value: 64Mi";
 const OPTIONS: &str = "- name: POOL_OPTIONS";
 
 /// How long objects may stay that are deleted after a history.
-const LEAVE: Duration = Duration::from_secs(90);
+const LEAVE: Duration = Duration::from_secs(120);
 
 /// A cluster with the driver in it.
 pub(crate) struct Site {
@@ -190,17 +191,34 @@ impl Site {
         lines.collect()
     }
 
+    /// The log of all pods of the driver.
+    pub(crate) fn log(&self) -> String {
+        let both = "-l=app.kubernetes.io/name in (hostloop, hostloop-controller)";
+        self.cluster.logs(NAMESPACE, both)
+    }
+
     /// Deletes all that a history has left. What is kept in the pool without an object stays there.
-    pub(crate) async fn clear(&self) {
+    /// Returns what did not go by itself.
+    pub(crate) async fn clear(&self) -> Option<String> {
         let namespace = Place::of("Namespace", "", USERS);
-        self.objects.delete(&namespace).await;
-        if !self.objects.until_gone(&namespace, PATIENCE).await {
-            let seen = self.objects.describe(&namespace).await;
-            panic!(
-                "the namespace stays: {seen}\n{}",
-                self.events().await.join("\n")
-            );
+        let found = self.objects.get(&namespace).await;
+        // The API server refuses to delete it twice.
+        if found.is_some_and(|found| found["metadata"]["deletionTimestamp"].is_null()) {
+            self.objects.delete(&namespace).await;
         }
+        let stays = if self.objects.until_gone(&namespace, LEAVE).await {
+            None
+        } else {
+            let seen = self.objects.describe(&namespace).await;
+            let events = self.events().await.join("\n");
+            self.remove_by_force().await;
+            let is_gone = self.objects.until_gone(&namespace, PATIENCE).await;
+            assert!(
+                is_gone,
+                "the namespace stays, even without finalizers: {seen}"
+            );
+            Some(format!("the namespace stays: {seen}\n{events}"))
+        };
         let kept = [
             ("VolumeSnapshotContent", "deletionPolicy"),
             ("PersistentVolume", "persistentVolumeReclaimPolicy"),
@@ -230,6 +248,21 @@ impl Site {
             "still attached: {:?}",
             self.devices()
         );
+        stays
+    }
+
+    /// Takes what keeps the users' objects.
+    async fn remove_by_force(&self) {
+        for kind in ["Pod", "VolumeSnapshot", "PersistentVolumeClaim"] {
+            for object in self.objects.list(kind, USERS).await {
+                let at = Place::of(kind, USERS, name(&object));
+                println!("    {at} stays, and is removed by force");
+                let change = json!({"metadata": {"finalizers": null}});
+                let _ = self.objects.try_merge(&at, change).await;
+                let now = DeleteParams::default().grace_period(0);
+                self.objects.delete_with(&at, &now).await;
+            }
+        }
     }
 
     /// The loop devices over files of the pool.
