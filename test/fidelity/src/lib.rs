@@ -1,6 +1,6 @@
 //! Compares a simulated cluster with a real one.
 //!
-//! The simulator does a history, and exports it ([`Export`]): what its users sent to the API server,
+//! The simulator does a history, and exports it ([`Export`]): what users sent to the API server,
 //! and the [`State`] that this came to. The test `fidelity` sends the same to a real cluster, and
 //! compares. Both sides make their state here, of objects and records as they are ([`Found`]): with
 //! names that do not depend on a run ([`Names`]), and without times and versions. A [`Difference`]

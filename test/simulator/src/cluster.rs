@@ -30,7 +30,7 @@ mod troubles;
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 pub(crate) const NODE: &str = "n1";
 /// The namespace of users.
-pub(crate) const NAMESPACE: &str = "u";
+pub(crate) const NAMESPACE: &str = hostloop_fidelity::NAMESPACE;
 /// The namespace of a user who wants many copies.
 pub(crate) const GREEDY: &str = "greedy";
 /// Longer than in the manifest: requests for leases would be most of all requests.

@@ -168,8 +168,9 @@ mod tests {
             "volumeMounts": [{"name": "v0", "mountPath": "/v"}, {"name": "v1", "mountPath": "/v"}],
             "volumeDevices": [{"name": "v2", "devicePath": "/dev/v"}]}]}});
         make_real(&mut pod);
-        let container = json!({"image": IMAGE, "command": COMMAND,
-            "volumeMounts": [{"name": "v0", "mountPath": "/v0"}, {"name": "v1", "mountPath": "/v1"}],
+        let mounts =
+            json!([{"name": "v0", "mountPath": "/v0"}, {"name": "v1", "mountPath": "/v1"}]);
+        let container = json!({"image": IMAGE, "command": COMMAND, "volumeMounts": mounts,
             "volumeDevices": [{"name": "v2", "devicePath": "/dev/v2"}]});
         let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [container]});
         assert_eq!(pod["spec"], spec);

@@ -79,8 +79,8 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
-    /// Export the comparable history of the seed: print, as JSON, what its users send, and the state
-    /// of the cluster after each step and a quiet time
+    /// Export the comparable history of the seed: print what users send, and the state of the
+    /// cluster after each step and a quiet time, as JSON
     #[arg(long)]
     export: bool,
 

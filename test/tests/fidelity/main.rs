@@ -1,9 +1,9 @@
 //! Histories of the simulator on a real cluster of one node.
 //!
-//! The simulator exports what its users sent and the state after each step. Here the same is sent to
-//! Kubernetes and the deployed driver. After each step, the states of both are compared: objects,
-//! events and the records in the pool, in the form of the crate `hostloop-fidelity`. A difference is
-//! printed as a sentence beneath its step, and fails the test unless it is known.
+//! The simulator exports what its users sent and the state after each step. Here the same is sent
+//! to Kubernetes and the deployed driver. After each step, both states are compared: objects,
+//! events and the records in the pool, in the form of the crate `hostloop-fidelity`. A difference
+//! is printed as a sentence beneath its step, and fails the test unless it is known.
 //!
 //!     cargo test -p hostloop-test --test fidelity -- --nocapture
 //!

@@ -13,8 +13,8 @@ const PACE: Duration = Duration::from_millis(300);
 /// How long the cluster must be as expected before the next step. What the simulator does not know
 /// of may come a moment later.
 const HOLD: Duration = Duration::from_secs(2);
-/// How long the cluster may take to be as expected: twice as long as the simulated one had, because a
-/// machine can stand still.
+/// How long the cluster may take to be as expected: twice as long as the simulated one had, because
+/// a machine can stand still.
 const LIMIT: Duration = QUIET.saturating_mul(2);
 
 /// What came of a history.

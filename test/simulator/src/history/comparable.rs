@@ -15,7 +15,8 @@ const LARGEST: u64 = 100_000_000;
 /// A volume is never smaller than this, or its filesystem's least size, in bytes.
 const SMALLEST: u64 = 16 << 20;
 const SMALLEST_XFS: u64 = 300 << 20;
-const SMALLEST_BTRFS: u64 = 128 << 20;
+/// To which it grows at least.
+const SMALLEST_BTRFS: u64 = 256 << 20;
 /// Larger than each pool.
 const TOO_LARGE: u64 = 1 << 40;
 
@@ -151,8 +152,8 @@ impl Draft {
         }
     }
 
-    /// Takes a size from the budget. False if it has not enough. What is too large for each pool takes
-    /// nothing.
+    /// Takes a size from the budget. False if it has not enough. What is too large for each pool
+    /// takes nothing.
     fn spend(&mut self, least: u64, size: &str) -> bool {
         let size = bytes(&size.into());
         if size >= TOO_LARGE {
