@@ -30,7 +30,7 @@ mod troubles;
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 pub(crate) const NODE: &str = "n1";
 /// The namespace of users.
-pub(crate) const NAMESPACE: &str = "u";
+pub(crate) const NAMESPACE: &str = hostloop_fidelity::NAMESPACE;
 /// The namespace of a user who wants many copies.
 pub(crate) const GREEDY: &str = "greedy";
 /// Longer than in the manifest: requests for leases would be most of all requests.
@@ -298,6 +298,21 @@ fn node(number: usize) -> [Value; 2] {
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
             "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [TOPOLOGY]}]}}),
     ]
+}
+
+/// The class of volumes with this name, as the administrator has made it.
+pub(crate) fn storage_class(name: &str) -> Option<Value> {
+    classes().find(|class| class["kind"] == "StorageClass" && class["metadata"]["name"] == *name)
+}
+
+/// The classes that an administrator has made.
+pub(crate) fn classes() -> impl Iterator<Item = Value> {
+    let kinds = [
+        "StorageClass",
+        "VolumeAttributesClass",
+        "VolumeSnapshotClass",
+    ];
+    objects(0).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
 }
 
 /// What an administrator and kubelets have made in a cluster with so many nodes.

@@ -13,6 +13,7 @@ mod dice;
 mod disk;
 mod door;
 mod effects;
+mod export;
 mod history;
 mod kubelet;
 mod machine;
@@ -79,6 +80,11 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
+    /// Export the comparable history of the seed: print what users send, and the state of the
+    /// cluster after each step and a quiet time, as JSON
+    #[arg(long)]
+    export: bool,
+
     /// Run the history of the standard input in this process
     #[arg(long, hide = true)]
     alone: bool,
@@ -97,7 +103,12 @@ fn main() -> ExitCode {
     if args.alone {
         return alone(&args);
     }
-    match all(&args) {
+    let ran = if args.export {
+        print_export(&args)
+    } else {
+        all(&args)
+    };
+    match ran {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -111,7 +122,7 @@ fn main() -> ExitCode {
 fn alone(args: &Args) -> ExitCode {
     let ran = std::io::read_to_string(std::io::stdin())
         .and_then(|text| Ok(serde_json::from_str(&text)?))
-        .and_then(|history| run::run(&history, args.trace, args.log));
+        .and_then(|history| run::run(&history, args.trace, args.log, args.export));
     match ran {
         Ok(outcome) => outcome.print(),
         Err(error) => {
@@ -120,6 +131,23 @@ fn alone(args: &Args) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Prints what a real cluster needs to do the history of the seed. True if all went well.
+fn print_export(args: &Args) -> std::io::Result<bool> {
+    let seed = args
+        .seed
+        .ok_or_else(|| std::io::Error::other("--export needs a --seed"))?;
+    let history = History::comparable(seed, args.steps);
+    let outcome = process::exported(&history, args.trace, args.log)?;
+    for violation in &outcome.violations {
+        eprintln!("✗ {violation}");
+    }
+    let Some(export) = &outcome.export else {
+        return Ok(false);
+    };
+    println!("{}", serde_json::to_string(export)?);
+    Ok(outcome.violations.is_empty())
 }
 
 /// What several histories came to.

@@ -18,9 +18,28 @@ pub(crate) fn in_process(
     shown: bool,
     log: LevelFilter,
 ) -> std::io::Result<Outcome> {
+    process(history, shown, log, &[])
+}
+
+/// Exports a history from a process of its own.
+pub(crate) fn exported(
+    history: &History,
+    shown: bool,
+    log: LevelFilter,
+) -> std::io::Result<Outcome> {
+    process(history, shown, log, &["--export"])
+}
+
+fn process(
+    history: &History,
+    shown: bool,
+    log: LevelFilter,
+    flags: &[&str],
+) -> std::io::Result<Outcome> {
     #[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
     let mut command = std::process::Command::new(std::env::current_exe()?);
     command.arg("--alone").arg(format!("--log={log}"));
+    command.args(flags);
     if shown {
         command.arg("--trace");
     }
@@ -64,5 +83,6 @@ pub(crate) fn in_process(
         last: Vec::new(),
         seconds: 0,
         requests: 0,
+        export: None,
     }))
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hostloop_fidelity::Export;
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::history::trouble::Trouble;
 use crate::history::{Action, History, World};
 use crate::oracle::{self, Advice, Oracle};
 use crate::users::{self, send};
-use crate::{disk, effects, shim, trace};
+use crate::{disk, effects, export, shim, trace};
 
 /// What begins the line with the outcome of a history.
 pub(crate) const OUTCOME: &str = "OUTCOME ";
@@ -44,6 +45,9 @@ pub(crate) struct Outcome {
     /// The virtual time, in seconds.
     pub(crate) seconds: u64,
     pub(crate) requests: u64,
+    /// What a real cluster needs to do the same, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) export: Option<Export>,
 }
 
 impl Outcome {
@@ -57,6 +61,7 @@ impl Outcome {
             last,
             seconds,
             requests,
+            export: None,
         }
     }
 
@@ -114,8 +119,13 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a history. `log` says how much of the product's log is in the trace.
-pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::Result<Outcome> {
+/// Runs a history, or exports it. `log` says how much of the product's log is in the trace.
+pub(crate) fn run(
+    history: &History,
+    shown: bool,
+    log: LevelFilter,
+    exports: bool,
+) -> std::io::Result<Outcome> {
     let scratch = Scratch::of(history.seed)?;
     let seed = history.seed;
     std::thread::spawn(move || watch(seed));
@@ -134,10 +144,18 @@ pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::
         .enable_all()
         .start_paused(true)
         .build()?;
-    let requests = runtime.block_on(live(history, &scratch.path));
+    let (export, requests) = if exports {
+        let (export, requests) = runtime.block_on(export::export(history, &scratch.path));
+        (Some(export), requests)
+    } else {
+        (None, runtime.block_on(live(history, &scratch.path)))
+    };
     let seconds = shim::now().as_secs();
     drop(runtime);
-    Ok(Outcome::of(seconds, requests))
+    Ok(Outcome {
+        export,
+        ..Outcome::of(seconds, requests)
+    })
 }
 
 /// Ends a process in which virtual time stands still: something runs without end, or waits for what
