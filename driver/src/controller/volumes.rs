@@ -8,7 +8,7 @@ use super::{Controller, Error, Result, lookup, to_proto};
 use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FsType};
-use crate::storage::{self, Format, NewVolume, VolumeHandle, VolumeRecord};
+use crate::storage::{self, NewVolume, VolumeHandle, VolumeRecord};
 
 mod content_source;
 mod create_request;
@@ -80,15 +80,10 @@ impl Controller {
         {
             self.check_growth(&self.source_image(&source.source)?, capacity_bytes)?;
         }
-        let format = match (requested.fs(), &source) {
-            (None, _) => Format::Raw,
-            (Some(_), Some(source)) => source.format,
-            (Some(fs), None) => Format::Done(fs),
-        };
-        let new = NewVolume {
+        let mut new = NewVolume {
             name: request.name,
             capacity_bytes,
-            requested_bytes: capacity_range::requested(request.range, capacity_bytes, format),
+            requested_bytes: None,
             capabilities: requested.into_all(),
             parameters: request.parameters,
             mutable_parameters: request.mutable_parameters,
@@ -97,6 +92,8 @@ impl Controller {
             source: source.map(|s| s.source),
             inline: None,
         };
+        let format = new.format(source.map(|s| s.format));
+        new.requested_bytes = capacity_range::requested(request.range, capacity_bytes, format);
         let has_options = !new.mkfs_options.is_empty();
         self.pools
             .create_volume(&pool, new)

@@ -57,7 +57,7 @@ impl Pools {
                 lengthen(&*self.kernel, &image, 0, new.capacity_bytes, provisioning)
             })?,
         }
-        let format = format_at_create::decide(&new, origin.as_ref().map(|o| o.format));
+        let format = new.format(origin.as_ref().map(|o| o.format));
         if let (Format::Done(fs), None) = (format, &origin) {
             let path = incoming.image_path();
             format_at_create::make(&*self.kernel, &image, &path, &new, id, fs)?;
