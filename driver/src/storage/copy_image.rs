@@ -27,39 +27,33 @@ pub struct CopyRequest {
     pub thick_source: bool,
 }
 
-/// Whether the source can change during the copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The source does not change: a snapshot, an image at rest, a frozen filesystem.
-    Still,
-    /// The source may be written to and can't be frozen, for this reason. Only a clone gives one
-    /// point in time.
-    Live(&'static str),
-}
-
 /// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty, and gets the source's
-/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true. Fails with
-/// [`Error::CannotFreeze`] if the source is live and this pair of files can't be cloned.
+/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true.
+///
+/// `live` is the reason why the source may be written to meanwhile, and can't be frozen. It is
+/// `None` for a snapshot, an image at rest and a frozen filesystem. Only a clone of a live source
+/// is of one point in time: fails with [`Error::CannotFreeze`] if this pair of files can't be
+/// cloned.
 pub fn copy(
     kernel: &dyn Kernel,
     from: &File,
     to: &File,
     want: &CopyRequest,
-    source: Source,
+    live: Option<&str>,
     pace: Pace,
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
     if may_share(want, to) {
-        let cloned = phase("clone", || match source {
-            Source::Still => kernel.clone_in_steps(from, to, pace, stop),
+        let cloned = phase("clone", || match live {
+            None => kernel.clone_in_steps(from, to, pace, stop),
             // The source changes meanwhile, and only one call clones it at one point in time.
-            Source::Live(_) => kernel.clone_file(from, to),
+            Some(_) => kernel.clone_file(from, to),
         });
         match cloned {
             Ok(()) => return Ok(Copied::Shared),
             Err(kernel::Error::Unsupported { .. }) => {}
             Err(e) if file::is_too_new(&e) => {
-                if let Source::Live(why) = source {
+                if let Some(why) = live {
                     return Err(Error::CannotFreeze(format!(
                         "{why}, and its newest blocks are not on disk yet: try again"
                     )));
@@ -68,7 +62,7 @@ pub fn copy(
             Err(e) => return Err(e.into()),
         }
     }
-    if let Source::Live(why) = source {
+    if let Some(why) = live {
         return Err(Error::CannotFreeze(format!(
             "{why}, and its pool (or thick provisioning) rules out a clone: a slower copy would mix \
              different points in time; end that use first, or keep the volume thin in a pool \

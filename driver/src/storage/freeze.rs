@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::copy_image::{self, CopyRequest, Source};
+use super::copy_image::{self, CopyRequest};
 use super::{Error, Result, VolumeId};
 use crate::kernel::file::{Copied, Pace};
 use crate::kernel::{self, FileId, Kernel, Probe};
@@ -84,8 +84,8 @@ impl Still {
         want: &CopyRequest,
     ) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
-        let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
-        copy_image::copy(&*self.kernel, from, to, want, source, self.pace(), &|| {
+        let live = live.map(|(_, why)| *why);
+        copy_image::copy(&*self.kernel, from, to, want, live, self.pace(), &|| {
             self.stop()
         })
     }

@@ -7,7 +7,7 @@ use hostloop_driver::kernel::extents::{self, Range};
 use hostloop_driver::kernel::file::{Copied, Pace};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::storage::Provisioning;
-use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
+use hostloop_driver::storage::copy_image::{self, CopyRequest};
 use tempfile::TempDir;
 
 pub(crate) use crate::testkit::collect;
@@ -74,10 +74,7 @@ impl Pool {
 /// Copies an image at rest.
 pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
     let kernel = Linux::new();
-    let copied = copy_image::copy(&kernel, from, to, want, Source::Still, Pace::Fast, &|| {
-        false
-    })
-    .unwrap();
+    let copied = copy_image::copy(&kernel, from, to, want, None, Pace::Fast, &|| false).unwrap();
     copy_image::finish(&kernel, to, want, copied).unwrap();
     copied
 }
