@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::capacity::SpaceRequest;
-use super::copy_image::{self, CopyRequest};
+use super::copy_image::{self, NewImage};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, Intents, Limits, Target};
 use super::{Access, Error, Format, FreezeIntent, Pool, PoolId, Pools, Provisioning, Result};
@@ -84,7 +84,7 @@ pub(super) struct CopyJob {
     /// The pool of the new image.
     pool: PoolId,
     /// The properties of the new image.
-    want: CopyRequest,
+    want: NewImage,
 }
 
 impl CopyJob {
@@ -207,7 +207,7 @@ impl Pools {
         let thick_source = volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick);
         let from = self.open_source(&source)?;
         let source_len = file::length(&from)?;
-        let want = CopyRequest {
+        let want = NewImage {
             len: len.unwrap_or(source_len),
             provisioning,
             reflinks: pool.reflinks && source.pool() == pool.id,

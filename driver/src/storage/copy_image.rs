@@ -14,7 +14,7 @@ use crate::kernel::{self, Kernel};
 
 /// The properties of the new image.
 #[derive(Clone, Copy, Debug)]
-pub struct CopyRequest {
+pub struct NewImage {
     /// The length in bytes: the length of the source, or more.
     pub len: u64,
     /// Thick images have all their space allocated, by [`finish`]. A snapshot is thin.
@@ -38,7 +38,7 @@ pub fn copy(
     kernel: &dyn Kernel,
     from: &File,
     to: &File,
-    want: &CopyRequest,
+    want: &NewImage,
     live: Option<&str>,
     pace: Pace,
     stop: &dyn Fn() -> bool,
@@ -75,19 +75,19 @@ pub fn copy(
 }
 
 /// True if the new image `to` may share blocks with its source.
-pub(super) fn may_share(want: &CopyRequest, to: &File) -> bool {
+pub(super) fn may_share(want: &NewImage, to: &File) -> bool {
     sharing_allowed(want, file::can_unshare(to))
 }
 
 /// False if source or copy must be thick and the filesystem can't unshare blocks.
-fn sharing_allowed(want: &CopyRequest, unshares: bool) -> bool {
+fn sharing_allowed(want: &NewImage, unshares: bool) -> bool {
     let thick = want.thick_source || want.provisioning == Provisioning::Thick;
     want.reflinks && (unshares || !thick)
 }
 
 /// Sets the length of the new image. Also allocates the holes of a thick image, and unshares the
 /// blocks that it shares with its source.
-pub fn finish(kernel: &dyn Kernel, to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
+pub fn finish(kernel: &dyn Kernel, to: &File, want: &NewImage, copied: Copied) -> Result<()> {
     file::set_len(to, want.len)?;
     if want.provisioning == Provisioning::Thick {
         if copied == Copied::Shared {
@@ -123,8 +123,8 @@ mod tests {
     use super::*;
     use Provisioning::{Thick, Thin};
 
-    fn want(provisioning: Provisioning, reflinks: bool, thick_source: bool) -> CopyRequest {
-        CopyRequest {
+    fn want(provisioning: Provisioning, reflinks: bool, thick_source: bool) -> NewImage {
+        NewImage {
             len: 0,
             provisioning,
             reflinks,
@@ -139,7 +139,7 @@ mod tests {
     #[case::thick_that_cannot(want(Thick, true, false), false, false)]
     #[case::of_a_thick_volume_that_can(want(Thin, true, true), true, true)]
     #[case::of_a_thick_volume_that_cannot(want(Thin, true, true), false, false)]
-    fn sharing(#[case] want: CopyRequest, #[case] unshares: bool, #[case] expected: bool) {
+    fn sharing(#[case] want: NewImage, #[case] unshares: bool, #[case] expected: bool) {
         assert_eq!(sharing_allowed(&want, unshares), expected);
     }
 }

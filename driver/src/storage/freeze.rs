@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::copy_image::{self, CopyRequest};
+use super::copy_image::{self, NewImage};
 use super::{Error, Result, VolumeId};
 use crate::kernel::file::{Copied, Pace};
 use crate::kernel::{self, FileId, Kernel, Probe};
@@ -76,13 +76,7 @@ impl Still {
 
     /// Runs [`copy_image::copy`] for one of the images within the freeze limit. It refuses a copy
     /// other than a clone if the image may be written to meanwhile.
-    pub fn copy(
-        &self,
-        image: FileId,
-        from: &File,
-        to: &File,
-        want: &CopyRequest,
-    ) -> Result<Copied> {
+    pub fn copy(&self, image: FileId, from: &File, to: &File, want: &NewImage) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
         let live = live.map(|(_, why)| *why);
         copy_image::copy(&*self.kernel, from, to, want, live, self.pace(), &|| {

@@ -1,6 +1,6 @@
 //! Finds the source of a copied volume.
 
-use super::create_request::SourceRef;
+use super::create_request::RequestedSource;
 use crate::controller::capability::CapabilitySet;
 use crate::controller::{Controller, Result};
 use crate::csi::capability::carried_fs;
@@ -49,10 +49,10 @@ fn is_raw(format: Format, volume: Option<&VolumeRecord>) -> bool {
 }
 
 impl Controller {
-    pub(super) fn locate_source(&self, named: SourceRef) -> Result<LocatedSource> {
+    pub(super) fn locate_source(&self, named: RequestedSource) -> Result<LocatedSource> {
         Ok(match named {
-            SourceRef::Snapshot(id) => LocatedSource::Snapshot(self.pools.snapshot(&id)?),
-            SourceRef::Volume(handle) => LocatedSource::Volume(self.pools.volume(&handle)?),
+            RequestedSource::Snapshot(id) => LocatedSource::Snapshot(self.pools.snapshot(&id)?),
+            RequestedSource::Volume(handle) => LocatedSource::Volume(self.pools.volume(&handle)?),
         })
     }
 

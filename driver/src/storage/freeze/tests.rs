@@ -158,7 +158,7 @@ impl Bench {
 
     /// Copies the volume's image, without reflinks.
     fn copy(&self, still: &Still, volume: &Volume) -> Result<Copied> {
-        let want = CopyRequest {
+        let want = NewImage {
             len: 1 << 20,
             provisioning: Provisioning::Thin,
             reflinks: false,
