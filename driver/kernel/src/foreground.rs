@@ -27,10 +27,10 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// The calls in the foreground of one pool.
 #[derive(Debug, Default)]
-pub struct Foreground(Mutex<State>);
+pub struct Foreground(Mutex<CallCount>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CallCount {
     running: usize,
     ended: Option<Instant>,
 }
@@ -48,11 +48,11 @@ impl Foreground {
 
     fn quiet(&self) -> Quiet {
         match *self.0.lock() {
-            State { running: 1.., .. } => Quiet::Not,
-            State {
+            CallCount { running: 1.., .. } => Quiet::Not,
+            CallCount {
                 ended: Some(ended), ..
             } => Quiet::For(ended.elapsed()),
-            State { ended: None, .. } => Quiet::For(Duration::MAX),
+            CallCount { ended: None, .. } => Quiet::For(Duration::MAX),
         }
     }
 }

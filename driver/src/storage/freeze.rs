@@ -220,7 +220,7 @@ pub(super) fn clones_longer_than(cloning: &str, max_freeze: Duration) -> Error {
 
 /// The result of [`thaw_leftover`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leftover {
+pub enum LeftoverFreeze {
     /// No loop device holds the image, or the device has no filesystem: nothing can be frozen.
     Nothing,
     /// A mounted filesystem was thawed, or was not frozen.
@@ -233,16 +233,20 @@ pub enum Leftover {
 /// filesystem stays frozen as long as its loop device exists, and another mount of the device
 /// reaches it. Fails with [`kernel::Error::Silent`] while a device that may hold the image does not
 /// report its backing file.
-pub fn thaw_leftover(kernel: &dyn Kernel, volume: VolumeId, image: FileId) -> Result<Leftover> {
+pub fn thaw_leftover(
+    kernel: &dyn Kernel,
+    volume: VolumeId,
+    image: FileId,
+) -> Result<LeftoverFreeze> {
     let loops = kernel::loops_holding(kernel, image, &volume.to_string())?;
-    let mut found = Leftover::Nothing;
+    let mut found = LeftoverFreeze::Nothing;
     for device in &loops {
         let mounts = kernel::mounts_of_loop(kernel, device.minor)?;
         found = if !mounts.is_empty() {
             kernel.thaw(&frozen_set::open_any(kernel, mounts.iter())?)?;
-            Leftover::Mounted
+            LeftoverFreeze::Mounted
         } else if thaw_unmounted(kernel, device.minor)? {
-            Leftover::Unmounted
+            LeftoverFreeze::Unmounted
         } else {
             continue;
         };
