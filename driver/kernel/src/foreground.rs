@@ -5,7 +5,7 @@
 //! series. It always gets a share of the time, so calls that never end hold it up, but do not stop
 //! it. While calls come, its steps are short.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,6 @@ enum Quiet {
 thread_local! {
     /// The pools of the long work on this thread.
     static POOLS: RefCell<Vec<Arc<Foreground>>> = const { RefCell::new(Vec::new()) };
-    /// The time that long work on this thread has paused.
-    static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Does long work, which gives way to calls of these pools.
@@ -94,11 +92,6 @@ impl Drop for Restored {
     fn drop(&mut self) {
         POOLS.set(std::mem::take(&mut self.0));
     }
-}
-
-/// The time that long work on this thread has paused so far.
-pub fn paused() -> Duration {
-    PAUSED.get()
 }
 
 /// True while calls come in the foreground of this thread's work: its steps are short then.
@@ -143,7 +136,8 @@ impl Steps {
             std::thread::sleep(POLL);
             self.began = Instant::now();
         }
-        PAUSED.set(PAUSED.get() + (self.began - ended));
+        #[cfg(test)]
+        tests::PAUSED.set(tests::PAUSED.get() + (self.began - ended));
     }
 }
 

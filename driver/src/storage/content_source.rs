@@ -352,7 +352,6 @@ mod tests {
     use super::*;
     use crate::kernel::wanted::Wanted;
     use crate::storage::NewVolume;
-    use crate::storage::copy_rate::Ended;
     use crate::testkit::{MI, Site, new};
 
     fn freezes(site: &Site) -> usize {
@@ -366,8 +365,8 @@ mod tests {
     /// A small image is not sampled, so only the stopped copy shows that the pool is slow.
     #[rstest]
     #[case::the_first(None)]
-    #[case::after_a_faster_one(Some(Measured { bytes: 64 << 30, took: Duration::from_secs(1) }))]
-    fn a_copy_that_was_stopped_freezes_only_once(#[case] known: Option<Measured>) {
+    #[case::after_a_faster_one(Some(64 << 30))]
+    fn a_copy_that_was_stopped_freezes_only_once(#[case] earlier: Option<u64>) {
         /// Each of them is a step of the copy.
         const PIECES: u64 = 2_000;
         let mut site = Site::fake(&["a", "b"]);
@@ -383,9 +382,12 @@ mod tests {
         }
         assert!(file::data_bytes(&image).unwrap() < SAMPLE);
         let _mounted = site.mounted(&volume, "mount");
-        if let Some(known) = known {
+        if let Some(bytes) = earlier {
             let route = (site.named("a").id, site.named("b").id);
-            site.pools().copy_rates.note(route, known, Ended::InTime);
+            let mut series = site.pools().copy_rates.series(Instant::now());
+            series
+                .measured(route, || Ok(Copied::Bytes(bytes)), || true)
+                .unwrap();
         }
 
         // All steps together take four times as long as the freeze, on any machine.
