@@ -8,7 +8,7 @@
 //! A call in the foreground may have a long part of its own: the allocation of a thick volume's
 //! lost blocks. It steps back for that ([`step_back`]).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,10 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// The calls in the foreground of one pool.
 #[derive(Debug, Default)]
-pub struct Foreground(Mutex<State>);
+pub struct Foreground(Mutex<CallCount>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CallCount {
     running: usize,
     ended: Option<Instant>,
 }
@@ -51,11 +51,11 @@ impl Foreground {
 
     fn quiet(&self) -> Quiet {
         match *self.0.lock() {
-            State { running: 1.., .. } => Quiet::Not,
-            State {
+            CallCount { running: 1.., .. } => Quiet::Not,
+            CallCount {
                 ended: Some(ended), ..
             } => Quiet::For(ended.elapsed()),
-            State { ended: None, .. } => Quiet::For(Duration::MAX),
+            CallCount { ended: None, .. } => Quiet::For(Duration::MAX),
         }
     }
 }
@@ -82,8 +82,6 @@ thread_local! {
     static CALL: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
     /// The pools of the long work on this thread.
     static POOLS: RefCell<Vec<Arc<Foreground>>> = const { RefCell::new(Vec::new()) };
-    /// The time that long work on this thread has paused.
-    static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Runs a call in the foreground of these pools.
@@ -151,11 +149,6 @@ impl Drop for Restored {
     }
 }
 
-/// The time that long work on this thread has paused so far.
-pub fn paused() -> Duration {
-    PAUSED.get()
-}
-
 /// True while calls come in the foreground of this thread's work: its steps are short then.
 pub fn is_busy() -> bool {
     quiet() < Quiet::For(CALM)
@@ -198,7 +191,8 @@ impl Steps {
             std::thread::sleep(POLL);
             self.began = Instant::now();
         }
-        PAUSED.set(PAUSED.get() + (self.began - ended));
+        #[cfg(test)]
+        tests::PAUSED.set(tests::PAUSED.get() + (self.began - ended));
     }
 }
 

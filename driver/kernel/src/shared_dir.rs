@@ -19,7 +19,7 @@ mod tests;
 #[derive(Debug)]
 pub struct SharedDir {
     dir: File,
-    fsync: Shared,
+    fsync: SharedRun,
 }
 
 impl SharedDir {
@@ -27,7 +27,7 @@ impl SharedDir {
     pub fn new(dir: File) -> SharedDir {
         SharedDir {
             dir,
-            fsync: Shared::default(),
+            fsync: SharedRun::default(),
         }
     }
 
@@ -47,22 +47,22 @@ impl AsFd for SharedDir {
 
 /// Runs work once for all callers that asked before it started.
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedRun {
+    state: Mutex<RunState>,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RunState {
     running: bool,
     /// The next round. It serves the callers that come before it starts.
-    next: Arc<Round>,
+    next: Arc<RunResult>,
 }
 
 /// The result of one run; the error is an error number.
-type Round = OnceLock<std::result::Result<(), i32>>;
+type RunResult = OnceLock<std::result::Result<(), i32>>;
 
-impl Shared {
+impl SharedRun {
     fn run(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock();
         let round = state.next.clone();

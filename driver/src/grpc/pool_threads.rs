@@ -18,8 +18,9 @@ use tonic::Status;
 
 use super::operation_locks::shutting_down;
 use super::permits::{Permit, Permits};
-use crate::controller::parameters::POOL;
+use crate::controller::parameters::{self, POOL};
 use crate::kernel::foreground::{self, Foreground};
+use crate::node::inline_attributes::choose_pool;
 use crate::record::id;
 use crate::storage::{Pools, VolumeHandle};
 
@@ -113,22 +114,15 @@ impl Lane {
     }
 }
 
+/// The pool of a class. An unknown or invalid name leads to no pool, and its call is refused.
 fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option<usize> {
-    match parameters.get(POOL) {
-        None => Some(0),
-        Some(name) => slot_named(pools, name),
-    }
+    pools.slot_named(parameters::pool(parameters).ok()?)
 }
 
 fn slot_of_new_inline(pools: &Pools, context: &BTreeMap<String, String>) -> Option<usize> {
-    match context.get(POOL) {
-        Some(name) => slot_named(pools, name),
-        None => slot_named(pools, pools.inline_pools().first()?),
-    }
-}
-
-fn slot_named(pools: &Pools, name: &str) -> Option<usize> {
-    pools.slots().iter().position(|slot| slot.spec.name == name)
+    let allowed = pools.inline_pools();
+    let chosen = choose_pool(&allowed, context.get(POOL).map(String::as_str)).ok()?;
+    pools.slot_named(Some(chosen))
 }
 
 fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {

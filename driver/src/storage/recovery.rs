@@ -56,7 +56,7 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
 /// Deletes inline volumes for which kubelet makes no further calls: their pods ended while the pool
 /// took no writes or was missing, or their first publication failed. The volume of a running pod
 /// keeps its target, because NodeUnpublishVolume was not called.
-fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
+fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {
         let id = found.volume.id;
@@ -173,7 +173,7 @@ fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
 }
 
 /// A volume and the file status of its image.
-struct Found {
+struct VolumeImage {
     volume: Arc<VolumeRecord>,
     image: ImageStat,
 }
@@ -181,7 +181,7 @@ struct Found {
 /// Checks all images, and notes a missing or short one. An image longer than its record comes from
 /// an interrupted expansion: the record adopts its length, because the filesystem in it may have
 /// grown already.
-fn look_at_images(pool: &Pool) -> Vec<Found> {
+fn look_at_images(pool: &Pool) -> Vec<VolumeImage> {
     let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
     for volume in volumes {
@@ -205,7 +205,7 @@ fn look_at_images(pool: &Pool) -> Vec<Found> {
                 volume
             }
         };
-        found.extend(image.map(|image| Found { volume, image }));
+        found.extend(image.map(|image| VolumeImage { volume, image }));
     }
     found
 }
@@ -245,7 +245,12 @@ fn note_image(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
 }
 
 /// Takes away the mounts that earlier versions may have left.
-fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found]) {
+fn unmount_old_scratch(
+    pool: &Pool,
+    kernel: &dyn Kernel,
+    options: &PoolOptions,
+    images: &[VolumeImage],
+) {
     for id in scratch_mount::volumes(&options.state_dir) {
         let Some(found) = images.iter().find(|found| found.volume.id == id) else {
             continue;
@@ -260,7 +265,7 @@ fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, 
 }
 
 /// Thaws filesystems that a dead process froze for a copy; until then, writes of pods hang.
-fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
+fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) {
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
         let thawed = thaw_image(kernel, id, found.image.file)
