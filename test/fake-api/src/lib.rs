@@ -196,8 +196,13 @@ impl FakeApi {
     /// Returns the object with a path that ends with `path`. A whole path is found at once.
     pub fn get(&self, path: &str) -> Option<Value> {
         let state = self.0.lock();
-        if let Some(found) = Key::at(path).and_then(|key| state.store.objects.get(&key)) {
-            return Some(Value::clone(found));
+        let is_whole = path.starts_with("/api/") || path.starts_with("/apis/");
+        if let Some(key) = Key::at(path).filter(|_| is_whole) {
+            return state
+                .store
+                .objects
+                .get(&key)
+                .map(|found| Value::clone(found));
         }
         let mut objects = state.store.objects.iter();
         let found = objects.find(|(key, _)| key.path().ends_with(path));
@@ -207,9 +212,19 @@ impl FakeApi {
     /// Returns all objects of a kind (by plural).
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let state = self.0.lock();
-        let objects = state.store.objects.iter();
-        let of_kind = objects.filter(|(key, _)| &*key.plural == plural);
-        of_kind.map(|(_, object)| Value::clone(object)).collect()
+        let all = state.store.all_of(plural).into_iter();
+        all.map(|object| Value::clone(object)).collect()
+    }
+
+    /// Returns all objects of a kind (by plural) without copying them.
+    pub fn shared(&self, plural: &str) -> Vec<Arc<Value>> {
+        self.0
+            .lock()
+            .store
+            .all_of(plural)
+            .into_iter()
+            .cloned()
+            .collect()
     }
 
     /// Removes the objects with paths that end with `path`, even with finalizers.

@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::kinds::{DEFINITIONS, Kind};
 use super::path::{Key, Target};
 use super::select::selects;
-use super::watch::Watcher;
+use super::watch::{Told, Watcher};
 
 /// The number of changes that watches and pages can start from, unless a test sets another.
 const KEPT_CHANGES: usize = 10_000;
@@ -145,7 +145,8 @@ impl Store {
             old,
             new,
         };
-        self.watchers.retain(|watcher| watcher.notify(&change));
+        let told = Told::of(&change);
+        self.watchers.retain(|watcher| watcher.notify(&told));
         self.changes.push_back(change);
         self.compact(self.kept);
     }
@@ -172,6 +173,23 @@ impl Store {
             .changes
             .partition_point(|change| change.version <= version);
         Ok(self.changes.range(first..))
+    }
+
+    /// All objects of a kind, by its plural, in all its versions.
+    pub(super) fn all_of(&self, plural: &str) -> Vec<&Arc<Value>> {
+        let mut all = Vec::new();
+        let mut next = self.objects.keys().next();
+        while let Some(Key { version, .. }) = next {
+            let of_kind = self.objects.range(Key::first(version.clone(), plural)..);
+            let of_kind = of_kind
+                .take_while(|(key, _)| key.version == *version && *key.plural == *plural)
+                .map(|(_, object)| object);
+            all.extend(of_kind);
+            // No version is between this one and the next.
+            let after = Key::first(format!("{version}\0").into(), "");
+            next = self.objects.range(after..).next().map(|(key, _)| key);
+        }
+        all
     }
 
     /// The objects of a list, without its selectors.
