@@ -185,7 +185,7 @@ impl Kubelet {
     /// Begins what is due. Returns when something else is due, if that is known.
     async fn look(&self, work: &mut JoinSet<()>) -> Option<Instant> {
         let (mut next, mut wanted) = (None, BTreeMap::new());
-        for pod in self.api.all("pods") {
+        for pod in self.api.shared("pods") {
             if pod["spec"]["nodeName"] != self.node {
                 continue;
             }

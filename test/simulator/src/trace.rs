@@ -1,6 +1,7 @@
 //! What happened, line by line, and what must not have happened. One process runs one history, so
 //! both are kept once.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::Write;
 
@@ -43,10 +44,11 @@ pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
     let now = shim::now();
     let (seconds, millis) = (now.as_secs(), now.subsec_millis());
     let mut lines = LINES.lock();
-    let text = if lines.dir.is_empty() {
-        text.as_ref().to_owned()
+    let text = text.as_ref();
+    let text = if !lines.dir.is_empty() && text.contains(&lines.dir) {
+        Cow::Owned(text.replace(&lines.dir, "$DIR"))
     } else {
-        text.as_ref().replace(&lines.dir, "$DIR")
+        Cow::Borrowed(text)
     };
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let line = format!("{h:02}:{m:02}:{s:02}.{millis:03} {actor}: {text}");
