@@ -1,6 +1,7 @@
 //! A whole cluster in one process: the real controllers and the real driver over a modelled world,
 //! in virtual time. A seed is a history, and two runs of a seed are the same.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use tracing_subscriber::filter::LevelFilter;
 
+mod batch;
 mod cluster;
 mod dice;
 mod door;
@@ -24,8 +26,8 @@ mod shrink;
 mod trace;
 mod users;
 
+use batch::Sum;
 use history::{History, World};
-use process::in_process;
 use run::Outcome;
 
 /// Simulates clusters: the real controllers and driver over a modelled world, in virtual time.
@@ -49,6 +51,10 @@ struct Args {
     /// Run the histories of new seeds for this many seconds
     #[arg(long)]
     seconds: Option<u64>,
+
+    /// Run so many histories of new seeds at once [default: as many as there are processors]
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
 
     /// Run the history of this file
     #[arg(long, value_name = "FILE", visible_alias = "history")]
@@ -121,14 +127,6 @@ fn alone(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What several histories came to.
-#[derive(Default)]
-struct Sum {
-    histories: u64,
-    steps: u64,
-    virtual_seconds: u64,
-}
-
 /// Runs the chosen histories until one fails. True if none does.
 fn all(args: &Args) -> std::io::Result<bool> {
     let (mut sum, started) = (Sum::default(), Instant::now());
@@ -144,21 +142,15 @@ fn all(args: &Args) -> std::io::Result<bool> {
     if let Some(seconds) = args.seconds {
         let first = args.seed.unwrap_or_else(new_seed);
         println!("seeds from {first}, {} steps each", args.steps);
-        let mut seed = first;
-        while good && started.elapsed() < Duration::from_secs(seconds) {
-            good = one(args, &args.history(seed), &mut sum, None)?;
-            seed += 1;
+        let until = started + Duration::from_secs(seconds);
+        if good && let Some((history, outcome)) = batch::new_seeds(args, first, until, &mut sum)? {
+            failed(args, &history, outcome, None)?;
+            good = false;
         }
     } else if let Some(seed) = args.seed {
         good &= one(args, &args.history(seed), &mut sum, None)?;
     }
-    println!(
-        "{} histories, {} steps, {} virtual hours in {} s",
-        sum.histories,
-        sum.steps,
-        sum.virtual_seconds / 3600,
-        started.elapsed().as_secs()
-    );
+    println!("{}", sum.line(started.elapsed()));
     Ok(good)
 }
 
@@ -192,17 +184,8 @@ fn one(
     sum: &mut Sum,
     file: Option<&Path>,
 ) -> std::io::Result<bool> {
-    let mut outcome = in_process(history, args.trace, args.log)?;
-    sum.histories += 1;
-    sum.steps += history.steps.len() as u64;
-    sum.virtual_seconds += outcome.seconds;
-    if args.twice {
-        let again = in_process(history, false, args.log)?;
-        if again.digest != outcome.digest {
-            let differ = format!("two runs differ: {} and {}", outcome.digest, again.digest);
-            outcome.violations.push(differ);
-        }
-    }
+    let outcome = batch::outcome_of(args, history)?;
+    sum.add(history, &outcome);
     if args.seed.is_some() && args.seconds.is_none() {
         println!(
             "seed {}: {}, {} requests in {} virtual minutes",
@@ -215,14 +198,24 @@ fn one(
     if outcome.violations.is_empty() {
         return Ok(true);
     }
+    failed(args, history, outcome, file)?;
+    Ok(false)
+}
+
+/// Reports a failed history, without the steps that do not matter unless it is kept whole.
+fn failed(
+    args: &Args,
+    history: &History,
+    outcome: Outcome,
+    file: Option<&Path>,
+) -> std::io::Result<()> {
     let whole = args.whole || file.is_some() || args.twice;
     let (short, outcome) = if whole {
         (history.clone(), outcome)
     } else {
         shrink::shrink(history, outcome)?
     };
-    report(args, &short, &outcome, file)?;
-    Ok(false)
+    report(args, &short, &outcome, file)
 }
 
 /// Prints a failed history as sentences, and how to run it again.
