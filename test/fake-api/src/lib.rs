@@ -165,6 +165,15 @@ impl FakeApi {
         self.0.lock().observer = Some(Box::new(see));
     }
 
+    /// Sees each change of an object, as it was and as it is: of all clients, by [`FakeApi::put`]
+    /// and by a restore.
+    pub fn on_change(
+        &self,
+        see: impl FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send + 'static,
+    ) {
+        self.0.lock().store.seer = Some(Box::new(see));
+    }
+
     /// Puts an object in, status included, as if another client had written it, and returns it as
     /// stored. An object may leave out its version.
     pub fn put(&self, mut object: Value) -> Value {

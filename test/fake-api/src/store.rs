@@ -19,6 +19,9 @@ const KEPT_CHANGES: usize = 10_000;
 /// Completes a new object as a controller does, and returns others that the controller makes.
 pub(super) type Controller = Box<dyn Fn(&mut Value) -> Vec<Value> + Send>;
 
+/// Sees each change of an object: as it was and as it is.
+pub(super) type Seer = Box<dyn FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send>;
+
 /// A change of an object at a version.
 pub(super) struct Change {
     pub(super) version: u64,
@@ -47,6 +50,7 @@ pub(super) struct Store {
     pub(super) applied: BTreeMap<(Key, String), Value>,
     /// Runs for each object that a client creates.
     pub(super) controller: Option<Controller>,
+    pub(super) seer: Option<Seer>,
     /// The served kinds; none until the first request after a change of them.
     pub(super) kinds: Option<Arc<[Arc<Kind>]>>,
     /// True for a server with namespaces, admission and validation, and without a garbage
@@ -72,6 +76,7 @@ impl Default for Store {
             lacking: BTreeSet::new(),
             applied: BTreeMap::new(),
             controller: None,
+            seer: None,
             kinds: None,
             is_cluster: false,
             kept: KEPT_CHANGES,
@@ -137,6 +142,9 @@ impl Store {
     fn changed(&mut self, key: Key, old: Option<Arc<Value>>, new: Option<Arc<Value>>) {
         if &*key.plural == DEFINITIONS {
             self.kinds = None;
+        }
+        if let Some(see) = &mut self.seer {
+            see(old.as_ref(), new.as_ref());
         }
         self.version += 1;
         let change = Change {
@@ -283,6 +291,19 @@ impl Store {
             applied,
             version,
         } = backup.clone();
+        if let Some(see) = &mut self.seer {
+            let gone = self
+                .objects
+                .iter()
+                .filter(|(key, _)| !objects.contains_key(key));
+            gone.for_each(|(_, old)| see(Some(old), None));
+            for (key, new) in &objects {
+                let old = self.objects.get(key);
+                if old.is_none_or(|old| !Arc::ptr_eq(old, new)) {
+                    see(old, Some(new));
+                }
+            }
+        }
         (self.objects, self.applied, self.version) = (objects, applied, version);
         self.watchers.clear();
         self.changes.clear();
