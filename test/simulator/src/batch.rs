@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::Args;
 use crate::history::History;
 use crate::process::in_process;
-use crate::run::Outcome;
+use crate::run::{Outcome, Output};
 
 /// What several histories came to.
 #[derive(Default)]
@@ -50,9 +50,14 @@ impl Sum {
 
 /// Runs a history, and once more with `--twice`. Two runs that differ are a violation.
 pub(crate) fn outcome_of(args: &Args, history: &History) -> io::Result<Outcome> {
-    let mut outcome = in_process(history, args.trace, args.log)?;
+    let mut outcome = in_process(history, args.output())?;
     if args.twice {
-        let again = in_process(history, false, args.log)?;
+        let output = Output {
+            trace: false,
+            record: None,
+            ..args.output()
+        };
+        let again = in_process(history, output)?;
         if again.digest != outcome.digest {
             let differ = format!("two runs differ: {} and {}", outcome.digest, again.digest);
             outcome.violations.push(differ);

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::door::Doors;
 use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
-use crate::{effects, model, trace};
+use crate::{effects, model, record, trace};
 
 use troubles::Recovery;
 
@@ -42,7 +42,7 @@ const LEASES: [&str; 3] = [
 
 /// The changes that the API server keeps for watches.
 const KEPT_CHANGES: usize = 2000;
-const OWN_NAMESPACE: &str = "hostloop";
+pub(crate) const OWN_NAMESPACE: &str = "hostloop";
 pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
 /// The actors and pods of the processes that may lead.
@@ -106,6 +106,7 @@ impl Cluster {
         let api = FakeApi::cluster();
         api.remember(0);
         api.keep(KEPT_CHANGES);
+        record::follow(&api);
         objects(nodes).for_each(|object| drop(api.put(object)));
         let doors = Doors::of(api.clone(), seed);
         let machines =
@@ -202,6 +203,7 @@ impl Cluster {
                 () = tokio::time::sleep_until(next.map_or(end, |(at, _)| at)) => {}
             }
             let Some(due) = next else {
+                record::look();
                 return;
             };
             if let Some(recovery) = self.due.remove(&due) {

@@ -16,6 +16,8 @@ use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::grpc::operation_locks::OperationLocks;
+use hostloop_driver::inspect::inventory::Survey;
+use hostloop_driver::inspect::status::{Report, report_of};
 use hostloop_driver::kernel::FsUsage;
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::serve::controllers::setup_with_driver;
@@ -35,7 +37,7 @@ use crate::effects::{self, Acting};
 use crate::history::World;
 use crate::kubelet::Kubelet;
 use crate::kubelet::line::Line;
-use crate::trace;
+use crate::{record, trace};
 
 mod damaged;
 mod power;
@@ -155,6 +157,8 @@ impl Machine {
             kernel,
             pace: Arc::default(),
         };
+        let surveyed = site.clone();
+        record::node(names.node, move || surveyed.report());
         let line = Line::new(seed, names.node);
         let client = doors.client(names.kubelet);
         let kubelet = Kubelet::new(api.clone(), client, names.node, line.clone(), &site.dir);
@@ -245,6 +249,7 @@ impl Machine {
         let Some(process) = self.process.take() else {
             return;
         };
+        record::silent(self.site.names.node);
         process.connection.cut();
         process.dead.cancel();
         self.line.close();
@@ -396,6 +401,23 @@ impl Site {
         server
     }
 
+    /// What `hostloop status` reports on the node, while the driver runs.
+    fn report(&self) -> Option<Report> {
+        let pools = self.args().serve.pools;
+        let specs = pools.specs().ok()?;
+        let survey = Survey::take(&specs, &pools.state_dir(), &*self.kernel).ok()?;
+        let mut report = report_of(&survey);
+        // The machine's table of locks has the device of the real disk.
+        for pool in report
+            .pools
+            .iter_mut()
+            .filter(|pool| pool.state == "closed")
+        {
+            pool.state = "open".into();
+        }
+        Some(report)
+    }
+
     /// The directory of the pool.
     fn pool(&self) -> PathBuf {
         self.dir.join("pool")
@@ -487,8 +509,11 @@ impl Executor for Inline {
                 biased;
                 () = dead.cancelled() => {}
                 () = tokio::time::sleep(time) => {
-                    let _acting = Acting::of(node);
-                    work();
+                    {
+                        let _acting = Acting::of(node);
+                        work();
+                    }
+                    record::worked(node);
                 }
             }
         });

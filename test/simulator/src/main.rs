@@ -20,6 +20,7 @@ mod machine;
 mod model;
 mod oracle;
 mod process;
+mod record;
 mod run;
 mod shim;
 mod shrink;
@@ -28,7 +29,8 @@ mod users;
 
 use batch::Sum;
 use history::{History, World};
-use run::Outcome;
+use process::in_process;
+use run::{Outcome, Output};
 
 /// Simulates clusters: the real controllers and driver over a modelled world, in virtual time.
 ///
@@ -84,6 +86,10 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
+    /// Write a recording of the history to this file, for `kubectl hostloop ui --replay`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "kept"])]
+    record: Option<PathBuf>,
+
     /// Run the history of the standard input in this process
     #[arg(long, hide = true)]
     alone: bool,
@@ -94,6 +100,15 @@ impl Args {
     fn history(&self, seed: u64) -> History {
         let world = self.world.unwrap_or_else(|| World::of(seed));
         History::of(seed, world, self.steps)
+    }
+
+    /// What a history prints and writes.
+    fn output(&self) -> Output<'_> {
+        Output {
+            trace: self.trace,
+            log: self.log,
+            record: self.record.as_deref(),
+        }
     }
 }
 
@@ -116,7 +131,7 @@ fn main() -> ExitCode {
 fn alone(args: &Args) -> ExitCode {
     let ran = std::io::read_to_string(std::io::stdin())
         .and_then(|text| Ok(serde_json::from_str(&text)?))
-        .and_then(|history| run::run(&history, args.trace, args.log));
+        .and_then(|history| run::run(&history, args.output()));
     match ran {
         Ok(outcome) => outcome.print(),
         Err(error) => {
@@ -196,6 +211,9 @@ fn one(
         );
     }
     if outcome.violations.is_empty() {
+        if let Some(recorded) = &args.record {
+            say_how_to_watch(recorded);
+        }
         return Ok(true);
     }
     failed(args, history, outcome, file)?;
@@ -246,6 +264,9 @@ fn report(
             Some(std::env::temp_dir().join(name))
         }
     };
+    if let Some(recorded) = recording_of(args, history, outcome)? {
+        say_how_to_watch(&recorded);
+    }
     if let Some(saved) = saved {
         if Some(saved.as_path()) != file {
             let about = outcome.violations.first().cloned().unwrap_or_default();
@@ -265,4 +286,34 @@ fn report(
         history.seed, history.world, args.steps
     );
     Ok(())
+}
+
+fn say_how_to_watch(recording: &Path) {
+    let file = recording.display();
+    println!("To watch it: kubectl hostloop ui --replay {file}");
+}
+
+/// Runs a failed history once more for its recording. Returns the file, if the history comes to its
+/// end.
+fn recording_of(
+    args: &Args,
+    history: &History,
+    outcome: &Outcome,
+) -> std::io::Result<Option<PathBuf>> {
+    if outcome.digest.is_empty() {
+        return Ok(None);
+    }
+    let file = args.record.clone().unwrap_or_else(|| {
+        let name = format!("hostloop-simulator-{}.recording.json", history.seed);
+        std::env::temp_dir().join(name)
+    });
+    // The file of an earlier history.
+    let _ = std::fs::remove_file(&file);
+    let output = Output {
+        trace: false,
+        record: Some(&file),
+        ..args.output()
+    };
+    in_process(history, output)?;
+    Ok(file.exists().then_some(file))
 }

@@ -4,25 +4,22 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::filter::LevelFilter;
-
 use crate::history::History;
-use crate::run::{self, OUTCOME, Outcome};
+use crate::run::{self, OUTCOME, Outcome, Output};
 
 /// The real time that one history may take.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs a history in a process of its own.
-pub(crate) fn in_process(
-    history: &History,
-    shown: bool,
-    log: LevelFilter,
-) -> std::io::Result<Outcome> {
+pub(crate) fn in_process(history: &History, output: Output<'_>) -> std::io::Result<Outcome> {
     #[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("--alone").arg(format!("--log={log}"));
-    if shown {
+    command.arg("--alone").arg(format!("--log={}", output.log));
+    if output.trace {
         command.arg("--trace");
+    }
+    if let Some(file) = output.record {
+        command.arg("--record").arg(file);
     }
     let mut child = command
         .env_clear()

@@ -35,6 +35,7 @@ thread_local! {
     static START: Cell<Option<Instant>> = const { Cell::new(None) };
     static LOOKING: Cell<bool> = const { Cell::new(false) };
     static STREAM: Cell<u64> = const { Cell::new(0) };
+    static IS_APART: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Replaces clocks and randomness of this process, before its runtime exists.
@@ -51,6 +52,35 @@ pub(crate) fn follow() {
 /// The virtual time since the start.
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(virtual_nanos())
+}
+
+/// The time on the clocks since the start: the virtual time, and what sleeps added.
+pub(crate) fn clock() -> Duration {
+    Duration::from_nanos(virtual_nanos() + SLEPT.load(Relaxed))
+}
+
+/// Puts all clocks to a time since the start. The runtime has ended.
+pub(crate) fn set_clock(time: Duration) {
+    NOW.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    SLEPT.store(0, Relaxed);
+}
+
+/// Does something in a thread of its own, and changes no randomness of the others. None if it
+/// panics.
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            STREAM.set(1);
+            IS_APART.set(true);
+            work()
+        });
+        done.join().ok()
+    })
+}
+
+/// True within [`apart`].
+pub(crate) fn is_apart() -> bool {
+    IS_APART.get()
 }
 
 /// Sleeps in real time.

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use parking_lot::Mutex;
 
-use crate::{dice, shim};
+use crate::{dice, record, shim};
 
 /// Who writes the product's log.
 const LOG: &str = "log";
@@ -72,7 +72,10 @@ pub(crate) fn violation(text: impl AsRef<str>) {
     let mut lines = LINES.lock();
     let text = text.as_ref().replace(&lines.dir.clone(), "$DIR");
     if lines.violations.len() < VIOLATIONS && !lines.violations.contains(&text) {
-        lines.violations.push(text);
+        lines.violations.push(text.clone());
+        let about = format!("violation {}", lines.violations.len());
+        drop(lines);
+        record::say(&about, &text);
     }
 }
 
@@ -93,7 +96,10 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        line(LOG, String::from_utf8_lossy(bytes).trim_end());
+        // A look at the history is no part of it.
+        if !shim::is_apart() {
+            line(LOG, String::from_utf8_lossy(bytes).trim_end());
+        }
         Ok(bytes.len())
     }
 
