@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::door::Doors;
+use crate::heartbeats::Heartbeats;
 use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
 use crate::{effects, model, record, trace};
@@ -59,6 +60,9 @@ pub(crate) struct Cluster {
     replicas: Vec<Replica>,
     /// Kubernetes' own controllers.
     models: JoinSet<()>,
+    heartbeats: Heartbeats,
+    /// A node has stopped, so the models include the one that watches nodes.
+    are_nodes_watched: bool,
     /// The last backup, and the version of the API server then.
     backup: Option<(u64, Backup)>,
     /// What recovers, and when. The number keeps apart what recovers at one time.
@@ -130,6 +134,8 @@ impl Cluster {
             machines,
             replicas: all,
             models,
+            heartbeats: Heartbeats::default(),
+            are_nodes_watched: false,
             backup: None,
             due: BTreeMap::new(),
             troubles: 0,

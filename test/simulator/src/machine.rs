@@ -181,6 +181,11 @@ impl Machine {
         machine
     }
 
+    /// The name of the node.
+    pub(crate) fn name(&self) -> &'static str {
+        self.site.names.node
+    }
+
     pub(crate) fn kernel(&self) -> &Arc<Model> {
         &self.site.kernel
     }

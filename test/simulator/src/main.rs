@@ -14,6 +14,7 @@ mod cluster;
 mod dice;
 mod door;
 mod effects;
+mod heartbeats;
 mod history;
 mod kubelet;
 mod machine;
