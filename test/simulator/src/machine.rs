@@ -1,7 +1,6 @@
 //! A node: its kernel and its disk, kubelet, and the driver's process, which may die.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,6 @@ use hostloop_driver::grpc::Server;
 use hostloop_driver::grpc::operation_locks::OperationLocks;
 use hostloop_driver::inspect::inventory::Survey;
 use hostloop_driver::inspect::status::{Report, report_of};
-use hostloop_driver::kernel::FsUsage;
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::serve::controllers::setup_with_driver;
 use hostloop_driver::serve::upkeep;
@@ -40,12 +38,13 @@ use crate::kubelet::line::Line;
 use crate::{record, trace};
 
 mod damaged;
+mod disk;
 mod power;
+
+use disk::Disk;
 
 /// What the pool promises at most, in bytes.
 const CAPACITY: u64 = 2 << 30;
-/// The disk under the pool, in bytes. A thick volume takes as much memory as it has room here.
-const DISK: u64 = 768 << 20;
 /// The virtual time in which all that a dead process had must be gone.
 const GONE_WITHIN: u32 = 100;
 
@@ -143,8 +142,8 @@ impl Machine {
             std::fs::create_dir_all(dir.join(name)).expect("a directory");
         }
         let kernel = Arc::new(Model::new());
-        let pool = dir.join("pool");
-        kernel.set_disk(move |_, _| usage_of(&pool));
+        let disk = Disk::of(dir.join("pool"));
+        kernel.set_disk(move |_, _| disk.usage());
         // Half of the pools promise more than their disk has, so that a volume may be too large to
         // be made thick.
         let is_overcommitted = Dice::of(seed, "overcommit", number as u64).percent(50);
@@ -222,6 +221,8 @@ impl Machine {
         if self.process.is_some() || self.is_off {
             return;
         }
+        // While no process ran, the world may have changed its files.
+        effects::changed();
         let (site, names) = (&self.site, self.site.names);
         let (dead, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let connection = doors.connect(names.driver);
@@ -524,31 +525,4 @@ impl Executor for Inline {
         });
         ran.map(drop).boxed()
     }
-}
-
-/// The usage of the disk under the pool, which has nothing else on it. Unlike the machine's own, it
-/// depends on no other program.
-fn usage_of(pool: &Path) -> FsUsage {
-    let free = DISK.saturating_sub(allocated_in(pool));
-    FsUsage {
-        total_bytes: DISK,
-        free_bytes: free,
-        available_bytes: free,
-        // As a filesystem that does not count them.
-        total_inodes: 0,
-        free_inodes: 0,
-        read_only: false,
-    }
-}
-
-/// The space of all files in a folder, in bytes. The model's clones share no blocks.
-fn allocated_in(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let allocated = entries.map(|entry| match entry.metadata() {
-        Ok(found) if found.is_dir() => allocated_in(&entry.path()),
-        Ok(found) => found.blocks() * 512,
-        // It has just been removed.
-        Err(_) => 0,
-    });
-    allocated.sum()
 }
