@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::history::History;
 use crate::run::{self, OUTCOME, Outcome, Output};
@@ -30,7 +31,8 @@ pub(crate) fn in_process(history: &History, output: Output<'_>) -> std::io::Resu
         input.write_all(serde_json::to_string(history)?.as_bytes())?;
     }
     let output = child.stdout.take();
-    let reader = std::thread::spawn(move || {
+    let (sender, outcome) = mpsc::channel();
+    std::thread::spawn(move || {
         let mut outcome = None;
         let lines = output.map(|output| BufReader::new(output).lines());
         for line in lines.into_iter().flatten().map_while(Result::ok) {
@@ -39,22 +41,19 @@ pub(crate) fn in_process(history: &History, output: Output<'_>) -> std::io::Resu
                 None => println!("{line}"),
             }
         }
-        outcome
+        // The other end is gone after the limit.
+        let _ = sender.send(outcome);
     });
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if started.elapsed() > LIMIT {
-            child.kill()?;
-            let status = child.wait()?;
-            run::clean(history.seed);
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let outcome = reader.join().ok().flatten();
+    // The output ends with the process.
+    let outcome = outcome.recv_timeout(LIMIT);
+    if outcome.is_err() {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    if outcome.is_err() {
+        run::clean(history.seed);
+    }
+    let outcome = outcome.ok().flatten();
     Ok(outcome.unwrap_or_else(|| Outcome {
         digest: String::new(),
         violations: vec![format!("the process ended without an outcome: {status}")],
