@@ -54,9 +54,11 @@ pub(crate) fn now() -> Duration {
     Duration::from_nanos(virtual_nanos())
 }
 
-/// The time on the clocks since the start: the virtual time, and what sleeps added.
+/// The time on the clocks since the start: the virtual time, and what sleeps added. Looking at it
+/// changes nothing, not even for other threads.
 pub(crate) fn clock() -> Duration {
-    Duration::from_nanos(virtual_nanos() + SLEPT.load(Relaxed))
+    let nanos = paused_nanos().unwrap_or_else(|| NOW.load(Relaxed));
+    Duration::from_nanos(nanos + SLEPT.load(Relaxed))
 }
 
 /// Puts all clocks to a time since the start. The runtime has ended.
@@ -100,20 +102,23 @@ pub(crate) fn sleep_really(time: Duration) {
 }
 
 fn virtual_nanos() -> u64 {
-    let start = START.try_with(Cell::get).ok().flatten();
-    if let Some(start) = start
-        && !LOOKING.replace(true)
-    {
-        if tokio::runtime::Handle::try_current().is_ok() {
-            let passed = Instant::now().saturating_duration_since(start);
-            NOW.store(
-                u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX),
-                Relaxed,
-            );
-        }
-        LOOKING.set(false);
+    if let Some(nanos) = paused_nanos() {
+        NOW.store(nanos, Relaxed);
     }
     NOW.load(Relaxed)
+}
+
+/// The time of the paused clock since the start, on the thread of its runtime. `None` on other
+/// threads, and while the paused clock itself asks.
+fn paused_nanos() -> Option<u64> {
+    let start = START.try_with(Cell::get).ok().flatten()?;
+    if LOOKING.replace(true) {
+        return None;
+    }
+    let is_running = tokio::runtime::Handle::try_current().is_ok();
+    let passed = is_running.then(|| Instant::now().saturating_duration_since(start));
+    LOOKING.set(false);
+    passed.map(|passed| u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn next_random() -> u64 {

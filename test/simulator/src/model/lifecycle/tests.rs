@@ -3,6 +3,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::*;
+use crate::model::scheduler::Scheduler;
 use crate::model::view::run;
 
 /// A cluster with two nodes, a pod on the first, and the controller.
@@ -23,16 +24,21 @@ impl Cluster {
                     {"type": "DiskPressure", "status": "False"}]}}),
             );
         }
-        api.put(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "n1"},
-            "status": {"phase": "Running"}}));
         let client = api.connect("lifecycle").client();
         let controller = tokio::spawn(run(client, Lifecycle::new(heartbeats.clone())));
-        Cluster {
+        let cluster = Cluster {
             api,
             heartbeats,
             _controller: controller,
-        }
+        };
+        cluster.put_pod("p", json!({"nodeName": "n1"}));
+        cluster
+    }
+
+    fn put_pod(&self, name: &str, spec: Value) {
+        self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"}, "spec": spec,
+            "status": {"phase": "Pending"}}));
     }
 
     /// The readiness of a node, and the effects of its taints.
@@ -116,6 +122,28 @@ async fn pods_stay_if_all_nodes_are_away() {
         assert_eq!(cluster.state(node), known("Unknown", &["NoSchedule"]));
     }
     assert!(!cluster.is_pod_deleted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_pod_is_sent_to_a_node_that_is_away() {
+    let cluster = Cluster::new();
+    let scheduler = cluster.api.connect("scheduler").client();
+    tokio::spawn(run(scheduler, Scheduler::default()));
+    cluster.put_pod("busy", json!({"nodeName": "n2"}));
+    cluster.put_pod("busier", json!({"nodeName": "n2"}));
+    for (name, is_away, expected) in [("a", false, "n1"), ("b", true, "n2")] {
+        if is_away {
+            cluster.heartbeats.stop("n1");
+        }
+        sleep(Duration::from_secs(60)).await;
+        cluster.put_pod(
+            name,
+            json!({"tolerations": [{"key": "other", "operator": "Exists"}]}),
+        );
+        sleep(Duration::from_secs(60)).await;
+        let pod = cluster.api.get(&format!("pods/{name}")).expect("a pod");
+        assert_eq!(pod["spec"]["nodeName"], expected);
+    }
 }
 
 #[test]
