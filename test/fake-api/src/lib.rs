@@ -204,18 +204,20 @@ impl FakeApi {
 
     /// Returns the object with a path that ends with `path`. A whole path is found at once.
     pub fn get(&self, path: &str) -> Option<Value> {
+        let found = self.shared_at(path)?;
+        Some(Value::clone(&found))
+    }
+
+    /// Returns the object with a path that ends with `path` without copying it.
+    pub fn shared_at(&self, path: &str) -> Option<Arc<Value>> {
         let state = self.0.lock();
         let is_whole = path.starts_with("/api/") || path.starts_with("/apis/");
         if let Some(key) = Key::at(path).filter(|_| is_whole) {
-            return state
-                .store
-                .objects
-                .get(&key)
-                .map(|found| Value::clone(found));
+            return state.store.objects.get(&key).cloned();
         }
         let mut objects = state.store.objects.iter();
         let found = objects.find(|(key, _)| key.path().ends_with(path));
-        found.map(|(_, object)| Value::clone(object))
+        found.map(|(_, object)| object.clone())
     }
 
     /// Returns all objects of a kind (by plural).

@@ -276,7 +276,7 @@ impl Kubelet {
     /// Says that the node is ready, if the API server has something else.
     async fn report_ready(&self) -> Result<(), Refused> {
         let at = format!("/api/v1/nodes/{}", self.node);
-        let Some(node) = self.api.get(&at).filter(|node| !is_ready(node)) else {
+        let Some(node) = self.api.shared_at(&at).filter(|node| !is_ready(node)) else {
             return Ok(());
         };
         let others = items(&node, "/status/conditions").filter(|one| one["type"] != "Ready");
@@ -329,12 +329,12 @@ impl Kubelet {
 
     fn persistent(&self, pod: &Pod, claim: &str) -> Option<Wanted> {
         let claims = path_in(&pod.namespace, "persistentvolumeclaims", claim);
-        let object = self.api.get(&claims)?;
+        let object = self.api.shared_at(&claims)?;
         if object["status"]["phase"] != "Bound" {
             return None;
         }
         let name = object["spec"]["volumeName"].as_str()?;
-        let volume = self.api.get(&volume_path(name))?;
+        let volume = self.api.shared_at(&volume_path(name))?;
         let spec = &volume["spec"];
         let of = |field: &Value| field.as_str().unwrap_or_default().to_owned();
         if spec["csi"]["driver"] != DRIVER || spec["claimRef"]["uid"] != object["metadata"]["uid"] {
