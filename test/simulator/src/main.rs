@@ -212,7 +212,7 @@ fn one(
         );
     }
     if outcome.violations.is_empty() {
-        if let Some(recorded) = &args.record {
+        if let Some(recorded) = args.record.as_deref().filter(|file| file.exists()) {
             say_how_to_watch(recorded);
         }
         return Ok(true);

@@ -1,8 +1,8 @@
 //! The recording of a history, which the page of `kubectl hostloop ui --replay` shows.
 //!
 //! While a history happens, what the page would show is noted with its time, and nothing more: a
-//! history that is recorded is the same as one that is not. At its end, the client makes a recording
-//! of the notes, and the clocks show the time of each.
+//! history that is recorded is the same as one that is not. At its end, the client makes a
+//! recording of the notes, and the clocks show the time of each.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -152,8 +152,10 @@ pub(crate) fn run(history: &History, output: Output<'_>) -> std::io::Result<Outc
     let seconds = shim::now().as_secs();
     drop(runtime);
     let outcome = Outcome::of(seconds, requests);
-    if let Some(file) = output.record {
-        record::write(seed, file)?;
+    if let Some(file) = output.record
+        && let Err(error) = record::write(seed, file)
+    {
+        trace::print(&format!("no recording in {}: {error}", file.display()));
     }
     Ok(outcome)
 }
