@@ -262,3 +262,87 @@ impl Places {
         known.or(self.only.filter(|_| is_call))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(pool: &str) -> Box<Report> {
+        let pool = json!({"name": "pool", "kind": "directory", "path": "/p", "state": "open",
+            "id": pool, "volumes": 0, "snapshots": 0});
+        let report = json!({"pools": [pool], "volumes": [], "snapshots": [], "groups": [],
+            "loops": [], "mounts": [], "orphans": []});
+        serde_json::from_value(report).expect("a report")
+    }
+
+    fn event(kind: Kind, about: &str, id: Option<u64>, parent: Option<u64>) -> Event {
+        let event = Event::new(kind, "name", "".into(), about.into());
+        Event {
+            id,
+            parent,
+            ..event
+        }
+    }
+
+    fn notes(nodes: &[&'static str], events: &[Event]) -> Notes {
+        let mut notes = Notes::default();
+        for (name, pool) in nodes.iter().zip(["aaaa", "bbbb"]) {
+            let node = Node {
+                survey: Arc::new(|| None::<Report>),
+                last: None,
+                is_due: false,
+            };
+            notes.nodes.insert(*name, node);
+            notes.add(Note::Report(*name, report(pool)));
+        }
+        for event in events {
+            notes.add(Note::Event(0, Arc::new(event.clone())));
+        }
+        notes
+    }
+
+    #[test]
+    fn an_event_is_of_the_node_whose_pool_its_call_names() {
+        let events = [
+            event(Kind::Call, "pvc-1", Some(1), None),
+            event(Kind::Phase, "", Some(2), Some(1)),
+            event(Kind::Call, "vol-bbbb-1", Some(1), None),
+            event(Kind::Call, "vol-aaaa-1", Some(3), None),
+            event(Kind::Call, "pvc-2", Some(4), None),
+            event(Kind::Work, "u/c1", Some(5), None),
+            event(Kind::Lease, "lease", None, None),
+        ];
+        for (nodes, expected) in [
+            (
+                &["n1", "n2"][..],
+                [
+                    Some("n2"),
+                    Some("n2"),
+                    Some("n2"),
+                    Some("n1"),
+                    None,
+                    None,
+                    None,
+                ],
+            ),
+            (
+                &["n1"],
+                [
+                    Some("n1"),
+                    Some("n1"),
+                    Some("n1"),
+                    Some("n1"),
+                    Some("n1"),
+                    None,
+                    None,
+                ],
+            ),
+        ] {
+            let places = Places::of(&notes(nodes, &events));
+            let found = events.iter().map(|event| places.node(event));
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{nodes:?}");
+        }
+    }
+}
