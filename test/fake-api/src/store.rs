@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::kinds::{DEFINITIONS, Kind};
 use super::path::{Key, Target};
 use super::select::selects;
-use super::watch::{Told, Watcher};
+use super::watch::{Lines, Watcher};
 
 /// The number of changes that watches and pages can start from, unless a test sets another.
 const KEPT_CHANGES: usize = 10_000;
@@ -153,8 +153,8 @@ impl Store {
             old,
             new,
         };
-        let told = Told::of(&change);
-        self.watchers.retain(|watcher| watcher.notify(&told));
+        let lines = Lines::of(&change);
+        self.watchers.retain(|watcher| watcher.notify(&lines));
         self.changes.push_back(change);
         self.compact(self.kept);
     }

@@ -35,18 +35,18 @@ pub(super) struct Watcher {
     events: UnboundedSender<io::Result<Bytes>>,
 }
 
-/// A change as watches tell it. Each line is written once, however many watches tell it: that takes
+/// The lines of a change. Each is written once, however many watches send it: that takes
 /// longer than all else.
-pub(super) struct Told<'c> {
+pub(super) struct Lines<'c> {
     change: &'c Change,
     added: OnceCell<Bytes>,
     modified: OnceCell<Bytes>,
     deleted: OnceCell<Bytes>,
 }
 
-impl Told<'_> {
-    pub(super) fn of(change: &Change) -> Told<'_> {
-        Told {
+impl Lines<'_> {
+    pub(super) fn of(change: &Change) -> Lines<'_> {
+        Lines {
             change,
             added: OnceCell::new(),
             modified: OnceCell::new(),
@@ -87,14 +87,14 @@ impl Watcher {
 
     /// Sends a change as this watch sees it: an object that its selectors stop matching is reported
     /// as deleted. False if the client is gone.
-    pub(super) fn notify(&self, told: &Told) -> bool {
-        let change = told.change;
+    pub(super) fn notify(&self, lines: &Lines) -> bool {
+        let change = lines.change;
         if change.version <= self.since || !self.target.contains(&change.key) {
             return !self.events.is_closed();
         }
         let before = self.selects(change.old.as_deref());
         let after = self.selects(change.new.as_deref());
-        match told.line(before, after) {
+        match lines.line(before, after) {
             None => !self.events.is_closed(),
             Some(line) => self.send(line),
         }
@@ -144,7 +144,7 @@ impl Store {
         } else {
             match self.changes_since(since) {
                 Ok(changes) => changes.for_each(|change| {
-                    watcher.notify(&Told::of(change));
+                    watcher.notify(&Lines::of(change));
                 }),
                 Err(failure) => {
                     watcher.send(line("ERROR", &failure.status()));

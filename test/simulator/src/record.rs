@@ -253,8 +253,7 @@ impl Places {
         Places { calls, only }
     }
 
-    /// The node of an event; `None` for what the cluster's controllers did, and what can't be told
-    /// from that.
+    /// The node of an event; `None` for what the cluster's controllers did, or may have done.
     fn node(&self, event: &Event) -> Option<&'static str> {
         let id = event.parent.or(event.id);
         let known = id.and_then(|id| self.calls.get(&id).copied());

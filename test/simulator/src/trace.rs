@@ -96,7 +96,7 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        // A look at the history is no part of it.
+        // A look at the history does not belong to it.
         if !shim::is_apart() {
             line(LOG, String::from_utf8_lossy(bytes).trim_end());
         }

@@ -143,7 +143,7 @@ fn set_taints(node: &Value, executes: bool) -> Option<Step> {
     ))
 }
 
-/// How long a pod stays on an unreachable node; `None` for ever.
+/// How long a pod stays on an unreachable node; `None` without end.
 fn patience(pod: &Value) -> Option<Duration> {
     let mut own = items(pod, "/spec/tolerations").filter(|one| {
         let key = text(one, "/key");
