@@ -1,4 +1,5 @@
-//! Runs the simulator: the kept histories, a seed of each world twice and, for `SIMULATOR_SECONDS`, new seeds.
+//! Runs the simulator: the kept histories, a seed of each world twice, a history that is recorded
+//! and, for `SIMULATOR_SECONDS`, new seeds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
