@@ -515,11 +515,12 @@ impl Executor for Inline {
                 biased;
                 () = dead.cancelled() => {}
                 () = tokio::time::sleep(time) => {
-                    {
+                    let has_changed = {
                         let _acting = Acting::of(node);
                         work();
-                    }
-                    record::worked(node);
+                        effects::unchanged().is_none()
+                    };
+                    record::worked(node, has_changed);
                 }
             }
         });

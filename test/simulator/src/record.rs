@@ -45,8 +45,10 @@ type Survey = Arc<dyn Fn() -> Option<Report> + Send + Sync>;
 struct Node {
     survey: Survey,
     last: Option<Duration>,
-    /// It may have changed since its last report.
+    /// It has changed since its last report, or has been silent.
     is_due: bool,
+    /// Its driver does not run.
+    is_silent: bool,
 }
 
 #[derive(Default)]
@@ -88,14 +90,15 @@ pub(crate) fn node(
         let node = Node {
             survey: Arc::new(survey),
             last: None,
-            is_due: false,
+            is_due: true,
+            is_silent: true,
         };
         notes.nodes.insert(name, node);
     }
 }
 
-/// The driver of a node has worked.
-pub(crate) fn worked(name: &'static str) {
+/// The driver of a node has worked, and maybe changed something.
+pub(crate) fn worked(name: &'static str, has_changed: bool) {
     let is_late = {
         let mut notes = NOTES.lock();
         let Some(notes) = &mut *notes else {
@@ -105,8 +108,9 @@ pub(crate) fn worked(name: &'static str) {
         let Some(node) = notes.nodes.get_mut(name) else {
             return;
         };
-        node.is_due = true;
-        node.last.is_none_or(|last| shim::clock() >= last + PAUSE)
+        node.is_silent = false;
+        node.is_due |= has_changed;
+        node.is_due && node.last.is_none_or(|last| shim::clock() >= last + PAUSE)
     };
     if is_late {
         report(name);
@@ -117,7 +121,7 @@ pub(crate) fn worked(name: &'static str) {
 pub(crate) fn silent(name: &'static str) {
     if let Some(notes) = &mut *NOTES.lock() {
         if let Some(node) = notes.nodes.get_mut(name) {
-            node.is_due = false;
+            (node.is_due, node.is_silent) = (true, true);
         }
         notes.add(Note::Silent(name));
     }
@@ -137,7 +141,8 @@ pub(crate) fn look() {
         };
         notes.next_event = notes.next_event.or(Some(0));
         notes.events();
-        let due = notes.nodes.iter().filter(|(_, node)| node.is_due);
+        let due = notes.nodes.iter();
+        let due = due.filter(|(_, node)| node.is_due && !node.is_silent);
         due.map(|(name, _)| *name).collect()
     };
     due.into_iter().for_each(report);
@@ -291,7 +296,8 @@ mod tests {
             let node = Node {
                 survey: Arc::new(|| None::<Report>),
                 last: None,
-                is_due: false,
+                is_due: true,
+                is_silent: true,
             };
             notes.nodes.insert(*name, node);
             notes.add(Note::Report(*name, report(pool)));
