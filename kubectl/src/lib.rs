@@ -51,6 +51,7 @@ mod volume_objects;
 pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};
 pub use completion::{complete, is_completer};
+pub use ui::{RecordedCluster, Recorder, read_recording};
 
 /// The file name under which kubectl finds this program.
 const PLUGIN: &str = "kubectl-hostloop";

@@ -45,6 +45,10 @@ struct Fuse {
 struct Processes {
     /// The node of the process that acts.
     acting: Option<&'static str>,
+    /// Grows with each effect, and with each end of work that had some.
+    changes: u64,
+    /// The changes before the work of the process that acts.
+    before: u64,
     /// How many effects happen before the one at which the process ends, and how.
     left: BTreeMap<&'static str, (u64, End)>,
     /// The processes that have not died at an effect.
@@ -54,6 +58,8 @@ struct Processes {
 
 static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
     acting: None,
+    changes: 0,
+    before: 0,
     left: BTreeMap::new(),
     fuses: BTreeMap::new(),
     dead: BTreeSet::new(),
@@ -103,21 +109,43 @@ pub(crate) async fn death() {
     DEATH.notified().await;
 }
 
+/// What a disk has may have changed without an effect.
+pub(crate) fn changed() {
+    PROCESSES.lock().changes += 1;
+}
+
+/// The number of changes so far, if the work that acts has made none. Two measures of a disk at one
+/// number are the same: each change of it follows an effect in the same work.
+pub(crate) fn unchanged() -> Option<u64> {
+    let processes = PROCESSES.lock();
+    let is_unchanged = processes.acting.is_some() && processes.before == processes.changes;
+    // Other builds announce no effects.
+    (cfg!(debug_assertions) && is_unchanged).then_some(processes.changes)
+}
+
 /// While it exists, the process of this node acts.
 pub(crate) struct Acting {
-    before: Option<&'static str>,
+    /// What acted before, and the changes before that.
+    outer: (Option<&'static str>, u64),
 }
 
 impl Acting {
     pub(crate) fn of(node: &'static str) -> Acting {
-        let before = PROCESSES.lock().acting.replace(node);
-        Acting { before }
+        let mut processes = PROCESSES.lock();
+        let outer = (processes.acting.replace(node), processes.before);
+        processes.before = processes.changes;
+        Acting { outer }
     }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        PROCESSES.lock().acting = self.before;
+        let mut processes = PROCESSES.lock();
+        if processes.changes != processes.before {
+            // The work may have gone on after its last effect.
+            processes.changes += 1;
+        }
+        (processes.acting, processes.before) = self.outer;
     }
 }
 
@@ -129,6 +157,7 @@ fn never() -> io::Error {
 /// Counts an effect, and kills the process that acts if its time has come.
 fn decide(effect: &'static str) -> io::Result<()> {
     let mut processes = PROCESSES.lock();
+    processes.changes += 1;
     let Some(node) = processes.acting else {
         return Ok(());
     };
@@ -195,11 +224,23 @@ mod tests {
             FakeApi::cluster().connect("m"),
             CancellationToken::new(),
         );
-        let _acting = Acting::of("m");
+        let acting = Acting::of("m");
         assert!(!has_died("m") && done("mount") && done("mount"));
         die_after("m", 0);
         spare_all();
         assert!(done("mount"));
+        drop(acting);
+        assert_eq!(unchanged(), None, "no process acts");
+        let acting = Acting::of("m");
+        let measured = unchanged();
+        drop(acting);
+        let acting = Acting::of("k");
+        assert!(measured.is_some() && unchanged() == measured);
+        assert!(done("mount"));
+        assert_eq!(unchanged(), None, "it has changed something");
+        drop(acting);
+        let _acting = Acting::of("m");
+        assert!(unchanged() > measured);
         lose_power_after("m", 1);
         assert!(done("thaw") && done("file.sync") && !done("file.sync"));
         assert!(has_died("m"));

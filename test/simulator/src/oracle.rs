@@ -93,9 +93,9 @@ impl Oracle {
     /// Checks what must hold at any time.
     pub(crate) fn safety(&mut self, cluster: &Cluster) {
         self.lost.note(cluster);
-        let objects = cluster.api.all("persistentvolumes");
+        let objects = cluster.api.shared("persistentvolumes");
         images::are_whole(cluster, &objects);
-        let of_claims = cluster.api.all("persistentvolumeclaims");
+        let of_claims = cluster.api.shared("persistentvolumeclaims");
         let mut claims: BTreeMap<String, String> = BTreeMap::new();
         for object in &objects {
             let spec = &object["spec"];
@@ -154,7 +154,7 @@ impl Oracle {
     /// Checks that no snapshot is lost that was to be kept.
     fn kept_snapshots_stay(&mut self, cluster: &Cluster) {
         let pool = cluster.handles();
-        for content in cluster.api.all("volumesnapshotcontents") {
+        for content in cluster.api.shared("volumesnapshotcontents") {
             let handle = text(&content["status"]["snapshotHandle"]);
             if pool.contains(handle) {
                 let kept = content["spec"]["deletionPolicy"] == "Retain";

@@ -79,6 +79,8 @@ impl Cluster {
                 seconds,
             } => self.machines[*node].die_after(*effects, *seconds),
             Trouble::NodeReboots { node, seconds } => {
+                self.heartbeats.stop(self.machines[*node].name());
+                self.watch_nodes();
                 self.machines[*node].stop().await;
                 self.recover_after(*seconds, Recovery::Boot(*node));
             }
@@ -114,11 +116,22 @@ impl Cluster {
         self.api.restore(backup);
         self.models = JoinSet::new();
         model::start(&self.doors, &mut self.models);
+        if std::mem::take(&mut self.are_nodes_watched) {
+            self.watch_nodes();
+        }
         for machine in &mut self.machines {
             machine.restart_kubelet(&self.doors);
         }
         self.doors.announce();
         oracle.went_back(self);
+    }
+
+    /// Starts the controller that watches nodes, unless it runs.
+    fn watch_nodes(&mut self) {
+        if !self.are_nodes_watched {
+            self.are_nodes_watched = true;
+            model::watch_nodes(&self.doors, &self.heartbeats, &mut self.models);
+        }
     }
 
     fn recover_after(&mut self, seconds: u64, recovery: Recovery) {
@@ -145,7 +158,10 @@ impl Cluster {
     pub(super) fn recover(&mut self, recovery: Recovery) {
         match recovery {
             Recovery::Node(node) => self.machines[node].begin(&self.doors),
-            Recovery::Boot(node) => self.machines[node].boot(&self.doors),
+            Recovery::Boot(node) => {
+                self.heartbeats.go_on(self.machines[node].name());
+                self.machines[node].boot(&self.doors);
+            }
             Recovery::Replica(replica) => self.replicas[replica].begin(&self.doors),
             Recovery::Api => {
                 self.outages -= 1;

@@ -2,6 +2,7 @@
 //! them. Without a power cut, nothing is lost that could be missing here.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use hostloop_driver::diagnose::Problem;
 use hostloop_driver::kernel::{Filesystems, Probe};
@@ -51,7 +52,7 @@ impl Facts {
 
 /// Checks the readable records and the images of all nodes that have lost their power. `objects`
 /// are the PersistentVolumes.
-pub(super) fn are_whole(cluster: &Cluster, objects: &[Value]) {
+pub(super) fn are_whole(cluster: &Cluster, objects: &[Arc<Value>]) {
     for machine in after_power_cuts(cluster) {
         let Contents { volumes, snapshots } = machine.contents();
         for volume in volumes {
