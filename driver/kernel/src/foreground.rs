@@ -8,7 +8,7 @@
 //! A call in the foreground may have a long part of its own: the allocation of a thick volume's
 //! lost blocks. It steps back for that ([`step_back`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -82,6 +82,8 @@ thread_local! {
     static CALL: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
     /// The pools of the long work on this thread.
     static POOLS: RefCell<Vec<Arc<Foreground>>> = const { RefCell::new(Vec::new()) };
+    /// The time that long work on this thread has paused.
+    static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Runs a call in the foreground of these pools.
@@ -149,6 +151,11 @@ impl Drop for Restored {
     }
 }
 
+/// The time that long work on this thread has paused so far. Tests see by it who gives way.
+pub fn paused() -> Duration {
+    PAUSED.get()
+}
+
 /// True while calls come in the foreground of this thread's work: its steps are short then.
 pub fn is_busy() -> bool {
     quiet() < Quiet::For(CALM)
@@ -191,8 +198,7 @@ impl Steps {
             std::thread::sleep(POLL);
             self.began = Instant::now();
         }
-        #[cfg(test)]
-        tests::PAUSED.set(tests::PAUSED.get() + (self.began - ended));
+        PAUSED.set(PAUSED.get() + (self.began - ended));
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn shrink(history: &History, outcome: Outcome) -> io::Result<(History
             trace: false,
             log: LevelFilter::INFO,
             record: None,
+            export: false,
         };
         let tried = in_process(&shorter, output)?;
         let fails = tried.violations.iter().any(|one| rule(one) == broken);

@@ -1,18 +1,7 @@
-use std::cell::Cell;
-
 use rstest::rstest;
 
 use super::*;
 use crate::wanted::Wanted;
-
-thread_local! {
-    /// The time that long work on this thread has paused.
-    pub(super) static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
-
-fn paused() -> Duration {
-    PAUSED.get()
-}
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
