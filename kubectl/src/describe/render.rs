@@ -47,16 +47,16 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
 
 /// Adds lines of a name and a value. Values that are not known have none.
 fn pairs(page: &mut Page, pairs: &[(&str, Option<String>)]) {
-    let known = || {
-        pairs
-            .iter()
-            .filter_map(|(name, value)| Some((*name, value.as_ref()?)))
-    };
-    let width = known()
+    let known: Vec<(&str, &String)> = pairs
+        .iter()
+        .filter_map(|(name, value)| Some((*name, value.as_ref()?)))
+        .collect();
+    let width = known
+        .iter()
         .map(|(name, _)| name.chars().count())
         .max()
         .unwrap_or(0);
-    for (name, value) in known() {
+    for (name, value) in known {
         let name = paint(QUIET, &format!("{name:<width$}"));
         page.lines.push(format!("  {name}  {value}"));
     }
@@ -319,16 +319,21 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
 }
 
 fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
-    let is_its = |device| volume.loops.contains(device);
     page.table(
         "Loop devices",
         &LOOP,
-        report.loops.iter().filter(|l| is_its(&l.device)),
+        report
+            .loops
+            .iter()
+            .filter(|l| volume.loops.contains(&l.device)),
     );
     page.table(
         "Mounts",
         &MOUNT,
-        report.mounts.iter().filter(|m| is_its(&m.device)),
+        report
+            .mounts
+            .iter()
+            .filter(|m| volume.loops.contains(&m.device)),
     );
 }
 
