@@ -98,16 +98,17 @@ where
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let mut end = End::Complete;
-        let mut emit = |message| {
-            let sent = runtime.block_on(sender.send_timeout(Ok(message), stall));
-            match sent {
-                Ok(()) => return true,
-                Err(mpsc::error::SendTimeoutError::Closed(_)) => end = End::Gone,
-                Err(mpsc::error::SendTimeoutError::Timeout(_)) => end = End::Stalled,
-            }
-            false
-        };
-        let done = guarded(|| produce(&mut emit));
+        let done = guarded(|| {
+            produce(&mut |message| {
+                let sent = runtime.block_on(sender.send_timeout(Ok(message), stall));
+                match sent {
+                    Ok(()) => return true,
+                    Err(mpsc::error::SendTimeoutError::Closed(_)) => end = End::Gone,
+                    Err(mpsc::error::SendTimeoutError::Timeout(_)) => end = End::Stalled,
+                }
+                false
+            })
+        });
         let answer = match (end, done) {
             // Dropping the report logs the RPC as cancelled: the caller hung up.
             (End::Gone, _) => return last_word.say(Ok(())),

@@ -130,23 +130,28 @@ pub(crate) fn render_dropped(text: &mut String, events: u64) -> fmt::Result {
 /// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
-    let mut register = |name: &str, help: &str, value: &dyn Fn(&PoolGauges) -> Option<u64>| {
-        let gauges = Family::<PoolLabels, Gauge>::default();
-        for pool in pools {
-            if let Some(value) = value(pool) {
-                let labels = [("pool", pool.name.clone())];
-                gauges.get_or_create(&labels).set(int64(value));
-            }
-        }
-        registry.register(name, help, gauges);
-    };
-    register("hostloop_pool_up", "Whether the pool answers", &|pool| {
-        Some(u64::from(pool.up))
-    });
+    let up = gauges(pools, |pool| Some(u64::from(pool.up)));
+    registry.register("hostloop_pool_up", "Whether the pool answers", up);
     for (name, help, value) in POOL_GAUGES {
-        register(name, help, &|pool| value(pool).filter(|_| pool.up));
+        let gauges = gauges(pools, |pool| value(pool).filter(|_| pool.up));
+        registry.register(name, help, gauges);
     }
     registry
+}
+
+/// A gauge for each pool that has a value.
+fn gauges(
+    pools: &[PoolGauges],
+    value: impl Fn(&PoolGauges) -> Option<u64>,
+) -> Family<PoolLabels, Gauge> {
+    let gauges = Family::<PoolLabels, Gauge>::default();
+    for pool in pools {
+        if let Some(value) = value(pool) {
+            let labels = [("pool", pool.name.clone())];
+            gauges.get_or_create(&labels).set(int64(value));
+        }
+    }
+    gauges
 }
 
 #[cfg(test)]

@@ -202,28 +202,31 @@ impl Pools {
     pub(super) fn copy_images(&self, jobs: &[CopyJob<'_>]) -> Result<CopiedImages> {
         let targets: Vec<Target> = jobs.iter().filter_map(|job| job.origin.target()).collect();
         let max_freeze = self.options.max_freeze;
-        let check = || {
-            self.room_to_freeze(&targets)?;
-            self.time_to_freeze(jobs, max_freeze)
-        };
         let limits = Limits {
             max_freeze,
-            check: &check,
+            check: &|| {
+                self.room_to_freeze(&targets)?;
+                self.time_to_freeze(jobs, max_freeze)
+            },
         };
-        let copy = |still: &freeze::Still| {
-            let taken_ns = now_ns();
-            let mut series = self.copy_rates.series(still.since());
-            let copied = jobs.iter().map(|job| {
-                series.measured(
-                    job.route(),
-                    || still.copy(job.origin.id, &job.origin.image, job.to, &job.want),
-                    || still.stop(),
-                )
-            });
-            Ok((copied.collect::<Result<Vec<_>>>()?, still.pace(), taken_ns))
-        };
-        let (copied, pace, taken_ns) =
-            freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), copy)?;
+        let (copied, pace, taken_ns) = freeze::quiesced(
+            &self.kernel,
+            &targets,
+            &limits,
+            &Recorded(self),
+            |still: &freeze::Still| {
+                let taken_ns = now_ns();
+                let mut series = self.copy_rates.series(still.since());
+                let copied = jobs.iter().map(|job| {
+                    series.measured(
+                        job.route(),
+                        || still.copy(job.origin.id, &job.origin.image, job.to, &job.want),
+                        || still.stop(),
+                    )
+                });
+                Ok((copied.collect::<Result<Vec<_>>>()?, still.pace(), taken_ns))
+            },
+        )?;
         let has_bytes = copied
             .iter()
             .any(|copied| matches!(copied, Copied::Bytes(_)));

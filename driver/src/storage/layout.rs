@@ -492,11 +492,11 @@ pub(super) fn open_dir(path: &Path) -> Result<File> {
 
 /// Opens a lock file. Two processes may create it at once; the lock decides between them.
 pub(super) fn open_or_create(dir: BorrowedFd<'_>, name: &str) -> kernel::Result<File> {
-    let open = || file::open_beneath(dir, Path::new(name), OFlags::RDWR);
-    match open() {
+    let name = Path::new(name);
+    match file::open_beneath(dir, name, OFlags::RDWR) {
         Err(kernel::Error::NotFound { .. }) => {
-            let made = file::create_beneath(dir, Path::new(name));
-            open().or(made)
+            let made = file::create_beneath(dir, name);
+            file::open_beneath(dir, name, OFlags::RDWR).or(made)
         }
         other => other,
     }

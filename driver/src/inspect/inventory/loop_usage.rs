@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Contents, ImageStat, Survey};
+use super::{Contents, Survey};
 use crate::diagnose::pool::PoolFiles;
 use crate::kernel::{FileId, LoopInfo, MountEntry, loop_path};
 
@@ -109,20 +109,21 @@ fn known_images(survey: &Survey) -> BTreeMap<FileId, Owner> {
 }
 
 fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
-    let mut add = |image: &Option<ImageStat>, owner: Owner| {
-        if let Some(image) = image {
-            known.insert(image.file, owner);
-        }
-    };
     for volume in &contents.volumes {
-        add(&volume.image, Owner::Volume(volume.name.clone()));
+        if let Some(image) = &volume.image {
+            known.insert(image.file, Owner::Volume(volume.name.clone()));
+        }
     }
     for snapshot in &contents.snapshots {
-        add(&snapshot.image, Owner::Snapshot(snapshot.name.clone()));
+        if let Some(image) = &snapshot.image {
+            known.insert(image.file, Owner::Snapshot(snapshot.name.clone()));
+        }
     }
     for leftover in &contents.leftovers {
-        let owner = Owner::Leftover(format!("{}/{}", leftover.area, leftover.name));
-        add(&leftover.image, owner);
+        if let Some(image) = &leftover.image {
+            let owner = Owner::Leftover(format!("{}/{}", leftover.area, leftover.name));
+            known.insert(image.file, owner);
+        }
     }
 }
 

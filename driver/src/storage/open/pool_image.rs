@@ -40,8 +40,8 @@ pub(super) fn attach(
     let path = spec.path.join(&name);
     not_lost(kernel, spec, at)?;
     let dir = open_dir(&spec.path)?;
-    let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
-    let (image, new) = match open() {
+    let file_name = Path::new(&name);
+    let (image, new) = match file::open_beneath(dir.as_fd(), file_name, OFlags::RDWR) {
         Ok(image) => (image, false),
         Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
             let shown = path.display();
@@ -57,7 +57,7 @@ pub(super) fn attach(
             return Err(unavailable(spec, why));
         }
         Err(kernel::Error::NotFound { .. }) => {
-            let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
+            let image = file::create_beneath(dir.as_fd(), file_name)?;
             file::set_no_cow_on_btrfs(image.as_fd())?;
             (image, true)
         }
@@ -65,7 +65,7 @@ pub(super) fn attach(
     };
     // A separate file handle: the loop device keeps the other one open, so a lock on that would
     // outlive this process.
-    let lock = open()?;
+    let lock = file::open_beneath(dir.as_fd(), file_name, OFlags::RDWR)?;
     flock(spec, &lock, &path)?;
     let mut notes = Vec::new();
     whole(&image, spec, &path)?;

@@ -46,23 +46,29 @@ fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> ReportedProblem {
     )
 }
 
+/// The IDs of objects, by what they are and by name.
+type Names<'a> = BTreeMap<(&'static str, &'a str), Vec<String>>;
+
+fn add<'a>(names: &mut Names<'a>, what: &'static str, name: &'a str, id: String) {
+    names.entry((what, name)).or_default().push(id);
+}
+
 /// Finds volumes, snapshots or groups with the same name, and volumes with the same inline handle,
 /// across all pools. A repeated request could not identify the object.
 pub(super) fn duplicates(survey: &Survey, found: &mut Vec<ReportedProblem>) {
-    let mut names: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
-    let mut add = |what, name, id: String| names.entry((what, name)).or_default().push(id);
+    let mut names = Names::new();
     for (_, contents) in survey.contents() {
         for (v, _) in readable(&contents.volumes) {
-            add("volume", &*v.name, v.id.to_string());
+            add(&mut names, "volume", &v.name, v.id.to_string());
             if let Some(handle) = &v.inline {
-                add("inline volume", handle, v.id.to_string());
+                add(&mut names, "inline volume", handle, v.id.to_string());
             }
         }
         for (s, _) in readable(&contents.snapshots) {
-            add("snapshot", &s.name, s.id.to_string());
+            add(&mut names, "snapshot", &s.name, s.id.to_string());
         }
         for (g, _) in readable(&contents.groups) {
-            add("group snapshot", &g.name, g.id.to_string());
+            add(&mut names, "group snapshot", &g.name, g.id.to_string());
         }
     }
     let doubled = names.into_iter().filter(|(_, ids)| ids.len() > 1);
