@@ -20,6 +20,14 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[power])
 }
 
+/// Bytes as [`bytes`] has them, and their exact number: `1.50 GiB (1610612736 bytes)`.
+pub fn exact_bytes(n: u64) -> String {
+    match n {
+        0..1000 => format!("{n} bytes"),
+        _ => format!("{} ({n} bytes)", bytes(n)),
+    }
+}
+
 /// Bytes in the binary unit of this power.
 fn scaled(n: u64, power: usize) -> f64 {
     n as f64 / (1u64 << (10 * power)) as f64
@@ -64,6 +72,12 @@ mod tests {
         ] {
             assert_eq!(bytes(n), text, "{n}");
         }
+    }
+
+    #[test]
+    fn exact_numbers_of_bytes() {
+        assert_eq!(exact_bytes(999), "999 bytes");
+        assert_eq!(exact_bytes(3 << 29), "1.50 GiB (1610612736 bytes)");
     }
 
     #[test]
