@@ -18,13 +18,17 @@ pub(super) mod identity;
 mod owner;
 mod pool_device;
 mod pool_directory;
+mod pool_error;
 mod pool_image;
+mod pool_lock;
 pub(super) mod pool_registry;
 #[cfg(test)]
 mod tests;
 
 use pool_device::Device;
-use pool_directory::{PoolDirectory, flock, refused, unavailable};
+use pool_directory::PoolDirectory;
+use pool_error::{refused, unavailable};
+use pool_lock::flock;
 use pool_registry::{Entry, PoolRegistry};
 
 impl Pools {

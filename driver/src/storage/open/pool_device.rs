@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use super::identity::identity;
 use super::owner;
-use super::pool_directory::{PoolDirectory, refused, unavailable};
+use super::pool_directory::PoolDirectory;
+use super::pool_error::{refused, unavailable};
 use super::pool_registry::{Entry, PoolRegistry};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::layout::open_dir;

@@ -1,23 +1,23 @@
-//! A directory that is, or becomes, a pool: its lock, its identity and its content.
+//! A directory that is, or becomes, a pool: its identity and its content.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::FlockOperation;
 
 use super::identity::{self, IDENTITY, identity, pool_of_entries, recipe};
 use super::owner;
+use super::pool_error::{refused, unavailable};
+use super::pool_lock::take_lock;
 use super::pool_registry::Entry;
-use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
+use crate::kernel::{BLOCK_SIZE, Kernel, file};
 use crate::storage::capacity::{Limits, SpaceRequest};
 use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
-use crate::storage::layout::{PoolLayout, open_dir, open_or_create};
+use crate::storage::layout::{PoolLayout, open_dir};
 use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result};
@@ -52,19 +52,6 @@ impl PoolDirectory {
             locks: Vec::new(),
             notes: Vec::new(),
         })
-    }
-}
-
-/// The error for a pool that can't be opened because of its configuration or its content.
-pub(super) fn refused(spec: &PoolSpec, why: String) -> Error {
-    Error::Refused(format!("pool {}: {why}", spec.name))
-}
-
-/// The error for a pool that is missing, but may come back.
-pub(super) fn unavailable(spec: &PoolSpec, why: String) -> Error {
-    Error::Unavailable {
-        name: spec.name.clone(),
-        why,
     }
 }
 
@@ -214,56 +201,6 @@ fn is_blank(root: BorrowedFd<'_>) -> Result<bool> {
     let left = ["lost+found", LOCK, ".pool.json.new"];
     let names = file::list(root)?;
     Ok(names.iter().all(|name| left.contains(&name.as_str())))
-}
-
-fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File> {
-    let file = open_or_create(root, LOCK)?;
-    flock(spec, &file, &path.join(LOCK))?;
-    Ok(file)
-}
-
-/// How long to wait for a lock. A killed process gives its lock up within that time, and udev
-/// locks a device only briefly while it probes it.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Takes a lock that lasts until the file is closed.
-pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
-    let began = Instant::now();
-    loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => {
-                std::thread::sleep(PATIENCE / 50);
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(Error::Locked {
-                    name: spec.name.clone(),
-                    path: path.to_path_buf(),
-                });
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) if has_no_locks(e) => {
-                let why = format!(
-                    "{} can't be locked ({}), so two drivers could write to this pool at once. \
-                     Give the filesystem its locks (for NFS: NFSv4, or lockd on client and server), \
-                     or keep the pool on another one",
-                    path.display(),
-                    std::io::Error::from(e)
-                );
-                return Err(unavailable(spec, why));
-            }
-            Err(e) => return Err(kernel::Error::io("flock", path, e.into()).into()),
-        }
-    }
-}
-
-/// True for the error of a filesystem without locks.
-pub(super) fn has_no_locks(e: rustix::io::Errno) -> bool {
-    use rustix::io::Errno;
-    matches!(
-        e,
-        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL
-    )
 }
 
 fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {

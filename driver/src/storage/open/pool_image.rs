@@ -8,7 +8,8 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::pool_device::Device;
-use super::pool_directory::{flock, refused, unavailable};
+use super::pool_error::{refused, unavailable};
+use super::pool_lock::flock;
 use super::pool_registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
 use crate::storage::layout::open_dir;

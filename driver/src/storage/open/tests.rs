@@ -2,7 +2,8 @@ use std::path::PathBuf;
 
 use rstest::rstest;
 
-use super::pool_directory::{Verdict, has_no_locks, verdict};
+use super::pool_directory::{Verdict, verdict};
+use super::pool_lock::has_no_locks;
 use super::*;
 use crate::kernel::Mounts;
 use crate::storage::{Error, PoolId, VolumeHandle};
