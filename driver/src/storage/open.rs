@@ -15,7 +15,7 @@ use super::{Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
 
 pub(super) mod identity;
-mod owner;
+mod owner_node;
 mod pool_device;
 mod pool_directory;
 mod pool_error;

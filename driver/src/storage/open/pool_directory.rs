@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 
 use super::identity::{self, IDENTITY, identity, pool_of_entries, recipe};
-use super::owner;
+use super::owner_node;
 use super::pool_error::{refused, unavailable};
 use super::pool_lock::take_lock;
 use super::pool_registry::Entry;
@@ -147,7 +147,7 @@ pub(super) fn open_pool(
             return Err(refused(spec, why));
         }
     };
-    let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
+    let unclaimed = match owner_node::claim(spec, options, &path, root.as_fd()) {
         // A full pool still opens; a later start records its node.
         Err(Error::Kernel(e)) if e.is_no_space() => {
             Some(format!("can't record that it belongs to this node: {e}"))
