@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -97,56 +97,7 @@ pub(super) fn open_pool(
         places,
         notes,
     } = directory;
-    let shown = path.display();
-    let found = identity(root.as_fd(), entry.id)?;
-    let id = match verdict(entry.id, found, is_blank(root.as_fd())?) {
-        Verdict::Open(id) => {
-            locks.push(take_lock(spec, &path, root.as_fd())?);
-            id
-        }
-        Verdict::Initialise => {
-            locks.push(take_lock(spec, &path, root.as_fd())?);
-            initialise(spec, root.as_fd())?
-        }
-        Verdict::Missing => {
-            let is_here = entry.id.is_some() && pool_of_entries(root.as_fd()) == entry.id;
-            let why = if is_here {
-                format!(
-                    "{shown} holds no {IDENTITY}, but its entries: {}",
-                    recipe(entry.id)
-                )
-            } else {
-                let before = entry.path_before(spec);
-                if before.is_empty() {
-                    format!(
-                        "{shown} holds no {IDENTITY}, though a pool was here: is it mounted? Is \
-                         the path right?"
-                    )
-                } else {
-                    format!("{shown} holds no {IDENTITY}{before}, or it is not mounted")
-                }
-            };
-            return Err(unavailable(spec, why));
-        }
-        Verdict::Other(id) => {
-            let why = format!(
-                "{shown} holds pool {id}, which is not the one this node knows by that name"
-            );
-            return Err(unavailable(spec, why));
-        }
-        Verdict::Foreign => {
-            let why = match pool_of_entries(root.as_fd()) {
-                Some(id) => format!(
-                    "{shown} holds no {IDENTITY}, but the entries of pool {id}: {}",
-                    recipe(Some(id))
-                ),
-                None => format!(
-                    "{shown} is not empty and is not a pool: the driver changes nothing in it"
-                ),
-            };
-            return Err(refused(spec, why));
-        }
-    };
+    let id = lock_and_identify(spec, &path, root.as_fd(), entry, &mut locks)?;
     let unclaimed = match owner_node::claim(spec, options, &path, root.as_fd()) {
         // A full pool still opens; a later start records its node.
         Err(Error::Kernel(e)) if e.is_no_space() => {
@@ -176,23 +127,88 @@ pub(super) fn open_pool(
         unfinished: Mutex::default(),
         _locks: locks,
     };
-    let tuning = kernel.check_device_attributes().err().map(|e| {
-        format!(
-            "its volumes keep the read-ahead of their loop devices, and none can be XFS: {e}. Give \
-             the driver's container a writable /sys (privileged: true)"
-        )
-    });
-    for note in notes.into_iter().chain(unclaimed).chain(tuning) {
+    let block = file::block_size(pool.layout.root())?;
+    let limits = limitations(&**kernel, pool.reflinks, block);
+    for note in notes.into_iter().chain(unclaimed).chain(limits) {
         pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
-    let block = file::block_size(pool.layout.root())?;
-    if pool.reflinks && block > u64::from(BLOCK_SIZE) {
-        let why = format!(
-            "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
-        );
-        pool.note_unrepaired(About::Pool, Until::Reopened, why);
-    }
     Ok(pool)
+}
+
+/// Takes the pool's lock and returns its ID, which a new pool gets here.
+fn lock_and_identify(
+    spec: &PoolSpec,
+    path: &Path,
+    root: BorrowedFd<'_>,
+    entry: &Entry,
+    locks: &mut Vec<File>,
+) -> Result<PoolId> {
+    let found = identity(root, entry.id)?;
+    match verdict(entry.id, found, is_blank(root)?) {
+        Verdict::Open(id) => {
+            locks.push(take_lock(spec, path, root)?);
+            Ok(id)
+        }
+        Verdict::Initialise => {
+            locks.push(take_lock(spec, path, root)?);
+            initialise(spec, root)
+        }
+        Verdict::Missing => Err(unavailable(spec, why_missing(spec, path, root, entry))),
+        Verdict::Other(id) => {
+            let shown = path.display();
+            let why = format!(
+                "{shown} holds pool {id}, which is not the one this node knows by that name"
+            );
+            Err(unavailable(spec, why))
+        }
+        Verdict::Foreign => Err(refused(spec, why_foreign(path, root))),
+    }
+}
+
+/// Says what is there in place of the expected pool.
+fn why_missing(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>, entry: &Entry) -> String {
+    let shown = path.display();
+    if entry.id.is_some() && pool_of_entries(root) == entry.id {
+        let recipe = recipe(entry.id);
+        return format!("{shown} holds no {IDENTITY}, but its entries: {recipe}");
+    }
+    let before = entry.path_before(spec);
+    if before.is_empty() {
+        format!(
+            "{shown} holds no {IDENTITY}, though a pool was here: is it mounted? Is the path right?"
+        )
+    } else {
+        format!("{shown} holds no {IDENTITY}{before}, or it is not mounted")
+    }
+}
+
+/// Says why no pool is made in a directory that is not empty.
+fn why_foreign(path: &Path, root: BorrowedFd<'_>) -> String {
+    let shown = path.display();
+    match pool_of_entries(root) {
+        Some(id) => format!(
+            "{shown} holds no {IDENTITY}, but the entries of pool {id}: {}",
+            recipe(Some(id))
+        ),
+        None => format!("{shown} is not empty and is not a pool: the driver changes nothing in it"),
+    }
+}
+
+/// What an open pool lacks, because of the kernel's settings or its filesystem.
+fn limitations(kernel: &dyn Kernel, reflinks: bool, block: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    if let Err(e) = kernel.check_device_attributes() {
+        all.push(format!(
+            "its volumes keep the read-ahead of their loop devices, and none can be XFS: {e}. Give \
+             the driver's container a writable /sys (privileged: true)"
+        ));
+    }
+    if reflinks && block > u64::from(BLOCK_SIZE) {
+        all.push(format!(
+            "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
+        ));
+    }
+    all
 }
 
 /// True if the directory holds nothing that could belong to another user.
