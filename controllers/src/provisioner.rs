@@ -42,11 +42,11 @@ mod in_flight;
 mod metrics;
 mod one_node;
 mod own_node;
+mod pv_object;
 mod reschedule;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;
-mod volume;
 
 pub use metrics::Metrics;
 
@@ -211,7 +211,7 @@ impl Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,
             one_large_read: tokio::sync::Mutex::default(),
-            identity: volume::identity(&driver.name, context.scope.node(), millis, random),
+            identity: pv_object::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
             in_flight: InFlight::default(),
             own_node: OwnNode::default(),
