@@ -20,6 +20,7 @@ use crate::api::duration;
 use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
 use crate::client::Kube;
+use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller, ObjectKey};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
@@ -38,8 +39,6 @@ pub(crate) use gather::attachment_of;
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Default number of attachments worked on at once.
-const WORKERS: usize = 10;
 
 /// Flags of the attacher.
 #[derive(Clone, Debug, clap::Args)]
@@ -96,7 +95,7 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let of_volumes = attacher.settings.clone();
     let of_nodes = attacher.settings.clone();
     let (volumes, detached) = (attacher.volumes.clone(), attacher.volumes.clone());
-    let workers = context.common.worker_threads.unwrap_or(WORKERS);
+    let workers = context.common.workers(WORKERS);
     Controller::new(&context, attacher.clone())
         .after(|this| async move {
             this.attachments.synced().await;

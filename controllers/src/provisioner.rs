@@ -23,7 +23,7 @@ use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;
-use crate::controller::{Context, Controller, ObjectKey, pause};
+use crate::controller::{Context, Controller, ObjectKey, pause, workers};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Queue, yield_sometimes};
@@ -58,10 +58,6 @@ use source_protection::Protection;
 
 /// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Default number of workers of each queue, as upstream's.
-const WORKERS: usize = 100;
-/// Default number of workers of each queue on a node. More calls would only wait in the driver.
-const WORKERS_ON_NODE: usize = 32;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
@@ -270,11 +266,8 @@ impl Provisioner {
 
     /// Works on the queues until `context.stop`.
     async fn run(self: Arc<Self>) {
-        let workers = match self.context.scope {
-            Scope::Node { .. } => WORKERS_ON_NODE,
-            Scope::Cluster | Scope::Leader => WORKERS,
-        };
-        let workers = self.context.common.worker_threads.unwrap_or(workers);
+        let workers = workers::of_provisioner(&self.context.scope);
+        let workers = self.context.common.workers(workers);
         let (caches, driver) = (&self.context.caches, &self.context.driver.name);
         let (for_claims, for_volumes) = (driver.clone(), driver.clone());
         let mut controller = Controller::new(&self.context, self.clone())
