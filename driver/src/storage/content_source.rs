@@ -4,6 +4,8 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::capacity::SpaceRequest;
 use super::copy_image::{self, CopyRequest};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
@@ -92,8 +94,9 @@ impl Origin {
     pub(super) fn space_request(&self, pool: &Pool, new: &NewVolume) -> Result<SpaceRequest> {
         if self.len > new.capacity_bytes {
             return Err(Error::Refused(format!(
-                "the source has {} bytes, more than the {} of the new volume",
-                self.len, new.capacity_bytes
+                "the source has {}, more than the {} of the new volume",
+                exact_bytes(self.len),
+                exact_bytes(new.capacity_bytes)
             )));
         }
         let whole = SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning);
@@ -484,7 +487,8 @@ mod tests {
         }
         let bytes = file::data_bytes(&image).unwrap();
         let says = format!(
-            "copying the {bytes} bytes of volume {} takes about",
+            "copying the {} of volume {} takes about",
+            exact_bytes(bytes),
             volume.id
         );
         match copied {

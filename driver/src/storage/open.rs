@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::layout::open_dir;
 use super::place::PoolPlace;
 use super::recovery;
@@ -122,9 +124,9 @@ impl Pools {
         {
             // Its volumes need the pool more than it needs the space.
             directory.notes.push(format!(
-                "its filesystem keeps its {used} of {} bytes, and the next start tries again: \
-                 {error}",
-                image.bytes
+                "its filesystem keeps its {} of {}, and the next start tries again: {error}",
+                exact_bytes(used),
+                exact_bytes(image.bytes)
             ));
         }
         let mounted = Some((device.clone(), directory.path.clone()));

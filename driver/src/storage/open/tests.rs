@@ -402,7 +402,10 @@ fn a_pool_whose_filesystem_fails_to_grow_is_opened() {
     let noted = site.pools().noted_problems();
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(
-        noted[0].problem.to_string().contains("of 629145600 bytes"),
+        noted[0]
+            .problem
+            .to_string()
+            .contains("of 600 MiB (629145600 bytes)"),
         "{noted:?}"
     );
     site.open();
