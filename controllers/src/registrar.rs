@@ -16,6 +16,7 @@ use hostloop_proto::registration::registration_server::{Registration, Registrati
 use hostloop_proto::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
+use hostloop_report::driver_name;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,7 +25,6 @@ use tonic::{Code, Request, Response, Status, async_trait};
 
 use crate::connections::ConnectionSlots;
 use crate::csi::Csi;
-use crate::csi::driver::check_name;
 use crate::grpc_server::{self, Admitted};
 use crate::socket;
 
@@ -98,7 +98,7 @@ pub async fn run(options: Options, csi: Csi, stop: CancellationToken) -> Result<
         return Ok(());
     };
     // The name becomes part of a file name.
-    check_name(&driver).map_err(|why| Error::Name {
+    driver_name::check(&driver).map_err(|why| Error::Name {
         name: driver.clone(),
         why,
     })?;

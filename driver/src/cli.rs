@@ -30,7 +30,7 @@ pub use events::{EventsArgs, EventsSocket};
 pub use feature_flags::Switches;
 pub use host_path::HostPathLine;
 pub use pools::{PoolArgs, PoolArgsError};
-pub use probe::{Probe, ProbeArgs};
+pub use probe::{ProbeArgs, ProbeCommand};
 pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
 pub use watch::{LogFormat, WatchArgs};

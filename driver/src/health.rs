@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use hostloop_controllers::api::message::cut;
@@ -23,7 +24,7 @@ pub use gather::View;
 
 use crate::csi::error::Error;
 use crate::diagnose::pool::{PoolFacts, pool_problems};
-use crate::diagnose::{Problem, elapsed};
+use crate::diagnose::{Problem, VolumeState, elapsed};
 use crate::storage::{self, Pools, Provisioning, VolumeHandle, VolumeRecord};
 
 /// A problem of a volume.
@@ -58,9 +59,14 @@ const MAX_CONDITIONS: usize = 16;
 /// The longest message of a condition that the API server stores, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Returns the conditions of a volume; empty for a healthy one.
-pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
-    View::of_one(pools).conditions(pools, record)
+/// Returns the conditions of a volume, none for a healthy one, and what the kernel shows of it and
+/// at these paths. The latter is `None` if it can't be asked, or the pool does not answer.
+pub(crate) fn volume(
+    pools: &Pools,
+    record: &VolumeRecord,
+    paths: &[&Path],
+) -> (Vec<Condition>, Option<VolumeState>) {
+    View::of_one(pools).conditions_at(pools, record, paths)
 }
 
 /// Returns the conditions of the pools; empty if they are healthy.

@@ -14,7 +14,7 @@ mod fs_group;
 mod grow;
 mod health;
 mod info;
-mod inline_attributes;
+pub(crate) mod inline_attributes;
 mod inline_limits;
 mod mount_options;
 mod mount_stage;

@@ -44,6 +44,7 @@ mod volumes;
 
 pub use capacity::Capacity;
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
+pub use content_source::LocatedSource;
 pub use error::{Error, Result};
 pub use new_volume::NewVolume;
 pub use noted_problem::{About, NotedProblem};

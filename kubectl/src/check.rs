@@ -12,7 +12,7 @@ use hostloop_terminal::terminal;
 use uuid::Uuid;
 
 use super::Cluster;
-use super::output::{Format, OutputArgs};
+use super::output::OutputArgs;
 
 mod decide;
 mod facts;
@@ -54,7 +54,7 @@ pub struct Args {
     pub timeout: Duration,
 
     #[command(flatten)]
-    pub output: OutputArgs,
+    pub output: OutputArgs<false>,
 }
 
 /// Why a check could not be made.
@@ -63,18 +63,12 @@ pub enum Error {
     /// There is no answer from the API server.
     #[error("the API server does not answer: {0}; check the kubeconfig and the context")]
     Unreachable(String),
-    /// It has no objects.
-    #[error("-o name: a check names no objects; take json, yaml or jsonpath=TEMPLATE")]
-    NoNames,
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
-    if args.output.format() == Some(&Format::Name) {
-        return Err(Error::NoNames);
-    }
     let mut progress = Progress::new();
     let facts = gather::gather(cluster, &mut progress)
         .await

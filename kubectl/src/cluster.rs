@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use hostloop_report::driver_name;
 use hostloop_report::flags::DRIVER_NAME;
 use http::Uri;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -50,6 +51,7 @@ pub struct ClusterArgs {
         env = "HOSTLOOP_DRIVERNAME",
         value_name = "NAME",
         default_value = DRIVER_NAME,
+        value_parser = driver_name::parse,
         global = true
     )]
     pub driver_name: String,

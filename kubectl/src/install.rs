@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hostloop_api_objects::duration;
-use hostloop_report::flags::DRIVER_NAME;
+use hostloop_report::driver_name;
 use hostloop_terminal::terminal;
 
 use super::api::{ApiError, Objects};
@@ -25,6 +25,9 @@ mod wait;
 use decide::Plan;
 use survey::Survey;
 
+/// The namespace of the embedded objects.
+const NAMESPACE: &str = "hostloop";
+
 const EXAMPLES: &str = "\
 Examples:
   Into the cluster of the current context, with a default StorageClass:
@@ -32,6 +35,9 @@ Examples:
 
   A pool with instant snapshots on any filesystem, of 20 GiB at most:
     kubectl hostloop install --pool default=/var/lib/hostloop,image=20Gi
+
+  Under another driver name, which all commands then need:
+    kubectl hostloop install --driver-name volumes.example.com
 
   Print what would be applied to this cluster, or what a cluster unknown so far would get:
     kubectl hostloop install --dry-run
@@ -102,12 +108,24 @@ pub enum Error {
     /// A request failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The embedded objects have fixed names.
-    #[error("{flag}: the objects of this version are made for {fixed:?} only; leave the flag out")]
-    FixedName {
-        flag: &'static str,
-        /// The only value.
-        fixed: &'static str,
+    /// The embedded objects are in one namespace.
+    #[error(
+        "--system-namespace: the objects of this version are made for {:?} only; leave the flag out",
+        NAMESPACE
+    )]
+    FixedNamespace,
+    /// Objects can't be named by the driver's name.
+    #[error("--driver-name: {name:?} {why}")]
+    DriverName { name: String, why: String },
+    /// hostloop is there under another name.
+    #[error(
+        "hostloop is installed as driver {installed}, and volumes belong to the name that they were \
+         made under. To keep it, add --driver-name {installed}. To change it, uninstall first: kubectl \
+         hostloop uninstall --driver-name {installed}"
+    )]
+    OtherName {
+        /// The driver's name in the cluster.
+        installed: String,
     },
     /// The server is too old.
     #[error(
@@ -176,7 +194,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     check_names(flags)?;
     let how = args.dry_run.how;
     if how == DryRun::Client {
-        let plan = Plan::decide(args, None)?;
+        let plan = Plan::decide(args, &flags.driver_name, None)?;
         print_yaml(&plan.all_objects())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -188,7 +206,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
         Objects::new(cluster.client.clone())
     };
     let survey = Survey::take(&cluster, &mut objects).await?;
-    let plan = Plan::decide(args, Some(&survey))?;
+    let plan = Plan::decide(args, &flags.driver_name, Some(&survey))?;
     for line in report::lines(&plan, &survey) {
         // Standard output has the objects of a dry run alone.
         if is_dry {
@@ -215,7 +233,8 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     if !args.timeout.is_zero() {
         wait::until_ready(&cluster, &survey, args.timeout).await?;
     }
-    terminal::print(&[String::new(), report::next()])?;
+    let next = report::next(plan.settings.driver_name.as_deref());
+    terminal::print(&[String::new(), next])?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -223,17 +242,16 @@ fn print_yaml(objects: &[serde_json::Value]) -> io::Result<()> {
     terminal::print(&[terminal::document(manifests::to_yaml(objects).trim_end())])
 }
 
-/// The policies name the namespace and the driver, so that no flag can change them.
+/// The policies name the namespace, so that no flag can change it.
 fn check_names(flags: &ClusterArgs) -> Result<(), Error> {
-    for (flag, value, fixed) in [
-        ("--system-namespace", &flags.system_namespace, "hostloop"),
-        ("--driver-name", &flags.driver_name, DRIVER_NAME),
-    ] {
-        if value != fixed {
-            return Err(Error::FixedName { flag, fixed });
-        }
+    if flags.system_namespace != NAMESPACE {
+        return Err(Error::FixedNamespace);
     }
-    Ok(())
+    let name = &flags.driver_name;
+    driver_name::check_in_manifests(name).map_err(|why| Error::DriverName {
+        name: name.clone(),
+        why,
+    })
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ mod completion;
 mod container_flags;
 mod describe;
 mod distribution;
+#[cfg(test)]
+mod documented;
 mod dry_run;
 mod events;
 mod install;
@@ -49,6 +51,7 @@ mod volume_objects;
 pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};
 pub use completion::{complete, is_completer};
+pub use ui::{RecordedCluster, Recorder, read_recording};
 
 /// The file name under which kubectl finds this program.
 const PLUGIN: &str = "kubectl-hostloop";
@@ -67,7 +70,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0   done; check: each expectation is met or could not be looked at
   1   failed, and why is on standard error; check: an expectation is not met
-  64  the command line can't be read";
+  64  the command line can't be read, or asks for what the command has not, as check -o name";
 
 /// The command line of the client.
 #[derive(Debug, Parser)]
@@ -251,6 +254,9 @@ mod tests {
             ("status", "-A", true),
             ("status", "-l app=web", true),
             ("check", "-o yaml", true),
+            ("check", "-o name", false),
+            ("events data", "-o name", false),
+            ("version", "-o name", true),
             ("check", "--no-headers", true),
             ("check", "-A", false),
             ("check", "-l app=web", false),
@@ -277,6 +283,33 @@ mod tests {
                     assert!(error.to_string().contains(name), "{error}");
                 }
             }
+        }
+    }
+
+    /// An error of clap that is printed to standard error has the exit code 64.
+    #[test]
+    fn a_form_that_a_command_has_not_is_refused_with_those_that_it_has() {
+        for (line, forms) in [
+            ("check -o name", "wide, json, yaml or jsonpath=TEMPLATE"),
+            (
+                "events data -o name",
+                "wide, json, yaml or jsonpath=TEMPLATE",
+            ),
+            (
+                "status -o xml",
+                "wide, json, yaml, name or jsonpath=TEMPLATE",
+            ),
+            (
+                "version -o text",
+                "wide, json, yaml, name or jsonpath=TEMPLATE",
+            ),
+        ] {
+            let line = format!("kubectl-hostloop {line}");
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = parse(&words).unwrap_err();
+            assert!(error.use_stderr(), "{line}");
+            let said = error.to_string();
+            assert!(said.contains(&format!(" prints {forms}")), "{said}");
         }
     }
 

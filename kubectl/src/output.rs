@@ -1,9 +1,11 @@
 //! What the commands print: tables, JSON, YAML, names or a template, to a terminal or a pipe.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use hostloop_terminal::terminal::{self, escaped, escaped_json};
 use serde::Serialize;
 
@@ -11,11 +13,17 @@ mod jsonpath;
 
 use jsonpath::Template;
 
-/// The flags of all commands that print what they found.
+/// The flags of all commands that print what they found. `HAS_NAMES` is false for those that find
+/// no objects.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct OutputArgs {
-    /// The form of the output: wide, json, yaml, name, or jsonpath=TEMPLATE [default: text]
-    #[arg(short, long, value_name = "FORMAT", value_parser = Format::parse)]
+pub struct OutputArgs<const HAS_NAMES: bool = true> {
+    /// The form of the output; jsonpath=TEMPLATE takes parts of the JSON [default: text]
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        value_parser = Forms { has_names: HAS_NAMES }
+    )]
     pub(super) output: Option<Format>,
 
     /// Print rows alone: no headings and no titles of columns
@@ -42,20 +50,53 @@ pub(super) enum Format {
     JsonPath(Template),
 }
 
-impl Format {
-    /// Reads the value of `--output`.
-    fn parse(word: &str) -> Result<Format, String> {
+/// Reads the value of `--output`, and tells shells what it may be.
+#[derive(Clone, Copy, Debug)]
+struct Forms {
+    /// The command finds objects.
+    has_names: bool,
+}
+
+impl Forms {
+    fn read(self, command: &str, word: &str) -> Result<Format, String> {
         match (word, word.split_once('=')) {
             ("wide", _) => Ok(Format::Wide),
             ("json", _) => Ok(Format::Json),
             ("yaml", _) => Ok(Format::Yaml),
-            ("name", _) => Ok(Format::Name),
+            ("name", _) if self.has_names => Ok(Format::Name),
             (_, Some(("jsonpath", template))) => {
                 let template = Template::parse(template).map_err(|error| error.to_string())?;
                 Ok(Format::JsonPath(template))
             }
-            _ => Err("take wide, json, yaml, name or jsonpath=TEMPLATE".to_owned()),
+            _ => {
+                let name = if self.has_names { ", name" } else { "" };
+                Err(format!(
+                    "{command} prints wide, json, yaml{name} or jsonpath=TEMPLATE"
+                ))
+            }
         }
+    }
+}
+
+impl TypedValueParser for Forms {
+    type Value = Format;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Format, clap::Error> {
+        let (forms, name) = (*self, command.get_name().to_owned());
+        StringValueParser::new()
+            .try_map(move |word: String| forms.read(&name, &word))
+            .parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let all = ["wide", "json", "yaml", "name", "jsonpath="].into_iter();
+        let known = all.filter(|word| self.has_names || *word != "name");
+        Some(Box::new(known.map(PossibleValue::new)))
     }
 }
 
@@ -70,7 +111,7 @@ pub(super) struct TextForm {
     pub(super) no_headers: bool,
 }
 
-impl OutputArgs {
+impl<const HAS_NAMES: bool> OutputArgs<HAS_NAMES> {
     /// A document in the form that the person wants; `None` for text. `names` has the objects, each
     /// as `kind/name`.
     pub(super) fn document(
@@ -170,6 +211,9 @@ mod tests {
     use super::*;
     use crate::test_objects::plain;
 
+    /// Those of a command that finds objects.
+    const FORMS: Forms = Forms { has_names: true };
+
     #[derive(Serialize)]
     struct Found {
         a: &'static str,
@@ -186,8 +230,8 @@ mod tests {
     #[case::name(Some("name"), Some("pod/web"))]
     #[case::jsonpath(Some("jsonpath={.a}{\"\\n\"}{.b[0]}{\"\\n\"}"), Some("x: y\n1"))]
     fn forms(#[case] word: Option<&str>, #[case] text: Option<&str>) {
-        let args = OutputArgs {
-            output: word.map(|word| Format::parse(word).unwrap()),
+        let args = OutputArgs::<true> {
+            output: word.map(|word| FORMS.read("status", word).unwrap()),
             ..OutputArgs::default()
         };
         let lines = args.document(&found(), || vec!["pod/web".to_owned()]);
@@ -210,11 +254,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::other("xml", "take wide, json, yaml, name or jsonpath=TEMPLATE")]
-    #[case::no_template("jsonpath", "take wide, json, yaml, name or jsonpath=TEMPLATE")]
-    #[case::template("jsonpath={.a", "a brace is not closed")]
-    fn refused_forms(#[case] word: &str, #[case] why: &str) {
-        assert_eq!(Format::parse(word).unwrap_err(), why);
+    #[case::other(
+        true,
+        "xml",
+        "status prints wide, json, yaml, name or jsonpath=TEMPLATE"
+    )]
+    #[case::no_template(
+        true,
+        "jsonpath",
+        "status prints wide, json, yaml, name or jsonpath=TEMPLATE"
+    )]
+    #[case::template(true, "jsonpath={.a", "a brace is not closed")]
+    #[case::no_names(false, "name", "status prints wide, json, yaml or jsonpath=TEMPLATE")]
+    fn refused_forms(#[case] has_names: bool, #[case] word: &str, #[case] why: &str) {
+        let refused = Forms { has_names }.read("status", word).unwrap_err();
+        assert_eq!(refused, why);
     }
 
     #[test]

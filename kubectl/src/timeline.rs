@@ -11,7 +11,7 @@ use hostloop_terminal::terminal;
 use super::api::ApiError;
 use super::cluster::Cluster;
 use super::describe::{Moment, history, moments};
-use super::output::{self, Format, OutputArgs, TextForm};
+use super::output::{self, OutputArgs, TextForm};
 use super::target::{TargetArgs, TargetError};
 
 /// Arguments of `events`.
@@ -21,7 +21,7 @@ pub struct Args {
     target: TargetArgs,
 
     #[command(flatten)]
-    output: OutputArgs,
+    output: OutputArgs<false>,
 }
 
 /// Why `events` failed.
@@ -38,9 +38,6 @@ pub enum Error {
         "{0} can't be read in namespace {1}; `kubectl hostloop status -A` shows all namespaces"
     )]
     NotFound(String, String),
-    /// Events in a history have no names.
-    #[error("-o name: a history has no names; take json, yaml or jsonpath=TEMPLATE")]
-    NoNames,
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
@@ -53,9 +50,6 @@ struct Timeline {
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
-    if args.output.format() == Some(&Format::Name) {
-        return Err(Error::NoNames);
-    }
     let target = args.target.target()?;
     let mut objects = target.gather(cluster).await?;
     let is_known = target.is_in(&objects);

@@ -33,6 +33,7 @@ mod message;
 mod metrics;
 mod pods;
 mod problems;
+mod recorder;
 mod recording;
 mod reports;
 mod server;
@@ -53,6 +54,9 @@ use problems::Problems;
 use reports::Nodes;
 use server::Served;
 use verdict_facts::VerdictFacts;
+
+pub use recorder::{RecordedCluster, Recorder};
+pub use recording::read as read_recording;
 
 /// The page: one HTML file with its scripts and styles; `None` if this build has none.
 #[cfg(feature = "ui")]

@@ -55,6 +55,15 @@ pub enum Error {
     /// Helm installed hostloop.
     #[error("Helm release {0} has installed hostloop: remove it by `helm uninstall {0}`")]
     Helm(String),
+    /// hostloop has another name in the cluster. Its volumes would be overlooked.
+    #[error(
+        "hostloop is installed as driver {installed}, not {asked}: add --driver-name {installed}"
+    )]
+    OtherName {
+        /// The driver's name in the cluster.
+        installed: String,
+        asked: String,
+    },
     /// The question needs a terminal.
     #[error("standard input is not a terminal: add --yes to remove hostloop without a question")]
     NoTerminal,
@@ -83,6 +92,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     if let Some(release) = ours.iter().find_map(super::manifests::helm_release) {
         return Err(Error::Helm(release.to_owned()));
     }
+    check_driver(&ours, &cluster.driver_name)?;
     let data = node_files::lines(&installed(&ours), &cluster.driver_name);
     if ours.is_empty() {
         terminal::print(&["hostloop is not installed in this cluster.".to_owned()])?;
@@ -106,6 +116,21 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     say_data(args, &data)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if the objects are those of a driver with another name.
+fn check_driver(ours: &[Value], asked: &str) -> Result<(), Error> {
+    let other = ours
+        .iter()
+        .map(ObjectKey::of)
+        .find(|key| key.kind == "CSIDriver" && key.name != asked);
+    match other {
+        Some(key) => Err(Error::OtherName {
+            installed: key.name,
+            asked: asked.to_owned(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// What a dry run says.

@@ -19,12 +19,25 @@ pub fn binary() -> PathBuf {
 /// The client with the administrator's kubeconfig.
 pub struct Plugin<'c> {
     cluster: &'c Cluster,
+    /// The driver's name, if it is not the usual one.
+    driver: Option<&'c str>,
 }
 
 impl Plugin<'_> {
     /// The plugin for a cluster.
     pub fn of(cluster: &Cluster) -> Plugin<'_> {
-        Plugin { cluster }
+        Plugin {
+            cluster,
+            driver: None,
+        }
+    }
+
+    /// [`Plugin::of`], for a driver with another name.
+    pub fn named<'c>(cluster: &'c Cluster, driver: &'c str) -> Plugin<'c> {
+        Plugin {
+            cluster,
+            driver: Some(driver),
+        }
     }
 
     /// The client.
@@ -37,7 +50,8 @@ impl Plugin<'_> {
         let mut command = child::command(self.program());
         command
             .args(arguments)
-            .env("KUBECONFIG", self.cluster.kubeconfig());
+            .env("KUBECONFIG", self.cluster.kubeconfig())
+            .envs(self.driver.map(|name| ("HOSTLOOP_DRIVERNAME", name)));
         command
     }
 

@@ -155,18 +155,7 @@ async fn lives_in(layout: &Layout) {
             &["Snapshots and clones share blocks in all pools"],
         );
     }
-    let said = plugin.uninstalls_all();
-    let directories: Vec<&str> = said
-        .lines()
-        .filter_map(|line| {
-            line.rsplit_once("rm -r ")
-                .map(|(_, directory)| directory.trim())
-        })
-        .collect();
-    assert_eq!(directories.len(), 2, "the pool and the state: {said}");
-    for node in &nodes {
-        removes_data(node, &directories).await;
-    }
+    uninstalls(&plugin, &nodes).await;
     stock.assert_nothing_left(&cluster).await;
     println!(
         "{}: its overlay, {} steps ({}), install, check, uninstall, and no data left",
@@ -176,8 +165,8 @@ async fn lives_in(layout: &Layout) {
     );
 }
 
-/// The names of the host-path driver, for scripts that look for them. A snapshot controller is all that
-/// such a script brings itself.
+/// The names of the host-path driver, for scripts that look for them. A snapshot controller is all
+/// that such a script brings itself. Then the client installs under a name of its own choice.
 #[tokio::test(flavor = "multi_thread")]
 async fn csi_hostpath() {
     machine::require();
@@ -229,8 +218,39 @@ async fn csi_hostpath() {
     for node in cluster.all_nodes() {
         removes_data(&node, &directories).await;
     }
+    installs_under_another_name(&cluster).await;
     stock.assert_nothing_left(&cluster).await;
     println!("csi-hostpath: {} steps ({})", steps.len(), steps.join(", "));
+}
+
+/// The client gives the driver any name, and overlooks none that is installed.
+async fn installs_under_another_name(cluster: &Cluster) {
+    let name = "d.example.com";
+    let plugin = Plugin::named(cluster, name);
+    let next = "kubectl hostloop check --live --driver-name d.example.com";
+    plugin.succeeds(&["install", "--snapshot-controller", "yes"], &[name, next]);
+    plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
+    let usual = Plugin::of(cluster);
+    for command in [&["install"][..], &["uninstall", "--yes"]] {
+        usual.fails(command, &["hostloop is installed as driver d.example.com"]);
+    }
+    uninstalls(&plugin, &cluster.all_nodes()).await;
+}
+
+/// Removes hostloop, and its data from the nodes as `uninstall --data` says.
+async fn uninstalls(plugin: &Plugin<'_>, nodes: &[Node]) {
+    let said = plugin.uninstalls_all();
+    let directories: Vec<&str> = said
+        .lines()
+        .filter_map(|line| {
+            line.rsplit_once("rm -r ")
+                .map(|(_, directory)| directory.trim())
+        })
+        .collect();
+    assert_eq!(directories.len(), 2, "the pool and the state: {said}");
+    for node in nodes {
+        removes_data(node, &directories).await;
+    }
 }
 
 fn has_a_read_only_root(node: &Node) {

@@ -52,6 +52,14 @@ pub struct Line<'a> {
     event: &'a Event,
 }
 
+impl<'a> Line<'a> {
+    /// The line of a ring's event with this number.
+    pub fn of(ring: &'a Ring, seq: u64, event: &'a Event) -> Line<'a> {
+        let boot = ring.boot();
+        Line { seq, boot, event }
+    }
+}
+
 /// The first line of a stream that is refused.
 #[derive(Serialize)]
 struct Refusal {
@@ -163,11 +171,7 @@ async fn send_batch(writer: &mut OwnedWriteHalf, ring: &Ring, next: &mut u64) ->
     *next = batch.next();
     let mut lines = Vec::new();
     for (seq, event) in (batch.first..).zip(&batch.events) {
-        lines.extend(line(&Line {
-            seq,
-            boot: ring.boot(),
-            event,
-        })?);
+        lines.extend(line(&Line::of(ring, seq, event))?);
     }
     write(writer, &lines).await?;
     Ok(!batch.events.is_empty())

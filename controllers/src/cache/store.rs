@@ -10,7 +10,7 @@
 //! depend on an object's absence ask the API server ([`Kube::find`](crate::client::Kube::find)).
 //! The same holds for an object that is too large to be kept: the store has none of it but the name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::iter;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ mod compress;
 mod going_back;
 mod holder;
 mod index;
+mod left_out;
 mod recent;
 mod run;
 mod select;
@@ -38,11 +39,12 @@ use budget::{Budget, Limits};
 pub use compress::Encoding;
 use compress::StoredObject;
 pub use index::Index;
+use left_out::LeftOut;
 pub(crate) use run::fraction;
 pub use run::{Range, Reports};
 pub(crate) use select::config;
 pub use select::{Selector, Selectors, WatchScope};
-use state::{Listing, State};
+use state::State;
 
 /// Namespace (empty for cluster-scoped kinds), [`BETWEEN`] and name. Indexes share the allocation.
 type Key = Arc<str>;
@@ -155,8 +157,7 @@ impl<K: Resource> Store<K> {
             is_reverted: false,
             selector: Selector::all(),
             whole: true,
-            left_out: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            left_out: LeftOut::new(),
             budget: Budget::new(Limits::of::<K>()),
             pushed_out: Vec::new(),
         };
@@ -260,36 +261,41 @@ impl<K: Resource> Store<K> {
         state.whole && state.left_out.is_empty()
     }
 
-    /// True if the object exists but is too large to be kept.
+    /// True if an object that the store does not have exists, or may exist, but is too large to be
+    /// kept.
     pub(crate) fn leaves_out(&self, namespace: &str, name: &str) -> bool {
-        self.lock().left_out.contains(&named(namespace, name))
+        let (state, key) = (self.lock(), named(namespace, name));
+        !state.objects.contains_key(&key) && state.left_out.may_contain(&key)
     }
 
-    /// The namespaces and names of the objects that are too large to be kept.
+    /// The namespaces and names of the objects that are too large to be kept, as far as there is
+    /// room for the names.
     pub(crate) fn left_out(&self) -> Vec<(String, String)> {
         let state = self.lock();
-        let keys = state
-            .left_out
-            .iter()
-            .filter_map(|key| key.split_once(BETWEEN));
-        keys.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()))
+        let names = state.left_out.names();
+        names
+            .map(|(namespace, name)| (namespace.to_owned(), name.to_owned()))
             .collect()
     }
 
-    /// The name of the first object in a namespace that is too large to be kept.
+    /// True if there are objects in a namespace, or may be, that are too large to be kept.
+    pub(crate) fn leaves_out_any(&self, namespace: &str) -> bool {
+        self.lock().left_out.has_any_in(namespace)
+    }
+
+    /// The first known name of such an object.
     pub(crate) fn first_left_out(&self, namespace: &str) -> Option<String> {
         let state = self.lock();
-        let first = state.left_out.range(named(namespace, "")..).next()?;
-        let (of, name) = first.split_once(BETWEEN)?;
-        (of == namespace).then(|| name.to_owned())
+        let mut names = state.left_out.names_in(namespace);
+        names.next().map(ToOwned::to_owned)
     }
 
     /// Pretends that the watch reports an object that is too large.
     #[cfg(test)]
     pub(crate) fn note_left_out(&self, namespace: &str, name: &str) {
         let (mut state, key) = (self.lock(), named(namespace, name));
-        state.leave_out(key.clone());
-        state.untold.remove(&key);
+        state.leave_out(&key, namespace, None);
+        state.left_out.announce(&key);
     }
 
     /// The objects that others have pushed out since the last call.
@@ -297,9 +303,12 @@ impl<K: Resource> Store<K> {
         std::mem::take(&mut self.lock().pushed_out)
     }
 
-    /// True if an object that is left out because of others has room by now.
+    /// True if an object that is left out because of others, or its name, has room by now.
     fn has_room(&self) -> bool {
-        self.lock().budget.has_room()
+        let state = self.lock();
+        let mut smallest = state.left_out.smallest();
+        state.left_out.has_room_for_names()
+            || smallest.any(|(holder, key, size)| state.budget.is_worth_a_list(key, holder, size))
     }
 
     /// Switches to this selector. Known objects stay until the next list is complete.
@@ -360,9 +369,7 @@ impl<K: Resource> Store<K> {
             None => version > state.seen || version == 0,
         };
         if newer {
-            if let Some(listing) = &mut state.listing {
-                listing.written.insert(key.clone());
-            }
+            state.note_written(&key);
             state.apply(key, object);
         }
     }
@@ -397,18 +404,15 @@ impl<K: Resource> Store<K> {
     fn take(&self, event: Event<K>) -> Option<K> {
         let mut state = self.lock();
         match event {
-            Event::Init => state.listing = Some(Listing::default()),
+            Event::Init => state.begin_list(),
             Event::InitApply(object) | Event::Apply(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
-                let mut is_listed = false;
-                if let Some(listing) = &mut state.listing {
-                    listing.reported.insert(key.clone());
-                    is_listed = !listing.written.contains(&key);
-                }
+                let is_listed = state.note_listed(&key);
                 if is_left_out(&object) {
-                    state.leave_out(key.clone());
-                    return state.untold.remove(&key).then_some(object);
+                    let namespace = object.meta().namespace.as_deref();
+                    state.leave_out(&key, namespace.unwrap_or_default(), None);
+                    return state.left_out.announce(&key).then_some(object);
                 }
                 let known = state.objects.get(&key).map(StoredObject::version);
                 // The controller's own write may already be in the store when the watch reports the
@@ -420,13 +424,13 @@ impl<K: Resource> Store<K> {
                 let is_other = state.is_reverted || known != Some(reported);
                 if is_newer || is_listed && is_other {
                     let object = state.apply(key.clone(), object)?;
-                    return state.untold.remove(&key).then_some(object);
+                    return state.left_out.announce(&key).then_some(object);
                 }
             }
             Event::Delete(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
-                state.forget_left_out(&key);
+                state.left_out.remove(&key);
                 // An object with the same name may already be in the store: its writer adds it
                 // before the watch reports this deletion.
                 let known = state.objects.get(&key).map(|known| known.get().uid());
@@ -435,26 +439,7 @@ impl<K: Resource> Store<K> {
                 }
             }
             Event::InitDone => {
-                let listed = state.listing.take().unwrap_or_default();
-                let seen = state.seen;
-                let gone: Vec<Key> = state
-                    .objects
-                    .iter()
-                    .filter(|(key, object)| {
-                        let late = object.version() > seen && listed.written.contains(*key);
-                        let ours = late && state.selector.shows(&*object.get());
-                        !(ours || listed.reported.contains(*key))
-                    })
-                    .map(|(key, _)| key.clone())
-                    .collect();
-                for key in gone {
-                    state.delete(&key);
-                }
-                state.left_out.retain(|key| listed.reported.contains(key));
-                state.untold.retain(|key| listed.reported.contains(key));
-                state.budget.retain_left_out(&listed.reported);
-                state.is_reverted = false;
-                state.whole = state.selector.is_all();
+                state.end_list();
                 drop(state);
                 self.inner.synced.send_replace(true);
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hostloop_api_objects::lease_name::leader_lease;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
@@ -58,7 +59,7 @@ impl Elections {
         tasks: &mut Tasks,
     ) -> Leadership {
         let per_node = scope.is_per_node();
-        let lease = format!("hostloop-{driver}");
+        let lease = leader_lease(driver);
         let is_elected = self.args.election.leader_election.unwrap_or(per_node) && per_node;
         if !is_elected {
             Leadership::always()

@@ -367,9 +367,11 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Sour
         yield_sometimes(number).await;
     }
     // Without its labels, no one knows whether it belongs to the group.
-    if let Some(claim) = all.claims.first_left_out(&namespace) {
+    if all.claims.leaves_out_any(&namespace) {
+        let name = all.claims.first_left_out(&namespace);
+        let claim = name.map_or_else(|| "a claim".to_owned(), |name| format!("claim {name}"));
         selected.push(Err(format!(
-            "claim {claim} of this namespace is too large to be read, and the selector may fit it"
+            "{claim} of this namespace is too large to be read, and the selector may fit it"
         )));
     }
     selected

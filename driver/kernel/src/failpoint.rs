@@ -4,8 +4,7 @@
 //! release that call does nothing. With the feature `failpoints`, the environment variable
 //! `FAILPOINTS` selects a call. `FAILPOINTS="effect=16*off->return(kill)"` kills the driver before
 //! the seventeenth effect. `"loop.attach=return(ENOSPC)"` makes every attach fail. So a crash test
-//! covers all places between two effects without knowing their names. CreateVolume syncs the image
-//! and its record on two threads, so the order of these effects differs between runs.
+//! covers all places between two effects without knowing their names.
 //!
 //! A program that runs the driver inside itself, such as the simulator of the tests, can choose for
 //! itself (see [`watch`]). Only builds with debug assertions ask it.

@@ -1,10 +1,13 @@
 //! Operations on files alone: copying ([`copy`]), allocating, and safe ways to open and replace.
 //!
-//! Every function that changes something calls [`effect`] first.
+//! Every function that changes something calls [`effect`] first, and announces the change
+//! ([`file_changes`]).
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
@@ -12,6 +15,7 @@ use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::failpoint::effect;
+use super::file_changes;
 pub use super::file_name::name_of;
 pub(crate) use super::file_name::on_file;
 use super::foreground::Steps;
@@ -41,13 +45,24 @@ fn beneath<'a, E: Into<io::Error>>(
 /// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
-    // In steps: each one locks the file, which may be in use through a loop device. They give way
-    // to no call, because they write no data.
-    for at in (0..len).step_by(ALLOCATE_STEP as usize) {
+    file_changes::written(file);
+    allocate_in_steps(file, len, ALLOCATE_STEP)
+}
+
+/// Each step locks the file, which may be in use through a loop device, and keeps the journal of
+/// the filesystem busy.
+fn allocate_in_steps(file: &File, len: u64, longest: u64) -> Result<()> {
+    let mut steps = Steps::begin();
+    let mut at = 0;
+    while at < len {
+        if at > 0 {
+            steps.give_way();
+        }
         wanted::check(file)?;
-        let step = (len - at).min(ALLOCATE_STEP);
+        let step = (len - at).min(longest);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, step))
             .map_err(on_file("fallocate", file))?;
+        at += step;
     }
     Ok(())
 }
@@ -55,6 +70,7 @@ pub fn allocate(file: &File, len: u64) -> Result<()> {
 /// Sets the length.
 pub fn set_len(file: &File, len: u64) -> Result<()> {
     effect("file.set-len").map_err(on_file("ftruncate", file))?;
+    file_changes::written(file);
     file.set_len(len).map_err(on_file("ftruncate", file))
 }
 
@@ -62,6 +78,7 @@ pub fn set_len(file: &File, len: u64) -> Result<()> {
 /// btrfs.
 pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
+    file_changes::written(file);
     // In steps: each one locks the file, which may be in use through a loop device.
     let mut steps = Steps::begin();
     let mut at = 0;
@@ -102,9 +119,15 @@ pub fn has_data(file: &File) -> Result<bool> {
 
 /// Calls fsync. An error names the file `what`.
 pub fn sync(file: &File, what: &Path) -> Result<()> {
-    effect("file.sync")
-        .and_then(|()| file.sync_all())
-        .map_err(|e| Error::io("fsync", what, e))
+    fsync(file).map_err(|e| Error::io("fsync", what, e))
+}
+
+/// Calls fsync on a file, or on a directory that is open for reading.
+pub(super) fn fsync(file: &File) -> io::Result<()> {
+    effect("file.sync")?;
+    file.sync_all()?;
+    file_changes::synced(file.as_fd());
+    Ok(())
 }
 
 /// Calls fsync on a directory.
@@ -113,7 +136,9 @@ fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
     // The handle may be an O_PATH one, on which fsync fails.
     rustix::fs::openat(dir, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .and_then(rustix::fs::fsync)
-        .map_err(on_file("fsync", dir))
+        .map_err(on_file("fsync", dir))?;
+    file_changes::synced(dir);
+    Ok(())
 }
 
 /// True if files in this directory can be cloned. Tries it with two small unlinked files.
@@ -241,7 +266,11 @@ pub fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
         Err(Errno::EXIST) => {
             open_beneath(dir, name.as_ref(), OFlags::PATH | OFlags::DIRECTORY).map(drop)
         }
-        made => made.map_err(beneath("mkdir", dir, name)),
+        made => {
+            made.map_err(beneath("mkdir", dir, name))?;
+            file_changes::made(dir, name);
+            Ok(())
+        }
     }
 }
 
@@ -254,7 +283,9 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<F
 pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
     effect("file.create").map_err(beneath("create", dir, path))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    open_with(dir, path, flags, Mode::RUSR | Mode::WUSR)
+    let file = open_with(dir, path, flags, Mode::RUSR | Mode::WUSR)?;
+    file_changes::made(dir, path);
+    Ok(file)
 }
 
 fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<File> {
@@ -274,9 +305,7 @@ fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Res
 /// fsync of the directory. After a crash, `name` has either the old content or the new one. A
 /// temporary file (`.<name>.new`) may remain, which the next call reuses.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
-    put(dir, name, content, |file| {
-        effect("file.sync").and_then(|()| file.sync_all())
-    })?;
+    put(dir, name, content, fsync)?;
     sync_dir(dir)
 }
 
@@ -297,18 +326,23 @@ fn put(
     let temporary = format!(".{name}.new");
     effect("file.create").map_err(beneath("create", dir, temporary.as_str()))?;
     let mut file = own_temporary(dir, &temporary)?;
-    let written = (|| {
+    let written = (|| -> io::Result<()> {
         effect("file.write")?;
+        file_changes::written(&file);
         file.set_len(0)?;
         file.write_all(content)?;
         sync(&file)?;
         effect("file.rename")?;
-        rustix::fs::renameat(dir, &temporary, dir, name).map_err(io::Error::from)
+        rustix::fs::renameat(dir, &temporary, dir, name)?;
+        file_changes::renamed(dir, &temporary, dir, name);
+        Ok(())
     })();
     written.map_err(|e| {
         // Best effort: leave no half-written record on a full disk. Report the first error, not
         // this one.
-        let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
+        if rustix::fs::unlinkat(dir, &temporary, AtFlags::empty()).is_ok() {
+            file_changes::removed(dir, &temporary);
+        }
         Error::io("replace", name_of(dir).join(name), e)
     })
 }
@@ -316,8 +350,9 @@ fn put(
 /// Creates `name` in `dir` with `content`. The caller calls fsync on the file and the directory.
 pub fn write_new(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<File> {
     let mut file = create_beneath(dir, name.as_ref())?;
-    effect("file.write")
-        .and_then(|()| file.write_all(content))
+    effect("file.write").map_err(beneath("write", dir, name))?;
+    file_changes::written(&file);
+    file.write_all(content)
         .map_err(beneath("write", dir, name))?;
     Ok(file)
 }
@@ -327,7 +362,11 @@ pub fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     single(dir, name)?;
     effect("file.unlink").map_err(beneath("unlink", dir, name))?;
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Ok(()) => {
+            file_changes::removed(dir, name);
+            Ok(())
+        }
+        Err(Errno::NOENT) => Ok(()),
         Err(e) => Err(beneath("unlink", dir, name)(e)),
     }
 }
@@ -342,7 +381,10 @@ fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
             .map_err(beneath("flock", dir, name))?;
         let ours = rustix::fs::fstat(&file).map_err(beneath("fstat", dir, name))?;
         match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(s) if (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino) => return Ok(file),
+            Ok(s) if (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino) => {
+                file_changes::made(dir, name);
+                return Ok(file);
+            }
             Ok(_) | Err(Errno::NOENT) => {}
             Err(e) => return Err(beneath("stat", dir, name)(e)),
         }
@@ -375,7 +417,9 @@ pub fn rename(
         }
         renamed => renamed,
     }
-    .map_err(beneath("rename", from_dir, from))
+    .map_err(beneath("rename", from_dir, from))?;
+    file_changes::renamed(from_dir, from, to_dir, to);
+    Ok(())
 }
 
 /// Unlinks the plain files in the directory `name` of `dir`, then the directory. Removes only one
@@ -389,19 +433,24 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
             if matches!(source.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) =>
         {
             effect("file.unlink").map_err(beneath("unlink", dir, name))?;
-            return rustix::fs::unlinkat(dir, name, AtFlags::empty())
-                .map_err(beneath("unlink", dir, name));
+            rustix::fs::unlinkat(dir, name, AtFlags::empty())
+                .map_err(beneath("unlink", dir, name))?;
+            file_changes::removed(dir, name);
+            return Ok(());
         }
         Err(e) => return Err(e),
     };
     for (file, _) in raw_entries(entry.as_fd())? {
-        let path = Path::new(name).join(std::ffi::OsStr::new(&*file.to_string_lossy()));
+        let path = Path::new(name).join(OsStr::new(&*file.to_string_lossy()));
         effect("file.unlink").map_err(beneath("unlink", dir, &path))?;
         rustix::fs::unlinkat(&entry, &file, AtFlags::empty())
             .map_err(beneath("unlink", dir, path))?;
+        file_changes::removed(entry.as_fd(), OsStr::from_bytes(file.to_bytes()));
     }
     effect("file.rmdir").map_err(beneath("rmdir", dir, name))?;
-    rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(beneath("rmdir", dir, name))
+    rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(beneath("rmdir", dir, name))?;
+    file_changes::removed(dir, name);
+    Ok(())
 }
 
 /// Names in a directory, sorted. A name that is not UTF-8 (never the driver's) has replacement

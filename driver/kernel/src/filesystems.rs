@@ -157,7 +157,9 @@ pub trait Filesystems {
     /// the kernel has replayed the journal, see [`FsState`].
     fn check(&self, device: &Path, fs: FsType) -> Result<()>;
 
-    /// Grows a mounted filesystem to its device's size. Success if it already has that size.
+    /// Grows a mounted filesystem to its device's size. Success if it already has that size. Asks
+    /// neither [`Filesystems::grows_mounted`] nor [`FsType::minimum_grown_bytes`]: the caller does,
+    /// and can say more than the tool.
     fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()>;
 
     /// Reads the superblock of the ext4 on a device or in an image, mounted or not; `None` if it

@@ -4,8 +4,11 @@
 //! calls run in the foreground of its pools, and for a moment after them, because they come in
 //! series. It always gets a share of the time, so calls that never end hold it up, but do not stop
 //! it. While calls come, its steps are short.
+//!
+//! A call in the foreground may have a long part of its own: the allocation of a thick volume's
+//! lost blocks. It steps back for that ([`step_back`]).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,10 +30,10 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// The calls in the foreground of one pool.
 #[derive(Debug, Default)]
-pub struct Foreground(Mutex<State>);
+pub struct Foreground(Mutex<CallCount>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CallCount {
     running: usize,
     ended: Option<Instant>,
 }
@@ -48,11 +51,11 @@ impl Foreground {
 
     fn quiet(&self) -> Quiet {
         match *self.0.lock() {
-            State { running: 1.., .. } => Quiet::Not,
-            State {
+            CallCount { running: 1.., .. } => Quiet::Not,
+            CallCount {
                 ended: Some(ended), ..
             } => Quiet::For(ended.elapsed()),
-            State { ended: None, .. } => Quiet::For(Duration::MAX),
+            CallCount { ended: None, .. } => Quiet::For(Duration::MAX),
         }
     }
 }
@@ -75,10 +78,60 @@ enum Quiet {
 }
 
 thread_local! {
+    /// The call in the foreground on this thread, in each of its pools.
+    static CALL: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
     /// The pools of the long work on this thread.
     static POOLS: RefCell<Vec<Arc<Foreground>>> = const { RefCell::new(Vec::new()) };
-    /// The time that long work on this thread has paused.
-    static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Runs a call in the foreground of these pools.
+pub fn in_front<T>(pools: &[Arc<Foreground>], call: impl FnOnce() -> T) -> T {
+    let running = pools.iter().map(Foreground::enter).collect();
+    let _restored = RestoredCall(CALL.replace(running));
+    call()
+}
+
+/// Restores the thread's earlier call when it is dropped, also after a panic.
+struct RestoredCall(Vec<Running>);
+
+impl Drop for RestoredCall {
+    fn drop(&mut self) {
+        CALL.set(std::mem::take(&mut self.0));
+    }
+}
+
+/// Does long work within a call. A call in the foreground leaves it meanwhile, and its work gives
+/// way to others. Other long work already does.
+pub fn step_back<T>(work: impl FnOnce() -> T) -> T {
+    let running = CALL.take();
+    if running.is_empty() {
+        return work();
+    }
+    let pools = running.iter().map(|Running(pool)| pool.clone()).collect();
+    let _back = SteppedBack::of(running);
+    behind(pools, work)
+}
+
+/// A call that is not in the foreground for a while. Dropping this brings it back, also after a
+/// panic. Leaving does not count as an end: the call would give way to itself.
+struct SteppedBack(Vec<Running>);
+
+impl SteppedBack {
+    fn of(call: Vec<Running>) -> SteppedBack {
+        for Running(pool) in &call {
+            pool.0.lock().running -= 1;
+        }
+        SteppedBack(call)
+    }
+}
+
+impl Drop for SteppedBack {
+    fn drop(&mut self) {
+        for Running(pool) in &self.0 {
+            pool.0.lock().running += 1;
+        }
+        CALL.set(std::mem::take(&mut self.0));
+    }
 }
 
 /// Does long work, which gives way to calls of these pools.
@@ -94,11 +147,6 @@ impl Drop for Restored {
     fn drop(&mut self) {
         POOLS.set(std::mem::take(&mut self.0));
     }
-}
-
-/// The time that long work on this thread has paused so far.
-pub fn paused() -> Duration {
-    PAUSED.get()
 }
 
 /// True while calls come in the foreground of this thread's work: its steps are short then.
@@ -143,7 +191,8 @@ impl Steps {
             std::thread::sleep(POLL);
             self.began = Instant::now();
         }
-        PAUSED.set(PAUSED.get() + (self.began - ended));
+        #[cfg(test)]
+        tests::PAUSED.set(tests::PAUSED.get() + (self.began - ended));
     }
 }
 

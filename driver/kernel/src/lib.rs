@@ -16,6 +16,7 @@ mod ext4_layout;
 pub mod extents;
 pub mod failpoint;
 pub mod file;
+pub mod file_changes;
 mod file_name;
 mod filesystems;
 pub mod foreground;

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex};
 
 use super::Result;
-use super::failpoint::effect;
+use super::file::fsync;
 use super::file_name::on_file;
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ mod tests;
 #[derive(Debug)]
 pub struct SharedDir {
     dir: File,
-    fsync: Shared,
+    fsync: SharedRun,
 }
 
 impl SharedDir {
@@ -27,16 +27,14 @@ impl SharedDir {
     pub fn new(dir: File) -> SharedDir {
         SharedDir {
             dir,
-            fsync: Shared::default(),
+            fsync: SharedRun::default(),
         }
     }
 
     /// Makes all changes before this call durable: calls fsync, or waits for the fsync of another
     /// thread that starts after this call.
     pub fn sync(&self) -> Result<()> {
-        let synced = self
-            .fsync
-            .run(|| effect("file.sync").and_then(|()| self.dir.sync_all()));
+        let synced = self.fsync.run(|| fsync(&self.dir));
         synced.map_err(on_file::<io::Error>("fsync", &self.dir))
     }
 }
@@ -49,22 +47,22 @@ impl AsFd for SharedDir {
 
 /// Runs work once for all callers that asked before it started.
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedRun {
+    state: Mutex<RunState>,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RunState {
     running: bool,
     /// The next round. It serves the callers that come before it starts.
-    next: Arc<Round>,
+    next: Arc<RunResult>,
 }
 
 /// The result of one run; the error is an error number.
-type Round = OnceLock<std::result::Result<(), i32>>;
+type RunResult = OnceLock<std::result::Result<(), i32>>;
 
-impl Shared {
+impl SharedRun {
     fn run(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock();
         let round = state.next.clone();

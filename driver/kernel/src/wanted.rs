@@ -19,14 +19,14 @@ thread_local! {
 }
 
 /// What follows the end of a copy.
-type Then = Box<dyn FnOnce() + Send>;
+type AfterCopy = Box<dyn FnOnce() + Send>;
 
 /// Work that is wanted until [`Wanted::end`].
 #[derive(Default)]
 pub struct Wanted {
     ended: AtomicBool,
     awaited: AtomicBool,
-    copied: Mutex<Option<Then>>,
+    copied: Mutex<Option<AfterCopy>>,
     step: Option<Box<dyn Fn() + Send + Sync>>,
 }
 

@@ -9,12 +9,12 @@ use clap::{Args, Subcommand};
 pub struct ProbeArgs {
     /// The subcommand.
     #[command(subcommand)]
-    pub probe: Probe,
+    pub probe: ProbeCommand,
 }
 
 /// The subcommands of `hostloop probe`.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Probe {
+pub enum ProbeCommand {
     /// Report what this machine has, as JSON
     Machine {
         /// The root directory of a pool; repeat the flag for several pools

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hostloop_controllers::csi::driver::check_name;
+pub(super) use hostloop_report::driver_name::parse as driver_name;
 pub(super) use hostloop_report::flags::endpoint;
 
 use crate::csi::validate;
@@ -35,12 +35,6 @@ impl std::str::FromStr for Cap {
 /// Parses a filesystem type.
 pub(super) fn filesystem(word: &str) -> Result<FsType, String> {
     validate::filesystem(word).map_err(|why| format!("{word:?} {why}"))
-}
-
-/// Parses and checks a driver name.
-pub(super) fn driver_name(word: &str) -> Result<String, String> {
-    check_name(word).map_err(|why| format!("{word:?} {why}"))?;
-    Ok(word.to_owned())
 }
 
 /// Parses an overcommit factor, at least 1.

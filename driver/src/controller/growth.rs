@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use super::{Controller, Error, Result};
 use crate::csi::expansion::{self, GrowthTime};
 use crate::kernel::{FsType, ext4_growth};
-use crate::storage::{Source, VolumeHandle};
 
 impl Controller {
     /// Checks that the ext4 in an image can grow to a device of this size, when its volume is
@@ -20,15 +19,5 @@ impl Controller {
             Some(why) => Err(Error::OutOfRange(expansion::refusal(bytes, &why))),
             None => Ok(()),
         }
-    }
-
-    /// Opens the image of a source.
-    pub(super) fn source_image(&self, source: &Source) -> Result<File> {
-        Ok(match source {
-            Source::Snapshot(id) => self.pools.open_snapshot(&*self.pools.snapshot(id)?)?,
-            Source::Volume(id) => self
-                .pools
-                .open_image(&*self.pools.volume(&VolumeHandle::Id(*id))?, false)?,
-        })
     }
 }

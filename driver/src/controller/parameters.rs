@@ -117,7 +117,7 @@ impl Changes {
     fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
         match reader(key)? {
             Reader::Change(read) => Some(read(self, value)),
-            Reader::Class(_) | Reader::Provisioner => None,
+            Reader::Pool | Reader::Class(_) | Reader::Provisioner => None,
         }
     }
 }
@@ -138,6 +138,7 @@ pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Inv
     let mut class = Class::default();
     for (key, value) in own("parameters", parameters)? {
         let read = match (reader(key), unknown) {
+            (Some(Reader::Pool), _) => continue,
             (Some(Reader::Class(read)), _) => read(&mut class, value),
             (Some(Reader::Change(read)), _) => read(&mut class.changes, value),
             (Some(Reader::Provisioner) | None, UnknownKeys::Rejected) => {
@@ -150,7 +151,25 @@ pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Inv
         };
         read.map_err(|why| invalid(field("parameters", key), why))?;
     }
+    class.pool = pool(parameters)?.map(str::to_owned);
     Ok(class)
+}
+
+/// The pool that a class names, by any of the keys for it; `None` means the first configured pool.
+/// It checks no other parameter.
+pub fn pool(parameters: &Parameters) -> Result<Option<&str>, Invalid> {
+    let mut pool: Option<&String> = None;
+    for (key, value) in parameters {
+        if !matches!(reader(key), Some(Reader::Pool)) {
+            continue;
+        }
+        if value.is_empty() || pool.is_some_and(|other| other != value) {
+            let why = "does not name one pool";
+            return Err(invalid(field("parameters", key), why));
+        }
+        pool = Some(value);
+    }
+    Ok(pool.map(String::as_str))
 }
 
 /// Reads `mutable_parameters`. If `accepted` is not empty, only its names are allowed. An accepted

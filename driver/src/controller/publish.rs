@@ -13,7 +13,7 @@ use crate::storage::{self, Publication, VolumeHandle, VolumeId, VolumeRecord};
 
 /// The action of ControllerPublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Publish {
+enum ControllerPublish {
     /// Record the publication.
     Record,
     /// Do nothing: it is recorded already.
@@ -21,12 +21,12 @@ enum Publish {
 }
 
 /// Compares a publication with the recorded ones.
-fn decide(record: &VolumeRecord, node: &str, requested: &Publication) -> Result<Publish> {
+fn decide(record: &VolumeRecord, node: &str, requested: &Publication) -> Result<ControllerPublish> {
     if let Some(published) = record.publications.get(node) {
         let same = published.readonly == requested.readonly
             && compatible(&published.capability, &requested.capability);
         return if same {
-            Ok(Publish::Done)
+            Ok(ControllerPublish::Done)
         } else {
             Err(Error::AlreadyExists(format!(
                 "volume {} is published to node {node} already, {} and for another use",
@@ -47,7 +47,7 @@ fn decide(record: &VolumeRecord, node: &str, requested: &Publication) -> Result<
                 record.id
             )))
         }
-        _ => Ok(Publish::Record),
+        _ => Ok(ControllerPublish::Record),
     }
 }
 
@@ -107,7 +107,7 @@ impl Controller {
             capability,
             readonly: req.readonly,
         };
-        if decide(&record, node, &publication)? == Publish::Record {
+        if decide(&record, node, &publication)? == ControllerPublish::Record {
             let limit = self.config.attach_limit;
             let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
             self.pools.update_volume(&record.id, |record| {

@@ -6,16 +6,16 @@ use hostloop_proto::csi;
 use hostloop_terminal::humanize::exact_bytes;
 
 use super::{Controller, Error, Result, lookup, to_proto};
+use crate::csi::capability::carried_fs;
 use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FsType};
-use crate::storage::{self, Format, NewVolume, VolumeHandle, VolumeRecord};
+use crate::storage::{self, LocatedSource, NewVolume, VolumeHandle, VolumeRecord};
 
 mod content_source;
 mod create_request;
 mod validate;
 
-use content_source::ContentSource;
 use create_request::CreateRequest;
 
 impl Controller {
@@ -48,56 +48,53 @@ impl Controller {
         }
         let source = request
             .source
-            .map(|named| self.content_source(named))
+            .map(|source| self.locate_source(source))
             .transpose()?;
+        let source_fs = source.as_ref().and_then(|s| carried_fs(s.format()));
         let pool = self.pools.named(request.class.pool.as_deref())?;
-        let requested = request
-            .capabilities
-            .on_volume_with(source.as_ref().and_then(ContentSource::fs));
+        let requested = request.capabilities.on_volume_with(source_fs);
         let fs = requested.fs();
         requested.check_mount_options("volume_capabilities")?;
         // A copy of a filesystem needs no mkfs, whatever the class of its source allowed once.
-        if source.as_ref().and_then(ContentSource::fs).is_none() {
+        if source_fs.is_none() {
             request.class.check_mkfs_options(fs)?;
         }
         if let Some(source) = &source {
-            source.serves(&requested, request.class.allow_volume_mode_change)?;
+            let allowed = request.class.allow_volume_mode_change;
+            content_source::serves(source.format(), self.is_raw(source), &requested, allowed)?;
         }
         if let Some(fs) = fs {
             self.require_tools(fs)?;
         }
-        let inherited = source.as_ref().map(|s| s.provisioning);
+        let inherited = source.as_ref().map(LocatedSource::provisioning);
         let settings = request.changes.create(inherited)?;
         let bounds = capacity_range::Bounds {
             filesystem: fs.map_or(0, FsType::minimum_bytes),
             grown: fs.map_or(0, FsType::minimum_grown_bytes),
-            source: source.as_ref().map(|s| s.bytes),
+            source: source.as_ref().map(LocatedSource::bytes),
             largest: self.pools.options().max_volume_bytes,
         };
         let capacity_bytes =
             capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
         if let (Some(source), Some(FsType::Ext4)) = (&source, requested.fs())
-            && capacity_bytes > source.bytes
+            && capacity_bytes > source.bytes()
         {
-            self.check_growth(&self.source_image(&source.source)?, capacity_bytes)?;
+            self.check_growth(&self.pools.open_source(source)?, capacity_bytes)?;
         }
-        let format = match (requested.fs(), &source) {
-            (None, _) => Format::Raw,
-            (Some(_), Some(source)) => source.format,
-            (Some(fs), None) => Format::Done(fs),
-        };
-        let new = NewVolume {
+        let mut new = NewVolume {
             name: request.name,
             capacity_bytes,
-            requested_bytes: capacity_range::requested(request.range, capacity_bytes, format),
+            requested_bytes: None,
             capabilities: requested.into_all(),
             parameters: request.parameters,
             mutable_parameters: request.mutable_parameters,
             settings,
             mkfs_options: request.class.mkfs_options,
-            source: source.map(|s| s.source),
+            source: source.as_ref().map(LocatedSource::recorded),
             inline: None,
         };
+        let format = new.format(source.as_ref().map(LocatedSource::format));
+        new.requested_bytes = capacity_range::requested(request.range, capacity_bytes, format);
         let has_options = !new.mkfs_options.is_empty();
         self.pools
             .create_volume(&pool, new)

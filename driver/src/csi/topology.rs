@@ -51,21 +51,21 @@ pub struct Moved {
 
 /// The topology of this node. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Topology(Arc<Shared>);
+pub struct Topology(Arc<TopologyData>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct TopologyData {
     /// The segments known from the start.
     own: Segments,
     /// Labels of the Node object that belong to the topology.
     labels: BTreeSet<String>,
     memory: Option<Memory>,
-    state: Mutex<State>,
+    state: Mutex<LabelState>,
     read: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LabelState {
     /// All segments once all are known; `None` while a label is missing.
     known: Option<Arc<Segments>>,
     /// True if the labels were read in this process, not only loaded from the file.
@@ -76,9 +76,9 @@ struct State {
 
 impl From<Segments> for Topology {
     fn from(own: Segments) -> Self {
-        Topology(Arc::new(Shared {
+        Topology(Arc::new(TopologyData {
             own,
-            ..Shared::default()
+            ..TopologyData::default()
         }))
     }
 }
@@ -107,13 +107,13 @@ impl Topology {
             .map(|key| Some((key.clone(), remembered.get(key)?.clone())))
             .collect();
         let known = found.map(|found| Arc::new(own.clone().into_iter().chain(found).collect()));
-        Topology(Arc::new(Shared {
+        Topology(Arc::new(TopologyData {
             own,
             labels,
             memory: Some(memory),
-            state: Mutex::new(State {
+            state: Mutex::new(LabelState {
                 known,
-                ..State::default()
+                ..LabelState::default()
             }),
             read: Condvar::new(),
         }))
@@ -135,13 +135,16 @@ impl Topology {
         let mut state = self.0.state.lock();
         self.0.read.wait_while_for(
             &mut state,
-            |state: &mut State| !self.0.labels.is_empty() && !state.is_read,
+            |state: &mut LabelState| !self.0.labels.is_empty() && !state.is_read,
             PATIENCE,
         );
         self.current_segments(state)
     }
 
-    fn current_segments(&self, mut state: MutexGuard<'_, State>) -> Result<Arc<Segments>, Unknown> {
+    fn current_segments(
+        &self,
+        mut state: MutexGuard<'_, LabelState>,
+    ) -> Result<Arc<Segments>, Unknown> {
         if self.0.labels.is_empty() {
             return Ok(state
                 .known
@@ -218,7 +221,7 @@ struct Memory {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Content {
+struct StoredLabels {
     schema: u32,
     node: String,
     labels: Segments,
@@ -229,7 +232,7 @@ impl Memory {
         let Ok(text) = std::fs::read(self.dir.join(FILE)) else {
             return Segments::new();
         };
-        match serde_json::from_slice::<Content>(&text) {
+        match serde_json::from_slice::<StoredLabels>(&text) {
             Ok(content) if content.schema == SCHEMA && content.node == self.node => content.labels,
             Ok(_) => Segments::new(),
             Err(error) => {
@@ -244,7 +247,7 @@ impl Memory {
     fn write(&self, labels: &Segments) -> kernel::Result<()> {
         std::fs::create_dir_all(&self.dir).map_err(|e| kernel::Error::io("mkdir", &self.dir, e))?;
         let dir = File::open(&self.dir).map_err(|e| kernel::Error::io("open", &self.dir, e))?;
-        let content = Content {
+        let content = StoredLabels {
             schema: SCHEMA,
             node: self.node.clone(),
             labels: labels.clone(),

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use super::call_log::{Interest, Report};
 use super::event_fields::EventFields;
 use super::metrics::Calls;
-use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
+use super::operation_locks::{AfterSuccess, Fingerprint, Hold, Operation, OperationLocks};
 use super::pool_threads::{Lane, PoolThreads, Work};
 use super::wait_limit::wait_limit;
 use crate::record::{Parameters, namespace_of};
@@ -142,7 +142,7 @@ impl Dispatcher {
     }
 }
 
-fn announcing(pools: &Arc<Pools>, freed: Freed) -> Then {
+fn announcing(pools: &Arc<Pools>, freed: Freed) -> AfterSuccess {
     let pools = pools.clone();
     Box::new(move || pools.freed().announce(freed))
 }

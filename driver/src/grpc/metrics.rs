@@ -130,28 +130,28 @@ pub(crate) fn render_dropped(text: &mut String, events: u64) -> fmt::Result {
 /// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
-    let up = gauges(pools, |pool| Some(u64::from(pool.up)));
+    let up = gauge_of(pools, |pool| Some(u64::from(pool.up)));
     registry.register("hostloop_pool_up", "Whether the pool answers", up);
     for (name, help, value) in POOL_GAUGES {
-        let gauges = gauges(pools, |pool| value(pool).filter(|_| pool.up));
-        registry.register(name, help, gauges);
+        let gauge = gauge_of(pools, |pool| value(pool).filter(|_| pool.up));
+        registry.register(name, help, gauge);
     }
     registry
 }
 
-/// A gauge for each pool that has a value.
-fn gauges(
+/// A gauge of the pools that have this value.
+fn gauge_of(
     pools: &[PoolGauges],
     value: impl Fn(&PoolGauges) -> Option<u64>,
 ) -> Family<PoolLabels, Gauge> {
-    let gauges = Family::<PoolLabels, Gauge>::default();
+    let gauge = Family::<PoolLabels, Gauge>::default();
     for pool in pools {
         if let Some(value) = value(pool) {
             let labels = [("pool", pool.name.clone())];
-            gauges.get_or_create(&labels).set(int64(value));
+            gauge.get_or_create(&labels).set(int64(value));
         }
     }
-    gauges
+    gauge
 }
 
 #[cfg(test)]

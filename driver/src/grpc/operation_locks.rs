@@ -74,11 +74,11 @@ pub struct Operation {
     /// How long the work goes on without a caller that waits for it; `None` is to its end.
     pub grace: Option<Duration>,
     /// Called after a success, once the objects are released and before the answer.
-    pub then: Option<Then>,
+    pub then: Option<AfterSuccess>,
 }
 
 /// What follows a success. It must not block.
-pub type Then = Box<dyn FnOnce() + Send>;
+pub type AfterSuccess = Box<dyn FnOnce() + Send>;
 
 /// The answer of the work, shared by all callers that joined it.
 type Answer = Result<Arc<dyn Any + Send + Sync>, Status>;
@@ -506,7 +506,7 @@ async fn end_to_end<R, E>(
     threads: Arc<Permits>,
     namespace: String,
     work: impl FnOnce() -> Result<R, E> + Send + 'static,
-    then: Option<Then>,
+    then: Option<AfterSuccess>,
 ) where
     R: Send + Sync + 'static,
     E: Into<Status> + 'static,
@@ -532,7 +532,7 @@ async fn end_to_end<R, E>(
 
 /// Runs the work, ends the job, then answers. In this order, a caller's next RPC on the same volume
 /// is not aborted because of the RPC that was just answered.
-fn perform<R, E>(turn: Turn, work: impl FnOnce() -> Result<R, E>, then: Option<Then>)
+fn perform<R, E>(turn: Turn, work: impl FnOnce() -> Result<R, E>, then: Option<AfterSuccess>)
 where
     R: Send + Sync + 'static,
     E: Into<Status>,

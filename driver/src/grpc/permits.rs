@@ -17,11 +17,11 @@ pub struct Permits {
     total: usize,
     /// The calls that need them, for people.
     calls: &'static str,
-    state: Mutex<State>,
+    state: Mutex<PermitQueue>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PermitQueue {
     free: usize,
     /// The number of permits of each namespace that has one.
     held: HashMap<Arc<str>, usize>,
@@ -50,7 +50,7 @@ fn may_begin(namespace: &str, held: usize, free: usize) -> bool {
     free > 0 && (namespace.is_empty() || may_take(held, free))
 }
 
-impl State {
+impl PermitQueue {
     fn take(&mut self, namespace: &Arc<str>) {
         self.free -= 1;
         *self.held.entry(namespace.clone()).or_default() += 1;
@@ -80,7 +80,7 @@ impl State {
 impl Permits {
     /// `calls` says what kind of calls need the permits.
     pub fn new(total: usize, calls: &'static str) -> Arc<Permits> {
-        let state = Mutex::new(State {
+        let state = Mutex::new(PermitQueue {
             free: total,
             held: HashMap::new(),
             waiting: Turns::default(),

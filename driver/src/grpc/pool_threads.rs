@@ -6,8 +6,8 @@
 //! often a client retries. Copies of gigabytes hold up nothing but other copies, and thick volumes
 //! that lack blocks hold up nothing but the mounts of other thick volumes. The calls of one
 //! namespace never hold all threads of a kind ([`Permits`]): three of four, 24 of 32. Copies and
-//! clones also give way to calls that change something in their pools, but not to deletions: see
-//! [foreground].
+//! clones also give way to calls that change something in their pools, but not to deletions, and so
+//! does the allocation of a thick volume's blocks: see [foreground].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use tonic::Status;
 
 use super::operation_locks::shutting_down;
 use super::permits::{Permit, Permits};
-use crate::controller::parameters::POOL;
+use crate::controller::parameters::{self, POOL};
 use crate::kernel::foreground::{self, Foreground};
+use crate::node::inline_attributes::choose_pool;
 use crate::record::id;
 use crate::storage::{Pools, VolumeHandle};
 
@@ -113,22 +114,15 @@ impl Lane {
     }
 }
 
+/// The pool of a class. An unknown or invalid name leads to no pool, and its call is refused.
 fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option<usize> {
-    match parameters.get(POOL) {
-        None => Some(0),
-        Some(name) => slot_named(pools, name),
-    }
+    pools.slot_named(parameters::pool(parameters).ok()?)
 }
 
 fn slot_of_new_inline(pools: &Pools, context: &BTreeMap<String, String>) -> Option<usize> {
-    match context.get(POOL) {
-        Some(name) => slot_named(pools, name),
-        None => slot_named(pools, pools.inline_pools().first()?),
-    }
-}
-
-fn slot_named(pools: &Pools, name: &str) -> Option<usize> {
-    pools.slots().iter().position(|slot| slot.spec.name == name)
+    let allowed = pools.inline_pools();
+    let chosen = choose_pool(&allowed, context.get(POOL).map(String::as_str)).ok()?;
+    pools.slot_named(Some(chosen))
 }
 
 fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {
@@ -228,8 +222,10 @@ impl PoolThreads {
     }
 
     /// Runs a call that has its thread. Long work gives way to calls that change something in its
-    /// pools. Questions and streams write nothing, and no pod waits for a deletion: it may free the
-    /// blocks of a huge image, and many of them would hold up other users' copies.
+    /// pools. The staging of a thick volume is such a call, and gives way only while it allocates
+    /// blocks ([`foreground::step_back`]). Questions and streams write nothing, and no pod waits
+    /// for a deletion: it may free the blocks of a huge image, and many of them would hold up other
+    /// users' copies.
     pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
         let pools = {
             let mut foregrounds = self.foregrounds.lock();
@@ -240,12 +236,9 @@ impl PoolThreads {
             pools.collect::<Vec<_>>()
         };
         match work {
-            Work::Allocate | Work::StageThick | Work::Clone | Work::Copy => {
-                foreground::behind(pools, call)
-            }
-            Work::Change | Work::Leave | Work::Unstage => {
-                let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
-                call()
+            Work::Allocate | Work::Clone | Work::Copy => foreground::behind(pools, call),
+            Work::Change | Work::StageThick | Work::Leave | Work::Unstage => {
+                foreground::in_front(&pools, call)
             }
             Work::Delete | Work::Stream | Work::Question(_) => call(),
         }

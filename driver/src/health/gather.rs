@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::Path;
 
 use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
@@ -87,18 +88,35 @@ impl View {
     /// Returns the conditions of a volume. If it was staged or unstaged after the view was taken,
     /// reads the kernel again. A deleted volume has no conditions.
     pub fn conditions(&self, pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
-        let facts = self.facts(pools, record);
+        self.conditions_at(pools, record, &[]).0
+    }
+
+    /// Like [`View::conditions`], with what the kernel shows of the volume and at these paths.
+    /// `None` if it can't be asked, or the pool does not answer.
+    pub(super) fn conditions_at(
+        &self,
+        pools: &Pools,
+        record: &VolumeRecord,
+        paths: &[&Path],
+    ) -> (Vec<Condition>, Option<VolumeState>) {
+        let (facts, state) = self.facts(pools, record, paths);
         match pools.volume(&VolumeHandle::Id(record.id)) {
-            Err(storage::Error::NoVolume(_)) => Vec::new(),
+            Err(storage::Error::NoVolume(_)) => (Vec::new(), state),
             Ok(now) if now.stage != record.stage || now.format != record.format => {
-                volume_conditions(&View::of_one(pools).facts(pools, &now))
+                let (facts, state) = View::of_one(pools).facts(pools, &now, paths);
+                (volume_conditions(&facts), state)
             }
-            _ => volume_conditions(&facts),
+            _ => (volume_conditions(&facts), state),
         }
     }
 
-    /// Collects the facts about a volume.
-    fn facts(&self, pools: &Pools, record: &VolumeRecord) -> VolumeFacts {
+    /// Collects the facts about a volume, and what the kernel shows of it.
+    fn facts(
+        &self,
+        pools: &Pools,
+        record: &VolumeRecord,
+        paths: &[&Path],
+    ) -> (VolumeFacts, Option<VolumeState>) {
         let pool = self.pools.get(&record.id.pool()).cloned();
         let mut facts = VolumeFacts {
             pool: pool.unwrap_or_else(|| PoolFacts {
@@ -112,14 +130,14 @@ impl View {
         };
         if facts.pool.unreachable().is_some() {
             // Reading the volume's files might never return.
-            return facts;
+            return (facts, None);
         }
         let (image, file) = look_at_image(pools, record);
         let identity = VolumeIdentity::of(record, file);
         let state = match &self.kernel {
             Ok(Some(kernel)) => Ok(VolumeState::of(kernel, identity)),
             Ok(None) => {
-                VolumeState::look(pools.kernel(), &identity, &[]).map_err(|e| e.to_string())
+                VolumeState::look(pools.kernel(), &identity, paths).map_err(|e| e.to_string())
             }
             Err(why) => Err(why.clone()),
         };
@@ -128,7 +146,7 @@ impl View {
             Err(why) => {
                 facts.problems = vec![Problem::ImageUnreadable(why)];
                 facts.problems.extend(refused_options(record));
-                return facts;
+                return (facts, None);
             }
         };
         facts.problems = volume_problems(record, &image, &state);
@@ -144,7 +162,7 @@ impl View {
                 .extend(smaller.map(Problem::FilesystemSmaller));
         }
         facts.problems.extend(refused_options(record));
-        facts
+        (facts, Some(state))
     }
 }
 

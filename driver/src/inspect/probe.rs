@@ -13,7 +13,7 @@ use hostloop_report::machine::{DirectIoReport, FilesystemReport, LeftoverLoop, M
 use hostloop_terminal::terminal;
 use sha2::{Digest, Sha256};
 
-use crate::cli::{Probe, ProbeArgs};
+use crate::cli::{ProbeArgs, ProbeCommand};
 use crate::inspect::inventory::{Contents, leftover_loops};
 use crate::kernel::linux::Linux;
 use crate::kernel::{Filesystems, LoopDevices};
@@ -46,11 +46,11 @@ pub enum ProbeError {
 
 pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {
     match &args.probe {
-        Probe::Machine { pool_roots } => {
+        ProbeCommand::Machine { pool_roots } => {
             terminal::print_json_line(&machine(pool_roots))?;
         }
-        Probe::Write { dir, word } => write(dir, word)?,
-        Probe::Verify { dir, word } => verify(dir, word)?,
+        ProbeCommand::Write { dir, word } => write(dir, word)?,
+        ProbeCommand::Verify { dir, word } => verify(dir, word)?,
     }
     Ok(ExitCode::SUCCESS)
 }

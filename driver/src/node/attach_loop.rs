@@ -5,7 +5,7 @@ use std::fs::File;
 use super::{Error, Result};
 use crate::diagnose::VolumeState;
 use crate::kernel::{
-    self, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names, loops_holding,
+    self, FileId, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names, loops_holding,
 };
 use crate::storage::VolumeRecord;
 
@@ -62,38 +62,27 @@ pub(crate) fn attach(
     purpose: Purpose,
     minor: Option<u32>,
 ) -> Result<LoopDevice> {
-    match attach_beside(kernel, record, image, &state.holding()?, purpose, minor) {
+    let backing = file_id(image)?;
+    let label = record.id.to_string();
+    let opened = match open_attached(kernel, &state.holding()?, purpose, backing) {
         // A device that others had open for a moment has detached since the look.
         Err(Error::Kernel(kernel::Error::NotFound { .. })) => {
-            let now = loops_holding(kernel, file_id(image)?, &record.id.to_string())?;
-            attach_beside(kernel, record, image, &now, purpose, minor)
+            let now = loops_holding(kernel, backing, &label)?;
+            open_attached(kernel, &now, purpose, backing)?
         }
-        attached => attached,
-    }
-}
-
-/// [`attach`], with these devices over the image.
-fn attach_beside(
-    kernel: &dyn Kernel,
-    record: &VolumeRecord,
-    image: &File,
-    loops: &[LoopInfo],
-    purpose: Purpose,
-    minor: Option<u32>,
-) -> Result<LoopDevice> {
-    let backing = file_id(image)?;
-    let found = reuse(loops, purpose)?;
-    let device = match found {
+        opened => opened?,
+    };
+    let is_new = opened.is_none();
+    let device = match opened {
         None => kernel.loop_attach(&LoopSpec {
             backing: image,
-            label: &record.id.to_string(),
+            label: &label,
             read_only: false,
             direct_io: record.settings.direct_io,
             autoclear: purpose == Purpose::Mount,
             minor,
         })?,
-        Some(minor) => {
-            let mut device = kernel.loop_open(minor, backing)?;
+        Some(mut device) => {
             if device.direct_io != record.settings.direct_io {
                 device.direct_io = kernel.loop_set_direct_io(&device, record.settings.direct_io)?;
             }
@@ -109,10 +98,24 @@ fn attach_beside(
     }
     kernel.loop_set_read_ahead(&device, record.settings.read_ahead())?;
     // A device that was just attached has the size of its file.
-    if found.is_some() {
+    if !is_new {
         follow_size(kernel, &device, image)?;
     }
     Ok(device)
+}
+
+/// Opens the device among these that serves the volume; `None` to attach one.
+/// [`kernel::Error::NotFound`] if it has detached.
+fn open_attached(
+    kernel: &dyn Kernel,
+    loops: &[LoopInfo],
+    purpose: Purpose,
+    backing: FileId,
+) -> Result<Option<LoopDevice>> {
+    let Some(minor) = reuse(loops, purpose)? else {
+        return Ok(None);
+    };
+    Ok(Some(kernel.loop_open(minor, backing)?))
 }
 
 /// Grows a device to the size of its file.
@@ -126,7 +129,7 @@ pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{BLOCK_SIZE, FileId};
+    use crate::kernel::BLOCK_SIZE;
 
     fn info(minor: u32) -> LoopInfo {
         LoopInfo {

@@ -8,11 +8,33 @@
 use std::path::Path;
 
 use super::{Error, Result};
+use crate::diagnose::VolumeState;
 use crate::kernel::{self, FsType, Kernel, MountEntry, loop_path, topmost_mount};
 use crate::storage::VolumeId;
 
-/// Checks that the btrfs that was just mounted at a path is on this loop device alone. If not,
-/// unmounts it.
+/// The devices of a mounted btrfs, beside the one that it should be on.
+enum Devices {
+    /// That one alone.
+    Own,
+    /// It does not say now, and may be on that one.
+    Unknown,
+    /// These, in words.
+    Others(String),
+}
+
+impl Devices {
+    fn of(kernel: &dyn Kernel, mount: &MountEntry, minor: u32) -> Devices {
+        match &mount.btrfs_loops {
+            Some(loops) => others(loops, minor).map_or(Devices::Own, Devices::Others),
+            // An error does not say that it is unused.
+            None if kernel.is_claimed(&loop_path(minor)).unwrap_or(true) => Devices::Unknown,
+            // A mounted filesystem claims its devices.
+            None => Devices::Others("another device".to_owned()),
+        }
+    }
+}
+
+/// Does [`check_unused`] for the btrfs that was just mounted at a path.
 pub(super) fn check_new(
     kernel: &dyn Kernel,
     volume: VolumeId,
@@ -26,33 +48,65 @@ pub(super) fn check_new(
             path.display()
         )));
     };
-    let checked = check(volume, &mount, minor);
-    if checked.is_err()
-        && let Err(error) = kernel.unmount_exactly(&mount)
+    check_unused(kernel, volume, &mount, minor)
+}
+
+/// Does [`check`] for a mount that no pod has. One with other devices is unmounted. One that does
+/// not answer stays mounted, and the next staging asks again: it may only be slow.
+pub(super) fn check_unused(
+    kernel: &dyn Kernel,
+    volume: VolumeId,
+    mount: &MountEntry,
+    minor: u32,
+) -> Result<()> {
+    let checked = check(kernel, volume, mount, minor);
+    if checked.as_ref().is_err_and(|error| !is_unknown(error))
+        && let Err(error) = kernel.unmount_exactly(mount)
     {
-        tracing::warn!(%volume, path = %path.display(), %error, "a wrong btrfs stays mounted");
+        let path = mount.mount_point.display();
+        tracing::warn!(%volume, %path, %error, "a wrong btrfs stays mounted");
     }
     checked
 }
 
 /// Checks that a mounted btrfs is on this loop device alone.
-pub(super) fn check(volume: VolumeId, mount: &MountEntry, minor: u32) -> Result<()> {
-    let device = loop_path(minor);
-    let Some(loops) = &mount.btrfs_loops else {
-        let mount_point = mount.mount_point.to_path_buf();
-        return Err(kernel::Error::UnknownMount {
-            device,
-            mount_point,
-        }
-        .into());
-    };
-    match others(loops, minor) {
-        None => Ok(()),
-        Some(others) => Err(Error::FailedPrecondition(format!(
+pub(super) fn check(
+    kernel: &dyn Kernel,
+    volume: VolumeId,
+    mount: &MountEntry,
+    minor: u32,
+) -> Result<()> {
+    match Devices::of(kernel, mount, minor) {
+        Devices::Own => Ok(()),
+        Devices::Unknown => Err(unknown(mount, minor)),
+        Devices::Others(others) => Err(Error::FailedPrecondition(format!(
             "the kernel has mounted {others} for volume {volume}, which is on {}: {REMEDY}",
-            device.display()
+            loop_path(minor).display()
         ))),
     }
+}
+
+/// Fails if a btrfs that does not answer now is mounted at a path, and may be the volume's.
+pub(super) fn refuse_unknown(kernel: &dyn Kernel, state: &VolumeState, path: &Path) -> Result<()> {
+    let mount = state.top(path).filter(|mount| mount.may_be_on_any_loop());
+    match (mount, state.own().next()) {
+        (Some(mount), Some(own)) if kernel.is_claimed(&loop_path(own.minor))? => {
+            Err(unknown(mount, own.minor))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unknown(mount: &MountEntry, minor: u32) -> Error {
+    Error::Kernel(kernel::Error::UnknownMount {
+        device: loop_path(minor),
+        mount_point: mount.mount_point.to_path_buf(),
+    })
+}
+
+/// True if a btrfs has not said on which devices it is.
+pub(super) fn is_unknown(error: &Error) -> bool {
+    matches!(error, Error::Kernel(kernel::Error::UnknownMount { .. }))
 }
 
 /// Says what to do if the kernel refuses to mount a btrfs, because it has scanned another device

@@ -12,7 +12,7 @@ use super::Requested;
 use super::inline_attributes::{attributes, choose_pool};
 use super::stage::of_volume;
 use super::unstage::foreign_mount;
-use super::{Error, Node, Result, target_path};
+use super::{Error, Node, Result, btrfs_devices, target_path};
 use crate::controller::parameters::Changes;
 use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::invalid;
@@ -81,7 +81,11 @@ impl Node {
         let made = target_path::make_directory(&requested.path)
             .inspect_err(|_| self.drop_unused(&record))?;
         let staged = self.stage_at(&record, &requested, found);
-        staged.inspect_err(|_| {
+        staged.inspect_err(|error| {
+            // It stays mounted until it answers.
+            if btrfs_devices::is_unknown(error) {
+                return;
+            }
             self.drop_unused(&record);
             if made && let Err(error) = target_path::remove(&requested.path) {
                 let path = requested.path.display();

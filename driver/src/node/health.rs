@@ -40,16 +40,24 @@ impl Node {
                 return Ok(response(id, vec![condition]));
             }
         };
-        let mut conditions = health::volume(&self.pools, &record);
-        if target.is_some() || staging.is_some() {
-            let paths: Vec<&Path> = target
-                .iter()
-                .chain(&staging)
-                .map(PathBuf::as_path)
-                .collect();
-            let state = self.state(&self.identity(&record), &paths)?;
-            let at_target = target.and_then(|path| target_problem(&state, &path));
-            let at_staging = staging.and_then(|path| staging_problem(&state, &record, &path));
+        let paths: Vec<&Path> = target
+            .iter()
+            .chain(&staging)
+            .map(PathBuf::as_path)
+            .collect();
+        let (mut conditions, state) = health::volume(&self.pools, &record, &paths);
+        if !paths.is_empty() {
+            let state = match state {
+                Some(state) => state,
+                // What is at the paths is also known beside a pool that does not answer.
+                None => self.state(&self.identity(&record), &paths)?,
+            };
+            let at_target = target
+                .as_deref()
+                .and_then(|path| target_problem(&state, path));
+            let at_staging = staging
+                .as_deref()
+                .and_then(|path| staging_problem(&state, &record, path));
             conditions.extend(at_target.and_then(|problem| health::condition(&problem)));
             conditions.extend(at_staging.and_then(|problem| health::condition(&problem)));
         }

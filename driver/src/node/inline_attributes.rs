@@ -47,7 +47,7 @@ pub(super) fn field(attribute: &str) -> String {
 
 /// The pool of an inline volume: the requested one, else the first. `open` lists the pools that
 /// allow inline volumes.
-pub(super) fn choose_pool<'a>(
+pub(crate) fn choose_pool<'a>(
     open: &'a [String],
     requested: Option<&str>,
 ) -> std::result::Result<&'a str, Invalid> {

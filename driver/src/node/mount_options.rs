@@ -40,12 +40,13 @@ pub(crate) fn options(
         words.retain(|word| !is_discard(word));
         words.push("nodiscard".to_owned());
     } else if !words.iter().any(|word| is_discard(word)) {
-        match (settings.discard, fs) {
-            // Only btrfs discards by default; it can also discard asynchronously.
-            (true, FsType::Btrfs) => words.push("discard=async".to_owned()),
-            (true, _) => words.push("discard".to_owned()),
-            (false, FsType::Btrfs) => words.push("nodiscard".to_owned()),
-            (false, _) => {}
+        // Only btrfs discards by default; it can also discard asynchronously.
+        let is_btrfs = fs == FsType::Btrfs;
+        if settings.discard {
+            let word = if is_btrfs { "discard=async" } else { "discard" };
+            words.push(word.to_owned());
+        } else if is_btrfs {
+            words.push("nodiscard".to_owned());
         }
     }
     // A clone has the UUID of its source, and both may be mounted at once. `nouuid` turns off only

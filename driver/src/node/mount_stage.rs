@@ -10,7 +10,7 @@ use super::{
     Error, Node, Requested, Result, btrfs_devices, fs_group, mount_options, replay, target_path,
 };
 use crate::diagnose::VolumeState;
-use crate::kernel::{FsState, FsType, LoopDevice, MountSpec, Probe, file_id};
+use crate::kernel::{FsState, FsType, LoopDevice, MountEntry, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
@@ -129,12 +129,26 @@ impl Mounting<'_> {
             )));
         }
         if self.fs == FsType::Btrfs {
-            btrfs_devices::check(self.record.id, entry, minor)?;
+            self.check_btrfs(entry, minor)?;
         }
         let device = kernel.loop_open(minor, file_id(self.image)?)?;
         attach_loop::follow_size(kernel, &device, self.image)?;
         let read_only = entry.fs_read_only();
         self.complete(&device, read_only)
+    }
+
+    /// Checks a btrfs that an earlier call has mounted. No pod has it if that call did not complete
+    /// the staging, and it is mounted nowhere else.
+    fn check_btrfs(&self, mount: &MountEntry, minor: u32) -> Result<()> {
+        let kernel = self.node.pools.kernel();
+        let stage = self.record.stage.as_deref();
+        let is_complete = stage.is_some_and(|stage| stage.minor.is_some());
+        let is_alone = self.state.mounts().all(|other| other.id == mount.id);
+        if is_complete || !is_alone {
+            btrfs_devices::check(kernel, self.record.id, mount, minor)
+        } else {
+            btrfs_devices::check_unused(kernel, self.record.id, mount, minor)
+        }
     }
 
     /// Grows the filesystem to its device, sets the requested group of its root, and records that

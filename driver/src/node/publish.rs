@@ -6,7 +6,7 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::Requested;
-use super::publish_decision::{self, Publish, Published};
+use super::publish_decision::{self, NodePublish, Published};
 use super::stage::{already, note_new_flags, of_volume};
 use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, target_path};
@@ -141,7 +141,7 @@ impl Node {
         state: &VolumeState,
         stage: &Stage,
         requested: &Requested,
-    ) -> Result<Publish> {
+    ) -> Result<NodePublish> {
         let here = match state.at(&requested.path) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
@@ -188,7 +188,7 @@ impl Node {
             &requested.capability,
             requested.read_only,
         );
-        if decided == Publish::Bind {
+        if decided == NodePublish::Bind {
             let made = target_path::make_directory(&requested.path)?;
             let flags = BindFlags::of(access.flags(), read_only);
             kernel
@@ -215,7 +215,7 @@ impl Node {
         let Some(own) = state.own().next() else {
             return Err(lost(record));
         };
-        if decided == Publish::Done {
+        if decided == NodePublish::Done {
             return Ok(());
         }
         if let Some(why) = own.tampered() {

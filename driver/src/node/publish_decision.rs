@@ -7,7 +7,7 @@ use crate::storage::Capability;
 
 /// The action of NodePublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Publish {
+pub(crate) enum NodePublish {
     /// Bind the volume to the target.
     Bind,
     /// Do nothing: the volume is at the target.
@@ -41,7 +41,7 @@ pub(crate) fn decide(
     requested: &Capability,
     readonly: bool,
     published: Published,
-) -> Result<Publish> {
+) -> Result<NodePublish> {
     let fits = compatible(staged, requested);
     let before = read_only(staged, staged, readonly);
     let now_requested = read_only(staged, requested, readonly);
@@ -53,7 +53,7 @@ pub(crate) fn decide(
                 if now { "read-only" } else { "writable" },
             )))
         }
-        Some(_) => Ok(Publish::Done),
+        Some(_) => Ok(NodePublish::Done),
         None if !fits => Err(Error::FailedPrecondition(
             "staged for another access type, access mode or SELinux label".to_owned(),
         )),
@@ -62,7 +62,7 @@ pub(crate) fn decide(
                 "published at another path, and its access mode allows only one".to_owned(),
             ))
         }
-        None => Ok(Publish::Bind),
+        None => Ok(NodePublish::Bind),
     }
 }
 

@@ -14,10 +14,10 @@ use hostloop_proto::csi;
 use super::attach_loop::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Requested, Result, detach_loop, target_path};
+use super::{Error, Node, Requested, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeState};
+use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
 use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
@@ -35,7 +35,7 @@ enum StageAction {
 pub(super) struct ToStage {
     image: File,
     /// What the kernel shows of it. The steps of the staging look no more, unless one of them
-    /// failed, or found that others changed it meanwhile.
+    /// failed or took long, or found that others changed it meanwhile.
     pub(super) state: VolumeState,
 }
 
@@ -213,7 +213,12 @@ impl Node {
             if requested.capability.access == Access::Block {
                 refuse_interrupted_growth(record)?;
             } else {
-                // Checked before the record changes: an unusable path has no effect.
+                // Checked before the record changes: an unusable path has no effect. An earlier
+                // staging may have mounted a btrfs that does not answer yet, here or elsewhere.
+                let recorded = record.stage.as_ref().map(|stage| &stage.path);
+                for path in recorded.into_iter().chain([&requested.path]) {
+                    btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
+                }
                 if let Found::Foreign(what) = state.at(&requested.path) {
                     return Err(foreign(&requested.path, &what));
                 }
@@ -226,31 +231,53 @@ impl Node {
         }
         // The file does not show data in the cache of an attached device.
         let blank = state.own().next().is_none() && !file::has_data(&image)?;
+        let identity = state.identity().clone();
         let intended = self.intend(record, requested, action, blank)?;
-        let done = match requested.capability.access {
-            Access::Block => self.stage_block(&intended, &image, &state),
-            Access::Mount { fs, .. } => {
-                let mounting = Mounting {
-                    node: self,
-                    record: &intended,
-                    image: &image,
-                    state: &state,
-                    requested,
-                    fs,
-                    blank,
-                };
-                match action {
-                    StageAction::Begin => mounting.begin(),
-                    StageAction::Finish => mounting.finish(),
-                }
-            }
+        let now = if intended.same_durable(record) {
+            Ok(state)
+        } else {
+            // Others had time to attach the image while the record was written to disk.
+            self.state(&identity, &[&requested.path])
         };
-        done.map_err(|error| {
-            if action == StageAction::Begin {
-                self.undo(record, &state, requested);
-            }
-            self.explain_full(record, error)
-        })
+        now.map_err(Error::from)
+            .and_then(|state| {
+                let found = ToStage { image, state };
+                self.stage_intended(&intended, requested, action, &found, blank)
+            })
+            .map_err(|error| {
+                if action == StageAction::Begin && !btrfs_devices::is_unknown(&error) {
+                    self.undo(record, &identity, requested);
+                }
+                self.explain_full(record, error)
+            })
+    }
+
+    /// Runs the steps of a staging that change the kernel's state. The record contains the intent.
+    fn stage_intended(
+        &self,
+        record: &VolumeRecord,
+        requested: &Requested,
+        action: StageAction,
+        found: &ToStage,
+        blank: bool,
+    ) -> Result<()> {
+        let ToStage { image, state } = found;
+        let Access::Mount { fs, .. } = requested.capability.access else {
+            return self.stage_block(record, image, state);
+        };
+        let mounting = Mounting {
+            node: self,
+            record,
+            image,
+            state,
+            requested,
+            fs,
+            blank: blank && state.own().next().is_none(),
+        };
+        match action {
+            StageAction::Begin => mounting.begin(),
+            StageAction::Finish => mounting.finish(),
+        }
     }
 
     /// Records the intent to stage. A volume published as a device belongs to the user from now on
@@ -332,10 +359,10 @@ impl Node {
     /// Undoes a failed staging. Removes the intent too if nothing is left; the next call starts
     /// from the kernel's state. An earlier record of a block volume stays: it identifies the
     /// targets that are bound to a lost device.
-    fn undo(&self, record: &VolumeRecord, before: &VolumeState, requested: &Requested) {
+    fn undo(&self, record: &VolumeRecord, identity: &VolumeIdentity, requested: &Requested) {
         let stage = record.stage.clone();
         let stage = stage.filter(|stage| stage.capability.access == Access::Block);
-        let released = self.release(before.identity(), &requested.path);
+        let released = self.release(identity, &requested.path);
         let undone = released.and_then(|left| {
             detach_loop::still_held(&left)?;
             Ok(self

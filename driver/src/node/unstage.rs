@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 
 use super::volume_lookup::FoundVolume;
-use super::{Error, Node, Result, detach_loop, target_path};
+use super::{Error, Node, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, LoopInfo, MountEntry, loop_names};
@@ -40,7 +40,7 @@ impl Node {
     /// Undoes a staging from the kernel's state alone.
     fn unstage_unrecorded(&self, identity: &VolumeIdentity, path: &Path) -> Result<()> {
         let state = self.state(identity, &[path])?;
-        refuse_foreign(&state, path)?;
+        self.refuse_foreign(&state, path)?;
         let mounted = state.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = if mounted {
             state
@@ -74,7 +74,7 @@ impl Node {
             tracing::warn!(volume = %record.id, %error, "an old mount of the volume stays");
         }
         let state = self.state(&identity, &[path])?;
-        refuse_foreign(&state, path)?;
+        self.refuse_foreign(&state, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
             // left.
@@ -173,6 +173,15 @@ impl Node {
         }
     }
 
+    /// Checks that a path has no mount, or one of this volume.
+    fn refuse_foreign(&self, state: &VolumeState, path: &Path) -> Result<()> {
+        let Found::Foreign(what) = state.at(path) else {
+            return Ok(());
+        };
+        btrfs_devices::refuse_unknown(self.pools.kernel(), state, path)?;
+        Err(foreign(path, &what))
+    }
+
     /// Checks that nothing is mounted at a path.
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
         match kernel::topmost_mount(self.pools.kernel(), path)? {
@@ -185,14 +194,6 @@ impl Node {
 /// The error for a path with this mount, which is not the volume's.
 pub(super) fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
     foreign(path, &format!("{} ({})", mount.fs_type, mount.source))
-}
-
-/// Checks that a path has no mount, or one of this volume.
-fn refuse_foreign(state: &VolumeState, path: &Path) -> Result<()> {
-    match state.at(path) {
-        Found::Foreign(what) => Err(foreign(path, &what)),
-        _ => Ok(()),
-    }
 }
 
 /// An error for a path with a mount that is not this volume's.

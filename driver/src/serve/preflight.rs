@@ -67,9 +67,10 @@ fn find(
         let Err(why) = offered else {
             continue;
         };
-        let also = match fs == default {
-            true => ", and it is the default (--default-fstype)",
-            false => "",
+        let also = if fs == default {
+            ", and it is the default (--default-fstype)"
+        } else {
+            ""
         };
         found
             .warnings

@@ -33,6 +33,10 @@ pub(super) async fn show(
     Ok(())
 }
 
+fn listen(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|error| Error::Start("listening to signals", error))
+}
+
 /// The signals that stop the process.
 pub(super) struct Signals {
     term: Signal,
@@ -41,8 +45,6 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn install() -> Result<Self, Error> {
-        let listen =
-            |kind| signal(kind).map_err(|error| Error::Start("listening to signals", error));
         Ok(Signals {
             term: listen(SignalKind::terminate())?,
             int: listen(SignalKind::interrupt())?,

@@ -7,113 +7,160 @@ use std::time::{Duration, Instant};
 use hostloop_terminal::humanize::exact_bytes;
 
 use super::capacity::SpaceRequest;
-use super::copy_image::{self, CopyRequest};
+use super::copy_image::{self, NewImage};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, Intents, Limits, Target};
-use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
-use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
+use super::{Access, Error, Format, FreezeIntent, Pool, PoolId, Pools, Provisioning, Result};
+use super::{SnapshotRecord, Source, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file::{self, Copied, Pace};
 use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
 
-/// An opened copy source.
-#[derive(Debug)]
-pub(super) struct Origin {
-    /// The pool of the source.
-    pool: PoolId,
-    /// The source's image, open for reading.
-    pub(super) image: File,
-    /// The image's length in bytes.
-    pub(super) len: u64,
-    /// Bytes allocated to the image.
-    pub(super) allocated: u64,
-    /// The source's state of formatting.
-    pub(super) format: Format,
-    id: FileId,
-    /// The source volume; `None` if the source is a snapshot.
-    volume: Option<Arc<VolumeRecord>>,
+/// A volume or snapshot that exists, as the source of a copy.
+#[derive(Clone, Debug)]
+pub enum LocatedSource {
+    Snapshot(Arc<SnapshotRecord>),
+    Volume(Arc<VolumeRecord>),
 }
 
-impl Origin {
-    fn new(
-        image: File,
-        pool: PoolId,
-        format: Format,
-        volume: Option<Arc<VolumeRecord>>,
-    ) -> Result<Origin> {
-        Ok(Origin {
-            pool,
-            len: file::length(&image)?,
-            allocated: file::allocated_bytes(&image)?,
-            format,
-            id: kernel::file_id(&image)?,
-            volume,
-            image,
-        })
-    }
-
-    /// The request to copy the source into a new image of this pool.
-    pub(super) fn copy_request(
-        &self,
-        pool: &Pool,
-        len: u64,
-        provisioning: Provisioning,
-    ) -> CopyRequest {
-        CopyRequest {
-            len,
-            provisioning,
-            reflinks: self.shares_with(pool),
-            thick_source: self.is_thick_volume(),
+impl LocatedSource {
+    /// The source, as the record of the copy names it.
+    pub fn recorded(&self) -> Source {
+        match self {
+            LocatedSource::Snapshot(snapshot) => Source::Snapshot(snapshot.id),
+            LocatedSource::Volume(volume) => Source::Volume(volume.id),
         }
     }
 
-    /// True if a copy in this pool can share blocks with the source.
-    fn shares_with(&self, pool: &Pool) -> bool {
-        pool.reflinks && self.pool == pool.id
+    /// The size of the source, in bytes. A copy has at least as many.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            LocatedSource::Snapshot(snapshot) => snapshot.size_bytes,
+            LocatedSource::Volume(volume) => volume.capacity_bytes,
+        }
     }
 
-    /// True if the source is a volume that must not share blocks.
-    fn is_thick_volume(&self) -> bool {
-        let volume = self.volume.as_ref();
-        volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick)
+    /// The source's state of formatting.
+    pub fn format(&self) -> Format {
+        match self {
+            LocatedSource::Snapshot(snapshot) => snapshot.format,
+            LocatedSource::Volume(volume) => volume.format,
+        }
+    }
+
+    /// The default provisioning of a copy.
+    pub fn provisioning(&self) -> Provisioning {
+        match self {
+            LocatedSource::Snapshot(snapshot) => snapshot.provisioning,
+            LocatedSource::Volume(volume) => volume.settings.provisioning,
+        }
+    }
+
+    fn pool(&self) -> PoolId {
+        match self {
+            LocatedSource::Snapshot(snapshot) => snapshot.id.pool(),
+            LocatedSource::Volume(volume) => volume.id.pool(),
+        }
+    }
+
+    /// The volume; `None` if the source is a snapshot.
+    fn volume(&self) -> Option<&Arc<VolumeRecord>> {
+        match self {
+            LocatedSource::Snapshot(_) => None,
+            LocatedSource::Volume(volume) => Some(volume),
+        }
+    }
+}
+
+/// A copy to make into a new, empty image.
+#[derive(Debug)]
+pub(super) struct CopyJob {
+    pub(super) source: LocatedSource,
+    /// The source's image, open for reading.
+    pub(super) from: File,
+    from_id: FileId,
+    /// The length of the source's image in bytes.
+    pub(super) len: u64,
+    /// Bytes allocated to the source's image.
+    pub(super) allocated: u64,
+    /// The pool of the new image.
+    pool: PoolId,
+    /// The properties of the new image.
+    want: NewImage,
+}
+
+impl CopyJob {
+    fn route(&self) -> Route {
+        (self.source.pool(), self.pool)
     }
 
     /// The volume to freeze during the copy; `None` for a snapshot.
     fn target(&self) -> Option<Target> {
-        let volume = self.volume.as_ref()?;
+        let volume = self.source.volume()?;
         let staged = volume.stage.as_ref().map(|s| &s.capability.access);
         Some(Target {
             volume: volume.id,
-            image: self.id,
+            image: self.from_id,
             raw_staged: staged == Some(&Access::Block),
             freeze_intent: volume.freeze.is_some(),
         })
     }
 
-    /// The space that a volume made from this source requests from its pool.
-    pub(super) fn space_request(&self, pool: &Pool, new: &NewVolume) -> Result<SpaceRequest> {
-        if self.len > new.capacity_bytes {
+    /// The space that a volume made by this copy requests from its pool.
+    pub(super) fn space_request(&self) -> Result<SpaceRequest> {
+        if self.len > self.want.len {
             return Err(Error::Refused(format!(
                 "the source has {}, more than the {} of the new volume",
                 exact_bytes(self.len),
-                exact_bytes(new.capacity_bytes)
+                exact_bytes(self.want.len)
             )));
         }
-        let whole = SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning);
+        let whole = SpaceRequest::volume(self.want.len, self.want.provisioning);
         Ok(SpaceRequest {
-            take: whole.take.max(self.copy_takes(pool)),
+            take: whole.take.max(self.takes()),
             ..whole
         })
     }
 
-    /// Bytes that a copy in this pool allocates at once. A copy without shared blocks allocates all
-    /// of them. So does a copy of a thick volume, because the volume gets unshared blocks again.
-    pub(super) fn copy_takes(&self, pool: &Pool) -> u64 {
-        if self.shares_with(pool) && !self.is_thick_volume() {
+    /// Bytes that the copy allocates at once. A copy without shared blocks allocates all of them.
+    /// So does a copy of a thick volume, because the volume gets unshared blocks again.
+    pub(super) fn takes(&self) -> u64 {
+        if self.want.reflinks && !self.want.thick_source {
             0
         } else {
             self.allocated.min(self.len)
         }
+    }
+
+    /// Bytes to copy while the source is frozen: none if the image is cloned.
+    fn bytes(&self, to: &File) -> Result<u64> {
+        if copy_image::may_share(&self.want, to) {
+            Ok(0)
+        } else {
+            Ok(file::data_bytes(&self.from)?)
+        }
+    }
+
+    /// Copies the start of the source, measures that, and discards it. The source may change
+    /// meanwhile.
+    fn sample(&self, to: &File) -> Result<Measured> {
+        /// The longest time that a sample takes.
+        const LONGEST: Duration = Duration::from_secs(2);
+        let began = Instant::now();
+        let copied = file::copy_sparse(&self.from, to, Pace::Fast, &|| {
+            let allocated = file::allocated_bytes(to).unwrap_or(SAMPLE);
+            allocated >= SAMPLE || began.elapsed() >= LONGEST
+        });
+        let bytes = match copied {
+            Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
+            Err(e) => return Err(e.into()),
+        };
+        let measured = Measured {
+            bytes,
+            took: began.elapsed(),
+        };
+        file::set_len(to, 0)?;
+        Ok(measured)
     }
 }
 
@@ -125,71 +172,34 @@ pub(super) struct CopiedImages {
     pub(super) is_written_back: bool,
 }
 
-/// A copy to make.
-pub(super) struct CopyJob<'a> {
-    /// The source.
-    pub(super) origin: &'a Origin,
-    /// The new, empty image.
-    pub(super) to: &'a File,
-    /// The pool of the new image.
-    pub(super) pool: PoolId,
-    /// The properties of the new image.
-    pub(super) want: CopyRequest,
-}
-
-impl CopyJob<'_> {
-    fn route(&self) -> Route {
-        (self.origin.pool, self.pool)
-    }
-
-    /// Bytes to copy while the source is frozen: none if the image is cloned.
-    fn bytes(&self) -> Result<u64> {
-        if copy_image::may_share(&self.want, self.to) {
-            Ok(0)
-        } else {
-            Ok(file::data_bytes(&self.origin.image)?)
-        }
-    }
-
-    /// Copies the start of the source, measures that, and discards it. The source may change
-    /// meanwhile.
-    fn sample(&self) -> Result<Measured> {
-        /// The longest time that a sample takes.
-        const LONGEST: Duration = Duration::from_secs(2);
-        let began = Instant::now();
-        let copied = file::copy_sparse(&self.origin.image, self.to, Pace::Fast, &|| {
-            let allocated = file::allocated_bytes(self.to).unwrap_or(SAMPLE);
-            allocated >= SAMPLE || began.elapsed() >= LONGEST
-        });
-        let bytes = match copied {
-            Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
-            Err(e) => return Err(e.into()),
-        };
-        let measured = Measured {
-            bytes,
-            took: began.elapsed(),
-        };
-        file::set_len(self.to, 0)?;
-        Ok(measured)
-    }
-}
-
 impl Pools {
-    /// Opens the source of a new volume.
-    pub(super) fn origin(&self, source: &Source) -> Result<Origin> {
+    /// Finds the source that a record names.
+    pub(super) fn source(&self, source: &Source) -> Result<LocatedSource> {
+        Ok(match source {
+            Source::Snapshot(id) => LocatedSource::Snapshot(self.snapshot(id)?),
+            Source::Volume(id) => LocatedSource::Volume(self.volume(&VolumeHandle::Id(*id))?),
+        })
+    }
+
+    /// Opens the image of a source for reading.
+    pub fn open_source(&self, source: &LocatedSource) -> Result<File> {
         match source {
-            Source::Snapshot(id) => {
-                let snapshot = self.snapshot(id)?;
-                let image = self.open_snapshot(&snapshot)?;
-                Origin::new(image, id.pool(), snapshot.format, None)
-            }
-            Source::Volume(id) => self.origin_volume(self.volume(&VolumeHandle::Id(*id))?),
+            LocatedSource::Snapshot(snapshot) => self.open_snapshot(snapshot),
+            LocatedSource::Volume(volume) => self.open_image(volume, false),
         }
     }
 
-    /// Opens a volume as a source.
-    pub(super) fn origin_volume(&self, volume: Arc<VolumeRecord>) -> Result<Origin> {
-        if volume.growth.is_some() {
+    /// Opens a source to copy it into a new image of this pool. The image gets `len` bytes, or as
+    /// many as the source's image.
+    pub(super) fn copy_job(
+        &self,
+        source: LocatedSource,
+        pool: &Pool,
+        len: Option<u64>,
+        provisioning: Provisioning,
+    ) -> Result<CopyJob> {
+        let volume = source.volume();
+        if let Some(volume) = volume.filter(|volume| volume.growth.is_some()) {
             // The copy would not have the intent, and so no way back to a sound filesystem.
             return Err(Error::Refused(format!(
                 "the growth of the filesystem of volume {} was interrupted: start a pod that mounts \
@@ -197,13 +207,30 @@ impl Pools {
                 volume.id
             )));
         }
-        let image = self.open_image(&volume, false)?;
-        Origin::new(image, volume.id.pool(), volume.format, Some(volume))
+        let thick_source = volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick);
+        let from = self.open_source(&source)?;
+        let source_len = file::length(&from)?;
+        let want = NewImage {
+            len: len.unwrap_or(source_len),
+            provisioning,
+            reflinks: pool.reflinks && source.pool() == pool.id,
+            thick_source,
+        };
+        Ok(CopyJob {
+            source,
+            from_id: kernel::file_id(&from)?,
+            len: source_len,
+            allocated: file::allocated_bytes(&from)?,
+            from,
+            pool: pool.id,
+            want,
+        })
     }
 
-    /// Copies images at one point in time. Filesystems in use are frozen meanwhile.
-    pub(super) fn copy_images(&self, jobs: &[CopyJob<'_>]) -> Result<CopiedImages> {
-        let targets: Vec<Target> = jobs.iter().filter_map(|job| job.origin.target()).collect();
+    /// Copies images at one point in time, each into the new one beside it. Filesystems in use are
+    /// frozen meanwhile.
+    pub(super) fn copy_images(&self, jobs: &[(&CopyJob, &File)]) -> Result<CopiedImages> {
+        let targets: Vec<Target> = jobs.iter().filter_map(|(job, _)| job.target()).collect();
         let max_freeze = self.options.max_freeze;
         let limits = Limits {
             max_freeze,
@@ -212,29 +239,24 @@ impl Pools {
                 self.time_to_freeze(jobs, max_freeze)
             },
         };
-        let (copied, pace, taken_ns) = freeze::quiesced(
-            &self.kernel,
-            &targets,
-            &limits,
-            &Recorded(self),
-            |still: &freeze::Still| {
+        let (copied, pace, taken_ns) =
+            freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), |still| {
                 let taken_ns = now_ns();
                 let mut series = self.copy_rates.series(still.since());
-                let copied = jobs.iter().map(|job| {
+                let copied = jobs.iter().map(|(job, to)| {
                     series.measured(
                         job.route(),
-                        || still.copy(job.origin.id, &job.origin.image, job.to, &job.want),
+                        || still.copy(job.from_id, &job.from, to, &job.want),
                         || still.stop(),
                     )
                 });
                 Ok((copied.collect::<Result<Vec<_>>>()?, still.pace(), taken_ns))
-            },
-        )?;
+            })?;
         let has_bytes = copied
             .iter()
             .any(|copied| matches!(copied, Copied::Bytes(_)));
-        for (job, copied) in jobs.iter().zip(copied) {
-            self.finish_copy(job, copied)?;
+        for ((job, to), copied) in jobs.iter().zip(copied) {
+            self.finish_copy(job, to, copied)?;
         }
         Ok(CopiedImages {
             taken_ns,
@@ -243,46 +265,41 @@ impl Pools {
     }
 
     /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.
-    fn finish_copy(&self, job: &CopyJob<'_>, copied: Copied) -> Result<()> {
-        copy_image::finish(&*self.kernel, job.to, &job.want, copied)?;
-        match &job.origin.volume {
+    fn finish_copy(&self, job: &CopyJob, to: &File, copied: Copied) -> Result<()> {
+        copy_image::finish(&*self.kernel, to, &job.want, copied)?;
+        match job.source.volume() {
             Some(volume) if job.want.thick_source => {
                 let image = self.open_image(volume, true)?;
-                copy_image::keep_thick(&image, job.origin.len, copied)
+                copy_image::keep_thick(&image, job.len, copied)
             }
             _ => Ok(()),
         }
     }
 
     /// Fails if the copies would take longer than their filesystems may stay frozen.
-    fn time_to_freeze(&self, jobs: &[CopyJob<'_>], max_freeze: Duration) -> Result<()> {
+    fn time_to_freeze(&self, jobs: &[(&CopyJob, &File)], max_freeze: Duration) -> Result<()> {
         let mut copies = Vec::new();
         let mut volumes = Vec::new();
         let mut clones = Vec::new();
-        for job in jobs {
+        for (job, to) in jobs {
             let known = self.copy_rates.known_clone(job.pool);
-            if let (Some(measured), true) = (known, copy_image::may_share(&job.want, job.to)) {
-                clones.push((extents::clone::count(&job.origin.image), measured));
+            if let (Some(measured), true) = (known, copy_image::may_share(&job.want, to)) {
+                clones.push((extents::clone::count(&job.from), measured));
             }
-            let bytes = job.bytes()?;
+            let bytes = job.bytes(to)?;
             let measured = match self.copy_rates.known(job.route()) {
                 _ if bytes == 0 => continue,
                 Some(measured) => measured,
-                None if bytes > SAMPLE => job.sample()?,
+                None if bytes > SAMPLE => job.sample(to)?,
                 None => continue,
             };
             copies.push((bytes, measured));
-            volumes.extend(
-                job.origin
-                    .volume
-                    .as_ref()
-                    .map(|v| format!("volume {}", v.id)),
-            );
+            volumes.extend(job.source.volume().map(|v| format!("volume {}", v.id)));
         }
         copy_rate::check(&volumes.join(", "), &copies, max_freeze)?;
         let sources: Vec<String> = jobs
             .iter()
-            .filter_map(|job| job.origin.volume.as_ref())
+            .filter_map(|(job, _)| job.source.volume())
             .map(|v| format!("volume {}", v.id))
             .collect();
         copy_rate::check_clones(&sources.join(", "), &clones, max_freeze)
@@ -335,7 +352,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::wanted::Wanted;
-    use crate::storage::copy_rate::Ended;
+    use crate::storage::NewVolume;
     use crate::testkit::{MI, Site, new};
 
     fn freezes(site: &Site) -> usize {
@@ -349,8 +366,8 @@ mod tests {
     /// A small image is not sampled, so only the stopped copy shows that the pool is slow.
     #[rstest]
     #[case::the_first(None)]
-    #[case::after_a_faster_one(Some(Measured { bytes: 64 << 30, took: Duration::from_secs(1) }))]
-    fn a_copy_that_was_stopped_freezes_only_once(#[case] known: Option<Measured>) {
+    #[case::after_a_faster_one(Some(64 << 30))]
+    fn a_copy_that_was_stopped_freezes_only_once(#[case] earlier: Option<u64>) {
         /// Each of them is a step of the copy.
         const PIECES: u64 = 2_000;
         let mut site = Site::fake(&["a", "b"]);
@@ -366,9 +383,12 @@ mod tests {
         }
         assert!(file::data_bytes(&image).unwrap() < SAMPLE);
         let _mounted = site.mounted(&volume, "mount");
-        if let Some(known) = known {
+        if let Some(bytes) = earlier {
             let route = (site.named("a").id, site.named("b").id);
-            site.pools().copy_rates.note(route, known, Ended::InTime);
+            let mut series = site.pools().copy_rates.series(Instant::now());
+            series
+                .measured(route, || Ok(Copied::Bytes(bytes)), || true)
+                .unwrap();
         }
 
         // All steps together take four times as long as the freeze, on any machine.

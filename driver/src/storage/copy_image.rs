@@ -14,7 +14,7 @@ use crate::kernel::{self, Kernel};
 
 /// The properties of the new image.
 #[derive(Clone, Copy, Debug)]
-pub struct CopyRequest {
+pub struct NewImage {
     /// The length in bytes: the length of the source, or more.
     pub len: u64,
     /// Thick images have all their space allocated, by [`finish`]. A snapshot is thin.
@@ -27,39 +27,33 @@ pub struct CopyRequest {
     pub thick_source: bool,
 }
 
-/// Whether the source can change during the copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The source does not change: a snapshot, an image at rest, a frozen filesystem.
-    Still,
-    /// The source may be written to and can't be frozen, for this reason. Only a clone gives one
-    /// point in time.
-    Live(&'static str),
-}
-
 /// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty, and gets the source's
-/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true. Fails with
-/// [`Error::CannotFreeze`] if the source is live and this pair of files can't be cloned.
+/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true.
+///
+/// `live` is the reason why the source may be written to meanwhile, and can't be frozen. It is
+/// `None` for a snapshot, an image at rest and a frozen filesystem. Only a clone of a live source
+/// is of one point in time: fails with [`Error::CannotFreeze`] if this pair of files can't be
+/// cloned.
 pub fn copy(
     kernel: &dyn Kernel,
     from: &File,
     to: &File,
-    want: &CopyRequest,
-    source: Source,
+    want: &NewImage,
+    live: Option<&str>,
     pace: Pace,
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
     if may_share(want, to) {
-        let cloned = phase("clone", || match source {
-            Source::Still => kernel.clone_in_steps(from, to, pace, stop),
+        let cloned = phase("clone", || match live {
+            None => kernel.clone_in_steps(from, to, pace, stop),
             // The source changes meanwhile, and only one call clones it at one point in time.
-            Source::Live(_) => kernel.clone_file(from, to),
+            Some(_) => kernel.clone_file(from, to),
         });
         match cloned {
             Ok(()) => return Ok(Copied::Shared),
             Err(kernel::Error::Unsupported { .. }) => {}
             Err(e) if file::is_too_new(&e) => {
-                if let Source::Live(why) = source {
+                if let Some(why) = live {
                     return Err(Error::CannotFreeze(format!(
                         "{why}, and its newest blocks are not on disk yet: try again"
                     )));
@@ -68,7 +62,7 @@ pub fn copy(
             Err(e) => return Err(e.into()),
         }
     }
-    if let Source::Live(why) = source {
+    if let Some(why) = live {
         return Err(Error::CannotFreeze(format!(
             "{why}, and its pool (or thick provisioning) rules out a clone: a slower copy would mix \
              different points in time; end that use first, or keep the volume thin in a pool \
@@ -81,19 +75,19 @@ pub fn copy(
 }
 
 /// True if the new image `to` may share blocks with its source.
-pub(super) fn may_share(want: &CopyRequest, to: &File) -> bool {
+pub(super) fn may_share(want: &NewImage, to: &File) -> bool {
     sharing_allowed(want, file::can_unshare(to))
 }
 
 /// False if source or copy must be thick and the filesystem can't unshare blocks.
-fn sharing_allowed(want: &CopyRequest, unshares: bool) -> bool {
+fn sharing_allowed(want: &NewImage, unshares: bool) -> bool {
     let thick = want.thick_source || want.provisioning == Provisioning::Thick;
     want.reflinks && (unshares || !thick)
 }
 
 /// Sets the length of the new image. Also allocates the holes of a thick image, and unshares the
 /// blocks that it shares with its source.
-pub fn finish(kernel: &dyn Kernel, to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
+pub fn finish(kernel: &dyn Kernel, to: &File, want: &NewImage, copied: Copied) -> Result<()> {
     file::set_len(to, want.len)?;
     if want.provisioning == Provisioning::Thick {
         if copied == Copied::Shared {
@@ -129,8 +123,8 @@ mod tests {
     use super::*;
     use Provisioning::{Thick, Thin};
 
-    fn want(provisioning: Provisioning, reflinks: bool, thick_source: bool) -> CopyRequest {
-        CopyRequest {
+    fn want(provisioning: Provisioning, reflinks: bool, thick_source: bool) -> NewImage {
+        NewImage {
             len: 0,
             provisioning,
             reflinks,
@@ -145,7 +139,7 @@ mod tests {
     #[case::thick_that_cannot(want(Thick, true, false), false, false)]
     #[case::of_a_thick_volume_that_can(want(Thin, true, true), true, true)]
     #[case::of_a_thick_volume_that_cannot(want(Thin, true, true), false, false)]
-    fn sharing(#[case] want: CopyRequest, #[case] unshares: bool, #[case] expected: bool) {
+    fn sharing(#[case] want: NewImage, #[case] unshares: bool, #[case] expected: bool) {
         assert_eq!(sharing_allowed(&want, unshares), expected);
     }
 }

@@ -1,20 +1,14 @@
 //! How fast pools copy bytes, to refuse a copy that would freeze a filesystem for too long.
 //!
-//! The estimate comes from one measurement of the last minutes. Among copies that ended in time,
-//! the largest counts, so a copy that recently worked is not refused. A copy that was stopped at
-//! the limit always counts, whatever its size: it is newer, and shows that the disk is slower now.
-//! From then on, a copy may have as many bytes as the stopped one copied. A later copy of more
-//! bytes, of a volume at rest, replaces it.
-//!
-//! Without a measurement, a sample from the start of the image gives the estimate. The page cache
-//! makes a sample faster than a large copy, and a small image has no sample. So the first copy may
-//! still freeze until the limit. The next one is refused.
+//! A sample from the start of the image gives the estimate. The page cache makes a sample faster
+//! than a large copy, and a small image has no sample. So a copy may still freeze until the limit.
+//! For the next minutes, that copy counts instead of samples: a copy may have as many bytes as it
+//! copied, and a retry is refused.
 //!
 //! A clone copies no bytes, but takes time for each extent of the image. One that reached the limit
 //! is the measurement for the next ones of its pool.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop_terminal::humanize::exact_bytes;
@@ -24,7 +18,6 @@ use super::freeze::{clones_longer_than, longer_than};
 use super::{Error, PoolId, Result};
 use crate::kernel;
 use crate::kernel::file::Copied;
-use crate::kernel::foreground;
 
 /// Bytes of a sample. Smaller copies say nothing about larger ones.
 pub(super) const SAMPLE: u64 = 64 << 20;
@@ -48,29 +41,18 @@ impl Measured {
 /// The pool of a source, and the pool of its copy.
 pub(super) type Route = (PoolId, PoolId);
 
-/// How a copy ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// It was complete before the limit, or had none.
-    InTime,
-    /// It reached the limit of its freeze.
-    AtLimit,
-}
-
-/// The measurement of each route that counts.
+/// The copies that reached the limit of their freeze.
 #[derive(Debug, Default)]
 pub(super) struct CopyRates {
-    latest: Mutex<BTreeMap<Route, (Measured, Instant)>>,
-    /// Clones in each pool that reached the limit, with extents for bytes.
+    copies: Mutex<BTreeMap<Route, (Measured, Instant)>>,
+    /// Clones in each pool, with extents for bytes.
     clones: Mutex<BTreeMap<PoolId, (Measured, Instant)>>,
-    /// Copies under way.
-    running: AtomicUsize,
 }
 
 impl CopyRates {
-    /// The measurement that counts now.
+    /// The copy that counts now.
     pub(super) fn known(&self, route: Route) -> Option<Measured> {
-        let (measured, at) = *self.latest.lock().get(&route)?;
+        let (measured, at) = *self.copies.lock().get(&route)?;
         (at.elapsed() < KEPT).then_some(measured)
     }
 
@@ -88,13 +70,6 @@ impl CopyRates {
             sums: BTreeMap::new(),
         }
     }
-
-    /// Remembers a copy, if it counts more than the known one.
-    pub(super) fn note(&self, route: Route, measured: Measured, ended: Ended) {
-        if replaces(measured, ended, self.known(route)) {
-            self.latest.lock().insert(route, (measured, Instant::now()));
-        }
-    }
 }
 
 /// Measures the copies of one freeze.
@@ -107,20 +82,16 @@ pub(super) struct Series<'a> {
 }
 
 impl Series<'_> {
-    /// Runs a copy and measures it. Copies side by side slow each other down, so a copy in time
-    /// counts only if it was alone and gave way to no call: its steps were short then. If
-    /// `at_limit` is true after the copy, all copies of the series count.
+    /// Runs a copy and measures it. If `at_limit` is true after the copy, all copies of the series
+    /// count.
     pub(super) fn measured(
         &mut self,
         route: Route,
         copy: impl FnOnce() -> Result<Copied>,
         at_limit: impl FnOnce() -> bool,
     ) -> Result<Copied> {
-        let running = &self.rates.running;
-        let (began, paused) = (Instant::now(), foreground::paused());
-        let alone_at_first = running.fetch_add(1, Ordering::Relaxed) == 0;
+        let began = Instant::now();
         let copied = copy();
-        let alone = running.fetch_sub(1, Ordering::Relaxed) == 1 && alone_at_first;
         let bytes = match &copied {
             Ok(Copied::Bytes(bytes)) => *bytes,
             Err(Error::Kernel(kernel::Error::Stopped { copied, .. })) => *copied,
@@ -143,28 +114,12 @@ impl Series<'_> {
         sum.took += now - self.measured_until;
         self.measured_until = now;
         if at_limit() {
-            for (route, sum) in &self.sums {
-                self.rates.note(*route, *sum, Ended::AtLimit);
-            }
-        } else if alone && foreground::paused() == paused {
-            self.rates.note(
-                route,
-                Measured {
-                    bytes,
-                    took: now - began,
-                },
-                Ended::InTime,
-            );
+            // A sum without any bytes has no rate.
+            let sums = self.sums.iter().filter(|(_, sum)| sum.bytes > 0);
+            let counted = sums.map(|(route, sum)| (*route, (*sum, now)));
+            self.rates.copies.lock().extend(counted);
         }
         copied
-    }
-}
-
-/// True if a new measurement replaces the known one. One without any bytes has no rate.
-fn replaces(new: Measured, ended: Ended, known: Option<Measured>) -> bool {
-    match ended {
-        Ended::InTime => new.bytes >= known.map_or(SAMPLE, |known| known.bytes),
-        Ended::AtLimit => new.bytes > 0,
     }
 }
 
@@ -208,11 +163,8 @@ pub(super) fn check_clones(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rstest::rstest;
 
-    use super::Ended::{AtLimit, InTime};
     use super::*;
 
     const MI: u64 = 1 << 20;
@@ -259,27 +211,6 @@ mod tests {
         }
     }
 
-    #[rstest]
-    #[case::the_first(measured(64, 1), InTime, None, true)]
-    #[case::too_small(measured(63, 1), InTime, None, false)]
-    #[case::larger(measured(200, 1), InTime, Some(measured(100, 9)), true)]
-    #[case::as_large(measured(100, 1), InTime, Some(measured(100, 9)), true)]
-    #[case::smaller(measured(99, 1), InTime, Some(measured(100, 9)), false)]
-    #[case::larger_than_a_small_stopped_one(measured(5, 1), InTime, Some(measured(4, 10)), true)]
-    #[case::smaller_than_a_stopped_one(measured(3, 1), InTime, Some(measured(4, 10)), false)]
-    #[case::the_first_stopped(measured(4, 10), AtLimit, None, true)]
-    #[case::stopped_after_a_larger_one(measured(500, 10), AtLimit, Some(measured(1024, 1)), true)]
-    #[case::stopped_after_a_slower_one(measured(500, 10), AtLimit, Some(measured(9999, 999)), true)]
-    #[case::stopped_without_time(measured(0, 0), AtLimit, Some(measured(1024, 1)), false)]
-    fn which_copy_counts(
-        #[case] new: Measured,
-        #[case] ended: Ended,
-        #[case] known: Option<Measured>,
-        #[case] expected: bool,
-    ) {
-        assert_eq!(replaces(new, ended, known), expected);
-    }
-
     #[test]
     fn a_clone_that_reached_the_limit_refuses_longer_ones_of_its_pool() {
         let (a, b) = (PoolId::generate(), PoolId::generate());
@@ -316,37 +247,6 @@ mod tests {
         );
     }
 
-    /// A copy of a frozen filesystem does not pause.
-    #[rstest]
-    #[case::beside_a_call(true)]
-    #[case::without_calls(false)]
-    fn a_copy_that_gave_way_shows_no_rate(#[case] beside: bool) {
-        let (rates, pool) = (CopyRates::default(), PoolId::generate());
-        let calls = Arc::new(foreground::Foreground::default());
-        let _call = beside.then(|| calls.enter());
-        let copy = || {
-            let mut steps = foreground::Steps::begin();
-            std::thread::sleep(Duration::from_millis(1));
-            foreground::behind(vec![calls.clone()], || steps.give_way());
-            bytes(64)
-        };
-        rates
-            .series(Instant::now())
-            .measured((pool, pool), copy, || false)
-            .unwrap();
-        assert_eq!(rates.known((pool, pool)).is_none(), beside);
-    }
-
-    #[test]
-    fn each_route_has_its_measurement() {
-        let (a, b) = (PoolId::generate(), PoolId::generate());
-        let rates = CopyRates::default();
-        rates.note((a, b), measured(100, 1), InTime);
-        rates.note((a, a), measured(10, 1), InTime);
-        assert_eq!(rates.known((a, b)), Some(measured(100, 1)));
-        assert_eq!((rates.known((a, a)), rates.known((b, a))), (None, None));
-    }
-
     const FREEZE: Duration = Duration::from_secs(1);
 
     fn bytes(mib: u64) -> Result<Copied> {
@@ -375,8 +275,8 @@ mod tests {
     #[case::stopped([bytes(1), bytes(2), stopped(3)], [Some(1), Some(5)])]
     #[case::complete_but_late([bytes(1), bytes(2), bytes(3)], [Some(1), Some(5)])]
     #[case::without_time([bytes(1), bytes(2), stopped(0)], [Some(1), Some(2)])]
-    #[case::cloned([bytes(64), Ok(Copied::Shared), Ok(Copied::Shared)], [Some(64), None])]
-    #[case::failed([bytes(64), bytes(2), no_space()], [Some(64), None])]
+    #[case::cloned([bytes(64), Ok(Copied::Shared), Ok(Copied::Shared)], [None, None])]
+    #[case::failed([bytes(64), bytes(2), no_space()], [None, None])]
     fn all_copies_of_a_freeze_count_at_the_limit(
         #[case] copies: [Result<Copied>; 3],
         #[case] expected: [Option<u64>; 2],
@@ -400,5 +300,32 @@ mod tests {
                 "{known:?}"
             );
         }
+    }
+
+    /// Copies from `a` to `b`, each in a freeze of its own: their MiB, and whether they reach the
+    /// limit.
+    #[rstest]
+    #[case::in_time(&[(9000, false)], None)]
+    #[case::stopped(&[(4, true)], Some(4))]
+    #[case::stopped_without_time(&[(0, true)], None)]
+    #[case::stopped_after_a_larger_one(&[(1024, true), (500, true)], Some(500))]
+    #[case::stopped_after_a_smaller_one(&[(4, true), (500, true)], Some(500))]
+    #[case::stopped_without_time_after_another(&[(4, true), (0, true)], Some(4))]
+    #[case::in_time_after_a_stopped_one(&[(4, true), (5, false)], Some(4))]
+    fn the_last_stopped_copy_of_a_route_counts(
+        #[case] copies: &[(u64, bool)],
+        #[case] expected: Option<u64>,
+    ) {
+        let rates = CopyRates::default();
+        let (a, b) = (PoolId::generate(), PoolId::generate());
+        for (mib, is_late) in copies {
+            rates
+                .series(Instant::now())
+                .measured((a, b), || bytes(*mib), || *is_late)
+                .unwrap();
+        }
+        let known = rates.known((a, b)).map(|known| known.bytes / MI);
+        assert_eq!(known, expected);
+        assert_eq!((rates.known((a, a)), rates.known((b, a))), (None, None));
     }
 }

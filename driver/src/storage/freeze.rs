@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::copy_image::{self, CopyRequest, Source};
+use super::copy_image::{self, NewImage};
 use super::{Error, Result, VolumeId};
 use crate::kernel::file::{Copied, Pace};
 use crate::kernel::{self, FileId, Kernel, Probe};
@@ -76,16 +76,10 @@ impl Still {
 
     /// Runs [`copy_image::copy`] for one of the images within the freeze limit. It refuses a copy
     /// other than a clone if the image may be written to meanwhile.
-    pub fn copy(
-        &self,
-        image: FileId,
-        from: &File,
-        to: &File,
-        want: &CopyRequest,
-    ) -> Result<Copied> {
+    pub fn copy(&self, image: FileId, from: &File, to: &File, want: &NewImage) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
-        let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
-        copy_image::copy(&*self.kernel, from, to, want, source, self.pace(), &|| {
+        let live = live.map(|(_, why)| *why);
+        copy_image::copy(&*self.kernel, from, to, want, live, self.pace(), &|| {
             self.stop()
         })
     }
@@ -188,14 +182,14 @@ fn flush(kernel: &dyn Kernel, steps: &[FreezeStep]) -> Result<Vec<(FileId, &'sta
 
 /// The reason why a volume in use can't be frozen.
 fn in_use_as(raw: bool, claimed: bool) -> &'static str {
-    match (raw, claimed) {
-        (true, _) => "the volume is in use as a raw block device",
-        (false, true) => {
-            "the volume is unstaged, but its filesystem is still mounted in another mount \
-             namespace (a container that started while it was mounted has a copy of the mount), \
-             where it can't be frozen"
-        }
-        (false, false) => "the volume's loop device is still attached, and open somewhere",
+    if raw {
+        "the volume is in use as a raw block device"
+    } else if claimed {
+        "the volume is unstaged, but its filesystem is still mounted in another mount namespace (a \
+         container that started while it was mounted has a copy of the mount), where it can't be \
+         frozen"
+    } else {
+        "the volume's loop device is still attached, and open somewhere"
     }
 }
 
@@ -226,7 +220,7 @@ pub(super) fn clones_longer_than(cloning: &str, max_freeze: Duration) -> Error {
 
 /// The result of [`thaw_leftover`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leftover {
+pub enum LeftoverFreeze {
     /// No loop device holds the image, or the device has no filesystem: nothing can be frozen.
     Nothing,
     /// A mounted filesystem was thawed, or was not frozen.
@@ -239,16 +233,20 @@ pub enum Leftover {
 /// filesystem stays frozen as long as its loop device exists, and another mount of the device
 /// reaches it. Fails with [`kernel::Error::Silent`] while a device that may hold the image does not
 /// report its backing file.
-pub fn thaw_leftover(kernel: &dyn Kernel, volume: VolumeId, image: FileId) -> Result<Leftover> {
+pub fn thaw_leftover(
+    kernel: &dyn Kernel,
+    volume: VolumeId,
+    image: FileId,
+) -> Result<LeftoverFreeze> {
     let loops = kernel::loops_holding(kernel, image, &volume.to_string())?;
-    let mut found = Leftover::Nothing;
+    let mut found = LeftoverFreeze::Nothing;
     for device in &loops {
         let mounts = kernel::mounts_of_loop(kernel, device.minor)?;
         found = if !mounts.is_empty() {
             kernel.thaw(&frozen_set::open_any(kernel, mounts.iter())?)?;
-            Leftover::Mounted
+            LeftoverFreeze::Mounted
         } else if thaw_unmounted(kernel, device.minor)? {
-            Leftover::Unmounted
+            LeftoverFreeze::Unmounted
         } else {
             continue;
         };

@@ -10,17 +10,17 @@ use super::VolumeId;
 
 /// What is known of a volume's growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
+struct GrowthState {
     under_way: bool,
     failed: Option<String>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Growths(Mutex<BTreeMap<VolumeId, State>>);
+pub(crate) struct Growths(Mutex<BTreeMap<VolumeId, GrowthState>>);
 
 /// A call that attaches, grows and mounts a volume. Calls of one volume never run at once.
 #[derive(Debug)]
-pub(crate) struct UnderWay<'a> {
+pub(crate) struct OngoingGrowth<'a> {
     all: &'a Growths,
     volume: VolumeId,
 }
@@ -28,9 +28,9 @@ pub(crate) struct UnderWay<'a> {
 impl Growths {
     /// Begins a call that may grow a volume. Call it before the volume's device grows, or before
     /// its filesystem is mounted.
-    pub(crate) fn begin(&self, volume: VolumeId) -> UnderWay<'_> {
+    pub(crate) fn begin(&self, volume: VolumeId) -> OngoingGrowth<'_> {
         self.0.lock().entry(volume).or_default().under_way = true;
-        UnderWay { all: self, volume }
+        OngoingGrowth { all: self, volume }
     }
 
     /// True if a call may be growing the volume. If it is false, a device that was seen larger
@@ -60,7 +60,7 @@ impl Growths {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for OngoingGrowth<'_> {
     fn drop(&mut self) {
         let mut all = self.all.0.lock();
         if let Some(state) = all.get_mut(&self.volume) {

@@ -11,19 +11,19 @@ use parking_lot::{Condvar, Mutex};
 
 /// A kind of read with the result `T`.
 #[derive(Debug)]
-pub(super) struct Joined<T> {
-    state: Mutex<State<T>>,
+pub(super) struct JoinedRead<T> {
+    state: Mutex<ReadState<T>>,
     done: Condvar,
 }
 
-impl<T> Default for Joined<T> {
+impl<T> Default for JoinedRead<T> {
     fn default() -> Self {
-        let state = State {
+        let state = ReadState {
             began: None,
             rounds: 0,
             last: None,
         };
-        Joined {
+        JoinedRead {
             state: Mutex::new(state),
             done: Condvar::default(),
         }
@@ -31,7 +31,7 @@ impl<T> Default for Joined<T> {
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct ReadState<T> {
     /// Start of the running read; `None` if no read is running.
     began: Option<Instant>,
     /// Number of reads that have ended.
@@ -40,7 +40,7 @@ struct State<T> {
     last: Option<T>,
 }
 
-impl<T: Clone + Send + 'static> Joined<T> {
+impl<T: Clone + Send + 'static> JoinedRead<T> {
     /// Starts a read on its own thread, unless one is running.
     pub(super) fn begin(self: &Arc<Self>, read: impl FnOnce() -> T + Send + 'static) {
         let mut state = self.state.lock();
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_hanging_read_holds_one_thread_and_no_caller() {
-        let joined = Arc::new(Joined::<u32>::default());
+        let joined = Arc::new(JoinedRead::<u32>::default());
         let (begin, begun) = channel();
         let (end, ended) = channel::<()>();
         let mut ended = Some(ended);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_read_that_panics_has_no_result_and_the_next_one_runs() {
-        let joined = Arc::new(Joined::<u32>::default());
+        let joined = Arc::new(JoinedRead::<u32>::default());
         joined.begin(|| panic!("a bug"));
         assert_eq!(joined.answer(LONG), None);
         joined.begin(|| 1);

@@ -492,12 +492,16 @@ pub(super) fn open_dir(path: &Path) -> Result<File> {
 
 /// Opens a lock file. Two processes may create it at once; the lock decides between them.
 pub(super) fn open_or_create(dir: BorrowedFd<'_>, name: &str) -> kernel::Result<File> {
-    let name = Path::new(name);
-    match file::open_beneath(dir, name, OFlags::RDWR) {
+    match open_file(dir, name) {
         Err(kernel::Error::NotFound { .. }) => {
-            let made = file::create_beneath(dir, name);
-            file::open_beneath(dir, name, OFlags::RDWR).or(made)
+            let made = file::create_beneath(dir, Path::new(name));
+            open_file(dir, name).or(made)
         }
         other => other,
     }
+}
+
+/// Opens a file for reading and writing.
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: &str) -> kernel::Result<File> {
+    file::open_beneath(dir, Path::new(name), OFlags::RDWR)
 }

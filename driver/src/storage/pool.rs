@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::capacity::{Limits, SpaceRequest};
 use super::index::Index;
-use super::joined::Joined;
+use super::joined::JoinedRead;
 use super::layout::PoolLayout;
 use super::noted_problem::NotedProblem;
 use super::place::PoolPlace;
@@ -54,7 +54,7 @@ pub struct Pool {
     pub(super) backed: AtomicBool,
     /// What the pool was opened from, and the mount point of its filesystem.
     pub(super) places: Vec<PoolPlace>,
-    pub(super) look: Arc<Joined<Look>>,
+    pub(super) look: Arc<JoinedRead<Look>>,
     /// What recovery could not repair.
     pub(super) noted: Mutex<Vec<NotedProblem>>,
     /// Groups that the previous process was creating or deleting when it ended, with members that

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use super::copy_rate::CopyRates;
 use super::growths::Growths;
-use super::pool::space::Filesystems;
+use super::pool::space::PoolFilesystems;
 use super::{Error, Look, NotedProblem, Pool, PoolId, PoolOptions, PoolSpec, Result};
 use crate::kernel::Kernel;
 
@@ -49,7 +49,7 @@ pub struct Pools {
     pub(super) options: PoolOptions,
     pub(super) slots: RwLock<Vec<Slot>>,
     pub(super) opening: Opening,
-    pub(super) filesystems: Arc<Filesystems>,
+    pub(super) filesystems: Arc<PoolFilesystems>,
     pub(super) copy_rates: CopyRates,
     pub(super) growths: Growths,
     pub(super) quota: SnapshotQuota,

@@ -10,6 +10,7 @@ use std::io::ErrorKind::NotFound;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::file_names::EntryKind;
 use super::freeze;
 use super::image_stat::ImageStat;
 use super::index::{Index, Named, Table};
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::diagnose::Problem;
 use crate::diagnose::volume::{ImageState, image_problem};
-use crate::kernel::{FileId, Kernel, loops_holding, whole_blocks};
+use crate::kernel::{FileId, Kernel, file, loops_holding, whole_blocks};
 
 mod recheck;
 mod reconcile_loops;
@@ -55,7 +56,7 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
 /// Deletes inline volumes for which kubelet makes no further calls: their pods ended while the pool
 /// took no writes or was missing, or their first publication failed. The volume of a running pod
 /// keeps its target, because NodeUnpublishVolume was not called.
-fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
+fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {
         let id = found.volume.id;
@@ -172,7 +173,7 @@ fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
 }
 
 /// A volume and the file status of its image.
-struct Found {
+struct VolumeImage {
     volume: Arc<VolumeRecord>,
     image: ImageStat,
 }
@@ -180,7 +181,7 @@ struct Found {
 /// Checks all images, and notes a missing or short one. An image longer than its record comes from
 /// an interrupted expansion: the record adopts its length, because the filesystem in it may have
 /// grown already.
-fn look_at_images(pool: &Pool) -> Vec<Found> {
+fn look_at_images(pool: &Pool) -> Vec<VolumeImage> {
     let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
     for volume in volumes {
@@ -204,14 +205,14 @@ fn look_at_images(pool: &Pool) -> Vec<Found> {
                 volume
             }
         };
-        found.extend(image.map(|image| Found { volume, image }));
+        found.extend(image.map(|image| VolumeImage { volume, image }));
     }
     found
 }
 
 fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<VolumeRecord> {
     let len = whole_blocks(bytes);
-    match pool.update(&volume.id, |r| r.capacity_bytes = len) {
+    match record_length(pool, volume.id, len) {
         Ok(volume) => {
             tracing::info!(volume = %volume.id, len, "the record adopts the length of an interrupted expansion");
             volume
@@ -225,6 +226,15 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<Volum
     }
 }
 
+/// Records the length of an image. The image is synced first, as by an expansion: the process that
+/// made it longer may have died before that.
+fn record_length(pool: &Pool, id: VolumeId, len: u64) -> Result<Arc<VolumeRecord>> {
+    let entry = id.to_string();
+    let image = pool.layout.open_image(EntryKind::Volumes, &entry, false)?;
+    file::sync(&image, &pool.image_path(&id))?;
+    pool.update(&id, |record| record.capacity_bytes = len)
+}
+
 fn note_image(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
     if let Problem::ImageMissing { .. } = &problem {
         let path = pool.image_path(&volume.id);
@@ -235,7 +245,12 @@ fn note_image(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
 }
 
 /// Takes away the mounts that earlier versions may have left.
-fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found]) {
+fn unmount_old_scratch(
+    pool: &Pool,
+    kernel: &dyn Kernel,
+    options: &PoolOptions,
+    images: &[VolumeImage],
+) {
     for id in scratch_mount::volumes(&options.state_dir) {
         let Some(found) = images.iter().find(|found| found.volume.id == id) else {
             continue;
@@ -250,7 +265,7 @@ fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, 
 }
 
 /// Thaws filesystems that a dead process froze for a copy; until then, writes of pods hang.
-fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
+fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) {
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
         let thawed = thaw_image(kernel, id, found.image.file)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hostloop_events::phase;
 
 use super::capacity::SpaceRequest;
-use super::content_source::{CopyJob, Origin};
+use super::content_source::{CopyJob, LocatedSource};
 use super::file_names::EntryKind;
 use super::index::Named;
 use super::layout::Incoming;
@@ -26,7 +26,7 @@ pub(super) struct Shot<'a> {
     pub(super) id: SnapshotId,
     incoming: Incoming<'a>,
     image: File,
-    origin: Origin,
+    job: CopyJob,
     volume: Arc<VolumeRecord>,
     share: Share<'a>,
     room: Reservation<'a>,
@@ -34,21 +34,10 @@ pub(super) struct Shot<'a> {
 }
 
 impl<'a> Shot<'a> {
-    fn job(&self) -> CopyJob<'_> {
-        let (origin, pool) = (&self.origin, self.pool);
-        let want = origin.copy_request(pool, origin.len, Provisioning::Thin);
-        CopyJob {
-            origin,
-            to: &self.image,
-            pool: pool.id,
-            want,
-        }
-    }
-
     /// Reserves what the copy turned out to promise more than was expected: the volume was written
     /// to meanwhile, or could not be cloned.
     fn settle(&mut self, pools: &'a Pools, parameters: &Parameters) -> Result<()> {
-        let all = file::allocated_bytes(&self.image)?.min(self.origin.len);
+        let all = file::allocated_bytes(&self.image)?.min(self.job.len);
         self.share.own = all.saturating_sub(self.share.common(&self.image));
         self.room.raise(self.pool, self.share.own)?;
         if !self
@@ -213,7 +202,7 @@ impl Pools {
         let shots = pools.iter().zip(volumes);
         let shots = shots.map(|(pool, id)| self.prepare(pool, id, parameters));
         let mut shots = shots.collect::<Result<Vec<_>>>()?;
-        let jobs: Vec<CopyJob<'_>> = shots.iter().map(Shot::job).collect();
+        let jobs: Vec<_> = shots.iter().map(|shot| (&shot.job, &shot.image)).collect();
         let copied = self.copy_images(&jobs)?;
         // With reflinks, the next snapshot of a volume counts on this one, and begins after it.
         if pools.iter().all(|pool| !pool.reflinks) {
@@ -239,16 +228,17 @@ impl Pools {
         parameters: &Parameters,
     ) -> Result<Shot<'a>> {
         let volume = self.volume(&VolumeHandle::Id(*id))?;
-        let origin = self.origin_volume(volume.clone())?;
+        let source = LocatedSource::Volume(volume.clone());
+        let job = self.copy_job(source, pool, None, Provisioning::Thin)?;
         let id = SnapshotId::generate(pool.id);
         let share = Share::begin(pool, volume.id, id);
-        let take = origin.copy_takes(pool);
+        let take = job.takes();
         let common = if take == 0 {
-            share.common(&origin.image)
+            share.common(&job.from)
         } else {
             0
         };
-        let promise = origin.allocated.min(origin.len).saturating_sub(common);
+        let promise = job.allocated.min(job.len).saturating_sub(common);
         let allowance = self.allow_snapshot(pool, parameters, promise)?;
         let room = pool.reserve(SpaceRequest {
             promise,
@@ -262,7 +252,7 @@ impl Pools {
             id,
             image,
             incoming,
-            origin,
+            job,
             volume,
             share,
             room,

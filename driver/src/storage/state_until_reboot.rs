@@ -43,6 +43,11 @@ impl VolumeRecord {
         }
     }
 
+    /// True if `volume.json` has the same content for both records.
+    pub(crate) fn same_durable(&self, other: &VolumeRecord) -> bool {
+        self.durable() == other.durable()
+    }
+
     /// The part of the record in `state.json`.
     fn of_boot(&self) -> (Option<&Stage>, Option<FreezeIntent>) {
         (

@@ -11,7 +11,7 @@ use super::capacity::{self, SpaceRequest};
 use super::copy_image;
 use super::{Error, Pool, Pools, Provisioning, Result, VolumeRecord};
 use crate::kernel::file::Copied;
-use crate::kernel::{extents, file};
+use crate::kernel::{extents, file, foreground};
 
 impl Pools {
     /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
@@ -37,8 +37,8 @@ impl Pools {
 }
 
 impl Pool {
-    /// Allocates all of an image's space, and unshares shared blocks. `thick` as in
-    /// [`SpaceRequest`].
+    /// Allocates all of an image's space, and unshares shared blocks. A call in the foreground
+    /// steps back for that, which may take minutes. `thick` as in [`SpaceRequest`].
     pub(super) fn make_thick(
         self: &Arc<Self>,
         volume: &VolumeRecord,
@@ -59,11 +59,13 @@ impl Pool {
             take,
             thick,
         })?;
-        phase("allocate", || self.kernel.allocate(image, len))?;
-        if shared > 0 {
-            copy_image::keep_thick(image, len, Copied::Shared)?;
-        }
-        Ok(file::sync(image, &self.image_path(&volume.id))?)
+        foreground::step_back(|| {
+            phase("allocate", || self.kernel.allocate(image, len))?;
+            if shared > 0 {
+                copy_image::keep_thick(image, len, Copied::Shared)?;
+            }
+            Ok(file::sync(image, &self.image_path(&volume.id))?)
+        })
     }
 
     /// Gives the pool's image all its blocks, so that no write to a thick volume needs space of the
@@ -104,8 +106,10 @@ impl Pool {
             );
         }
         let len = file::length(&image.file)?;
-        phase("allocate", || self.kernel.allocate(&image.file, len))?;
-        file::sync(&image.file, &image.path)?;
+        foreground::step_back(|| {
+            phase("allocate", || self.kernel.allocate(&image.file, len))?;
+            file::sync(&image.file, &image.path)
+        })?;
         self.backed.store(true, Relaxed);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! How often each call of a volume's life waits for the disk.
 
+use std::fs::File;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,11 +9,11 @@ use hostloop_driver::storage::{Access, Format};
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
 
-use crate::count;
 use crate::testkit::{
     MI, Rig, block, capability, create_request, ext4, mount, new_volume, of_volume,
 };
 use crate::testkit::{from, range};
+use crate::{count, new, site};
 
 #[test]
 fn each_call_syncs_what_it_must_and_no_more() {
@@ -119,6 +120,25 @@ fn the_first_staging_syncs_what_it_records_for_good() {
         );
         assert_eq!(count("file.sync", stage), 0, "{what}, staged already");
     }
+}
+
+/// An expansion was interrupted, and its process may have died before the fsync of the image.
+#[test]
+fn a_record_adopts_a_length_that_is_synced() {
+    let _scenario = fail::FailScenario::setup();
+    let mut site = site("p=DIR/pool");
+    site.open();
+    let id = site.create(new("one", None)).id;
+    let image = site.root().join(format!("pool/volumes/{id}/image"));
+    let image = File::options().write(true).open(image).unwrap();
+    image.set_len(4 * MI).unwrap();
+    // The image, the record and its name. Another start has nothing to write.
+    for syncs in [3, 0] {
+        site.close();
+        assert_eq!(count("file.sync", || drop(site.start())), syncs);
+    }
+    site.open();
+    assert_eq!(site.volume(id).capacity_bytes, 4 * MI);
 }
 
 /// The intent to freeze describes the running kernel and needs no sync.

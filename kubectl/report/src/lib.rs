@@ -6,6 +6,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod clock;
+pub mod driver_name;
 pub mod events;
 pub mod flags;
 pub mod image_map;

@@ -3,7 +3,7 @@
 //! A request that fails becomes an unknown fact. Only a server that does not answer at all ends the
 //! check.
 
-use hostloop_api_objects::lease_name::lease_name;
+use hostloop_api_objects::lease_name::leader_lease;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::Api;
 use kube::api::ListParams;
@@ -39,7 +39,7 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
 
     progress.show("reading the cluster's objects");
     let system = &cluster.system_namespace;
-    let lease = leader_lease(cluster);
+    let lease = leader_lease(&cluster.driver_name);
     let (snapshot_namespace, snapshot_lease) = SNAPSHOT_LEASE;
     let (daemon_sets, deployments, pods) = tokio::join!(
         list::<DaemonSet>(cluster.system(), ListParams::default().labels(NODE_PODS)),
@@ -108,11 +108,6 @@ async fn rights(cluster: &Cluster, deployments: &Fact<Vec<Deployment>>) -> Vec<R
     let own = format!("{}/", cluster.system_namespace);
     let snapshots = controllers.iter().any(|name| name.starts_with(&own));
     rights::ask(cluster, &rights::required(cluster, snapshots)).await
-}
-
-/// The name of the lease of hostloop's leader.
-fn leader_lease(cluster: &Cluster) -> String {
-    lease_name(&format!("hostloop-{}", cluster.driver_name))
 }
 
 /// All objects of a kind, in all namespaces.

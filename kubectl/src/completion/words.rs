@@ -102,6 +102,13 @@ mod tests {
                 vec!["install"],
             ),
             ("install --snapshot-controller y", vec!["yes"], vec!["no"]),
+            (
+                "status -o ",
+                vec!["wide", "json", "yaml", "name", "jsonpath="],
+                vec!["install"],
+            ),
+            ("check --output ", vec!["wide", "jsonpath="], vec!["name"]),
+            ("events data -o n", vec![], vec!["name"]),
             ("completion ", vec!["bash", "zsh", "fish"], vec!["install"]),
             ("completion f", vec!["fish"], vec!["bash"]),
             ("no-such x", vec![], vec!["install"]),

@@ -25,13 +25,20 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Decides. `None` is a cluster that nothing is known of.
-    pub(super) fn decide(args: &Args, survey: Option<&Survey>) -> Result<Plan, Error> {
+    pub(super) fn decide(
+        args: &Args,
+        driver: &str,
+        survey: Option<&Survey>,
+    ) -> Result<Plan, Error> {
         let installed = survey.and_then(|survey| survey.installed.as_ref());
         if let Some(release) = installed.and_then(|installed| installed.helm_release.as_ref()) {
             return Err(Error::Helm(release.clone()));
         }
+        if let Some(installed) = installed {
+            check_driver(driver, installed.driver_name.as_deref())?;
+        }
         if let Some(required) = survey.and_then(|survey| survey.attach_required) {
-            check_attach(args.attach, required)?;
+            check_attach(driver, args.attach, required)?;
         }
         let snapshots = snapshots::decide(args.snapshot_controller, survey.map(|s| &s.snapshots));
         let kubelet = survey.map(|survey| survey.kubelet_dir(args.kubelet_dir.as_deref()));
@@ -52,6 +59,7 @@ impl Plan {
             );
         }
         let settings = Settings {
+            driver_name: (driver != DRIVER_NAME).then(|| driver.to_owned()),
             kubelet_dir: kubelet
                 .as_ref()
                 .map(|found| found.directory.clone())
@@ -124,7 +132,20 @@ fn image(chosen: Option<&str>, installed: Option<&str>, released: Option<&str>) 
     }
 }
 
-fn check_attach(asked: bool, installed: bool) -> Result<(), Error> {
+/// A driver's name is a promise to its volumes. Versions without a variable for it have the usual
+/// one.
+fn check_driver(asked: &str, installed: Option<&str>) -> Result<(), Error> {
+    let installed = installed.unwrap_or(DRIVER_NAME);
+    if asked == installed {
+        Ok(())
+    } else {
+        Err(Error::OtherName {
+            installed: installed.to_owned(),
+        })
+    }
+}
+
+fn check_attach(driver: &str, asked: bool, installed: bool) -> Result<(), Error> {
     let keep = if installed {
         "add --attach"
     } else {
@@ -134,7 +155,7 @@ fn check_attach(asked: bool, installed: bool) -> Result<(), Error> {
         Ok(())
     } else {
         Err(Error::AttachIsFixed {
-            driver: DRIVER_NAME.to_owned(),
+            driver: driver.to_owned(),
             installed,
             keep,
         })
@@ -188,6 +209,27 @@ mod tests {
     }
 
     #[test]
+    fn a_drivers_name_stays() {
+        for (asked, installed, names) in [
+            ("hostloop.csi.dev", Some("hostloop.csi.dev"), None),
+            ("hostloop.csi.dev", None, None),
+            ("d", Some("d"), None),
+            ("d", None, Some("--driver-name hostloop.csi.dev")),
+            ("hostloop.csi.dev", Some("d"), Some("--driver-name d")),
+        ] {
+            let error = check_driver(asked, installed)
+                .err()
+                .map(|error| error.to_string());
+            assert_eq!(error.is_some(), names.is_some(), "{asked} {installed:?}");
+            assert!(
+                error
+                    .unwrap_or_default()
+                    .contains(names.unwrap_or_default())
+            );
+        }
+    }
+
+    #[test]
     fn attach_required_stays() {
         for (asked, installed, keep) in [
             (true, true, None),
@@ -195,7 +237,7 @@ mod tests {
             (true, false, Some("leave --attach out")),
             (false, true, Some("add --attach")),
         ] {
-            let error = check_attach(asked, installed)
+            let error = check_attach("d", asked, installed)
                 .err()
                 .map(|error| error.to_string());
             assert_eq!(error.is_some(), keep.is_some());

@@ -38,6 +38,9 @@ pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
             image(chosen.image.unwrap_or_default(), survey.installed.as_ref()),
         ),
     ];
+    if let Some(name) = &plan.settings.driver_name {
+        lines.push(fact("Driver", name.clone()));
+    }
     if let Some(class) = plan.settings.default_class {
         lines.push(fact("Default", format!("StorageClass {}", class.name())));
     }
@@ -112,12 +115,11 @@ pub(super) fn applied(counts: Counts) -> String {
     )
 }
 
-/// The next command.
-pub(super) fn next() -> String {
-    format!(
-        "hostloop is installed. Next: {}",
-        paint(TITLE, "kubectl hostloop check --live")
-    )
+/// The next command, for a driver with this other name.
+pub(super) fn next(driver: Option<&str>) -> String {
+    let flag = driver.map(|name| format!(" --driver-name {name}"));
+    let command = format!("kubectl hostloop check --live{}", flag.unwrap_or_default());
+    format!("hostloop is installed. Next: {}", paint(TITLE, &command))
 }
 
 #[cfg(test)]
@@ -133,6 +135,17 @@ mod tests {
             kinds(&[of("Role"), of("CSIDriver"), of("Role")]),
             "CSIDriver, 2 Role"
         );
+    }
+
+    #[test]
+    fn the_next_command_has_another_name() {
+        for (driver, command) in [
+            (None, "kubectl hostloop check --live"),
+            (Some("d"), "kubectl hostloop check --live --driver-name d"),
+        ] {
+            let said = hostloop_terminal::terminal::plain(&next(driver));
+            assert!(said.ends_with(command), "{said}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use clap::Parser;
 use hostloop_fake_api::{FakeApi, Fault};
+use hostloop_report::flags::DRIVER_NAME;
 use serde_json::{Value, json};
 
 use super::*;
@@ -34,10 +35,18 @@ async fn survey(server: &FakeApi) -> Result<Survey, Error> {
 
 /// Installs as `run` does, but does not wait for pods, which this server has none of.
 async fn install(server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> {
-    let cluster = cluster_of(server);
+    install_as(DRIVER_NAME, server, flags).await
+}
+
+/// [`install`] under another driver name.
+async fn install_as(driver: &str, server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> {
+    let cluster = Cluster {
+        driver_name: driver.to_owned(),
+        ..cluster_of(server)
+    };
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
-    let plan = Plan::decide(&args(flags), Some(&survey))?;
+    let plan = Plan::decide(&args(flags), driver, Some(&survey))?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     apply::apply(&plan, fitted.objects, &mut objects).await
 }
@@ -77,7 +86,7 @@ fn flags_with_and_without_values() {
 
 #[test]
 fn an_unknown_cluster_gets_the_base() {
-    let plan = Plan::decide(&args(""), None).unwrap();
+    let plan = Plan::decide(&args(""), DRIVER_NAME, None).unwrap();
     assert_eq!(plan.settings, manifests::Settings::default());
     assert!(plan.crds.apply.is_empty());
 }
@@ -120,7 +129,8 @@ async fn an_empty_cluster_gets_everything_once() {
     let counts = install(&server, "--pool default=/srv/a").await.unwrap();
     assert_eq!((counts.created, counts.changed), (0, 1));
     // The pool stays, because volumes may be in it.
-    let plan = Plan::decide(&args(""), Some(&survey(&server).await.unwrap())).unwrap();
+    let survey = survey(&server).await.unwrap();
+    let plan = Plan::decide(&args(""), DRIVER_NAME, Some(&survey)).unwrap();
     assert_eq!(plan.settings.pools[0].path, "/srv/a");
 }
 
@@ -169,6 +179,33 @@ async fn a_second_installation_changes_nothing() {
         let counts = install(&server, again).await.unwrap();
         assert_eq!((counts.created, counts.changed), (0, 0), "{flags}");
     }
+}
+
+/// Volumes belong to the name that they were made under.
+#[tokio::test]
+async fn another_driver_name_stays() {
+    let server = FakeApi::default();
+    server.put(node(""));
+    let name = "d.example.com";
+    install_as(name, &server, "").await.unwrap();
+    let drivers = server.all("csidrivers");
+    assert_eq!(drivers.len(), 1);
+    assert_eq!(drivers[0]["metadata"]["name"], name);
+    let classes = server.all("storageclasses");
+    assert!(classes.iter().all(|class| class["provisioner"] == name));
+    let installed = manifests::Installed::of(&server.all("daemonsets").remove(0), None);
+    assert_eq!(installed.driver_name.as_deref(), Some(name));
+
+    let counts = install_as(name, &server, "").await.unwrap();
+    assert_eq!((counts.created, counts.changed), (0, 0));
+    let error = install(&server, "").await.unwrap_err().to_string();
+    has(
+        &error,
+        &[
+            "hostloop is installed as driver d.example.com",
+            "uninstall --driver-name d.example.com",
+        ],
+    );
 }
 
 #[tokio::test]
@@ -243,7 +280,7 @@ async fn the_report_says_what_was_found() {
             "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}),
     );
     let survey = survey(&server).await.unwrap();
-    let plan = Plan::decide(&args("--default-class"), Some(&survey)).unwrap();
+    let plan = Plan::decide(&args("--default-class"), DRIVER_NAME, Some(&survey)).unwrap();
     let lines = report::lines(&plan, &survey).join("\n");
     has(
         &lines,
@@ -262,16 +299,24 @@ async fn the_report_says_what_was_found() {
 
 #[test]
 fn names_of_other_installations_are_refused() {
-    let flags = |namespace: &str| {
-        let line = [
-            "kubectl-hostloop",
-            "--system-namespace",
-            namespace,
-            "install",
-        ];
-        Cli::try_parse_from(line).unwrap().cluster
-    };
-    assert!(check_names(&flags("hostloop")).is_ok());
-    let error = check_names(&flags("storage")).unwrap_err().to_string();
-    assert!(error.starts_with("--system-namespace: "), "{error}");
+    for (flags, refused) in [
+        ("--system-namespace=hostloop", None),
+        ("--driver-name=d.example.com", None),
+        (
+            "--system-namespace=storage",
+            Some("--system-namespace: the objects"),
+        ),
+        ("--driver-name=D", Some("--driver-name: \"D\" contains 'D'")),
+        (
+            "--driver-name=a..b",
+            Some("--driver-name: \"a..b\" has a part"),
+        ),
+    ] {
+        let cli = Cli::try_parse_from(["kubectl-hostloop", flags, "install"]).unwrap();
+        let error = check_names(&cli.cluster).err().map(|e| e.to_string());
+        assert_eq!(error.is_some(), refused.is_some(), "{flags}: {error:?}");
+        let error = error.unwrap_or_default();
+        assert!(error.starts_with(refused.unwrap_or_default()), "{error}");
+    }
+    assert!(parse("--driver-name _x").is_err());
 }

@@ -1,5 +1,6 @@
 //! Applies components of `deploy/components` to objects, as kustomize does.
 
+use hostloop_api_objects::lease_name::leader_lease;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,6 +13,9 @@ pub(crate) struct Component {
     kustomization: &'static str,
     resources: &'static [&'static str],
 }
+
+/// The driver's name in the component that gives it another one.
+const NAMED: &str = "hostpath.csi.k8s.io";
 
 /// Embeds a component of `deploy/`.
 macro_rules! component {
@@ -45,35 +49,50 @@ impl Component {
         component!("components/snapshot-class", "class.yaml");
     pub(super) const SNAPSHOT_CONTROLLER: Component =
         component!("components/snapshot-controller", "rbac.yaml");
+    /// Another name of the driver: [`NAMED`].
+    const DRIVER_NAME: Component = component!("components/csi-hostpath/driver-name");
+
+    /// Gives the driver another name, after the components that know it by its usual one.
+    pub(super) fn apply_driver_name(name: &str, objects: &mut Vec<Value>) {
+        let kustomization = Component::DRIVER_NAME
+            .kustomization
+            .replace(&leader_lease(NAMED), &leader_lease(name))
+            .replace(NAMED, name);
+        apply_kustomization(&kustomization, objects);
+    }
 
     /// Adds the component's objects, then changes objects by its patches and replacements.
     pub(super) fn apply(&self, objects: &mut Vec<Value>) {
         objects.extend(self.resources.iter().flat_map(|text| parse(text)));
-        let kustomization: Kustomization =
-            serde_saphyr::from_str(self.kustomization).expect("tests apply each component");
-        for patch in &kustomization.patches {
-            let change: Value =
-                serde_saphyr::from_str(&patch.patch).expect("tests apply each patch");
-            if change["$patch"] == "delete" {
-                objects.retain(|object| !patch.target.selects(object));
-            }
-            for object in objects
-                .iter_mut()
-                .filter(|object| patch.target.selects(object))
-            {
-                match &change {
-                    Value::Array(_) => {
-                        let steps: json_patch::Patch = serde_json::from_value(change.clone())
-                            .expect("tests apply each JSON patch");
-                        json_patch::patch(object, &steps).expect("tests apply each JSON patch");
-                    }
-                    change => merge(object, change),
+        apply_kustomization(self.kustomization, objects);
+    }
+}
+
+/// Changes objects by the patches and replacements of a `kustomization.yaml`.
+fn apply_kustomization(text: &str, objects: &mut Vec<Value>) {
+    let kustomization: Kustomization =
+        serde_saphyr::from_str(text).expect("tests apply each component");
+    for patch in &kustomization.patches {
+        let change: Value = serde_saphyr::from_str(&patch.patch).expect("tests apply each patch");
+        if change["$patch"] == "delete" {
+            objects.retain(|object| !patch.target.selects(object));
+        }
+        for object in objects
+            .iter_mut()
+            .filter(|object| patch.target.selects(object))
+        {
+            match &change {
+                Value::Array(_) => {
+                    let steps: json_patch::Patch = serde_json::from_value(change.clone())
+                        .expect("tests apply each JSON patch");
+                    json_patch::patch(object, &steps).expect("tests apply each JSON patch");
                 }
+                change => merge(object, change),
             }
         }
-        for replacement in &kustomization.replacements {
-            replacement.apply(objects);
-        }
+    }
+    for replacement in &kustomization.replacements {
+        replacement.apply(objects);
     }
 }
 
@@ -192,6 +211,37 @@ mod tests {
             );
             // The base has its own paths already.
             assert_eq!(objects == before, name == "host-paths", "{name}");
+        }
+    }
+
+    /// Each object that has the driver's usual name gets the other one, also if YAML would read
+    /// that as a number. Only labels, and the topology key of the policies, keep the usual one.
+    #[test]
+    fn another_driver_name_is_everywhere() {
+        for name in ["d.example.com", "1.5"] {
+            let mut objects = base();
+            Component::SNAPSHOT_CLASS.apply(&mut objects);
+            Component::GROUP_SNAPSHOT_CLASS.apply(&mut objects);
+            Component::apply_driver_name(name, &mut objects);
+            let text = serde_json::to_string(&objects).unwrap();
+            for usual in ["\"hostloop.csi.dev\"", "'hostloop.csi.dev'"] {
+                assert!(!text.contains(usual), "{usual}");
+            }
+            assert!(!text.contains(&leader_lease("hostloop.csi.dev")));
+            assert_eq!(text.matches(&leader_lease(name)).count(), 2);
+            for (kind, path, count) in [
+                ("CSIDriver", "metadata.name", 1),
+                ("StorageClass", "provisioner", 4),
+                ("VolumeAttributesClass", "driverName", 3),
+                ("VolumeSnapshotClass", "driver", 1),
+                ("VolumeGroupSnapshotClass", "driver", 1),
+            ] {
+                let named = objects
+                    .iter()
+                    .filter(|object| object["kind"] == kind)
+                    .filter(|object| field(object, path).is_some_and(|value| value == name));
+                assert_eq!(named.count(), count, "{kind} {name}");
+            }
         }
     }
 

@@ -68,6 +68,8 @@ pub(crate) struct Snapshots {
 /// What a person can choose. The default is the base as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// The driver's usual name if `None`.
+    pub(crate) driver_name: Option<String>,
     pub(crate) kubelet_dir: Option<String>,
     /// The base's pool if empty.
     pub(crate) pools: Vec<Pool>,
@@ -96,6 +98,9 @@ impl Settings {
             if is_chosen {
                 component.apply(&mut objects);
             }
+        }
+        if let Some(name) = &self.driver_name {
+            Component::apply_driver_name(name, &mut objects);
         }
         self.set_variables(&mut objects);
         Component::HOST_PATHS.apply(&mut objects);

@@ -44,7 +44,7 @@ struct Recording {
 
 /// Reads a recording from JSON or from a page, and returns its JSON. It uses nothing else of
 /// another page.
-pub(super) fn read(path: &Path) -> Result<String, Error> {
+pub fn read(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::Read(path.into(), error))?;
     Ok(parse(path, &text)?.to_owned())
 }
@@ -78,7 +78,7 @@ pub(super) fn write(path: &Path, page: &str, messages: &[Arc<str>]) -> Result<()
 }
 
 /// The recording as JSON.
-fn json(messages: &[Arc<str>]) -> String {
+pub(super) fn json(messages: &[Arc<str>]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let messages = messages
         .iter()

@@ -80,14 +80,14 @@ impl Pause {
 
 /// What is known of the nodes.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     reports: BTreeMap<String, Value>,
     maps: BlockMaps,
 }
 
 impl Known {
     /// Sends a report if it is new.
-    fn report(&mut self, out: &Out, node: &str, report: &Report) {
+    pub(super) fn report(&mut self, out: &Out, node: &str, report: &Report) {
         for gone in self.maps.see(node, Image::all(report)) {
             out.history.add(Message::no_extents(node, &gone));
         }

@@ -25,7 +25,7 @@ const FACTOR: u32 = 9;
 const RENEWAL: Duration = Duration::from_secs(5);
 
 /// Verdicts by the names of the life that each is about.
-type Verdicts = BTreeMap<Vec<String>, ShownVerdict>;
+pub(super) type Verdicts = BTreeMap<Vec<String>, ShownVerdict>;
 
 /// Sends verdicts until the task is dropped, once so many kinds of objects are listed.
 pub(super) async fn send(driver: String, kinds: usize, out: Out) {
@@ -52,7 +52,7 @@ pub(super) async fn send(driver: String, kinds: usize, out: Out) {
 }
 
 /// What has changed. Ends come first: another verdict may have one of their names.
-fn messages(before: &Verdicts, now: &Verdicts) -> Vec<Message> {
+pub(super) fn messages(before: &Verdicts, now: &Verdicts) -> Vec<Message> {
     let ended = before
         .keys()
         .filter(|lives| !now.contains_key(*lives))
@@ -65,7 +65,7 @@ fn messages(before: &Verdicts, now: &Verdicts) -> Vec<Message> {
 }
 
 /// The verdicts about everything.
-fn verdicts(evidence: &Evidence, driver: &str, now_ns: u64) -> Verdicts {
+pub(super) fn verdicts(evidence: &Evidence, driver: &str, now_ns: u64) -> Verdicts {
     let report = join(&Inputs {
         objects: &evidence.objects,
         nodes: &evidence.nodes,

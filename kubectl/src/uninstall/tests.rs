@@ -147,6 +147,19 @@ async fn what_helm_installed_stays() {
     assert!(error.contains("helm uninstall store"), "{error}");
 }
 
+/// Volumes of the name that is installed would be overlooked.
+#[tokio::test]
+async fn another_driver_name_is_refused() {
+    let server = installed();
+    let cluster = Cluster {
+        driver_name: "other".to_owned(),
+        ..cluster_of(&server)
+    };
+    let error = run(&YES, &cluster).await.unwrap_err().to_string();
+    assert!(error.contains("--driver-name hostloop.csi.dev"), "{error}");
+    assert_eq!(writes(&server), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let server = installed();

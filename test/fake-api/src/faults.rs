@@ -58,7 +58,9 @@ impl Faults {
         if self.is_away {
             return Some(Fault::Disconnect);
         }
-        let plural = Target::of(&request.path).map(|target| target.plural);
+        // Mostly, there is no rule.
+        let target = self.rules.first().and_then(|_| Target::of(&request.path));
+        let plural = target.map(|target| target.plural);
         let rule = self.rules.iter_mut().find(|rule| {
             (rule.methods.is_empty() || rule.methods.contains(&request.method.as_str()))
                 && rule.left != Some(0)

@@ -165,6 +165,15 @@ impl FakeApi {
         self.0.lock().observer = Some(Box::new(see));
     }
 
+    /// Sees each change of an object, as it was and as it is: of all clients, by [`FakeApi::put`]
+    /// and by a restore.
+    pub fn on_change(
+        &self,
+        see: impl FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send + 'static,
+    ) {
+        self.0.lock().store.seer = Some(Box::new(see));
+    }
+
     /// Puts an object in, status included, as if another client had written it, and returns it as
     /// stored. An object may leave out its version.
     pub fn put(&self, mut object: Value) -> Value {
@@ -195,21 +204,38 @@ impl FakeApi {
 
     /// Returns the object with a path that ends with `path`. A whole path is found at once.
     pub fn get(&self, path: &str) -> Option<Value> {
+        let found = self.shared_at(path)?;
+        Some(Value::clone(&found))
+    }
+
+    /// Returns the object with a path that ends with `path` without copying it.
+    pub fn shared_at(&self, path: &str) -> Option<Arc<Value>> {
         let state = self.0.lock();
-        if let Some(found) = Key::at(path).and_then(|key| state.store.objects.get(&key)) {
-            return Some(Value::clone(found));
+        let is_whole = path.starts_with("/api/") || path.starts_with("/apis/");
+        if let Some(key) = Key::at(path).filter(|_| is_whole) {
+            return state.store.objects.get(&key).cloned();
         }
         let mut objects = state.store.objects.iter();
         let found = objects.find(|(key, _)| key.path().ends_with(path));
-        found.map(|(_, object)| Value::clone(object))
+        found.map(|(_, object)| object.clone())
     }
 
     /// Returns all objects of a kind (by plural).
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let state = self.0.lock();
-        let objects = state.store.objects.iter();
-        let of_kind = objects.filter(|(key, _)| &*key.plural == plural);
-        of_kind.map(|(_, object)| Value::clone(object)).collect()
+        let all = state.store.all_of(plural).into_iter();
+        all.map(|object| Value::clone(object)).collect()
+    }
+
+    /// Returns all objects of a kind (by plural) without copying them.
+    pub fn shared(&self, plural: &str) -> Vec<Arc<Value>> {
+        self.0
+            .lock()
+            .store
+            .all_of(plural)
+            .into_iter()
+            .cloned()
+            .collect()
     }
 
     /// Removes the objects with paths that end with `path`, even with finalizers.

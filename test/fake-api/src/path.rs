@@ -27,6 +27,16 @@ impl Key {
         }
     }
 
+    /// The place before the first object of a kind, by its plural.
+    pub(super) fn first(version: Arc<str>, plural: &str) -> Key {
+        Key {
+            version,
+            plural: plural.into(),
+            namespace: None,
+            name: "".into(),
+        }
+    }
+
     /// Returns the key from the whole path of an object.
     pub(super) fn at(path: &str) -> Option<Key> {
         let target = Target::of(path).filter(|target| target.subresource.is_none())?;

@@ -11,13 +11,16 @@ use super::failure::Failure;
 use super::kinds::{DEFINITIONS, Kind};
 use super::path::{Key, Target};
 use super::select::selects;
-use super::watch::Watcher;
+use super::watch::{Lines, Watcher};
 
 /// The number of changes that watches and pages can start from, unless a test sets another.
 const KEPT_CHANGES: usize = 10_000;
 
 /// Completes a new object as a controller does, and returns others that the controller makes.
 pub(super) type Controller = Box<dyn Fn(&mut Value) -> Vec<Value> + Send>;
+
+/// Sees each change of an object: as it was and as it is.
+pub(super) type Seer = Box<dyn FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send>;
 
 /// A change of an object at a version.
 pub(super) struct Change {
@@ -47,6 +50,7 @@ pub(super) struct Store {
     pub(super) applied: BTreeMap<(Key, String), Value>,
     /// Runs for each object that a client creates.
     pub(super) controller: Option<Controller>,
+    pub(super) seer: Option<Seer>,
     /// The served kinds; none until the first request after a change of them.
     pub(super) kinds: Option<Arc<[Arc<Kind>]>>,
     /// True for a server with namespaces, admission and validation, and without a garbage
@@ -72,6 +76,7 @@ impl Default for Store {
             lacking: BTreeSet::new(),
             applied: BTreeMap::new(),
             controller: None,
+            seer: None,
             kinds: None,
             is_cluster: false,
             kept: KEPT_CHANGES,
@@ -138,6 +143,9 @@ impl Store {
         if &*key.plural == DEFINITIONS {
             self.kinds = None;
         }
+        if let Some(see) = &mut self.seer {
+            see(old.as_ref(), new.as_ref());
+        }
         self.version += 1;
         let change = Change {
             version: self.version,
@@ -145,7 +153,8 @@ impl Store {
             old,
             new,
         };
-        self.watchers.retain(|watcher| watcher.notify(&change));
+        let lines = Lines::of(&change);
+        self.watchers.retain(|watcher| watcher.notify(&lines));
         self.changes.push_back(change);
         self.compact(self.kept);
     }
@@ -172,6 +181,23 @@ impl Store {
             .changes
             .partition_point(|change| change.version <= version);
         Ok(self.changes.range(first..))
+    }
+
+    /// All objects of a kind, by its plural, in all its versions.
+    pub(super) fn all_of(&self, plural: &str) -> Vec<&Arc<Value>> {
+        let mut all = Vec::new();
+        let mut next = self.objects.keys().next();
+        while let Some(Key { version, .. }) = next {
+            let of_kind = self.objects.range(Key::first(version.clone(), plural)..);
+            let of_kind = of_kind
+                .take_while(|(key, _)| key.version == *version && *key.plural == *plural)
+                .map(|(_, object)| object);
+            all.extend(of_kind);
+            // No version is between this one and the next.
+            let after = Key::first(format!("{version}\0").into(), "");
+            next = self.objects.range(after..).next().map(|(key, _)| key);
+        }
+        all
     }
 
     /// The objects of a list, without its selectors.
@@ -265,6 +291,19 @@ impl Store {
             applied,
             version,
         } = backup.clone();
+        if let Some(see) = &mut self.seer {
+            let gone = self
+                .objects
+                .iter()
+                .filter(|(key, _)| !objects.contains_key(key));
+            gone.for_each(|(_, old)| see(Some(old), None));
+            for (key, new) in &objects {
+                let old = self.objects.get(key);
+                if old.is_none_or(|old| !Arc::ptr_eq(old, new)) {
+                    see(old, Some(new));
+                }
+            }
+        }
         (self.objects, self.applied, self.version) = (objects, applied, version);
         self.watchers.clear();
         self.changes.clear();

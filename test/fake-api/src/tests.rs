@@ -6,7 +6,7 @@ use kube::api::{DynamicObject, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{FakeApi, Fault, conformance};
 
@@ -291,4 +291,86 @@ async fn the_latest_requests_are_remembered() {
         api.writes(),
         ["create default/configmaps/b", "create default/configmaps/c"]
     );
+}
+
+/// The name and the value of a map.
+fn value(object: Option<&Arc<Value>>) -> String {
+    object.map_or("none".to_owned(), |object| {
+        format!("{} {}", object["metadata"]["name"], object["data"]["x"])
+    })
+}
+
+#[test]
+fn each_change_is_seen_as_it_was_and_as_it_is() {
+    let api = FakeApi::default();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let changes = seen.clone();
+    api.on_change(move |old, new| {
+        let change = format!("{} → {}", value(old), value(new));
+        changes.lock().push(change);
+    });
+    let backup = {
+        api.set(
+            "/api/v1/namespaces/d/configmaps/a",
+            json!({"data": {"x": 1}}),
+        );
+        api.set(
+            "/api/v1/namespaces/d/configmaps/b",
+            json!({"data": {"x": 1}}),
+        );
+        api.backup()
+    };
+    api.set(
+        "/api/v1/namespaces/d/configmaps/a",
+        json!({"data": {"x": 2}}),
+    );
+    api.set(
+        "/api/v1/namespaces/d/configmaps/c",
+        json!({"data": {"x": 1}}),
+    );
+    api.take("configmaps/b");
+    api.restore(&backup);
+    assert_eq!(
+        *seen.lock(),
+        [
+            "none → \"a\" 1",
+            "none → \"b\" 1",
+            "\"a\" 1 → \"a\" 2",
+            "none → \"c\" 1",
+            "\"b\" 1 → none",
+            "\"c\" 1 → none",
+            "\"a\" 2 → \"a\" 1",
+            "none → \"b\" 1",
+        ]
+    );
+}
+
+#[test]
+fn objects_of_a_kind_are_found_in_all_its_versions() {
+    let api = FakeApi::with_snapshots();
+    for (version, kind, name) in [
+        ("v1", "Event", "a"),
+        ("events.k8s.io/v1", "Event", "b"),
+        ("v1", "ConfigMap", "c"),
+        ("v1", "Secret", "d"),
+    ] {
+        api.put(json!({"apiVersion": version, "kind": kind,
+            "metadata": {"name": name, "namespace": "default"}}));
+    }
+    for (plural, names) in [
+        ("events", &["b", "a"][..]),
+        ("configmaps", &["c"]),
+        ("pods", &[]),
+    ] {
+        let found = api.all(plural);
+        let shared = api.shared(plural);
+        let found = found
+            .iter()
+            .map(|object| object["metadata"]["name"].clone());
+        assert_eq!(found.collect::<Vec<_>>(), names, "{plural}");
+        assert_eq!(shared.len(), names.len());
+    }
+    assert!(api.get("/api/v1/namespaces/default/events/a").is_some());
+    assert!(api.get("/api/v1/namespaces/default/events/b").is_none());
+    assert!(api.get("events/b").is_some());
 }

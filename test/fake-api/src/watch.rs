@@ -1,10 +1,11 @@
 //! Watches.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use futures::StreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use serde_json::{Value, json};
@@ -31,32 +32,71 @@ pub(super) struct Watcher {
     query: BTreeMap<String, String>,
     /// The client knows the changes up to this version.
     since: u64,
-    events: UnboundedSender<io::Result<String>>,
+    events: UnboundedSender<io::Result<Bytes>>,
+}
+
+/// The lines of a change. Each is written once, however many watches send it: that takes
+/// longer than all else.
+pub(super) struct Lines<'c> {
+    change: &'c Change,
+    added: OnceCell<Bytes>,
+    modified: OnceCell<Bytes>,
+    deleted: OnceCell<Bytes>,
+}
+
+impl Lines<'_> {
+    pub(super) fn of(change: &Change) -> Lines<'_> {
+        Lines {
+            change,
+            added: OnceCell::new(),
+            modified: OnceCell::new(),
+            deleted: OnceCell::new(),
+        }
+    }
+
+    /// The line for a watch that sees the object before and after the change, or only at one time.
+    /// `None` if it never sees the object.
+    fn line(&self, before: bool, after: bool) -> Option<Bytes> {
+        let Change { old, new, .. } = self.change;
+        let line = match (
+            old.as_ref().filter(|_| before),
+            new.as_ref().filter(|_| after),
+        ) {
+            (None, None) => return None,
+            (None, Some(new)) => self.added.get_or_init(|| line("ADDED", new)),
+            (Some(_), Some(new)) => self.modified.get_or_init(|| line("MODIFIED", new)),
+            (Some(old), None) => self.deleted.get_or_init(|| {
+                let mut old = Value::clone(old);
+                old["metadata"]["resourceVersion"] = json!(self.change.version.to_string());
+                line("DELETED", &old)
+            }),
+        };
+        Some(line.clone())
+    }
 }
 
 impl Watcher {
-    fn send(&self, kind: &str, object: &Value) -> bool {
-        self.events.unbounded_send(Ok(line(kind, object))).is_ok()
+    fn send(&self, line: Bytes) -> bool {
+        self.events.unbounded_send(Ok(line)).is_ok()
+    }
+
+    /// True if the selectors of this watch match an object.
+    fn selects(&self, object: Option<&Value>) -> bool {
+        object.is_some_and(|object| selects(&self.query, object))
     }
 
     /// Sends a change as this watch sees it: an object that its selectors stop matching is reported
     /// as deleted. False if the client is gone.
-    pub(super) fn notify(&self, change: &Change) -> bool {
+    pub(super) fn notify(&self, lines: &Lines) -> bool {
+        let change = lines.change;
         if change.version <= self.since || !self.target.contains(&change.key) {
             return !self.events.is_closed();
         }
-        let selected = |object: &Option<std::sync::Arc<Value>>| {
-            object.clone().filter(|object| selects(&self.query, object))
-        };
-        match (selected(&change.old), selected(&change.new)) {
-            (None, None) => !self.events.is_closed(),
-            (None, Some(new)) => self.send("ADDED", &new),
-            (Some(_), Some(new)) => self.send("MODIFIED", &new),
-            (Some(old), None) => {
-                let mut old = Value::clone(&old);
-                old["metadata"]["resourceVersion"] = json!(change.version.to_string());
-                self.send("DELETED", &old)
-            }
+        let before = self.selects(change.old.as_deref());
+        let after = self.selects(change.new.as_deref());
+        match lines.line(before, after) {
+            None => !self.events.is_closed(),
+            Some(line) => self.send(line),
         }
     }
 
@@ -67,10 +107,9 @@ impl Watcher {
     }
 }
 
-/// An event of a watch. The object is written as it is: a copy for each watch would take longer
-/// than all else.
-fn line(kind: &str, object: &Value) -> String {
-    format!("{{\"type\":{kind:?},\"object\":{object}}}\n")
+/// An event of a watch.
+fn line(kind: &str, object: &Value) -> Bytes {
+    format!("{{\"type\":{kind:?},\"object\":{object}}}\n").into()
 }
 
 /// The version that a watch begins after; 0 if it begins with all objects.
@@ -87,7 +126,7 @@ impl Store {
         &mut self,
         target: Target,
         query: BTreeMap<String, String>,
-    ) -> UnboundedReceiver<io::Result<String>> {
+    ) -> UnboundedReceiver<io::Result<Bytes>> {
         let (events, stream) = unbounded();
         let since = since(&query);
         let watcher = Watcher {
@@ -99,16 +138,16 @@ impl Store {
         if since == 0 {
             for (_, object) in self.objects_of(&watcher.target) {
                 if selects(&watcher.query, object) {
-                    watcher.send("ADDED", object);
+                    watcher.send(line("ADDED", object));
                 }
             }
         } else {
             match self.changes_since(since) {
                 Ok(changes) => changes.for_each(|change| {
-                    watcher.notify(change);
+                    watcher.notify(&Lines::of(change));
                 }),
                 Err(failure) => {
-                    watcher.send("ERROR", &failure.status());
+                    watcher.send(line("ERROR", &failure.status()));
                     return stream;
                 }
             }
@@ -162,7 +201,7 @@ fn next_bookmark(end: Instant) -> Option<Instant> {
 /// The events of a watch.
 struct Watch {
     api: FakeApi,
-    events: UnboundedReceiver<io::Result<String>>,
+    events: UnboundedReceiver<io::Result<Bytes>>,
     /// The client knows the changes up to this version.
     since: u64,
     end: Instant,
@@ -172,7 +211,7 @@ struct Watch {
 }
 
 impl Watch {
-    async fn next(&mut self) -> Option<io::Result<String>> {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             let bookmark = self.next_bookmark.filter(|next| *next < self.end);
             tokio::select! {

@@ -109,7 +109,8 @@ impl Store {
             object["metadata"]["namespace"] = json!(&**namespace);
         }
         if self.is_cluster {
-            let default_class = self.default_class();
+            let is_claim = kind.kind == "PersistentVolumeClaim";
+            let default_class = is_claim.then(|| self.default_class()).flatten();
             rules::complete(kind, &mut object, default_class.as_deref());
             rules::validate(kind, None, &object).map_err(|why| Failure::invalid(&key, &why))?;
         }

@@ -19,9 +19,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::door::Doors;
+use crate::heartbeats::Heartbeats;
 use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
-use crate::{effects, model, trace};
+use crate::{effects, model, record, trace};
 
 use troubles::Recovery;
 
@@ -30,7 +31,7 @@ mod troubles;
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 pub(crate) const NODE: &str = "n1";
 /// The namespace of users.
-pub(crate) const NAMESPACE: &str = "u";
+pub(crate) const NAMESPACE: &str = hostloop_fidelity::NAMESPACE;
 /// The namespace of a user who wants many copies.
 pub(crate) const GREEDY: &str = "greedy";
 /// Longer than in the manifest: requests for leases would be most of all requests.
@@ -42,7 +43,7 @@ const LEASES: [&str; 3] = [
 
 /// The changes that the API server keeps for watches.
 const KEPT_CHANGES: usize = 2000;
-const OWN_NAMESPACE: &str = "hostloop";
+pub(crate) const OWN_NAMESPACE: &str = "hostloop";
 pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
 /// The actors and pods of the processes that may lead.
@@ -59,6 +60,9 @@ pub(crate) struct Cluster {
     replicas: Vec<Replica>,
     /// Kubernetes' own controllers.
     models: JoinSet<()>,
+    heartbeats: Heartbeats,
+    /// A node has stopped, so the models include the one that watches nodes.
+    are_nodes_watched: bool,
     /// The last backup, and the version of the API server then.
     backup: Option<(u64, Backup)>,
     /// What recovers, and when. The number keeps apart what recovers at one time.
@@ -106,6 +110,7 @@ impl Cluster {
         let api = FakeApi::cluster();
         api.remember(0);
         api.keep(KEPT_CHANGES);
+        record::follow(&api);
         objects(nodes).for_each(|object| drop(api.put(object)));
         let doors = Doors::of(api.clone(), seed);
         let machines =
@@ -129,6 +134,8 @@ impl Cluster {
             machines,
             replicas: all,
             models,
+            heartbeats: Heartbeats::default(),
+            are_nodes_watched: false,
             backup: None,
             due: BTreeMap::new(),
             troubles: 0,
@@ -202,6 +209,7 @@ impl Cluster {
                 () = tokio::time::sleep_until(next.map_or(end, |(at, _)| at)) => {}
             }
             let Some(due) = next else {
+                record::look();
                 return;
             };
             if let Some(recovery) = self.due.remove(&due) {
@@ -298,6 +306,21 @@ fn node(number: usize) -> [Value; 2] {
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
             "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [TOPOLOGY]}]}}),
     ]
+}
+
+/// The class of volumes with this name, as the administrator has made it.
+pub(crate) fn storage_class(name: &str) -> Option<Value> {
+    classes().find(|class| class["kind"] == "StorageClass" && class["metadata"]["name"] == *name)
+}
+
+/// The classes that an administrator has made.
+pub(crate) fn classes() -> impl Iterator<Item = Value> {
+    let kinds = [
+        "StorageClass",
+        "VolumeAttributesClass",
+        "VolumeSnapshotClass",
+    ];
+    objects(0).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
 }
 
 /// What an administrator and kubelets have made in a cluster with so many nodes.

@@ -2,6 +2,7 @@
 //! down what passes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Counts one more, and reports too many.
-    pub(crate) fn count(&mut self, what: &str) {
+    pub(crate) fn count(&mut self, what: impl fmt::Display) {
         let now = shim::now();
         if self.instant.0 != now {
             self.instant = (now, 0);
@@ -78,7 +79,7 @@ struct Passage {
 pub(crate) struct Doors {
     api: FakeApi,
     seed: u64,
-    paces: Arc<Mutex<BTreeMap<String, Pace>>>,
+    paces: Arc<Mutex<BTreeMap<&'static str, Pace>>>,
     writes: Arc<watch::Sender<u64>>,
     weather: Arc<Mutex<Weather>>,
 }
@@ -160,12 +161,9 @@ impl Doors {
     /// Counts a request, and says what becomes of it.
     fn passage(&self, actor: &'static str, request: &Request<Body>) -> Passage {
         let mut paces = self.paces.lock();
-        let pace = paces.entry(actor.to_owned()).or_default();
-        pace.count(&format!(
-            "{actor} {} {}",
-            request.method(),
-            request.uri().path()
-        ));
+        let pace = paces.entry(actor).or_default();
+        let (method, path) = (request.method(), request.uri().path());
+        pace.count(format_args!("{actor} {method} {path}"));
         let (weather, now) = (self.weather.lock(), shim::now());
         let late = weather.late.get(actor);
         let is_hostloop = actor.starts_with("node") || actor.starts_with("leader");

@@ -2,7 +2,8 @@
 //!
 //! Work of drivers runs one after the other, so at any time the process of one node acts, or none
 //! does. It dies before the effect at which its time has come. Its call goes on, but none of its
-//! effects happens any more, and its answer is lost.
+//! effects happens any more, and its answer is lost. If the power of the node fails, its process
+//! dies in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,11 +16,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::trace;
 
-/// Effects before which no process dies. They may run beside others, and so in any order. For the
-/// memory that has the pools, a sync changes nothing.
-const UNCOUNTED: [&str; 2] = ["file.sync", "thaw"];
+/// An effect before which no process dies. It may run beside others, and so in any order.
+const THAW: &str = "thaw";
+/// An effect that matters to what a power cut takes, and to nothing else.
+const SYNC: &str = "file.sync";
 
 /// What ends a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Death,
+    PowerCut,
+}
+
+impl End {
+    /// True if it may come before this effect.
+    fn counts(self, effect: &str) -> bool {
+        effect != THAW && (effect != SYNC || self == End::PowerCut)
+    }
+}
+
+/// How a process is ended.
 struct Fuse {
     connection: Connection,
     dead: CancellationToken,
@@ -29,8 +45,12 @@ struct Fuse {
 struct Processes {
     /// The node of the process that acts.
     acting: Option<&'static str>,
-    /// How many effects happen before the one at which the process dies.
-    left: BTreeMap<&'static str, u64>,
+    /// Grows with each effect, and with each end of work that had some.
+    changes: u64,
+    /// The changes before the work of the process that acts.
+    before: u64,
+    /// How many effects happen before the one at which the process ends, and how.
+    left: BTreeMap<&'static str, (u64, End)>,
     /// The processes that have not died at an effect.
     fuses: BTreeMap<&'static str, Fuse>,
     dead: BTreeSet<&'static str>,
@@ -38,6 +58,8 @@ struct Processes {
 
 static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
     acting: None,
+    changes: 0,
+    before: 0,
     left: BTreeMap::new(),
     fuses: BTreeMap::new(),
     dead: BTreeSet::new(),
@@ -60,7 +82,16 @@ pub(crate) fn start(node: &'static str, connection: Connection, dead: Cancellati
 
 /// Lets the process of a node die after so many effects, or the next one if it ends before.
 pub(crate) fn die_after(node: &'static str, effects: u64) {
-    PROCESSES.lock().left.insert(node, effects);
+    end_after(node, effects, End::Death);
+}
+
+/// Like [`die_after`], because the power of the node fails. An fsync counts as an effect.
+pub(crate) fn lose_power_after(node: &'static str, effects: u64) {
+    end_after(node, effects, End::PowerCut);
+}
+
+fn end_after(node: &'static str, effects: u64, end: End) {
+    PROCESSES.lock().left.insert(node, (effects, end));
 }
 
 /// No process dies at an effect any more.
@@ -78,21 +109,43 @@ pub(crate) async fn death() {
     DEATH.notified().await;
 }
 
+/// What a disk has may have changed without an effect.
+pub(crate) fn changed() {
+    PROCESSES.lock().changes += 1;
+}
+
+/// The number of changes so far, if the work that acts has made none. Two measures of a disk at one
+/// number are the same: each change of it follows an effect in the same work.
+pub(crate) fn unchanged() -> Option<u64> {
+    let processes = PROCESSES.lock();
+    let is_unchanged = processes.acting.is_some() && processes.before == processes.changes;
+    // Other builds announce no effects.
+    (cfg!(debug_assertions) && is_unchanged).then_some(processes.changes)
+}
+
 /// While it exists, the process of this node acts.
 pub(crate) struct Acting {
-    before: Option<&'static str>,
+    /// What acted before, and the changes before that.
+    outer: (Option<&'static str>, u64),
 }
 
 impl Acting {
     pub(crate) fn of(node: &'static str) -> Acting {
-        let before = PROCESSES.lock().acting.replace(node);
-        Acting { before }
+        let mut processes = PROCESSES.lock();
+        let outer = (processes.acting.replace(node), processes.before);
+        processes.before = processes.changes;
+        Acting { outer }
     }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        PROCESSES.lock().acting = self.before;
+        let mut processes = PROCESSES.lock();
+        if processes.changes != processes.before {
+            // The work may have gone on after its last effect.
+            processes.changes += 1;
+        }
+        (processes.acting, processes.before) = self.outer;
     }
 }
 
@@ -104,23 +157,23 @@ fn never() -> io::Error {
 /// Counts an effect, and kills the process that acts if its time has come.
 fn decide(effect: &'static str) -> io::Result<()> {
     let mut processes = PROCESSES.lock();
+    processes.changes += 1;
     let Some(node) = processes.acting else {
         return Ok(());
     };
     if processes.dead.contains(node) {
         return Err(never());
     }
-    if UNCOUNTED.contains(&effect) {
-        return Ok(());
-    }
-    match processes.left.get_mut(node) {
-        None => return Ok(()),
-        Some(0) => {}
-        Some(left) => {
-            *left -= 1;
-            return Ok(());
+    let end = match processes.left.get_mut(node) {
+        Some((left, end)) if end.counts(effect) => {
+            if *left > 0 {
+                *left -= 1;
+                return Ok(());
+            }
+            *end
         }
-    }
+        _ => return Ok(()),
+    };
     processes.left.remove(node);
     processes.dead.insert(node);
     let fuse = processes.fuses.remove(node);
@@ -130,7 +183,11 @@ fn decide(effect: &'static str) -> io::Result<()> {
         fuse.connection.cut();
         fuse.dead.cancel();
     }
-    trace::line(node, format!("the driver dies before {effect}"));
+    let what = match end {
+        End::Death => "the driver dies",
+        End::PowerCut => "the power fails",
+    };
+    trace::line(node, format!("{what} before {effect}"));
     DEATH.notify_one();
     Err(never())
 }
@@ -167,10 +224,25 @@ mod tests {
             FakeApi::cluster().connect("m"),
             CancellationToken::new(),
         );
-        let _acting = Acting::of("m");
+        let acting = Acting::of("m");
         assert!(!has_died("m") && done("mount") && done("mount"));
         die_after("m", 0);
         spare_all();
         assert!(done("mount"));
+        drop(acting);
+        assert_eq!(unchanged(), None, "no process acts");
+        let acting = Acting::of("m");
+        let measured = unchanged();
+        drop(acting);
+        let acting = Acting::of("k");
+        assert!(measured.is_some() && unchanged() == measured);
+        assert!(done("mount"));
+        assert_eq!(unchanged(), None, "it has changed something");
+        drop(acting);
+        let _acting = Acting::of("m");
+        assert!(unchanged() > measured);
+        lose_power_after("m", 1);
+        assert!(done("thaw") && done("file.sync") && !done("file.sync"));
+        assert!(has_died("m"));
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
 
+mod comparable;
 mod habits;
 mod text;
 pub(crate) mod trouble;
@@ -24,7 +25,8 @@ pub(crate) enum World {
     Calm,
     /// Three nodes, and everything fails now and then.
     Rough,
-    /// Three nodes. Drivers die at effects, nodes start again, and records become unreadable.
+    /// Three nodes. Drivers die at effects, nodes start again, lose their power and what was not
+    /// synced, and records become unreadable.
     Hard,
 }
 
@@ -130,6 +132,14 @@ pub(crate) enum Action {
     Reclaim { name: String, policy: String },
     /// Deletes the volume object of a claim.
     DeleteVolume { name: String },
+    /// Creates a class of volumes again.
+    Class { name: String },
+    /// Deletes a class of volumes.
+    DeleteClass { name: String },
+    /// Creates the users' namespace again.
+    Namespace,
+    /// Deletes the users' namespace, with all that is in it.
+    DeleteNamespace,
     /// The world does something.
     World { trouble: Trouble },
 }
@@ -189,7 +199,7 @@ const MODES: [&str; 6] = [
 ];
 
 /// What the generator expects to exist, so that most steps have an object.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Expected {
     claims: BTreeMap<String, Claimed>,
     pods: BTreeMap<String, Vec<String>>,
@@ -510,6 +520,10 @@ impl fmt::Display for Action {
                 write!(f, "set the volume of claim {name} to {policy}")
             }
             Action::DeleteVolume { name } => write!(f, "delete the volume object of claim {name}"),
+            Action::Class { name } => write!(f, "create class {name} again"),
+            Action::DeleteClass { name } => write!(f, "delete class {name}"),
+            Action::Namespace => f.write_str("create the namespace again"),
+            Action::DeleteNamespace => f.write_str("delete the namespace"),
             Action::World { trouble } => fmt::Display::fmt(trouble, f),
         }
     }

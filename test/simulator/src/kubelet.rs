@@ -23,8 +23,9 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::cluster::DRIVER;
+use crate::model::view::{is_ready, items};
 use crate::trace;
-use crate::users::{bytes, path_in, send, volume_path};
+use crate::users::{Refused, bytes, path_in, send, volume_path};
 
 use self::line::Line;
 use self::wanted::{Pod, Wanted, inline};
@@ -185,7 +186,10 @@ impl Kubelet {
     /// Begins what is due. Returns when something else is due, if that is known.
     async fn look(&self, work: &mut JoinSet<()>) -> Option<Instant> {
         let (mut next, mut wanted) = (None, BTreeMap::new());
-        for pod in self.api.all("pods") {
+        if self.report_ready().await.is_err() {
+            next = Some(Instant::now() + FIRST_DELAY);
+        }
+        for pod in self.api.shared("pods") {
             if pod["spec"]["nodeName"] != self.node {
                 continue;
             }
@@ -269,6 +273,21 @@ impl Kubelet {
         next
     }
 
+    /// Says that the node is ready, if the API server has something else.
+    async fn report_ready(&self) -> Result<(), Refused> {
+        let at = format!("/api/v1/nodes/{}", self.node);
+        let Some(node) = self.api.shared_at(&at).filter(|node| !is_ready(node)) else {
+            return Ok(());
+        };
+        let others = items(&node, "/status/conditions").filter(|one| one["type"] != "Ready");
+        let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
+        let conditions: Vec<Value> = others.cloned().chain([ready]).collect();
+        let status = json!({"status": {"conditions": conditions}});
+        let at = format!("{at}/status");
+        let sent = send(&self.client, Method::PATCH, &at, &status).await;
+        sent.map(drop)
+    }
+
     fn are_published(&self, volumes: &[Wanted]) -> bool {
         let state = self.state.lock();
         let published = &state.published;
@@ -310,12 +329,12 @@ impl Kubelet {
 
     fn persistent(&self, pod: &Pod, claim: &str) -> Option<Wanted> {
         let claims = path_in(&pod.namespace, "persistentvolumeclaims", claim);
-        let object = self.api.get(&claims)?;
+        let object = self.api.shared_at(&claims)?;
         if object["status"]["phase"] != "Bound" {
             return None;
         }
         let name = object["spec"]["volumeName"].as_str()?;
-        let volume = self.api.get(&volume_path(name))?;
+        let volume = self.api.shared_at(&volume_path(name))?;
         let spec = &volume["spec"];
         let of = |field: &Value| field.as_str().unwrap_or_default().to_owned();
         if spec["csi"]["driver"] != DRIVER || spec["claimRef"]["uid"] != object["metadata"]["uid"] {

@@ -1,7 +1,6 @@
 //! A node: its kernel and its disk, kubelet, and the driver's process, which may die.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,8 @@ use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::grpc::operation_locks::OperationLocks;
-use hostloop_driver::kernel::FsUsage;
+use hostloop_driver::inspect::inventory::Survey;
+use hostloop_driver::inspect::status::{Report, report_of};
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::serve::controllers::setup_with_driver;
 use hostloop_driver::serve::upkeep;
@@ -35,15 +35,16 @@ use crate::effects::{self, Acting};
 use crate::history::World;
 use crate::kubelet::Kubelet;
 use crate::kubelet::line::Line;
-use crate::trace;
+use crate::{disk, record, trace};
 
 mod damaged;
+mod disk_usage;
 mod power;
+
+use disk_usage::DiskUsage;
 
 /// What the pool promises at most, in bytes.
 const CAPACITY: u64 = 2 << 30;
-/// The disk under the pool, in bytes. A thick volume takes as much memory as it has room here.
-const DISK: u64 = 768 << 20;
 /// The virtual time in which all that a dead process had must be gone.
 const GONE_WITHIN: u32 = 100;
 
@@ -101,10 +102,14 @@ pub(crate) struct Machine {
     left: Contents,
     /// How long a process that dies at an effect stays dead, in seconds.
     rest: u64,
+    /// The power of the node fails when its process dies at an effect.
+    loses_power: bool,
     /// The whole node stands still.
     is_off: bool,
     /// How often the node has stopped.
     stops: u64,
+    /// How often its power has failed.
+    power_cuts: u64,
     /// The records that were damaged, by handle.
     damaged: BTreeMap<String, PathBuf>,
 }
@@ -141,8 +146,8 @@ impl Machine {
             std::fs::create_dir_all(dir.join(name)).expect("a directory");
         }
         let kernel = Arc::new(Model::new());
-        let pool = dir.join("pool");
-        kernel.set_disk(move |_, _| usage_of(&pool));
+        let disk = DiskUsage::of(dir.join("pool"));
+        kernel.set_disk(move |_, _| disk.usage());
         // Half of the pools promise more than their disk has, so that a volume may be too large to
         // be made thick.
         let is_overcommitted = Dice::of(seed, "overcommit", number as u64).percent(50);
@@ -155,6 +160,11 @@ impl Machine {
             kernel,
             pace: Arc::default(),
         };
+        if world == World::Hard {
+            disk::insert(names.node, &site.pool(), &site.dir.join("names")).expect("a disk");
+        }
+        let surveyed = site.clone();
+        record::node(names.node, move || surveyed.report());
         let line = Line::new(seed, names.node);
         let client = doors.client(names.kubelet);
         let kubelet = Kubelet::new(api.clone(), client, names.node, line.clone(), &site.dir);
@@ -166,8 +176,10 @@ impl Machine {
             process: None,
             left: Contents::default(),
             rest: 0,
+            loses_power: false,
             is_off: false,
             stops: 0,
+            power_cuts: 0,
             damaged: BTreeMap::new(),
         };
         machine.begin(doors);
@@ -177,8 +189,18 @@ impl Machine {
         machine
     }
 
+    /// The name of the node.
+    pub(crate) fn name(&self) -> &'static str {
+        self.site.names.node
+    }
+
     pub(crate) fn kernel(&self) -> &Arc<Model> {
         &self.site.kernel
+    }
+
+    /// The directory of the pool.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.site.pool()
     }
 
     /// The pools, if the driver's process lives.
@@ -213,6 +235,8 @@ impl Machine {
         if self.process.is_some() || self.is_off {
             return;
         }
+        // While no process ran, the world may have changed its files.
+        effects::changed();
         let (site, names) = (&self.site, self.site.names);
         let (dead, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let connection = doors.connect(names.driver);
@@ -245,6 +269,7 @@ impl Machine {
         let Some(process) = self.process.take() else {
             return;
         };
+        record::silent(self.site.names.node);
         process.connection.cut();
         process.dead.cancel();
         self.line.close();
@@ -264,7 +289,7 @@ impl Machine {
 
     /// Lets the driver's process die after so many effects, and stay dead for these seconds.
     pub(crate) fn die_after(&mut self, effects: u64, rest: u64) {
-        self.rest = rest;
+        (self.rest, self.loses_power) = (rest, false);
         effects::die_after(self.site.names.node, effects);
     }
 
@@ -273,13 +298,17 @@ impl Machine {
         self.process.is_some() && effects::has_died(self.site.names.node)
     }
 
-    /// Removes what is left of a process that has died at an effect. Returns how long it stays
-    /// dead, in seconds; `None` if there is none.
+    /// Removes what is left of a process that has died at an effect, and stops the node if its
+    /// power has failed. Returns how long it stays dead, in seconds; `None` if there is none.
     pub(crate) async fn bury(&mut self) -> Option<u64> {
         if !self.has_died() {
             return None;
         }
-        self.kill().await;
+        if self.loses_power {
+            self.lose_power().await;
+        } else {
+            self.kill().await;
+        }
         Some(self.rest)
     }
 
@@ -396,6 +425,23 @@ impl Site {
         server
     }
 
+    /// What `hostloop status` reports on the node, while the driver runs.
+    fn report(&self) -> Option<Report> {
+        let pools = self.args().serve.pools;
+        let specs = pools.specs().ok()?;
+        let survey = Survey::take(&specs, &pools.state_dir(), &*self.kernel).ok()?;
+        let mut report = report_of(&survey);
+        // The machine's table of locks has the device of the real disk.
+        for pool in report
+            .pools
+            .iter_mut()
+            .filter(|pool| pool.state == "closed")
+        {
+            pool.state = "open".into();
+        }
+        Some(report)
+    }
+
     /// The directory of the pool.
     fn pool(&self) -> PathBuf {
         self.dir.join("pool")
@@ -487,38 +533,15 @@ impl Executor for Inline {
                 biased;
                 () = dead.cancelled() => {}
                 () = tokio::time::sleep(time) => {
-                    let _acting = Acting::of(node);
-                    work();
+                    let has_changed = {
+                        let _acting = Acting::of(node);
+                        work();
+                        effects::unchanged().is_none()
+                    };
+                    record::worked(node, has_changed);
                 }
             }
         });
         ran.map(drop).boxed()
     }
-}
-
-/// The usage of the disk under the pool, which has nothing else on it. Unlike the machine's own, it
-/// depends on no other program.
-fn usage_of(pool: &Path) -> FsUsage {
-    let free = DISK.saturating_sub(allocated_in(pool));
-    FsUsage {
-        total_bytes: DISK,
-        free_bytes: free,
-        available_bytes: free,
-        // As a filesystem that does not count them.
-        total_inodes: 0,
-        free_inodes: 0,
-        read_only: false,
-    }
-}
-
-/// The space of all files in a folder, in bytes. The model's clones share no blocks.
-fn allocated_in(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let allocated = entries.map(|entry| match entry.metadata() {
-        Ok(found) if found.is_dir() => allocated_in(&entry.path()),
-        Ok(found) => found.blocks() * 512,
-        // It has just been removed.
-        Err(_) => 0,
-    });
-    allocated.sum()
 }

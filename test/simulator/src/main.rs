@@ -1,6 +1,7 @@
 //! A whole cluster in one process: the real controllers and the real driver over a modelled world,
 //! in virtual time. A seed is a history, and two runs of a seed are the same.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -8,25 +9,31 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use tracing_subscriber::filter::LevelFilter;
 
+mod batch;
 mod cluster;
 mod dice;
+mod disk;
 mod door;
 mod effects;
+mod export;
+mod heartbeats;
 mod history;
 mod kubelet;
 mod machine;
 mod model;
 mod oracle;
 mod process;
+mod record;
 mod run;
 mod shim;
 mod shrink;
 mod trace;
 mod users;
 
+use batch::Sum;
 use history::{History, World};
 use process::in_process;
-use run::Outcome;
+use run::{Outcome, Output};
 
 /// Simulates clusters: the real controllers and driver over a modelled world, in virtual time.
 ///
@@ -49,6 +56,10 @@ struct Args {
     /// Run the histories of new seeds for this many seconds
     #[arg(long)]
     seconds: Option<u64>,
+
+    /// Run so many histories of new seeds at once [default: as many as there are processors]
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
 
     /// Run the history of this file
     #[arg(long, value_name = "FILE", visible_alias = "history")]
@@ -78,6 +89,14 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
+    /// Export the comparable history of the seed: print what users send, and the state of the
+    /// cluster after each step and a quiet time, as JSON
+    #[arg(long)]
+    export: bool,
+    /// Write a recording of the history to this file, for `kubectl hostloop ui --replay`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "kept"])]
+    record: Option<PathBuf>,
+
     /// Run the history of the standard input in this process
     #[arg(long, hide = true)]
     alone: bool,
@@ -89,6 +108,16 @@ impl Args {
         let world = self.world.unwrap_or_else(|| World::of(seed));
         History::of(seed, world, self.steps)
     }
+
+    /// What a history prints and writes.
+    fn output(&self) -> Output<'_> {
+        Output {
+            trace: self.trace,
+            log: self.log,
+            record: self.record.as_deref(),
+            export: self.export,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -96,7 +125,12 @@ fn main() -> ExitCode {
     if args.alone {
         return alone(&args);
     }
-    match all(&args) {
+    let ran = if args.export {
+        print_export(&args)
+    } else {
+        all(&args)
+    };
+    match ran {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -110,7 +144,7 @@ fn main() -> ExitCode {
 fn alone(args: &Args) -> ExitCode {
     let ran = std::io::read_to_string(std::io::stdin())
         .and_then(|text| Ok(serde_json::from_str(&text)?))
-        .and_then(|history| run::run(&history, args.trace, args.log));
+        .and_then(|history| run::run(&history, args.output()));
     match ran {
         Ok(outcome) => outcome.print(),
         Err(error) => {
@@ -121,12 +155,21 @@ fn alone(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What several histories came to.
-#[derive(Default)]
-struct Sum {
-    histories: u64,
-    steps: u64,
-    virtual_seconds: u64,
+/// Prints what a real cluster needs to do the history of the seed. True if all went well.
+fn print_export(args: &Args) -> std::io::Result<bool> {
+    let seed = args
+        .seed
+        .ok_or_else(|| std::io::Error::other("--export needs a --seed"))?;
+    let history = History::comparable(seed, args.steps);
+    let outcome = in_process(&history, args.output())?;
+    for violation in &outcome.violations {
+        eprintln!("✗ {violation}");
+    }
+    let Some(export) = &outcome.export else {
+        return Ok(false);
+    };
+    println!("{}", serde_json::to_string(export)?);
+    Ok(outcome.violations.is_empty())
 }
 
 /// Runs the chosen histories until one fails. True if none does.
@@ -144,21 +187,15 @@ fn all(args: &Args) -> std::io::Result<bool> {
     if let Some(seconds) = args.seconds {
         let first = args.seed.unwrap_or_else(new_seed);
         println!("seeds from {first}, {} steps each", args.steps);
-        let mut seed = first;
-        while good && started.elapsed() < Duration::from_secs(seconds) {
-            good = one(args, &args.history(seed), &mut sum, None)?;
-            seed += 1;
+        let until = started + Duration::from_secs(seconds);
+        if good && let Some((history, outcome)) = batch::new_seeds(args, first, until, &mut sum)? {
+            failed(args, &history, outcome, None)?;
+            good = false;
         }
     } else if let Some(seed) = args.seed {
         good &= one(args, &args.history(seed), &mut sum, None)?;
     }
-    println!(
-        "{} histories, {} steps, {} virtual hours in {} s",
-        sum.histories,
-        sum.steps,
-        sum.virtual_seconds / 3600,
-        started.elapsed().as_secs()
-    );
+    println!("{}", sum.line(started.elapsed()));
     Ok(good)
 }
 
@@ -192,17 +229,8 @@ fn one(
     sum: &mut Sum,
     file: Option<&Path>,
 ) -> std::io::Result<bool> {
-    let mut outcome = in_process(history, args.trace, args.log)?;
-    sum.histories += 1;
-    sum.steps += history.steps.len() as u64;
-    sum.virtual_seconds += outcome.seconds;
-    if args.twice {
-        let again = in_process(history, false, args.log)?;
-        if again.digest != outcome.digest {
-            let differ = format!("two runs differ: {} and {}", outcome.digest, again.digest);
-            outcome.violations.push(differ);
-        }
-    }
+    let outcome = batch::outcome_of(args, history)?;
+    sum.add(history, &outcome);
     if args.seed.is_some() && args.seconds.is_none() {
         println!(
             "seed {}: {}, {} requests in {} virtual minutes",
@@ -213,16 +241,29 @@ fn one(
         );
     }
     if outcome.violations.is_empty() {
+        if let Some(recorded) = args.record.as_deref().filter(|file| file.exists()) {
+            say_how_to_watch(recorded);
+        }
         return Ok(true);
     }
+    failed(args, history, outcome, file)?;
+    Ok(false)
+}
+
+/// Reports a failed history, without the steps that do not matter unless it is kept whole.
+fn failed(
+    args: &Args,
+    history: &History,
+    outcome: Outcome,
+    file: Option<&Path>,
+) -> std::io::Result<()> {
     let whole = args.whole || file.is_some() || args.twice;
     let (short, outcome) = if whole {
         (history.clone(), outcome)
     } else {
         shrink::shrink(history, outcome)?
     };
-    report(args, &short, &outcome, file)?;
-    Ok(false)
+    report(args, &short, &outcome, file)
 }
 
 /// Prints a failed history as sentences, and how to run it again.
@@ -253,6 +294,9 @@ fn report(
             Some(std::env::temp_dir().join(name))
         }
     };
+    if let Some(recorded) = recording_of(args, history, outcome)? {
+        say_how_to_watch(&recorded);
+    }
     if let Some(saved) = saved {
         if Some(saved.as_path()) != file {
             let about = outcome.violations.first().cloned().unwrap_or_default();
@@ -272,4 +316,34 @@ fn report(
         history.seed, history.world, args.steps
     );
     Ok(())
+}
+
+fn say_how_to_watch(recording: &Path) {
+    let file = recording.display();
+    println!("To watch it: kubectl hostloop ui --replay {file}");
+}
+
+/// Runs a failed history once more for its recording. Returns the file, if the history comes to its
+/// end.
+fn recording_of(
+    args: &Args,
+    history: &History,
+    outcome: &Outcome,
+) -> std::io::Result<Option<PathBuf>> {
+    if outcome.digest.is_empty() {
+        return Ok(None);
+    }
+    let file = args.record.clone().unwrap_or_else(|| {
+        let name = format!("hostloop-simulator-{}.recording.json", history.seed);
+        std::env::temp_dir().join(name)
+    });
+    // The file of an earlier history.
+    let _ = std::fs::remove_file(&file);
+    let output = Output {
+        trace: false,
+        record: Some(&file),
+        ..args.output()
+    };
+    in_process(history, output)?;
+    Ok(file.exists().then_some(file))
 }

@@ -5,11 +5,13 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::door::Doors;
+use crate::heartbeats::Heartbeats;
 
 mod attach_detach;
 mod binder;
 mod ephemeral;
 mod garbage;
+mod lifecycle;
 mod namespaces;
 mod protection;
 mod scheduler;
@@ -38,6 +40,12 @@ pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {
         doors.client("attach"),
         attach_detach::AttachDetach::default(),
     ));
+}
+
+/// Starts the model that watches nodes. Before the first node stops, it has nothing to do.
+pub(crate) fn watch_nodes(doors: &Doors, heartbeats: &Heartbeats, tasks: &mut JoinSet<()>) {
+    let model = lifecycle::Lifecycle::new(heartbeats.clone());
+    tasks.spawn(view::run(doors.client("lifecycle"), model));
 }
 
 /// True if a pod uses a claim.

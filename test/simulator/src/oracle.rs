@@ -16,6 +16,7 @@ use crate::users::{ENOUGH, ENOUGH_OF, bytes, path_in, request_of, volume_path};
 use crate::{shim, trace};
 
 mod deletions;
+mod images;
 mod objects;
 mod records;
 
@@ -92,8 +93,9 @@ impl Oracle {
     /// Checks what must hold at any time.
     pub(crate) fn safety(&mut self, cluster: &Cluster) {
         self.lost.note(cluster);
-        let objects = cluster.api.all("persistentvolumes");
-        let of_claims = cluster.api.all("persistentvolumeclaims");
+        let objects = cluster.api.shared("persistentvolumes");
+        images::are_whole(cluster, &objects);
+        let of_claims = cluster.api.shared("persistentvolumeclaims");
         let mut claims: BTreeMap<String, String> = BTreeMap::new();
         for object in &objects {
             let spec = &object["spec"];
@@ -152,7 +154,7 @@ impl Oracle {
     /// Checks that no snapshot is lost that was to be kept.
     fn kept_snapshots_stay(&mut self, cluster: &Cluster) {
         let pool = cluster.handles();
-        for content in cluster.api.all("volumesnapshotcontents") {
+        for content in cluster.api.shared("volumesnapshotcontents") {
             let handle = text(&content["status"]["snapshotHandle"]);
             if pool.contains(handle) {
                 let kept = content["spec"]["deletionPolicy"] == "Retain";
@@ -173,6 +175,7 @@ impl Oracle {
         let objects = Objects::of(cluster);
         not_starved(&objects);
         records::are_named(cluster);
+        images::are_known(cluster);
         for claim in objects.claims.iter().filter(|claim| !is_deleting(claim)) {
             if claim["status"]["phase"] == "Bound" {
                 self.bound(cluster, &objects, claim, strict);

@@ -2,27 +2,28 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
-
-use tracing_subscriber::filter::LevelFilter;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::history::History;
-use crate::run::{self, OUTCOME, Outcome};
+use crate::run::{self, OUTCOME, Outcome, Output};
 
 /// The real time that one history may take.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs a history in a process of its own.
-pub(crate) fn in_process(
-    history: &History,
-    shown: bool,
-    log: LevelFilter,
-) -> std::io::Result<Outcome> {
+pub(crate) fn in_process(history: &History, output: Output<'_>) -> std::io::Result<Outcome> {
     #[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("--alone").arg(format!("--log={log}"));
-    if shown {
+    command.arg("--alone").arg(format!("--log={}", output.log));
+    if output.export {
+        command.arg("--export");
+    }
+    if output.trace {
         command.arg("--trace");
+    }
+    if let Some(file) = output.record {
+        command.arg("--record").arg(file);
     }
     let mut child = command
         .env_clear()
@@ -33,7 +34,8 @@ pub(crate) fn in_process(
         input.write_all(serde_json::to_string(history)?.as_bytes())?;
     }
     let output = child.stdout.take();
-    let reader = std::thread::spawn(move || {
+    let (sender, outcome) = mpsc::channel();
+    std::thread::spawn(move || {
         let mut outcome = None;
         let lines = output.map(|output| BufReader::new(output).lines());
         for line in lines.into_iter().flatten().map_while(Result::ok) {
@@ -42,27 +44,25 @@ pub(crate) fn in_process(
                 None => println!("{line}"),
             }
         }
-        outcome
+        // The other end is gone after the limit.
+        let _ = sender.send(outcome);
     });
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if started.elapsed() > LIMIT {
-            child.kill()?;
-            let status = child.wait()?;
-            run::clean(history.seed);
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let outcome = reader.join().ok().flatten();
+    // The output ends with the process.
+    let outcome = outcome.recv_timeout(LIMIT);
+    if outcome.is_err() {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    if outcome.is_err() {
+        run::clean(history.seed);
+    }
+    let outcome = outcome.ok().flatten();
     Ok(outcome.unwrap_or_else(|| Outcome {
         digest: String::new(),
         violations: vec![format!("the process ended without an outcome: {status}")],
         last: Vec::new(),
         seconds: 0,
         requests: 0,
+        export: None,
     }))
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hostloop_fidelity::Export;
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::history::trouble::Trouble;
 use crate::history::{Action, History, World};
 use crate::oracle::{self, Advice, Oracle};
 use crate::users::{self, send};
-use crate::{effects, shim, trace};
+use crate::{disk, effects, export, record, shim, trace};
 
 /// What begins the line with the outcome of a history.
 pub(crate) const OUTCOME: &str = "OUTCOME ";
@@ -32,6 +33,19 @@ const AT_REST: u64 = 150;
 /// for many others.
 const WORK: Duration = Duration::from_secs(24 * 3600);
 
+/// What a history prints and writes, beside what comes of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Output<'a> {
+    /// Print all that happens.
+    pub(crate) trace: bool,
+    /// How much of the product's log is a part of what happens.
+    pub(crate) log: LevelFilter,
+    /// The file for a recording.
+    pub(crate) record: Option<&'a Path>,
+    /// Export the history instead, for a real cluster.
+    pub(crate) export: bool,
+}
+
 /// What came of a history.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
@@ -44,6 +58,9 @@ pub(crate) struct Outcome {
     /// The virtual time, in seconds.
     pub(crate) seconds: u64,
     pub(crate) requests: u64,
+    /// What a real cluster needs to do the same, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) export: Option<Export>,
 }
 
 impl Outcome {
@@ -57,6 +74,7 @@ impl Outcome {
             last,
             seconds,
             requests,
+            export: None,
         }
     }
 
@@ -114,18 +132,21 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a history. `log` says how much of the product's log is in the trace.
-pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::Result<Outcome> {
+/// Runs a history, or exports it.
+pub(crate) fn run(history: &History, output: Output<'_>) -> std::io::Result<Outcome> {
     let scratch = Scratch::of(history.seed)?;
     let seed = history.seed;
     std::thread::spawn(move || watch(seed));
     shim::arm(history.seed);
-    trace::begin(shown, &scratch.path.display().to_string());
+    if output.record.is_some() {
+        record::begin();
+    }
+    trace::begin(output.trace, &scratch.path.display().to_string());
     std::panic::set_hook(Box::new(|panic| {
         trace::violation(format!("a panic: {panic}"))
     }));
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(log)
+        .with_max_level(output.log)
         .without_time()
         .with_ansi(false)
         .with_writer(|| trace::Log);
@@ -134,10 +155,24 @@ pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::
         .enable_all()
         .start_paused(true)
         .build()?;
-    let requests = runtime.block_on(live(history, &scratch.path));
+    let (export, requests) = if output.export {
+        let (export, requests) = runtime.block_on(export::export(history, &scratch.path));
+        (Some(export), requests)
+    } else {
+        (None, runtime.block_on(live(history, &scratch.path)))
+    };
     let seconds = shim::now().as_secs();
     drop(runtime);
-    Ok(Outcome::of(seconds, requests))
+    let outcome = Outcome {
+        export,
+        ..Outcome::of(seconds, requests)
+    };
+    if let Some(file) = output.record
+        && let Err(error) = record::write(seed, file)
+    {
+        trace::print(&format!("no recording in {}: {error}", file.display()));
+    }
+    Ok(outcome)
 }
 
 /// Ends a process in which virtual time stands still: something runs without end, or waits for what
@@ -160,9 +195,16 @@ fn watch(seed: u64) {
     }
 }
 
+/// Adds what someone does to the trace and to the recording.
+fn say(who: &str, does: &str) {
+    trace::line(who, does);
+    record::say("now", &format!("{who}: {does}"));
+}
+
 async fn live(history: &History, dir: &Path) -> u64 {
     shim::follow();
     effects::begin();
+    disk::begin();
     let mut cluster = Cluster::start(history, dir);
     let mut oracle = Oracle::default();
     let client = cluster.doors.client("user");
@@ -172,11 +214,11 @@ async fn live(history: &History, dir: &Path) -> u64 {
         cluster.pass(step.wait()).await;
         let done = match &step.action {
             Action::World { trouble } => {
-                trace::line("world", step.action.to_string());
+                say("world", &step.action.to_string());
                 cluster.suffer(trouble, &client, &mut oracle).await
             }
             action => {
-                trace::line("user", action.to_string());
+                say("user", &action.to_string());
                 users::act(&client, action, cluster.only_node()).await
             }
         };
@@ -194,14 +236,14 @@ async fn live(history: &History, dir: &Path) -> u64 {
         cluster.recover_all().await;
         // Its copies could take a day.
         let moderation = Trouble::Moderation;
-        trace::line("world", moderation.to_string());
+        say("world", &moderation.to_string());
         let _ = cluster.suffer(&moderation, &client, &mut oracle).await;
     }
-    trace::line("user", "quiet");
+    say("user", "quiet");
     quiet(history, &mut cluster, &mut oracle).await;
     oracle.liveness(&cluster, false);
     for Advice { method, path, body } in oracle::advice(&cluster) {
-        trace::line("user", format!("follows advice: {method} {path} {body}"));
+        say("user", &format!("follows advice: {method} {path} {body}"));
         if let Err(refused) = send(&client, method, &path, &body).await {
             trace::line(
                 "user",
@@ -219,7 +261,7 @@ async fn live(history: &History, dir: &Path) -> u64 {
             number += 1;
             let at = usize::try_from(dice.below(paths.len() as u64)).unwrap_or_default();
             let path = paths.swap_remove(at);
-            trace::line("user", format!("deletes {path}"));
+            say("user", &format!("deletes {path}"));
             if let Err(refused) = send(&client, Method::DELETE, &path, &json!({})).await {
                 trace::line(
                     "user",

@@ -35,6 +35,7 @@ thread_local! {
     static START: Cell<Option<Instant>> = const { Cell::new(None) };
     static LOOKING: Cell<bool> = const { Cell::new(false) };
     static STREAM: Cell<u64> = const { Cell::new(0) };
+    static IS_APART: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Replaces clocks and randomness of this process, before its runtime exists.
@@ -51,6 +52,37 @@ pub(crate) fn follow() {
 /// The virtual time since the start.
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(virtual_nanos())
+}
+
+/// The time on the clocks since the start: the virtual time, and what sleeps added. Looking at it
+/// changes nothing, not even for other threads.
+pub(crate) fn clock() -> Duration {
+    let nanos = paused_nanos().unwrap_or_else(|| NOW.load(Relaxed));
+    Duration::from_nanos(nanos + SLEPT.load(Relaxed))
+}
+
+/// Puts all clocks to a time since the start. The runtime has ended.
+pub(crate) fn set_clock(time: Duration) {
+    NOW.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    SLEPT.store(0, Relaxed);
+}
+
+/// Does something in a thread of its own, and changes no randomness of the others. None if it
+/// panics.
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            STREAM.set(1);
+            IS_APART.set(true);
+            work()
+        });
+        done.join().ok()
+    })
+}
+
+/// True within [`apart`].
+pub(crate) fn is_apart() -> bool {
+    IS_APART.get()
 }
 
 /// Sleeps in real time.
@@ -70,20 +102,23 @@ pub(crate) fn sleep_really(time: Duration) {
 }
 
 fn virtual_nanos() -> u64 {
-    let start = START.try_with(Cell::get).ok().flatten();
-    if let Some(start) = start
-        && !LOOKING.replace(true)
-    {
-        if tokio::runtime::Handle::try_current().is_ok() {
-            let passed = Instant::now().saturating_duration_since(start);
-            NOW.store(
-                u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX),
-                Relaxed,
-            );
-        }
-        LOOKING.set(false);
+    if let Some(nanos) = paused_nanos() {
+        NOW.store(nanos, Relaxed);
     }
     NOW.load(Relaxed)
+}
+
+/// The time of the paused clock since the start, on the thread of its runtime. `None` on other
+/// threads, and while the paused clock itself asks.
+fn paused_nanos() -> Option<u64> {
+    let start = START.try_with(Cell::get).ok().flatten()?;
+    if LOOKING.replace(true) {
+        return None;
+    }
+    let is_running = tokio::runtime::Handle::try_current().is_ok();
+    let passed = is_running.then(|| Instant::now().saturating_duration_since(start));
+    LOOKING.set(false);
+    passed.map(|passed| u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn next_random() -> u64 {

@@ -7,7 +7,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::history::History;
 use crate::process::in_process;
-use crate::run::Outcome;
+use crate::run::{Outcome, Output};
 
 /// The real time for it.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -33,7 +33,12 @@ pub(crate) fn shrink(history: &History, outcome: Outcome) -> io::Result<(History
             return Ok(false);
         }
         let shorter = history.only(places);
-        let tried = in_process(&shorter, false, LevelFilter::INFO)?;
+        let output = Output {
+            trace: false,
+            log: LevelFilter::INFO,
+            record: None,
+        };
+        let tried = in_process(&shorter, output)?;
         let fails = tried.violations.iter().any(|one| rule(one) == broken);
         if fails {
             best = (shorter, tried);

@@ -1,12 +1,13 @@
 //! What happened, line by line, and what must not have happened. One process runs one history, so
 //! both are kept once.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::Write;
 
 use parking_lot::Mutex;
 
-use crate::{dice, shim};
+use crate::{dice, record, shim};
 
 /// Who writes the product's log.
 const LOG: &str = "log";
@@ -43,10 +44,11 @@ pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
     let now = shim::now();
     let (seconds, millis) = (now.as_secs(), now.subsec_millis());
     let mut lines = LINES.lock();
-    let text = if lines.dir.is_empty() {
-        text.as_ref().to_owned()
+    let text = text.as_ref();
+    let text = if !lines.dir.is_empty() && text.contains(&lines.dir) {
+        Cow::Owned(text.replace(&lines.dir, "$DIR"))
     } else {
-        text.as_ref().replace(&lines.dir, "$DIR")
+        Cow::Borrowed(text)
     };
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let line = format!("{h:02}:{m:02}:{s:02}.{millis:03} {actor}: {text}");
@@ -70,7 +72,10 @@ pub(crate) fn violation(text: impl AsRef<str>) {
     let mut lines = LINES.lock();
     let text = text.as_ref().replace(&lines.dir.clone(), "$DIR");
     if lines.violations.len() < VIOLATIONS && !lines.violations.contains(&text) {
-        lines.violations.push(text);
+        lines.violations.push(text.clone());
+        let about = format!("violation {}", lines.violations.len());
+        drop(lines);
+        record::say(&about, &text);
     }
 }
 
@@ -91,7 +96,10 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        line(LOG, String::from_utf8_lossy(bytes).trim_end());
+        // A look at the history does not belong to it.
+        if !shim::is_apart() {
+            line(LOG, String::from_utf8_lossy(bytes).trim_end());
+        }
         Ok(bytes.len())
     }
 

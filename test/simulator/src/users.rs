@@ -4,7 +4,7 @@ use http::{Method, Request};
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::cluster::{DRIVER, GREEDY, NAMESPACE};
+use crate::cluster::{DRIVER, GREEDY, NAMESPACE, storage_class};
 use crate::history::{Action, Source};
 
 /// The annotation of a claim that never grew, with the size of its request.
@@ -14,6 +14,8 @@ pub(crate) const ENOUGH: &str = "simulator/enough";
 /// The annotation of a copy with the UID of that source.
 pub(crate) const ENOUGH_OF: &str = "simulator/enough-of";
 
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+const NAMESPACES: &str = "/api/v1/namespaces";
 /// The path of the snapshot kinds.
 pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
 
@@ -247,6 +249,22 @@ pub(crate) async fn act(
             let claim = get(&path("persistentvolumeclaims", name)).await?;
             let volume = claim["spec"]["volumeName"].as_str().unwrap_or("none");
             delete(&volume_path(volume)).await?;
+        }
+        Action::Class { name } => {
+            if let Some(class) = storage_class(name) {
+                post(CLASSES, class).await?;
+            }
+        }
+        Action::DeleteClass { name } => {
+            delete(&format!("{CLASSES}/{name}")).await?;
+        }
+        Action::Namespace => {
+            let object = json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": NAMESPACE}});
+            post(NAMESPACES, object).await?;
+        }
+        Action::DeleteNamespace => {
+            delete(&format!("{NAMESPACES}/{NAMESPACE}")).await?;
         }
         // The cluster does it.
         Action::World { .. } => {}

@@ -5,6 +5,7 @@
 
 mod document;
 mod granted;
+mod named;
 mod site;
 mod steal;
 mod table;

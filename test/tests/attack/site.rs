@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::account::{self, write_kubeconfig};
 use hostloop_test::cluster::{self, Cluster};
-use hostloop_test::deployed::NAMESPACE;
+use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait::until;
 use hostloop_test::machine::{root, text};
@@ -17,6 +17,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use crate::named::{driver, named};
 use crate::table::{Attack, Read};
 use crate::target::{Names, Target};
 
@@ -238,9 +239,9 @@ impl Site {
         tried.map(drop).map_err(|error| message(&error))
     }
 
-    /// Replaces the placeholders for node names in a change.
+    /// Replaces the placeholders for node names in a change, and the driver's name.
     fn filled_in(&self, change: &Value) -> Value {
-        let text = change.to_string();
+        let text = named(&change.to_string());
         let text = text.replace("$OWN", &self.names.own);
         let text = text.replace("$OTHER", &self.names.other);
         let text = text.replace("$RUN", &self.names.run);
@@ -256,7 +257,7 @@ impl Site {
         let api = api_of(&self.node, read.resource, namespace);
         let done = match verb {
             // A missing object does not matter: authorization comes first.
-            "get" => api.get_opt(read.name).await.map(drop),
+            "get" => api.get_opt(&named(read.name)).await.map(drop),
             "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
             "watch" => api
                 .watch(&WatchParams::default().timeout(1), "0")
@@ -294,7 +295,11 @@ fn message(error: &kube::Error) -> String {
 fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
     cluster.create_crds();
-    cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
+    if driver() == DRIVER {
+        cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
+    } else {
+        cluster.apply(&deployed::render(&["--driver-name", driver()]));
+    }
     for (kind, name) in [
         ("Node", &names.own),
         ("Node", &names.other),

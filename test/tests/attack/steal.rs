@@ -9,6 +9,7 @@ use hostloop_test::front::wait::until;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
+use crate::named::driver;
 use crate::site::Site;
 use crate::target::Target;
 
@@ -52,7 +53,7 @@ async fn volume_of(site: &Site, name: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_of_another_driver_is_not_bound_to_a_nodes_volume() {
     let site = Site::up().await;
-    let ours = pending_claim(&site, "ours", "hostloop.csi.dev").await;
+    let ours = pending_claim(&site, "ours", driver()).await;
     let theirs = pending_claim(&site, "theirs", "other.csi.dev").await;
     // Both volumes are written the same way, so only the policy can cause a difference.
     volume_for(&site, &theirs).await;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::named::named;
 use crate::target::KEEP;
 
 mod claims;
@@ -25,7 +26,7 @@ impl Outcome {
     pub(crate) fn differs_from(&self, found: &Result<(), String>) -> Option<String> {
         match (self, found) {
             (Outcome::Yes, Ok(())) | (Outcome::Nothing, _) => None,
-            (Outcome::No(words), Err(why)) if why.contains(words) => None,
+            (Outcome::No(words), Err(why)) if why.contains(&named(words)) => None,
             (Outcome::Yes, Err(why)) => Some(format!("refused: {why}")),
             (Outcome::No(words), Err(why)) => Some(format!("refused, but not as {words:?}: {why}")),
             (Outcome::No(words), Ok(())) => Some(format!("let through, not refused as {words:?}")),
@@ -41,7 +42,8 @@ pub(crate) struct Attack {
     pub(crate) resource: &'static str,
     /// Description for the document.
     pub(crate) what: &'static str,
-    /// Merged into the object. `$OWN` and `$OTHER` stand for node names.
+    /// Merged into the object. `$OWN` and `$OTHER` stand for node names, and the driver's usual
+    /// name for the one in this run.
     pub(crate) change: Value,
     /// One per target, in the order of [`crate::target::Target::ALL`].
     pub(crate) outcomes: [Outcome; 4],

@@ -4,6 +4,8 @@ use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects;
 use serde_json::{Value, json};
 
+use crate::named::{driver, named};
+
 /// The owner of an attacked object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -29,7 +31,7 @@ impl Target {
     fn driver(self) -> &'static str {
         match self {
             Target::Foreign => "other.csi.dev",
-            _ => "hostloop.csi.dev",
+            _ => driver(),
         }
     }
 }
@@ -157,7 +159,8 @@ impl Names {
 
     fn attachment(&self, target: Target) -> Option<Value> {
         let attachment = objects::attachment("", target.driver(), self.placed(target)?, "none");
-        let kept = json!({"finalizers": [KEEP, "external-attacher/hostloop-csi-dev"]});
+        let attacher = named("external-attacher/hostloop-csi-dev");
+        let kept = json!({"finalizers": [KEEP, attacher]});
         Some(objects::with(attachment, json!({"metadata": kept})))
     }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::PATIENCE;
-use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::fields::is_bound;
 use hostloop_test::front::objects::{self, Place, sized};
 use hostloop_test::front::process::{Controllers, log};
@@ -16,6 +15,7 @@ use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use crate::named;
 use crate::site::Site;
 use crate::target::Target;
 
@@ -35,7 +35,7 @@ impl Work {
         let scratch = Scratch::new();
         let own = site.names.own.clone();
         let mut options = Options {
-            name: DRIVER.to_owned(),
+            name: named::driver().to_owned(),
             node_id: own.clone(),
             pool: "p1".to_owned(),
             topology: vec![BTreeMap::from([(
@@ -62,7 +62,8 @@ impl Work {
             "--capacity-ownerref-level=-1".to_owned(),
         ];
         let class = format!("{}-work", site.names.run);
-        site.class(&class, DRIVER, "WaitForFirstConsumer").await;
+        site.class(&class, named::driver(), "WaitForFirstConsumer")
+            .await;
         Work {
             controllers: Controllers::in_pod(scratch.path(), "hostloop", None, &args),
             site,
@@ -160,7 +161,7 @@ impl Work {
         let at = self.place("PersistentVolumeClaim", claim);
         for (name, parameter) in [("bad", "colour"), ("good", "speed")] {
             let class = format!("{}-{name}", self.site.names.run);
-            let made = objects::attributes_class(&class, DRIVER, json!({parameter: "9"}));
+            let made = objects::attributes_class(&class, named::driver(), json!({parameter: "9"}));
             self.site.admin.create(made).await;
             self.site
                 .admin

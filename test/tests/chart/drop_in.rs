@@ -82,8 +82,25 @@ fn nothing_else_is_installed() {
 /// The admission policies, too, are about this driver and this namespace.
 #[test]
 fn every_object_has_the_names() {
-    for (key, object) in drop_in() {
-        each_text(&object, &mut |text: &str| {
+    let before = ["registry", "pod-monitor", "snapshot-controller"];
+    let mut components: Vec<&str> = before
+        .iter()
+        .flat_map(|component| ["--component", component])
+        .collect();
+    components.extend(["--component", "csi-hostpath"]);
+    let on_top = ["--overlay", "csi-hostpath", "--component", "attach"];
+    for objects in [
+        drop_in(),
+        read(&deployed::render(&on_top)),
+        read(&deployed::render(&components)),
+    ] {
+        has_the_names(&objects);
+    }
+}
+
+fn has_the_names(objects: &Objects) {
+    for (key, object) in objects {
+        each_text(object, &mut |text: &str| {
             let rest = [
                 "hostloop.csi.dev/node",
                 "hostloop.csi.dev/pools",
@@ -126,19 +143,40 @@ fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
+/// The driver would have two names.
 #[test]
-fn components_that_name_the_driver_themselves_refuse_another() {
+fn a_second_name_is_refused() {
     let script = root().join("scripts/render");
-    for component in ["place-claims", "alerts", "csi-hostpath"] {
-        let line = [
-            "--driver-name",
-            "d.example.com",
-            "--component",
-            component,
-            "--output",
-            "-",
-        ];
-        let error = try_run(text(&script), &line).expect_err(component);
-        assert!(error.contains("names the driver itself"), "{error}");
+    let itself = "names the driver itself";
+    let before = "--component snapshot-class --component csi-hostpath";
+    for (options, says) in [
+        (
+            "--driver-name d.example.com --component place-claims",
+            itself,
+        ),
+        ("--driver-name d.example.com --component alerts", itself),
+        (
+            "--driver-name d.example.com --component csi-hostpath",
+            itself,
+        ),
+        ("--driver-name d.example.com --overlay csi-hostpath", itself),
+        ("--overlay csi-hostpath --component snapshot-class", before),
+        (
+            "--component csi-hostpath --component snapshot-class",
+            before,
+        ),
+        ("--overlay csi-hostpath --component alerts", "Leave one out"),
+        (
+            "--component alerts --component csi-hostpath",
+            "Leave one out",
+        ),
+        (
+            "--overlay csi-hostpath --component csi-hostpath",
+            "chosen twice",
+        ),
+    ] {
+        let line: Vec<&str> = options.split(' ').chain(["--output", "-"]).collect();
+        let error = try_run(text(&script), &line).expect_err(options);
+        assert!(error.contains(says), "{error}");
     }
 }

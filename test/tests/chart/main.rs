@@ -1,9 +1,10 @@
 //! The Helm chart renders the objects that kustomize renders, and refuses values with mistakes. The
 //! GitHub action installs these objects, too. The queries of the alerts and of the dashboard name
-//! metrics that the program has.
+//! metrics that the program has. The manifest of krew names the archives of a release.
 
 mod action;
 mod drop_in;
+mod krew;
 mod objects;
 mod queries;
 mod same;

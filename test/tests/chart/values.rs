@@ -1,7 +1,8 @@
 //! The values of the chart: what they do beyond kustomize, and mistakes in them.
 
+use hostloop_report::driver_name;
 use hostloop_test::machine::{root, text};
-use hostloop_test::tools;
+use hostloop_test::{child, tools};
 use serde_json::{Value, json};
 
 use crate::objects::{helm, of_helm, pod};
@@ -13,6 +14,8 @@ fn a_mistake_is_an_error_that_names_the_value() {
     let cases = [
         (json!({"kubletDir": "/var/lib/kubelet"}), "kubletDir"),
         (json!({"kubeletDir": "var/lib/kubelet"}), "kubeletDir"),
+        (json!({"driverName": null}), "driverName"),
+        (json!({"driverName": "A.b"}), "driverName"),
         (json!({"attach": "yes"}), "attach"),
         (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),
@@ -183,6 +186,41 @@ fn the_notes_say_what_to_type_next() {
     );
     for word in ["snapshotController=true", "kind load"] {
         assert!(!complete.contains(word), "{word} in\n{complete}");
+    }
+}
+
+/// The chart and `scripts/render` take the driver names that `kubectl hostloop install` takes.
+#[test]
+fn one_rule_for_driver_names() {
+    let functions = root().join("scripts/render-lib/driver-name.sh");
+    let check = "die() { exit 1; }; . \"$1\"; check_driver_name \"$2\"";
+    for name in [
+        "hostloop.csi.dev",
+        "d",
+        "a-1.b",
+        "1.5",
+        &"x".repeat(63),
+        "",
+        "-a",
+        "a.",
+        "a..b",
+        "a.-b",
+        "a-.b",
+        "a_b",
+        "A",
+        &"x".repeat(64),
+    ] {
+        let is_valid = driver_name::check_in_manifests(name).is_ok();
+        let rendered = helm(&json!({"driverName": name}), &["--no-hooks"]);
+        assert_eq!(rendered.is_ok(), is_valid, "the chart: {name:?}");
+        if let Err(error) = rendered {
+            assert!(error.contains("driverName"), "{name:?}: {error}");
+        }
+        let checked = child::command("bash")
+            .args(["-euc", check, "bash", text(&functions), name])
+            .status()
+            .expect("bash runs");
+        assert_eq!(checked.success(), is_valid, "scripts/render: {name:?}");
     }
 }
 

@@ -18,7 +18,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 "#;
 
 /// Words of a command line, and the candidates for the last one.
-const CASES: [(&[&str], &[&str]); 4] = [
+const CASES: [(&[&str], &[&str]); 6] = [
     (&["unin"], &["uninstall"]),
     (&["chec"], &["check"]),
     (
@@ -26,6 +26,11 @@ const CASES: [(&[&str], &[&str]); 4] = [
         &["auto", "yes", "no"],
     ),
     (&["install", "--def"], &["--default-class"]),
+    (
+        &["status", "--output", ""],
+        &["wide", "json", "yaml", "name"],
+    ),
+    (&["check", "-o", ""], &["wide", "json", "yaml"]),
 ];
 
 /// The name of the program.

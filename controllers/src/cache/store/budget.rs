@@ -3,9 +3,9 @@
 //! The client leaves out each object that takes more than 16 KiB, but a user can make any number of
 //! those that take less. So the objects of a namespace have a budget together, in which each counts
 //! what it takes in memory: its bytes in the store, its key, and its entries in maps and indexes
-//! ([`counted`]). What exceeds the budget is left out, as an object that is too large by itself.
-//! The sizes of those are remembered: once there is room for one of them, the watch lists all
-//! objects again.
+//! ([`counted`]). What exceeds the budget is left out, as an object that is too large by itself
+//! ([`LeftOut`](super::left_out::LeftOut)). The sizes of those are remembered: once there is room
+//! for one of them, the watch lists all objects again.
 //!
 //! A user can also have any number of namespaces, so the objects of all of them have a budget, too.
 //! When it is used up, the namespace with the most bytes gives way to one that would still have
@@ -32,15 +32,21 @@ use crate::client::kube::in_memory;
 /// The most bytes that the objects of a namespace may take together: 15,000 usual claims.
 pub(super) const MAX: usize = 16 * 1024 * 1024;
 /// The most bytes that the objects of all namespaces may take together. Four kinds that users write
-/// are watched, so these take 104 MiB. Volumes and capacities of a stolen node take 16 MiB more.
-/// The controller has 256 MiB. A node has 1 GiB, and can have two stores of a kind, one of its own
+/// are watched, so these take 104 MiB. Volumes and capacities of a stolen node take 16 MiB more, and
+/// the names of what is left out 24 MiB. The controller has 256 MiB. A node has 1 GiB, and can have two stores of a kind, one of its own
 /// objects and one of all. One namespace does not use up what there is for all.
 pub(super) const TOTAL: usize = 26 * 1024 * 1024;
 /// The most bytes that the objects of a node may take together: some 9,000 usual volumes.
 const MAX_OF_NODE: usize = 8 * 1024 * 1024;
+/// The most bytes that the names of what is left out may take: some 13,000 usual ones.
+pub(super) const MAX_NAMES: usize = 4 * 1024 * 1024;
 /// What an object takes besides its bytes and its key: its entries in the store's map, in three
 /// indexes and in the maps of its budget, in tree nodes that are two thirds full.
 const OVERHEAD: usize = 448;
+
+/// What an object takes in the maps of a budget, before the free part of their nodes.
+#[cfg(test)]
+pub(super) const BYTES_OF_ENTRIES: usize = size_of::<(Key, Counted)>() + size_of::<(usize, Key)>();
 
 /// The most bytes that the objects of a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +63,11 @@ impl Limits {
     const OF_NODES: Limits = Limits {
         of_each: MAX_OF_NODE,
         of_all: usize::MAX,
+    };
+    /// The limits of the names of what is left out.
+    pub(super) const OF_NAMES: Limits = Limits {
+        of_each: MAX_NAMES,
+        of_all: MAX_NAMES,
     };
 
     /// The limits of a kind.
@@ -79,8 +90,6 @@ pub(super) struct Budget {
     by_bytes: BTreeSet<(usize, Arc<str>)>,
     /// The bytes of all kept objects.
     total: usize,
-    /// Those that are left out because of the others.
-    left_out: BTreeMap<Key, Counted>,
 }
 
 /// What an object counts, and for whom.
@@ -166,7 +175,6 @@ impl Budget {
             holdings: BTreeMap::new(),
             by_bytes: BTreeSet::new(),
             total: 0,
-            left_out: BTreeMap::new(),
         }
     }
 
@@ -260,44 +268,19 @@ impl Budget {
         known.map_or_else(|| holder.into(), |(known, _)| known.clone())
     }
 
-    /// Notes an object that is left out because of the others.
-    pub(super) fn leave_out(&mut self, key: Key, holder: Option<&str>, size: usize) {
-        if let Some(holder) = holder {
-            let holder = self.shared(holder);
-            self.left_out.insert(key, Counted { holder, size });
-        }
+    /// For whom an object counts that is kept.
+    pub(super) fn holder(&self, key: &Key) -> Option<&str> {
+        self.kept.get(key).map(|known| &*known.holder)
     }
 
-    /// Forgets an object that the others do not keep out any more.
-    pub(super) fn forget_left_out(&mut self, key: &Key) {
-        self.left_out.remove(key);
-    }
-
-    /// Forgets all objects that are left out, except these.
-    pub(super) fn retain_left_out(&mut self, keys: &BTreeSet<Key>) {
-        self.left_out.retain(|key, _| keys.contains(key));
-    }
-
-    /// True if an object that others keep out has room by now, and is worth a list of all. This
-    /// compares all that are left out, so it is called rarely.
-    pub(super) fn has_room(&self) -> bool {
-        let mut smallest: BTreeMap<&str, (&Key, usize)> = BTreeMap::new();
-        for (key, counted) in &self.left_out {
-            let found = (key, counted.size);
-            let least = smallest.entry(&*counted.holder).or_insert(found);
-            if found.1 < least.1 {
-                *least = found;
-            }
-        }
-        let most = self.most();
-        smallest.into_iter().any(|(holder, (key, size))| {
-            self.shares(key, holder, most)
-                .is_worth_a_list(size, self.limits)
-        })
+    /// True if an object of this size, which others keep out, has room by now, and is worth a list
+    /// of all.
+    pub(super) fn is_worth_a_list(&self, key: &Key, holder: &str, size: usize) -> bool {
+        self.shares(key, holder, self.most())
+            .is_worth_a_list(size, self.limits)
     }
 
     /// The bytes of all kept objects.
-    #[cfg(test)]
     pub(super) fn total(&self) -> usize {
         self.total
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 
+use super::holder::holder_of;
 use super::recent::Recent;
 use super::{Key, version};
 use crate::client::Resource;
@@ -14,6 +15,9 @@ const MAX_DICTIONARY: usize = 4 * 1024;
 /// How many dictionaries several objects may use. One of them keeps its dictionary in memory after
 /// the object that it was made of is gone, and counts only for itself. All of them take 1 MiB.
 const MAX_DICTIONARIES: usize = 256;
+/// How many of them may be of objects of one namespace or node. Otherwise its user could use them up,
+/// and the last one would remain the dictionary of all.
+const MAX_DICTIONARIES_OF_HOLDER: usize = 16;
 
 /// How a store keeps objects in memory.
 pub enum Encoding<K> {
@@ -43,6 +47,8 @@ pub struct Packing<K> {
 /// An object that serves as dictionary for others. It lives as long as one of them.
 pub(super) struct Dictionary<K> {
     json: Box<[u8]>,
+    /// The namespace or node of the object.
+    holder: Box<str>,
     make: fn(&[u8]) -> serde_json::Result<K>,
 }
 
@@ -114,7 +120,8 @@ impl<K: Resource> Encoding<K> {
         };
         // Every kind serializes to JSON, so this does not fail.
         let json = (packing.pack)(open).ok()?;
-        let (packed, bytes) = packing.keep(version(&**open), json);
+        let holder = holder_of(&**open).unwrap_or_default();
+        let (packed, bytes) = packing.keep(version(&**open), holder, json);
         *object = packed;
         Some(bytes)
     }
@@ -125,7 +132,7 @@ impl<K> Packing<K> {
     /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary
     /// than a pending one: surplus text in the dictionary costs nothing, but text missing from it
     /// does. Also returns the bytes of the object, with its dictionary if that is its own.
-    fn keep(&mut self, version: u64, json: Vec<u8>) -> (StoredObject<K>, usize) {
+    fn keep(&mut self, version: u64, holder: &str, json: Vec<u8>) -> (StoredObject<K>, usize) {
         if let Some(pattern) = &self.pattern {
             let rest = compress_prepend_size_with_dict(&json, &pattern.json);
             if rest.len() <= json.len() / 2 {
@@ -141,6 +148,7 @@ impl<K> Packing<K> {
         }
         let pattern = Arc::new(Dictionary {
             json: json.into(),
+            holder: holder.into(),
             make: self.make,
         });
         self.offer(&pattern);
@@ -160,8 +168,13 @@ impl<K> Packing<K> {
         if pattern.json.len() > MAX_DICTIONARY {
             return;
         }
+        self.shared.retain(|known| known.strong_count() > 0);
+        let of_holder = self.shared.iter().filter_map(Weak::upgrade);
+        let of_holder = of_holder.filter(|known| known.holder == pattern.holder);
+        if of_holder.count() >= MAX_DICTIONARIES_OF_HOLDER {
+            return;
+        }
         if self.is_shared {
-            self.shared.retain(|known| known.strong_count() > 0);
             if self.shared.len() >= MAX_DICTIONARIES {
                 return;
             }

@@ -9,6 +9,7 @@ use super::budget::{self, Admission, Budget};
 use super::compress::{Encoding, StoredObject};
 use super::holder::holder_of;
 use super::index::IndexState;
+use super::left_out::LeftOut;
 use super::select::Selector;
 use super::{BETWEEN, Change, Handler, Key, Subscription, is_same};
 use crate::client::kube::{Resource, too_large};
@@ -32,10 +33,8 @@ pub(super) struct State<K> {
     pub(super) selector: Selector,
     /// True once a list of all objects is complete: a missing object does not exist.
     pub(super) whole: bool,
-    /// The keys of the objects that are too large to be kept, or too many.
-    pub(super) left_out: BTreeSet<Key>,
-    /// Those of them that their users do not know of, until the watch reports one.
-    pub(super) untold: BTreeSet<Key>,
+    /// The objects that are too large to be kept, or too many.
+    pub(super) left_out: LeftOut,
     pub(super) budget: Budget,
     /// What was kept until others needed the room. Their users are to learn of it.
     pub(super) pushed_out: Vec<Arc<K>>,
@@ -44,22 +43,64 @@ pub(super) struct State<K> {
 /// What happened since a list began.
 #[derive(Default)]
 pub(super) struct Listing {
-    /// The keys that it has reported.
-    pub(super) reported: BTreeSet<Key>,
+    /// The keys of the kept objects that it has not reported yet.
+    pub(super) missing: BTreeSet<Key>,
     /// The keys of own writes. The list may show an older state of them, but of no other object.
     pub(super) written: BTreeSet<Key>,
 }
 
 impl<K: Resource> State<K> {
-    /// Forgets an object that is too large, except that there is one. Its users are to learn of it.
-    pub(super) fn leave_out(&mut self, key: Key) {
-        self.delete(&key);
-        self.budget.forget_left_out(&key);
-        if !self.left_out.insert(key.clone()) {
-            return;
+    /// Notes that a list of all objects begins.
+    pub(super) fn begin_list(&mut self) {
+        self.left_out.begin_list();
+        self.listing = Some(Listing {
+            missing: self.objects.keys().cloned().collect(),
+            written: BTreeSet::new(),
+        });
+    }
+
+    /// Notes that the list has reported an object. True if it shows the present state: an own write
+    /// since the list began may be newer.
+    pub(super) fn note_listed(&mut self, key: &Key) -> bool {
+        self.listing.as_mut().is_some_and(|listing| {
+            listing.missing.remove(key);
+            !listing.written.contains(key)
+        })
+    }
+
+    /// Notes an own write.
+    pub(super) fn note_written(&mut self, key: &Key) {
+        if let Some(listing) = &mut self.listing {
+            listing.written.insert(key.clone());
+            if !self.objects.contains_key(key) && !self.left_out.may_be_listed(key) {
+                listing.missing.insert(key.clone());
+            }
         }
-        self.untold.insert(key.clone());
-        if self.left_out.len() <= LOGGED {
+    }
+
+    /// Removes what the complete list does not have, except newer own writes.
+    pub(super) fn end_list(&mut self) {
+        let listing = self.listing.take().unwrap_or_default();
+        for key in &listing.missing {
+            let Some(object) = self.objects.get(key) else {
+                continue;
+            };
+            let is_late = object.version() > self.seen && listing.written.contains(key);
+            if !(is_late && self.selector.shows(&*object.get())) {
+                self.delete(key);
+            }
+        }
+        self.left_out.end_list();
+        self.is_reverted = false;
+        self.whole = self.selector.is_all();
+    }
+
+    /// Forgets an object of a holder, except that there is one. With what it counts if it is left
+    /// out because of the others. Its users are to learn of it.
+    pub(super) fn leave_out(&mut self, key: &Key, holder: &str, size: Option<usize>) {
+        self.delete(key);
+        let is_new = self.left_out.add(key.clone(), holder, size);
+        if is_new && self.left_out.count() <= LOGGED {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
                 kind = %K::kind(&()), namespace, name,
@@ -68,22 +109,13 @@ impl<K: Resource> State<K> {
         }
     }
 
-    /// Notes that an object is kept or gone.
-    pub(super) fn forget_left_out(&mut self, key: &Key) {
-        self.left_out.remove(key);
-        self.untold.remove(key);
-        self.budget.forget_left_out(key);
-    }
-
     /// Leaves out what is kept, because another namespace has less.
-    fn push_out(&mut self, key: Key) {
-        self.budget.forget(&key);
-        let object = self.objects.get(&key).map(StoredObject::get);
-        self.leave_out(key.clone());
-        self.untold.remove(&key);
-        if let Some(object) = object {
-            let size = self.size(&key, &object);
-            self.budget.leave_out(key, holder_of(&*object), size);
+    fn push_out(&mut self, key: &Key) {
+        self.budget.forget(key);
+        if let Some(object) = self.objects.get(key).map(StoredObject::get) {
+            let size = self.size(key, &object);
+            self.leave_out(key, holder_of(&*object).unwrap_or_default(), Some(size));
+            self.left_out.announce(key);
             self.pushed_out.push(object);
         }
     }
@@ -102,15 +134,15 @@ impl<K: Resource> State<K> {
         loop {
             match self.budget.admission(&key, holder_of(&object), size) {
                 Admission::Keep => break,
-                Admission::PushOut(other) => self.push_out(other),
+                Admission::PushOut(other) => self.push_out(&other),
                 Admission::LeaveOut => {
-                    self.leave_out(key.clone());
-                    self.budget.leave_out(key, holder_of(&object), size);
+                    let holder = holder_of(&object).unwrap_or_default();
+                    self.leave_out(&key, holder, Some(size));
                     return Some(object);
                 }
             }
         }
-        self.forget_left_out(&key);
+        self.left_out.remove(&key);
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);
         if let Some(gone) = &old

@@ -12,7 +12,7 @@ use super::{length, name_of, on_file, retry, set_len, sync};
 use crate::failpoint::effect;
 use crate::foreground::{self, Steps};
 use crate::linux::page_cache;
-use crate::{Error, Result, magic, wanted};
+use crate::{Error, Result, file_changes, magic, wanted};
 
 /// Maximum number of bytes to copy between two calls of `stop`.
 pub(super) const COPY_STEP: u64 = 4 << 20;
@@ -62,6 +62,7 @@ pub(crate) fn cloned(
     clone: impl Fn() -> io::Result<()>,
 ) -> Result<()> {
     wanted::check(to)?;
+    file_changes::written(to);
     for attempt in 1.. {
         let Err(error) = clone() else { break };
         match AfterClone::of(error.raw_os_error().unwrap_or_default()) {
@@ -116,6 +117,7 @@ pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) 
         set_len(to, len)?;
     }
     effect("file.copy").map_err(on_file("copy", to))?;
+    file_changes::written(to);
     let mut by_kernel = copies_by_value(from);
     let mut write_back = (pace == Pace::Gentle).then(|| WriteBack::begin(Some(from), to));
     let mut copied = 0;

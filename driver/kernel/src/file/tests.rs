@@ -1,10 +1,12 @@
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
 
 use rstest::rstest;
 
 use super::copy::{COPY_STEP, copy_step};
 use super::*;
+use crate::foreground::{self, Foreground};
 
 fn dir() -> (tempfile::TempDir, File) {
     let temporary = tempfile::tempdir().unwrap();
@@ -87,6 +89,25 @@ fn allocates_and_sets_lengths() {
     sync(&file, Path::new("image")).unwrap();
     let again = create_beneath(d.as_fd(), Path::new("image")).unwrap_err();
     assert_eq!(errno(again), Some(libc::EEXIST));
+}
+
+#[rstest]
+#[case::a_single_step(4096, false)]
+#[case::two_steps(8192, true)]
+fn an_allocation_gives_way_between_its_steps(#[case] len: u64, #[case] expected: bool) {
+    let (_t, d) = dir();
+    let file = create(&d, "image");
+    let pool = Arc::new(Foreground::default());
+    let _call = pool.enter();
+    let wanted = Arc::new(wanted::Wanted::with_step(|| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }));
+    let before = foreground::paused();
+    wanted
+        .run(|| foreground::behind(vec![pool], || allocate_in_steps(&file, len, 4096)))
+        .unwrap();
+    assert_eq!(foreground::paused() > before, expected);
+    assert_eq!(length(&file).unwrap(), len);
 }
 
 #[test]

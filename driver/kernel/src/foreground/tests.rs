@@ -1,7 +1,18 @@
+use std::cell::Cell;
+
 use rstest::rstest;
 
 use super::*;
 use crate::wanted::Wanted;
+
+thread_local! {
+    /// The time that long work on this thread has paused.
+    pub(super) static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+fn paused() -> Duration {
+    PAUSED.get()
+}
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -63,6 +74,51 @@ fn work_gives_way_to_calls_of_its_pools_alone() {
     drop(call);
     assert_eq!(b.0.lock().running, 0);
     assert!(!is_busy());
+}
+
+/// How many calls run in a pool.
+fn running(pool: &Foreground) -> usize {
+    pool.0.lock().running
+}
+
+#[test]
+fn a_call_that_steps_back_is_no_call_meanwhile() {
+    let pool = Arc::new(Foreground::default());
+    let pools = std::slice::from_ref(&pool);
+    in_front(pools, || {
+        assert!(has_paused(pools, false), "others pause for it");
+        step_back(|| {
+            assert_eq!(running(&pool), 0);
+            assert!(!is_busy(), "it does not give way to itself");
+            let other = pool.enter();
+            assert!(is_busy(), "it gives way to another one");
+            drop(other);
+            step_back(|| assert_eq!(running(&pool), 0));
+        });
+        assert_eq!(running(&pool), 1);
+    });
+    assert_eq!(running(&pool), 0);
+}
+
+#[test]
+fn work_that_is_not_in_the_foreground_gives_way_as_before() {
+    let pool = Arc::new(Foreground::default());
+    assert_eq!(step_back(|| 1), 1);
+    let _call = pool.enter();
+    assert!(behind(vec![pool.clone()], || step_back(is_busy)));
+    assert_eq!(running(&pool), 1);
+}
+
+#[test]
+fn a_panic_ends_a_call_that_has_stepped_back() {
+    let pool = Arc::new(Foreground::default());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        in_front(std::slice::from_ref(&pool), || {
+            step_back(|| panic!("boom"));
+        });
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(running(&pool), 0);
 }
 
 #[test]

@@ -63,7 +63,7 @@ struct Worker {
 type Asked<T> = Result<T, Unasked>;
 
 /// The devices of one call that no thread has taken yet, each with its place in the answer.
-struct Round<Q> {
+struct DeviceRound<Q> {
     devices: Mutex<VecDeque<(usize, u32)>>,
     turns: Arc<Turns>,
     patience: Duration,
@@ -71,7 +71,7 @@ struct Round<Q> {
 }
 
 /// The exclusive right to query a device, until it is dropped.
-struct Turn<'a> {
+struct DeviceTurn<'a> {
     turns: &'a Turns,
     minor: u32,
 }
@@ -107,7 +107,7 @@ impl Asking {
         let reuse = in_namespace_of_process();
         let mut answers: Vec<_> = minors.iter().map(|minor| (*minor, None)).collect();
         let (send, receive) = channel();
-        let round = Round {
+        let round = DeviceRound {
             devices: Mutex::new(minors.iter().copied().enumerate().collect()),
             turns: self.turns.clone(),
             patience: self.patience,
@@ -222,7 +222,7 @@ impl Worker {
     }
 }
 
-impl<Q> Round<Q> {
+impl<Q> DeviceRound<Q> {
     /// Queries devices until none remains.
     fn job<T: Send + 'static>(self: &Arc<Self>, send: &Sender<(usize, Asked<T>)>) -> Job
     where
@@ -253,10 +253,10 @@ impl<Q> Round<Q> {
 
 impl Turns {
     /// Takes the right to query a device, unless another call keeps it for longer than a moment.
-    fn take(&self, minor: u32, patience: Duration) -> Result<Turn<'_>, Unasked> {
+    fn take(&self, minor: u32, patience: Duration) -> Result<DeviceTurn<'_>, Unasked> {
         let mut under_way = self.free(minor, patience, Instant::now() + STALL)?;
         under_way.insert(minor, Instant::now());
-        Ok(Turn { turns: self, minor })
+        Ok(DeviceTurn { turns: self, minor })
     }
 
     /// An error if a call queries the device now.
@@ -286,7 +286,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for DeviceTurn<'_> {
     fn drop(&mut self) {
         self.turns.under_way.lock().remove(&self.minor);
         self.turns.ended.notify_all();

@@ -11,7 +11,7 @@ fn fails() -> io::Result<()> {
 #[test]
 fn callers_share_a_run_that_starts_after_their_call() {
     const CALLERS: usize = 8;
-    let shared = Shared::default();
+    let shared = SharedRun::default();
     let runs = AtomicUsize::new(0);
     let (started, has_started) = channel();
     let (end, ended) = channel();
@@ -53,7 +53,7 @@ fn callers_share_a_run_that_starts_after_their_call() {
 
 #[test]
 fn a_call_after_a_run_runs_again() {
-    let shared = Shared::default();
+    let shared = SharedRun::default();
     shared.run(fails).unwrap_err();
     shared.run(|| Ok(())).unwrap();
     shared.run(fails).unwrap_err();

@@ -7,6 +7,8 @@ use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 /// How a parameter's value is read. The error says what is wrong with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reader {
+    /// It names the class's pool ([`super::pool`]).
+    Pool,
     /// Only classes have it.
     Class(fn(&mut Class, &str) -> Result<(), &'static str>),
     /// Classes have it, and a VolumeAttributesClass can change it later.
@@ -43,14 +45,14 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         values: "a pool's name",
         default: "the first pool",
         changes: "",
-        reader: Reader::Class(read_pool),
+        reader: Reader::Pool,
     },
     ClassParameter {
         name: "kind",
         values: "the same as `pool`",
         default: "",
         changes: "",
-        reader: Reader::Class(read_pool),
+        reader: Reader::Pool,
     },
     ClassParameter {
         name: PROVISIONING,
@@ -123,14 +125,6 @@ pub(super) const FSTYPE: &str = "csi.storage.k8s.io/fstype";
 pub(super) fn reader(name: &str) -> Option<Reader> {
     let known = CLASS_PARAMETERS.iter().find(|one| one.name == name);
     known.map(|parameter| parameter.reader)
-}
-
-fn read_pool(class: &mut Class, value: &str) -> Result<(), &'static str> {
-    let other = class.pool.replace(value.to_owned());
-    if value.is_empty() || other.is_some_and(|other| other != value) {
-        return Err("does not name one pool");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -81,6 +81,24 @@ fn classes_are_read() {
     assert_eq!(mkfs.mkfs_options, ["-m", "0", "-L", "a b"]);
 }
 
+#[rstest]
+#[case::neither("provisioning=thick", Ok(None))]
+#[case::by_pool("pool=fast", Ok(Some("fast")))]
+#[case::by_kind("kind=fast", Ok(Some("fast")))]
+#[case::by_both("kind=fast pool=fast", Ok(Some("fast")))]
+#[case::beside_an_unknown_key("Pool=slow kind=fast", Ok(Some("fast")))]
+#[case::no_name("pool=", Err("pool"))]
+#[case::no_kind("kind= pool=fast", Err("kind"))]
+#[case::two_pools("kind=slow pool=fast", Err("pool"))]
+fn a_class_names_its_pool(#[case] text: &str, #[case] expected: Result<Option<&str>, &str>) {
+    let parameters = pairs(text);
+    let found = pool(&parameters).map_err(|e| e.field);
+    assert_eq!(
+        found,
+        expected.map_err(|key| format!("parameters[{key:?}]"))
+    );
+}
+
 #[test]
 fn an_invalid_class_parameter_is_named() {
     for text in [

@@ -39,8 +39,8 @@ fn a_publication_is_compared_with_the_recorded_ones() {
             ..record()
         };
         let got = match decide(&record, "n1", requested) {
-            Ok(Publish::Record) => "record",
-            Ok(Publish::Done) => "done",
+            Ok(ControllerPublish::Record) => "record",
+            Ok(ControllerPublish::Done) => "done",
             Err(Error::AlreadyExists(_)) => "exists",
             Err(Error::FailedPrecondition(why)) if why.contains("n2") => "elsewhere",
             Err(e) => panic!("{e}"),

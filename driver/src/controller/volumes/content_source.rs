@@ -1,60 +1,41 @@
 //! Finds the source of a copied volume.
 
-use super::create_request::SourceRef;
+use super::create_request::RequestedSource;
 use crate::controller::capability::CapabilitySet;
 use crate::controller::{Controller, Result};
 use crate::csi::capability::carried_fs;
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{Invalid, invalid};
-use crate::kernel::FsType;
-use crate::storage::{Format, Provisioning, Source, VolumeHandle, VolumeRecord};
+use crate::storage::{Format, LocatedSource, VolumeHandle, VolumeRecord};
 
-/// An existing source.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ContentSource {
-    pub(super) source: Source,
-    /// The source's size, in bytes.
-    pub(super) bytes: u64,
-    /// The format state of the source.
-    pub(super) format: Format,
-    /// True if users may have written a filesystem of their own, as to a block device.
-    pub(super) raw: bool,
-    /// The default provisioning of a copy.
-    pub(super) provisioning: Provisioning,
-}
-
-impl ContentSource {
-    /// The filesystem of the source, if it is known.
-    pub(super) fn fs(&self) -> Option<FsType> {
-        carried_fs(self.format)
-    }
-
-    /// Checks that a copy supports these capabilities ("Source incompatible or not supported").
-    ///
-    /// The kernel trusts a filesystem that it mounts, so the bytes of a block device are mounted
-    /// only if an administrator said so.
-    pub(super) fn serves(
-        &self,
-        requested: &CapabilitySet,
-        allow_volume_mode_change: bool,
-    ) -> std::result::Result<(), Invalid> {
-        match (self.fs(), requested.fs()) {
-            (_, Some(requested)) if self.raw && !allow_volume_mode_change => Err(invalid(
-                "volume_content_source",
-                format!(
-                    "is of a block device, and its users can write any {requested} to it: request a block \
-                     device, or have an administrator allow a filesystem, by the class parameter \
-                     {ALLOW_VOLUME_MODE_CHANGE}: \"true\", or for hostloop's provisioner by the \
-                     VolumeSnapshotContent's annotation \
-                     snapshot.storage.kubernetes.io/allow-volume-mode-change: \"true\""
-                ),
-            )),
-            (Some(has), Some(requested)) if has != requested => Err(invalid(
-                "volume_content_source",
-                format!("carries {has}, and the new volume is to be {requested}"),
-            )),
-            _ => Ok(()),
-        }
+/// Checks that a copy of a source in this state of formatting supports these capabilities ("Source
+/// incompatible or not supported"). `is_raw` is true if users may have written a filesystem of
+/// their own to it.
+///
+/// The kernel trusts a filesystem that it mounts, so the bytes of a block device are mounted only
+/// if an administrator said so.
+pub(super) fn serves(
+    format: Format,
+    is_raw: bool,
+    requested: &CapabilitySet,
+    allow_volume_mode_change: bool,
+) -> std::result::Result<(), Invalid> {
+    match (carried_fs(format), requested.fs()) {
+        (_, Some(requested)) if is_raw && !allow_volume_mode_change => Err(invalid(
+            "volume_content_source",
+            format!(
+                "is of a block device, and its users can write any {requested} to it: request a block \
+                 device, or have an administrator allow a filesystem, by the class parameter \
+                 {ALLOW_VOLUME_MODE_CHANGE}: \"true\", or for hostloop's provisioner by the \
+                 VolumeSnapshotContent's annotation \
+                 snapshot.storage.kubernetes.io/allow-volume-mode-change: \"true\""
+            ),
+        )),
+        (Some(has), Some(requested)) if has != requested => Err(invalid(
+            "volume_content_source",
+            format!("carries {has}, and the new volume is to be {requested}"),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -68,29 +49,21 @@ fn is_raw(format: Format, volume: Option<&VolumeRecord>) -> bool {
 }
 
 impl Controller {
-    pub(super) fn content_source(&self, named: SourceRef) -> Result<ContentSource> {
-        match named {
-            SourceRef::Snapshot(id) => {
-                let snapshot = self.pools.snapshot(&id)?;
+    pub(super) fn locate_source(&self, named: RequestedSource) -> Result<LocatedSource> {
+        Ok(match named {
+            RequestedSource::Snapshot(id) => LocatedSource::Snapshot(self.pools.snapshot(&id)?),
+            RequestedSource::Volume(handle) => LocatedSource::Volume(self.pools.volume(&handle)?),
+        })
+    }
+
+    /// True if users may have written a filesystem of their own to a source, as to a block device.
+    pub(super) fn is_raw(&self, source: &LocatedSource) -> bool {
+        match source {
+            LocatedSource::Snapshot(snapshot) => {
                 let volume = self.pools.volume(&VolumeHandle::Id(snapshot.source)).ok();
-                Ok(ContentSource {
-                    source: Source::Snapshot(id),
-                    bytes: snapshot.size_bytes,
-                    format: snapshot.format,
-                    raw: is_raw(snapshot.format, volume.as_deref()),
-                    provisioning: snapshot.provisioning,
-                })
+                is_raw(snapshot.format, volume.as_deref())
             }
-            SourceRef::Volume(handle) => {
-                let volume = self.pools.volume(&handle)?;
-                Ok(ContentSource {
-                    source: Source::Volume(volume.id),
-                    bytes: volume.capacity_bytes,
-                    format: volume.format,
-                    raw: is_raw(volume.format, Some(&*volume)),
-                    provisioning: volume.settings.provisioning,
-                })
-            }
+            LocatedSource::Volume(volume) => is_raw(volume.format, Some(&**volume)),
         }
     }
 }
@@ -100,7 +73,8 @@ mod tests {
     use super::*;
     use crate::controller::tests::bench::{block, mount};
     use crate::controller::tests::config;
-    use crate::storage::{PoolId, VolumeId};
+    use crate::kernel::FsType;
+    use crate::storage::PoolId;
     use crate::testkit::{mounted, raw, record_of};
 
     /// Reads a capability with this filesystem, or of a block device.
@@ -125,24 +99,13 @@ mod tests {
             (Format::Raw, None, None, true),
         ];
         for (format, requested, fs, fits) in table {
-            let source = source(format, false);
-            let requested = wanted(requested).on_volume_with(source.fs());
+            let requested = wanted(requested).on_volume_with(carried_fs(format));
             assert_eq!(requested.fs(), fs, "{format:?} {requested:?}");
             assert_eq!(
-                source.serves(&requested, false).is_ok(),
+                serves(format, false, &requested, false).is_ok(),
                 fits,
                 "{format:?} {requested:?}"
             );
-        }
-    }
-
-    fn source(format: Format, raw: bool) -> ContentSource {
-        ContentSource {
-            source: Source::Volume(VolumeId::generate(PoolId::generate())),
-            bytes: 0,
-            format,
-            raw,
-            provisioning: Provisioning::Thin,
         }
     }
 
@@ -156,7 +119,7 @@ mod tests {
             (false, Some("ext4"), false, true),
         ] {
             let what = format!("{raw} {requested:?} {allowed}");
-            let served = source(Format::Raw, raw).serves(&wanted(requested), allowed);
+            let served = serves(Format::Raw, raw, &wanted(requested), allowed);
             assert_eq!(served.is_ok(), fits, "{what}");
             if let Err(refused) = served {
                 assert_eq!(refused.field, "volume_content_source");

@@ -13,7 +13,7 @@ use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
 
 /// A source, as a request names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SourceRef {
+pub(super) enum RequestedSource {
     Snapshot(SnapshotId),
     Volume(VolumeHandle),
 }
@@ -29,7 +29,7 @@ pub(super) struct CreateRequest {
     pub(super) changes: Changes,
     pub(super) parameters: Parameters,
     pub(super) mutable_parameters: Parameters,
-    pub(super) source: Option<SourceRef>,
+    pub(super) source: Option<RequestedSource>,
     /// True if objects on this node satisfy `accessibility_requirements`.
     pub(super) accessible: bool,
 }
@@ -109,7 +109,7 @@ fn differs(what: &str) -> std::result::Result<(), String> {
 }
 
 /// Reads the source. A string that is not an ID is an unknown source.
-fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<SourceRef>> {
+fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<RequestedSource>> {
     const FIELD: &str = "volume_content_source";
     let Some(source) = source else {
         return Ok(None);
@@ -118,25 +118,27 @@ fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<SourceRef>
         None => return Err(invalid(FIELD, "names neither a snapshot nor a volume").into()),
         Some(Type::Snapshot(s)) => {
             let id = lookup::id(&format!("{FIELD}.snapshot.snapshot_id"), &s.snapshot_id)?;
-            SourceRef::Snapshot(
+            RequestedSource::Snapshot(
                 id.ok_or_else(|| lookup::not_found("source snapshot", &s.snapshot_id))?,
             )
         }
         Some(Type::Volume(v)) => {
             let id = lookup::id(&format!("{FIELD}.volume.volume_id"), &v.volume_id)?;
-            SourceRef::Volume(id.ok_or_else(|| lookup::not_found("source volume", &v.volume_id))?)
+            RequestedSource::Volume(
+                id.ok_or_else(|| lookup::not_found("source volume", &v.volume_id))?,
+            )
         }
     };
     Ok(Some(named))
 }
 
-fn same_source(named: Option<&SourceRef>, recorded: Option<&Source>) -> bool {
+fn same_source(named: Option<&RequestedSource>, recorded: Option<&Source>) -> bool {
     match (named, recorded) {
         (None, None) => true,
-        (Some(SourceRef::Snapshot(a)), Some(Source::Snapshot(b))) => a == b,
-        (Some(SourceRef::Volume(VolumeHandle::Id(a))), Some(Source::Volume(b))) => a == b,
+        (Some(RequestedSource::Snapshot(a)), Some(Source::Snapshot(b))) => a == b,
+        (Some(RequestedSource::Volume(VolumeHandle::Id(a))), Some(Source::Volume(b))) => a == b,
         // An inline volume has two IDs and may be deleted by now, so any volume as source matches.
-        (Some(SourceRef::Volume(VolumeHandle::Inline(_))), Some(Source::Volume(_))) => true,
+        (Some(RequestedSource::Volume(VolumeHandle::Inline(_))), Some(Source::Volume(_))) => true,
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 use super::*;
 use crate::grpc::operation_locks::Usage;
 use crate::storage::Provisioning;
-use crate::testkit::{Site, new};
+use crate::testkit::{Site, from, new, of_volume, pairs};
 
 mod copies;
 
@@ -135,6 +135,31 @@ fn calls_that_mount_a_thick_volume_have_threads_of_their_own() {
             Work::Change,
             "it allocates nothing"
         );
+    }
+}
+
+/// Within a pool with reflinks, a clone copies no bytes.
+#[test]
+fn a_clone_within_the_pool_that_its_class_names_is_no_copy() {
+    let mut site: Site = Site::new(&["a=DIR/a", "b=DIR/b"]);
+    site.kernel.set_reflinks(true);
+    site.open();
+    let pools = site.pools();
+    let source = pools
+        .create_volume(&site.named("b"), new("source"))
+        .unwrap();
+    for (class, expected) in [
+        ("pool=b", Work::Clone),
+        ("kind=b", Work::Clone),
+        ("kind=a", Work::Copy),
+        ("", Work::Copy),
+    ] {
+        let request = csi::CreateVolumeRequest {
+            parameters: pairs(class),
+            volume_content_source: from(of_volume(source.id)),
+            ..Default::default()
+        };
+        assert_eq!(request.work(pools), expected, "{class}");
     }
 }
 

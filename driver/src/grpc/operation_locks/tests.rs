@@ -581,7 +581,8 @@ async fn what_follows_a_success_finds_the_objects_free() {
     let (hears, free) = std::sync::mpsc::channel();
     for (number, answer) in [(1, Ok(1)), (2, Err(Status::internal("failed")))] {
         let (table, hears) = (locks.table.clone(), hears.clone());
-        let then: Then = Box::new(move || hears.send(table.lock().queues.is_empty()).unwrap());
+        let then: AfterSuccess =
+            Box::new(move || hears.send(table.lock().queues.is_empty()).unwrap());
         let operation = operation("Unstage", copied("a"), number, PATIENT);
         let operation = Operation {
             then: Some(then),

@@ -29,7 +29,7 @@ fn flagged(flags: &[&str], mode: AccessMode) -> Capability {
 /// The specification's table for a second NodePublishVolume, mode by mode.
 #[test]
 fn a_second_publication_follows_the_table() {
-    let bind = Ok(Publish::Bind);
+    let bind = Ok(NodePublish::Bind);
     for (mode, second) in [
         (AccessMode::SingleNodeWriter, Err(FailedPrecondition)),
         (AccessMode::SingleNodeReaderOnly, Err(FailedPrecondition)),
@@ -44,8 +44,8 @@ fn a_second_publication_follows_the_table() {
             for (here, elsewhere, expected) in [
                 (None, false, bind),
                 (None, true, second),
-                (Some(ro), false, Ok(Publish::Done)),
-                (Some(ro), true, Ok(Publish::Done)),
+                (Some(ro), false, Ok(NodePublish::Done)),
+                (Some(ro), true, Ok(NodePublish::Done)),
                 (Some(!ro), false, Err(AlreadyExists)),
             ] {
                 let published = Published { here, elsewhere };
@@ -106,7 +106,7 @@ fn another_use_than_staged_is_refused() {
             ))
         };
         let expected = match fits {
-            true => (Ok(Publish::Bind), Ok(Publish::Done)),
+            true => (Ok(NodePublish::Bind), Ok(NodePublish::Done)),
             false => (Err(FailedPrecondition), Err(AlreadyExists)),
         };
         assert_eq!(
@@ -119,7 +119,7 @@ fn another_use_than_staged_is_refused() {
 
 #[test]
 fn a_new_flag_ro_holds_for_what_is_published_later() {
-    let (done, exists) = (Ok(Publish::Done), Err(AlreadyExists));
+    let (done, exists) = (Ok(NodePublish::Done), Err(AlreadyExists));
     // flags when it was staged, flags now, readonly → the answer if it is there writable, read-only
     for (staged, requested, readonly, writable, read_only) in [
         ("", "", false, done, exists),

@@ -4,9 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostloop_proto::csi;
+use parking_lot::Mutex;
 use rstest::rstest;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Rig;
+use crate::kernel::foreground::{self, Foreground};
+use crate::storage::Provisioning;
 use crate::testkit::*;
 
 #[test]
@@ -50,20 +54,24 @@ impl Looks {
         }))
     }
 
+    /// How many there were since the last call of this.
+    fn take(&self) -> [usize; 2] {
+        self.0
+            .each_ref()
+            .map(|looks| looks.swap(0, Ordering::SeqCst))
+    }
+
     /// Checks how many there were since the last check.
     #[track_caller]
     fn expect(&self, what: &str, expected: [usize; 2]) {
-        let looks = self
-            .0
-            .each_ref()
-            .map(|looks| looks.swap(0, Ordering::SeqCst));
-        assert_eq!(looks, expected, "{what}");
+        assert_eq!(self.take(), expected, "{what}");
     }
 }
 
 /// A look may open a device, which waits while others attach or detach it. A look at the mounts
 /// reads a table that grows with the number of pods. So each call looks once, and again only after
-/// it has changed something itself.
+/// it has changed something itself, or has waited for the disk: the first staging writes the
+/// durable record.
 #[rstest]
 #[case::mounted(mount("ext4"))]
 #[case::block(block())]
@@ -74,9 +82,9 @@ fn a_call_looks_once_at_loop_devices_and_mounts(#[case] cap: csi::VolumeCapabili
     request.volume_capabilities = vec![cap.clone()];
     let id = rig.created(request);
     looks.expect("create", [0, 0]);
-    for what in ["stage", "stage again"] {
+    for (what, expected) in [("stage", [2, 2]), ("stage again", [1, 1])] {
         rig.stage(&id, "a", &cap).unwrap();
-        looks.expect(what, [1, 1]);
+        looks.expect(what, expected);
     }
     for what in ["publish", "publish again"] {
         rig.publish(&id, "a", "p", &cap, false).unwrap();
@@ -85,6 +93,12 @@ fn a_call_looks_once_at_loop_devices_and_mounts(#[case] cap: csi::VolumeCapabili
     let target = rig.target("p");
     rig.stats(&id, &target).unwrap();
     looks.expect("stats", [1, 1]);
+    rig.node_health(&id).unwrap();
+    // The health of its pool needs the mounts, too.
+    let of_pool_and_volume = looks.take();
+    assert_eq!(of_pool_and_volume[0], 1, "health");
+    rig.reasons_at(&id, &target);
+    looks.expect("health at a path", of_pool_and_volume);
     rig.grow(&id, range(16 << 20, 0)).unwrap();
     looks.expect("the controller's half of expand", [0, 0]);
     rig.expand(&id, &target, 16 * MI).unwrap();
@@ -95,8 +109,13 @@ fn a_call_looks_once_at_loop_devices_and_mounts(#[case] cap: csi::VolumeCapabili
         rig.unpublish(&id, at).unwrap();
         looks.expect(&format!("{what}: also after the unmount"), [1, 2]);
     }
-    rig.unstage(&id, "a").unwrap();
-    looks.expect("unstage", [1, 1]);
+    for what in ["unstage", "stage a second time", "unstage a second time"] {
+        match what {
+            "stage a second time" => rig.stage(&id, "a", &cap).unwrap(),
+            _ => rig.unstage(&id, "a").unwrap(),
+        }
+        looks.expect(what, [1, 1]);
+    }
     rig.delete(&id).unwrap();
     looks.expect("delete", [1, 0]);
 }
@@ -105,12 +124,36 @@ fn a_call_looks_once_at_loop_devices_and_mounts(#[case] cap: csi::VolumeCapabili
 fn a_call_looks_once_for_an_inline_volume() {
     let rig = Rig::new();
     let looks = Looks::count(&rig);
-    for what in ["publish", "publish again"] {
+    for (what, expected) in [("publish", [2, 2]), ("publish again", [1, 1])] {
         rig.publish_inline(1, "p", &[], false).unwrap();
-        looks.expect(what, [1, 1]);
+        looks.expect(what, expected);
     }
     rig.unpublish(inline(1), "p").unwrap();
     looks.expect("unpublish: also before the deletion", [2, 1]);
     rig.unpublish(inline(1), "p").unwrap();
     looks.expect("unpublish again", [0, 1]);
+}
+
+/// Copies pause for the mount of a thick volume as for any other. They go on while it gets the
+/// blocks again that its user has discarded, which may take minutes.
+#[test]
+fn a_call_leaves_the_foreground_while_it_allocates() {
+    let rig = Rig::new();
+    let mut new = new_volume(ext4(), 16 * MI);
+    new.settings.provisioning = Provisioning::Thick;
+    let id = rig.create(new);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(rig.open_image(id), hole, 8 * MI, 8 * MI).unwrap();
+    let pool = Arc::new(Foreground::default());
+    let pauses = Arc::new(Mutex::new(Vec::new()));
+    for op in ["allocate", "loop.attach"] {
+        let (pool, pauses) = (pool.clone(), pauses.clone());
+        rig.kernel.shared_hook(op, move |_| {
+            let is_busy = foreground::behind(vec![pool.clone()], foreground::is_busy);
+            pauses.lock().push((op, is_busy));
+            Ok(())
+        });
+    }
+    foreground::in_front(&[pool], || rig.stage(id, "a", &mount("ext4"))).unwrap();
+    assert_eq!(*pauses.lock(), [("allocate", false), ("loop.attach", true)]);
 }

@@ -53,6 +53,40 @@ fn a_device_that_detaches_during_a_staging_is_attached_again() {
     rig.assert_clean(id);
 }
 
+/// The first staging writes the record to disk, which takes long enough for others.
+#[test]
+fn a_device_that_others_attach_during_the_first_staging_is_used() {
+    let rig = Rig::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    let (image, kernel) = (rig.open_image(id), rig.kernel.clone());
+    let mut looks = 0;
+    rig.kernel.hook("mounts", move |_| {
+        looks += 1;
+        if looks == 2 {
+            drop(attach(&*kernel, &image, false));
+        }
+        Ok(())
+    });
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    rig.kernel.behave();
+    assert_eq!(rig.device(id).label, "hostloop-test", "there is one device");
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+/// Only a device that can't be opened has detached since the look.
+#[test]
+fn an_attach_that_does_not_find_something_is_not_repeated() {
+    let rig = Rig::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    rig.kernel.take_effects();
+    rig.kernel.fail("loop.attach", 1, libc::ENOENT);
+    let failed = rig.stage(id, "a", &mount("ext4"));
+    refused!(failed, Error::Kernel(KernelError::NotFound { .. }));
+    assert_eq!(rig.kernel.take_effects(), ["loop.attach"]);
+    rig.assert_clean(id);
+}
+
 /// A filesystem that a copy left frozen stays frozen until a thaw, so the record must keep it.
 #[test]
 fn a_freeze_is_not_forgotten_while_its_device_says_nothing() {
@@ -246,4 +280,95 @@ fn a_btrfs_of_another_device_is_neither_grown_nor_handed_out() {
     rig.stage(id, "a", &cap).unwrap();
     assert!(rig.kernel.take_effects().contains(&"grow"));
     rig.unstage(id, "a").unwrap();
+}
+
+/// Its answer may only be late, so that each staging would mount and unmount it again.
+#[test]
+fn a_btrfs_that_does_not_answer_stays_mounted_and_is_not_handed_out() {
+    let rig = Rig::new();
+    let cap = mount("btrfs");
+    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
+    rig.kernel.set_unasked(true);
+    for what in ["first", "again"] {
+        let unknown = rig.stage(id, "a", &cap);
+        refused!(
+            unknown,
+            Error::Kernel(KernelError::UnknownMount { .. }),
+            "{what}"
+        );
+        assert_eq!(code(unknown), Err(tonic::Code::Unavailable));
+        assert_eq!(rig.mounted(), [rig.staging("a")], "{what}");
+        let published = rig.publish(id, "a", "p", &cap, false);
+        refused!(published, Error::FailedPrecondition(_), "{what}");
+    }
+    // Neither another path nor the end of the staging takes it for another program's.
+    for unknown in [rig.stage(id, "b", &cap), rig.unstage(id, "a")] {
+        refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    }
+    let rig = rig.restarted();
+    refused!(
+        rig.stage(id, "a", &cap),
+        Error::Kernel(KernelError::UnknownMount { .. })
+    );
+    rig.kernel.take_effects();
+    rig.kernel.set_unasked(false);
+    rig.stage(id, "a", &cap).unwrap();
+    let effects = rig.kernel.take_effects();
+    for op in ["mount", "unmount", "mkfs"] {
+        assert!(!effects.contains(&op), "{effects:?}");
+    }
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    rig.unpublish(id, "p").unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn a_btrfs_is_unmounted_once_it_says_that_it_is_on_another_device() {
+    let rig = Rig::new();
+    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
+    let theirs = rig.device(other).minor;
+    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
+    let ours = rig.device(id).minor;
+    rig.unstage(id, "a").unwrap();
+    rig.kernel.set_unasked(true);
+    // The volume's device is unused then, so the answer is known.
+    rig.kernel.set_scanned(Some(&[theirs]));
+    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
+    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
+    rig.kernel.set_scanned(Some(&[ours, theirs]));
+    let unknown = rig.stage(id, "a", &cap);
+    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert_eq!(rig.mounted(), [rig.staging("a")]);
+    rig.kernel.set_unasked(false);
+    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
+    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &cap).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.unstage(other, "b").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn an_inline_btrfs_that_does_not_answer_waits_for_the_next_call() {
+    let rig = Rig::new();
+    let handle = inline(1);
+    let request = csi::NodePublishVolumeRequest {
+        volume_id: handle.clone(),
+        target_path: text(&rig.target("p")),
+        volume_capability: Some(mount("btrfs")),
+        volume_context: map(&[("size", "256Mi")]),
+        ..Default::default()
+    };
+    rig.kernel.set_unasked(true);
+    let unknown = rig.node.node_publish_volume(request.clone());
+    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert_eq!(rig.mounted(), [rig.target("p")]);
+    rig.kernel.set_unasked(false);
+    rig.kernel.take_effects();
+    rig.node.node_publish_volume(request).unwrap();
+    assert!(!rig.kernel.take_effects().contains(&"mkfs"));
+    rig.unpublish(handle, "p").unwrap();
+    rig.assert_nothing_left("unpublish");
 }

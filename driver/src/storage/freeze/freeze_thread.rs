@@ -60,19 +60,23 @@ pub(super) enum Done {
     ThawFailed(kernel::Error),
 }
 
-struct State {
+struct FreezeState {
     order: Order,
     phase: Phase,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct FreezeMonitor {
+    state: Mutex<FreezeState>,
     changed: Condvar,
 }
 
-impl Shared {
+impl FreezeMonitor {
     /// Waits while `wait` returns true, without limit if `until` is `None`. Returns the state.
-    fn wait(&self, until: Option<Instant>, wait: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(
+        &self,
+        until: Option<Instant>,
+        wait: impl Fn(&FreezeState) -> bool,
+    ) -> MutexGuard<'_, FreezeState> {
         let mut state = self.state.lock();
         match until {
             Some(until) => {
@@ -96,7 +100,7 @@ impl Shared {
 }
 
 /// A handle to the freeze thread. Dropping it requests the thaw.
-pub(super) struct FreezeThread(Arc<Shared>);
+pub(super) struct FreezeThread(Arc<FreezeMonitor>);
 
 impl FreezeThread {
     /// Starts the thread. Returns `None` if an earlier thread for this loop device is still in the
@@ -109,8 +113,8 @@ impl FreezeThread {
         let Some(under_way) = UNDER_WAY.enter(device) else {
             return Ok(None);
         };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+        let shared = Arc::new(FreezeMonitor {
+            state: Mutex::new(FreezeState {
                 order: Order::Prepare,
                 phase: Phase::Preparing,
             }),
@@ -180,7 +184,7 @@ impl Drop for FreezeThread {
 }
 
 /// The body of the freeze thread.
-fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
+fn run(kernel: &dyn Kernel, mount: &File, shared: &FreezeMonitor) -> Done {
     if let Err(e) = phase("write back", || kernel.sync_fs(mount)) {
         return Done::Failed(e);
     }

@@ -158,7 +158,7 @@ impl Bench {
 
     /// Copies the volume's image, without reflinks.
     fn copy(&self, still: &Still, volume: &Volume) -> Result<Copied> {
-        let want = CopyRequest {
+        let want = NewImage {
             len: 1 << 20,
             provisioning: Provisioning::Thin,
             reflinks: false,
@@ -438,8 +438,8 @@ fn a_volume_without_a_filesystem_is_not_left_frozen() {
     let bench = Bench::new();
     let leftover = |v: &Volume| thaw_leftover(&*bench.kernel, v.id, v.image).unwrap();
 
-    assert_eq!(leftover(&bench.at_rest("rest")), Leftover::Nothing);
-    assert_eq!(leftover(&bench.attached("blank")), Leftover::Nothing);
+    assert_eq!(leftover(&bench.at_rest("rest")), LeftoverFreeze::Nothing);
+    assert_eq!(leftover(&bench.attached("blank")), LeftoverFreeze::Nothing);
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn a_leftover_that_cannot_be_thawed_is_mounted_nowhere() {
     thaw().unwrap_err();
     assert!(bench.frozen(&volume));
     assert!(bench.kernel.mounts().unwrap().at(&volume.at).is_none());
-    assert_eq!(thaw().unwrap(), Leftover::Unmounted);
+    assert_eq!(thaw().unwrap(), LeftoverFreeze::Unmounted);
     assert!(!bench.frozen(&volume));
 }
 

@@ -18,7 +18,7 @@ pub(super) const IDENTITY: &str = "pool.json";
 /// The content of `pool.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Identity {
+struct PoolIdentity {
     schema: u32,
     id: PoolId,
     /// The pool's configured name when it was made; for people.
@@ -31,7 +31,7 @@ pub(in crate::storage) fn identity(
     root: BorrowedFd<'_>,
     known: Option<PoolId>,
 ) -> Result<Option<PoolId>> {
-    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, || {
+    let identity: Option<PoolIdentity> = encoding::read_versioned(root, IDENTITY, || {
         recipe(known.or_else(|| pool_of_entries(root)))
     })?;
     Ok(identity.map(|identity| identity.id))
@@ -61,7 +61,7 @@ pub(super) fn pool_of_entries(root: BorrowedFd<'_>) -> Option<PoolId> {
 
 /// Makes a directory a new pool, and returns its identity.
 pub(super) fn write(root: BorrowedFd<'_>, name: &str) -> Result<PoolId> {
-    let identity = Identity {
+    let identity = PoolIdentity {
         schema: SCHEMA,
         id: PoolId::generate(),
         name: name.to_owned(),

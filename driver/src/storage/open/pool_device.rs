@@ -118,14 +118,14 @@ pub(super) fn directory(
         device,
         at: &at,
     };
-    let uuid = match (mounted, &entry.fs_uuid) {
-        (true, Some(uuid)) => uuid.clone(),
+    let uuid = if !mounted {
+        let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
+        mounting.carry_out(registry, plan)?
+    } else if let Some(uuid) = &entry.fs_uuid {
+        uuid.clone()
+    } else {
         // An earlier process died between the mount and its record in the registry.
-        (true, None) => mounting.uuid()?,
-        (false, _) => {
-            let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
-            mounting.carry_out(registry, plan)?
-        }
+        mounting.uuid()?
     };
     kernel.retry_forever(&device.path)?;
     PoolDirectory::new(kind, at, Some(uuid))

@@ -6,14 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use hostloop_terminal::humanize::exact_bytes;
-use rustix::fs::OFlags;
 
 use super::pool_device::Device;
 use super::pool_error::{refused, unavailable};
 use super::pool_lock::flock;
 use super::pool_registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
-use crate::storage::layout::open_dir;
+use crate::storage::layout::{open_dir, open_file};
 use crate::storage::{PoolSpec, Result, place};
 
 /// A pool image attached to its loop device.
@@ -42,8 +41,7 @@ pub(super) fn attach(
     let path = spec.path.join(&name);
     not_lost(kernel, spec, at)?;
     let dir = open_dir(&spec.path)?;
-    let file_name = Path::new(&name);
-    let (image, new) = match file::open_beneath(dir.as_fd(), file_name, OFlags::RDWR) {
+    let (image, new) = match open_file(dir.as_fd(), &name) {
         Ok(image) => (image, false),
         Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
             let shown = path.display();
@@ -67,7 +65,7 @@ pub(super) fn attach(
     };
     // A separate file handle: the loop device keeps the other one open, so a lock on that would
     // outlive this process.
-    let lock = file::open_beneath(dir.as_fd(), file_name, OFlags::RDWR)?;
+    let lock = open_file(dir.as_fd(), &name)?;
     flock(spec, &lock, &path)?;
     let mut notes = Vec::new();
     whole(&image, spec, &path)?;

@@ -49,7 +49,7 @@ impl Entry {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct RegistryContent {
     schema: u32,
     pools: BTreeMap<String, Entry>,
 }
@@ -87,13 +87,13 @@ impl PoolRegistry {
         Ok(file::replace(self.dir.as_fd(), FILE, &content)?)
     }
 
-    fn read(&self) -> Result<Content> {
+    fn read(&self) -> Result<RegistryContent> {
         let content = encoding::read_versioned(self.dir.as_fd(), FILE, || {
             "restore it from a backup, or delete it once every pool is mounted at its path: the \
              driver writes it again"
                 .to_owned()
         })?;
-        Ok(content.unwrap_or_else(|| Content {
+        Ok(content.unwrap_or_else(|| RegistryContent {
             schema: SCHEMA,
             pools: BTreeMap::new(),
         }))

@@ -27,7 +27,7 @@ const COUNT_FOR: Duration = Duration::from_secs(2);
 
 /// All filesystems with open pools.
 #[derive(Debug, Default)]
-pub(in crate::storage) struct Filesystems {
+pub(in crate::storage) struct PoolFilesystems {
     known: Mutex<Vec<Weak<Filesystem>>>,
     /// Held while space is promised. Never held across I/O.
     admission: Mutex<()>,
@@ -70,12 +70,12 @@ enum Holds {
 
 /// A filesystem's usage, the part of it that the driver's images certainly hold, and the part of
 /// its free space that a file on it holds already.
-type Measured = (FsUsage, u64, u64);
+type MeasuredSpace = (FsUsage, u64, u64);
 
 /// The filesystems that provide a pool's space.
 #[derive(Debug)]
 pub(in crate::storage) struct Space {
-    all: Arc<Filesystems>,
+    all: Arc<PoolFilesystems>,
     /// The filesystem that holds the pool's files.
     own: Arc<Filesystem>,
     /// The pool's image, if it has one.
@@ -93,7 +93,7 @@ pub(in crate::storage) struct Space {
     overhead: u64,
 }
 
-impl Filesystems {
+impl PoolFilesystems {
     /// Sets up the space accounting of a pool with a loaded index.
     pub(in crate::storage) fn settle(
         self: &Arc<Self>,
@@ -217,7 +217,7 @@ impl Filesystem {
     }
 
     /// The accounting of one pool on this filesystem.
-    fn space_usage(&self, pool: &Arc<Pool>, (usage, ours, unused): Measured) -> SpaceUsage {
+    fn space_usage(&self, pool: &Arc<Pool>, (usage, ours, unused): MeasuredSpace) -> SpaceUsage {
         let (mut others, mut taking) = (0_u64, 0_u64);
         for (tenant, _) in self.tenants() {
             taking = taking.saturating_add(tenant.under_way.lock().take);
@@ -356,7 +356,7 @@ impl Pool {
     }
 
     /// Measures the filesystems below, down to the first one that holds a file with all its blocks.
-    fn measure_below(&self, space: &Space, own: (FsUsage, u64)) -> Result<Vec<Measured>> {
+    fn measure_below(&self, space: &Space, own: (FsUsage, u64)) -> Result<Vec<MeasuredSpace>> {
         let mut measured = Vec::new();
         let (mut above, mut held) = own;
         for (i, (layer, on)) in space.layers.iter().zip(&space.below).enumerate() {

@@ -26,13 +26,18 @@ impl Pools {
     /// Finds a pool by name; `None` means the first configured pool. Fails with
     /// [`Error::UnknownPool`], or with [`Error::Unavailable`] if the pool is missing.
     pub fn named(&self, name: Option<&str>) -> Result<Arc<Pool>> {
+        let slot = self
+            .slot_named(name)
+            .ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?;
+        self.slots.read()[slot].pool()
+    }
+
+    /// The place of the pool with this name in the configuration; `None` means the first one.
+    pub fn slot_named(&self, name: Option<&str>) -> Option<usize> {
         let slots = self.slots.read();
-        let slot = match name {
-            None => slots.first(),
-            Some(name) => slots.iter().find(|s| s.spec.name == name),
-        };
-        slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?
-            .pool()
+        slots
+            .iter()
+            .position(|slot| name.is_none_or(|name| slot.spec.name == name))
     }
 
     /// The names of the pools that allow inline volumes: those with the option `inline`, or the

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::Found;
+use super::VolumeImage;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
@@ -35,7 +35,7 @@ enum LoopStep {
 }
 
 /// Compares the stagings and loop devices of these volumes, and applies the steps.
-pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
+pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) -> Result<()> {
     let kernel_state = KernelState::read_to_know(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
     for device in kernel_state.loops.iter() {
@@ -174,7 +174,7 @@ fn failed(step: &LoopStep, error: &Error, kernel_state: &KernelState) -> String 
 }
 
 /// Applies a step; false ends the volume's steps.
-fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Result<bool> {
+fn act(pool: &Pool, kernel: &dyn Kernel, found: &VolumeImage, step: &LoopStep) -> Result<bool> {
     let volume = &found.volume;
     tracing::info!(volume = %volume.id, ?step, "recovery takes a step");
     match step {

@@ -28,7 +28,7 @@ pub(super) fn sweep(pool: &Pool) -> Result<()> {
     let mut left = Vec::new();
     for from in [Left::Incoming, Left::Trash] {
         let entries = file::list_inodes(pool.layout.dir(from))?.into_iter();
-        left.extend(entries.map(|(name, inode)| Leftover { from, name, inode }));
+        left.extend(entries.map(|(name, inode)| SweptEntry { from, name, inode }));
     }
     if left.is_empty() {
         return Ok(());
@@ -49,7 +49,7 @@ pub(super) fn sweep(pool: &Pool) -> Result<()> {
 }
 
 /// An entry under `incoming/` or `trash/`.
-struct Leftover {
+struct SweptEntry {
     from: Left,
     name: String,
     inode: u64,
@@ -88,7 +88,7 @@ enum Step<'a> {
     Keep(&'a InPlace),
 }
 
-fn decide<'a>(left: &Leftover, holds: Holding, in_place: &'a [InPlace]) -> Step<'a> {
+fn decide<'a>(left: &SweptEntry, holds: Holding, in_place: &'a [InPlace]) -> Step<'a> {
     let kind = kind_of(&left.name);
     let same = in_place.iter().find(|entry| entry.inode == left.inode);
     // Two images have one ID, and only a person knows which one is needed.
@@ -112,7 +112,7 @@ fn kind_of(name: &str) -> Option<EntryKind> {
     }
 }
 
-fn sweep_one(pool: &Pool, left: Leftover) {
+fn sweep_one(pool: &Pool, left: SweptEntry) {
     let dir = pool.layout.dir(left.from);
     let id = left
         .name
@@ -133,7 +133,7 @@ fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
     load::stored(dir, &id.to_string(), id, &mut Vec::new()).ok()
 }
 
-fn put_back(pool: &Pool, left: &Leftover, kind: EntryKind) {
+fn put_back(pool: &Pool, left: &SweptEntry, kind: EntryKind) {
     match pool.layout.put_back(left.from, &left.name, kind) {
         Ok(()) => tracing::info!(
             pool = %pool.name(), entry = %left.name, from = left.from.name(),
@@ -149,7 +149,7 @@ fn put_back(pool: &Pool, left: &Leftover, kind: EntryKind) {
 }
 
 /// Keeps an entry that is also in place, and the entry in place, until a person has decided.
-fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
+fn keep(pool: &Pool, left: &SweptEntry, entry: &InPlace) {
     let here = Path::new(left.from.name()).join(&left.name);
     let there = Path::new(entry.kind.name()).join(&entry.name);
     let is_same = entry.inode == left.inode;
@@ -174,6 +174,6 @@ fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
     pool.note_unrepaired(About::Pool, Until::FileGone(path_of(pool, left)), what);
 }
 
-fn path_of(pool: &Pool, left: &Leftover) -> PathBuf {
+fn path_of(pool: &Pool, left: &SweptEntry) -> PathBuf {
     pool.root().join(left.from.name()).join(&left.name)
 }

@@ -8,7 +8,6 @@ use super::{format_at_create, lengthen};
 use crate::kernel::{file, wanted};
 use crate::record::{SCHEMA, now_ns};
 use crate::storage::capacity::SpaceRequest;
-use crate::storage::content_source::CopyJob;
 use crate::storage::{Format, NewVolume, Pool, Pools, Result, VolumeId, VolumeRecord};
 
 #[cfg(test)]
@@ -23,29 +22,24 @@ impl Pools {
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
         pool.index.read().volumes.check_unused(&new.name)?;
         pool.limit(new.capacity_bytes)?;
-        let origin = new
-            .source
-            .as_ref()
-            .map(|source| self.origin(source))
-            .transpose()?;
-        let request = match &origin {
-            Some(origin) => origin.space_request(pool, &new)?,
-            None => SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning),
+        let (bytes, provisioning) = (new.capacity_bytes, new.settings.provisioning);
+        let job = match &new.source {
+            Some(source) => {
+                Some(self.copy_job(self.source(source)?, pool, Some(bytes), provisioning)?)
+            }
+            None => None,
+        };
+        let request = match &job {
+            Some(job) => job.space_request()?,
+            None => SpaceRequest::volume(bytes, provisioning),
         };
         let _room = pool.reserve(request)?;
         let id = VolumeId::generate(pool.id);
         let incoming = pool.layout.begin(id.to_string())?;
         let image = incoming.image()?;
-        match &origin {
-            Some(origin) => {
-                let settings = &new.settings;
-                let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
-                let copied = self.copy_images(&[CopyJob {
-                    origin,
-                    to: &image,
-                    pool: pool.id,
-                    want,
-                }])?;
+        match &job {
+            Some(job) => {
+                let copied = self.copy_images(&[(job, &image)])?;
                 wanted::copied();
                 if !copied.is_written_back {
                     // A copy of a frozen filesystem has not waited for the disk.
@@ -53,12 +47,11 @@ impl Pools {
                 }
             }
             None => phase("image", || {
-                let provisioning = new.settings.provisioning;
-                lengthen(&*self.kernel, &image, 0, new.capacity_bytes, provisioning)
+                lengthen(&*self.kernel, &image, 0, bytes, provisioning)
             })?,
         }
-        let format = format_at_create::decide(&new, origin.as_ref().map(|o| o.format));
-        if let (Format::Done(fs), None) = (format, &origin) {
+        let format = new.format(job.as_ref().map(|job| job.source.format()));
+        if let (Format::Done(fs), None) = (format, &job) {
             let path = incoming.image_path();
             format_at_create::make(&*self.kernel, &image, &path, &new, id, fs)?;
         }

@@ -10,7 +10,7 @@ use hostloop_driver::kernel::foreground::{self, Foreground};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::wanted::Wanted;
 use hostloop_driver::kernel::{self, extents};
-use hostloop_driver::storage::copy_image::{self, Source};
+use hostloop_driver::storage::copy_image;
 use hostloop_driver::storage::{self, Error};
 use rstest::rstest;
 
@@ -31,9 +31,7 @@ fn scattered(pool: &Pool, name: &str) -> File {
 
 fn clone(pool: &Pool, from: &File, to: &File, pace: Pace) -> storage::Result<Copied> {
     let want = pool.thin(EXTENTS * 8192, false);
-    copy_image::copy(&Linux::new(), from, to, &want, Source::Still, pace, &|| {
-        false
-    })
+    copy_image::copy(&Linux::new(), from, to, &want, None, pace, &|| false)
 }
 
 /// A clone under a freeze is as fast as it can be: the pods of the volume wait for it.

@@ -12,7 +12,7 @@ use hostloop_driver::kernel::file::Copied;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{self, FileId, Freeze, FsType, Kernel, LoopDevice};
 use hostloop_driver::kernel::{BindFlags, MountSpec};
-use hostloop_driver::storage::freeze::{self, Intents, Leftover, Limits, Still, Target};
+use hostloop_driver::storage::freeze::{self, Intents, LeftoverFreeze, Limits, Still, Target};
 use hostloop_driver::storage::{Error, PoolId, Result, VolumeId};
 use parking_lot::Mutex;
 use rstest::rstest;
@@ -331,14 +331,14 @@ fn a_leftover_freeze_is_thawed(
     let thaw = || freeze::thaw_leftover(kernel, id, volume.image).unwrap();
 
     volume.freeze();
-    assert_eq!(thaw(), Leftover::Mounted);
+    assert_eq!(thaw(), LeftoverFreeze::Mounted);
     assert!(!volume.is_frozen() && volume.takes_writes());
 
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
-    assert_eq!(thaw(), Leftover::Unmounted);
+    assert_eq!(thaw(), LeftoverFreeze::Unmounted);
     // The result is the same if nothing was frozen.
-    assert_eq!(thaw(), Leftover::Unmounted);
+    assert_eq!(thaw(), LeftoverFreeze::Unmounted);
 
     volume.mount();
     assert_eq!(std::fs::read(volume.at.join("kept")).unwrap(), b"kept");
@@ -359,7 +359,7 @@ fn a_read_only_leftover_is_thawed_too() {
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
     let thawed = freeze::thaw_leftover(&*volume.kernel, volume.id, volume.image);
-    assert_eq!(thawed.unwrap(), Leftover::Unmounted);
+    assert_eq!(thawed.unwrap(), LeftoverFreeze::Unmounted);
     volume.mount();
     assert!(volume.takes_writes());
 }

@@ -7,7 +7,7 @@ use hostloop_driver::kernel::extents::{self, Range};
 use hostloop_driver::kernel::file::{Copied, Pace};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::storage::Provisioning;
-use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
+use hostloop_driver::storage::copy_image::{self, NewImage};
 use tempfile::TempDir;
 
 pub(crate) use crate::testkit::collect;
@@ -61,8 +61,8 @@ impl Pool {
     }
 
     /// A thin copy of this length.
-    pub(crate) fn thin(&self, len: u64, thick_source: bool) -> CopyRequest {
-        CopyRequest {
+    pub(crate) fn thin(&self, len: u64, thick_source: bool) -> NewImage {
+        NewImage {
             len,
             provisioning: Provisioning::Thin,
             reflinks: self.reflinks,
@@ -72,12 +72,9 @@ impl Pool {
 }
 
 /// Copies an image at rest.
-pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
+pub(crate) fn populate(from: &File, to: &File, want: &NewImage) -> Copied {
     let kernel = Linux::new();
-    let copied = copy_image::copy(&kernel, from, to, want, Source::Still, Pace::Fast, &|| {
-        false
-    })
-    .unwrap();
+    let copied = copy_image::copy(&kernel, from, to, want, None, Pace::Fast, &|| false).unwrap();
     copy_image::finish(&kernel, to, want, copied).unwrap();
     copied
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostloop_driver::kernel::extents;
 use hostloop_driver::kernel::file::{self, Copied};
-use hostloop_driver::storage::copy_image::{self, CopyRequest};
+use hostloop_driver::storage::copy_image::{self, NewImage};
 use hostloop_driver::storage::{Error, Provisioning};
 use rstest::rstest;
 
@@ -83,7 +83,7 @@ fn a_thick_restore_is_thick_and_larger(#[values("ext4", "xfs", "btrfs+C")] fs: &
     snapshot.write_all_at(&[5; MI as usize], 3 * MI).unwrap();
     snapshot.write_all_at(&[5; MI as usize], 50 * MI).unwrap();
     let restored = sparse(&pool.path("restored"), 0);
-    let thick = CopyRequest {
+    let thick = NewImage {
         provisioning: Provisioning::Thick,
         ..pool.thin(100 * MI, false)
     };

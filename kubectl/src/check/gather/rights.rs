@@ -2,6 +2,8 @@
 //! them.
 
 use futures::StreamExt;
+use hostloop_api_objects::lease_name::leader_lease;
+use hostloop_report::flags::DRIVER_NAME;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
@@ -9,7 +11,6 @@ use kube::Api;
 use kube::api::PostParams;
 use serde::Deserialize;
 
-use super::leader_lease;
 use crate::Cluster;
 use crate::api::{AT_ONCE, Call, timely};
 use crate::check::facts::{Fact, Right, Unknown};
@@ -19,9 +20,8 @@ const BASE: &str = include_str!("../../../../deploy/base/rbac.yaml");
 const SNAPSHOT_CONTROLLER: &str =
     include_str!("../../../../deploy/components/snapshot-controller/rbac.yaml");
 
-/// The names in the manifests that a cluster may have changed.
+/// The namespace in the manifests, which a cluster may have changed.
 const NAMESPACE: &str = "hostloop";
-const LEASE: &str = "hostloop-hostloop-csi-dev";
 
 /// One right of one account.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,9 +107,12 @@ fn of_rule(cluster: &Cluster, binding: &Manifest, subject: &Subject, rule: &Rule
         Some(NAMESPACE) => Some(cluster.system_namespace.clone()),
         other => other.map(str::to_owned),
     };
-    let name = rule.resource_names.first().map(|name| match name.as_str() {
-        LEASE => leader_lease(cluster),
-        name => name.to_owned(),
+    let name = rule.resource_names.first().map(|name| {
+        if *name == leader_lease(DRIVER_NAME) {
+            leader_lease(&cluster.driver_name)
+        } else {
+            name.clone()
+        }
     });
     let mut required = Vec::new();
     for group in &rule.api_groups {

@@ -11,6 +11,8 @@ use crate::manifests::{field, helm_release};
 /// The choices that the installed workloads show. What they don't show is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
+    /// The driver's name; `None` if the workload is of a version without this variable.
+    pub(crate) driver_name: Option<String>,
     pub(crate) kubelet_dir: Option<String>,
     pub(crate) pools: Vec<Pool>,
     pub(crate) image: Option<String>,
@@ -33,6 +35,7 @@ impl Installed {
             value.is_some_and(|value| !value.is_empty())
         });
         Installed {
+            driver_name: variable(&driver, "DRIVER_NAME"),
             kubelet_dir: variable(&driver, "KUBELET_DIR"),
             pools: pools.filter_map(|pool| pool.parse().ok()).collect(),
             image: driver.image,

@@ -272,6 +272,7 @@ fn an_installation_shows_its_settings() {
     ] {
         for controller in [false, true] {
             let settings = Settings {
+                driver_name: Some("d.example.com".to_owned()),
                 kubelet_dir: Some("/k".to_owned()),
                 pools: pools(&words),
                 image: Some("r.example/h:1".to_owned()),
@@ -295,10 +296,14 @@ fn an_installation_shows_its_settings() {
                 settings.pools
             };
             let Settings {
-                kubelet_dir, image, ..
+                driver_name,
+                kubelet_dir,
+                image,
+                ..
             } = settings;
             let snapshot_controller = controller;
             let expected = Installed {
+                driver_name,
                 kubelet_dir,
                 pools,
                 image,

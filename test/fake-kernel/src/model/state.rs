@@ -335,6 +335,18 @@ impl State {
             .is_ok_and(|device| self.supers.contains_key(&device))
     }
 
+    /// True if the kernel has mounted other devices for the btrfs on this one.
+    pub(super) fn is_passed_over(&self, device: &Path) -> bool {
+        let Ok(Device::Loop(minor)) = self.device(device) else {
+            return false;
+        };
+        let mounts = self.mounts.iter();
+        mounts
+            .filter(|mounted| mounted.device == Some(Device::Loop(minor)))
+            .filter_map(|mounted| mounted.entry.btrfs_loops.as_ref())
+            .any(|loops| !loops.contains(&minor))
+    }
+
     pub(super) fn takes_writes(&self, device: &Path) -> Result<bool> {
         Ok(self.bytes(device)?.1)
     }

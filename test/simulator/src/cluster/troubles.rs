@@ -79,9 +79,16 @@ impl Cluster {
                 seconds,
             } => self.machines[*node].die_after(*effects, *seconds),
             Trouble::NodeReboots { node, seconds } => {
+                self.heartbeats.stop(self.machines[*node].name());
+                self.watch_nodes();
                 self.machines[*node].stop().await;
                 self.recover_after(*seconds, Recovery::Boot(*node));
             }
+            Trouble::PowerCut {
+                node,
+                effects,
+                seconds,
+            } => self.machines[*node].lose_power_after(*effects, *seconds),
             Trouble::RecordDamaged {
                 node,
                 record,
@@ -109,11 +116,22 @@ impl Cluster {
         self.api.restore(backup);
         self.models = JoinSet::new();
         model::start(&self.doors, &mut self.models);
+        if std::mem::take(&mut self.are_nodes_watched) {
+            self.watch_nodes();
+        }
         for machine in &mut self.machines {
             machine.restart_kubelet(&self.doors);
         }
         self.doors.announce();
         oracle.went_back(self);
+    }
+
+    /// Starts the controller that watches nodes, unless it runs.
+    fn watch_nodes(&mut self) {
+        if !self.are_nodes_watched {
+            self.are_nodes_watched = true;
+            model::watch_nodes(&self.doors, &self.heartbeats, &mut self.models);
+        }
     }
 
     fn recover_after(&mut self, seconds: u64, recovery: Recovery) {
@@ -122,11 +140,16 @@ impl Cluster {
         self.due.insert((at, self.troubles), recovery);
     }
 
-    /// Removes what is left of drivers that have died at an effect.
+    /// Removes what is left of drivers that have died at an effect, and of nodes without power.
     pub(crate) async fn bury(&mut self) {
         for node in 0..self.machines.len() {
             if let Some(rest) = self.machines[node].bury().await {
-                self.recover_after(rest, Recovery::Node(node));
+                let recovery = if self.machines[node].is_off() {
+                    Recovery::Boot(node)
+                } else {
+                    Recovery::Node(node)
+                };
+                self.recover_after(rest, recovery);
             }
         }
     }
@@ -135,7 +158,10 @@ impl Cluster {
     pub(super) fn recover(&mut self, recovery: Recovery) {
         match recovery {
             Recovery::Node(node) => self.machines[node].begin(&self.doors),
-            Recovery::Boot(node) => self.machines[node].boot(&self.doors),
+            Recovery::Boot(node) => {
+                self.heartbeats.go_on(self.machines[node].name());
+                self.machines[node].boot(&self.doors);
+            }
             Recovery::Replica(replica) => self.replicas[replica].begin(&self.doors),
             Recovery::Api => {
                 self.outages -= 1;

@@ -48,6 +48,13 @@ pub(crate) enum Trouble {
     },
     /// A node stops with everything on it, and starts again later. Its disk stays.
     NodeReboots { node: usize, seconds: u64 },
+    /// The power of a node fails after so many effects of its driver's process, and comes back
+    /// later. Its disk loses what was not synced.
+    PowerCut {
+        node: usize,
+        effects: u64,
+        seconds: u64,
+    },
     /// The driver's process on a node dies. Before it starts again, the record of a volume or
     /// snapshot is damaged: the one with this number, counted in the order of their paths.
     RecordDamaged {
@@ -123,6 +130,22 @@ impl Trouble {
         }
     }
 
+    /// A power cut at this step of a hard world, if there is one. It has draws of its own, so that
+    /// no other step changes.
+    fn power_cut(seed: u64, step: u64) -> Option<Trouble> {
+        /// Of so many steps in a hundred, one is a power cut.
+        const CHANCE: u64 = 4;
+        let mut dice = Dice::of(seed, "power cut", step);
+        dice.percent(CHANCE).then(|| {
+            let most = *dice.pick(&[6, 25, 80]);
+            Trouble::PowerCut {
+                node: node(&mut dice),
+                effects: dice.below(most),
+                seconds: time(&mut dice),
+            }
+        })
+    }
+
     /// A trouble that is soon over, for a number below 74.
     fn passing(draw: u64, dice: &mut Dice) -> Trouble {
         match draw {
@@ -172,7 +195,8 @@ impl Trouble {
             World::Calm => None,
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
             World::Rough => dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)),
-            World::Hard => dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)),
+            World::Hard => Trouble::power_cut(seed, step)
+                .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice))),
         }
     }
 
@@ -183,6 +207,7 @@ impl Trouble {
             | Trouble::KubeletDies { node }
             | Trouble::NodeDiesAfter { node, .. }
             | Trouble::NodeReboots { node, .. }
+            | Trouble::PowerCut { node, .. }
             | Trouble::RecordDamaged { node, .. } => (*node, 0),
             Trouble::ReplicaDies { replica, .. } | Trouble::ReplicaLate { replica, .. } => {
                 (0, *replica)
@@ -266,6 +291,15 @@ impl fmt::Display for Trouble {
             Trouble::NodeReboots { node, seconds } => {
                 write!(f, "node n{} stops, and starts after {seconds} s", node + 1)
             }
+            Trouble::PowerCut {
+                node,
+                effects,
+                seconds,
+            } => write!(
+                f,
+                "the power of node n{} fails for {seconds} s, after {effects} more effects",
+                node + 1
+            ),
             Trouble::RecordDamaged {
                 node,
                 record,
@@ -296,7 +330,7 @@ mod tests {
 
     #[test]
     fn troubles_are_of_nodes_and_replicas_that_there_are() {
-        for (world, all) in [(World::Calm, 0), (World::Rough, 11), (World::Hard, 10)] {
+        for (world, all) in [(World::Calm, 0), (World::Rough, 11), (World::Hard, 11)] {
             let mut kinds = std::collections::HashSet::new();
             for trouble in (0..3000).filter_map(|step| Trouble::at(1, world, step)) {
                 let (node, replica) = trouble.about();

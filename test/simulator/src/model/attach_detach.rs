@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::view::{
-    Model, Step, View, claims_of, has_ended, is_deleting, items, name, namespace, text,
+    Model, Step, View, claims_of, has_ended, is_deleting, is_ready, items, name, namespace, text,
 };
 
 const WHO: &str = "attachdetach-controller";
@@ -196,11 +196,6 @@ impl AttachDetach {
         }
         steps
     }
-}
-
-fn is_ready(node: &Value) -> bool {
-    items(node, "/status/conditions")
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 fn is_out_of_service(node: &Value) -> bool {

@@ -133,6 +133,12 @@ pub(crate) fn has_ended(pod: &Value) -> bool {
     ["Succeeded", "Failed"].contains(&text(pod, "/status/phase"))
 }
 
+/// True if a node is ready.
+pub(crate) fn is_ready(node: &Value) -> bool {
+    items(node, "/status/conditions")
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
 /// A write of a controller.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {

@@ -159,11 +159,9 @@ fn each_node_has_a_limit_and_all_together_have_none() {
         }
         let key = named("", &format!("v{node}"));
         assert_eq!(budget.admission(&key, holder, KIB), Admission::LeaveOut);
-        assert!(!budget.has_room());
-        budget.leave_out(key.clone(), holder, KIB);
+        assert!(!budget.is_worth_a_list(&key, &name, KIB));
         budget.forget(&named("", &format!("v{node}-0")));
-        assert!(budget.has_room());
-        budget.forget_left_out(&key);
+        assert!(budget.is_worth_a_list(&key, &name, KIB));
     }
 }
 
@@ -171,8 +169,7 @@ fn each_node_has_a_limit_and_all_together_have_none() {
 #[test]
 fn the_overhead_is_that_of_maps_and_indexes() {
     let entries = size_of::<(Key, StoredObject<PersistentVolumeClaim>)>()
-        + size_of::<(Key, Counted)>()
-        + size_of::<(usize, Key)>()
+        + BYTES_OF_ENTRIES
         + 3 * size_of::<(Arc<str>, Key)>();
     // The key, the packed bytes and the UID in an index have counts of their references each.
     let taken = entries * 3 / 2 + 3 * 2 * size_of::<usize>() + 36;
@@ -186,4 +183,5 @@ fn the_overhead_is_that_of_maps_and_indexes() {
 #[test]
 fn the_budgets_of_all_kinds_are_half_of_the_memory() {
     const { assert!(4 * TOTAL + 2 * MAX_OF_NODE < 128 * 1024 * KIB) }
+    const { assert!(6 * MAX_NAMES < 32 * 1024 * KIB) }
 }

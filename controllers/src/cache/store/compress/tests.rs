@@ -1,9 +1,11 @@
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
+use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::testing::{noise, read};
 
 fn keep<K: Resource>(form: &mut Encoding<K>, object: &Arc<K>) -> StoredObject<K> {
     let mut kept = StoredObject::Open(object.clone());
@@ -63,7 +65,7 @@ fn what_others_have_said_is_not_kept_again() {
 fn an_object_outlives_its_pattern() {
     let mut form = Encoding::packed();
     let first = keep(&mut form, &claim(1, false));
-    let odd: PersistentVolumeClaim = crate::testing::read(json!({
+    let odd: PersistentVolumeClaim = read(json!({
         "metadata": {"name": "z", "annotations": {"note": "nothing that others have ".repeat(40)}},
     }));
     let odd = Arc::new(odd);
@@ -78,7 +80,7 @@ fn an_object_outlives_its_pattern() {
 /// A claim with a label of this length.
 fn labelled(name: &str, length: usize) -> Arc<PersistentVolumeClaim> {
     let metadata = json!({"name": name, "labels": {"l": "x".repeat(length)}});
-    let claim: PersistentVolumeClaim = crate::testing::read(json!({ "metadata": metadata }));
+    let claim: PersistentVolumeClaim = read(json!({ "metadata": metadata }));
     Arc::new(claim)
 }
 
@@ -98,34 +100,57 @@ fn a_large_object_is_no_pattern_of_others() {
     }
 }
 
+/// Packs two claims of a namespace that are alike, with a label that does not compress. Returns
+/// whether the second one has a dictionary of its own.
+fn keep_two(
+    form: &mut Encoding<PersistentVolumeClaim>,
+    namespace: &str,
+    number: usize,
+) -> (bool, StoredObject<PersistentVolumeClaim>) {
+    let labels = json!({"l": noise(number, 1_000)});
+    let [mut first, mut second] = ["a", "b"].map(|name| {
+        let metadata = json!({"namespace": namespace, "name": name, "labels": labels});
+        StoredObject::Open(Arc::new(read(json!({ "metadata": metadata }))))
+    });
+    form.pack(&mut first);
+    let bytes = form.pack(&mut second).expect("a packed kind");
+    (bytes > 1_000, second)
+}
+
 /// An object that stays keeps its dictionary in memory, which counts for another one that is gone.
 /// So a user could have many of both.
-#[test]
-fn few_dictionaries_outlive_their_objects() {
-    fn noisy(name: &str, number: usize) -> StoredObject<PersistentVolumeClaim> {
-        let labels = json!({"l": crate::testing::noise(number, 1_000)});
-        let metadata = json!({"name": name, "labels": labels});
-        StoredObject::Open(Arc::new(crate::testing::read(
-            json!({ "metadata": metadata }),
-        )))
-    }
-    fn keep_second(
-        form: &mut Encoding<PersistentVolumeClaim>,
-        number: usize,
-    ) -> (bool, StoredObject<PersistentVolumeClaim>) {
-        let [mut first, mut second] = ["a", "b"].map(|name| noisy(name, number));
-        form.pack(&mut first);
-        let bytes = form.pack(&mut second).expect("a packed kind");
-        (bytes > 1_000, second)
-    }
+#[rstest]
+#[case::one_namespace(1, MAX_DICTIONARIES_OF_HOLDER + 1)]
+#[case::two_namespaces(2, 2 * MAX_DICTIONARIES_OF_HOLDER + 1)]
+#[case::many_namespaces(300, MAX_DICTIONARIES + 1)]
+fn few_dictionaries_outlive_their_objects(#[case] namespaces: usize, #[case] shared: usize) {
+    const PAIRS: usize = MAX_DICTIONARIES + 50;
     let mut form = Encoding::packed();
-    let kept: Vec<_> = (0..MAX_DICTIONARIES + 10)
-        .map(|number| keep_second(&mut form, number))
+    let kept: Vec<_> = (0..PAIRS)
+        .map(|number| keep_two(&mut form, &format!("team-{}", number % namespaces), number))
         .collect();
     let counted = kept.iter().filter(|(counts_itself, _)| *counts_itself);
-    assert_eq!(counted.count(), 9);
+    assert_eq!(counted.count(), PAIRS - shared);
     drop(kept);
-    assert!(!keep_second(&mut form, 1_000).0, "the others are gone");
+    assert!(
+        !keep_two(&mut form, "team-0", 1_000).0,
+        "the others are gone"
+    );
+}
+
+/// The dictionaries of one user do not decide what the objects of another one count.
+#[test]
+fn one_namespace_does_not_use_up_the_dictionaries() {
+    let mut form = Encoding::packed();
+    let _hostile: Vec<_> = (0..2 * MAX_DICTIONARIES)
+        .map(|number| keep_two(&mut form, "hostile", number))
+        .collect();
+    let bytes = (0..100).filter_map(|number| {
+        let mut kept = StoredObject::Open(claim(number, true));
+        form.pack(&mut kept)
+    });
+    let bytes: Vec<usize> = bytes.skip(1).collect();
+    assert!(bytes.iter().all(|bytes| *bytes < 300), "{bytes:?}");
 }
 
 proptest! {

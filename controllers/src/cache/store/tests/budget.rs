@@ -130,13 +130,73 @@ fn an_own_write_that_is_left_out_is_still_announced() {
     assert!(watch.take(Event::Apply(grown(last + 6))).is_none());
     // Neither a deletion nor a list leaves anything behind.
     watch.apply_write(labelled("team", last + 2, last + 7, GROWN));
-    assert_eq!(watch.lock().untold.len(), 1);
+    assert!(watch.lock().left_out.has_unannounced());
     watch.take(Event::Delete(labelled("team", last + 2, last + 8, GROWN)));
-    assert!(watch.lock().untold.is_empty());
+    assert!(!watch.lock().left_out.has_unannounced());
     watch.apply_write(labelled("team", last + 3, last + 9, GROWN));
     watch.take(Event::Init);
     watch.take(Event::InitDone);
-    assert!(watch.lock().untold.is_empty());
+    assert!(!watch.lock().left_out.has_unannounced());
+}
+
+/// A user can make any number of objects that are left out, with any names.
+#[test]
+fn of_many_objects_that_are_left_out_the_names_are_forgotten() {
+    const MANY: usize = 20_000;
+    let watch = Store::<PersistentVolumeClaim>::new();
+    let mut version = 0;
+    let mut report = |namespace: &str, name: String| {
+        version += 1;
+        let claim = crate::testing::read(json!({"metadata": {
+            "namespace": namespace, "name": name, "resourceVersion": written(version),
+            "annotations": {"hostloop.csi.dev/left-out": ""},
+        }}));
+        watch.take(Event::Apply(claim)).is_some()
+    };
+    assert!(
+        report("modest", "c0000".to_owned()),
+        "its user learns of it"
+    );
+    let announced = (0..MANY).filter(|number| report("hostile", format!("{number:0>250}")));
+    let announced = announced.count();
+    assert!(announced < MANY / 2, "{announced} names");
+    assert_eq!(watch.left_out().len(), announced + 1);
+    let named = watch.first_left_out("modest");
+    assert_eq!(named.as_deref(), Some("c0000"));
+    // None is taken for one that does not exist.
+    let last = format!("{:0>250}", MANY - 1);
+    assert!(watch.leaves_out("hostile", &last) && !watch.is_whole());
+    assert!(!watch.leaves_out("modest", "c0001") && watch.leaves_out_any("hostile"));
+    assert!(!watch.has_room());
+    watch.take(Event::Init);
+    watch.take(Event::InitDone);
+    assert!(watch.is_whole() && watch.left_out().is_empty());
+}
+
+/// How many keys the list that is going on remembers.
+fn missing_from_list(watch: &Store<PersistentVolumeClaim>) -> Option<usize> {
+    let state = watch.lock();
+    let listing = state.listing.as_ref();
+    listing.map(|listing| listing.missing.len())
+}
+
+/// A list that is going on does not grow with what it leaves out.
+#[test]
+fn a_list_remembers_what_is_kept_only() {
+    let (watch, last) = filled();
+    watch.take(Event::Init);
+    let kept = watch.each().count();
+    assert_eq!(missing_from_list(&watch), Some(kept));
+    for number in 0..last + 100 {
+        let claim = labelled("team", number, number + 1, LARGE);
+        watch.take(Event::InitApply(claim));
+    }
+    assert_eq!(missing_from_list(&watch), Some(0));
+    // An own write of what the list leaves out stays.
+    watch.apply_write(labelled("team", last + 50, last + 200, 100));
+    watch.take(Event::InitDone);
+    assert!(watch.get_in("team", &name(last + 50)).is_some());
+    assert_eq!(watch.each().count(), kept + 1);
 }
 
 /// Claims of namespaces that together have more than there is room for, a claim of each in turn.

@@ -67,7 +67,7 @@ struct Chunk {
 }
 
 /// The fields in which the superblocks of two images differ.
-struct Identity {
+struct SuperblockIdentity {
     uuid: Uuid,
     hash_seed: Uuid,
     /// The low 32 bits of seconds since the epoch, as mke2fs writes them.
@@ -87,7 +87,7 @@ impl Templates {
         let Some(known) = known else {
             return Ok(false);
         };
-        let identity = Identity::new();
+        let identity = SuperblockIdentity::new();
         for chunk in &known.chunks {
             let content = chunk.content_with(&identity);
             let written = content.and_then(|content| image.write_all_at(&content, chunk.at));
@@ -200,7 +200,7 @@ impl Chunk {
     }
 
     /// The content with another identity of the filesystem.
-    fn content_with(&self, identity: &Identity) -> std::io::Result<Vec<u8>> {
+    fn content_with(&self, identity: &SuperblockIdentity) -> std::io::Result<Vec<u8>> {
         let content = lz4_flex::decompress_size_prepended(&self.content);
         let mut content = content.map_err(std::io::Error::other)?;
         for at in &self.superblocks {
@@ -210,12 +210,12 @@ impl Chunk {
     }
 }
 
-impl Identity {
-    fn new() -> Identity {
+impl SuperblockIdentity {
+    fn new() -> SuperblockIdentity {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        Identity {
+        SuperblockIdentity {
             uuid: Uuid::new_v4(),
             hash_seed: Uuid::new_v4(),
             now: now.as_secs() as u32,

@@ -46,10 +46,10 @@ fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> ReportedProblem {
     )
 }
 
-/// The IDs of objects, by what they are and by name.
-type Names<'a> = BTreeMap<(&'static str, &'a str), Vec<String>>;
+/// The IDs of each name, by the kind of object and the name.
+type Names<'a> = BTreeMap<(&'a str, &'a str), Vec<String>>;
 
-fn add<'a>(names: &mut Names<'a>, what: &'static str, name: &'a str, id: String) {
+fn add<'a>(names: &mut Names<'a>, what: &'a str, name: &'a str, id: String) {
     names.entry((what, name)).or_default().push(id);
 }
 

@@ -91,7 +91,7 @@ fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
         );
     }
     let reasons = |volume| -> Vec<String> {
-        let entries = health::volume(pools, volume).into_iter();
+        let entries = health::volume(pools, volume, &[]).0.into_iter();
         entries.map(|entry| entry.reason.to_owned()).collect()
     };
     assert_eq!(reasons(&a), ["PoolGone"]);

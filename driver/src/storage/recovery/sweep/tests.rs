@@ -39,7 +39,7 @@ fn what_is_in_place_is_never_removed() {
         ("other", 9, true, true, "remove"),
     ] {
         for from in [Left::Incoming, Left::Trash] {
-            let left = Leftover {
+            let left = SweptEntry {
                 from,
                 name: name.to_owned(),
                 inode,
