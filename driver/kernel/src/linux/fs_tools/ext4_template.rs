@@ -130,7 +130,7 @@ impl Template {
             return Ok(None);
         }
         let mut chunks: Vec<Chunk> = Vec::new();
-        let (mut at, mut content) = (0, Vec::new());
+        let (mut at, mut content) = (0, Vec::<u8>::new());
         let mut read = 0;
         let mut next = 0;
         while let Some((start, end)) = file::next_data(image, next, bytes)? {
