@@ -20,6 +20,7 @@ use crate::api::duration;
 use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
 use crate::client::Kube;
+use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller, ObjectKey};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
@@ -38,8 +39,6 @@ pub(crate) use gather::attachment_of;
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Default number of attachments worked on at once.
-const WORKERS: usize = 10;
 
 /// Flags of the attacher.
 #[derive(Clone, Debug, clap::Args)]
@@ -92,64 +91,14 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     }
     let attacher = Arc::new(Attacher::new(context.clone()));
     let (queue, volume_queue) = (&attacher.queue, &attacher.volume_queue);
-    let of_attachments = attacher.settings.clone();
-    let of_volumes = attacher.settings.clone();
-    let of_nodes = attacher.settings.clone();
-    let (volumes, detached) = (attacher.volumes.clone(), attacher.volumes.clone());
-    let workers = context.common.worker_threads.unwrap_or(WORKERS);
-    Controller::new(&context, attacher.clone())
-        .after(|this| async move {
-            this.attachments.synced().await;
-            this.volumes.synced().await;
-            this.csi_nodes.synced().await;
-        })
-        .feed(&attacher.attachments, queue, move |change| match change {
-            Change::Applied { old, new } => {
-                let asks = old.as_ref().is_none_or(|old| of_attachments.asks(old, new));
-                asks.then(|| ObjectKey::of_attachment(new, &volumes))
-            }
-            Change::Deleted(_) => None,
-        })
-        .feed(
-            &attacher.attachments,
-            volume_queue,
-            move |change| match change {
-                Change::Deleted(old) => ObjectKey::of_attached_volume(old, &detached),
-                Change::Applied { .. } => None,
-            },
-        )
-        .feed(
-            &attacher.volumes,
-            volume_queue,
-            move |change| match change {
-                Change::Applied { new, .. } if of_volumes.keeps(new) => {
-                    Some(ObjectKey::of_volume(new))
-                }
-                _ => None,
-            },
-        )
-        .wake(
-            "csi-attacher-of-volumes",
-            &attacher.volumes,
-            Duration::ZERO,
-            |change| match change {
-                Change::Applied { old: None, new } => Some(new.name_any()),
-                _ => None,
-            },
-            queue,
-            |this, volume| this.waiting(this.of_volume.get(volume)),
-        )
-        .wake(
-            "csi-attacher-of-nodes",
-            &attacher.csi_nodes,
-            Duration::ZERO,
-            move |change| of_nodes.newly_registered(change),
-            queue,
-            |this, node| {
-                let all = this.attachments.all().into_iter();
-                this.waiting(all.filter(|one| one.spec.node_name == node).collect())
-            },
-        )
+    let workers = context.common.workers(WORKERS);
+    let controller = Controller::new(&context, attacher.clone()).after(|this| async move {
+        this.attachments.synced().await;
+        this.volumes.synced().await;
+        this.csi_nodes.synced().await;
+    });
+    attacher
+        .feed(controller)
         .work(
             "csi-attacher-va",
             queue,
@@ -237,6 +186,59 @@ impl Attacher {
             settings,
             context,
         }
+    }
+
+    /// Fills the queues from what the caches report.
+    fn feed(&self, controller: Controller<Attacher>) -> Controller<Attacher> {
+        let (queue, volume_queue) = (&self.queue, &self.volume_queue);
+        let of_attachments = self.settings.clone();
+        let of_volumes = self.settings.clone();
+        let of_nodes = self.settings.clone();
+        let (volumes, detached) = (self.volumes.clone(), self.volumes.clone());
+        controller
+            .feed(&self.attachments, queue, move |change| match change {
+                Change::Applied { old, new } => {
+                    let asks = old.as_ref().is_none_or(|old| of_attachments.asks(old, new));
+                    asks.then(|| ObjectKey::of_attachment(new, &volumes))
+                }
+                Change::Deleted(_) => None,
+            })
+            .feed(
+                &self.attachments,
+                volume_queue,
+                move |change| match change {
+                    Change::Deleted(old) => ObjectKey::of_attached_volume(old, &detached),
+                    Change::Applied { .. } => None,
+                },
+            )
+            .feed(&self.volumes, volume_queue, move |change| match change {
+                Change::Applied { new, .. } if of_volumes.keeps(new) => {
+                    Some(ObjectKey::of_volume(new))
+                }
+                _ => None,
+            })
+            .wake(
+                "csi-attacher-of-volumes",
+                &self.volumes,
+                Duration::ZERO,
+                |change| match change {
+                    Change::Applied { old: None, new } => Some(new.name_any()),
+                    _ => None,
+                },
+                queue,
+                |this, volume| this.waiting(this.of_volume.get(volume)),
+            )
+            .wake(
+                "csi-attacher-of-nodes",
+                &self.csi_nodes,
+                Duration::ZERO,
+                move |change| of_nodes.newly_registered(change),
+                queue,
+                |this, node| {
+                    let all = this.attachments.all().into_iter();
+                    this.waiting(all.filter(|one| one.spec.node_name == node).collect())
+                },
+            )
     }
 
     /// The keys of the attachments that are not attached yet.

@@ -9,6 +9,7 @@ pub(crate) mod finalizers;
 pub(crate) mod grace_period;
 pub mod object_key;
 pub mod owner;
+pub(crate) mod workers;
 
 pub use builder::Controller;
 pub(crate) use builder::{about, pause};

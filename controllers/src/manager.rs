@@ -11,16 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi;
+use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Served, WatchScope};
-use crate::cli::LeaderTasks;
+use crate::cli::{Args, LeaderTasks};
 use crate::client::kube::Limit;
 use crate::client::{Events, Kube};
 use crate::controller::Context;
-use crate::csi::Driver;
 use crate::csi::driver::DriverError;
+use crate::csi::{Driver, Pools};
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::registrar::lost::Registration;
@@ -175,20 +176,10 @@ async fn begin_controllers(
     if !any {
         return Ok(tasks);
     }
-    let driver = match setup.driver.clone() {
-        Source::Asked(csi) => Driver::introduce(csi, &stop).await?,
-        Source::Known(driver) => *driver,
-    };
+    let driver = setup.driver.clone().introduce(&stop).await?;
     metrics.introduce(&driver.name);
     let leader_tasks = setup.args.election.leader_tasks;
-    let node_deployment = setup.args.node_deployment.unwrap_or(setup.node_deployment);
-    let scope = if leader_tasks == LeaderTasks::Only {
-        Scope::Leader
-    } else if node_deployment {
-        node_scope(&driver, setup.args.node_name.clone(), &stop).await?
-    } else {
-        Scope::Cluster
-    };
+    let scope = scope_of(&setup.args, setup.node_deployment, &driver, &stop).await?;
     tracing::info!(
         driver = %driver.name, version = %driver.version, node = scope.node(),
         ?leader_tasks, "starting the controllers"
@@ -201,49 +192,28 @@ async fn begin_controllers(
         metrics.clone(),
         stop.clone(),
     );
-    let caches = match scope.node() {
-        None => Caches::new(client.clone(), stop.clone()),
-        Some(node) => Caches::of_node(client.clone(), stop.clone(), node)
-            .with_contents(!setup.pools.are_reported()),
-    };
     let served = Served::of(&features::needed(&driver, &setup.args));
     let caches = Arc::new(
-        caches
+        caches_of(&scope, &setup.pools, client.clone(), stop.clone())
             .reporting(metrics.clone(), events.clone())
             .serving(served),
     );
     follow_served(&caches, &kube, &stop, &mut tasks);
     watch_over(&checks, &caches, &kube);
-    let paced = setup.freed.clone().pace(stop.clone());
-    tasks.start("the task that retries after space was freed", async {
-        paced.await;
-        Ok(())
-    });
-    tasks.start("the task that sends events", async {
-        sending.await;
-        Ok(())
-    });
-    if let (Some(health), Scope::Node { name, segments }) = (registration, &scope) {
-        let (driver, node) = (driver.name.clone(), name.clone());
-        let (segments, kube, events) = (segments.clone(), kube.clone(), events.clone());
-        let registration = Registration {
-            driver,
-            node,
-            segments,
-            health,
-            kube,
-            events,
-        };
-        let stop = stop.clone();
-        tasks.start("the task that watches the driver's registration", async {
-            registration.keep(stop).await;
-            Ok(())
-        });
+    tasks.keep(
+        "the task that retries after space was freed",
+        setup.freed.clone().pace(stop.clone()),
+    );
+    tasks.keep("the task that sends events", sending);
+    if let Some(registration) = registration_of(registration, &driver, &scope, &kube, &events) {
+        tasks.keep(
+            "the task that watches the driver's registration",
+            registration.keep(stop.clone()),
+        );
     }
-    let (args, pod) = (&setup.args, setup.pod.clone());
     let mut elections = Elections::new(
-        args,
-        pod,
+        &setup.args,
+        setup.pod.clone(),
         client,
         metrics.clone(),
         view.clone(),
@@ -272,19 +242,63 @@ async fn begin_controllers(
         stop,
         common: setup.args.common(&setup.default_fstype),
     };
-    let inputs = controllers::ControllerInputs {
-        args: setup.args,
-        counts: view.counts(),
-        inventory: setup.inventory,
-    };
     let manager = controllers::Manager {
-        inputs,
+        inputs: controllers::ControllerInputs {
+            args: setup.args,
+            counts: view.counts(),
+            inventory: setup.inventory,
+        },
         context: &context,
         elections: &mut elections,
         tasks: &mut tasks,
     };
     manager.start();
     Ok(tasks)
+}
+
+/// The nodes that this process serves.
+async fn scope_of(
+    args: &Args,
+    node_deployment: bool,
+    driver: &Driver,
+    stop: &CancellationToken,
+) -> Result<Scope, Error> {
+    if args.election.leader_tasks == LeaderTasks::Only {
+        Ok(Scope::Leader)
+    } else if args.node_deployment.unwrap_or(node_deployment) {
+        node_scope(driver, args.node_name.clone(), stop).await
+    } else {
+        Ok(Scope::Cluster)
+    }
+}
+
+/// The caches of what these nodes need.
+fn caches_of(scope: &Scope, pools: &Pools, client: Client, stop: CancellationToken) -> Caches {
+    match scope.node() {
+        None => Caches::new(client, stop),
+        Some(node) => Caches::of_node(client, stop, node).with_contents(!pools.are_reported()),
+    }
+}
+
+/// The driver's registration on its node, if this process registers it.
+fn registration_of(
+    health: Option<registrar::Health>,
+    driver: &Driver,
+    scope: &Scope,
+    kube: &Kube,
+    events: &Events,
+) -> Option<Registration> {
+    let Scope::Node { name, segments } = scope else {
+        return None;
+    };
+    Some(Registration {
+        driver: driver.name.clone(),
+        node: name.clone(),
+        segments: segments.clone(),
+        health: health?,
+        kube: kube.clone(),
+        events: events.clone(),
+    })
 }
 
 /// Starts asking which optional kinds the API server serves.

@@ -64,18 +64,24 @@ impl fmt::Debug for Metrics {
     }
 }
 
+fn of_calls() -> Histogram {
+    Histogram::new(calls::BUCKETS)
+}
+
+fn of_work() -> Histogram {
+    Histogram::new(exponential_buckets(1e-4, 10.0, 8))
+}
+
 impl Default for Metrics {
     fn default() -> Self {
-        let calls: fn() -> Histogram = || Histogram::new(calls::BUCKETS);
-        let work: fn() -> Histogram = || Histogram::new(exponential_buckets(1e-4, 10.0, 8));
         Metrics {
             driver: OnceLock::new(),
-            calls: Family::new_with_constructor(calls),
+            calls: Family::new_with_constructor(of_calls as fn() -> Histogram),
             api: Family::default(),
             watched: Family::default(),
             too_large: Family::default(),
             received: Family::default(),
-            work: Family::new_with_constructor(work),
+            work: Family::new_with_constructor(of_work as fn() -> Histogram),
             retries: Family::default(),
             events_lost: Counter::default(),
             leads: Family::default(),

@@ -77,9 +77,6 @@ use reservations::Reservations;
 
 /// Default period between two reconciles of all objects.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
-/// Default number of claims reconciled in parallel, and of objects labelled in parallel.
-const WORKERS: usize = 4;
-const LABELLERS: usize = 4;
 
 /// Placement flags of the command line.
 #[derive(Clone, Debug, clap::Args)]

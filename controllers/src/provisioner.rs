@@ -23,7 +23,7 @@ use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;
-use crate::controller::{Context, Controller, ObjectKey, pause};
+use crate::controller::{Context, Controller, ObjectKey, pause, workers};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Queue, yield_sometimes};
@@ -42,11 +42,11 @@ mod in_flight;
 mod metrics;
 mod one_node;
 mod own_node;
+mod pv_object;
 mod reschedule;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;
-mod volume;
 
 pub use metrics::Metrics;
 
@@ -58,10 +58,6 @@ use source_protection::Protection;
 
 /// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Default number of workers of each queue, as upstream's.
-const WORKERS: usize = 100;
-/// Default number of workers of each queue on a node. More calls would only wait in the driver.
-const WORKERS_ON_NODE: usize = 32;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
@@ -211,7 +207,7 @@ impl Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,
             one_large_read: tokio::sync::Mutex::default(),
-            identity: volume::identity(&driver.name, context.scope.node(), millis, random),
+            identity: pv_object::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
             in_flight: InFlight::default(),
             own_node: OwnNode::default(),
@@ -270,11 +266,8 @@ impl Provisioner {
 
     /// Works on the queues until `context.stop`.
     async fn run(self: Arc<Self>) {
-        let workers = match self.context.scope {
-            Scope::Node { .. } => WORKERS_ON_NODE,
-            Scope::Cluster | Scope::Leader => WORKERS,
-        };
-        let workers = self.context.common.worker_threads.unwrap_or(workers);
+        let workers = workers::of_provisioner(&self.context.scope);
+        let workers = self.context.common.workers(workers);
         let (caches, driver) = (&self.context.caches, &self.context.driver.name);
         let (for_claims, for_volumes) = (driver.clone(), driver.clone());
         let mut controller = Controller::new(&self.context, self.clone())

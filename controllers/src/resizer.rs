@@ -21,6 +21,7 @@ use crate::api::pv::{self, AccessModesError};
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
+use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller, EventKey};
 use crate::csi::driver::{ControllerCapability, NodeCapability};
 use crate::csi::{Failure, Waiters};
@@ -50,7 +51,7 @@ const SLOW: Duration = Duration::from_secs(300);
 #[group(skip)]
 pub struct Options {
     /// How many claims the resizer works on at once, unless --worker-threads is given
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = WORKERS)]
     pub workers: usize,
     /// Timeout of a ControllerExpandVolume, unless --timeout is given
     #[arg(long, value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse)]
@@ -241,8 +242,7 @@ impl Resizer {
     }
 
     fn workers(&self) -> usize {
-        let workers = self.context.common.worker_threads;
-        workers.unwrap_or(self.options.workers)
+        self.context.common.workers(self.options.workers)
     }
 
     fn resync(&self) -> Duration {

@@ -21,6 +21,7 @@ use kube::ResourceExt;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
+use crate::controller::workers::WORKERS;
 use crate::controller::{Context, EventKey, ObjectKey, pause};
 use crate::queue::{self, Outcome, Queue, yield_sometimes};
 use crate::snapshot_controller::classes::ensure_classes;
@@ -196,7 +197,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         metrics,
     };
     let (context, queue) = (controller.context.clone(), controller.queue.clone());
-    let workers = context.common.worker_threads.unwrap_or(10);
+    let workers = context.common.workers(WORKERS);
     crate::controller::Controller::new(&context, Arc::new(controller))
         .after(|this| async move {
             this.watches.synced().await;

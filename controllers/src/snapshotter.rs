@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use crate::api::scope::Scope;
 use crate::cache::Change;
+use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller, ObjectKey};
 
 mod apply;
@@ -66,8 +67,6 @@ use content_reconciler::{ContentKind, Reconciler};
 use group::GroupContents;
 use single::SingleContents;
 
-/// Default number of keys of a kind that are reconciled at once.
-const WORKERS: usize = 10;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
@@ -163,7 +162,7 @@ async fn run_kind<K: ContentKind>(context: &Context, shared: Shared) {
     };
     let queue = context.queue();
     let period = context.common.resync_period.unwrap_or(RESYNC);
-    let workers = context.common.worker_threads.unwrap_or(WORKERS);
+    let workers = context.common.workers(WORKERS);
     let (seen, all, with_volumes) = (contents.clone(), contents.clone(), context.clone());
     let listed = classes.clone();
     Controller::new(context, Arc::new(Reconciler::<K>::new(shared, &queue)))

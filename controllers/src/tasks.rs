@@ -33,6 +33,18 @@ impl Tasks {
         });
     }
 
+    /// Starts a task that can't fail.
+    pub(crate) fn keep(
+        &mut self,
+        role: &'static str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.start(role, async move {
+            work.await;
+            Ok(())
+        });
+    }
+
     /// True if all tasks have ended.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

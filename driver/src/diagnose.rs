@@ -13,5 +13,5 @@ pub mod volume;
 pub use kernel_state::KernelState;
 pub use lost::Lost;
 pub use problem::Problem;
-pub(crate) use problem::{elapsed, lengths_differ, list};
+pub(crate) use problem::{elapsed, lengths_differ};
 pub(crate) use volume::{Found, VolumeIdentity, VolumeState};

@@ -146,7 +146,7 @@ fn pool_condition(pool: &str, problem: &Problem) -> Option<PoolCondition> {
         pool: pool.to_owned(),
         status,
         reason,
-        message: problem.to_string(),
+        message: problem.message(),
     })
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
         | Problem::PoolNearlyFull(_)
         | Problem::PoolNeedsAttention(_) => return None,
     };
-    Some(Condition::new(status, reason, problem.to_string()))
+    Some(Condition::new(status, reason, problem.message()))
 }
 
 /// True for a freeze that a running copy explains.

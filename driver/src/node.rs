@@ -23,6 +23,7 @@ mod publish_decision;
 mod read_only_cache;
 mod read_only_loop;
 mod replay;
+mod same_uuid;
 mod stage;
 mod stats;
 mod target_path;

@@ -114,23 +114,44 @@ async fn run_live(
     progress: &mut Progress,
     printer: &Printer,
 ) -> io::Result<Section> {
-    let mut lines = Vec::new();
-    let mut printed = printer.heading(LIVE);
-    let mut say = |line: Line| {
-        let print = printer.lines(&render::line(&line));
-        printed = std::mem::replace(&mut printed, Ok(())).and(print);
-        lines.push(line);
+    let mut said = Said {
+        printer,
+        printed: printer.heading(LIVE),
+        lines: Vec::new(),
     };
     match planned {
         Ok(plan) => {
-            plan.left_out().into_iter().for_each(&mut say);
-            live::run(cluster, &plan, progress, &mut say).await;
+            if let Some(line) = plan.left_out() {
+                said.say(line);
+            }
+            live::run(cluster, &plan, progress, &mut |line| said.say(line)).await;
         }
-        Err(line) => say(line),
+        Err(line) => said.say(line),
     }
-    printed?;
+    said.printed?;
     printer.end_section()?;
-    Ok(Section { title: LIVE, lines })
+    Ok(Section {
+        title: LIVE,
+        lines: said.lines,
+    })
+}
+
+/// Lines that are printed and kept.
+struct Said<'a> {
+    printer: &'a Printer,
+    /// The first failure to print.
+    printed: io::Result<()>,
+    lines: Vec<Line>,
+}
+
+impl Said<'_> {
+    fn say(&mut self, line: Line) {
+        let printed = self.printer.lines(&render::line(&line));
+        if self.printed.is_ok() {
+            self.printed = printed;
+        }
+        self.lines.push(line);
+    }
 }
 
 /// A name that no other check has.

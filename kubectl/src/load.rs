@@ -115,19 +115,15 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 }
 
 fn check_archive(archive: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Archive {
+    let source = match archive.metadata() {
+        Ok(meta) if meta.is_file() => return Ok(()),
+        Ok(_) => io::Error::new(io::ErrorKind::InvalidInput, "is not a file"),
+        Err(source) => source,
+    };
+    Err(Error::Archive {
         archive: archive.to_owned(),
         source,
-    };
-    let meta = archive.metadata().map_err(failed)?;
-    if meta.is_file() {
-        Ok(())
-    } else {
-        Err(failed(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "is not a file",
-        )))
-    }
+    })
 }
 
 /// True if the PATH has a program of this name.

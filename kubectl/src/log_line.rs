@@ -51,12 +51,11 @@ impl LogLine {
 
     fn from_json(text: &str) -> Option<LogLine> {
         let mut values: Map<String, Value> = serde_json::from_str(text).ok()?;
-        let mut take = |name: &str| values.remove(name).map(|value| word(&value));
         let line = LogLine {
-            time: take("timestamp")?.parse().ok()?,
-            level: take("level")?,
-            target: take("target").unwrap_or_default(),
-            message: take("message").unwrap_or_default(),
+            time: take(&mut values, "timestamp")?.parse().ok()?,
+            level: take(&mut values, "level")?,
+            target: take(&mut values, "target").unwrap_or_default(),
+            message: take(&mut values, "message").unwrap_or_default(),
             fields: Vec::new(),
         };
         let fields = values
@@ -89,21 +88,30 @@ impl LogLine {
         field.map(|(_, value)| value.as_str())
     }
 
+    /// The value of a field, empty without the field.
+    fn text(&self, name: &str) -> String {
+        self.field(name).unwrap_or_default().to_owned()
+    }
+
     /// The call that the line reports.
     pub(super) fn call(&self) -> Option<Call> {
         if self.target != CALL {
             return None;
         }
-        let field = |name: &str| self.field(name).unwrap_or_default().to_owned();
         Some(Call {
             time: self.time,
             method: self.field("method")?.to_owned(),
-            about: field("about"),
-            code: field("code"),
-            ms: field("ms"),
+            about: self.text("about"),
+            code: self.text("code"),
+            ms: self.text("ms"),
             error: self.field("error").map(str::to_owned),
         })
     }
+}
+
+/// Removes a value from a line in JSON.
+fn take(values: &mut Map<String, Value>, name: &str) -> Option<String> {
+    values.remove(name).map(|value| word(&value))
 }
 
 /// A JSON value as the text format would have it.

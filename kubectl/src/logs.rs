@@ -193,12 +193,12 @@ async fn follow_pod(
 ) {
     loop {
         let from = last;
-        let next = |entry: Entry| {
+        let followed = pod_logs::follow(&cluster, &pod, &subject, from, |entry| {
             last = last.max(Some(entry.at));
             // Without a receiver, the command ends.
             let _ = found.send(entry);
-        };
-        let followed = pod_logs::follow(&cluster, &pod, &subject, from, next).await;
+        })
+        .await;
         if let Err(ApiError::Forbidden { .. }) = followed {
             return;
         }

@@ -133,14 +133,13 @@ async fn read_pod(
             earlier = collect(stream, pod, subject).await.unwrap_or_default();
         }
     }
-    let failed = |error| ApiError::new(call(cluster, &pod.name), error);
     let stream = cluster
         .system::<Pod>()
         .log_stream(&pod.name, &params)
         .await
-        .map_err(failed)?;
+        .map_err(|error| failed(cluster, pod, error))?;
     let log = collect(stream, pod, subject).await;
-    let mut log = log.map_err(|error| failed(kube::Error::ReadEvents(error)))?;
+    let mut log = log.map_err(|error| failed(cluster, pod, kube::Error::ReadEvents(error)))?;
     log.entries.splice(0..0, earlier.entries);
     log.last = log.last.or(earlier.last);
     Ok(log)
@@ -183,18 +182,17 @@ pub(super) async fn follow(
         since_time: from,
         ..pod.params(None)
     };
-    let failed = |error| ApiError::new(call(cluster, &pod.name), error);
     let stream = cluster
         .system::<Pod>()
         .log_stream(&pod.name, &params)
         .await
-        .map_err(failed)?;
+        .map_err(|error| failed(cluster, pod, error))?;
     let mut selector = Selector::new(subject);
     let mut lines = stream.lines();
     while let Some(line) = lines
         .try_next()
         .await
-        .map_err(|error| failed(kube::Error::ReadEvents(error)))?
+        .map_err(|error| failed(cluster, pod, kube::Error::ReadEvents(error)))?
     {
         match selector.select(&line) {
             // The server counts in whole seconds, so it sends some lines again.
@@ -209,6 +207,10 @@ pub(super) async fn follow(
         }
     }
     Ok(())
+}
+
+fn failed(cluster: &Cluster, pod: &LogPod, error: kube::Error) -> ApiError {
+    ApiError::new(call(cluster, &pod.name), error)
 }
 
 fn call(cluster: &Cluster, pod: &str) -> Call {

@@ -90,13 +90,14 @@ impl Subject {
 
     /// True if the fields of a line name the claim and its namespace.
     fn has_fields(&self, line: &LogLine) -> bool {
-        let is_claim = |field: &str| {
-            line.field(field)
-                .is_some_and(|name| !name.is_empty() && name == self.claim)
-        };
         line.field("namespace") == Some(&self.namespace)
-            && (is_claim("claim")
-                || line.field("kind") == Some("PersistentVolumeClaim") && is_claim("name"))
+            && (self.is_claim(line.field("claim"))
+                || line.field("kind") == Some("PersistentVolumeClaim")
+                    && self.is_claim(line.field("name")))
+    }
+
+    fn is_claim(&self, name: Option<&str>) -> bool {
+        name.is_some_and(|name| !name.is_empty() && name == self.claim)
     }
 }
 

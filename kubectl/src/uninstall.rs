@@ -13,9 +13,9 @@ use super::api::{ApiError, Objects};
 use super::dry_run::{DryRun, DryRunArgs};
 use super::manifests::{Installed, ObjectKey};
 
-mod data;
-mod left;
+mod node_files;
 mod remove;
+mod still_used;
 
 /// The number of volumes that an error names.
 const NAMED: usize = 10;
@@ -50,7 +50,7 @@ pub enum Error {
     #[error(transparent)]
     Api(#[from] ApiError),
     /// Objects that need hostloop are left.
-    #[error("{}", left::sentence(.0))]
+    #[error("{}", still_used::sentence(.0))]
     InUse(Vec<String>),
     /// Helm installed hostloop.
     #[error("Helm release {0} has installed hostloop: remove it by `helm uninstall {0}`")]
@@ -93,11 +93,11 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         return Err(Error::Helm(release.to_owned()));
     }
     check_driver(&ours, &cluster.driver_name)?;
-    let data = data::lines(&installed(&ours), &cluster.driver_name);
+    let data = node_files::lines(&installed(&ours), &cluster.driver_name);
     if ours.is_empty() {
         terminal::print(&["hostloop is not installed in this cluster.".to_owned()])?;
     } else {
-        left::refuse(cluster, &mut objects).await?;
+        still_used::refuse(cluster, &mut objects).await?;
         if how != DryRun::None {
             if how == DryRun::Server {
                 remove::remove(&ours, &mut objects).await?;
@@ -147,7 +147,7 @@ async fn remove_all(
     let (classes, rest): (Vec<Value>, Vec<Value>) = ours.into_iter().partition(remove::is_class);
     remove::remove(&classes, objects).await?;
     // Without classes no new claim gets a volume. Those of a moment ago count.
-    left::refuse(cluster, objects).await?;
+    still_used::refuse(cluster, objects).await?;
     let kept = remove::remove_rest(&rest, cluster, objects).await?;
     let removed = count(classes.len() + rest.len() - kept.len(), "object");
     terminal::print(&[format!("{} {removed} removed", paint(GOOD, "✓"))])?;

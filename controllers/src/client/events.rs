@@ -19,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 use crate::api::message;
 use crate::client::kube::Resource;
 use crate::metrics::Metrics;
+use pacing::Backlog;
 #[cfg(test)]
 pub(crate) use queue::EventReceiver;
 use queue::EventSender;
-use send::{Backlog, Sender};
+use send::Sender;
 
 /// The limit of each queue.
 const WAITING: usize = 1000;
@@ -180,6 +181,7 @@ fn new(about: ObjectReference, kind: EventKind, reason: &str, message: String) -
     }
 }
 
+mod pacing;
 mod queue;
 pub mod reasons;
 mod send;

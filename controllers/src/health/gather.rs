@@ -10,10 +10,8 @@ use tonic::Code;
 use super::Watcher;
 use super::decide::{Facts, Finding, Volume};
 use crate::controller::Context;
+use crate::controller::workers::WORKERS;
 use crate::csi::{Csi, ListError, list};
-
-/// Default of `--worker-threads`: the number of volumes checked at once.
-const WORKERS: usize = 10;
 
 /// Page size of ControllerListVolumeHealth.
 const PAGE: i32 = 500;
@@ -71,7 +69,7 @@ impl Watcher {
     async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<Finding>> {
         let handles: BTreeSet<String> =
             volumes.iter().map(|volume| volume.handle.clone()).collect();
-        let workers = self.context.common.worker_threads.unwrap_or(WORKERS).max(1);
+        let workers = self.context.common.workers(WORKERS).max(1);
         let (csi, timeout) = (self.context.driver.csi.clone(), self.timeout());
         futures::stream::iter(handles)
             .map(move |handle| get_one(csi.clone(), timeout, handle))

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::Client;
+use tokio_util::sync::CancellationToken;
 
 use super::node_labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::kube::ClientError;
+use crate::csi::driver::DriverError;
 use crate::csi::{Csi, Driver, FreedSignal, Pools};
 use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
@@ -53,6 +55,14 @@ impl Source {
         match self {
             Source::Asked(csi) => Source::Asked(csi.counted(metrics.clone())),
             known @ Source::Known(_) => known,
+        }
+    }
+
+    /// Finds the driver's name and capabilities.
+    pub(super) async fn introduce(self, stop: &CancellationToken) -> Result<Driver, DriverError> {
+        match self {
+            Source::Asked(csi) => Driver::introduce(csi, stop).await,
+            Source::Known(driver) => Ok(*driver),
         }
     }
 

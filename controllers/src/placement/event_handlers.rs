@@ -9,12 +9,13 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::labels::of_attachment;
-use super::{LABELLERS, Placement, RESYNC, WORKERS, room};
+use super::{Placement, RESYNC, room};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{MANAGED_BY, NODE_LABEL};
 use crate::api::{node_fitness, pv};
 use crate::cache::Change;
 use crate::client::Resource;
+use crate::controller::workers::PLACEMENT;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::provisioner::source_protection;
 use crate::queue::{Outcome, Queue, QueueKey};
@@ -175,14 +176,13 @@ impl Placement {
 
     /// Runs the workers until `context.stop`.
     pub(super) async fn work(self: Arc<Self>) {
-        let workers = self.context.common.worker_threads;
-        let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
+        let workers = self.context.common.workers(PLACEMENT);
         let queues = &self.queues;
         Controller::new(&self.context, self.clone())
             .work(
                 "placement-claims",
                 &queues.claims,
-                placers,
+                workers,
                 |this, key: ObjectKey| async move { this.claim(key.name()).await },
             )
             .work(
@@ -218,13 +218,13 @@ impl Placement {
             .work(
                 "placement-volumes",
                 &queues.volumes,
-                labellers,
+                workers,
                 |this, key: ObjectKey| async move { this.volume_label(key.name()).await },
             )
             .work(
                 "placement-attachments",
                 &queues.attachments,
-                labellers,
+                workers,
                 |this, key: ObjectKey| async move { this.attachment_label(key.name()).await },
             )
             .work(
@@ -236,13 +236,13 @@ impl Placement {
             .work(
                 "placement-contents",
                 &queues.contents,
-                labellers,
+                workers,
                 |this, key: ObjectKey| async move { this.content_label(key.name()).await },
             )
             .work(
                 "placement-groupcontents",
                 &queues.groups,
-                labellers,
+                workers,
                 |this, key: ObjectKey| async move { this.group_label(key.name()).await },
             )
             .beside(|this| async move { this.refresh().await })

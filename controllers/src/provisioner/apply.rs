@@ -25,8 +25,8 @@ use super::decide::{self, Creation, Draft, Plan, Step, decide};
 use super::error::{AttemptState, Error, without};
 use super::in_flight::{PendingAttempt, PendingPv, SLOW};
 use super::one_node;
+use super::pv_object;
 use super::source::SourceObjects;
-use super::volume;
 
 /// Emit `Provisioning` only if CreateVolume takes longer than this.
 const SHORT: Duration = Duration::from_secs(1);
@@ -224,7 +224,7 @@ impl Provisioner {
             }
         };
         let driver = &self.context.driver.name;
-        let mut object = volume::object(&plan, &volume, driver, &self.identity, &self.flags);
+        let mut object = pv_object::build(&plan, &volume, driver, &self.identity, &self.flags);
         if let Some(node) = self.context.scope.node() {
             let label = node_label(node);
             object.labels_mut().insert(NODE_LABEL.to_owned(), label);
@@ -275,7 +275,7 @@ impl Provisioner {
             }
         };
         let answer = answer.map_err(|failure| self.refused(plan, &failure, &secrets))?;
-        match volume::check(plan, answer) {
+        match pv_object::check(plan, answer) {
             Ok(volume) => Ok(Some(volume)),
             Err(unusable) => {
                 let fate = match unusable.volume_id {

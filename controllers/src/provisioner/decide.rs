@@ -207,22 +207,7 @@ fn create(
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
-    let (topology, made_from) = if settings.driver.has_topology {
-        let is_node = settings.scope.node().is_some();
-        let allowed = draft.class.allowed_topologies.as_deref();
-        let request = TopologyRequest {
-            claim: &draft.claim.name_any(),
-            allowed: allowed.unwrap_or_default(),
-            selected: selected_node(&draft, settings.scope),
-            strict: flags.options.strict_topology || is_node,
-            immediate: flags.options.immediate_topology,
-            nodes: &facts.nodes,
-        };
-        let (topology, made_from) = topology::requirement(request, facts.known_topology.as_ref())?;
-        (topology, Some(made_from))
-    } else {
-        (None, None)
-    };
+    let (topology, made_from) = topology_of(&draft, facts, settings)?;
     let found = Found {
         source,
         topology,
@@ -233,6 +218,30 @@ fn create(
         protects_source,
         topology: made_from,
     })
+}
+
+/// The topology that CreateVolume requires, and what it follows from.
+fn topology_of(
+    draft: &Draft,
+    facts: &VolumeFacts,
+    settings: Settings<'_>,
+) -> Result<(Option<TopologyRequirement>, Option<RequirementInputs>), Error> {
+    if !settings.driver.has_topology {
+        return Ok((None, None));
+    }
+    let options = &settings.flags.options;
+    let is_node = settings.scope.node().is_some();
+    let allowed = draft.class.allowed_topologies.as_deref();
+    let request = TopologyRequest {
+        claim: &draft.claim.name_any(),
+        allowed: allowed.unwrap_or_default(),
+        selected: selected_node(draft, settings.scope),
+        strict: options.strict_topology || is_node,
+        immediate: options.immediate_topology,
+        nodes: &facts.nodes,
+    };
+    let (topology, made_from) = topology::requirement(request, facts.known_topology.as_ref())?;
+    Ok((topology, Some(made_from)))
 }
 
 /// The node that the volume is created for. On a node, the provisioner creates volumes only there.

@@ -193,67 +193,16 @@ fn from_snapshot(
 ) -> Result<VolumeContentSource, SourceError> {
     let namespace = target.claim.namespace().unwrap_or_default();
     let what = format!("VolumeSnapshot {namespace}/{name}");
-    let unfit = |why: &str| SourceError::unfit(&what, why);
     let snapshot = snapshot.ok_or_else(|| SourceError::missing(what.clone()))?;
-    if !pvc::precedes_deletion(target.claim, &snapshot.metadata) {
-        return Err(unfit(TOO_LATE));
-    }
-    let status = snapshot.status.clone().unwrap_or_default();
-    let bound = snapshot.bound_content();
-    let bound = bound.ok_or_else(|| unfit("it is not bound to a VolumeSnapshotContent yet"))?;
+    let bound = bound_content(target, snapshot).map_err(|why| SourceError::unfit(&what, why))?;
     let content = content
         .ok_or_else(|| SourceError::missing(format!("VolumeSnapshotContent {bound} of {what}")))?;
-    let back = &content.spec.volume_snapshot_ref;
-    let is_bound_back = back.uid == snapshot.uid()
-        && back.name.as_deref() == Some(name)
-        && back.namespace.as_ref() == Some(&namespace);
-    if !is_bound_back {
-        return Err(unfit(&format!(
-            "VolumeSnapshotContent {bound} is not bound to it"
-        )));
-    }
-    if content.spec.driver != target.driver {
-        let theirs = &content.spec.driver;
-        let why =
-            format!("it was taken by the driver {theirs}, and the claim's class uses another");
-        return Err(unfit(&why));
-    }
-    if status.ready_to_use != Some(true) {
-        return Err(unfit("it is not ready to use yet (status.readyToUse)"));
-    }
-    let handle = content
-        .status
-        .as_ref()
-        .and_then(|status| status.snapshot_handle.clone());
-    let handle = handle.filter(|handle| !handle.is_empty());
-    let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
-    // The leader sets the label to the node of the volume that is bound in the namespace. A handle
-    // alone proves nothing: any node can write one.
-    let is_made_from_volume = content.spec.source.volume_handle.is_some();
-    if target.scope.node().is_some()
-        && is_made_from_volume
-        && !content.labels().contains_key(MANAGED_BY)
-    {
-        return Err(unfit(&format!(
-            "no node manages VolumeSnapshotContent {bound} yet (its label {MANAGED_BY})"
-        )));
-    }
-    // Another node can write a handle of this node's snapshot into the content that it manages.
-    let owner = content_owner::owner(
-        target.scope,
-        target.pools,
-        content.labels(),
-        Some(&snapshot_id),
-        [],
-    );
-    if owner == Ownership::Remote {
-        return Err(unfit(&format!(
-            "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \
-             of this node"
-        )));
-    }
-    if let Some(size) = &status.restore_size {
-        let needed = quantity::bytes(size).ok_or_else(|| unfit("the restoreSize is not a size"))?;
+    let snapshot_id = snapshot_handle(target, name, bound, snapshot, content)
+        .map_err(|why| SourceError::unfit(&what, why))?;
+    let status = snapshot.status.as_ref();
+    if let Some(size) = status.and_then(|status| status.restore_size.as_ref()) {
+        let needed = quantity::bytes(size)
+            .ok_or_else(|| SourceError::unfit(&what, "the restoreSize is not a size"))?;
         target.must_hold(&what, needed)?;
     }
     target.may_have_mode(&what, content)?;
@@ -261,6 +210,75 @@ fn from_snapshot(
     Ok(VolumeContentSource {
         r#type: Some(Type::Snapshot(source)),
     })
+}
+
+/// The content that a snapshot is bound to, or why a claim can't have the snapshot.
+fn bound_content<'a>(
+    target: Target<'_>,
+    snapshot: &'a VolumeSnapshot,
+) -> Result<&'a str, &'static str> {
+    if !pvc::precedes_deletion(target.claim, &snapshot.metadata) {
+        return Err(TOO_LATE);
+    }
+    let bound = snapshot.bound_content();
+    bound.ok_or("it is not bound to a VolumeSnapshotContent yet")
+}
+
+/// The handle in a snapshot's content, or why the snapshot can't be used.
+fn snapshot_handle(
+    target: Target<'_>,
+    name: &str,
+    bound: &str,
+    snapshot: &VolumeSnapshot,
+    content: &VolumeSnapshotContent,
+) -> Result<String, String> {
+    let back = &content.spec.volume_snapshot_ref;
+    let is_bound_back = back.uid == snapshot.uid()
+        && back.name.as_deref() == Some(name)
+        && back.namespace == Some(target.claim.namespace().unwrap_or_default());
+    if !is_bound_back {
+        return Err(format!("VolumeSnapshotContent {bound} is not bound to it"));
+    }
+    let theirs = &content.spec.driver;
+    if theirs != target.driver {
+        return Err(format!(
+            "it was taken by the driver {theirs}, and the claim's class uses another"
+        ));
+    }
+    let status = snapshot.status.as_ref();
+    if status.and_then(|status| status.ready_to_use) != Some(true) {
+        return Err("it is not ready to use yet (status.readyToUse)".to_owned());
+    }
+    let status = content.status.as_ref();
+    let handle = status.and_then(|status| status.snapshot_handle.clone());
+    let handle = handle.filter(|handle| !handle.is_empty());
+    let handle = handle.ok_or("its content has no status.snapshotHandle")?;
+    // The leader sets the label to the node of the volume that is bound in the namespace. A handle
+    // alone proves nothing: any node can write one.
+    let is_made_from_volume = content.spec.source.volume_handle.is_some();
+    if target.scope.node().is_some()
+        && is_made_from_volume
+        && !content.labels().contains_key(MANAGED_BY)
+    {
+        return Err(format!(
+            "no node manages VolumeSnapshotContent {bound} yet (its label {MANAGED_BY})"
+        ));
+    }
+    // Another node can write a handle of this node's snapshot into the content that it manages.
+    let owner = content_owner::owner(
+        target.scope,
+        target.pools,
+        content.labels(),
+        Some(&handle),
+        [],
+    );
+    if owner == Ownership::Remote {
+        return Err(format!(
+            "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \
+             of this node"
+        ));
+    }
+    Ok(handle)
 }
 
 /// Builds a volume source from another claim's volume, or rejects it.
@@ -272,49 +290,15 @@ fn from_claim(
 ) -> Result<VolumeContentSource, SourceError> {
     let namespace = target.claim.namespace().unwrap_or_default();
     let what = format!("PersistentVolumeClaim {namespace}/{name}");
-    let unfit = |why: &str| SourceError::unfit(&what, why);
     let source = source.ok_or_else(|| SourceError::missing(what.clone()))?;
-    // Without the finalizer, the source may be gone at any moment.
-    let is_kept = source.has_finalizer(CLONE_FINALIZER)
-        && pvc::precedes_deletion(target.claim, &source.metadata);
-    if source.is_deleting() && !is_kept {
-        return Err(unfit(TOO_LATE));
-    }
-    if !pvc::is_bound(source) {
-        return Err(unfit("it is not bound to a volume yet"));
-    }
-    if pvc::written_class(source).is_none() || pvc::written_class(target.claim).is_none() {
-        return Err(unfit("both claims must name a StorageClass"));
-    }
-    let needed = pvc::requested(source)
-        .map_err(|text| unfit(&format!("its spec.resources.requests.storage is {text:?}")))?;
+    let needed = requested_size(target, source).map_err(|why| SourceError::unfit(&what, why))?;
     target.must_hold(&what, needed)?;
     let bound = pvc::volume_name(source).unwrap_or_default();
-    let (volume, spec) = volume
-        .and_then(|volume| Some((volume, volume.spec.as_ref()?)))
+    let volume = volume.filter(|volume| volume.spec.is_some());
+    let volume = volume
         .ok_or_else(|| SourceError::missing(format!("PersistentVolume {bound} of {what}")))?;
-    let csi = spec.csi.as_ref().filter(|csi| csi.driver == target.driver);
-    let csi = csi.ok_or_else(|| unfit("its volume is not of the driver the claim's class uses"))?;
-    let back = spec.claim_ref.as_ref();
-    let is_bound_back = back.is_some_and(|back| {
-        back.uid == source.uid()
-            && back.name.as_deref() == Some(name)
-            && back.namespace.as_ref() == Some(&namespace)
-    });
-    if !is_bound_back {
-        return Err(unfit(&format!(
-            "PersistentVolume {bound} is not bound to it"
-        )));
-    }
-    // Another node may have created a PersistentVolume with a handle of this node.
-    if owner(target.scope, target.pools, volume) == Ownership::Remote {
-        return Err(unfit(&format!(
-            "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
-        )));
-    }
-    if pv::phase(volume) != Some("Bound") {
-        return Err(unfit(&format!("PersistentVolume {bound} is not Bound yet")));
-    }
+    let volume_id = volume_handle(target, name, source, volume)
+        .map_err(|why| SourceError::unfit(&what, why))?;
     let requested = pvc::volume_mode(target.claim);
     let has = pv::volume_mode(volume);
     if has != requested {
@@ -325,12 +309,62 @@ fn from_claim(
             advice: "a clone must have the mode of its source",
         });
     }
-    let source = VolumeSource {
-        volume_id: csi.volume_handle.clone(),
-    };
+    let source = VolumeSource { volume_id };
     Ok(VolumeContentSource {
         r#type: Some(Type::Volume(source)),
     })
+}
+
+/// The size that a claim requests, or why a clone can't have it as its source.
+fn requested_size(target: Target<'_>, source: &PersistentVolumeClaim) -> Result<i64, String> {
+    // Without the finalizer, the source may be gone at any moment.
+    let is_kept = source.has_finalizer(CLONE_FINALIZER)
+        && pvc::precedes_deletion(target.claim, &source.metadata);
+    if source.is_deleting() && !is_kept {
+        return Err(TOO_LATE.to_owned());
+    }
+    if !pvc::is_bound(source) {
+        return Err("it is not bound to a volume yet".to_owned());
+    }
+    if pvc::written_class(source).is_none() || pvc::written_class(target.claim).is_none() {
+        return Err("both claims must name a StorageClass".to_owned());
+    }
+    pvc::requested(source)
+        .map_err(|text| format!("its spec.resources.requests.storage is {text:?}"))
+}
+
+/// The handle of a claim's volume, or why a clone can't have it as its source.
+fn volume_handle(
+    target: Target<'_>,
+    name: &str,
+    source: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+) -> Result<String, String> {
+    let bound = pvc::volume_name(source).unwrap_or_default();
+    let spec = volume.spec.as_ref();
+    let csi = spec
+        .and_then(|spec| spec.csi.as_ref())
+        .filter(|csi| csi.driver == target.driver)
+        .ok_or("its volume is not of the driver the claim's class uses")?;
+    let back = spec.and_then(|spec| spec.claim_ref.as_ref());
+    let is_bound_back = back.is_some_and(|back| {
+        back.uid == source.uid()
+            && back.name.as_deref() == Some(name)
+            && back.namespace == Some(target.claim.namespace().unwrap_or_default())
+    });
+    if !is_bound_back {
+        return Err(format!("PersistentVolume {bound} is not bound to it"));
+    }
+    // Another node may have created a PersistentVolume with a handle of this node.
+    if owner(target.scope, target.pools, volume) == Ownership::Remote {
+        return Err(format!(
+            "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
+        ));
+    }
+    if pv::phase(volume) != Some("Bound") {
+        return Err(format!("PersistentVolume {bound} is not Bound yet"));
+    }
+    Ok(csi.volume_handle.clone())
 }
 
 #[cfg(test)]

@@ -69,11 +69,14 @@ pub struct Metrics {
     begun: Arc<Mutex<HashMap<OperationKey, Begun>>>,
 }
 
+fn histogram() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
 impl Default for Metrics {
     fn default() -> Self {
-        let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         Metrics {
-            seconds: Family::new_with_constructor(histogram),
+            seconds: Family::new_with_constructor(histogram as fn() -> Histogram),
             in_flight: Gauge::default(),
             begun: Arc::default(),
         }

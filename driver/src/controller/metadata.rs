@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 
 use super::{Controller, Error, Result};
 use crate::csi::validate::{self, invalid};
-use crate::kernel::extents;
+use crate::kernel::{self, extents};
 use crate::storage::{Provisioning, SnapshotRecord};
 
 mod block_metadata;
@@ -34,17 +34,16 @@ impl Controller {
 
         let style = Style::new(self.config.metadata_blocks, snapshot.size_bytes);
         let (block_metadata_type, volume_capacity_bytes) = (style.block_type(), style.capacity());
-        let mut send = |block_metadata| {
-            emit(csi::GetMetadataAllocatedResponse {
-                block_metadata_type,
-                volume_capacity_bytes,
-                block_metadata,
-            })
-        };
-        let mut tuples = Tuples::new(style, max, &mut send);
-        extents::allocated(&image, style.span(start), &mut |run| tuples.add(run))?;
-        tuples.finish();
-        Ok(())
+        send(
+            Tuples::new(style, max, &mut |block_metadata| {
+                emit(csi::GetMetadataAllocatedResponse {
+                    block_metadata_type,
+                    volume_capacity_bytes,
+                    block_metadata,
+                })
+            }),
+            |add| extents::allocated(&image, style.span(start), add),
+        )
     }
 
     /// GetMetadataDelta, like [`Controller::get_metadata_allocated`]. INVALID_ARGUMENT also for
@@ -71,18 +70,16 @@ impl Controller {
 
         let style = Style::new(self.config.metadata_blocks, target.size_bytes);
         let (block_metadata_type, volume_capacity_bytes) = (style.block_type(), style.capacity());
-        let mut send = |block_metadata| {
-            emit(csi::GetMetadataDeltaResponse {
-                block_metadata_type,
-                volume_capacity_bytes,
-                block_metadata,
-            })
-        };
-        let mut tuples = Tuples::new(style, max, &mut send);
-        let span = style.span(start);
-        extents::changed(&base, &image, span, shares, &mut |run| tuples.add(run))?;
-        tuples.finish();
-        Ok(())
+        send(
+            Tuples::new(style, max, &mut |block_metadata| {
+                emit(csi::GetMetadataDeltaResponse {
+                    block_metadata_type,
+                    volume_capacity_bytes,
+                    block_metadata,
+                })
+            }),
+            |add| extents::changed(&base, &image, style.span(start), shares, add),
+        )
     }
 
     /// True if unchanged blocks are still shared between two snapshots, so that a different
@@ -95,6 +92,16 @@ impl Controller {
             .all(|snapshot| snapshot.provisioning == Provisioning::Thin);
         Ok(pool.reflinks() && are_thin)
     }
+}
+
+/// Sends the tuples of the runs that `find` passes to its argument.
+fn send(
+    mut tuples: Tuples<'_>,
+    find: impl FnOnce(&mut dyn FnMut(extents::Range) -> bool) -> kernel::Result<()>,
+) -> Result<()> {
+    find(&mut |run| tuples.add(run))?;
+    tuples.finish();
+    Ok(())
 }
 
 /// Reads `max_results`; 0 lets the driver choose.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hostloop_proto::csi;
+use hostloop_terminal::humanize::exact_bytes;
 
 use super::{Controller, Error, Result, lookup, to_proto};
 use crate::csi::capability::carried_fs;
@@ -105,7 +106,8 @@ impl Controller {
                     message,
                     ..
                 }) if has_options => {
-                    let why = format!("make {tool} fail for {capacity_bytes} bytes: {message}");
+                    let size = exact_bytes(capacity_bytes);
+                    let why = format!("make {tool} fail for {size}: {message}");
                     invalid("parameters[\"mkfsOptions\"]", why).into()
                 }
                 storage::Error::Kernel(kernel::Error::NotMountable { why, .. }) if has_options => {

@@ -5,6 +5,8 @@
 //! volume's record has its request too, and a snapshot reports that as the size of a restore: the
 //! claim that was enough for the volume is enough for its copies.
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use crate::csi::capability::carried_fs;
 use crate::csi::validate::Range;
 use crate::kernel::{BLOCK_SIZE, FsType, whole_blocks};
@@ -59,17 +61,18 @@ pub(super) fn unsatisfiable(range: Range, bounds: Bounds) -> String {
     };
     match bounds.source {
         Some(source) if source > range.limit.unwrap_or(0) => {
-            format!("{limit} less than the {source} bytes of the source")
+            format!(
+                "{limit} less than the {} of the source",
+                exact_bytes(source)
+            )
         }
         _ if bounds.filesystem > range.limit.unwrap_or(0) => {
-            let least = bounds.filesystem;
-            format!("{limit} less than the {least} bytes its filesystem needs")
+            let least = exact_bytes(bounds.filesystem);
+            format!("{limit} less than the {least} its filesystem needs")
         }
         _ if bounds.grown > range.limit.unwrap_or(0) => {
-            let least = bounds.grown;
-            format!(
-                "{limit} less than {least} bytes, the smallest size to which its filesystem grows"
-            )
+            let least = exact_bytes(bounds.grown);
+            format!("{limit} less than {least}, the smallest size to which its filesystem grows")
         }
         _ => {
             let block = u64::from(BLOCK_SIZE);
@@ -86,8 +89,9 @@ pub(super) fn unsatisfiable(range: Range, bounds: Bounds) -> String {
 /// Why a volume may not have this size.
 pub(super) fn too_large(bytes: u64, largest: u64) -> String {
     format!(
-        "{bytes} bytes are more than the {largest} that a volume may have (--max-volume-size, \
-         --max-volume-size-node)"
+        "{} are more than the {} that a volume may have (--max-volume-size, --max-volume-size-node)",
+        exact_bytes(bytes),
+        exact_bytes(largest)
     )
 }
 

@@ -4,6 +4,8 @@
 //! ControllerExpandVolume and NodeExpandVolume decide by the same rules, and either may be the
 //! first call for a size.
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use crate::csi::capability::own_fs;
 use crate::csi::capacity_range::{Bounds, requested, shown, too_large, unsatisfiable};
 use crate::csi::validate::Range;
@@ -34,7 +36,8 @@ pub(crate) fn expand(
 fn size(range: Range, now: u64, grown: u64, largest: Option<u64>) -> Result<u64, String> {
     if let Some(limit) = range.limit.filter(|limit| *limit < now) {
         return Err(format!(
-            "the volume has {now} bytes, more than limit_bytes {limit}, and never shrinks"
+            "the volume has {}, more than limit_bytes {limit}, and never shrinks",
+            exact_bytes(now)
         ));
     }
     if range.required <= now {
@@ -105,13 +108,15 @@ pub(crate) fn obstacle(
 pub(crate) fn below_minimum(fs: FsType, bytes: u64) -> Option<String> {
     let least = fs.minimum_grown_bytes();
     (bytes < least).then(|| {
-        format!("the smallest size to which {fs} grows is {least} bytes: request that size")
+        let least = exact_bytes(least);
+        format!("the smallest size to which {fs} grows is {least}: request that size")
     })
 }
 
 /// The error for a size to which a volume's filesystem does not grow.
 pub(crate) fn refusal(bytes: u64, why: &str) -> String {
-    format!("capacity_range.required_bytes: the volume would have {bytes} bytes, and {why}")
+    let bytes = exact_bytes(bytes);
+    format!("capacity_range.required_bytes: the volume would have {bytes}, and {why}")
 }
 
 #[cfg(test)]
@@ -307,7 +312,7 @@ mod tests {
                 200 * MIB,
                 None,
                 NOW,
-                "smallest size to which btrfs grows is 268435456 bytes",
+                "smallest size to which btrfs grows is 256 MiB (268435456 bytes)",
             ),
         ];
         for (fs, bytes, ext4, time, says) in table {

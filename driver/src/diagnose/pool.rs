@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use hostloop_terminal::humanize::bytes;
+
 use super::{Lost, Problem};
 use crate::kernel::{FileId, FsUsage, LoopInfo};
 use crate::record::id::{PoolId, pool_named_in};
@@ -55,8 +57,10 @@ impl PoolFacts {
         let floor = floor(&usage, self.reserve_bytes);
         let own = (usage.available_bytes < floor).then(|| {
             format!(
-                "{} of {} bytes are free, less than the {floor} that are kept free",
-                usage.available_bytes, usage.total_bytes
+                "{} of {} are free, less than the {} that are kept free",
+                bytes(usage.available_bytes),
+                bytes(usage.total_bytes),
+                bytes(floor)
             )
         });
         own.or_else(|| self.nearly_full_below())
@@ -70,12 +74,13 @@ impl PoolFacts {
             let full = usage.available_bytes < floor && usage.available_bytes < file.lacks_bytes;
             full.then(|| {
                 format!(
-                    "the disk below has {} of {} bytes free, less than the {floor} that are kept \
-                     free, and {} still needs {} bytes of it: free space on that disk",
-                    usage.available_bytes,
-                    usage.total_bytes,
+                    "the disk below has {} of {} free, less than the {} that are kept free, and {} \
+                     still needs {} of it: free space on that disk",
+                    bytes(usage.available_bytes),
+                    bytes(usage.total_bytes),
+                    bytes(floor),
                     file.path.display(),
-                    file.lacks_bytes
+                    bytes(file.lacks_bytes)
                 )
             })
         })

@@ -1,6 +1,8 @@
 //! Finds a mounted filesystem that is smaller than its device: its growth failed, or needs what
 //! this driver or this filesystem lacks.
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use crate::csi::expansion::below_minimum;
 use crate::diagnose::VolumeState;
 use crate::kernel::{Ext4Growth, FsType, ext4_growth, loop_path};
@@ -57,7 +59,6 @@ fn explain(
     growth: Option<Ext4Growth>,
     failure: Option<String>,
 ) -> Option<String> {
-    let Sizes { now, device } = sizes;
     let why = match (growth, failure) {
         (Some(Ext4Growth::Done), _) => return None,
         (Some(Ext4Growth::Not(why)), _) => why.to_string(),
@@ -67,15 +68,19 @@ fn explain(
                 .to_owned()
         }
         (Some(Ext4Growth::Mounted) | None, None) => {
-            below_minimum(fs, device).unwrap_or_else(|| {
+            below_minimum(fs, sizes.device).unwrap_or_else(|| {
                 "its growth was interrupted: end the pods that use it and start them again"
                     .to_owned()
             })
         }
     };
-    Some(format!(
-        "its {fs} has {now} of the volume's {device} bytes: {why}"
-    ))
+    let sizes = of_volume(sizes);
+    Some(format!("its {fs} has {sizes}: {why}"))
+}
+
+fn of_volume(Sizes { now, device }: Sizes) -> String {
+    let (now, device) = (exact_bytes(now), exact_bytes(device));
+    format!("{now} of the volume's {device}")
 }
 
 #[cfg(test)]
@@ -142,7 +147,7 @@ mod tests {
                 192 * MI,
                 None,
                 None,
-                Some("smallest size to which btrfs grows is 268435456 bytes"),
+                Some("smallest size to which btrfs grows is 256 MiB (268435456 bytes)"),
             ),
             (Btrfs, 128 * MI, 300 * MI, None, None, Some("interrupted")),
             (Btrfs, 300 * MI, 300 * MI, None, None, None),
@@ -155,7 +160,7 @@ mod tests {
             let what = format!("{fs} {sizes:?}: {said:?}");
             match (said, says) {
                 (Some(said), Some(says)) => {
-                    let sizes = format!("{now} of the volume's {device} bytes");
+                    let sizes = of_volume(sizes);
                     assert!(said.contains(says) && said.contains(&sizes), "{what}");
                 }
                 (said, says) => assert_eq!(said.is_some(), says.is_some(), "{what}"),

@@ -48,7 +48,7 @@ impl PoolFacts {
             .noted_problems()
             .into_iter()
             .filter(|noted| !matches!(noted.about, About::Volume(_)))
-            .map(|noted| format!("{}: {}", noted.about, noted.problem))
+            .map(|noted| format!("{}: {}", noted.about, noted.problem.message()))
             .collect();
         facts
     }
@@ -218,6 +218,6 @@ fn noted(pools: &Pools, record: &VolumeRecord) -> Vec<String> {
         .noted_problems()
         .into_iter()
         .filter(|noted| noted.about == About::Volume(record.id))
-        .map(|noted| noted.problem.to_string())
+        .map(|noted| noted.problem.message())
         .collect()
 }

@@ -186,7 +186,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
 fn headline(problem: &ReportedProblem, word: String) -> String {
     let pool = problem.pool.as_ref();
     let pool = pool.map(|p| format!(" (pool {p})")).unwrap_or_default();
-    format!("{word}: {}{pool} {}", problem.object, problem.what)
+    format!("{word}: {}{pool}: {}", problem.object, problem.what)
 }
 
 #[cfg(test)]
@@ -199,7 +199,7 @@ mod tests {
             kind: ProblemKind::Leftover,
             object: object.to_owned(),
             pool: Some("p".to_owned()),
-            what: "is left".to_owned(),
+            what: "it is left".to_owned(),
             repair: Repair::Recovery,
         }
     }
@@ -226,7 +226,7 @@ mod tests {
     fn repaired_is_what_is_no_longer_there() {
         let (a, b) = (problem(Severity::Error, "a"), problem(Severity::Error, "b"));
         let changed = ReportedProblem {
-            what: "is left still".to_owned(),
+            what: "it is left still".to_owned(),
             ..b.clone()
         };
         assert_eq!(gone(&[a.clone(), b], &[changed]), [a]);
@@ -246,8 +246,8 @@ mod tests {
         assert_eq!(
             text,
             [
-                "repaired: b (pool p) is left",
-                "warning: a (pool p) is left",
+                "repaired: b (pool p): it is left",
+                "warning: a (pool p): it is left",
                 "         to do: see the driver's log for why it stays",
                 "1 problem, and 1 repaired.",
             ]

@@ -7,6 +7,8 @@
 use std::fs::File;
 use std::path::Path;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::mount_stage::Mounting;
 use super::{Error, Node, Result};
 use crate::csi::expansion::{self, GrowthTime};
@@ -172,7 +174,8 @@ impl Node {
                 Err(error) => return Ok(Outcome::Smaller(error.into())),
             },
         };
-        let why = format!("the {fs} keeps its {now} bytes of {size}: {why}");
+        let (now, size) = (exact_bytes(now), exact_bytes(size));
+        let why = format!("the {fs} keeps its {now} of {size}: {why}");
         Ok(Outcome::Smaller(Error::FailedPrecondition(why)))
     }
 

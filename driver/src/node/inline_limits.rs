@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::inline_attributes::{SIZE, field};
 use super::{Error, Result};
 use crate::csi::capacity_range::DEFAULT_BYTES;
@@ -51,9 +53,10 @@ impl InlineLimits {
             Ok(size)
         } else {
             Err(Error::OutOfRange(format!(
-                "{}: the volume would have {size} bytes, and {} are allowed (--max-inline-size)",
+                "{}: the volume would have {}, and {} are allowed (--max-inline-size)",
                 field(SIZE),
-                self.size
+                exact_bytes(size),
+                exact_bytes(self.size)
             )))
         }
     }
@@ -95,9 +98,10 @@ impl InlineLimits {
         }
         if total > self.total {
             return Err(Error::ResourceExhausted(format!(
-                "the inline volumes of {subject} would have {total} bytes together, and {} are \
-                 allowed (--max-inline-total)",
-                self.total
+                "the inline volumes of {subject} would have {} together, and {} are allowed \
+                 (--max-inline-total)",
+                exact_bytes(total),
+                exact_bytes(self.total)
             )));
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The mount options of a volume. Pure.
 
+use super::same_uuid;
 use crate::kernel::{FsType, default_mount_options, is_discard, mounts_read_only};
 use crate::storage::{Provisioning, Settings};
 
@@ -49,26 +50,10 @@ pub(crate) fn options(
             words.push("nodiscard".to_owned());
         }
     }
-    // A clone has the UUID of its source, and both may be mounted at once. `nouuid` turns off only
-    // the kernel's check for that.
-    if fs == FsType::Xfs && !words.iter().any(|word| word == "nouuid") {
-        words.push("nouuid".to_owned());
-    }
+    same_uuid::allow_copies(fs, &mut words);
     Options {
         read_only: read_only || mounts_read_only(flags),
         words,
-    }
-}
-
-/// True if the kernel can mount two btrfs filesystems with one UUID. Linux 6.7 and later give the
-/// second one a temporary UUID; older kernels mix up their devices.
-pub(crate) fn mounts_btrfs_twins(release: &str) -> bool {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|n| n.parse::<u32>().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) => (major, minor) >= (6, 7),
-        _ => false,
     }
 }
 
@@ -150,23 +135,6 @@ mod tests {
             let got = options(FsType::Ext4, &flags, &thin, *forced);
             assert_eq!(got.read_only, *expected, "{flags:?} {forced}");
             assert!(!got.words.iter().any(|w| w == "ro" || w == "rw"));
-        }
-    }
-
-    #[test]
-    fn btrfs_twins_need_linux_6_7() {
-        let table = [
-            ("6.18.44-fc-v669", true),
-            ("6.7.0", true),
-            ("6.7-rc1", true),
-            ("6.6.99-generic", false),
-            ("5.15.0-100-generic", false),
-            ("10.0", true),
-            ("", false),
-            ("unknown", false),
-        ];
-        for (release, expected) in table {
-            assert_eq!(mounts_btrfs_twins(release), expected, "{release}");
         }
     }
 }

@@ -2,12 +2,12 @@
 //! it.
 
 use std::fs::File;
-use std::path::Path;
 
 use super::attach_loop::{self, Purpose};
 use super::format_at_stage::{self, FormatStep};
 use super::{
-    Error, Node, Requested, Result, btrfs_devices, fs_group, mount_options, replay, target_path,
+    Error, Node, Requested, Result, btrfs_devices, fs_group, mount_options, replay, same_uuid,
+    target_path,
 };
 use crate::diagnose::VolumeState;
 use crate::kernel::{FsState, FsType, LoopDevice, MountEntry, MountSpec, Probe, file_id};
@@ -58,7 +58,7 @@ impl Mounting<'_> {
             None => kernel.probe(&device.path())?,
         };
         let step = format_at_stage::decide(self.record.format, &found, self.fs)?;
-        refuse_twin(self.fs, &found)?;
+        same_uuid::refuse_twin(self.fs, &found)?;
         let flags = self.requested.capability.access.flags();
         let options = mount_options::options(
             self.fs,
@@ -167,22 +167,4 @@ impl Mounting<'_> {
         }
         self.node.staged(self.record, device.minor)
     }
-}
-
-/// Refuses to mount two btrfs filesystems with one UUID if the kernel would mix them up.
-fn refuse_twin(fs: FsType, found: &Probe) -> Result<()> {
-    let uuid = match (fs, found) {
-        (FsType::Btrfs, Probe::Filesystem { uuid, .. }) if !uuid.is_empty() => uuid,
-        _ => return Ok(()),
-    };
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
-    let twin = Path::new("/sys/fs/btrfs").join(uuid).exists();
-    if !twin || mount_options::mounts_btrfs_twins(release) {
-        return Ok(());
-    }
-    Err(Error::FailedPrecondition(format!(
-        "a btrfs with the UUID {uuid} is mounted, of which this volume is a copy; Linux {release} \
-         can't mount both, 6.7 and later can"
-    )))
 }

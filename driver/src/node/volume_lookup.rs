@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hostloop_terminal::humanize;
+
 use super::{Error, Node, Result, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
@@ -185,8 +187,9 @@ impl Node {
             return error;
         }
         Error::ResourceExhausted(format!(
-            "the pool of volume {} is full ({free} bytes are left): {error}",
-            record.id
+            "the pool of volume {} is full ({} are left): {error}",
+            record.id,
+            humanize::bytes(free)
         ))
     }
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::capacity::SpaceRequest;
 use super::copy_image::{self, NewImage};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
@@ -108,8 +110,9 @@ impl CopyJob {
     pub(super) fn space_request(&self) -> Result<SpaceRequest> {
         if self.len > self.want.len {
             return Err(Error::Refused(format!(
-                "the source has {} bytes, more than the {} of the new volume",
-                self.len, self.want.len
+                "the source has {}, more than the {} of the new volume",
+                exact_bytes(self.len),
+                exact_bytes(self.want.len)
             )));
         }
         let whole = SpaceRequest::volume(self.want.len, self.want.provisioning);
@@ -504,7 +507,8 @@ mod tests {
         }
         let bytes = file::data_bytes(&image).unwrap();
         let says = format!(
-            "copying the {bytes} bytes of volume {} takes about",
+            "copying the {} of volume {} takes about",
+            exact_bytes(bytes),
             volume.id
         );
         match copied {

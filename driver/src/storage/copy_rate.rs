@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use hostloop_terminal::humanize::exact_bytes;
 use parking_lot::Mutex;
 
 use super::freeze::{clones_longer_than, longer_than};
@@ -135,7 +136,8 @@ pub(super) fn check(volumes: &str, copies: &[(u64, Measured)], max_freeze: Durat
     }
     let rate = bytes as f64 / seconds / f64::from(1 << 20);
     let copying = format!(
-        "copying the {bytes} bytes of {volumes} takes about {seconds:.1} s at {rate:.1} MiB/s,"
+        "copying the {} of {volumes} takes about {seconds:.1} s at {rate:.1} MiB/s,",
+        exact_bytes(bytes)
     );
     Err(longer_than(&copying, max_freeze))
 }
@@ -197,9 +199,9 @@ mod tests {
         let checked = check("volume v", &copies, Duration::from_secs(10));
         let expected = expected.map(|(mib, time)| {
             format!(
-                "copying the {} bytes of volume v takes about {time}, longer than the 10 s its \
-                 filesystem may stay frozen (--max-freeze)",
-                mib * MI
+                "copying the {} of volume v takes about {time}, longer than the 10 s its filesystem \
+                 may stay frozen (--max-freeze)",
+                exact_bytes(mib * MI)
             )
         });
         match (checked, expected) {

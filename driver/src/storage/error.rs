@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::{GroupId, PoolId, SnapshotId, VolumeHandle};
 use crate::kernel;
 
@@ -41,8 +43,10 @@ pub enum Error {
     NoGroup(GroupId),
     /// The pool can't promise the requested space.
     #[error(
-        "pool {pool} has no room for {wanted} bytes: it can promise {available} more. Delete volumes \
-         or snapshots, or raise --overcommit"
+        "pool {pool} has no room for {}: it can promise {} more. Delete volumes or snapshots, or \
+         raise --overcommit",
+        exact_bytes(*wanted),
+        exact_bytes(*available)
     )]
     NoRoom {
         pool: String,
@@ -51,9 +55,10 @@ pub enum Error {
     },
     /// The disk below can't hold the whole image of a pool, which a thick volume needs.
     #[error(
-        "pool {pool} has no room for a thick volume: its image {} lacks {lacks} bytes on the disk \
-         below, which has {free} free. Free space there, or make the volume thin",
-        path.display()
+        "pool {pool} has no room for a thick volume: its image {path} lacks {} on the disk below, \
+         which has {} free. Free space there, or make the volume thin",
+        exact_bytes(*lacks),
+        exact_bytes(*free)
     )]
     NoRoomBelow {
         pool: String,
@@ -63,8 +68,11 @@ pub enum Error {
     },
     /// The snapshots of a namespace would promise more than it may have.
     #[error(
-        "the snapshots of namespace {namespace:?} promise {used} bytes on this node, and {wanted} \
-         more would exceed its limit of {limit} (--max-snapshot-bytes-per-namespace): delete some"
+        "the snapshots of namespace {namespace:?} promise {} on this node, and {} more would exceed \
+         its limit of {} (--max-snapshot-bytes-per-namespace): delete some",
+        exact_bytes(*used),
+        exact_bytes(*wanted),
+        exact_bytes(*limit)
     )]
     SnapshotQuota {
         namespace: String,

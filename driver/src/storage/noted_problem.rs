@@ -46,7 +46,8 @@ pub struct NotedProblem {
 
 impl fmt::Display for NotedProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pool {}: {}: {}", self.pool, self.about, self.problem)
+        let problem = self.problem.message();
+        write!(f, "pool {}: {}: {problem}", self.pool, self.about)
     }
 }
 

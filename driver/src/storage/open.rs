@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::layout::open_dir;
 use super::place::PoolPlace;
 use super::recovery;
@@ -15,16 +17,20 @@ use super::{Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
 
 pub(super) mod identity;
-mod owner;
+mod owner_node;
 mod pool_device;
 mod pool_directory;
+mod pool_error;
 mod pool_image;
+mod pool_lock;
 pub(super) mod pool_registry;
 #[cfg(test)]
 mod tests;
 
 use pool_device::Device;
-use pool_directory::{PoolDirectory, flock, refused, unavailable};
+use pool_directory::PoolDirectory;
+use pool_error::{refused, unavailable};
+use pool_lock::flock;
 use pool_registry::{Entry, PoolRegistry};
 
 impl Pools {
@@ -118,9 +124,9 @@ impl Pools {
         {
             // Its volumes need the pool more than it needs the space.
             directory.notes.push(format!(
-                "its filesystem keeps its {used} of {} bytes, and the next start tries again: \
-                 {error}",
-                image.bytes
+                "its filesystem keeps its {} of {}, and the next start tries again: {error}",
+                exact_bytes(used),
+                exact_bytes(image.bytes)
             ));
         }
         let mounted = Some((device.clone(), directory.path.clone()));

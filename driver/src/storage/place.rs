@@ -7,6 +7,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::{PoolKind, PoolSpec};
 use crate::diagnose::Lost;
 use crate::kernel::{FileId, LoopInfo, loop_path};
@@ -170,8 +172,10 @@ fn cut_off(path: &Path, now: u64, was: u64) -> Lost {
         reason: "PoolImageLost",
         data: true,
         what: format!(
-            "its image {} was cut off to {now} of its {was} bytes: what was at its end is lost",
-            path.display()
+            "its image {} was cut off to {} of its {}: what was at its end is lost",
+            path.display(),
+            exact_bytes(now),
+            exact_bytes(was)
         ),
         to_do: "Copy what its volumes still show to another pool or node, then make a new pool \
                 and restore what is missing from backups"

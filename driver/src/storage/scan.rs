@@ -344,7 +344,7 @@ mod tests {
             let why = contents.volumes[0].record.as_ref().err();
             let fsck = why.map(|why| format!("its record {why}; {}", why.advice()));
             let found = site.pools().noted_problems().into_iter();
-            let driver: Vec<String> = found.map(|noted| noted.problem.to_string()).collect();
+            let driver: Vec<String> = found.map(|noted| noted.problem.message()).collect();
             assert_eq!(driver, Vec::from_iter(fsck), "{text}");
         }
     }

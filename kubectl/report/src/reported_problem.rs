@@ -141,7 +141,7 @@ pub struct ReportedProblem {
     pub object: String,
     /// The pool's name, if the problem is about one pool.
     pub pool: Option<String>,
-    /// The problem, as a sentence that follows the object's name.
+    /// The problem, as a sentence about the object.
     pub what: String,
     pub repair: Repair,
 }

@@ -56,21 +56,25 @@ pub(super) fn lines(section: &Section) -> Vec<String> {
 
 /// The last line: how many expectations there were, and how they ended.
 pub(super) fn summary(sections: &[Section]) -> String {
-    let all = || sections.iter().flat_map(|section| &section.lines);
-    let of = |mark: Mark| all().filter(|line| line.mark == mark).count();
-    let mut parts = vec![format!("{} passed", of(Mark::Passed))];
+    let mut parts = vec![format!("{} passed", number(sections, Mark::Passed))];
     for (mark, what) in [(Mark::Skipped, "skipped"), (Mark::Failed, "failed")] {
-        match of(mark) {
+        match number(sections, mark) {
             0 => {}
             n => parts.push(format!("{n} {what}")),
         }
     }
-    let warnings = of(Mark::Warning);
+    let warnings = number(sections, Mark::Warning);
     if warnings > 0 {
         parts.insert(1, count(warnings, "warning"));
     }
     let style = if passed(sections) { GOOD } else { BAD };
     paint(style, &parts.join(", "))
+}
+
+/// How many lines have a mark.
+fn number(sections: &[Section], mark: Mark) -> usize {
+    let lines = sections.iter().flat_map(|section| &section.lines);
+    lines.filter(|line| line.mark == mark).count()
 }
 
 #[cfg(test)]

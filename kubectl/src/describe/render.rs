@@ -1,6 +1,5 @@
 //! Formats what is known about a claim, a snapshot, a group or inline volumes.
 
-use hostloop_api_objects::snapshots::DeletionPolicy;
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
 use hostloop_report::status::{Report, VolumeReport};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
@@ -9,14 +8,14 @@ use hostloop_terminal::humanize::{age, bytes};
 use hostloop_terminal::page::{Cell, Page};
 use hostloop_terminal::table::{numbers, prose, words};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::history::{Moment, history};
 use super::{Facts, Target};
 use crate::log_line::Call;
 use crate::output::one_line;
 use crate::status::{SnapshotRow, VolumeRow, not_known, reason};
-use crate::volume_objects::phase;
+
+mod objects_table;
 
 /// Formats the facts as lines. `width` is the terminal's, if there is one.
 pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
@@ -31,7 +30,7 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
             .iter()
             .for_each(|row| snapshot(facts, row, &mut page));
     }
-    objects(facts, &mut page);
+    objects_table::objects(facts, &mut page);
     on_node(facts, &mut page);
     calls(&facts.calls, &mut page);
     moments(&history(&facts.objects), &mut page);
@@ -47,16 +46,16 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
 
 /// Adds lines of a name and a value. Values that are not known have none.
 fn pairs(page: &mut Page, pairs: &[(&str, Option<String>)]) {
-    let known = || {
-        pairs
-            .iter()
-            .filter_map(|(name, value)| Some((*name, value.as_ref()?)))
-    };
-    let width = known()
+    let known: Vec<(&str, &String)> = pairs
+        .iter()
+        .filter_map(|(name, value)| Some((*name, value.as_ref()?)))
+        .collect();
+    let width = known
+        .iter()
         .map(|(name, _)| name.chars().count())
         .max()
         .unwrap_or(0);
-    for (name, value) in known() {
+    for (name, value) in known {
         let name = paint(QUIET, &format!("{name:<width$}"));
         page.lines.push(format!("  {name}  {value}"));
     }
@@ -138,123 +137,6 @@ fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
     );
 }
 
-fn objects(facts: &Facts, page: &mut Page) {
-    let objects = &facts.objects;
-    let mut rows: Vec<[String; 4]> = Vec::new();
-    let mut notes: Vec<String> = Vec::new();
-    let mut add = |kind: &str, name: String, state: String, uid: Option<String>| {
-        rows.push([
-            kind.to_owned(),
-            name,
-            or_dash(Some(one_line(&state))),
-            or_dash(uid),
-        ]);
-    };
-    for claim in &objects.claims {
-        let phase = claim
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.clone());
-        add(
-            "PersistentVolumeClaim",
-            claim.name_any(),
-            or_dash(phase),
-            claim.uid(),
-        );
-    }
-    for volume in &objects.volumes {
-        let phase = volume
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.clone());
-        let policy = volume.spec.as_ref();
-        let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.clone());
-        let state = format!("{}, policy {}", or_dash(phase), or_dash(policy));
-        add("PersistentVolume", volume.name_any(), state, volume.uid());
-    }
-    for attachment in &objects.attachments {
-        let attached = attachment
-            .status
-            .as_ref()
-            .is_some_and(|status| status.attached);
-        let word = if attached { "attached" } else { "not attached" };
-        let state = format!("{word} to {}", attachment.spec.node_name);
-        add(
-            "VolumeAttachment",
-            attachment.name_any(),
-            state,
-            attachment.uid(),
-        );
-    }
-    for pod in &objects.pods {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
-        let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
-        add(
-            "Pod",
-            pod.name_any(),
-            format!("{}{node}", phase(pod)),
-            pod.uid(),
-        );
-    }
-    for snapshot in &facts.report.snapshots {
-        let state = match (&snapshot.stuck, snapshot.ready) {
-            (Some(stuck), _) => {
-                let name = or_dash(snapshot.name.clone());
-                notes.push(format!("  snapshot {name}: {}", one_line(&stuck.why)));
-                "stuck".to_owned()
-            }
-            (None, Some(true)) => match snapshot.used_bytes {
-                Some(used) => format!("ready, {}", bytes(used).replace(' ', "")),
-                None => "ready".to_owned(),
-            },
-            (None, _) => "being taken".to_owned(),
-        };
-        let name = or_dash(snapshot.name.clone());
-        let uid = objects.snapshots.iter().find(|s| s.name_any() == name);
-        add(
-            "VolumeSnapshot",
-            name,
-            state,
-            uid.and_then(ResourceExt::uid),
-        );
-    }
-    for group in &objects.groups {
-        let ready = group.status.as_ref().and_then(|status| status.ready_to_use);
-        let state = if ready == Some(true) {
-            "ready"
-        } else {
-            "being taken"
-        };
-        let name = group.name_any();
-        add("VolumeGroupSnapshot", name, state.to_owned(), group.uid());
-    }
-    for content in &objects.contents {
-        let handle = content
-            .status
-            .as_ref()
-            .and_then(|status| status.snapshot_handle.clone());
-        let policy = match content.spec.deletion_policy {
-            DeletionPolicy::Delete => "Delete",
-            DeletionPolicy::Retain => "Retain",
-        };
-        let state = format!("{}, policy {policy}", or_dash(handle));
-        add(
-            "VolumeSnapshotContent",
-            content.name_any(),
-            state,
-            content.uid(),
-        );
-    }
-    let cells: [Cell<[String; 4]>; 4] = [
-        (words("KIND"), |row, _| row[0].clone()),
-        (words("NAME"), |row, _| row[1].clone()),
-        (words("STATE"), |row, _| row[2].clone()),
-        (words("UID"), |row, _| row[3].clone()),
-    ];
-    page.table("Objects", &cells, &rows);
-    page.lines.extend(notes.iter().map(|note| paint(BAD, note)));
-}
-
 /// What the node has: the record, the image, loop devices and mounts.
 fn on_node(facts: &Facts, page: &mut Page) {
     let handles: Vec<&String> = facts
@@ -319,16 +201,21 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
 }
 
 fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
-    let is_its = |device| volume.loops.contains(device);
     page.table(
         "Loop devices",
         &LOOP,
-        report.loops.iter().filter(|l| is_its(&l.device)),
+        report
+            .loops
+            .iter()
+            .filter(|l| volume.loops.contains(&l.device)),
     );
     page.table(
         "Mounts",
         &MOUNT,
-        report.mounts.iter().filter(|m| is_its(&m.device)),
+        report
+            .mounts
+            .iter()
+            .filter(|m| volume.loops.contains(&m.device)),
     );
 }
 

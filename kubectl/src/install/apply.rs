@@ -107,7 +107,6 @@ async fn apply_one(
         }
         answer => answer?,
     };
-    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
     match before.as_ref().map(version) {
         None => counts.created += 1,
         Some(before) if before == version(&after) => counts.unchanged += 1,
@@ -116,20 +115,23 @@ async fn apply_one(
     Ok(())
 }
 
+fn version(object: &Value) -> &Value {
+    &object["metadata"]["resourceVersion"]
+}
+
 /// Waits until the API server serves the kind of a definition.
 async fn until_served(definition: &Value, objects: &mut Objects) -> Result<(), Error> {
     let key = ObjectKey::of(definition);
-    let text = |path: &str| {
-        definition
-            .pointer(path)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    let version = format!("{}/{}", text("/spec/group"), text("/spec/versions/0/name"));
+    let kind = text(definition, "/spec/names/kind");
+    let version = format!(
+        "{}/{}",
+        text(definition, "/spec/group"),
+        text(definition, "/spec/versions/0/name")
+    );
     let end = Instant::now() + ESTABLISHED;
     loop {
         objects.forget_kinds();
-        let is_served = objects.serves(&version, text("/spec/names/kind")).await?;
+        let is_served = objects.serves(&version, kind).await?;
         if is_served
             && objects
                 .get(&key)
@@ -143,6 +145,13 @@ async fn until_served(definition: &Value, objects: &mut Objects) -> Result<(), E
         }
         sleep(Duration::from_millis(200)).await;
     }
+}
+
+fn text<'a>(definition: &'a Value, path: &str) -> &'a str {
+    definition
+        .pointer(path)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn is_established(definition: &Value) -> bool {

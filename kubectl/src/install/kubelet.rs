@@ -12,6 +12,15 @@ pub(super) struct Found {
     pub(super) how: String,
 }
 
+impl Found {
+    fn new(directory: &str, how: impl Into<String>) -> Found {
+        Found {
+            directory: directory.to_owned(),
+            how: how.into(),
+        }
+    }
+}
+
 /// The directory by the first of these signs: the person, the installed hostloop, a distribution
 /// with a directory of its own, a DaemonSet that registers plugins, the default.
 pub(super) fn find(
@@ -20,23 +29,19 @@ pub(super) fn find(
     distribution: Distribution,
     daemon_sets: &[Value],
 ) -> Found {
-    let found = |directory: &str, how: String| Found {
-        directory: directory.to_owned(),
-        how,
-    };
     if let Some(directory) = chosen {
-        return found(directory, "by --kubelet-dir".to_owned());
+        return Found::new(directory, "by --kubelet-dir");
     }
     if let Some(directory) = installed {
-        return found(directory, "as installed".to_owned());
+        return Found::new(directory, "as installed");
     }
     let own = distribution.kubelet_dir();
     if own != KUBELET_DIR {
-        return found(own, format!("{distribution} has it there"));
+        return Found::new(own, format!("{distribution} has it there"));
     }
     match daemon_sets.iter().find_map(sign) {
         Some(sign) => sign,
-        None => found(KUBELET_DIR, "the default".to_owned()),
+        None => Found::new(KUBELET_DIR, "the default"),
     }
 }
 
@@ -54,11 +59,9 @@ fn sign(daemon_set: &Value) -> Option<Found> {
             .strip_suffix("/plugins_registry")
             .filter(|root| !root.is_empty())
     });
-    let directory = roots.next().filter(|_| is_working)?.to_owned();
-    Some(Found {
-        directory,
-        how: format!("{} uses it", ObjectKey::of(daemon_set)),
-    })
+    let directory = roots.next().filter(|_| is_working)?;
+    let how = format!("{} uses it", ObjectKey::of(daemon_set));
+    Some(Found::new(directory, how))
 }
 
 #[cfg(test)]

@@ -69,10 +69,6 @@ impl Progress {
             .iter()
             .filter(|pod| pod.metadata.deletion_timestamp.is_none())
         {
-            let is_registered = |node: &str| {
-                let node = look.csi_nodes.iter().find(|one| one.name_any() == node);
-                node.is_some_and(|node| node.spec.drivers.iter().any(|one| one.name == driver))
-            };
             if !is_of_daemon_set(pod) {
                 progress.controller = Some(ready_or_why(pod));
                 continue;
@@ -86,7 +82,7 @@ impl Progress {
             };
             let state = match ready_or_why(pod) {
                 _ if is_old => State::Old,
-                State::Ready if !is_registered(&node) => State::Registering,
+                State::Ready if !is_registered(look, &node, driver) => State::Registering,
                 state => state,
             };
             progress.nodes.insert(node, state);
@@ -101,6 +97,12 @@ impl Progress {
             && self.controller == Some(State::Ready)
             && self.nodes.values().all(|state| *state == State::Ready)
     }
+}
+
+/// True if kubelet has registered the driver on this node.
+fn is_registered(look: &Look, node: &str, driver: &str) -> bool {
+    let node = look.csi_nodes.iter().find(|one| one.name_any() == node);
+    node.is_some_and(|node| node.spec.drivers.iter().any(|one| one.name == driver))
 }
 
 /// True if the Deployment's pods are those of its newest version.

@@ -105,16 +105,9 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
             }
         }
     }
-    let all_of = |group: &str| {
-        let suffix = format!(".{group}");
-        has_v1
-            .iter()
-            .filter(|(name, _)| name.ends_with(&suffix))
-            .all(|(_, has_v1)| *has_v1)
-    };
     decision.snapshots = Snapshots {
-        class: all_of(SNAPSHOT_GROUP),
-        group_class: all_of(GROUP_SNAPSHOT_GROUP),
+        class: have_v1(&has_v1, SNAPSHOT_GROUP),
+        group_class: have_v1(&has_v1, GROUP_SNAPSHOT_GROUP),
         controller: is_controller,
     };
     let others = cluster.controllers.join(", ");
@@ -127,6 +120,15 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
         (false, others) => format!("snapshot controller: {others}"),
     };
     decision
+}
+
+/// True if all definitions of a group have v1.
+fn have_v1(definitions: &BTreeMap<String, bool>, group: &str) -> bool {
+    let suffix = format!(".{group}");
+    definitions
+        .iter()
+        .filter(|(name, _)| name.ends_with(&suffix))
+        .all(|(_, has_v1)| *has_v1)
 }
 
 fn too_old(name: &str, definition: &Definition) -> String {

@@ -50,11 +50,10 @@ impl Survey {
         let nodes: Vec<Node> = objects.list(("v1", "Node"), "", "").await?;
         let daemon_sets: Vec<Value> = objects.list(("apps/v1", "DaemonSet"), "", "").await?;
         let deployments: Vec<Value> = objects.list(("apps/v1", "Deployment"), "", "").await?;
-        let ours = |kind: &str, name: &str| {
-            ObjectKey::new("apps/v1", kind, &cluster.system_namespace, name)
-        };
-        let daemon_set_key = ours("DaemonSet", "hostloop");
-        let controller_key = ours("Deployment", "hostloop-controller");
+        let namespace = &cluster.system_namespace;
+        let daemon_set_key = ObjectKey::new("apps/v1", "DaemonSet", namespace, "hostloop");
+        let controller_key =
+            ObjectKey::new("apps/v1", "Deployment", namespace, "hostloop-controller");
         let controller = deployments
             .iter()
             .find(|one| ObjectKey::of(one) == controller_key);

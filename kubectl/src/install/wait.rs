@@ -71,28 +71,27 @@ fn states(progress: &Progress) -> impl Iterator<Item = (&str, &State)> {
 
 /// What is said of a new state.
 fn lines(name: &str, state: &State, distribution: Distribution, after: Duration) -> Vec<String> {
-    let seconds = after.as_secs();
-    let line = |mark: String, text: &str| format!("{mark} {name}: {text}");
-    let quiet = || paint(QUIET, "·");
-    match state {
-        State::Old => vec![line(quiet(), "the earlier version runs")],
-        State::Starting => vec![line(quiet(), "starting")],
-        State::Registering => vec![line(quiet(), "running, not yet registered")],
-        State::Ready => vec![line(paint(GOOD, "✓"), &format!("ready after {seconds} s"))],
-        State::Waiting(why) => {
-            let first = line(paint(WARNING, "!"), why);
-            [first]
-                .into_iter()
-                .chain(hint(why, distribution).map(|hint| format!("  {hint}")))
-                .collect()
+    let (mark, text) = match state {
+        State::Old => (paint(QUIET, "·"), "the earlier version runs".to_owned()),
+        State::Starting => (paint(QUIET, "·"), "starting".to_owned()),
+        State::Registering => (paint(QUIET, "·"), "running, not yet registered".to_owned()),
+        State::Ready => {
+            let seconds = after.as_secs();
+            (paint(GOOD, "✓"), format!("ready after {seconds} s"))
         }
+        State::Waiting(why) => (paint(WARNING, "!"), why.clone()),
+    };
+    let mut lines = vec![format!("{mark} {name}: {text}")];
+    if let State::Waiting(why) = state {
+        lines.extend(hint(why, distribution).map(|hint| format!("  {hint}")));
     }
+    lines
 }
 
 /// What the person can do about a pod that waits.
 fn hint(why: &str, distribution: Distribution) -> Option<String> {
-    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
-    if has(&["ErrImageNeverPull", "ImagePullBackOff", "ErrImagePull"]) {
+    let no_image = ["ErrImageNeverPull", "ImagePullBackOff", "ErrImagePull"];
+    if no_image.iter().any(|word| why.contains(word)) {
         return Some(if distribution.has_load_command() {
             "load the image while this waits: kubectl hostloop load ARCHIVE".to_owned()
         } else {
@@ -103,12 +102,12 @@ fn hint(why: &str, distribution: Distribution) -> Option<String> {
             )
         });
     }
-    if has(&["hostPath type check failed"]) {
+    if why.contains("hostPath type check failed") {
         return Some(
             "the directory is elsewhere on this node: install with --kubelet-dir".to_owned(),
         );
     }
-    if has(&["CrashLoopBackOff"]) {
+    if why.contains("CrashLoopBackOff") {
         return Some("see why: kubectl --namespace hostloop logs POD --previous".to_owned());
     }
     None

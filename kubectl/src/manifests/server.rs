@@ -24,16 +24,17 @@ impl Version {
 
     /// The server's version. Some providers add a sign, as in `34+`.
     pub(crate) fn of(info: &Info) -> Option<Version> {
-        let number = |text: &str| {
-            text.trim_end_matches(|c: char| !c.is_ascii_digit())
-                .parse()
-                .ok()
-        };
         Some(Version {
             major: number(&info.major)?,
             minor: number(&info.minor)?,
         })
     }
+}
+
+fn number(text: &str) -> Option<u32> {
+    text.trim_end_matches(|c: char| !c.is_ascii_digit())
+        .parse()
+        .ok()
 }
 
 impl fmt::Display for Version {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
 
-use super::report::{ClusterReport, NodeRow, PoolRow, SnapshotRow, VolumeRow};
+use super::report::{ClusterReport, NodeRow, PoolRow};
 use crate::node_pods::NodeReport;
 use crate::verdict::{FailedCalls, OnNode};
 use crate::volume_objects::Objects;
@@ -38,17 +38,15 @@ pub(crate) fn join(inputs: &Inputs<'_>) -> ClusterReport {
         missing: inputs.objects.missing.clone(),
     };
     report.volumes.sort_by(|a, b| {
-        let key = |row: &VolumeRow| (row.stuck.is_none(), row.claim.is_none());
-        key(a)
-            .cmp(&key(b))
+        (a.stuck.is_none(), a.claim.is_none())
+            .cmp(&(b.stuck.is_none(), b.claim.is_none()))
             .then_with(|| a.namespace.cmp(&b.namespace))
             .then_with(|| (&a.claim, &a.pods, &a.inline).cmp(&(&b.claim, &b.pods, &b.inline)))
             .then_with(|| (a.created_ns, &a.handle).cmp(&(b.created_ns, &b.handle)))
     });
     report.snapshots.sort_by(|a, b| {
-        let key = |row: &SnapshotRow| (row.stuck.is_none(), row.name.is_none());
-        key(a)
-            .cmp(&key(b))
+        (a.stuck.is_none(), a.name.is_none())
+            .cmp(&(b.stuck.is_none(), b.name.is_none()))
             .then_with(|| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)))
             .then_with(|| (a.created_ns, &a.handle).cmp(&(b.created_ns, &b.handle)))
     });

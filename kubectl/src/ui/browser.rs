@@ -47,10 +47,9 @@ enum Opening {
 impl Place {
     /// Reads the environment.
     pub(super) fn of_environment(no_open: bool) -> Place {
-        let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Place {
-            ssh: read("SSH_CONNECTION"),
-            user: read("USER"),
+            ssh: variable("SSH_CONNECTION"),
+            user: variable("USER"),
             no_open,
         }
     }
@@ -75,6 +74,11 @@ impl Place {
             Opening::Say(tunnel)
         }
     }
+}
+
+/// A variable of the environment that is not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Opens a browser if there is one here, and prints the address in any case.

@@ -25,9 +25,10 @@ fn kinds() -> (BTreeSet<(String, String)>, BTreeSet<String>) {
         ..Settings::default()
     }
     .objects();
-    let keys = || all.iter().map(ObjectKey::of);
-    let kinds = keys().map(|key| (key.version, key.kind)).collect();
-    (kinds, keys().map(|key| key.namespace).collect())
+    let keys: Vec<ObjectKey> = all.iter().map(ObjectKey::of).collect();
+    let namespaces = keys.iter().map(|key| key.namespace.clone()).collect();
+    let kinds = keys.into_iter().map(|key| (key.version, key.kind));
+    (kinds.collect(), namespaces)
 }
 
 /// The objects in the cluster with hostloop's label, of the kinds and namespaces that `install`

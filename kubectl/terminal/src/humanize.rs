@@ -6,12 +6,11 @@ const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 /// `12.3 MiB`, `512 MiB`. A round number has no decimals: `4 KiB`.
 pub fn bytes(n: u64) -> String {
     let mut power = (63 - n.max(1).leading_zeros() as usize) / 10;
-    let scaled = |power: usize| n as f64 / (1u64 << (10 * power)) as f64;
     // 1023.9 KiB would be printed as 1024 KiB.
-    if scaled(power) >= 999.5 && power + 1 < UNITS.len() {
+    if scaled(n, power) >= 999.5 && power + 1 < UNITS.len() {
         power += 1;
     }
-    let value = scaled(power);
+    let value = scaled(n, power);
     let decimals = match value {
         v if (v - v.round()).abs() < 0.005 => 0,
         v if v < 9.995 => 2,
@@ -19,6 +18,19 @@ pub fn bytes(n: u64) -> String {
         _ => 0,
     };
     format!("{value:.decimals$} {}", UNITS[power])
+}
+
+/// Bytes as [`bytes`] has them, and their exact number: `1.50 GiB (1610612736 bytes)`.
+pub fn exact_bytes(n: u64) -> String {
+    match n {
+        0..1000 => format!("{n} bytes"),
+        _ => format!("{} ({n} bytes)", bytes(n)),
+    }
+}
+
+/// Bytes in the binary unit of this power.
+fn scaled(n: u64, power: usize) -> f64 {
+    n as f64 / (1u64 << (10 * power)) as f64
 }
 
 /// How long ago a point in time was (nanoseconds since the epoch), roughly: `12s`, `5m`, `3h`,
@@ -60,6 +72,12 @@ mod tests {
         ] {
             assert_eq!(bytes(n), text, "{n}");
         }
+    }
+
+    #[test]
+    fn exact_numbers_of_bytes() {
+        assert_eq!(exact_bytes(999), "999 bytes");
+        assert_eq!(exact_bytes(3 << 29), "1.50 GiB (1610612736 bytes)");
     }
 
     #[test]

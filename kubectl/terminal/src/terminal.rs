@@ -107,25 +107,27 @@ pub fn printed(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut pieces = line.split(BEGIN.as_str());
     let mut left = LONGEST;
-    let mut text = |out: &mut String, text: &str| {
-        let length = text.chars().count();
-        match text.char_indices().nth(left) {
-            None => out.push_str(&escaped(text)),
-            Some((end, _)) if left > 0 => {
-                out.push_str(&escaped(&text[..end]));
-                out.push('…');
-            }
-            Some(_) => {}
-        }
-        left = left.saturating_sub(length);
-    };
-    text(&mut out, pieces.next().unwrap_or_default());
+    add_text(&mut out, pieces.next().unwrap_or_default(), &mut left);
     for piece in pieces {
         let (sequence, rest) = piece.split_once(END).unwrap_or_default();
         out.push_str(sequence);
-        text(&mut out, rest);
+        add_text(&mut out, rest, &mut left);
     }
     out
+}
+
+/// Adds the text, escaped, and cut off behind so many characters as are left.
+fn add_text(out: &mut String, text: &str, left: &mut usize) {
+    let length = text.chars().count();
+    match text.char_indices().nth(*left) {
+        None => out.push_str(&escaped(text)),
+        Some((end, _)) if *left > 0 => {
+            out.push_str(&escaped(&text[..end]));
+            out.push('…');
+        }
+        Some(_) => {}
+    }
+    *left = left.saturating_sub(length);
 }
 
 /// The line as it is printed without styles.

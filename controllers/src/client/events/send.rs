@@ -10,22 +10,15 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::queue::EventReceiver;
+use super::pacing::Backlog;
 use super::{ClusterEvent, EventKind};
 use crate::api::scope::hash;
 use crate::client::kube::is_outage;
 use crate::metrics::Metrics;
 
-/// A normal event waits until there has been no newer one for this long.
-const QUIET: Duration = Duration::from_secs(5);
-/// The longest such wait.
-const HELD: Duration = Duration::from_secs(120);
-/// The wait between two normal events.
-const INTERVAL: Duration = Duration::from_millis(500);
 /// How long the remaining events may take after the stop.
 const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
@@ -50,85 +43,6 @@ struct Sent {
     name: String,
     count: i32,
     at: Instant,
-}
-
-/// The waiting events.
-pub(super) struct Backlog {
-    urgent: EventReceiver,
-    normal: EventReceiver,
-    /// The normal event that is sent next.
-    first: Option<ClusterEvent>,
-    /// When the newest normal event was emitted.
-    last: watch::Receiver<Instant>,
-    /// The earliest time at which the rate allows a normal event.
-    free: Instant,
-}
-
-impl Backlog {
-    pub(super) fn new(
-        urgent: EventReceiver,
-        normal: EventReceiver,
-        last: watch::Receiver<Instant>,
-    ) -> Self {
-        Backlog {
-            urgent,
-            normal,
-            first: None,
-            last,
-            free: Instant::now(),
-        }
-    }
-
-    /// Returns the next event once it is due; `None` after the last one.
-    async fn next(&mut self) -> Option<ClusterEvent> {
-        tokio::select! {
-            biased;
-            Some(event) = self.urgent.recv() => Some(event),
-            Some(event) = normal(&mut self.normal, &mut self.first, &self.last, self.free) => {
-                self.free = Instant::now() + INTERVAL;
-                Some(event)
-            }
-            else => None,
-        }
-    }
-
-    /// Stops accepting new events.
-    fn close(&mut self) {
-        self.urgent.close();
-        self.normal.close();
-    }
-
-    /// Returns the next event, due or not.
-    fn take(&mut self) -> Option<ClusterEvent> {
-        let urgent = self.urgent.try_recv();
-        let next = urgent.or_else(|| self.first.take());
-        next.or_else(|| self.normal.try_recv())
-    }
-
-    fn len(&self) -> usize {
-        self.urgent.len() + self.normal.len() + usize::from(self.first.is_some())
-    }
-}
-
-/// The next normal event, once it is due. A caller may drop this and call it again: the event stays
-/// in `first`.
-async fn normal(
-    waiting: &mut EventReceiver,
-    first: &mut Option<ClusterEvent>,
-    last: &watch::Receiver<Instant>,
-    free: Instant,
-) -> Option<ClusterEvent> {
-    if first.is_none() {
-        *first = waiting.recv().await;
-    }
-    let emitted = first.as_ref()?.emitted;
-    loop {
-        let due = (*last.borrow() + QUIET).min(emitted + HELD).max(free);
-        if Instant::now() >= due {
-            return first.take();
-        }
-        sleep_until(due).await;
-    }
 }
 
 /// An event, and how often it was sent without an answer.

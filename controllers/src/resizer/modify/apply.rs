@@ -142,16 +142,7 @@ impl Resizer {
                 if continues {
                     return Ok(Outcome::Failed);
                 }
-                // The class watch reports a class that is created later, or that replaces another
-                // driver's class.
-                let patch = match &unusable {
-                    UnusableClass::Missing(_) => pending_patch(&claim),
-                    UnusableClass::Foreign { .. } => {
-                        infeasible_patch(&claim, &target, &unusable.to_string())
-                    }
-                };
-                self.write(claim, patch).await?;
-                return Ok(Outcome::Done);
+                return self.await_class(claim, &target, &unusable).await;
             }
         };
         let claim = if continues {
@@ -177,6 +168,24 @@ impl Resizer {
                 Err(error)
             }
         }
+    }
+
+    /// Writes that the claim waits for its class. The class watch reports one that is created later,
+    /// or that replaces another driver's class.
+    async fn await_class(
+        &self,
+        claim: Arc<PersistentVolumeClaim>,
+        target: &str,
+        unusable: &UnusableClass,
+    ) -> Result<Outcome, ResizeError> {
+        let patch = match unusable {
+            UnusableClass::Missing(_) => pending_patch(&claim),
+            UnusableClass::Foreign { .. } => {
+                infeasible_patch(&claim, target, &unusable.to_string())
+            }
+        };
+        self.write(claim, patch).await?;
+        Ok(Outcome::Done)
     }
 
     async fn begin(

@@ -34,18 +34,21 @@ pub(super) fn ext4_size_on(device: &Path) -> Result<u64> {
 }
 
 pub(super) fn freeze(on: &File) -> Result<Freeze> {
-    let failed = |e| Error::io("FIFREEZE", name_of(on), e);
     if rustix::fs::fstatfs(on).is_ok_and(|s| s.f_type == magic::XFS) {
         // The mount sets this limit, unless it was interrupted or another program mounted it.
         // Without the limit, a freeze on a full pool never returns.
-        mount::xfs_gives_up(on.metadata().map_err(failed)?.dev())?;
+        mount::xfs_gives_up(on.metadata().map_err(|e| not_frozen(on, e))?.dev())?;
     }
-    effect("freeze").map_err(failed)?;
+    effect("freeze").map_err(|e| not_frozen(on, e))?;
     match ioctl::freeze(on) {
         Ok(()) => Ok(Freeze::Frozen),
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(Freeze::AlreadyFrozen),
-        Err(e) => Err(failed(e)),
+        Err(e) => Err(not_frozen(on, e)),
     }
+}
+
+fn not_frozen(on: &File, e: io::Error) -> Error {
+    Error::io("FIFREEZE", name_of(on), e)
 }
 
 pub(super) fn thaw(on: &File) -> Result<()> {

@@ -288,11 +288,7 @@ impl Mounts {
 
     /// Lists all mounts, and reads those that are new.
     fn list(&mut self) -> Result<()> {
-        let count = || match self.queries {
-            MountQueries::Counted => ioctl::count_mounts(&self.opened).ok(),
-            MountQueries::Table | MountQueries::ById => None,
-        };
-        let before = count();
+        let before = self.count();
         let listed = match self.queries {
             MountQueries::Table => None,
             MountQueries::ById | MountQueries::Counted => by_id(&self.table, &mut self.words),
@@ -303,13 +299,21 @@ impl Mounts {
             return Ok(());
         };
         self.unasked.extend(unasked);
-        let all = before.filter(|all| count() == Some(*all));
+        let all = before.filter(|all| self.count() == Some(*all));
         let listed = u32::try_from(table.entries.len()).ok();
         self.unlisted = all
             .zip(listed)
             .and_then(|(all, listed)| all.checked_sub(listed));
         self.table = table;
         Ok(())
+    }
+
+    /// The number of all mounts, if the kernel counts them.
+    fn count(&self) -> Option<u32> {
+        match self.queries {
+            MountQueries::Counted => ioctl::count_mounts(&self.opened).ok(),
+            MountQueries::Table | MountQueries::ById => None,
+        }
     }
 
     fn has_changed(&self) -> Result<bool> {

@@ -199,54 +199,83 @@ fn read(buffer: &[u64]) -> Shown<'_> {
     // SAFETY: the same memory, as bytes.
     let bytes =
         unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), size_of_val(buffer)) };
-    let string = |field: u32, offset: u32| -> Option<&OsStr> {
-        let shown = answer.mask & u64::from(field) != 0;
-        let text = bytes.get(FIXED + offset as usize..).filter(|_| shown)?;
-        Some(OsStr::from_bytes(
-            CStr::from_bytes_until_nul(text).ok()?.to_bytes(),
-        ))
+    let strings = Strings {
+        mask: answer.mask,
+        bytes,
     };
-    let text = |field, offset| string(field, offset).map(OsStr::to_string_lossy);
-    let mut fs_type = text(raw::STATMOUNT_FS_TYPE, answer.fs_type).unwrap_or_default();
-    if let Some(subtype) = text(raw::STATMOUNT_FS_SUBTYPE, answer.fs_subtype) {
+    let mut fs_type = strings
+        .text(raw::STATMOUNT_FS_TYPE, answer.fs_type)
+        .unwrap_or_default();
+    if let Some(subtype) = strings.text(raw::STATMOUNT_FS_SUBTYPE, answer.fs_subtype) {
         fs_type = format!("{fs_type}.{subtype}").into();
     }
     let read_only = answer.sb_flags & libc::MS_RDONLY as u32 != 0;
     let access = if read_only { "ro" } else { "rw" };
-    let super_options = match text(raw::STATMOUNT_MNT_OPTS, answer.mnt_opts) {
+    let super_options = match strings.text(raw::STATMOUNT_MNT_OPTS, answer.mnt_opts) {
         Some(options) if !options.is_empty() => format!("{access},{options}"),
         _ => access.to_owned(),
     };
-    let path = |field, offset| string(field, offset).unwrap_or_default();
     Shown {
         id: answer.mnt_id_old.into(),
         unique_id: answer.mnt_id,
         parent: answer.mnt_parent_id_old.into(),
         device: (answer.sb_dev_major, answer.sb_dev_minor),
-        root: path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root),
-        mount_point: path(raw::STATMOUNT_MNT_POINT, answer.mnt_point),
+        root: strings.path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root),
+        mount_point: strings.path(raw::STATMOUNT_MNT_POINT, answer.mnt_point),
         options: flags(answer.mnt_attr),
         fs_type,
-        source: text(raw::STATMOUNT_SB_SOURCE, answer.sb_source),
+        source: strings.text(raw::STATMOUNT_SB_SOURCE, answer.sb_source),
         super_options,
     }
 }
 
+/// The strings behind the fixed part of an answer.
+struct Strings<'a> {
+    /// The fields that the kernel shows.
+    mask: u64,
+    /// The whole answer.
+    bytes: &'a [u8],
+}
+
+impl<'a> Strings<'a> {
+    /// The string of a field at an offset. `None` if the kernel does not show the field.
+    fn string(&self, field: u32, offset: u32) -> Option<&'a OsStr> {
+        let shown = self.mask & u64::from(field) != 0;
+        let text = self.bytes.get(FIXED + offset as usize..);
+        let text = CStr::from_bytes_until_nul(text.filter(|_| shown)?).ok()?;
+        Some(OsStr::from_bytes(text.to_bytes()))
+    }
+
+    fn text(&self, field: u32, offset: u32) -> Option<Cow<'a, str>> {
+        self.string(field, offset).map(OsStr::to_string_lossy)
+    }
+
+    fn path(&self, field: u32, offset: u32) -> &'a OsStr {
+        self.string(field, offset).unwrap_or_default()
+    }
+}
+
+fn has(attributes: u64, bit: u64) -> bool {
+    attributes & bit != 0
+}
+
 /// The flags of a mount, in the words and the order of mountinfo.
 fn flags(attributes: u64) -> String {
-    let has = |bit: u64| attributes & bit != 0;
     let atime = attributes & libc::MOUNT_ATTR__ATIME;
     let flags = [
-        (has(libc::MOUNT_ATTR_NOSUID), ",nosuid"),
-        (has(libc::MOUNT_ATTR_NODEV), ",nodev"),
-        (has(libc::MOUNT_ATTR_NOEXEC), ",noexec"),
+        (has(attributes, libc::MOUNT_ATTR_NOSUID), ",nosuid"),
+        (has(attributes, libc::MOUNT_ATTR_NODEV), ",nodev"),
+        (has(attributes, libc::MOUNT_ATTR_NOEXEC), ",noexec"),
         (atime == libc::MOUNT_ATTR_NOATIME, ",noatime"),
-        (has(libc::MOUNT_ATTR_NODIRATIME), ",nodiratime"),
+        (has(attributes, libc::MOUNT_ATTR_NODIRATIME), ",nodiratime"),
         (atime == libc::MOUNT_ATTR_RELATIME, ",relatime"),
-        (has(libc::MOUNT_ATTR_NOSYMFOLLOW), ",nosymfollow"),
-        (has(libc::MOUNT_ATTR_IDMAP), ",idmapped"),
+        (
+            has(attributes, libc::MOUNT_ATTR_NOSYMFOLLOW),
+            ",nosymfollow",
+        ),
+        (has(attributes, libc::MOUNT_ATTR_IDMAP), ",idmapped"),
     ];
-    let access = if has(libc::MOUNT_ATTR_RDONLY) {
+    let access = if has(attributes, libc::MOUNT_ATTR_RDONLY) {
         "ro"
     } else {
         "rw"

@@ -2,6 +2,7 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
+use hostloop_terminal::humanize::exact_bytes;
 
 use crate::controller::capability::CapabilitySet;
 use crate::controller::parameters::{self, Changes, Class, Parameters};
@@ -73,8 +74,8 @@ impl CreateRequest {
             return Err("is an inline volume of a pod".to_owned());
         }
         if !self.range.allows(existing.capacity_bytes) {
-            let now = existing.capacity_bytes;
-            return Err(format!("has {now} bytes, which capacity_range forbids"));
+            let now = exact_bytes(existing.capacity_bytes);
+            return Err(format!("has {now}, which capacity_range forbids"));
         }
         let requested = self.capabilities.clone().on_volume_with(own_fs(existing));
         if !requested.are(&existing.capabilities) {

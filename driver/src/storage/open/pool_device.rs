@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::identity::identity;
-use super::owner;
-use super::pool_directory::{PoolDirectory, refused, unavailable};
+use super::owner_node;
+use super::pool_directory::PoolDirectory;
+use super::pool_error::{refused, unavailable};
 use super::pool_registry::{Entry, PoolRegistry};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::layout::open_dir;
@@ -317,7 +318,7 @@ impl Mounting<'_> {
         let found = open_dir(self.at).and_then(|root| {
             let found = identity(root.as_fd(), None)?;
             if found.is_some() {
-                owner::check(self.spec, self.options, root.as_fd())?;
+                owner_node::check(self.spec, self.options, root.as_fd())?;
             }
             Ok(found)
         });

@@ -1,23 +1,23 @@
-//! A directory that is, or becomes, a pool: its lock, its identity and its content.
+//! A directory that is, or becomes, a pool: its identity and its content.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::FlockOperation;
 
 use super::identity::{self, IDENTITY, identity, pool_of_entries, recipe};
-use super::owner;
+use super::owner_node;
+use super::pool_error::{refused, unavailable};
+use super::pool_lock::take_lock;
 use super::pool_registry::Entry;
-use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
+use crate::kernel::{BLOCK_SIZE, Kernel, file};
 use crate::storage::capacity::{Limits, SpaceRequest};
 use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
-use crate::storage::layout::{PoolLayout, open_dir, open_or_create};
+use crate::storage::layout::{PoolLayout, open_dir};
 use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result};
@@ -52,19 +52,6 @@ impl PoolDirectory {
             locks: Vec::new(),
             notes: Vec::new(),
         })
-    }
-}
-
-/// The error for a pool that can't be opened because of its configuration or its content.
-pub(super) fn refused(spec: &PoolSpec, why: String) -> Error {
-    Error::Refused(format!("pool {}: {why}", spec.name))
-}
-
-/// The error for a pool that is missing, but may come back.
-pub(super) fn unavailable(spec: &PoolSpec, why: String) -> Error {
-    Error::Unavailable {
-        name: spec.name.clone(),
-        why,
     }
 }
 
@@ -110,57 +97,8 @@ pub(super) fn open_pool(
         places,
         notes,
     } = directory;
-    let shown = path.display();
-    let found = identity(root.as_fd(), entry.id)?;
-    let id = match verdict(entry.id, found, is_blank(root.as_fd())?) {
-        Verdict::Open(id) => {
-            locks.push(take_lock(spec, &path, root.as_fd())?);
-            id
-        }
-        Verdict::Initialise => {
-            locks.push(take_lock(spec, &path, root.as_fd())?);
-            initialise(spec, root.as_fd())?
-        }
-        Verdict::Missing => {
-            let is_here = entry.id.is_some() && pool_of_entries(root.as_fd()) == entry.id;
-            let why = if is_here {
-                format!(
-                    "{shown} holds no {IDENTITY}, but its entries: {}",
-                    recipe(entry.id)
-                )
-            } else {
-                let before = entry.path_before(spec);
-                if before.is_empty() {
-                    format!(
-                        "{shown} holds no {IDENTITY}, though a pool was here: is it mounted? Is \
-                         the path right?"
-                    )
-                } else {
-                    format!("{shown} holds no {IDENTITY}{before}, or it is not mounted")
-                }
-            };
-            return Err(unavailable(spec, why));
-        }
-        Verdict::Other(id) => {
-            let why = format!(
-                "{shown} holds pool {id}, which is not the one this node knows by that name"
-            );
-            return Err(unavailable(spec, why));
-        }
-        Verdict::Foreign => {
-            let why = match pool_of_entries(root.as_fd()) {
-                Some(id) => format!(
-                    "{shown} holds no {IDENTITY}, but the entries of pool {id}: {}",
-                    recipe(Some(id))
-                ),
-                None => format!(
-                    "{shown} is not empty and is not a pool: the driver changes nothing in it"
-                ),
-            };
-            return Err(refused(spec, why));
-        }
-    };
-    let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
+    let id = lock_and_identify(spec, &path, root.as_fd(), entry, &mut locks)?;
+    let unclaimed = match owner_node::claim(spec, options, &path, root.as_fd()) {
         // A full pool still opens; a later start records its node.
         Err(Error::Kernel(e)) if e.is_no_space() => {
             Some(format!("can't record that it belongs to this node: {e}"))
@@ -189,23 +127,88 @@ pub(super) fn open_pool(
         unfinished: Mutex::default(),
         _locks: locks,
     };
-    let tuning = kernel.check_device_attributes().err().map(|e| {
-        format!(
-            "its volumes keep the read-ahead of their loop devices, and none can be XFS: {e}. Give \
-             the driver's container a writable /sys (privileged: true)"
-        )
-    });
-    for note in notes.into_iter().chain(unclaimed).chain(tuning) {
+    let block = file::block_size(pool.layout.root())?;
+    let limits = limitations(&**kernel, pool.reflinks, block);
+    for note in notes.into_iter().chain(unclaimed).chain(limits) {
         pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
-    let block = file::block_size(pool.layout.root())?;
-    if pool.reflinks && block > u64::from(BLOCK_SIZE) {
-        let why = format!(
-            "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
-        );
-        pool.note_unrepaired(About::Pool, Until::Reopened, why);
-    }
     Ok(pool)
+}
+
+/// Takes the pool's lock and returns its ID, which a new pool gets here.
+fn lock_and_identify(
+    spec: &PoolSpec,
+    path: &Path,
+    root: BorrowedFd<'_>,
+    entry: &Entry,
+    locks: &mut Vec<File>,
+) -> Result<PoolId> {
+    let found = identity(root, entry.id)?;
+    match verdict(entry.id, found, is_blank(root)?) {
+        Verdict::Open(id) => {
+            locks.push(take_lock(spec, path, root)?);
+            Ok(id)
+        }
+        Verdict::Initialise => {
+            locks.push(take_lock(spec, path, root)?);
+            initialise(spec, root)
+        }
+        Verdict::Missing => Err(unavailable(spec, why_missing(spec, path, root, entry))),
+        Verdict::Other(id) => {
+            let shown = path.display();
+            let why = format!(
+                "{shown} holds pool {id}, which is not the one this node knows by that name"
+            );
+            Err(unavailable(spec, why))
+        }
+        Verdict::Foreign => Err(refused(spec, why_foreign(path, root))),
+    }
+}
+
+/// Says what is there in place of the expected pool.
+fn why_missing(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>, entry: &Entry) -> String {
+    let shown = path.display();
+    if entry.id.is_some() && pool_of_entries(root) == entry.id {
+        let recipe = recipe(entry.id);
+        return format!("{shown} holds no {IDENTITY}, but its entries: {recipe}");
+    }
+    let before = entry.path_before(spec);
+    if before.is_empty() {
+        format!(
+            "{shown} holds no {IDENTITY}, though a pool was here: is it mounted? Is the path right?"
+        )
+    } else {
+        format!("{shown} holds no {IDENTITY}{before}, or it is not mounted")
+    }
+}
+
+/// Says why no pool is made in a directory that is not empty.
+fn why_foreign(path: &Path, root: BorrowedFd<'_>) -> String {
+    let shown = path.display();
+    match pool_of_entries(root) {
+        Some(id) => format!(
+            "{shown} holds no {IDENTITY}, but the entries of pool {id}: {}",
+            recipe(Some(id))
+        ),
+        None => format!("{shown} is not empty and is not a pool: the driver changes nothing in it"),
+    }
+}
+
+/// What an open pool lacks, because of the kernel's settings or its filesystem.
+fn limitations(kernel: &dyn Kernel, reflinks: bool, block: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    if let Err(e) = kernel.check_device_attributes() {
+        all.push(format!(
+            "its volumes keep the read-ahead of their loop devices, and none can be XFS: {e}. Give \
+             the driver's container a writable /sys (privileged: true)"
+        ));
+    }
+    if reflinks && block > u64::from(BLOCK_SIZE) {
+        all.push(format!(
+            "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
+        ));
+    }
+    all
 }
 
 /// True if the directory holds nothing that could belong to another user.
@@ -214,56 +217,6 @@ fn is_blank(root: BorrowedFd<'_>) -> Result<bool> {
     let left = ["lost+found", LOCK, ".pool.json.new"];
     let names = file::list(root)?;
     Ok(names.iter().all(|name| left.contains(&name.as_str())))
-}
-
-fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File> {
-    let file = open_or_create(root, LOCK)?;
-    flock(spec, &file, &path.join(LOCK))?;
-    Ok(file)
-}
-
-/// How long to wait for a lock. A killed process gives its lock up within that time, and udev
-/// locks a device only briefly while it probes it.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Takes a lock that lasts until the file is closed.
-pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
-    let began = Instant::now();
-    loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => {
-                std::thread::sleep(PATIENCE / 50);
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(Error::Locked {
-                    name: spec.name.clone(),
-                    path: path.to_path_buf(),
-                });
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) if has_no_locks(e) => {
-                let why = format!(
-                    "{} can't be locked ({}), so two drivers could write to this pool at once. \
-                     Give the filesystem its locks (for NFS: NFSv4, or lockd on client and server), \
-                     or keep the pool on another one",
-                    path.display(),
-                    std::io::Error::from(e)
-                );
-                return Err(unavailable(spec, why));
-            }
-            Err(e) => return Err(kernel::Error::io("flock", path, e.into()).into()),
-        }
-    }
-}
-
-/// True for the error of a filesystem without locks.
-pub(super) fn has_no_locks(e: rustix::io::Errno) -> bool {
-    use rustix::io::Errno;
-    matches!(
-        e,
-        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL
-    )
 }
 
 fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {

@@ -5,8 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::pool_device::Device;
-use super::pool_directory::{flock, refused, unavailable};
+use super::pool_error::{refused, unavailable};
+use super::pool_lock::flock;
 use super::pool_registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
 use crate::storage::layout::{open_dir, open_file};
@@ -54,7 +57,7 @@ pub(super) fn attach(
             return Err(unavailable(spec, why));
         }
         Err(kernel::Error::NotFound { .. }) => {
-            let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
+            let image = file::create_beneath(dir.as_fd(), file_name)?;
             file::set_no_cow_on_btrfs(image.as_fd())?;
             (image, true)
         }
@@ -125,11 +128,13 @@ fn whole(image: &File, spec: &PoolSpec, path: &Path) -> Result<()> {
     Err(unavailable(
         spec,
         format!(
-            "its image {} has {len} bytes, and the filesystem in it {bytes}: it was cut off. Nothing \
-             was changed. Bring the whole image back from a backup. To read what is left, copy the \
-             image, lengthen the copy (truncate -s {bytes} COPY) and mount that read-only (mount -o \
-             ro,norecovery COPY DIR)",
-            path.display()
+            "its image {} has {}, and the filesystem in it {}: it was cut off. Nothing was changed. \
+             Bring the whole image back from a backup. To read what is left, copy the image, lengthen \
+             the copy (truncate -s {bytes} COPY) and mount that read-only (mount -o ro,norecovery \
+             COPY DIR)",
+            path.display(),
+            exact_bytes(len),
+            exact_bytes(bytes)
         ),
     ))
 }
@@ -156,15 +161,21 @@ fn resize(
 ) -> Result<u64> {
     let len = file::length(image)?;
     if len > bytes {
-        notes.push(format!("its image keeps its {len} bytes ({bytes} are configured): the driver never shrinks an image"));
+        notes.push(format!(
+            "its image keeps its {}, and {} are configured: the driver never shrinks an image",
+            exact_bytes(len),
+            exact_bytes(bytes)
+        ));
     }
     let bytes = bytes.max(len);
     let lacks = bytes.saturating_sub(file::allocated_bytes(image)?);
     let free = kernel.usage_of(image.as_fd())?.available_bytes;
     if spec.preallocate && !new && lacks > free {
         notes.push(format!(
-            "its image can't be preallocated: it lacks {lacks} bytes on the disk below, which has \
-             {free} free. Free space there, then restart the driver"
+            "its image can't be preallocated: it lacks {} on the disk below, which has {} free. Free \
+             space there, then restart the driver",
+            exact_bytes(lacks),
+            exact_bytes(free)
         ));
         if len < bytes {
             file::set_len(image, bytes)?;

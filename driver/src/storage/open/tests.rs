@@ -2,7 +2,8 @@ use std::path::PathBuf;
 
 use rstest::rstest;
 
-use super::pool_directory::{Verdict, has_no_locks, verdict};
+use super::pool_directory::{Verdict, verdict};
+use super::pool_lock::has_no_locks;
 use super::*;
 use crate::kernel::Mounts;
 use crate::storage::{Error, PoolId, VolumeHandle};
@@ -401,7 +402,10 @@ fn a_pool_whose_filesystem_fails_to_grow_is_opened() {
     let noted = site.pools().noted_problems();
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(
-        noted[0].problem.to_string().contains("of 629145600 bytes"),
+        noted[0]
+            .problem
+            .to_string()
+            .contains("of 600 MiB (629145600 bytes)"),
         "{noted:?}"
     );
     site.open();

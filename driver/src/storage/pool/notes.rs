@@ -11,7 +11,7 @@ impl Pool {
     }
 
     pub(in crate::storage) fn note(&self, about: About, until: Until, problem: Problem) {
-        tracing::warn!(pool = %self.name(), %about, "{problem}");
+        tracing::warn!(pool = %self.name(), %about, "{}", problem.message());
         self.noted.lock().push(NotedProblem {
             pool: self.name().to_owned(),
             about,

@@ -26,13 +26,14 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     ])
 }
 
+fn has_mode(spec: &CSIDriverSpec, mode: &str) -> bool {
+    spec.volume_lifecycle_modes
+        .iter()
+        .flatten()
+        .any(|m| m == mode)
+}
+
 fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
-    let has = |mode: &str| {
-        spec.volume_lifecycle_modes
-            .iter()
-            .flatten()
-            .any(|m| m == mode)
-    };
     // Each field, whether it has its value, and what fails otherwise.
     let fields = [
         (
@@ -48,7 +49,7 @@ fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
         (
             "volumeLifecycleModes: Persistent",
             // The default of a CSIDriver without the field.
-            has("Persistent")
+            has_mode(spec, "Persistent")
                 || spec
                     .volume_lifecycle_modes
                     .iter()
@@ -59,7 +60,7 @@ fn fields(driver: &str, spec: &CSIDriverSpec) -> Line {
         ),
         (
             "volumeLifecycleModes: Ephemeral",
-            has("Ephemeral"),
+            has_mode(spec, "Ephemeral"),
             "inline volumes fail",
         ),
         (

@@ -64,18 +64,16 @@ fn judge(
         .iter()
         .filter_map(|p| Some((p.metadata.name.as_deref()?, p)))
         .collect();
-    let state = |name: &str| state(policies.get(name).copied(), bindings, name);
-    let states: Vec<(&str, State)> = POLICIES.iter().map(|name| (*name, state(name))).collect();
-    let of = |wanted: State| {
-        let found = states.iter().filter(move |(_, state)| *state == wanted);
-        found.map(|(name, _)| *name).collect::<Vec<_>>()
-    };
+    let states: Vec<(&str, State)> = POLICIES
+        .iter()
+        .map(|name| (*name, state(policies.get(*name).copied(), bindings, name)))
+        .collect();
     let mut lines = Vec::new();
     for (state, what, advice) in [
         (State::Missing, "do not exist", APPLY),
         (State::Unbound, "have no binding that denies", APPLY),
     ] {
-        let bad = of(state);
+        let bad = in_state(&states, state);
         if !bad.is_empty() {
             lines.push(Line::failed(
                 format!("Policies {what}: {}", names(bad)),
@@ -96,16 +94,25 @@ fn judge(
              jsonpath={.status.typeChecking}",
         ),
     ] {
-        let bad = of(state);
+        let bad = in_state(&states, state);
         if !bad.is_empty() {
             lines.push(Line::warning(format!("{what}: {}", names(bad)), advice));
         }
     }
-    let good = of(State::InForce).len();
+    let good = in_state(&states, State::InForce).len();
     if good == POLICIES.len() {
         lines.push(Line::ok(format!("{good} admission policies are in force")));
     }
     lines
+}
+
+/// The policies in a state.
+fn in_state<'a>(states: &[(&'a str, State)], wanted: State) -> Vec<&'a str> {
+    states
+        .iter()
+        .filter(|(_, state)| *state == wanted)
+        .map(|(name, _)| *name)
+        .collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -78,24 +78,14 @@ fn claims(rows: &[VolumeRow]) -> Vec<Line> {
         .iter()
         .filter_map(|row| Some((row, row.claim.as_ref()?)))
         .collect();
-    let of_state = |is_lost: bool| {
-        let rows = ours
-            .iter()
-            .filter(move |(row, _)| (row.state == State::Lost) == is_lost);
-        rows.filter_map(|(row, claim)| {
-            Some((
-                in_namespace(row.namespace.as_ref(), claim),
-                row.stuck.as_ref()?,
-            ))
-        })
-    };
     let look = "kubectl hostloop describe CLAIM -n NAMESPACE";
-    let waiting = stuck(Line::warning, "Claims are stuck", of_state(false), look);
+    let waiting = stuck_claims(&ours, false);
+    let waiting = stuck(Line::warning, "Claims are stuck", waiting, look);
     let look = "kubectl hostloop status. Its volume may still be in the pool";
     let lost = stuck(
         Line::failed,
         "Claims have lost their PersistentVolume",
-        of_state(true),
+        stuck_claims(&ours, true),
         look,
     );
     let lines: Vec<Line> = waiting.into_iter().chain(lost).collect();
@@ -108,14 +98,34 @@ fn claims(rows: &[VolumeRow]) -> Vec<Line> {
     lines
 }
 
+/// The stuck ones of these claims: of those that have lost their volume, or of the others.
+fn stuck_claims<'a>(
+    claims: &[(&'a VolumeRow, &'a String)],
+    is_lost: bool,
+) -> impl Iterator<Item = (String, &'a Stuck)> {
+    claims
+        .iter()
+        .filter(move |(row, _)| (row.state == State::Lost) == is_lost)
+        .filter_map(|&(row, claim)| {
+            Some((
+                in_namespace(row.namespace.as_ref(), claim),
+                row.stuck.as_ref()?,
+            ))
+        })
+}
+
+fn without_claim(rows: &[VolumeRow]) -> impl Iterator<Item = &VolumeRow> {
+    rows.iter().filter(|row| row.claim.is_none())
+}
+
 /// PersistentVolumes without a claim, and inline volumes.
 fn volumes(rows: &[VolumeRow]) -> Vec<Line> {
-    let rows = || rows.iter().filter(|row| row.claim.is_none());
-    let volumes = rows().filter_map(|row| Some((row.volume.clone()?, row.stuck.as_ref()?)));
+    let volumes =
+        without_claim(rows).filter_map(|row| Some((row.volume.clone()?, row.stuck.as_ref()?)));
     let look = "kubectl describe pv NAME. A volume stays while its node is down or a pod has it \
                 mounted";
     let volumes = stuck(Line::failed, "PersistentVolumes are stuck", volumes, look);
-    let inline = rows().filter_map(|row| {
+    let inline = without_claim(rows).filter_map(|row| {
         Some((
             in_namespace(row.namespace.as_ref(), &row.inline_name()?),
             row.stuck.as_ref()?,

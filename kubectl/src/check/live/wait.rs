@@ -104,17 +104,12 @@ pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
         .and_then(|spec| spec.node_name.clone())
         .unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
-    let state = || {
-        status
-            .container_statuses
-            .iter()
-            .flatten()
-            .find_map(|c| c.state.as_ref())
-    };
+    let mut containers = status.container_statuses.iter().flatten();
+    let state = containers.find_map(|container| container.state.as_ref());
     match status.phase.as_deref() {
         Some("Succeeded") => Look::Done(node),
         Some("Failed") => {
-            let ended = state().and_then(|state| state.terminated.as_ref());
+            let ended = state.and_then(|state| state.terminated.as_ref());
             let message = ended.and_then(|ended| ended.message.clone());
             let reason = ended
                 .and_then(|ended| ended.reason.clone())
@@ -126,7 +121,7 @@ pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
             Look::Failed(format!("on node {node} it failed: {}", why.trim()))
         }
         _ => {
-            let waiting = state().and_then(|state| state.waiting.as_ref()?.reason.clone());
+            let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
             let unscheduled = condition(pod, "PodScheduled", "False");
             let message = unscheduled.and_then(|condition| condition.message.clone());
             Look::NotYet(waiting.or(message).unwrap_or_default())

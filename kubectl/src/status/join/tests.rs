@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::node_pods::NodeError;
+use crate::status::report::{SnapshotRow, VolumeRow};
 use crate::test_objects::{self, has, read};
 
 const DRIVER: &str = "hostloop.csi.dev";

@@ -307,7 +307,7 @@ export interface ReportedProblem {
   pool: string | null;
   repair: Repair;
   severity: Severity;
-  /** The problem, as a sentence that follows the object's name. */
+  /** The problem, as a sentence about the object. */
   what: string;
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::api::message;
 use crate::client::events::Events;
+use crate::client::events::pacing::{HELD, INTERVAL, QUIET};
 use crate::testing::{FakeApi, Fault};
 
 fn about(name: &str) -> ObjectReference {

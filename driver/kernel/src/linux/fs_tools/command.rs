@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -145,11 +146,11 @@ impl Tool {
 
     /// Runs the program and waits for its end. `on` is only for messages.
     pub(super) fn run(self, on: &Path) -> Result<Output> {
-        let failed = |why: String| Error::tool(self.name, on, None, why);
-        let program = find(self.name).ok_or_else(|| failed("not installed".to_owned()))?;
-        let path = std::env::join_paths(search_path()).map_err(|e| failed(e.to_string()))?;
+        let program = find(self.name).ok_or_else(|| not_run(self.name, on, "not installed"))?;
+        let path = std::env::join_paths(search_path()).map_err(|e| not_run(self.name, on, e))?;
         let empty = empty_directory();
-        let empty = empty.map_err(|e| failed(format!("no empty directory to run in: {e}")))?;
+        let empty = empty
+            .map_err(|e| not_run(self.name, on, format!("no empty directory to run in: {e}")))?;
         #[expect(
             clippy::disallowed_methods,
             reason = "its environment is cleared below"
@@ -170,10 +171,11 @@ impl Tool {
         }
         if self.without_volumes {
             let namespace = private_mounts::namespace();
-            let namespace = namespace.map_err(|e| failed(format!("no mount namespace: {e}")))?;
+            let namespace = namespace
+                .map_err(|e| not_run(self.name, on, format!("no mount namespace: {e}")))?;
             ioctl::enters(&mut command, namespace, empty.as_fd());
         }
-        let child = command.spawn().map_err(|e| failed(e.to_string()))?;
+        let child = command.spawn().map_err(|e| not_run(self.name, on, e))?;
         match finish(child, self.limit) {
             Ok(Some((status, stdout, stderr))) => Ok(Output {
                 tool: self.name,
@@ -187,9 +189,13 @@ impl Tool {
                 path: loopdev::image_of(on),
                 seconds: self.limit.as_secs(),
             }),
-            Err(e) => Err(failed(e.to_string())),
+            Err(e) => Err(not_run(self.name, on, e)),
         }
     }
+}
+
+fn not_run(tool: &'static str, on: &Path, why: impl fmt::Display) -> Error {
+    Error::tool(tool, on, None, why.to_string())
 }
 
 /// Collects a program's output and waits for its end; `None` if the time limit killed it.

@@ -130,14 +130,8 @@ impl Template {
             return Ok(None);
         }
         let mut chunks: Vec<Chunk> = Vec::new();
-        let (mut at, mut content) = (0, Vec::new());
+        let (mut at, mut content) = (0, Vec::<u8>::new());
         let mut read = 0;
-        let mut put = |at: u64, content: &mut Vec<u8>| {
-            if !content.is_empty() {
-                chunks.push(Chunk::of(at, content, &primary));
-                content.clear();
-            }
-        };
         let mut next = 0;
         while let Some((start, end)) = file::next_data(image, next, bytes)? {
             let first = whole_blocks(start);
@@ -154,14 +148,19 @@ impl Template {
                     continue;
                 }
                 if at + content.len() as u64 != start || content.len() == CHUNK {
-                    put(at, &mut content);
+                    if !content.is_empty() {
+                        chunks.push(Chunk::of(at, &content, &primary));
+                        content.clear();
+                    }
                     at = start;
                 }
                 content.extend_from_slice(&block);
             }
             next = end;
         }
-        put(at, &mut content);
+        if !content.is_empty() {
+            chunks.push(Chunk::of(at, &content, &primary));
+        }
         Ok(Some(Template {
             bytes,
             options: spec.options.to_vec(),

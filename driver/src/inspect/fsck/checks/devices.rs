@@ -47,7 +47,7 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
                 ProblemKind::LoopTwice,
                 object(owner),
                 format!(
-                    "is on {} at once: that destroys data",
+                    "it is on {} at once: that destroys data",
                     devices.join(" and ")
                 ),
                 person("stop what uses the later one, and detach it"),
@@ -65,7 +65,7 @@ fn leftover(l: &LeftoverLoop) -> ReportedProblem {
         ProblemKind::LoopOfOtherPool,
         &device,
         format!(
-            "holds {}, of a pool that is not open here: its space is not free",
+            "it holds {}, of a pool that is not open here: its space is not free",
             l.file
         ),
         person(format!(
@@ -82,7 +82,7 @@ fn silent(device: &LoopInfo) -> Option<ReportedProblem> {
             ProblemKind::LoopSilent,
             loop_path(device.minor).display(),
             format!(
-                "does not say which file it holds (maybe {}): that filesystem has shut down or hangs",
+                "it does not say which file it holds (maybe {}): that filesystem has shut down or hangs",
                 device.backing_path
             ),
             person("bring that filesystem back; until then the volume can be unpublished and unstaged"),
@@ -100,7 +100,7 @@ fn changed(l: &LoopUse) -> Option<ReportedProblem> {
         Severity::Error,
         ProblemKind::LoopChanged,
         device(l),
-        format!("was changed by one of its users: {why}"),
+        format!("it was changed by one of its users: {why}"),
         person("unpublish and unstage the volume: the next staging attaches it again"),
     ))
 }
@@ -108,15 +108,18 @@ fn changed(l: &LoopUse) -> Option<ReportedProblem> {
 fn over_deleted(l: &LoopUse, path: &str) -> ReportedProblem {
     let (what, repair) = match l.mounts.first() {
         Some(mount) => (
-            format!("holds {path}, mounted at {}", mount.mount_point.display()),
+            format!(
+                "it holds {path}, mounted at {}",
+                mount.mount_point.display()
+            ),
             person("unmount it: its space is freed then"),
         ),
         None if l.device.autoclear => (
-            format!("holds {path}: its space is not free"),
+            format!("it holds {path}: its space is not free"),
             Repair::Itself("it detaches when nothing has it open or mounted any more".into()),
         ),
         None => (
-            format!("holds {path}: its space is not free"),
+            format!("it holds {path}: its space is not free"),
             Repair::Recovery,
         ),
     };
@@ -136,7 +139,7 @@ fn unused(l: &LoopUse, name: &str) -> Option<ReportedProblem> {
             Severity::Warning,
             ProblemKind::LoopUnused,
             device(l),
-            format!("is over {name}, and nothing uses it"),
+            format!("it is over {name}, and nothing uses it"),
             Repair::Recovery,
         )
     })

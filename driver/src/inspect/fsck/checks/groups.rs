@@ -31,7 +31,7 @@ pub(super) fn check(
                 Severity::Warning,
                 ProblemKind::GroupMissing,
                 &item.name,
-                format!("is of {group}, which was never finished, or is half deleted"),
+                format!("it is of {group}, which was never finished, or is half deleted"),
                 Repair::Recovery,
             ));
         } else {

@@ -27,15 +27,15 @@ fn item<R>(pool: &PoolSurvey, item: &Item<R>) -> Option<ReportedProblem> {
     let subject = Subject::entry(pool, &item.name);
     let mut reported = subject.report(&Problem::RecordUnusable(why.clone()))?;
     if *why == UnusableRecord::Missing && item.image.is_some() {
-        reported.what.push_str(", and an image");
+        reported.what.push_str(", and its image is there");
     }
     Some(reported)
 }
 
 fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> ReportedProblem {
     let what = match leftover.area {
-        Area::Incoming => "was never finished",
-        Area::Trash => "is deleted and not freed yet",
+        Area::Incoming => "it was never finished",
+        Area::Trash => "it is deleted and not freed yet",
     };
     problem(
         unless_running(pool, Severity::Warning),
@@ -77,7 +77,7 @@ pub(super) fn duplicates(survey: &Survey, found: &mut Vec<ReportedProblem>) {
             Severity::Error,
             ProblemKind::DuplicateName,
             ids.join(", "),
-            format!("are each the {what} named {name:?}"),
+            format!("they are each the {what} named {name:?}"),
             person("find out which one is in use, and delete the other"),
         )
     }));

@@ -148,7 +148,7 @@ fn check_damaged(kind: &str, damage: Damage) {
     let noted = site.pools().noted_problems();
     assert_eq!(noted.iter().map(|f| &f.about).collect::<Vec<_>>(), [&about]);
     assert!(
-        noted[0].problem.to_string().contains("restore the record"),
+        noted[0].problem.message().contains("restore the record"),
         "{noted:?}"
     );
     assert_eq!(content.counted(), left);

@@ -1,5 +1,7 @@
 use std::os::unix::fs::FileExt;
 
+use hostloop_terminal::humanize::exact_bytes;
+
 use super::*;
 use crate::kernel::FsType;
 use crate::storage::{Error, Provisioning, Source};
@@ -42,9 +44,9 @@ fn a_pool_promises_no_more_than_its_cap() {
     assert_eq!(available(), 2 * MI);
     let third = create(&site, new("third")).unwrap_err();
     let why = format!(
-        "no room for {} bytes: it can promise {} more",
-        4 * MI,
-        2 * MI
+        "no room for {}: it can promise {} more",
+        exact_bytes(4 * MI),
+        exact_bytes(2 * MI)
     );
     assert!(third.to_string().contains(&why), "{third}");
     assert_eq!(site.entries().len(), 2);

@@ -65,7 +65,7 @@ pub(crate) fn identity(driver: &str, node: Option<&str>, millis: u128, random: u
 }
 
 /// Builds the PersistentVolume of a volume.
-pub(crate) fn object(
+pub(crate) fn build(
     plan: &Plan,
     volume: &Volume,
     driver: &str,

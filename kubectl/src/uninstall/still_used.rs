@@ -78,10 +78,15 @@ fn content(content: &Value, driver: &str) -> Option<String> {
         .map(|field| &content["spec"][field])
         .into_iter()
         .find(|reference| reference.is_object());
-    let text = |field: &str| reference.and_then(|reference| reference[field].as_str());
-    Some(match (text("namespace"), text("name")) {
-        (Some(namespace), Some(name)) => format!("{key} of {namespace}/{name}"),
-        _ => key.to_string(),
+    let name = reference.and_then(|reference| {
+        Some((
+            reference["namespace"].as_str()?,
+            reference["name"].as_str()?,
+        ))
+    });
+    Some(match name {
+        Some((namespace, name)) => format!("{key} of {namespace}/{name}"),
+        None => key.to_string(),
     })
 }
 
