@@ -57,7 +57,7 @@ pub(super) fn attach(
             return Err(unavailable(spec, why));
         }
         Err(kernel::Error::NotFound { .. }) => {
-            let image = file::create_beneath(dir.as_fd(), file_name)?;
+            let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
             file::set_no_cow_on_btrfs(image.as_fd())?;
             (image, true)
         }

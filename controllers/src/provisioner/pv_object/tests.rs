@@ -59,7 +59,7 @@ async fn answers() {
 }
 
 fn written(plan: &Plan, flags: &Flags) -> Value {
-    let object = object(plan, &made(), "d", "1-2-d", flags);
+    let object = build(plan, &made(), "d", "1-2-d", flags);
     serde_json::to_value(object).expect("an object")
 }
 
@@ -141,7 +141,7 @@ async fn access_modes_without_repeats() {
 
 #[tokio::test]
 async fn the_volume_of_an_object() {
-    let object = object(&plan(&[], &[]), &made(), "d", "i", &flags());
+    let object = build(&plan(&[], &[]), &made(), "d", "i", &flags());
     assert_eq!(pv::handle(&object, "d"), Some("handle"));
     assert_eq!(pv::handle(&object, "e"), None);
 }
