@@ -300,7 +300,7 @@ mod tests {
                 is_silent: true,
             };
             notes.nodes.insert(*name, node);
-            notes.add(Note::Report(*name, report(pool)));
+            notes.add(Note::Report(name, report(pool)));
         }
         for event in events {
             notes.add(Note::Event(0, Arc::new(event.clone())));
