@@ -33,8 +33,9 @@ use crate::client::kube::in_memory;
 pub(super) const MAX: usize = 16 * 1024 * 1024;
 /// The most bytes that the objects of all namespaces may take together. Four kinds that users write
 /// are watched, so these take 104 MiB. Volumes and capacities of a stolen node take 16 MiB more, and
-/// the names of what is left out 24 MiB. The controller has 256 MiB. A node has 1 GiB, and can have two stores of a kind, one of its own
-/// objects and one of all. One namespace does not use up what there is for all.
+/// the names of what is left out 24 MiB. The controller has 256 MiB. A node has 1 GiB, and can have
+/// two stores of a kind, one of its own objects and one of all. One namespace does not use up what
+/// there is for all.
 pub(super) const TOTAL: usize = 26 * 1024 * 1024;
 /// The most bytes that the objects of a node may take together: some 9,000 usual volumes.
 const MAX_OF_NODE: usize = 8 * 1024 * 1024;
@@ -43,6 +44,9 @@ pub(super) const MAX_NAMES: usize = 4 * 1024 * 1024;
 /// What an object takes besides its bytes and its key: its entries in the store's map, in three
 /// indexes and in the maps of its budget, in tree nodes that are two thirds full.
 const OVERHEAD: usize = 448;
+
+/// What a holder takes besides its objects: its name, and its entries in maps of its own.
+const OF_HOLDER: usize = 448;
 
 /// What an object takes in the maps of a budget, before the free part of their nodes.
 #[cfg(test)]
@@ -88,7 +92,7 @@ pub(super) struct Budget {
     holdings: BTreeMap<Arc<str>, Holding>,
     /// The holders by their bytes.
     by_bytes: BTreeSet<(usize, Arc<str>)>,
-    /// The bytes of all kept objects.
+    /// The bytes of all kept objects and their holders.
     total: usize,
 }
 
@@ -101,6 +105,7 @@ pub(super) struct Counted {
 /// The kept objects of a holder.
 #[derive(Default)]
 struct Holding {
+    /// The bytes of the objects and of the holder itself.
     bytes: usize,
     by_size: BTreeSet<(usize, Key)>,
 }
@@ -199,7 +204,7 @@ impl Budget {
         let own_before = known
             .filter(|known| *known.holder == *holder)
             .map_or(0, |known| known.size);
-        let own = self.holdings.get(holder).map_or(0, |own| own.bytes);
+        let own = self.holdings.get(holder).map_or(OF_HOLDER, |own| own.bytes);
         Shares {
             own: own - own_before,
             all: self.total - before,
@@ -236,6 +241,10 @@ impl Budget {
 
     fn add(&mut self, key: &Key, holder: Arc<str>, size: usize) {
         let holding = self.holdings.entry(holder.clone()).or_default();
+        if holding.by_size.is_empty() {
+            holding.bytes = OF_HOLDER;
+            self.total += OF_HOLDER;
+        }
         self.by_bytes.remove(&(holding.bytes, holder.clone()));
         holding.bytes += size;
         holding.by_size.insert((size, key.clone()));
@@ -254,6 +263,7 @@ impl Budget {
             holding.bytes -= size;
             holding.by_size.remove(&(*size, key.clone()));
             if holding.by_size.is_empty() {
+                self.total -= OF_HOLDER;
                 self.holdings.remove(holder);
             } else {
                 self.by_bytes.insert((holding.bytes, holder.clone()));
@@ -280,7 +290,7 @@ impl Budget {
             .is_worth_a_list(size, self.limits)
     }
 
-    /// The bytes of all kept objects.
+    /// The bytes of all kept objects and their holders.
     pub(super) fn total(&self) -> usize {
         self.total
     }

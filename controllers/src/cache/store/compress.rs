@@ -13,8 +13,8 @@ use crate::client::Resource;
 /// memory after it is gone, and a user can make any number of small ones.
 const MAX_DICTIONARY: usize = 4 * 1024;
 /// How many dictionaries several objects may use. One of them keeps its dictionary in memory after
-/// the object that it was made of is gone, and counts only for itself. All of them take 1 MiB.
-const MAX_DICTIONARIES: usize = 256;
+/// the object that it was made of is gone, and counts only for itself. All of them take 2 MiB.
+const MAX_DICTIONARIES: usize = 512;
 /// How many of them may be of objects of one namespace or node. Otherwise its user could use them up,
 /// and the last one would remain the dictionary of all.
 const MAX_DICTIONARIES_OF_HOLDER: usize = 16;
@@ -113,35 +113,47 @@ impl<K: Resource> Encoding<K> {
         }
     }
 
-    /// Packs an object, if the kind is packed. Returns how many bytes it takes then.
-    pub(super) fn pack(&mut self, object: &mut StoredObject<K>) -> Option<usize> {
+    /// Packs an object, if the kind is packed, perhaps against the dictionary of another one.
+    /// Returns how many bytes it takes then.
+    pub(super) fn pack(
+        &mut self,
+        object: &mut StoredObject<K>,
+        near: Option<Arc<Dictionary<K>>>,
+    ) -> Option<usize> {
         let (Encoding::Packed(packing), StoredObject::Open(open)) = (self, &*object) else {
             return None;
         };
         // Every kind serializes to JSON, so this does not fail.
         let json = (packing.pack)(open).ok()?;
         let holder = holder_of(&**open).unwrap_or_default();
-        let (packed, bytes) = packing.keep(version(&**open), holder, json);
+        let (packed, bytes) = packing.keep(version(&**open), holder, json, near);
         *object = packed;
         Some(bytes)
     }
 }
 
 impl<K> Packing<K> {
-    /// Compresses against the current dictionary. An object that does not compress to half its size
-    /// becomes the next dictionary, unless it is large. A bound claim makes a better dictionary
-    /// than a pending one: surplus text in the dictionary costs nothing, but text missing from it
-    /// does. Also returns the bytes of the object, with its dictionary if that is its own.
-    fn keep(&mut self, version: u64, holder: &str, json: Vec<u8>) -> (StoredObject<K>, usize) {
-        if let Some(pattern) = &self.pattern {
+    /// Compresses against the current dictionary, or that of an object of the same namespace:
+    /// whatever others store, its objects compress against each other. An object that does not
+    /// compress to half its size becomes the next dictionary, unless it is large. A bound claim
+    /// makes a better dictionary than a pending one: surplus text in the dictionary costs nothing,
+    /// but text missing from it does. Also returns the bytes of the object, with its dictionary if
+    /// that is its own.
+    fn keep(
+        &mut self,
+        version: u64,
+        holder: &str,
+        json: Vec<u8>,
+        near: Option<Arc<Dictionary<K>>>,
+    ) -> (StoredObject<K>, usize) {
+        for pattern in self.pattern.clone().into_iter().chain(near) {
             let rest = compress_prepend_size_with_dict(&json, &pattern.json);
-            if rest.len() <= json.len() / 2 {
-                self.is_shared = true;
+            if rest.len() <= json.len() / 2 && self.share(&pattern) {
                 let bytes = rest.len();
                 let packed = StoredObject::Packed {
                     version,
                     rest: rest.into(),
-                    pattern: pattern.clone(),
+                    pattern,
                 };
                 return (packed, bytes);
             }
@@ -168,21 +180,46 @@ impl<K> Packing<K> {
         if pattern.json.len() > MAX_DICTIONARY {
             return;
         }
-        self.shared.retain(|known| known.strong_count() > 0);
-        let of_holder = self.shared.iter().filter_map(Weak::upgrade);
-        let of_holder = of_holder.filter(|known| known.holder == pattern.holder);
-        if of_holder.count() >= MAX_DICTIONARIES_OF_HOLDER {
+        if !self.has_room(&pattern.holder) {
             return;
         }
         if self.is_shared {
-            if self.shared.len() >= MAX_DICTIONARIES {
-                return;
-            }
             self.shared
                 .extend(self.pattern.as_ref().map(Arc::downgrade));
         }
         self.pattern = Some(pattern.clone());
         self.is_shared = false;
+    }
+
+    /// Notes that another object uses a dictionary. False if too many are shared.
+    fn share(&mut self, pattern: &Arc<Dictionary<K>>) -> bool {
+        if let Some(current) = &self.pattern
+            && Arc::ptr_eq(current, pattern)
+        {
+            self.is_shared = true;
+            return true;
+        }
+        let mut shared = self.shared.iter();
+        if shared.any(|known| known.as_ptr() == Arc::as_ptr(pattern)) {
+            return true;
+        }
+        let has_room = pattern.json.len() <= MAX_DICTIONARY && self.has_room(&pattern.holder);
+        if has_room {
+            self.shared.push(Arc::downgrade(pattern));
+        }
+        has_room
+    }
+
+    /// True if one more dictionary of a holder may be shared.
+    fn has_room(&mut self, holder: &str) -> bool {
+        self.shared.retain(|known| known.strong_count() > 0);
+        self.shared.len() < MAX_DICTIONARIES && self.of_holder(holder) < MAX_DICTIONARIES_OF_HOLDER
+    }
+
+    /// How many shared dictionaries, besides the current one, objects of a holder have made.
+    fn of_holder(&self, holder: &str) -> usize {
+        let shared = self.shared.iter().filter_map(Weak::upgrade);
+        shared.filter(|known| *known.holder == *holder).count()
     }
 }
 
@@ -196,6 +233,14 @@ impl<K: Resource> StoredObject<K> {
                     .expect("what was compressed here");
                 Arc::new((pattern.make)(&json).expect("an object that its own kind has written"))
             }
+        }
+    }
+
+    /// The object's dictionary, if it is packed.
+    pub(super) fn dictionary(&self) -> Option<Arc<Dictionary<K>>> {
+        match self {
+            StoredObject::Open(_) => None,
+            StoredObject::Packed { pattern, .. } => Some(pattern.clone()),
         }
     }
 

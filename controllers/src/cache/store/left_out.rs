@@ -15,8 +15,8 @@ use super::{BETWEEN, Key, named};
 /// full.
 const OVERHEAD: usize = 256;
 /// The most namespaces that are remembered for objects without a name. Beyond it, such objects may
-/// be in any namespace.
-const MAX_NAMESPACES: usize = 1_000;
+/// be in any namespace. They take 1 MiB.
+const MAX_NAMESPACES: usize = 10_000;
 
 /// The objects that a store leaves out.
 pub(super) struct LeftOut {
@@ -120,9 +120,15 @@ impl LeftOut {
         self.named.len()
     }
 
-    /// Adds an object of a holder, with what it counts if it is left out because of the others.
-    /// True if it is new, and its name is kept.
-    pub(super) fn add(&mut self, key: Key, holder: &str, size: Option<usize>) -> bool {
+    /// Adds an object of a holder, with what it counts if it is left out because of the others. The
+    /// list that has begun has shown it, or may yet have to. True if it is new, and its name is kept.
+    pub(super) fn add(
+        &mut self,
+        key: Key,
+        holder: &str,
+        size: Option<usize>,
+        is_listed: bool,
+    ) -> bool {
         let bytes = OVERHEAD + key.len();
         loop {
             match self.budget.admission(&key, Some(holder), bytes) {
@@ -140,7 +146,7 @@ impl LeftOut {
         let object = LeftOutObject {
             size,
             is_announced: known.is_some_and(|known| known.is_announced),
-            is_listed: true,
+            is_listed,
         };
         self.named.insert(key, object);
         is_new
@@ -176,11 +182,9 @@ impl LeftOut {
         self.unnamed_since_list = Namespaces::default();
     }
 
-    /// True if the list that has begun has shown an object that is, or may be, this one.
-    pub(super) fn may_be_listed(&self, key: &Key) -> bool {
-        let known = self.named.get(key);
-        known.is_some_and(|known| known.is_listed)
-            || self.unnamed_since_list.contains(namespace_of(key))
+    /// True if the list that has begun has shown this object.
+    pub(super) fn is_listed(&self, key: &Key) -> bool {
+        self.named.get(key).is_some_and(|known| known.is_listed)
     }
 
     /// Forgets what a complete list does not have.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::budget::{self, Admission, Budget};
-use super::compress::{Encoding, StoredObject};
+use super::compress::{Dictionary, Encoding, StoredObject};
 use super::holder::holder_of;
 use super::index::IndexState;
 use super::left_out::LeftOut;
@@ -16,6 +16,9 @@ use crate::client::kube::{Resource, too_large};
 
 /// How many objects that are too large are logged at a time: a user can make any number of them.
 const LOGGED: usize = 100;
+/// How many objects on each side are asked for their dictionary. Of those that changed last, none has
+/// one.
+const NEAR: usize = 4;
 
 pub(super) struct State<K> {
     pub(super) objects: BTreeMap<Key, StoredObject<K>>,
@@ -72,7 +75,7 @@ impl<K: Resource> State<K> {
     pub(super) fn note_written(&mut self, key: &Key) {
         if let Some(listing) = &mut self.listing {
             listing.written.insert(key.clone());
-            if !self.objects.contains_key(key) && !self.left_out.may_be_listed(key) {
+            if !self.objects.contains_key(key) && !self.left_out.is_listed(key) {
                 listing.missing.insert(key.clone());
             }
         }
@@ -99,7 +102,11 @@ impl<K: Resource> State<K> {
     /// out because of the others. Its users are to learn of it.
     pub(super) fn leave_out(&mut self, key: &Key, holder: &str, size: Option<usize>) {
         self.delete(key);
-        let is_new = self.left_out.add(key.clone(), holder, size);
+        let is_listed = self
+            .listing
+            .as_ref()
+            .is_none_or(|listing| !listing.missing.contains(key) || listing.written.contains(key));
+        let is_new = self.left_out.add(key.clone(), holder, size, is_listed);
         if is_new && self.left_out.count() <= LOGGED {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
@@ -155,12 +162,8 @@ impl<K: Resource> State<K> {
         self.budget.note(&key, holder_of(&*new), size);
         self.objects
             .insert(key.clone(), StoredObject::Open(new.clone()));
-        if let Some(displaced) = self.form.note(&key)
-            && let Some(object) = self.objects.get_mut(&displaced)
-            && let Some(bytes) = self.form.pack(object)
-        {
-            let size = budget::counted(&displaced, bytes);
-            self.budget.resize(&displaced, size);
+        if let Some(displaced) = self.form.note(&key) {
+            self.pack(&displaced);
         }
         let mut texts = Vec::new();
         for index in &mut self.indexes {
@@ -171,6 +174,28 @@ impl<K: Resource> State<K> {
         }
         self.notify(&Change::Applied { old, new });
         None
+    }
+
+    /// Packs a kept object, if the kind is packed.
+    fn pack(&mut self, key: &Key) {
+        let near = self.dictionary_near(key);
+        if let Some(object) = self.objects.get_mut(key)
+            && let Some(bytes) = self.form.pack(object, near)
+        {
+            let size = budget::counted(key, bytes);
+            self.budget.resize(key, size);
+        }
+    }
+
+    /// The dictionary of one of the next objects before or after this key, in the same namespace.
+    fn dictionary_near(&self, key: &Key) -> Option<Arc<Dictionary<K>>> {
+        let (namespace, _) = key.split_once(BETWEEN)?;
+        let before = self.objects.range(..key.clone()).rev().take(NEAR);
+        let after = self.objects.range(key.clone()..).take(NEAR);
+        before.chain(after).find_map(|(other, object)| {
+            let (of, _) = other.split_once(BETWEEN)?;
+            object.dictionary().filter(|_| of == namespace)
+        })
     }
 
     pub(super) fn delete(&mut self, key: &Key) {

@@ -63,13 +63,15 @@ fn lists_are_for_free_room_and_modest_namespaces(
     );
 }
 
-/// A budget in which each of these namespaces keeps so many objects of 16 KiB.
+/// A budget in which each of these namespaces keeps so many objects that take 16 KiB each, the first
+/// one of them together with its namespace.
 fn filled(namespaces: &[(&str, usize)]) -> Budget {
     let mut budget = Budget::new(Limits::OF_NAMESPACES);
     for (namespace, count) in namespaces {
         for number in 0..*count {
             let key = named(namespace, &format!("{number:04}"));
-            budget.note(&key, Some(*namespace), 16 * KIB);
+            let of_holder = if number == 0 { OF_HOLDER } else { 0 };
+            budget.note(&key, Some(*namespace), 16 * KIB - of_holder);
         }
     }
     budget
@@ -79,9 +81,9 @@ fn filled(namespaces: &[(&str, usize)]) -> Budget {
 #[case::objects_without_a_holder_have_no_limit(None, "new", 16 * KIB, Admission::Keep)]
 #[case::the_largest_namespace(Some("a"), "new", 16 * KIB, Admission::LeaveOut)]
 #[case::a_small_one_of_it(Some("a"), "new", KIB, Admission::LeaveOut)]
-#[case::the_largest_namespace_keeps_its_size(Some("a"), "0000", 16 * KIB, Admission::Keep)]
-#[case::the_largest_namespace_grows(Some("a"), "0000", 17 * KIB, Admission::LeaveOut)]
-#[case::the_largest_namespace_shrinks(Some("a"), "0000", 3 * KIB, Admission::Keep)]
+#[case::the_largest_namespace_keeps_its_size(Some("a"), "0001", 16 * KIB, Admission::Keep)]
+#[case::the_largest_namespace_grows(Some("a"), "0001", 17 * KIB, Admission::LeaveOut)]
+#[case::the_largest_namespace_shrinks(Some("a"), "0001", 3 * KIB, Admission::Keep)]
 #[case::another_one(Some("b"), "new", 16 * KIB, Admission::PushOut(named("a", "0599")))]
 #[case::a_small_one_of_another(Some("b"), "new", KIB, Admission::PushOut(named("a", "0599")))]
 #[case::a_new_one(Some("c"), "new", 16 * KIB, Admission::PushOut(named("a", "0599")))]
@@ -106,10 +108,14 @@ fn the_sums_are_those_of_the_objects() {
     budget.resize(&named("a", "0002"), 2 * KIB);
     budget.resize(&named("a", "never"), 2 * KIB);
     let forgotten = budget.forget(&named("b", "0000"));
-    assert_eq!(forgotten.map(|counted| counted.size), Some(16 * KIB));
+    assert_eq!(
+        forgotten.map(|counted| counted.size),
+        Some(16 * KIB - OF_HOLDER)
+    );
     assert!(budget.forget(&named("b", "0000")).is_none());
-    assert_eq!(budget.total, 22 * KIB);
-    let by_bytes: BTreeSet<(usize, Arc<str>)> = BTreeSet::from([(22 * KIB, "a".into())]);
+    assert_eq!(budget.total, OF_HOLDER + 22 * KIB);
+    let by_bytes: BTreeSet<(usize, Arc<str>)> =
+        BTreeSet::from([(OF_HOLDER + 22 * KIB, "a".into())]);
     assert_eq!(budget.by_bytes, by_bytes);
     let sizes: Vec<_> = budget.holdings["a"].by_size.iter().collect();
     let expected = [
@@ -123,14 +129,12 @@ fn the_sums_are_those_of_the_objects() {
 /// An object can change its holder.
 #[test]
 fn an_object_counts_for_one_node_at_a_time() {
+    const ALL: usize = MAX_OF_NODE - OF_HOLDER;
     let mut budget = Budget::new(Limits::OF_NODES);
     let key = named("", "v");
-    budget.note(&key, Some("n1"), MAX_OF_NODE);
-    assert_eq!(
-        budget.admission(&key, Some("n2"), MAX_OF_NODE),
-        Admission::Keep
-    );
-    budget.note(&key, Some("n2"), MAX_OF_NODE);
+    budget.note(&key, Some("n1"), ALL);
+    assert_eq!(budget.admission(&key, Some("n2"), ALL), Admission::Keep);
+    budget.note(&key, Some("n2"), ALL);
     let other = named("", "w");
     for (node, expected) in [("n1", Admission::Keep), ("n2", Admission::LeaveOut)] {
         assert_eq!(
@@ -153,9 +157,10 @@ fn each_node_has_a_limit_and_all_together_have_none() {
         let holder = Some(name.as_str());
         for number in 0..MAX_OF_NODE / (16 * KIB) {
             let key = named("", &format!("v{node}-{number}"));
-            let admission = budget.admission(&key, holder, 16 * KIB);
-            assert_eq!(admission, Admission::Keep);
-            budget.note(&key, holder, 16 * KIB);
+            let of_holder = if number == 0 { OF_HOLDER } else { 0 };
+            let size = 16 * KIB - of_holder;
+            assert_eq!(budget.admission(&key, holder, size), Admission::Keep);
+            budget.note(&key, holder, size);
         }
         let key = named("", &format!("v{node}"));
         assert_eq!(budget.admission(&key, holder, KIB), Admission::LeaveOut);

@@ -9,7 +9,7 @@ use crate::testing::{noise, read};
 
 fn keep<K: Resource>(form: &mut Encoding<K>, object: &Arc<K>) -> StoredObject<K> {
     let mut kept = StoredObject::Open(object.clone());
-    form.pack(&mut kept);
+    form.pack(&mut kept, None);
     kept
 }
 
@@ -112,8 +112,8 @@ fn keep_two(
         let metadata = json!({"namespace": namespace, "name": name, "labels": labels});
         StoredObject::Open(Arc::new(read(json!({ "metadata": metadata }))))
     });
-    form.pack(&mut first);
-    let bytes = form.pack(&mut second).expect("a packed kind");
+    form.pack(&mut first, None);
+    let bytes = form.pack(&mut second, None).expect("a packed kind");
     (bytes > 1_000, second)
 }
 
@@ -122,7 +122,7 @@ fn keep_two(
 #[rstest]
 #[case::one_namespace(1, MAX_DICTIONARIES_OF_HOLDER + 1)]
 #[case::two_namespaces(2, 2 * MAX_DICTIONARIES_OF_HOLDER + 1)]
-#[case::many_namespaces(300, MAX_DICTIONARIES + 1)]
+#[case::many_namespaces(MAX_DICTIONARIES + 50, MAX_DICTIONARIES + 1)]
 fn few_dictionaries_outlive_their_objects(#[case] namespaces: usize, #[case] shared: usize) {
     const PAIRS: usize = MAX_DICTIONARIES + 50;
     let mut form = Encoding::packed();
@@ -138,19 +138,29 @@ fn few_dictionaries_outlive_their_objects(#[case] namespaces: usize, #[case] sha
     );
 }
 
-/// The dictionaries of one user do not decide what the objects of another one count.
-#[test]
-fn one_namespace_does_not_use_up_the_dictionaries() {
+/// Whatever others store in between, the objects of a namespace need one dictionary.
+#[rstest]
+#[case::before_all(2 * MAX_DICTIONARIES, 0)]
+#[case::between_all(0, 1)]
+#[case::more_between_all(0, 2)]
+fn one_namespace_does_not_decide_what_others_take(#[case] before: usize, #[case] between: usize) {
     let mut form = Encoding::packed();
-    let _hostile: Vec<_> = (0..2 * MAX_DICTIONARIES)
-        .map(|number| keep_two(&mut form, "hostile", number))
-        .collect();
-    let bytes = (0..100).filter_map(|number| {
+    let mut hostile = Vec::new();
+    let mut add = |form: &mut Encoding<_>, number| hostile.push(keep_two(form, "hostile", number));
+    for number in 0..before {
+        add(&mut form, number);
+    }
+    let (mut bytes, mut near) = (Vec::new(), None);
+    for number in 0..100 {
+        for other in 0..between {
+            add(&mut form, 1_000 * (other + 1) + number as usize);
+        }
         let mut kept = StoredObject::Open(claim(number, true));
-        form.pack(&mut kept)
-    });
-    let bytes: Vec<usize> = bytes.skip(1).collect();
-    assert!(bytes.iter().all(|bytes| *bytes < 300), "{bytes:?}");
+        bytes.push(form.pack(&mut kept, near).expect("a packed kind"));
+        near = kept.dictionary();
+    }
+    let large = bytes.iter().filter(|bytes| **bytes > 300).count();
+    assert!(large <= 1, "{bytes:?}");
 }
 
 proptest! {

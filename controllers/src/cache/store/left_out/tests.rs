@@ -6,11 +6,8 @@ use crate::cache::store::budget;
 /// Adds so many objects of a namespace, which others leave no room.
 fn add(left_out: &mut LeftOut, namespace: &str, count: usize) {
     for number in 0..count {
-        left_out.add(
-            named(namespace, &format!("{number:06}")),
-            namespace,
-            Some(1),
-        );
+        let key = named(namespace, &format!("{number:06}"));
+        left_out.add(key, namespace, Some(1), true);
     }
 }
 
@@ -86,9 +83,9 @@ fn a_list_ends_what_it_does_not_have() {
     add(&mut left_out, "team", 3);
     left_out.begin_list();
     let kept = named("team", "000001");
-    assert!(!left_out.may_be_listed(&kept));
-    left_out.add(kept.clone(), "team", None);
-    assert!(left_out.may_be_listed(&kept));
+    assert!(!left_out.is_listed(&kept));
+    left_out.add(kept.clone(), "team", None, true);
+    assert!(left_out.is_listed(&kept));
     left_out.end_list();
     assert_eq!(left_out.names().collect::<Vec<_>>(), [("team", "000001")]);
     left_out.remove(&kept);
@@ -96,16 +93,28 @@ fn a_list_ends_what_it_does_not_have() {
     assert_eq!(left_out.budget.total(), 0);
 }
 
+/// What was known before a list began may be gone.
+#[test]
+fn what_a_list_has_not_shown_is_gone_at_its_end() {
+    let mut left_out = LeftOut::new();
+    left_out.begin_list();
+    for (name, is_listed) in [("a", false), ("b", true)] {
+        left_out.add(named("team", name), "team", None, is_listed);
+    }
+    left_out.end_list();
+    assert_eq!(left_out.names().collect::<Vec<_>>(), [("team", "b")]);
+}
+
 #[test]
 fn users_learn_of_an_object_once() {
     let mut left_out = LeftOut::new();
     let key = named("team", "data");
-    assert!(left_out.add(key.clone(), "team", None));
+    assert!(left_out.add(key.clone(), "team", None, true));
     assert!(left_out.announce(&key) && !left_out.announce(&key));
-    assert!(!left_out.add(key.clone(), "team", Some(1)));
+    assert!(!left_out.add(key.clone(), "team", Some(1), true));
     assert!(!left_out.announce(&key), "its size changed");
     left_out.remove(&key);
-    assert!(left_out.add(key.clone(), "team", None) && left_out.announce(&key));
+    assert!(left_out.add(key.clone(), "team", None, true) && left_out.announce(&key));
     add(&mut left_out, "hostile", MANY);
     assert!(
         !left_out.announce(&named("hostile", "999999")),
@@ -123,7 +132,7 @@ fn the_smallest_of_each_holder_waits_for_room() {
         ("n2", "d", Some(7)),
         ("n3", "e", None),
     ] {
-        left_out.add(named("", name), holder, size);
+        left_out.add(named("", name), holder, size, true);
     }
     let smallest: Vec<_> = left_out
         .smallest()
