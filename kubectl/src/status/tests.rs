@@ -81,7 +81,9 @@ async fn a_name_that_nothing_has_is_an_error() {
     let api = cluster_with_claims();
     let cluster = cluster_of(&api);
     run(&named(&["data", "logs"]), &cluster).await.unwrap();
-    let error = run(&named(&["nosuch", "data"]), &cluster).await.unwrap_err();
+    let error = run(&named(&["nosuch", "data"]), &cluster)
+        .await
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "no claim, snapshot or inline volume of hostloop in namespace demo is named nosuch; \
