@@ -299,6 +299,7 @@ fn an_installation_shows_its_settings() {
                 driver_name,
                 kubelet_dir,
                 image,
+                attach,
                 ..
             } = settings;
             let snapshot_controller = controller;
@@ -307,6 +308,7 @@ fn an_installation_shows_its_settings() {
                 kubelet_dir,
                 pools,
                 image,
+                attach: Some(attach),
                 snapshot_controller,
                 helm_release: None,
             };
