@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long)]
     pub data: bool,
 
-    /// Also remove the snapshot API's definitions, if no object of them is left
+    /// Also remove the snapshot API's CRDs, if no object of them is left
     #[arg(long)]
     pub crds: bool,
 

@@ -55,8 +55,7 @@ pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
     }
     lines.push(fact("Applying", kinds(&plan.all_objects())));
     if plan.crds.kept > 0 {
-        let kept = format!("{} of others stay", count(plan.crds.kept, "definition"));
-        lines.push(fact("", paint(QUIET, &kept)));
+        lines.push(fact("", paint(QUIET, &kept_crds(plan.crds.kept))));
     }
     lines
 }
@@ -77,6 +76,14 @@ fn image(new: String, installed: Option<&Installed>) -> String {
     match installed.and_then(|installed| installed.image.as_ref()) {
         Some(old) if *old != new => format!("{new} (now {old})"),
         _ => new,
+    }
+}
+
+/// The CRDs that are not touched.
+fn kept_crds(crds: usize) -> String {
+    match crds {
+        1 => "1 CRD of the snapshot API is there already, and stays".to_owned(),
+        n => format!("{n} CRDs of the snapshot API are there already, and stay"),
     }
 }
 
@@ -148,6 +155,17 @@ mod tests {
         assert_eq!(
             kinds(&[of("Role"), of("CSIDriver"), of("Role")]),
             "CSIDriver, 2 Role"
+        );
+    }
+
+    #[test]
+    fn crds_of_others_stay() {
+        assert_eq!(
+            [1, 6].map(kept_crds),
+            [
+                "1 CRD of the snapshot API is there already, and stays",
+                "6 CRDs of the snapshot API are there already, and stay"
+            ]
         );
     }
 

@@ -131,7 +131,7 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
 
 fn too_old(name: &str, definition: &Definition) -> String {
     format!(
-        "the definition {name} serves {} and not v1, so hostloop can't use it; its owner must \
+        "CRD {name} serves {} and not v1, so hostloop can't use it; its owner must \
          update it",
         definition.versions.join(", ")
     )

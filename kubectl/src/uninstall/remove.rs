@@ -182,7 +182,7 @@ pub(super) async fn definitions(
         return Ok(lines);
     }
     Ok(vec![
-        "The definitions of the snapshot API stay, because others may use them; --crds removes \
+        "The CRDs of the snapshot API stay, because others may use them; --crds removes \
          those without objects."
             .to_owned(),
     ])

@@ -276,6 +276,7 @@ fn an_installation_shows_its_settings() {
                 kubelet_dir: Some("/k".to_owned()),
                 pools: pools(&words),
                 image: Some("r.example/h:1".to_owned()),
+                attach: controller,
                 snapshots: Snapshots {
                     controller,
                     ..Snapshots::default()
