@@ -59,7 +59,7 @@ build_missing() {
     PROGRAM=$TARGET/debug/hostloop CLIENT=$TARGET/debug/kubectl-hostloop
     IMAGE=${IMAGE:-$TARGET/tested/hostloop.tar}
     [ "$making" != demo_image ] || DEBUG_BUILD=' (not optimized: the release build takes less)'
-    names+=("hostloop (three minutes alone, the first time)")
+    names+=("hostloop (three to seven minutes alone, the first time)")
     begin_build hostloop "$making"
   fi
   if [ "$MODE" = own ] && ! is_built; then
