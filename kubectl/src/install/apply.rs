@@ -115,8 +115,8 @@ async fn apply_one(
     Ok(())
 }
 
-/// The fields of an object that are applied. Its status and its version may change at any moment: the
-/// API server writes those of an admission policy soon after each start.
+/// The fields of an object that are applied. Its status and its version may change at any moment:
+/// the API server writes those of an admission policy soon after each start.
 fn content(object: &Value) -> Value {
     let mut content = object.clone();
     if let Some(fields) = content.as_object_mut() {

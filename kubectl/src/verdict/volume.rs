@@ -294,8 +294,8 @@ fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
         .max_by_key(|warning| warning.at_ns)
 }
 
-/// True if the scheduler only holds the pod back until another one releases the claim, which is what
-/// ReadWriteOncePod asks for. The words are those of Kubernetes.
+/// True if the scheduler only holds the pod back until another one releases the claim, which is
+/// what ReadWriteOncePod asks for. The words are those of Kubernetes.
 fn waits_its_turn(warning: &Warning) -> bool {
     warning
         .text

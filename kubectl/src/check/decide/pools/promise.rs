@@ -37,7 +37,8 @@ pub(super) fn promisable(pool: &PoolReport, report: &Report) -> Option<u64> {
 }
 
 /// Bytes that the images of the pool hold at least. With reflinks each image counts its shared
-/// blocks in full, so only the largest of each family counts: an image, its snapshots, their clones.
+/// blocks in full, so only the largest of each family counts: an image, its snapshots, and their
+/// clones.
 fn held(pool: &PoolReport, report: &Report) -> u64 {
     let volumes = report
         .volumes
