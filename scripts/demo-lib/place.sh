@@ -110,7 +110,7 @@ is_minikube() { [ -n "$(k get nodes --selector minikube.k8s.io/name --output nam
 # Prints the size of the pool's image. The story's thick volume makes all of it take room on the disk.
 # With --keep, the examples of README.md have room beside the story's volumes.
 pool_size() {
-  if [ "$KEEP" = yes ]; then echo 12Gi; else echo 8Gi; fi
+  if [ "$KEEP" = yes ]; then echo 10Gi; else echo 8Gi; fi
 }
 
 manifest() {
