@@ -3,6 +3,9 @@
 # Sourced, never run.
 # shellcheck disable=SC2034 # its variables are for the scripts that source it
 
+# Filesystem tools and iptables are in these, which a person's PATH may lack, such as after `su` on Debian.
+PATH=$PATH:/usr/sbin:/sbin
+
 # The checkout that contains these scripts.
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

@@ -48,7 +48,7 @@ pub enum Error {
     /// There is no such object.
     #[error(
         "{0} does not exist in namespace {1}; `kubectl hostloop status -A` shows those of all \
-         namespaces"
+         namespaces, and other kinds are named as snapshot/NAME, group/NAME or pod/NAME"
     )]
     NotFound(String, String),
     /// The object can't be read.

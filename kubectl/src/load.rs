@@ -56,12 +56,10 @@ pub enum Error {
     )]
     Archive { archive: PathBuf, source: io::Error },
     /// The cluster is neither kind nor minikube.
-    #[error(
-        "this cluster is {distribution}, not kind or minikube. On each node, run: {command} <ARCHIVE"
-    )]
+    #[error("{what}. On each node, run: {command} <ARCHIVE")]
     OtherCluster {
-        /// What it is.
-        distribution: String,
+        /// What the cluster is.
+        what: String,
         /// The command that loads an archive there.
         command: &'static str,
     },

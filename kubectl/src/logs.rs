@@ -19,7 +19,7 @@ use super::log_line::LogLine;
 use super::output;
 use super::pod_logs::{self, Entry, LogPod};
 use super::subject::Subject;
-use super::target::{TargetArgs, TargetError};
+use super::target::{Target, TargetArgs, TargetError};
 
 /// The pause before a log that ended is asked for again, and before a search for new pods.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -93,6 +93,11 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     {
         return Err(error.into());
     }
+    if lines.entries.is_empty() {
+        let namespace = &cluster.namespace;
+        let note = no_lines(&target, namespace, args.since, lines.complete_from);
+        warn(&note);
+    }
     let mut printer = Printer::of(&pods);
     let printed = lines
         .entries
@@ -103,6 +108,27 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     let followers = Followers::new(cluster, subject, lines.last);
     Ok(output::end(follow(followers, pods, printer).await)?)
+}
+
+/// Why nothing is printed, and where else to look.
+fn no_lines(
+    target: &Target,
+    namespace: &str,
+    since: Option<Duration>,
+    complete_from: Option<Timestamp>,
+) -> String {
+    let logs = match (since, complete_from) {
+        (Some(_), _) => "This is about lines within --since; older ones may be there.".to_owned(),
+        (None, Some(at)) => format!(
+            "All logs reach back to {}.",
+            at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ),
+        (None, None) => "The logs have no line at all.".to_owned(),
+    };
+    format!(
+        "No line names {target} in namespace {namespace}. {logs} Its objects, its history and what \
+         its node has are in: kubectl hostloop describe -n {namespace} {target}"
+    )
 }
 
 fn warn(text: &str) {
@@ -266,7 +292,45 @@ impl Printer {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::reach_of_the_logs(
+        Target::Claim("data".to_owned()),
+        None,
+        Some("2026-01-02T03:04:05.5Z"),
+        "No line names claim data in namespace shop. All logs reach back to 2026-01-02T03:04:05Z. \
+         Its objects, its history and what its node has are in: \
+         kubectl hostloop describe -n shop claim data"
+    )]
+    #[case::limited(
+        Target::Snapshot("s".to_owned()),
+        Some(60),
+        Some("2026-01-02T03:04:05.5Z"),
+        "No line names snapshot s in namespace shop. This is about lines within --since; older ones \
+         may be there. Its objects, its history and what its node has are in: \
+         kubectl hostloop describe -n shop snapshot s"
+    )]
+    #[case::empty_logs(
+        Target::Claim("data".to_owned()),
+        None,
+        None,
+        "No line names claim data in namespace shop. The logs have no line at all. \
+         Its objects, its history and what its node has are in: \
+         kubectl hostloop describe -n shop claim data"
+    )]
+    fn without_lines(
+        #[case] target: Target,
+        #[case] since: Option<u64>,
+        #[case] complete_from: Option<&str>,
+        #[case] text: &str,
+    ) {
+        let complete_from = complete_from.map(|at| at.parse().unwrap());
+        let since = since.map(Duration::from_secs);
+        assert_eq!(no_lines(&target, "shop", since, complete_from), text);
+    }
 
     #[test]
     fn lines_have_their_source_and_the_color_of_their_level() {

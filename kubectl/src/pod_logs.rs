@@ -54,6 +54,8 @@ pub(super) struct Lines {
     pub(super) entries: Vec<Entry>,
     /// The time of the last line of each pod, by the pod's name. It need not be about the claim.
     pub(super) last: BTreeMap<String, Timestamp>,
+    /// The time from which on the logs of all pods have lines. `None` if they have none at all.
+    pub(super) complete_from: Option<Timestamp>,
     /// The pod's source and the error.
     pub(super) unread: Vec<(String, ApiError)>,
 }
@@ -62,6 +64,8 @@ pub(super) struct Lines {
 #[derive(Default)]
 struct PodLog {
     entries: Vec<Entry>,
+    /// The time of the first line.
+    first: Option<Timestamp>,
     /// The time of the last line.
     last: Option<Timestamp>,
 }
@@ -103,6 +107,7 @@ pub(super) async fn read(
         match log {
             Ok(log) => {
                 lines.entries.extend(log.entries);
+                lines.complete_from = lines.complete_from.max(log.first);
                 lines
                     .last
                     .extend(log.last.map(|last| (pod.name.clone(), last)));
@@ -141,6 +146,7 @@ async fn read_pod(
     let log = collect(stream, pod, subject).await;
     let mut log = log.map_err(|error| failed(cluster, pod, kube::Error::ReadEvents(error)))?;
     log.entries.splice(0..0, earlier.entries);
+    log.first = earlier.first.or(log.first);
     log.last = log.last.or(earlier.last);
     Ok(log)
 }
@@ -164,6 +170,7 @@ async fn collect(
     }
     Ok(PodLog {
         entries,
+        first: selector.first,
         last: selector.last,
     })
 }
@@ -265,6 +272,8 @@ struct Selector<'a> {
     subject: &'a Subject,
     /// True if the line before was selected.
     selected: bool,
+    /// The time of the first line.
+    first: Option<Timestamp>,
     /// The time of the last line.
     last: Option<Timestamp>,
 }
@@ -274,6 +283,7 @@ impl<'a> Selector<'a> {
         Selector {
             subject,
             selected: false,
+            first: None,
             last: None,
         }
     }
@@ -283,6 +293,7 @@ impl<'a> Selector<'a> {
     fn select<'l>(&mut self, line: &'l str) -> Option<(Timestamp, &'l str)> {
         let (time, text) = line.split_once(' ').unwrap_or((line, ""));
         let at = time.parse().ok()?;
+        self.first = self.first.or(Some(at));
         self.last = Some(at);
         let parsed = LogLine::parse(text);
         let concerns = self.subject.concerns(text, parsed.as_ref());

@@ -58,6 +58,15 @@ pub enum Error {
     /// The API server can't be asked.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// There is nothing of these names.
+    #[error(
+        "no claim, snapshot or inline volume of hostloop in {0} is named {1}; \
+         `kubectl hostloop status -A` shows those of all namespaces"
+    )]
+    NotFound(String, String),
+    /// Something of these names can't be read, if it exists.
+    #[error("nothing named {1} can be read in {0}: {2}")]
+    Unreadable(String, String, String),
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
@@ -75,7 +84,25 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     if args.output.no_headers && args.output.is_text() {
         render::unknown(&report).for_each(|note| terminal::warn(&note));
     }
-    Ok(output::end(terminal::print(&args.lines(&report)?))?)
+    let absent = args.absent(&report);
+    let is_shown =
+        !report.volumes.is_empty() || !report.snapshots.is_empty() || !args.output.is_text();
+    let mut code = ExitCode::SUCCESS;
+    if absent.is_empty() || is_shown {
+        code = output::end(terminal::print(&args.lines(&report)?))?;
+    }
+    if absent.is_empty() {
+        return Ok(code);
+    }
+    let place = if args.all_namespaces {
+        "all namespaces".to_owned()
+    } else {
+        format!("namespace {}", cluster.namespace)
+    };
+    Err(match report.missing.into_iter().next() {
+        Some(why) => Error::Unreadable(place, absent, why),
+        None => Error::NotFound(place, absent),
+    })
 }
 
 /// Reads the cluster and its nodes.
@@ -117,16 +144,29 @@ impl Args {
         if self.names.is_empty() {
             return;
         }
-        let wanted =
-            |name: &Option<String>| name.as_ref().is_some_and(|name| self.names.contains(name));
-        report.volumes.retain(|row| {
-            let inline = row.inline_name();
-            let pod = inline
+        report
+            .volumes
+            .retain(|row| self.names.iter().any(|name| has_name(row, name)));
+        report.snapshots.retain(|row| {
+            row.name
                 .as_ref()
-                .and_then(|name| Some(name.rsplit_once('/')?.0.to_owned()));
-            wanted(&row.claim) || wanted(&inline) || wanted(&pod)
+                .is_some_and(|name| self.names.contains(name))
         });
-        report.snapshots.retain(|row| wanted(&row.name));
+    }
+
+    /// The names that no row has, in a sentence. With labels, a row may only lack these.
+    fn absent(&self, report: &ClusterReport) -> String {
+        if self.selector.is_some() {
+            return String::new();
+        }
+        let absent = self.names.iter().filter(|name| {
+            !report.volumes.iter().any(|row| has_name(row, name))
+                && !report
+                    .snapshots
+                    .iter()
+                    .any(|row| row.name.as_ref() == Some(*name))
+        });
+        absent.cloned().collect::<Vec<_>>().join(", ")
     }
 
     /// The lines of the output.
@@ -145,6 +185,15 @@ impl Args {
         };
         Ok(render::text(report, look))
     }
+}
+
+/// True if a person may mean the row by this name: of the claim, the inline volume, or its pod.
+fn has_name(row: &VolumeRow, name: &str) -> bool {
+    let inline = row.inline_name();
+    let pod = inline
+        .as_deref()
+        .and_then(|name| Some(name.rsplit_once('/')?.0));
+    row.claim.as_deref() == Some(name) || inline.as_deref() == Some(name) || pod == Some(name)
 }
 
 #[cfg(test)]

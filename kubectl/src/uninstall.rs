@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long)]
     pub data: bool,
 
-    /// Also remove the snapshot API's definitions, if no object of them is left
+    /// Also remove the snapshot API's CRDs, if no object of them is left
     #[arg(long)]
     pub crds: bool,
 
@@ -76,6 +76,16 @@ pub enum Error {
         /// The namespace.
         name: String,
     },
+    /// A CRD was deleted, and does not end.
+    #[error(
+        "CustomResourceDefinition {name} is deleted, but does not end within {} s: a controller keeps \
+         it, or an object of it. See its finalizers and conditions: kubectl get crd {name} -o yaml",
+        remove::END.as_secs()
+    )]
+    DefinitionStays {
+        /// The CRD.
+        name: String,
+    },
     /// The answer can't be read, or the output not written.
     #[error("reading the answer, or printing: {0}")]
     Answer(#[from] io::Error),
@@ -111,7 +121,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         }
         remove_all(ours, cluster, &mut objects).await?;
     }
-    for line in remove::definitions(args.crds, &mut objects).await? {
+    for line in remove::definitions(args.crds, how, &mut objects).await? {
         terminal::print(&[paint(QUIET, &line)])?;
     }
     say_data(args, &data)?;

@@ -94,7 +94,18 @@ call() {
   room=$((WIDTH - ${#INDENT} - 2 - 10))
   text=$(brief "$text" $room)
   line "$INDENT${BLUE}→$RESET $text$(printf '%*s' $((room - ${#text})) '') $DIM$(printf '%9s' "$(took "$time")")$RESET"
-  [ $ok = yes ] || fail "that did not succeed: $(tail -n 3 "$WORK/err" | tr '\n' ' ' | cut -c1-400)"
+  [ $ok = yes ] || fail "that did not succeed: $(cause "$WORK/err")"
+}
+
+# cause FILE: prints, in one line, why a command failed that wrote FILE. That is the first sentence of a
+# script that ended, else the first lines. What comes after it is of the cleanup: progress, and bash's
+# notices of processes that it killed.
+cause() {
+  local said
+  said=$(sed -E $'s/\e\\[[0-9;]*m//g' "$1" |
+    grep -Ev '^(    |==> )|: line [0-9]+: +[0-9]+ (Killed|Terminated) ' || true)
+  { grep --max-count 1 -E '^(cluster|image|render): ' <<<"$said" || head -n 3 <<<"$said"; } |
+    tr '\n' ' ' | sed 's/ *$//' | cut -c1-400
 }
 
 # Shows on the terminal what the story waits for, and for how long.

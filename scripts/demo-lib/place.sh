@@ -59,7 +59,7 @@ build_missing() {
     PROGRAM=$TARGET/debug/hostloop CLIENT=$TARGET/debug/kubectl-hostloop
     IMAGE=${IMAGE:-$TARGET/tested/hostloop.tar}
     [ "$making" != demo_image ] || DEBUG_BUILD=' (not optimized: the release build takes less)'
-    names+=("hostloop (three minutes alone, the first time)")
+    names+=("hostloop (three to seven minutes alone, the first time)")
     begin_build hostloop "$making"
   fi
   if [ "$MODE" = own ] && ! is_built; then
@@ -107,12 +107,18 @@ is_minikube() { [ -n "$(k get nodes --selector minikube.k8s.io/name --output nam
 
 # --- hostloop in it ------------------------------------------------------------------------------
 
+# Prints the size of the pool's image. The story's thick volume makes all of it take room on the disk.
+# With --keep, the examples of README.md have room beside the story's volumes.
+pool_size() {
+  if [ "$KEEP" = yes ]; then echo 10Gi; else echo 8Gi; fi
+}
+
 manifest() {
   local overlay=snapshot-controller options=()
   [ "$KUBELET_DIR" = /var/lib/kubelet ] || options+=(--kubelet-dir "$KUBELET_DIR")
   [ -z "$POOL_DIR" ] || [ "$MODE" = own ] || options+=(--pool-dir "$POOL_DIR")
   if [ "$MODE" = own ]; then
-    options+=(--pool-dir "${POOL_DIR:-$CLUSTER_DIR/pool}" --pool-options ",image=8Gi")
+    options+=(--pool-dir "${POOL_DIR:-$CLUSTER_DIR/pool}" --pool-options ",image=$(pool_size)")
   elif is_minikube; then
     overlay=minikube
   elif [[ $CONTEXT == kind-* ]]; then
@@ -222,7 +228,8 @@ clean_up() {
     elif [ "$STARTED$INSTALLED" != nono ]; then
       say "Cleaning up" >&2
       if [ "$MODE" = own ]; then
-        cluster down --name "$CLUSTER" --dir "$CLUSTER_DIR" >&2 || code=1
+        # A cluster that did not come up has removed itself.
+        [ ! -e "$CLUSTER_DIR/settings" ] || cluster down --name "$CLUSTER" --dir "$CLUSTER_DIR" >&2 || code=1
       else
         remove_story
         if [ "$OURS" = yes ]; then uninstall >/dev/null || code=1; fi
@@ -230,8 +237,18 @@ clean_up() {
     fi
   fi
   if [ "$STEP" -gt 0 ]; then summary $cut; fi
-  rm -rf "$WORK"
+  if [ -n "$ERROR" ] && [ "$ERROR" != interrupted ]; then
+    say_what_is_kept >&2
+  else
+    rm -rf "$WORK"
+  fi
   exit "$code"
+}
+
+# Names the folders with what the failed command and the parts of the cluster said.
+say_what_is_kept() {
+  sed -n 's/^==> \(The logs of .*\)/\1/p' "$WORK/err" 2>/dev/null || true
+  echo "What the last command said is in $WORK: err and out"
 }
 
 # Prints the driver's last lines and the last warnings, which show the cause.
@@ -254,7 +271,12 @@ how_to_play() {
   line "  $kubectl --namespace $NAMESPACE get pod,pvc,pv,volumesnapshot"
   line "  $kubectl --namespace $NAMESPACE exec writer -- df -h /data"
   line "  $kubectl apply -f deploy/examples/claim.yaml"
+  line "  $kubectl apply -f deploy/examples/snapshot.yaml"
   line "  $kubectl --namespace hostloop logs daemonset/hostloop --follow"
+  if [ "$MODE" = own ]; then
+    line "For a kubectl of your own, as root, and for kubectl hostloop:"
+    line "  export KUBECONFIG=$CLUSTER_DIR/kubeconfig"
+  fi
   line "And to take it away:"
   if [ "$MODE" = own ]; then
     line "  sudo ./scripts/cluster down --name $CLUSTER"

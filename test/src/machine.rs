@@ -120,11 +120,12 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")
 }
 
-/// True if this process has a capability, given by its number. Many sandboxes remove some from
-/// root.
-pub fn has_capability(number: u32) -> bool {
+/// True if this process can grow a mounted ext4. The kernel asks for CAP_SYS_RESOURCE, which many
+/// sandboxes remove from root.
+pub fn grows_mounted_ext4() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is there");
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    effective.expect("/proc shows capabilities") >> number & 1 == 1
+    effective.expect("/proc shows capabilities") >> CAP_SYS_RESOURCE & 1 == 1
 }

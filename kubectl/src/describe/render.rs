@@ -23,6 +23,9 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
     for row in &facts.report.volumes {
         volume(facts, row, &mut page);
     }
+    if let Target::Group(name) = &facts.target {
+        group(facts, name, &mut page);
+    }
     if let Target::Snapshot(_) | Target::Group(_) = facts.target {
         facts
             .report
@@ -106,6 +109,24 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
                 spec.and_then(|spec| spec.volume_attributes_class_name.clone()),
             ),
             ("age", Some(age(row.created_ns, facts.now_ns))),
+        ],
+    );
+}
+
+/// The group itself; its snapshots follow.
+fn group(facts: &Facts, name: &str, page: &mut Page) {
+    let object = facts.objects.groups.first();
+    let namespace = object.and_then(|group| group.metadata.namespace.as_deref());
+    page.heading(&format!("Group {}/{name}", namespace.unwrap_or_default()));
+    let status = object.and_then(|group| group.status.as_ref());
+    pairs(
+        page,
+        &[
+            (
+                "ready",
+                status.and_then(|status| status.ready_to_use).map(yes_no),
+            ),
+            ("snapshots", Some(facts.report.snapshots.len().to_string())),
         ],
     );
 }

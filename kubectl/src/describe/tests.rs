@@ -114,7 +114,7 @@ async fn claims_that_cant_be_described() {
         (
             missing,
             "claim data does not exist in namespace demo; `kubectl hostloop status -A` shows those \
-             of all namespaces",
+             of all namespaces, and other kinds are named as snapshot/NAME, group/NAME or pod/NAME",
         ),
         (
             refused,
@@ -251,7 +251,7 @@ async fn pods_without_such_an_inline_volume() {
             "gone",
             None,
             "pod gone does not exist in namespace demo; `kubectl hostloop status -A` shows those \
-             of all namespaces",
+             of all namespaces, and other kinds are named as snapshot/NAME, group/NAME or pod/NAME",
         ),
     ] {
         let target = Target::Inline(pod.to_owned(), volume.map(str::to_owned));
@@ -285,7 +285,7 @@ async fn everything_about_a_group() {
     has(
         &text,
         &[
-            "Snapshot demo/s",
+            "Group demo/g\n  ready      yes\n  snapshots  1\n\nSnapshot demo/s",
             "group  g",
             "VolumeGroupSnapshot",
             "uid-g",

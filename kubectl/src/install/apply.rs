@@ -107,16 +107,26 @@ async fn apply_one(
         }
         answer => answer?,
     };
-    match before.as_ref().map(version) {
+    match before {
         None => counts.created += 1,
-        Some(before) if before == version(&after) => counts.unchanged += 1,
+        Some(before) if content(&before) == content(&after) => counts.unchanged += 1,
         Some(_) => counts.changed += 1,
     }
     Ok(())
 }
 
-fn version(object: &Value) -> &Value {
-    &object["metadata"]["resourceVersion"]
+/// The fields of an object that are applied. Its status and its version may change at any moment:
+/// the API server writes those of an admission policy soon after each start.
+fn content(object: &Value) -> Value {
+    let mut content = object.clone();
+    if let Some(fields) = content.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = content.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+        metadata.remove("managedFields");
+    }
+    content
 }
 
 /// Waits until the API server serves the kind of a definition.
@@ -162,4 +172,35 @@ fn is_established(definition: &Value) -> bool {
     conditions
         .into_iter()
         .any(|one| one["type"] == "Established" && one["status"] == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::equal(json!({}), true)]
+    #[case::status(json!({"status": {"observedGeneration": 1}}), true)]
+    #[case::version(json!({"metadata": {"name": "p", "generation": 1, "resourceVersion": "8"}}), true)]
+    #[case::managers(
+        json!({"metadata": {"name": "p", "generation": 1, "managedFields": [{"manager": "m"}]}}),
+        true
+    )]
+    #[case::specification(json!({"spec": {"failurePolicy": "Ignore"}}), false)]
+    #[case::label(json!({"metadata": {"name": "p", "generation": 1, "labels": {"a": "b"}}}), false)]
+    fn only_what_is_applied_counts(#[case] changes: Value, #[case] is_same: bool) {
+        let before = json!({
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": "p", "generation": 1, "resourceVersion": "7"},
+            "spec": {"failurePolicy": "Fail"},
+        });
+        let mut after = before.clone();
+        for (field, value) in changes.as_object().unwrap() {
+            after[field] = value.clone();
+        }
+        assert_eq!(content(&before) == content(&after), is_same);
+    }
 }

@@ -49,10 +49,13 @@ pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
             .iter()
             .map(|warning| paint(WARNING, &format!("! {warning}"))),
     );
+    let attached = survey.installed.as_ref().and_then(|found| found.attach);
+    if let Some(change) = attaching(attached, plan.settings.attach) {
+        lines.push(fact("Attaching", change.to_owned()));
+    }
     lines.push(fact("Applying", kinds(&plan.all_objects())));
     if plan.crds.kept > 0 {
-        let kept = format!("{} of others stay", count(plan.crds.kept, "definition"));
-        lines.push(fact("", paint(QUIET, &kept)));
+        lines.push(fact("", paint(QUIET, &kept_crds(plan.crds.kept))));
     }
     lines
 }
@@ -73,6 +76,23 @@ fn image(new: String, installed: Option<&Installed>) -> String {
     match installed.and_then(|installed| installed.image.as_ref()) {
         Some(old) if *old != new => format!("{new} (now {old})"),
         _ => new,
+    }
+}
+
+/// The CRDs that are not touched.
+fn kept_crds(crds: usize) -> String {
+    match crds {
+        1 => "1 CRD of the snapshot API is there already, and stays".to_owned(),
+        n => format!("{n} CRDs of the snapshot API are there already, and stay"),
+    }
+}
+
+/// What changes for volumes if the CSIDriver was deleted in order to choose again.
+fn attaching(installed: Option<bool>, chosen: bool) -> Option<&'static str> {
+    match (installed?, chosen) {
+        (true, false) => Some("volumes are no longer attached"),
+        (false, true) => Some("volumes are attached from now on"),
+        _ => None,
     }
 }
 
@@ -124,6 +144,7 @@ pub(super) fn next(driver: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -135,6 +156,30 @@ mod tests {
             kinds(&[of("Role"), of("CSIDriver"), of("Role")]),
             "CSIDriver, 2 Role"
         );
+    }
+
+    #[test]
+    fn crds_of_others_stay() {
+        assert_eq!(
+            [1, 6].map(kept_crds),
+            [
+                "1 CRD of the snapshot API is there already, and stays",
+                "6 CRDs of the snapshot API are there already, and stay"
+            ]
+        );
+    }
+
+    #[rstest]
+    #[case::first_installation(None, true, None)]
+    #[case::as_before(Some(true), true, None)]
+    #[case::no_longer(Some(true), false, Some("volumes are no longer attached"))]
+    #[case::from_now_on(Some(false), true, Some("volumes are attached from now on"))]
+    fn a_change_of_attaching_is_said(
+        #[case] installed: Option<bool>,
+        #[case] chosen: bool,
+        #[case] said: Option<&str>,
+    ) {
+        assert_eq!(attaching(installed, chosen), said);
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn have_v1(definitions: &BTreeMap<String, bool>, group: &str) -> bool {
 
 fn too_old(name: &str, definition: &Definition) -> String {
     format!(
-        "the definition {name} serves {} and not v1, so hostloop can't use it; its owner must \
+        "CRD {name} serves {} and not v1, so hostloop can't use it; its owner must \
          update it",
         definition.versions.join(", ")
     )

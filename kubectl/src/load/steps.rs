@@ -40,7 +40,7 @@ pub(super) fn steps(
 ) -> Result<Vec<Step>, Error> {
     if !distribution.has_load_command() {
         return Err(Error::OtherCluster {
-            distribution: distribution.to_string(),
+            what: other_cluster(distribution),
             command: distribution.import_command(),
         });
     }
@@ -62,6 +62,17 @@ pub(super) fn steps(
                 .map(|node| import(engine, node, &args.archive))
                 .collect())
         }
+    }
+}
+
+/// What a cluster is that `load` does not work on.
+fn other_cluster(distribution: Distribution) -> String {
+    match distribution {
+        Distribution::Other => {
+            "hostloop does not know this cluster's distribution: it is not kind or minikube"
+                .to_owned()
+        }
+        known => format!("this cluster is {known}, not kind or minikube"),
     }
 }
 
@@ -293,6 +304,13 @@ mod tests {
                 vec![],
                 vec![],
                 "is k3s, not kind or minikube",
+            ),
+            (
+                Distribution::Other,
+                vec![],
+                vec![],
+                "hostloop does not know this cluster's distribution: it is not kind or minikube. On \
+                 each node, run: ctr --namespace k8s.io images import - <ARCHIVE",
             ),
             (
                 Distribution::K3s,

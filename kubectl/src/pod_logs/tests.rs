@@ -75,6 +75,11 @@ async fn lines_of_all_pods_by_time() {
         Some("2026-01-02T03:04:05.5Z"),
         "of all lines of the pod"
     );
+    assert_eq!(
+        lines.complete_from.map(|at| at.to_string()).as_deref(),
+        Some("2026-01-02T03:04:03.5Z"),
+        "the log of n2 is the last to begin"
+    );
     let requests = api.requests();
     let request = requests
         .iter()

@@ -69,6 +69,41 @@ async fn names_select_rows() {
     }
 }
 
+fn named(names: &[&str]) -> Args {
+    Args {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..Args::default()
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_nothing_has_is_an_error() {
+    let api = cluster_with_claims();
+    let cluster = cluster_of(&api);
+    run(&named(&["data", "logs"]), &cluster).await.unwrap();
+    let error = run(&named(&["nosuch", "data"]), &cluster)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no claim, snapshot or inline volume of hostloop in namespace demo is named nosuch; \
+         `kubectl hostloop status -A` shows those of all namespaces"
+    );
+    // Labels select among the names.
+    let labelled = Args {
+        selector: Some("app=web".to_owned()),
+        ..named(&["nosuch"])
+    };
+    run(&labelled, &cluster).await.unwrap();
+    api.hide(&format!("{NS}/pods"), 403);
+    let error = run(&named(&["nosuch"]), &cluster).await.unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.starts_with("nothing named nosuch can be read in namespace demo: "),
+        "{said}"
+    );
+}
+
 #[tokio::test]
 async fn a_cluster_without_hostloop() {
     let api = cluster_with_claims();

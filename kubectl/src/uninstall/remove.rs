@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Error;
 use crate::api::{ApiError, Objects};
+use crate::dry_run::DryRun;
 use crate::manifests::{self, ObjectKey, Settings, Snapshots};
 use crate::{Cluster, NAME_LABEL};
 
@@ -91,22 +92,38 @@ pub(super) async fn remove_rest(
     Ok(kept)
 }
 
-/// How long the namespace may take to end, with its pods.
+/// How long the namespace may take to end, with its pods, or a definition.
 pub(super) const END: Duration = Duration::from_secs(120);
 
 /// Waits until the namespace is gone, so that hostloop can be installed again.
 pub(super) async fn until_gone(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
     let namespace = ObjectKey::new("v1", "Namespace", "", &cluster.system_namespace);
+    if is_gone_in_time(&namespace, None, objects).await? {
+        Ok(())
+    } else {
+        Err(Error::NamespaceStays {
+            name: namespace.name,
+        })
+    }
+}
+
+/// Waits until the object is gone, or its name is that of another UID. False if it stays.
+async fn is_gone_in_time(
+    key: &ObjectKey,
+    uid: Option<&str>,
+    objects: &mut Objects,
+) -> Result<bool, ApiError> {
     let end = Instant::now() + END;
-    while objects.get(&namespace).await?.is_some() {
+    while let Some(stored) = objects.get(key).await? {
+        if uid.is_some() && stored["metadata"]["uid"].as_str() != uid {
+            break;
+        }
         if Instant::now() >= end {
-            return Err(Error::NamespaceStays {
-                name: namespace.name,
-            });
+            return Ok(false);
         }
         sleep(Duration::from_millis(500)).await;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Workloads before their rights and policies, the namespace last.
@@ -126,8 +143,12 @@ fn is_foreign(pod: &Pod) -> bool {
 
 /// Deletes the snapshot API's definitions if the person asks for it and no object needs them; says
 /// which stay.
-pub(super) async fn definitions(asked: bool, cluster: &mut Objects) -> Result<Vec<String>, Error> {
-    let mut lines = Vec::new();
+pub(super) async fn definitions(
+    asked: bool,
+    how: DryRun,
+    cluster: &mut Objects,
+) -> Result<Vec<String>, Error> {
+    let (mut lines, mut deleted) = (Vec::new(), Vec::new());
     for definition in manifests::crds() {
         let key = ObjectKey::of(&definition);
         let Some(stored) = cluster.get(&key).await? else {
@@ -139,17 +160,30 @@ pub(super) async fn definitions(asked: bool, cluster: &mut Objects) -> Result<Ve
         }
         match first_object(&stored, cluster).await? {
             Some(object) => lines.push(format!("{key} stays: there is {}", ObjectKey::of(&object))),
-            None => {
+            None if how == DryRun::None => {
                 cluster.delete(&stored).await?;
-                lines.push(format!("{key} removed"));
+                deleted.push((key, stored));
+            }
+            None => {
+                if how == DryRun::Server {
+                    cluster.delete(&stored).await?;
+                }
+                lines.push(format!("{key} would be removed"));
             }
         }
+    }
+    for (key, stored) in deleted {
+        let uid = stored["metadata"]["uid"].as_str();
+        if !is_gone_in_time(&key, uid, cluster).await? {
+            return Err(Error::DefinitionStays { name: key.name });
+        }
+        lines.push(format!("{key} removed"));
     }
     if asked || lines.is_empty() {
         return Ok(lines);
     }
     Ok(vec![
-        "The definitions of the snapshot API stay, because others may use them; --crds removes \
+        "The CRDs of the snapshot API stay, because others may use them; --crds removes \
          those without objects."
             .to_owned(),
     ])

@@ -125,6 +125,45 @@ async fn definitions_are_removed_if_nothing_needs_them() {
 }
 
 #[tokio::test]
+async fn a_dry_run_keeps_the_definitions() {
+    let args = Args {
+        crds: true,
+        dry_run: DryRunArgs {
+            how: DryRun::Client,
+        },
+        ..YES
+    };
+    let server = FakeApi::default();
+    for definition in crds() {
+        server.put(definition);
+    }
+    run(&args, &cluster_of(&server)).await.unwrap();
+    assert_eq!(writes(&server), Vec::<String>::new());
+    assert_eq!(server.all("customresourcedefinitions").len(), 6);
+}
+
+/// The API server first ends what needs the definition, and so may take seconds.
+#[tokio::test(start_paused = true)]
+async fn a_definition_that_does_not_end_is_named() {
+    let args = Args { crds: true, ..YES };
+    let server = installed();
+    let name = "volumesnapshots.snapshot.storage.k8s.io";
+    let mut all = server.all("customresourcedefinitions");
+    let position = all.iter().position(|one| one["metadata"]["name"] == name);
+    let mut kept = all.remove(position.unwrap());
+    kept["metadata"]["finalizers"] = json!(["customresourcecleanup.apiextensions.k8s.io"]);
+    server.put(kept);
+    let error = run(&args, &cluster_of(&server)).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("CustomResourceDefinition {name} is deleted")),
+        "{error}"
+    );
+    assert_eq!(server.all("customresourcedefinitions").len(), 1);
+}
+
+#[tokio::test]
 async fn a_namespace_with_pods_of_others_stays() {
     let server = installed();
     server.put(json!({"apiVersion": "v1", "kind": "Pod",

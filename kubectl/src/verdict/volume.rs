@@ -167,7 +167,10 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     let warning = events::last_warning(facts.events, claim, bound_ns(facts.volume));
     let news = warning.filter(|w| facts.now_ns.saturating_sub(w.at_ns) < NEWS_NS);
     Verdict {
-        note: news.map(|w| w.text).or_else(|| progress(claim)),
+        note: news
+            .map(|w| w.text)
+            .or_else(|| progress(claim))
+            .or_else(|| pod_warnings(facts).find(waits_its_turn).map(|w| w.text)),
         ..Verdict::fine(state)
     }
 }
@@ -284,24 +287,38 @@ fn is_published_to(volume: &VolumeReport, pod: &Pod) -> bool {
             .any(|mount| mount.to_string_lossy().contains(uid))
 }
 
-/// The last warning of a pod that waits for the volume.
+/// The last warning of a pod that waits for the volume, unless it waits its turn.
 fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
-    let waiting = facts.pods.iter().filter(|pod| {
+    pod_warnings(facts)
+        .filter(|warning| !waits_its_turn(warning))
+        .max_by_key(|warning| warning.at_ns)
+}
+
+/// True if the scheduler only holds the pod back until another one releases the claim, which is
+/// what ReadWriteOncePod asks for. The words are those of Kubernetes.
+fn waits_its_turn(warning: &Warning) -> bool {
+    warning
+        .text
+        .contains("ReadWriteOncePod access mode already in-use by another pod")
+}
+
+/// The last warning of each pod that waits for the volume.
+fn pod_warnings(facts: &VolumeFacts<'_>) -> impl Iterator<Item = Warning> {
+    let waiting = facts.pods.iter().filter(move |pod| {
         let has_it = match &facts.on_node {
             OnNode::Known(volume) => is_published_to(volume, pod),
             _ => false,
         };
         phase(pod) == "Pending" && !has_it
     });
-    let warnings = waiting.filter_map(|pod| {
+    waiting.filter_map(move |pod| {
         let warning = events::last_warning_about_volumes(facts.events, pod);
         let warning = warning.or_else(|| unschedulable(pod))?;
         Some(Warning {
             text: format!("pod {}: {}", pod.name_any(), warning.text),
             ..warning
         })
-    });
-    warnings.max_by_key(|warning| warning.at_ns)
+    })
 }
 
 /// What the scheduler says of a pod that fits nowhere, also after its event has gone.

@@ -176,7 +176,7 @@ async fn a_life_by_the_plugin() {
     plugin.fails(&[&attach[..], &["--timeout", "15s"]].concat(), &remedy);
     plugin.fails(
         &["load", text(&binary())],
-        &["unknown distribution, not kind or minikube"],
+        &["does not know this cluster's distribution"],
     );
 
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));

@@ -1,11 +1,13 @@
 //! The pools: open, reflinks, direct I/O, room. The node pods report them.
 
-use hostloop_report::status::PoolReport;
+use hostloop_report::status::{PoolReport, Report};
 use hostloop_terminal::humanize::bytes;
 
 use super::machines::unreported;
 use crate::check::facts::{Facts, Machine};
 use crate::check::line::{Line, names};
+
+mod promise;
 
 /// Percentage of free space below which a pool gets a warning.
 const LOW_PERCENT: u64 = 10;
@@ -18,6 +20,8 @@ struct Pool<'a> {
     report: &'a PoolReport,
     /// Why direct I/O does not work in it; `None` if it works or is unknown.
     no_direct_io: Option<&'a str>,
+    /// Bytes that it can still promise to volumes, if that is known.
+    promisable: Option<u64>,
 }
 
 impl Pool<'_> {
@@ -31,11 +35,17 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = unreported(&facts.machines, "Pools", |machine| {
         machine.pools.as_ref().err()
     });
-    let pools: Vec<Pool<'_>> = facts
+    let mut pools: Vec<Pool<'_>> = facts
         .machines
         .iter()
         .flat_map(|(n, m)| of_node(n, m))
         .collect();
+    if promise::is_by_defaults(facts) {
+        for pool in &mut pools {
+            let report = report_of(facts, pool.node);
+            pool.promisable = report.and_then(|all| promise::promisable(pool.report, all));
+        }
+    }
     let (open, missing): (Vec<_>, Vec<_>) =
         pools.iter().partition(|pool| pool.report.state == "open");
     lines.extend(missing.into_iter().map(not_open));
@@ -59,8 +69,14 @@ fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<Pool<'a>> {
             .iter()
             .find(|test| report.root.as_ref() == Some(&test.root))
             .and_then(|test| test.missing.as_deref()),
+        promisable: None,
     });
     pools.collect()
+}
+
+fn report_of<'a>(facts: &'a Facts, node: &str) -> Option<&'a Report> {
+    let report = facts.reports.iter().find(|report| report.node == node)?;
+    report.report.as_ref().ok()
 }
 
 fn list(pools: &[&Pool<'_>]) -> String {
@@ -123,20 +139,36 @@ fn direct_io(pools: &[&Pool<'_>]) -> Vec<Line> {
 }
 
 fn room(pools: &[&Pool<'_>]) -> Vec<Line> {
-    let mut lines: Vec<Line> = pools.iter().filter_map(|pool| low(pool)).collect();
+    let mut lines: Vec<Line> = pools
+        .iter()
+        .filter_map(|pool| low(pool).or_else(|| scarce(pool)))
+        .collect();
     let free = pools.iter().filter_map(|pool| pool.report.free_bytes).min();
     if let (true, Some(least)) = (lines.is_empty(), free) {
+        let promisable = pools.iter().filter_map(|pool| pool.promisable).min();
+        let promisable = promisable
+            .map(|left| {
+                format!(
+                    ", and about {} or more can still be promised to volumes",
+                    bytes(left)
+                )
+            })
+            .unwrap_or_default();
         lines.push(Line::ok(format!(
-            "Pools have room: {} or more is free",
+            "Pools have room: {} or more is free{promisable}",
             bytes(least)
         )));
     }
     lines
 }
 
+/// How much of a whole this is.
+fn percent(part: u64, whole: u64) -> u128 {
+    u128::from(part) * 100 / u128::from(whole.max(1))
+}
+
 fn low(pool: &Pool<'_>) -> Option<Line> {
     let (free, size) = (pool.report.free_bytes?, pool.report.size_bytes?);
-    let percent = u128::from(free) * 100 / u128::from(size.max(1));
     let text = format!(
         "Pool {} has {} of {} free",
         pool.name(),
@@ -145,21 +177,45 @@ fn low(pool: &Pool<'_>) -> Option<Line> {
     );
     let advice = "Thin volumes get errors when it is full. Delete claims or snapshots, or make \
                   its filesystem larger.";
-    match percent {
+    match percent(free, size) {
         p if p < u128::from(FULL_PERCENT) => Some(Line::failed(text, advice)),
         p if p < u128::from(LOW_PERCENT) => Some(Line::warning(text, advice)),
         _ => None,
     }
 }
 
+/// A pool may have free space that is promised: a new volume then finds no room.
+fn scarce(pool: &Pool<'_>) -> Option<Line> {
+    let (left, size) = (pool.promisable?, pool.report.size_bytes?);
+    if percent(left, size) >= u128::from(LOW_PERCENT) {
+        return None;
+    }
+    let free = pool.report.free_bytes.unwrap_or_default();
+    Some(Line::warning(
+        format!(
+            "Pool {} has {} of {} free, but can promise only about {} more to volumes",
+            pool.name(),
+            bytes(free),
+            bytes(size),
+            bytes(left)
+        ),
+        "A volume is promised its whole size, however little it has written. Delete claims or \
+         snapshots, make the pool larger, or set --overcommit.",
+    ))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
-    use crate::check::decide::testing::{good, machine, marks};
+    use crate::check::decide::testing::{good, machine, marks, object};
     use crate::check::facts::Unknown;
     use crate::check::line::Mark::{self, *};
+    use crate::node_pods::NodeReport;
 
     fn with(change: impl Fn(&mut PoolReport)) -> Vec<Line> {
         let mut facts = good();
@@ -215,6 +271,39 @@ mod tests {
     fn free_space(#[case] free: u64, #[case] mark: Mark) {
         let lines = with(|pool| (pool.free_bytes, pool.size_bytes) = (Some(free), Some(1000)));
         assert_eq!(marks(&lines)[3], mark);
+    }
+
+    #[rstest]
+    #[case::enough(
+        100,
+        Passed,
+        "and about 750 B or more can still be promised to volumes"
+    )]
+    #[case::little(
+        760,
+        Warning,
+        "has 900 B of 0.98 KiB free, but can promise only about 90 B more"
+    )]
+    #[case::none(2000, Warning, "can promise only about 0 B more to volumes")]
+    fn room_for_promises(#[case] promised: u64, #[case] mark: Mark, #[case] text: &str) {
+        let mut facts = good();
+        let mut machine = machine();
+        let pool = &mut machine.pools.as_mut().unwrap()[0];
+        (pool.free_bytes, pool.size_bytes) = (Some(900), Some(1000));
+        (pool.available_bytes, pool.promised_bytes) = (Some(900), Some(promised));
+        facts.machines = [("n1".to_owned(), machine)].into();
+        facts.reports = vec![NodeReport {
+            node: "n1".to_owned(),
+            pod: "hostloop-n1".to_owned(),
+            report: Ok(object(json!({
+                "pools": [], "volumes": [], "snapshots": [], "groups": [], "loops": [],
+                "mounts": [], "orphans": [],
+            }))),
+            took: Duration::ZERO,
+        }];
+        let line = &lines(&facts)[3];
+        assert_eq!(line.mark, mark);
+        assert!(line.text.contains(text), "{}", line.text);
     }
 
     #[test]

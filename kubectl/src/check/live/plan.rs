@@ -10,6 +10,9 @@ use crate::check::decide::{
 use crate::check::facts::{Fact, Facts, Unknown};
 use crate::check::line::Line;
 
+/// The class that an installation always has, and that README.md uses.
+const USUAL: &str = "hostloop-ext4";
+
 /// What a person chose.
 pub(in crate::check) struct Choice {
     /// The namespace of the objects.
@@ -113,6 +116,7 @@ fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
                 is_thick(class),
                 !is_default(class),
                 is_immediate(class),
+                name_of(class) != USUAL,
                 name_of(class),
             )
         })
@@ -191,6 +195,7 @@ mod tests {
     #[case::not_immediate(json!({"volumeBindingMode": "Immediate"}), json!({}), None, Some("b"))]
     #[case::default(json!({}), json!({"metadata": {"name": "b", "annotations":
         {"storageclass.kubernetes.io/is-default-class": "true"}}}), None, Some("b"))]
+    #[case::usual(json!({}), json!({"metadata": {"name": "hostloop-ext4"}}), None, Some("hostloop-ext4"))]
     #[case::ours(json!({"provisioner": "other"}), json!({}), None, Some("b"))]
     #[case::none(json!({"provisioner": "other"}), json!({"reclaimPolicy": "Retain"}), None, None)]
     fn classes(

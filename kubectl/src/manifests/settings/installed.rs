@@ -16,6 +16,8 @@ pub(crate) struct Installed {
     pub(crate) kubelet_dir: Option<String>,
     pub(crate) pools: Vec<Pool>,
     pub(crate) image: Option<String>,
+    /// Volumes are attached.
+    pub(crate) attach: Option<bool>,
     /// hostloop is the cluster's snapshot controller.
     pub(crate) snapshot_controller: bool,
     /// The Helm release that the DaemonSet belongs to.
@@ -38,6 +40,7 @@ impl Installed {
             driver_name: variable(&driver, "DRIVER_NAME"),
             kubelet_dir: variable(&driver, "KUBELET_DIR"),
             pools: pools.filter_map(|pool| pool.parse().ok()).collect(),
+            attach: variable(&driver, "ATTACH").map(|value| value == "true"),
             image: driver.image,
             snapshot_controller,
             helm_release: helm_release(daemon_set).map(str::to_owned),

@@ -276,6 +276,7 @@ fn an_installation_shows_its_settings() {
                 kubelet_dir: Some("/k".to_owned()),
                 pools: pools(&words),
                 image: Some("r.example/h:1".to_owned()),
+                attach: controller,
                 snapshots: Snapshots {
                     controller,
                     ..Snapshots::default()
@@ -299,6 +300,7 @@ fn an_installation_shows_its_settings() {
                 driver_name,
                 kubelet_dir,
                 image,
+                attach,
                 ..
             } = settings;
             let snapshot_controller = controller;
@@ -307,6 +309,7 @@ fn an_installation_shows_its_settings() {
                 kubelet_dir,
                 pools,
                 image,
+                attach: Some(attach),
                 snapshot_controller,
                 helm_release: None,
             };

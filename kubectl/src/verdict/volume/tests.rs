@@ -290,6 +290,15 @@ fn volumes_in_use() {
         missing_on_node: Some("node n1 does not have it"),
         ..bound()
     };
+    let next = published().pod("b", "Pending").pod_has(
+        "/status/conditions",
+        json!([{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/1 nodes are available: 1 node(s) unavailable due to PersistentVolumeClaim \
+                        with ReadWriteOncePod access mode already in-use by another pod.",
+            "lastTransitionTime": ago(4),
+        }]),
+    );
     let frozen = |seconds: u64| {
         let since = json!((NOW - seconds) * 1_000_000_000);
         bound()
@@ -311,6 +320,12 @@ fn volumes_in_use() {
         // The pod has the volume: the warning is old.
         (unmounted(published().pod("a", "Pending")), "published"),
         (unmounted(bound().pod("a", "Running")), "published"),
+        // As the claim demands.
+        (
+            next,
+            "published (pod b: Unschedulable: 0/1 nodes are available: 1 node(s) unavailable due to \
+             PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod.)",
+        ),
         // The pod is gone.
         (unmounted(bound()), "Bound"),
         (missing, "Bound STUCK: node n1 does not have it"),

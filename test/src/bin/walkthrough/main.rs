@@ -47,9 +47,9 @@ use tour::{POD, Tour};
                   call failed, 130 interrupted."
 )]
 struct Options {
-    /// Filesystem of the volumes
-    #[arg(long, value_name = "FS", default_value = "ext4", value_parser = ["ext4", "xfs", "btrfs"])]
-    fstype: String,
+    /// Filesystem of the volumes [default: ext4, or xfs where this machine can't grow ext4 in use]
+    #[arg(long, value_name = "FS", value_parser = ["ext4", "xfs", "btrfs"])]
+    fstype: Option<String>,
 
     /// Keep volumes, mounts and the driver until Ctrl-C
     #[arg(long)]
@@ -312,6 +312,12 @@ async fn tell(fs: &'static str, options: Options) -> ExitCode {
     say!("{TITLE}The life of a volume, from CreateVolume to DeleteVolume{TITLE:#}");
     let at = t.scratch.path().display();
     say!("Paths are beneath {at}. + is new, ~ changed, - gone.");
+    if options.fstype.is_none() && fs == "xfs" {
+        say!(
+            "The volumes are xfs: this machine withholds CAP_SYS_RESOURCE, and without it the kernel \
+             grows no ext4 that is in use."
+        );
+    }
     t.look();
     make(&mut t, fs).await;
     if !options.keep {
@@ -337,7 +343,11 @@ async fn signalled() {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let fs = options.fstype.clone().leak();
+    let fs: &'static str = match &options.fstype {
+        Some(chosen) => chosen.clone().leak(),
+        None if machine::grows_mounted_ext4() => "ext4",
+        None => "xfs",
+    };
     let mut story = tokio::spawn(tell(fs, options));
     tokio::select! {
         // The panic of a failure has been printed; its unwinding has cleaned up.
