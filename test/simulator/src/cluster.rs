@@ -87,7 +87,8 @@ impl Replica {
         let connection = doors.connect(self.actor);
         let (access, view) = access(doors, self.actor, self.pod, &connection);
         let mut tasks = JoinSet::new();
-        tasks.spawn(process(self.actor, leader_setup(access), view));
+        let never_dead = CancellationToken::new();
+        tasks.spawn(process(self.actor, leader_setup(access), view, never_dead));
         self.running = Some((connection, tasks));
     }
 
@@ -233,10 +234,17 @@ impl Cluster {
     }
 }
 
-/// Runs the controllers of a process.
-pub(crate) async fn process(name: &'static str, setup: Setup, view: Telemetry) {
+/// Runs the controllers of a process, which may end once it is dead.
+pub(crate) async fn process(
+    name: &'static str,
+    setup: Setup,
+    view: Telemetry,
+    dead: CancellationToken,
+) {
     let ended = manager::run(setup, view, CancellationToken::new()).await;
-    trace::violation(format!("the controllers of {name} ended: {ended:?}"));
+    if !dead.is_cancelled() {
+        trace::violation(format!("the controllers of {name} ended: {ended:?}"));
+    }
 }
 
 /// How the process of a pod reaches the API server, over this connection.

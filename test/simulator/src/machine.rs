@@ -246,7 +246,7 @@ impl Machine {
         let endpoint = PathBuf::from(format!("{}/csi.sock", site.dir.display()));
         let args = site.args();
         let setup = setup_with_driver(&server, args.controllers, &endpoint, None, access);
-        tasks.spawn(process(names.driver, setup, view));
+        tasks.spawn(process(names.driver, setup, view, dead.clone()));
         self.line.open(server.routes(), dead.clone());
         self.process = Some(Process {
             pools: server.pools().clone(),
