@@ -216,6 +216,30 @@ fn storage_health(rig: &Rig) -> Vec<StorageBackendHealth> {
         .backend_health
 }
 
+/// To open it might never return, and nothing would say that the pool does not answer.
+#[test]
+fn health_opens_no_image_in_a_pool_that_does_not_answer() {
+    let rig = Rig::new();
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    // The volume's device is not over this image, so whoever opens it takes the mount for another.
+    let pool = rig.root().join("pool");
+    let entry = pool.join("volumes").join(id.to_string());
+    std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();
+    let image = File::create_new(entry.join("image")).unwrap();
+    image.set_len(rig.record(id).capacity_bytes).unwrap();
+    let identity = pool.join("pool.json");
+    std::fs::rename(&identity, pool.join("gone")).unwrap();
+    assert_eq!(rig.reasons_at(id, &rig.target("p")), ["PoolGone"]);
+    std::fs::rename(pool.join("gone"), identity).unwrap();
+    let opened = rig.reasons_at(id, &rig.target("p"));
+    assert!(
+        opened.iter().any(|reason| reason == "ForeignMount"),
+        "{opened:?}"
+    );
+}
+
 /// A security profile may keep a container from any writable sysfs. Pods start all the same.
 #[test]
 fn without_writable_attributes_a_volume_is_staged_and_the_pool_says_so() {
