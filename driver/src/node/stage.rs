@@ -13,11 +13,10 @@ use hostloop_proto::csi;
 
 use super::attach_loop::{self, Purpose};
 use super::mount_stage::Mounting;
-use super::unstage::foreign;
 use super::{Error, Node, Requested, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
 use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
@@ -219,9 +218,7 @@ impl Node {
                 for path in recorded.into_iter().chain([&requested.path]) {
                     btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
                 }
-                if let Found::Foreign(what) = state.at(&requested.path) {
-                    return Err(foreign(&requested.path, &what));
-                }
+                self.refuse_foreign(&state, &requested.path)?;
                 target_path::directory(&requested.path)?;
             }
             if self.pools.refill_thick(record, &image)? {

@@ -174,12 +174,20 @@ impl Node {
     }
 
     /// Checks that a path has no mount, or one of this volume.
-    fn refuse_foreign(&self, state: &VolumeState, path: &Path) -> Result<()> {
-        let Found::Foreign(what) = state.at(path) else {
-            return Ok(());
-        };
-        btrfs_devices::refuse_unknown(self.pools.kernel(), state, path)?;
-        Err(foreign(path, &what))
+    pub(super) fn refuse_foreign(&self, state: &VolumeState, path: &Path) -> Result<()> {
+        match state.at(path) {
+            Found::Foreign(what) => Err(self.foreign(state, path, &what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a path with a mount that is not this volume's, or a btrfs that may be, but does
+    /// not answer now.
+    pub(super) fn foreign(&self, state: &VolumeState, path: &Path, what: &str) -> Error {
+        match btrfs_devices::refuse_unknown(self.pools.kernel(), state, path) {
+            Err(unknown) => unknown,
+            Ok(()) => foreign(path, what),
+        }
     }
 
     /// Checks that nothing is mounted at a path.
@@ -197,7 +205,7 @@ pub(super) fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
 }
 
 /// An error for a path with a mount that is not this volume's.
-pub(super) fn foreign(path: &Path, what: &str) -> Error {
+fn foreign(path: &Path, what: &str) -> Error {
     target_path::wrong(
         path,
         format!("{what} is mounted here, which is not this volume; left as it is"),
