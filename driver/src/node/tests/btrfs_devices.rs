@@ -1,0 +1,133 @@
+//! A btrfs that is mounted from other devices, or does not say on which devices it is.
+
+use std::path::PathBuf;
+
+use hostloop_proto::csi;
+
+use super::Rig;
+use crate::kernel::{Error as KernelError, FsType};
+use crate::node::Error;
+use crate::storage::Access;
+use crate::testkit::*;
+
+/// Before Linux 6.7, the kernel mounts the devices that it has scanned with this filesystem ID,
+/// whichever one is named.
+#[test]
+fn a_btrfs_of_another_device_is_neither_grown_nor_handed_out() {
+    let rig = Rig::new();
+    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
+    let theirs = rig.device(other).minor;
+    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
+    let ours = rig.device(id).minor;
+    rig.unstage(id, "a").unwrap();
+    let larger = rig.record(id).capacity_bytes + 256 * MI;
+    rig.node.pools.expand_volume(&id, larger).unwrap();
+    for scanned in [&[theirs][..], &[ours, theirs], &[]] {
+        rig.kernel.set_scanned(Some(scanned));
+        rig.kernel.take_effects();
+        let Err(Error::FailedPrecondition(why)) = rig.stage(id, "a", &cap) else {
+            panic!("{scanned:?} are mounted");
+        };
+        assert!(why.contains("btrfs device scan --forget"), "{why}");
+        let effects = rig.kernel.take_effects();
+        assert!(!effects.contains(&"grow"), "{scanned:?}: {effects:?}");
+        assert_eq!(rig.mounted(), [] as [PathBuf; 0], "{scanned:?}");
+        assert_eq!(rig.record(id).stage, None, "{scanned:?}");
+        assert_eq!(rig.devices().len(), 1, "{scanned:?}");
+    }
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &cap).unwrap();
+    assert!(rig.kernel.take_effects().contains(&"grow"));
+    rig.unstage(id, "a").unwrap();
+}
+
+/// Its answer may only be late, so that each staging would mount and unmount it again.
+#[test]
+fn a_btrfs_that_does_not_answer_stays_mounted_and_is_not_handed_out() {
+    let rig = Rig::new();
+    let cap = mount("btrfs");
+    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
+    rig.kernel.set_unasked(true);
+    for what in ["first", "again"] {
+        let unknown = rig.stage(id, "a", &cap);
+        refused!(
+            unknown,
+            Error::Kernel(KernelError::UnknownMount { .. }),
+            "{what}"
+        );
+        assert_eq!(code(unknown), Err(tonic::Code::Unavailable));
+        assert_eq!(rig.mounted(), [rig.staging("a")], "{what}");
+        let published = rig.publish(id, "a", "p", &cap, false);
+        refused!(published, Error::FailedPrecondition(_), "{what}");
+    }
+    // Neither another path nor the end of the staging takes it for another program's.
+    for unknown in [rig.stage(id, "b", &cap), rig.unstage(id, "a")] {
+        refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    }
+    let rig = rig.restarted();
+    refused!(
+        rig.stage(id, "a", &cap),
+        Error::Kernel(KernelError::UnknownMount { .. })
+    );
+    rig.kernel.take_effects();
+    rig.kernel.set_unasked(false);
+    rig.stage(id, "a", &cap).unwrap();
+    let effects = rig.kernel.take_effects();
+    for op in ["mount", "unmount", "mkfs"] {
+        assert!(!effects.contains(&op), "{effects:?}");
+    }
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    rig.unpublish(id, "p").unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn a_btrfs_is_unmounted_once_it_says_that_it_is_on_another_device() {
+    let rig = Rig::new();
+    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
+    let theirs = rig.device(other).minor;
+    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
+    let ours = rig.device(id).minor;
+    rig.unstage(id, "a").unwrap();
+    rig.kernel.set_unasked(true);
+    // The volume's device is unused then, so the answer is known.
+    rig.kernel.set_scanned(Some(&[theirs]));
+    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
+    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
+    rig.kernel.set_scanned(Some(&[ours, theirs]));
+    let unknown = rig.stage(id, "a", &cap);
+    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert_eq!(rig.mounted(), [rig.staging("a")]);
+    rig.kernel.set_unasked(false);
+    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
+    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &cap).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.unstage(other, "b").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn an_inline_btrfs_that_does_not_answer_waits_for_the_next_call() {
+    let rig = Rig::new();
+    let handle = inline(1);
+    let request = csi::NodePublishVolumeRequest {
+        volume_id: handle.clone(),
+        target_path: text(&rig.target("p")),
+        volume_capability: Some(mount("btrfs")),
+        volume_context: map(&[("size", "256Mi")]),
+        ..Default::default()
+    };
+    rig.kernel.set_unasked(true);
+    let unknown = rig.node.node_publish_volume(request.clone());
+    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert_eq!(rig.mounted(), [rig.target("p")]);
+    rig.kernel.set_unasked(false);
+    rig.kernel.take_effects();
+    rig.node.node_publish_volume(request).unwrap();
+    assert!(!rig.kernel.take_effects().contains(&"mkfs"));
+    rig.unpublish(handle, "p").unwrap();
+    rig.assert_nothing_left("unpublish");
+}
