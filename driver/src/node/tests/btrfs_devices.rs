@@ -131,3 +131,30 @@ fn an_inline_btrfs_that_does_not_answer_waits_for_the_next_call() {
     rig.unpublish(handle, "p").unwrap();
     rig.assert_nothing_left("unpublish");
 }
+
+/// Other codes than UNAVAILABLE mean to kubelet that nothing is mounted.
+#[test]
+fn a_published_btrfs_that_does_not_answer_is_not_taken_for_another() {
+    let rig = Rig::new();
+    let cap = mount("btrfs");
+    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    rig.kernel.set_unasked(true);
+    for (what, unknown) in [
+        ("publish again", rig.publish(id, "a", "p", &cap, false)),
+        ("publish elsewhere", rig.publish(id, "a", "q", &cap, false)),
+        ("another use", rig.publish(id, "a", "p", &block(), false)),
+        ("unpublish", rig.unpublish(id, "p")),
+        ("unstage", rig.unstage(id, "a")),
+    ] {
+        assert_eq!(code(unknown), Err(tonic::Code::Unavailable), "{what}");
+    }
+    assert_eq!(rig.mounted(), [rig.staging("a"), rig.target("p")]);
+    assert!(!rig.target("q").exists());
+    rig.kernel.set_unasked(false);
+    let another_use = rig.publish(id, "a", "p", &block(), false);
+    refused!(another_use, Error::AlreadyExists(_));
+    rig.unpublish(id, "p").unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
