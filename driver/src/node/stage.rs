@@ -209,6 +209,10 @@ impl Node {
             note_new_flags(record, &stage.capability, &requested.capability);
         }
         if action == StageAction::Begin {
+            if let Some(others) = self.unmount_wrong(&state)? {
+                self.undo(record, state.identity(), requested);
+                return Err(btrfs_devices::wrong(record.id, &others));
+            }
             if requested.capability.access == Access::Block {
                 refuse_interrupted_growth(record)?;
             } else {
@@ -337,6 +341,7 @@ impl Node {
     /// Records that the staging is complete. NodePublishVolume requires this. A filesystem that was
     /// mounted from the bytes of a block device is known from now on, and so are its copies.
     pub(super) fn staged(&self, record: &VolumeRecord, minor: u32) -> Result<()> {
+        self.unknown_mounts.forget(record.id);
         self.pools.update_volume(&record.id, |r| {
             let mut mounted = None;
             if let Some(stage) = &mut r.stage {

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use hostloop_proto::csi;
+use rstest::rstest;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, FsType};
+use crate::kernel::{BindFlags, Error as KernelError, FsType, Mounts};
 use crate::node::Error;
-use crate::storage::Access;
+use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
 
 /// Before Linux 6.7, the kernel mounts the devices that it has scanned with this filesystem ID,
@@ -156,5 +157,85 @@ fn a_published_btrfs_that_does_not_answer_is_not_taken_for_another() {
     refused!(another_use, Error::AlreadyExists(_));
     rig.unpublish(id, "p").unwrap();
     rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+/// Stages a volume at "a" as a btrfs that the kernel mounts from these devices alone. Nothing says
+/// so: the btrfs does not answer, and the volume's device can't be opened.
+fn leave_wrong(rig: &Rig, id: VolumeId, theirs: u32, what: &str) {
+    rig.kernel.set_scanned(Some(&[theirs]));
+    rig.kernel.set_unasked(true);
+    rig.kernel.hook("is_claimed", |device| {
+        Err(KernelError::errno("open", device, libc::EMFILE))
+    });
+    let unknown = rig.stage(id, "a", &mount("btrfs"));
+    refused!(
+        unknown,
+        Error::Kernel(KernelError::UnknownMount { .. }),
+        "{what}"
+    );
+    assert_eq!(rig.mounted(), [rig.staging("a")], "{what}");
+    rig.kernel.behave();
+    rig.kernel.set_unasked(false);
+}
+
+/// No mount of the volume is left to find it by: what the driver has mounted itself, it knows.
+#[rstest]
+#[case::by_staging_again("a")]
+#[case::by_staging_elsewhere("c")]
+#[case::by_unstaging("")]
+fn a_btrfs_of_others_alone_does_not_stay_mounted(#[case] staged_next: &str) {
+    let rig = Rig::new();
+    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
+    let theirs = rig.device(other).minor;
+    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
+    leave_wrong(&rig, id, theirs, "first");
+    if staged_next.is_empty() {
+        rig.unstage(id, "a").unwrap();
+    } else {
+        let Err(Error::FailedPrecondition(why)) = rig.stage(id, staged_next, &cap) else {
+            panic!("it is not refused");
+        };
+        assert!(why.contains("btrfs device scan --forget"), "{why}");
+    }
+    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
+    assert_eq!(rig.record(id).stage, None);
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &cap).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.unstage(other, "b").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn no_other_mount_is_taken_for_the_btrfs_that_was_left() {
+    let rig = Rig::new();
+    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
+    let theirs = rig.device(other).minor;
+    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
+    leave_wrong(&rig, id, theirs, "first");
+    let at = rig.staging("a");
+    rig.kernel
+        .bind(&rig.root().join("pods"), &at, BindFlags::default())
+        .unwrap();
+    for covered in [rig.stage(id, "a", &cap), rig.unstage(id, "a")] {
+        refused!(covered, Error::Path { .. });
+    }
+    assert_eq!(rig.mounted(), [at.clone(), at.clone()]);
+    rig.kernel.unmount(&at).unwrap();
+    // A new process does not know who mounted it, and says what to do.
+    let rig = rig.restarted();
+    for unclear in [rig.stage(id, "a", &cap), rig.unstage(id, "a")] {
+        let Err(Error::Path { why, .. }) = unclear else {
+            panic!("{unclear:?}");
+        };
+        assert!(why.contains("unmount it if nothing uses it"), "{why}");
+    }
+    assert_eq!(rig.mounted(), [at.clone()]);
+    rig.kernel.unmount(&at).unwrap();
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &cap).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.unstage(other, "b").unwrap();
     rig.assert_clean(id);
 }
