@@ -8,7 +8,7 @@ use rstest::rstest;
 use super::Rig;
 use crate::kernel::{BindFlags, Error as KernelError, FsType, Mounts};
 use crate::node::Error;
-use crate::storage::{Access, VolumeId};
+use crate::storage::{Access, Capability, VolumeId};
 use crate::testkit::*;
 
 /// Before Linux 6.7, the kernel mounts the devices that it has scanned with this filesystem ID,
@@ -79,6 +79,31 @@ fn a_btrfs_that_does_not_answer_stays_mounted_and_is_not_handed_out() {
     }
     rig.publish(id, "a", "p", &cap, false).unwrap();
     rig.unpublish(id, "p").unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+/// A volume that is staged as a device is never formatted again, and none can be while a filesystem
+/// may be mounted from it. So the record must not change first.
+#[test]
+fn a_volume_with_a_btrfs_that_does_not_answer_does_not_become_a_device() {
+    let rig = Rig::new();
+    let mut new = new_volume(on(FsType::Btrfs), 16 * MI);
+    let mode = new.capabilities[0].mode;
+    new.capabilities.push(Capability {
+        access: Access::Block,
+        mode,
+    });
+    let (id, cap) = (rig.create(new), mount("btrfs"));
+    rig.kernel.set_unasked(true);
+    let mounted = rig.stage(id, "a", &cap);
+    refused!(mounted, Error::Kernel(KernelError::UnknownMount { .. }));
+    let before = rig.record(id);
+    let device = rig.stage(id, "b", &block());
+    refused!(device, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert_eq!(rig.record(id), before);
+    rig.kernel.set_unasked(false);
+    rig.stage(id, "a", &cap).unwrap();
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
 }
