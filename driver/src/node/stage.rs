@@ -230,8 +230,7 @@ impl Node {
                 state = self.state(state.identity(), &[&requested.path])?;
             }
         }
-        // The file does not show data in the cache of an attached device.
-        let blank = state.own().next().is_none() && !file::has_data(&image)?;
+        let blank = is_blank(&state, &image)?;
         let identity = state.identity().clone();
         let intended = self.intend(record, requested, action, blank)?;
         let now = if intended.same_durable(record) {
@@ -243,6 +242,8 @@ impl Node {
         now.map_err(Error::from)
             .and_then(|state| {
                 let found = ToStage { image, state };
+                let blank = blank && is_blank(&found.state, &found.image)?;
+                let intended = self.still_intended(record, intended, blank)?;
                 self.stage_intended(&intended, requested, action, &found, blank)
             })
             .map_err(|error| {
@@ -273,7 +274,7 @@ impl Node {
             state,
             requested,
             fs,
-            blank: blank && state.own().next().is_none(),
+            blank,
         };
         match action {
             StageAction::Begin => mounting.begin(),
@@ -319,6 +320,24 @@ impl Node {
                 _ => {}
             }
         })?)
+    }
+
+    /// Takes the start of formatting back if the image is not blank any more: others had time to
+    /// write to it while the record was written to disk. Their data is not what an interrupted mkfs
+    /// left, which the next one overwrites.
+    fn still_intended(
+        &self,
+        before: &VolumeRecord,
+        intended: Arc<VolumeRecord>,
+        blank: bool,
+    ) -> Result<Arc<VolumeRecord>> {
+        let begins = matches!(intended.format, Format::Formatting(_));
+        if blank || !begins || intended.format == before.format {
+            return Ok(intended);
+        }
+        Ok(self
+            .pools
+            .update_volume(&before.id, |r| r.format = before.format)?)
     }
 
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
@@ -375,6 +394,12 @@ impl Node {
             tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");
         }
     }
+}
+
+/// True if an image certainly has no data. The file does not show data in the cache of an attached
+/// device.
+fn is_blank(state: &VolumeState, image: &File) -> Result<bool> {
+    Ok(state.own().next().is_none() && !file::has_data(image)?)
 }
 
 /// A user of the device could change the filesystem before the growth is mended.

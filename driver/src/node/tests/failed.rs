@@ -1,14 +1,16 @@
 //! Loop devices that say nothing, that their users changed, and that keep their attributes.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
+use rstest::rstest;
 
 use super::Rig;
 use crate::kernel::{Error as KernelError, LoopDevices, Mounts, READ_AHEAD_KIB};
 use crate::node::Error;
-use crate::storage::{Access, Capability, FreezeIntent};
+use crate::storage::{Access, Capability, Format, FreezeIntent};
 use crate::testkit::*;
 
 #[test]
@@ -53,10 +55,16 @@ fn a_device_that_detaches_during_a_staging_is_attached_again() {
 }
 
 /// The first staging writes the record to disk, which takes long enough for others.
-#[test]
-fn a_device_that_others_attach_during_the_first_staging_is_used() {
+#[rstest]
+fn a_device_that_others_attach_during_the_first_staging_is_used(
+    #[values(false, true)] formatted: bool,
+) {
     let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
+    let id = if formatted {
+        rig.volume(ext4(), 16 * MI)
+    } else {
+        rig.unformatted(new_volume(ext4(), 16 * MI))
+    };
     let (image, kernel) = (rig.open_image(id), rig.kernel.clone());
     let mut looks = 0;
     rig.kernel.hook("mounts", move |_| {
@@ -71,6 +79,33 @@ fn a_device_that_others_attach_during_the_first_staging_is_used() {
     assert_eq!(rig.device(id).label, "hostloop-test", "there is one device");
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
+}
+
+/// Their device may have detached again before the staging looks at the kernel.
+#[test]
+fn what_others_write_during_the_first_staging_is_not_formatted_over() {
+    let rig = Rig::new();
+    let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+    let (image, mut looks) = (rig.open_image(id), 0);
+    rig.kernel.hook("mounts", move |_| {
+        looks += 1;
+        if looks == 2 {
+            image.write_all_at(b"theirs", 0).unwrap();
+        }
+        Ok(())
+    });
+    for _ in 0..2 {
+        rig.kernel.take_effects();
+        let refused = rig.stage(id, "a", &mount("ext4"));
+        refused!(refused, Error::FailedPrecondition(_));
+        rig.kernel.behave();
+        assert!(!rig.kernel.take_effects().contains(&"mkfs"));
+        assert_eq!(rig.record(id).format, Format::None);
+        rig.assert_clean(id);
+    }
+    let mut found = [0; 6];
+    rig.open_image(id).read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"theirs");
 }
 
 /// Only a device that can't be opened has detached since the look.
