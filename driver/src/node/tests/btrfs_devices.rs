@@ -166,7 +166,10 @@ fn a_published_btrfs_that_does_not_answer_is_not_taken_for_another() {
     let id = rig.staged(on(FsType::Btrfs), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     rig.kernel.set_unasked(true);
+    let (at, larger) = (rig.target("p"), rig.record(id).capacity_bytes + 256 * MI);
     for (what, unknown) in [
+        ("expand", rig.expand(id, &at, larger).map(drop)),
+        ("stats", rig.stats(id, &at).map(drop)),
         ("publish again", rig.publish(id, "a", "p", &cap, false)),
         ("publish elsewhere", rig.publish(id, "a", "q", &cap, false)),
         ("another use", rig.publish(id, "a", "p", &block(), false)),
@@ -175,7 +178,7 @@ fn a_published_btrfs_that_does_not_answer_is_not_taken_for_another() {
     ] {
         assert_eq!(code(unknown), Err(tonic::Code::Unavailable), "{what}");
     }
-    assert_eq!(rig.mounted(), [rig.staging("a"), rig.target("p")]);
+    assert_eq!(rig.mounted(), [rig.staging("a"), at]);
     assert!(!rig.target("q").exists());
     rig.kernel.set_unasked(false);
     let another_use = rig.publish(id, "a", "p", &block(), false);
