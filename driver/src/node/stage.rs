@@ -213,8 +213,8 @@ impl Node {
                 self.undo(record, state.identity(), requested);
                 return Err(btrfs_devices::wrong(record.id, &others));
             }
-            // Checked before the record changes: a refusal has no effect. An earlier staging may have
-            // mounted a btrfs that does not answer yet, here or elsewhere.
+            // Checked before the record changes: a refusal has no effect. An earlier staging may
+            // have mounted a btrfs that does not answer yet, here or elsewhere.
             let recorded = record.stage.as_ref().map(|stage| &stage.path);
             for path in recorded.into_iter().chain([&requested.path]) {
                 btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
