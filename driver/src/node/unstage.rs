@@ -190,8 +190,8 @@ impl Node {
         }
     }
 
-    /// The error for a path with a mount that is not this volume's, or with a btrfs that may be, but
-    /// does not answer now.
+    /// The error for a path with a mount that is not this volume's, or with a btrfs that may be,
+    /// but does not answer now.
     pub(super) fn foreign(&self, state: &VolumeState, path: &Path, what: &str) -> Error {
         match btrfs_devices::refuse_unknown(self.pools.kernel(), state, path) {
             Err(unknown) => unknown,
