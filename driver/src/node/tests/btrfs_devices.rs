@@ -190,19 +190,15 @@ fn a_published_btrfs_that_does_not_answer_is_not_taken_for_another() {
 
 /// Stages a volume at "a" as a btrfs that the kernel mounts from these devices alone. Nothing says
 /// so: the btrfs does not answer, and the volume's device can't be opened.
-fn leave_wrong(rig: &Rig, id: VolumeId, theirs: u32, what: &str) {
+fn leave_wrong(rig: &Rig, id: VolumeId, theirs: u32) {
     rig.kernel.set_scanned(Some(&[theirs]));
     rig.kernel.set_unasked(true);
     rig.kernel.hook("is_claimed", |device| {
         Err(KernelError::errno("open", device, libc::EMFILE))
     });
     let unknown = rig.stage(id, "a", &mount("btrfs"));
-    refused!(
-        unknown,
-        Error::Kernel(KernelError::UnknownMount { .. }),
-        "{what}"
-    );
-    assert_eq!(rig.mounted(), [rig.staging("a")], "{what}");
+    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert_eq!(rig.mounted(), [rig.staging("a")]);
     rig.kernel.behave();
     rig.kernel.set_unasked(false);
 }
@@ -217,7 +213,7 @@ fn a_btrfs_of_others_alone_does_not_stay_mounted(#[case] staged_next: &str) {
     let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
     let theirs = rig.device(other).minor;
     let id = rig.volume(on(FsType::Btrfs), 16 * MI);
-    leave_wrong(&rig, id, theirs, "first");
+    leave_wrong(&rig, id, theirs);
     if staged_next.is_empty() {
         rig.unstage(id, "a").unwrap();
     } else {
@@ -241,7 +237,7 @@ fn no_other_mount_is_taken_for_the_btrfs_that_was_left() {
     let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
     let theirs = rig.device(other).minor;
     let id = rig.volume(on(FsType::Btrfs), 16 * MI);
-    leave_wrong(&rig, id, theirs, "first");
+    leave_wrong(&rig, id, theirs);
     let at = rig.staging("a");
     rig.kernel
         .bind(&rig.root().join("pods"), &at, BindFlags::default())
