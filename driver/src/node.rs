@@ -35,6 +35,7 @@ pub use crate::csi::error::{Error, Result};
 pub use inline_limits::InlineLimits;
 pub use read_only_cache::ReadOnlyCaches;
 
+use self::btrfs_devices::UnknownMounts;
 use self::inline_limits::Making;
 use crate::csi::topology::Topology;
 use crate::csi::validate::CapabilityRules;
@@ -98,6 +99,7 @@ pub struct Node {
     /// The command line's settings.
     pub config: Config,
     making: Making,
+    unknown_mounts: UnknownMounts,
 }
 
 impl Node {
@@ -107,6 +109,7 @@ impl Node {
             pools,
             config,
             making: Making::default(),
+            unknown_mounts: UnknownMounts::default(),
         }
     }
 }

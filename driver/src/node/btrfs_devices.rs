@@ -5,9 +5,14 @@
 //! volume can give it the ID of another user's filesystem. Before Linux 6.7, the kernel then mounts
 //! that device in place of the one that the mount names, or both.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use super::{Error, Result};
+use parking_lot::Mutex;
+
+use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
 use crate::kernel::{self, FsType, Kernel, MountEntry, loop_path, topmost_mount};
 use crate::storage::VolumeId;
@@ -26,29 +31,101 @@ impl Devices {
     fn of(kernel: &dyn Kernel, mount: &MountEntry, minor: u32) -> Devices {
         match &mount.btrfs_loops {
             Some(loops) => others(loops, minor).map_or(Devices::Own, Devices::Others),
-            // An error does not say that it is unused.
-            None if kernel.is_claimed(&loop_path(minor)).unwrap_or(true) => Devices::Unknown,
+            None if is_claimed(kernel, minor) => Devices::Unknown,
             // A mounted filesystem claims its devices.
-            None => Devices::Others("another device".to_owned()),
+            None => Devices::Others(ANOTHER_DEVICE.to_owned()),
         }
     }
 }
 
-/// Does [`check_unused`] for the btrfs that was just mounted at a path.
-pub(super) fn check_new(
-    kernel: &dyn Kernel,
-    volume: VolumeId,
-    path: &Path,
-    minor: u32,
-) -> Result<()> {
+/// The mounts that stagings of this process left because they did not say on which devices they
+/// are. Until the staging is complete, no pod has such a mount.
+#[derive(Debug, Default)]
+pub(super) struct UnknownMounts {
+    by_volume: Mutex<BTreeMap<VolumeId, MountEntry>>,
+}
+
+impl UnknownMounts {
+    pub(super) fn forget(&self, volume: VolumeId) {
+        self.by_volume.lock().remove(&volume);
+    }
+}
+
+impl Node {
+    /// Unmounts the btrfs that an earlier staging of this process left, if it is on none of the
+    /// volume's devices. Returns its devices in words. Only that mount is known to be the driver's.
+    pub(super) fn unmount_wrong(&self, state: &VolumeState) -> Result<Option<String>> {
+        let volume = state.identity().id();
+        let left = self.unknown_mounts.by_volume.lock().get(&volume).cloned();
+        let Some(left) = left else {
+            return Ok(None);
+        };
+        let kernel = self.pools.kernel();
+        let Some(now) = state
+            .top(&left.mount_point)
+            .filter(|now| is_same(now, &left))
+        else {
+            return Ok(None);
+        };
+        let Some(others) = only_others(kernel, state, now) else {
+            return Ok(None);
+        };
+        kernel.unmount_exactly(now)?;
+        self.unknown_mounts.forget(volume);
+        Ok(Some(others))
+    }
+}
+
+/// True for the same mount. The ID of a mount without a unique ID is used again after its end.
+fn is_same(now: &MountEntry, before: &MountEntry) -> bool {
+    now.id == before.id
+        && now.unique_id == before.unique_id
+        && now.mount_point == before.mount_point
+        && (now.device, &now.root) == (before.device, &before.root)
+}
+
+/// The devices of a mounted btrfs, in words. `None` if it is on one of the volume's, or may be.
+fn only_others(kernel: &dyn Kernel, state: &VolumeState, mount: &MountEntry) -> Option<String> {
+    let mut own = state.own().map(|device| device.minor);
+    match &mount.btrfs_loops {
+        Some(loops) if own.any(|minor| loops.contains(&minor)) => None,
+        Some(loops) => Some(names(loops)),
+        None if own.any(|minor| is_claimed(kernel, minor)) => None,
+        None => Some(ANOTHER_DEVICE.to_owned()),
+    }
+}
+
+/// True if a loop device is claimed for longer than a moment. Other programs claim a device while
+/// they look at it, a mounted filesystem for good. An error does not say that it is unused.
+fn is_claimed(kernel: &dyn Kernel, minor: u32) -> bool {
+    /// A look at a device takes milliseconds.
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let (device, end) = (loop_path(minor), Instant::now() + PATIENCE);
+    while kernel.is_claimed(&device).unwrap_or(true) {
+        if Instant::now() >= end {
+            return true;
+        }
+        sleep(PATIENCE / 10);
+    }
+    false
+}
+
+/// Does [`check_unused`] for the btrfs that was just mounted at a path. One that does not answer is
+/// known to the next call as the driver's.
+pub(super) fn check_new(node: &Node, volume: VolumeId, path: &Path, minor: u32) -> Result<()> {
+    let kernel = node.pools.kernel();
     let mount = topmost_mount(kernel, path)?;
-    let Some(mount) = mount.filter(|mount| *mount.fs_type == *FsType::Btrfs.as_str()) else {
+    let Some(mount) = mount.filter(is_btrfs) else {
         return Err(Error::FailedPrecondition(format!(
             "others have changed the mounts of volume {volume} at {}: stage it again",
             path.display()
         )));
     };
-    check_unused(kernel, volume, &mount, minor)
+    let checked = check_unused(kernel, volume, &mount, minor);
+    if checked.as_ref().is_err_and(is_unknown) {
+        node.unknown_mounts.by_volume.lock().insert(volume, mount);
+    }
+    checked
 }
 
 /// Does [`check`] for a mount that no pod has. One with other devices is unmounted. One that does
@@ -90,11 +167,30 @@ pub(super) fn check(
 pub(super) fn refuse_unknown(kernel: &dyn Kernel, state: &VolumeState, path: &Path) -> Result<()> {
     let mount = state.top(path).filter(|mount| mount.may_be_on_any_loop());
     match (mount, state.own().next()) {
-        (Some(mount), Some(own)) if kernel.is_claimed(&loop_path(own.minor))? => {
-            Err(unknown(mount, own.minor))
-        }
+        (Some(mount), Some(own)) if is_claimed(kernel, own.minor) => Err(unknown(mount, own.minor)),
         _ => Ok(()),
     }
+}
+
+/// The error for a volume for which these devices were mounted.
+pub(super) fn wrong(volume: VolumeId, others: &str) -> Error {
+    Error::FailedPrecondition(format!(
+        "the kernel has mounted {others} for volume {volume}: {REMEDY}"
+    ))
+}
+
+/// What a person can do about a btrfs at a path that is not the volume's. This process does not
+/// know whether an earlier one mounted it for the volume.
+pub(super) fn advice(state: &VolumeState, path: &Path) -> &'static str {
+    if state.top(path).is_some_and(is_btrfs) {
+        "; unmount it if nothing uses it: an interrupted staging may have mounted it"
+    } else {
+        ""
+    }
+}
+
+fn is_btrfs(mount: &MountEntry) -> bool {
+    *mount.fs_type == *FsType::Btrfs.as_str()
 }
 
 fn unknown(mount: &MountEntry, minor: u32) -> Error {
@@ -130,19 +226,23 @@ const REMEDY: &str = "another device of this node has the same filesystem ID (`b
                       TYPE=btrfs` lists them); end its use, and run `btrfs device scan --forget` \
                       with its path";
 
+/// What a btrfs is on that does not answer, and is on none of the volume's devices.
+const ANOTHER_DEVICE: &str = "another device";
+
 /// The loop devices of a mounted btrfs, unless they are this one alone.
 fn others(loops: &[u32], minor: u32) -> Option<String> {
-    match loops {
-        [only] if *only == minor => None,
-        [] => Some("no loop device".to_owned()),
-        loops => {
-            let paths: Vec<_> = loops
-                .iter()
-                .map(|minor| loop_path(*minor).display().to_string())
-                .collect();
-            Some(paths.join(" and "))
-        }
+    (loops != [minor]).then(|| names(loops))
+}
+
+fn names(loops: &[u32]) -> String {
+    if loops.is_empty() {
+        return "no loop device".to_owned();
     }
+    let paths: Vec<_> = loops
+        .iter()
+        .map(|minor| loop_path(*minor).display().to_string())
+        .collect();
+    paths.join(" and ")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use hostloop_proto::csi;
 
 use super::{Node, Result, target_path};
 use crate::csi::validate;
+use crate::diagnose::VolumeIdentity;
 use crate::diagnose::volume::{staging_problem, target_problem};
 use crate::health::{self, Condition};
 
@@ -49,8 +50,9 @@ impl Node {
         if !paths.is_empty() {
             let state = match state {
                 Some(state) => state,
-                // What is at the paths is also known beside a pool that does not answer.
-                None => self.state(&self.identity(&record), &paths)?,
+                // What is at the paths is also known beside a pool that does not answer. To open
+                // the image there might never return.
+                None => self.state(&VolumeIdentity::of(&record, None), &paths)?,
             };
             let at_target = target
                 .as_deref()

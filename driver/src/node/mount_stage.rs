@@ -84,7 +84,7 @@ impl Mounting<'_> {
         replay::mount(kernel, &spec, state)
             .map_err(|error| btrfs_devices::explain(self.fs, error))?;
         if self.fs == FsType::Btrfs {
-            btrfs_devices::check_new(kernel, self.record.id, path, device.minor)?;
+            btrfs_devices::check_new(self.node, self.record.id, path, device.minor)?;
         }
         self.complete(&device, options.read_only)
     }

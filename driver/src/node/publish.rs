@@ -8,8 +8,7 @@ use hostloop_proto::csi;
 use super::Requested;
 use super::publish_decision::{self, NodePublish, Published};
 use super::stage::{already, note_new_flags, of_volume};
-use super::unstage::foreign;
-use super::{Error, Node, Result, fs_group, target_path};
+use super::{Error, Node, Result, btrfs_devices, fs_group, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
 use crate::kernel::{self, BindFlags, Kernel, LoopDevice, LoopInfo};
@@ -128,6 +127,7 @@ impl Node {
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
         let state = self.state(&self.identity(record), &[target])?;
+        btrfs_devices::refuse_unknown(self.pools.kernel(), &state, target)?;
         let found = state.at(target);
         Ok(matches!(
             found,
@@ -151,7 +151,7 @@ impl Node {
                 let why = "a loop device that is gone is bound here; unpublish it first";
                 return Err(target_path::wrong(&requested.path, why));
             }
-            Found::Foreign(what) => return Err(foreign(&requested.path, &what)),
+            Found::Foreign(what) => return Err(self.foreign(state, &requested.path, &what)),
         };
         let targets = state.targets(stage);
         let published = Published {
@@ -176,6 +176,7 @@ impl Node {
         let state = self.state(&self.identity(record), &[&requested.path, &stage.path])?;
         let decided = self.publish_decision(&state, stage, requested)?;
         if state.mount_at(&stage.path).is_none() {
+            btrfs_devices::refuse_unknown(kernel, &state, &stage.path)?;
             return Err(Error::FailedPrecondition(format!(
                 "volume {} is not mounted at {} any more: stage it again",
                 record.id,

@@ -13,11 +13,10 @@ use hostloop_proto::csi;
 
 use super::attach_loop::{self, Purpose};
 use super::mount_stage::Mounting;
-use super::unstage::foreign;
 use super::{Error, Node, Requested, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
 use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
@@ -210,18 +209,20 @@ impl Node {
             note_new_flags(record, &stage.capability, &requested.capability);
         }
         if action == StageAction::Begin {
+            if let Some(others) = self.unmount_wrong(&state)? {
+                self.undo(record, state.identity(), requested);
+                return Err(btrfs_devices::wrong(record.id, &others));
+            }
+            // Checked before the record changes: a refusal has no effect. An earlier staging may
+            // have mounted a btrfs that does not answer yet, here or elsewhere.
+            let recorded = record.stage.as_ref().map(|stage| &stage.path);
+            for path in recorded.into_iter().chain([&requested.path]) {
+                btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
+            }
             if requested.capability.access == Access::Block {
                 refuse_interrupted_growth(record)?;
             } else {
-                // Checked before the record changes: an unusable path has no effect. An earlier
-                // staging may have mounted a btrfs that does not answer yet, here or elsewhere.
-                let recorded = record.stage.as_ref().map(|stage| &stage.path);
-                for path in recorded.into_iter().chain([&requested.path]) {
-                    btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
-                }
-                if let Found::Foreign(what) = state.at(&requested.path) {
-                    return Err(foreign(&requested.path, &what));
-                }
+                self.refuse_foreign(&state, &requested.path)?;
                 target_path::directory(&requested.path)?;
             }
             if self.pools.refill_thick(record, &image)? {
@@ -229,8 +230,7 @@ impl Node {
                 state = self.state(state.identity(), &[&requested.path])?;
             }
         }
-        // The file does not show data in the cache of an attached device.
-        let blank = state.own().next().is_none() && !file::has_data(&image)?;
+        let blank = is_blank(&state, &image)?;
         let identity = state.identity().clone();
         let intended = self.intend(record, requested, action, blank)?;
         let now = if intended.same_durable(record) {
@@ -242,6 +242,8 @@ impl Node {
         now.map_err(Error::from)
             .and_then(|state| {
                 let found = ToStage { image, state };
+                let blank = blank && is_blank(&found.state, &found.image)?;
+                let intended = self.still_intended(record, intended, blank)?;
                 self.stage_intended(&intended, requested, action, &found, blank)
             })
             .map_err(|error| {
@@ -272,7 +274,7 @@ impl Node {
             state,
             requested,
             fs,
-            blank: blank && state.own().next().is_none(),
+            blank,
         };
         match action {
             StageAction::Begin => mounting.begin(),
@@ -320,6 +322,24 @@ impl Node {
         })?)
     }
 
+    /// Takes the start of formatting back if the image is not blank any more: others had time to
+    /// write to it while the record was written to disk. Their data is not what an interrupted mkfs
+    /// left, which the next one overwrites.
+    fn still_intended(
+        &self,
+        before: &VolumeRecord,
+        intended: Arc<VolumeRecord>,
+        blank: bool,
+    ) -> Result<Arc<VolumeRecord>> {
+        let begins = matches!(intended.format, Format::Formatting(_));
+        if blank || !begins || intended.format == before.format {
+            return Ok(intended);
+        }
+        Ok(self
+            .pools
+            .update_volume(&before.id, |r| r.format = before.format)?)
+    }
+
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
     /// device with the same minor.
     fn stage_block(&self, record: &VolumeRecord, image: &File, state: &VolumeState) -> Result<()> {
@@ -340,6 +360,7 @@ impl Node {
     /// Records that the staging is complete. NodePublishVolume requires this. A filesystem that was
     /// mounted from the bytes of a block device is known from now on, and so are its copies.
     pub(super) fn staged(&self, record: &VolumeRecord, minor: u32) -> Result<()> {
+        self.unknown_mounts.forget(record.id);
         self.pools.update_volume(&record.id, |r| {
             let mut mounted = None;
             if let Some(stage) = &mut r.stage {
@@ -373,6 +394,12 @@ impl Node {
             tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");
         }
     }
+}
+
+/// True if an image certainly has no data. The file does not show data in the cache of an attached
+/// device.
+fn is_blank(state: &VolumeState, image: &File) -> Result<bool> {
+    Ok(state.own().next().is_none() && !file::has_data(image)?)
 }
 
 /// A user of the device could change the filesystem before the growth is mended.

@@ -1,6 +1,7 @@
 //! Tests of the node service over the fake kernel: its effects, their order, and what remains when
 //! any step fails.
 
+mod btrfs_devices;
 mod effects;
 mod failed;
 mod faults;

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use hostloop_proto::csi;
 
-use super::unstage::foreign;
 use super::volume_lookup::FoundVolume;
 use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
@@ -82,13 +81,10 @@ impl Node {
         let mut unmounted = false;
         loop {
             let state = self.state(identity, &[target])?;
-            let found = state.at(target);
             let Some(top) = state.top(target) else {
                 return Ok(Cleared { unmounted, state });
             };
-            if let Found::Foreign(what) = found {
-                return Err(foreign(target, &what));
-            }
+            self.refuse_foreign(&state, target)?;
             match kernel.unmount_exactly(top) {
                 // The next look shows what came there meanwhile.
                 Err(kernel::Error::Covered { .. } | kernel::Error::NotFound { .. }) => continue,
@@ -98,7 +94,7 @@ impl Node {
             if let Found::Device {
                 minor,
                 read_only: true,
-            } = found
+            } = state.at(target)
             {
                 let unrecorded = state.over().find(|l| {
                     l.minor == minor && !state.read_only().any(|known| known.minor == minor)

@@ -39,8 +39,7 @@ impl Node {
 
     /// Undoes a staging from the kernel's state alone.
     fn unstage_unrecorded(&self, identity: &VolumeIdentity, path: &Path) -> Result<()> {
-        let state = self.state(identity, &[path])?;
-        self.refuse_foreign(&state, path)?;
+        let state = self.state_to_unstage(identity, path)?;
         let mounted = state.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = if mounted {
             state
@@ -73,8 +72,7 @@ impl Node {
         {
             tracing::warn!(volume = %record.id, %error, "an old mount of the volume stays");
         }
-        let state = self.state(&identity, &[path])?;
-        self.refuse_foreign(&state, path)?;
+        let state = self.state_to_unstage(&identity, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
             // left.
@@ -108,6 +106,17 @@ impl Node {
             Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
         Ok(true)
+    }
+
+    /// Looks at the volume and a path, which may have no mount of others. Unmounts what a staging
+    /// mounted by mistake.
+    fn state_to_unstage(&self, identity: &VolumeIdentity, path: &Path) -> Result<VolumeState> {
+        let mut state = self.state(identity, &[path])?;
+        if self.unmount_wrong(&state)?.is_some() {
+            state = self.state(identity, &[path])?;
+        }
+        self.refuse_foreign(&state, path)?;
+        Ok(state)
     }
 
     /// Thaws as [`Node::thaw`]. If the device does not answer, it goes on with a warning, so that the
@@ -174,12 +183,23 @@ impl Node {
     }
 
     /// Checks that a path has no mount, or one of this volume.
-    fn refuse_foreign(&self, state: &VolumeState, path: &Path) -> Result<()> {
-        let Found::Foreign(what) = state.at(path) else {
-            return Ok(());
-        };
-        btrfs_devices::refuse_unknown(self.pools.kernel(), state, path)?;
-        Err(foreign(path, &what))
+    pub(super) fn refuse_foreign(&self, state: &VolumeState, path: &Path) -> Result<()> {
+        match state.at(path) {
+            Found::Foreign(what) => Err(self.foreign(state, path, &what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a path with a mount that is not this volume's, or with a btrfs that may be,
+    /// but does not answer now.
+    pub(super) fn foreign(&self, state: &VolumeState, path: &Path, what: &str) -> Error {
+        match btrfs_devices::refuse_unknown(self.pools.kernel(), state, path) {
+            Err(unknown) => unknown,
+            Ok(()) => {
+                let advice = btrfs_devices::advice(state, path);
+                target_path::wrong(path, format!("{}{advice}", not_ours(what)))
+            }
+        }
     }
 
     /// Checks that nothing is mounted at a path.
@@ -193,15 +213,12 @@ impl Node {
 
 /// The error for a path with this mount, which is not the volume's.
 pub(super) fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
-    foreign(path, &format!("{} ({})", mount.fs_type, mount.source))
+    let what = format!("{} ({})", mount.fs_type, mount.source);
+    target_path::wrong(path, not_ours(&what))
 }
 
-/// An error for a path with a mount that is not this volume's.
-pub(super) fn foreign(path: &Path, what: &str) -> Error {
-    target_path::wrong(
-        path,
-        format!("{what} is mounted here, which is not this volume; left as it is"),
-    )
+fn not_ours(what: &str) -> String {
+    format!("{what} is mounted here, which is not this volume; left as it is")
 }
 
 fn published(volume: VolumeId, at: &[PathBuf]) -> Error {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hostloop_terminal::humanize;
 
-use super::{Error, Node, Result, target_path};
+use super::{Error, Node, Result, btrfs_devices, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FsType, file_id};
@@ -51,7 +51,8 @@ fn not_there(record: &VolumeRecord) -> Error {
 }
 
 impl Node {
-    /// Finds what of a volume is at a path. NOT_FOUND if it is not there.
+    /// Finds what of a volume is at a path. NOT_FOUND if it is not there, UNAVAILABLE while a btrfs
+    /// at the path does not say whether it is the volume's.
     pub(super) fn found_at(
         &self,
         record: &VolumeRecord,
@@ -72,7 +73,10 @@ impl Node {
             {
                 state.own().next()
             }
-            _ => None,
+            _ => {
+                btrfs_devices::refuse_unknown(self.pools.kernel(), state, path)?;
+                None
+            }
         };
         let device = device.ok_or_else(|| not_there(record))?;
         let now = self.pools.kernel().loop_info(device.minor)?;

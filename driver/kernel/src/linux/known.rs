@@ -225,7 +225,11 @@ impl Mounts {
     }
 
     fn follow_changes(&mut self, unmounted: &[PathBuf]) -> Result<()> {
-        if !self.has_changed()? {
+        // No change of the table announces the late answer of a btrfs, and only a mount that is
+        // known by its ID can be asked alone.
+        let is_unanswered =
+            self.queries == MountQueries::Table && self.table.of_any_loop().next().is_some();
+        if !self.has_changed()? && !is_unanswered {
             return Ok(());
         }
         for _ in 0..LOOKS {
@@ -273,7 +277,8 @@ impl Mounts {
         Some(())
     }
 
-    /// Asks those filesystems again that could not be asked before.
+    /// Asks those filesystems again that could not be asked before. Where the table is read whole,
+    /// [`Mounts::follow_changes`] does that.
     fn ask_again(&mut self) {
         if self.unasked.is_empty() || self.queries == MountQueries::Table {
             return;

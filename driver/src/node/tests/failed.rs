@@ -1,15 +1,16 @@
 //! Loop devices that say nothing, that their users changed, and that keep their attributes.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
+use rstest::rstest;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, FsType, LoopDevices, Mounts, READ_AHEAD_KIB};
+use crate::kernel::{Error as KernelError, LoopDevices, Mounts, READ_AHEAD_KIB};
 use crate::node::Error;
-use crate::storage::{Access, Capability, FreezeIntent};
+use crate::storage::{Access, Capability, Format, FreezeIntent};
 use crate::testkit::*;
 
 #[test]
@@ -54,10 +55,16 @@ fn a_device_that_detaches_during_a_staging_is_attached_again() {
 }
 
 /// The first staging writes the record to disk, which takes long enough for others.
-#[test]
-fn a_device_that_others_attach_during_the_first_staging_is_used() {
+#[rstest]
+fn a_device_that_others_attach_during_the_first_staging_is_used(
+    #[values(false, true)] formatted: bool,
+) {
     let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
+    let id = if formatted {
+        rig.volume(ext4(), 16 * MI)
+    } else {
+        rig.unformatted(new_volume(ext4(), 16 * MI))
+    };
     let (image, kernel) = (rig.open_image(id), rig.kernel.clone());
     let mut looks = 0;
     rig.kernel.hook("mounts", move |_| {
@@ -72,6 +79,33 @@ fn a_device_that_others_attach_during_the_first_staging_is_used() {
     assert_eq!(rig.device(id).label, "hostloop-test", "there is one device");
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
+}
+
+/// Their device may have detached again before the staging looks at the kernel.
+#[test]
+fn what_others_write_during_the_first_staging_is_not_formatted_over() {
+    let rig = Rig::new();
+    let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+    let (image, mut looks) = (rig.open_image(id), 0);
+    rig.kernel.hook("mounts", move |_| {
+        looks += 1;
+        if looks == 2 {
+            image.write_all_at(b"theirs", 0).unwrap();
+        }
+        Ok(())
+    });
+    for _ in 0..2 {
+        rig.kernel.take_effects();
+        let refused = rig.stage(id, "a", &mount("ext4"));
+        refused!(refused, Error::FailedPrecondition(_));
+        rig.kernel.behave();
+        assert!(!rig.kernel.take_effects().contains(&"mkfs"));
+        assert_eq!(rig.record(id).format, Format::None);
+        rig.assert_clean(id);
+    }
+    let mut found = [0; 6];
+    rig.open_image(id).read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"theirs");
 }
 
 /// Only a device that can't be opened has detached since the look.
@@ -216,6 +250,30 @@ fn storage_health(rig: &Rig) -> Vec<StorageBackendHealth> {
         .backend_health
 }
 
+/// To open it might never return, and nothing would say that the pool does not answer.
+#[test]
+fn health_opens_no_image_in_a_pool_that_does_not_answer() {
+    let rig = Rig::new();
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    // The volume's device is not over this image, so whoever opens it takes the mount for another.
+    let pool = rig.root().join("pool");
+    let entry = pool.join("volumes").join(id.to_string());
+    std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();
+    let image = File::create_new(entry.join("image")).unwrap();
+    image.set_len(rig.record(id).capacity_bytes).unwrap();
+    let identity = pool.join("pool.json");
+    std::fs::rename(&identity, pool.join("gone")).unwrap();
+    assert_eq!(rig.reasons_at(id, &rig.target("p")), ["PoolGone"]);
+    std::fs::rename(pool.join("gone"), identity).unwrap();
+    let opened = rig.reasons_at(id, &rig.target("p"));
+    assert!(
+        opened.iter().any(|reason| reason == "ForeignMount"),
+        "{opened:?}"
+    );
+}
+
 /// A security profile may keep a container from any writable sysfs. Pods start all the same.
 #[test]
 fn without_writable_attributes_a_volume_is_staged_and_the_pool_says_so() {
@@ -249,126 +307,4 @@ fn without_writable_attributes_a_volume_is_staged_and_the_pool_says_so() {
     assert_eq!(rig.kernel.read_ahead_kib(minor), requested);
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
-}
-
-/// Before Linux 6.7, the kernel mounts the devices that it has scanned with this filesystem ID,
-/// whichever one is named.
-#[test]
-fn a_btrfs_of_another_device_is_neither_grown_nor_handed_out() {
-    let rig = Rig::new();
-    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
-    let theirs = rig.device(other).minor;
-    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
-    let ours = rig.device(id).minor;
-    rig.unstage(id, "a").unwrap();
-    let larger = rig.record(id).capacity_bytes + 256 * MI;
-    rig.node.pools.expand_volume(&id, larger).unwrap();
-    for scanned in [&[theirs][..], &[ours, theirs], &[]] {
-        rig.kernel.set_scanned(Some(scanned));
-        rig.kernel.take_effects();
-        let Err(Error::FailedPrecondition(why)) = rig.stage(id, "a", &cap) else {
-            panic!("{scanned:?} are mounted");
-        };
-        assert!(why.contains("btrfs device scan --forget"), "{why}");
-        let effects = rig.kernel.take_effects();
-        assert!(!effects.contains(&"grow"), "{scanned:?}: {effects:?}");
-        assert_eq!(rig.mounted(), [] as [PathBuf; 0], "{scanned:?}");
-        assert_eq!(rig.record(id).stage, None, "{scanned:?}");
-        assert_eq!(rig.devices().len(), 1, "{scanned:?}");
-    }
-    rig.kernel.set_scanned(None);
-    rig.stage(id, "a", &cap).unwrap();
-    assert!(rig.kernel.take_effects().contains(&"grow"));
-    rig.unstage(id, "a").unwrap();
-}
-
-/// Its answer may only be late, so that each staging would mount and unmount it again.
-#[test]
-fn a_btrfs_that_does_not_answer_stays_mounted_and_is_not_handed_out() {
-    let rig = Rig::new();
-    let cap = mount("btrfs");
-    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
-    rig.kernel.set_unasked(true);
-    for what in ["first", "again"] {
-        let unknown = rig.stage(id, "a", &cap);
-        refused!(
-            unknown,
-            Error::Kernel(KernelError::UnknownMount { .. }),
-            "{what}"
-        );
-        assert_eq!(code(unknown), Err(tonic::Code::Unavailable));
-        assert_eq!(rig.mounted(), [rig.staging("a")], "{what}");
-        let published = rig.publish(id, "a", "p", &cap, false);
-        refused!(published, Error::FailedPrecondition(_), "{what}");
-    }
-    // Neither another path nor the end of the staging takes it for another program's.
-    for unknown in [rig.stage(id, "b", &cap), rig.unstage(id, "a")] {
-        refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
-    }
-    let rig = rig.restarted();
-    refused!(
-        rig.stage(id, "a", &cap),
-        Error::Kernel(KernelError::UnknownMount { .. })
-    );
-    rig.kernel.take_effects();
-    rig.kernel.set_unasked(false);
-    rig.stage(id, "a", &cap).unwrap();
-    let effects = rig.kernel.take_effects();
-    for op in ["mount", "unmount", "mkfs"] {
-        assert!(!effects.contains(&op), "{effects:?}");
-    }
-    rig.publish(id, "a", "p", &cap, false).unwrap();
-    rig.unpublish(id, "p").unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.assert_clean(id);
-}
-
-#[test]
-fn a_btrfs_is_unmounted_once_it_says_that_it_is_on_another_device() {
-    let rig = Rig::new();
-    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
-    let theirs = rig.device(other).minor;
-    let id = rig.staged(on(FsType::Btrfs), "a", &cap);
-    let ours = rig.device(id).minor;
-    rig.unstage(id, "a").unwrap();
-    rig.kernel.set_unasked(true);
-    // The volume's device is unused then, so the answer is known.
-    rig.kernel.set_scanned(Some(&[theirs]));
-    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
-    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
-    rig.kernel.set_scanned(Some(&[ours, theirs]));
-    let unknown = rig.stage(id, "a", &cap);
-    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
-    assert_eq!(rig.mounted(), [rig.staging("a")]);
-    rig.kernel.set_unasked(false);
-    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
-    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
-    rig.kernel.set_scanned(None);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.unstage(other, "b").unwrap();
-    rig.assert_clean(id);
-}
-
-#[test]
-fn an_inline_btrfs_that_does_not_answer_waits_for_the_next_call() {
-    let rig = Rig::new();
-    let handle = inline(1);
-    let request = csi::NodePublishVolumeRequest {
-        volume_id: handle.clone(),
-        target_path: text(&rig.target("p")),
-        volume_capability: Some(mount("btrfs")),
-        volume_context: map(&[("size", "256Mi")]),
-        ..Default::default()
-    };
-    rig.kernel.set_unasked(true);
-    let unknown = rig.node.node_publish_volume(request.clone());
-    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
-    assert_eq!(rig.mounted(), [rig.target("p")]);
-    rig.kernel.set_unasked(false);
-    rig.kernel.take_effects();
-    rig.node.node_publish_volume(request).unwrap();
-    assert!(!rig.kernel.take_effects().contains(&"mkfs"));
-    rig.unpublish(handle, "p").unwrap();
-    rig.assert_nothing_left("unpublish");
 }

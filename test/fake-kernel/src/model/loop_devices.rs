@@ -110,7 +110,9 @@ impl LoopDevices for Model {
     }
 
     fn is_claimed(&self, device: &Path) -> Result<bool> {
-        self.settled(|s| Ok(s.is_mounted(device) && !s.is_passed_over(device)))
+        self.ask("is_claimed", device, |s| {
+            Ok(s.is_mounted(device) && !s.is_passed_over(device))
+        })
     }
 
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {

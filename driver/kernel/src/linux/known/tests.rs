@@ -226,3 +226,17 @@ fn a_device_that_changes_during_a_query_is_queried_again() {
         }
     }
 }
+
+/// No change of the mount table announces the answer. Where mounts have no IDs to ask for them
+/// alone, only the whole table shows it.
+#[test]
+fn a_whole_table_is_read_again_while_a_btrfs_in_it_is_unknown() {
+    let mut mounts = Mounts::read(0, MountQueries::Table).unwrap();
+    let at = Path::new("/no/mount/of/this/machine");
+    let line = format!("30 1 0:99 / {} rw - btrfs none rw\n", at.display());
+    mounts.table = MountTable::parse(line.as_bytes()).unwrap();
+    assert_eq!(mounts.table.of_any_loop().count(), 1);
+    mounts.follow(&[]).unwrap();
+    assert!(mounts.table.at(at).is_none(), "{:?}", mounts.table);
+    assert!(!mounts.table.entries.is_empty());
+}
