@@ -76,7 +76,8 @@ impl Left {
 
 impl PoolLayout {
     /// Opens the pool's directories. With `make`, it creates missing ones. Without, a missing
-    /// directory is an error, because a pool known to this node had all of them.
+    /// directory is an error, because a pool known to this node had all of them. The caller calls
+    /// [`PoolLayout::sync`].
     pub(super) fn open(
         root: File,
         path: &Path,
@@ -88,7 +89,7 @@ impl PoolLayout {
             file::make_dir(root.as_fd(), passing)?;
         }
         let renames_whole = kernel.renames_whole(root.as_fd());
-        let layout = PoolLayout {
+        Ok(PoolLayout {
             path: path.to_path_buf(),
             boot: kernel.boot_id()?,
             entries: [
@@ -102,12 +103,25 @@ impl PoolLayout {
             renames_whole,
             held: Mutex::default(),
             root,
-        };
-        if make {
-            // The pool counts as known from now on, so the directories must survive a power cut.
-            file::sync(&layout.root, path)?;
+        })
+    }
+
+    /// Syncs the pool's directories: the pool serves what it finds in them, and an earlier process
+    /// may have died between a rename and its fsync. A directory that entries come to goes before
+    /// the one that they leave.
+    pub(super) fn sync(&self) -> kernel::Result<()> {
+        for entries in &self.entries {
+            entries.sync()?;
         }
-        Ok(layout)
+        self.trash.sync()?;
+        if !self.renames_whole {
+            self.sync_incoming()?;
+        }
+        file::sync(&self.root, &self.path)
+    }
+
+    fn sync_incoming(&self) -> kernel::Result<()> {
+        file::sync(&self.incoming, &self.path.join(INCOMING))
     }
 
     /// The pool's root directory.
@@ -274,7 +288,7 @@ impl PoolLayout {
         file::rename(self.dir(from), entry, self.entries(kind), entry)?;
         self.entries[kind as usize].sync()?;
         match from {
-            Left::Incoming => file::sync(&self.incoming, &self.path.join(INCOMING))?,
+            Left::Incoming => self.sync_incoming()?,
             Left::Trash => self.trash.sync()?,
             Left::On(other) => self.entries[other as usize].sync()?,
         }
@@ -428,8 +442,7 @@ impl Incoming<'_> {
 
     /// Syncs `incoming/`, so that the entry survives a power cut with all that is written in it.
     pub(super) fn sync(&self) -> Result<()> {
-        let path = self.layout.path.join(INCOMING);
-        Ok(file::sync(&self.layout.incoming, &path)?)
+        Ok(self.layout.sync_incoming()?)
     }
 
     /// Moves the entry into its final place; its record must be written first. Only the target
@@ -443,7 +456,7 @@ impl Incoming<'_> {
                 if layout.renames_whole {
                     return Ok(());
                 }
-                file::sync(&layout.incoming, &layout.path.join(INCOMING))
+                layout.sync_incoming()
             });
         self.at = match moved {
             Ok(()) => None,
