@@ -210,6 +210,13 @@ impl PoolLayout {
         })?)
     }
 
+    /// Syncs the names in a volume's directory.
+    pub(super) fn sync_volume(&self, id: VolumeId) -> Result<()> {
+        let dir = self.volume_dir(id)?;
+        let path = self.path.join(EntryKind::Volumes.name());
+        Ok(file::sync(&dir, &path.join(id.to_string()))?)
+    }
+
     fn volume_dir(&self, id: VolumeId) -> kernel::Result<File> {
         self.open_entry(self.entries(EntryKind::Volumes), &id.to_string())
     }

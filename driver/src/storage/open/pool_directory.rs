@@ -124,6 +124,7 @@ pub(super) fn open_pool(
         spec: spec.clone(),
         layout,
         index: RwLock::new(Index::default()),
+        synced: Mutex::default(),
         measured: Mutex::default(),
         changing: std::array::from_fn(|_| Mutex::default()),
         under_way: Mutex::new(SpaceRequest::default()),
