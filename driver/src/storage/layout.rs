@@ -242,11 +242,7 @@ impl PoolLayout {
     /// the entry existed.
     pub(super) fn discard(&self, kind: EntryKind, entry: &str) -> Result<bool> {
         self.check_held(entry)?;
-        match phase("trash", || self.to_trash(kind, entry)) {
-            Ok(()) => Ok(true),
-            Err(kernel::Error::NotFound { .. }) => Ok(false),
-            Err(e) => Err(e.into()),
-        }
+        Ok(phase("trash", || self.to_trash_again(kind, entry))?)
     }
 
     /// Keeps an entry in place from being deleted while the other one exists.
@@ -319,8 +315,21 @@ impl PoolLayout {
             self.remove_mark(kind, entry)?;
         }
         file::rename(self.entries(kind), entry, self.trash(), entry)?;
+        self.sync_trash(kind)
+    }
+
+    fn sync_trash(&self, kind: EntryKind) -> kernel::Result<()> {
         self.trash.sync()?;
         self.entries[kind as usize].sync()
+    }
+
+    /// Moves an entry to `trash/`. False if it is not in its place: an earlier try may have moved
+    /// it, and only an fsync may have failed, so this repeats them.
+    fn to_trash_again(&self, kind: EntryKind, entry: &str) -> kernel::Result<bool> {
+        match self.to_trash(kind, entry) {
+            Err(kernel::Error::NotFound { .. }) => self.sync_trash(kind).map(|()| false),
+            moved => moved.map(|()| true),
+        }
     }
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
@@ -373,7 +382,7 @@ impl PoolLayout {
     pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
         let removed = match from {
             Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
-            Left::On(kind) => self.to_trash(kind, &entry),
+            Left::On(kind) => self.to_trash_again(kind, &entry).map(drop),
         };
         match removed {
             // An earlier try may have moved the entry.
@@ -468,9 +477,9 @@ impl Incoming<'_> {
         self.at = match moved {
             Ok(()) => None,
             // The rename may have happened, and only its fsync may have failed.
-            Err(_) => match layout.discard(kind, entry) {
-                Ok(true) => Some(Left::Trash),
-                Ok(false) => Some(Left::Incoming),
+            Err(_) => match phase("trash", || layout.to_trash(kind, entry)) {
+                Ok(()) => Some(Left::Trash),
+                Err(kernel::Error::NotFound { .. }) => Some(Left::Incoming),
                 Err(_) => Some(Left::On(kind)),
             },
         };
