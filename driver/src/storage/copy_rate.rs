@@ -381,8 +381,8 @@ mod tests {
         }
     }
 
-    /// Copies of one volume to a pool, each in a freeze of its own: their MiB, and whether they reach
-    /// the limit. Copies of another volume to that pool, and to another pool, know nothing of them.
+    /// Copies of one volume to a pool, each in a freeze of its own: their MiB, and whether they
+    /// reach the limit. They don't count for another volume, or for another pool.
     #[rstest]
     #[case::in_time(&[(9000, false)], None)]
     #[case::stopped(&[(4, true)], Some(4))]

@@ -135,7 +135,7 @@ fn a_record_adopts_a_length_that_is_synced() {
     // The image, the record and its name. Another start has nothing to write.
     for syncs in [3, 0] {
         site.close();
-        // Each start syncs the four directories of entries, the pool's root, and the state directory.
+        // Each start syncs the four directories of entries, the root, and the state directory.
         assert_eq!(count("file.sync", || drop(site.start())), 6 + syncs);
     }
     site.open();
