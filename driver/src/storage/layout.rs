@@ -107,8 +107,9 @@ impl PoolLayout {
     }
 
     /// Syncs the pool's directories: the pool serves what it finds in them, and an earlier process
-    /// may have died between a rename and its fsync. A directory that entries come to goes before
-    /// the one that they leave.
+    /// may have died between a rename and its fsync. Those of the entries in place go first: where
+    /// a rename is not one change of the filesystem, an entry would otherwise be in none for a
+    /// moment.
     pub(super) fn sync(&self) -> kernel::Result<()> {
         for entries in &self.entries {
             entries.sync()?;

@@ -121,6 +121,23 @@ fn a_start_syncs_the_renames_of_a_process_that_died() {
     }
 }
 
+/// Where a power cut may halve a rename, what an entry has left is synced, too.
+#[test]
+fn a_start_syncs_incoming_on_a_filesystem_without_a_journal() {
+    let _scenario = fail::FailScenario::setup();
+    for without_journal in [false, true] {
+        let mut site = site("p=DIR/pool");
+        if without_journal {
+            site.kernel.lose_journal();
+        }
+        site.open();
+        site.close();
+        let incoming = directory(&site, "incoming");
+        let synced = synced_by(|| drop(site.start()));
+        assert_eq!(synced.contains(&incoming), without_journal, "{synced:?}");
+    }
+}
+
 /// A pool that can't sync its directories opens, for pods must be able to leave. It says so.
 #[test]
 fn a_pool_whose_directories_cannot_be_synced_is_noted() {
