@@ -216,7 +216,7 @@ impl Settings {
 }
 
 /// The source of a volume's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     Snapshot(SnapshotId),

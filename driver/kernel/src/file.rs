@@ -18,7 +18,7 @@ use super::failpoint::effect;
 use super::file_changes;
 pub use super::file_name::name_of;
 pub(crate) use super::file_name::on_file;
-use super::foreground::Steps;
+use super::foreground::{Share, Steps};
 use super::linux::page_cache;
 use super::{Error, FsUsage, MountEntry, Result, magic, wanted};
 
@@ -50,9 +50,9 @@ pub fn allocate(file: &File, len: u64) -> Result<()> {
 }
 
 /// Each step locks the file, which may be in use through a loop device, and keeps the journal of
-/// the filesystem busy.
+/// the filesystem busy. It writes no data.
 fn allocate_in_steps(file: &File, len: u64, longest: u64) -> Result<()> {
-    let mut steps = Steps::begin();
+    let mut steps = Steps::begin(Share::Half);
     let mut at = 0;
     while at < len {
         if at > 0 {
@@ -80,7 +80,7 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
     file_changes::written(file);
     // In steps: each one locks the file, which may be in use through a loop device.
-    let mut steps = Steps::begin();
+    let mut steps = Steps::begin(Share::Tenth);
     let mut at = 0;
     while at < len {
         wanted::check(file)?;

@@ -2,8 +2,8 @@
 //!
 //! Long work copies in steps, or makes a file's blocks its own. Between two of them it pauses while
 //! calls run in the foreground of its pools, and for a moment after them, because they come in
-//! series. It always gets a share of the time, so calls that never end hold it up, but do not stop
-//! it. While calls come, its steps are short.
+//! series. It always gets a share of the time ([`Share`]), so calls that never end hold it up, but
+//! do not stop it. While calls come, its steps are short.
 //!
 //! A call in the foreground may have a long part of its own: the allocation of a thick volume's
 //! lost blocks. It steps back for that ([`step_back`]).
@@ -20,9 +20,6 @@ use super::wanted;
 const QUIET_BEFORE_STEP: Duration = Duration::from_millis(10);
 /// How long the foreground is quiet before steps are long again.
 const CALM: Duration = Duration::from_millis(250);
-/// A pause lasts at most this many times the last step. So long work that never finds the
-/// foreground quiet has a tenth of the time.
-const SHARE: u32 = 9;
 /// The longest pause, however long the last step took.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// How often a pause checks whether it may end.
@@ -172,16 +169,37 @@ fn quiet() -> Quiet {
     })
 }
 
+/// The share of the time that long work has if it never finds the foreground quiet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// For steps that write data: calls wait for the disk meanwhile.
+    Tenth,
+    /// For steps that only change the filesystem's own blocks.
+    Half,
+}
+
+impl Share {
+    /// A pause lasts at most this many times the last step.
+    fn pause(self) -> u32 {
+        match self {
+            Share::Tenth => 9,
+            Share::Half => 1,
+        }
+    }
+}
+
 /// The steps of long work.
 pub struct Steps {
     began: Instant,
+    share: Share,
 }
 
 impl Steps {
     /// Begins the first step.
-    pub fn begin() -> Steps {
+    pub fn begin(share: Share) -> Steps {
         Steps {
             began: Instant::now(),
+            share,
         }
     }
 
@@ -189,12 +207,13 @@ impl Steps {
     pub fn give_way(&mut self) {
         let ended = Instant::now();
         let step = ended - self.began;
-        if step < POLL / SHARE {
+        if step < POLL / self.share.pause() {
             // A pause would be longer than its share: short steps add up.
             return;
         }
         self.began = ended;
-        while pauses(quiet(), step, ended.elapsed(), wanted::is_awaited()) {
+        let longest = longest_pause(step, self.share);
+        while pauses(quiet(), longest, ended.elapsed(), wanted::is_awaited()) {
             std::thread::sleep(POLL);
             self.began = Instant::now();
         }
@@ -202,9 +221,13 @@ impl Steps {
     }
 }
 
-/// True if long work pauses on. `step` is the time of its last step, and `paused` the time since.
-fn pauses(quiet: Quiet, step: Duration, paused: Duration, awaited: bool) -> bool {
-    let longest = step.saturating_mul(SHARE).min(MAX_PAUSE);
+/// The longest pause after a step that took this long.
+fn longest_pause(step: Duration, share: Share) -> Duration {
+    step.saturating_mul(share.pause()).min(MAX_PAUSE)
+}
+
+/// True if long work pauses on. `paused` is the time since its last step.
+fn pauses(quiet: Quiet, longest: Duration, paused: Duration, awaited: bool) -> bool {
     !awaited && quiet < Quiet::For(QUIET_BEFORE_STEP) && paused < longest
 }
 

@@ -16,7 +16,7 @@ use crate::storage::{self, Publication, VolumeHandle, VolumeId, VolumeRecord};
 enum ControllerPublish {
     /// Record the publication.
     Record,
-    /// Do nothing: it is recorded already.
+    /// Change nothing: it is recorded already.
     Done,
 }
 
@@ -107,13 +107,19 @@ impl Controller {
             capability,
             readonly: req.readonly,
         };
-        if decide(&record, node, &publication)? == ControllerPublish::Record {
-            let limit = self.config.attach_limit;
-            let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
-            self.pools.update_volume(&record.id, |record| {
-                record.publications.insert(node.clone(), publication);
-                record.fresh = false;
-            })?;
+        match decide(&record, node, &publication)? {
+            // An earlier call may have failed or died before the record was synced.
+            ControllerPublish::Done => {
+                self.pools.update_volume(&record.id, |_| {})?;
+            }
+            ControllerPublish::Record => {
+                let limit = self.config.attach_limit;
+                let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
+                self.pools.update_volume(&record.id, |record| {
+                    record.publications.insert(node.clone(), publication);
+                    record.fresh = false;
+                })?;
+            }
         }
         Ok(csi::ControllerPublishVolumeResponse {
             publish_context: Default::default(),

@@ -91,7 +91,7 @@ pub(super) struct CopyJob {
 
 impl CopyJob {
     fn route(&self) -> Route {
-        (self.source.pool(), self.pool)
+        (self.source.recorded(), self.pool)
     }
 
     /// The volume to freeze during the copy; `None` for a snapshot.
@@ -246,6 +246,7 @@ impl Pools {
                 let copied = jobs.iter().map(|(job, to)| {
                     series.measured(
                         job.route(),
+                        Box::new(move || extents::clone::count(&job.from)),
                         || still.copy(job.from_id, &job.from, to, &job.want),
                         || still.stop(),
                     )
@@ -282,7 +283,7 @@ impl Pools {
         let mut volumes = Vec::new();
         let mut clones = Vec::new();
         for (job, to) in jobs {
-            let known = self.copy_rates.known_clone(job.pool);
+            let known = self.copy_rates.known_clone(job.route());
             if let (Some(measured), true) = (known, copy_image::may_share(&job.want, to)) {
                 clones.push((extents::clone::count(&job.from), measured));
             }
@@ -363,7 +364,8 @@ mod tests {
             .count()
     }
 
-    /// A small image is not sampled, so only the stopped copy shows that the pool is slow.
+    /// A small image is not sampled, so only the stopped copy shows that it is slow. The copy of
+    /// another volume is not refused.
     #[rstest]
     #[case::the_first(None)]
     #[case::after_a_faster_one(Some(64 << 30))]
@@ -384,10 +386,10 @@ mod tests {
         assert!(file::data_bytes(&image).unwrap() < SAMPLE);
         let _mounted = site.mounted(&volume, "mount");
         if let Some(bytes) = earlier {
-            let route = (site.named("a").id, site.named("b").id);
+            let route = (Source::Volume(volume.id), site.named("b").id);
             let mut series = site.pools().copy_rates.series(Instant::now());
             series
-                .measured(route, || Ok(Copied::Bytes(bytes)), || true)
+                .measured(route, Box::new(|| 0), || Ok(Copied::Bytes(bytes)), || true)
                 .unwrap();
         }
 
@@ -408,6 +410,20 @@ mod tests {
             }
             assert_eq!(freezes(&site), 1);
         }
+
+        let other = site.make("two");
+        site.pools()
+            .open_image(&other, true)
+            .unwrap()
+            .write_all_at(&[1; 4096], MI)
+            .unwrap();
+        let _also_mounted = site.mounted(&other, "other");
+        let copy = NewVolume {
+            source: Some(Source::Volume(other.id)),
+            ..new("copy")
+        };
+        site.pools().create_volume(&site.named("b"), copy).unwrap();
+        assert_eq!(freezes(&site), 2);
     }
 
     /// The source is mounted, and so frozen, or a snapshot.

@@ -2,20 +2,22 @@
 //!
 //! A sample from the start of the image gives the estimate. The page cache makes a sample faster
 //! than a large copy, and a small image has no sample. So a copy may still freeze until the limit.
-//! For the next minutes, that copy counts instead of samples: a copy may have as many bytes as it
-//! copied, and a retry is refused.
+//! For the next minutes, that counts instead of samples for copies of the same source to the same
+//! pool: one may have as many bytes as were copied, and a retry is refused. It says nothing of
+//! other sources, which may be other users': the disk was busy, or the copy was one of a large
+//! group.
 //!
 //! A clone copies no bytes, but takes time for each extent of the image. One that reached the limit
-//! is the measurement for the next ones of its pool.
+//! counts alike.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use hostloop_terminal::humanize::exact_bytes;
 use parking_lot::Mutex;
 
 use super::freeze::{clones_longer_than, longer_than};
-use super::{Error, PoolId, Result};
+use super::{Error, PoolId, Result, Source};
 use crate::kernel;
 use crate::kernel::file::Copied;
 
@@ -24,6 +26,9 @@ pub(super) const SAMPLE: u64 = 64 << 20;
 
 /// How long a measurement counts. Later, the disk may be less busy.
 const KEPT: Duration = Duration::from_secs(600);
+
+/// How many measurements count at once.
+const MOST: usize = 1024;
 
 /// Bytes that were copied, and the time that took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,28 +43,50 @@ impl Measured {
     }
 }
 
-/// The pool of a source, and the pool of its copy.
-pub(super) type Route = (PoolId, PoolId);
+/// The source of a copy, and the pool of the copy.
+pub(super) type Route = (Source, PoolId);
 
 /// The copies that reached the limit of their freeze.
 #[derive(Debug, Default)]
 pub(super) struct CopyRates {
-    copies: Mutex<BTreeMap<Route, (Measured, Instant)>>,
-    /// Clones in each pool, with extents for bytes.
-    clones: Mutex<BTreeMap<PoolId, (Measured, Instant)>>,
+    copies: Measurements,
+    /// Clones, with extents for bytes.
+    clones: Measurements,
+}
+
+/// The last measurement of each route.
+#[derive(Debug, Default)]
+struct Measurements(Mutex<HashMap<Route, (Measured, Instant)>>);
+
+impl Measurements {
+    fn get(&self, route: Route, now: Instant) -> Option<Measured> {
+        let (measured, at) = *self.0.lock().get(&route)?;
+        (now.duration_since(at) < KEPT).then_some(measured)
+    }
+
+    /// Adds a measurement. Drops those that no longer count, and the oldest one of too many.
+    fn put(&self, route: Route, measured: Measured, now: Instant) {
+        let mut all = self.0.lock();
+        all.retain(|_, (_, at)| now.duration_since(*at) < KEPT);
+        all.insert(route, (measured, now));
+        if all.len() > MOST {
+            let oldest = all.iter().min_by_key(|(_, (_, at))| *at);
+            if let Some(oldest) = oldest.map(|(route, _)| *route) {
+                all.remove(&oldest);
+            }
+        }
+    }
 }
 
 impl CopyRates {
     /// The copy that counts now.
     pub(super) fn known(&self, route: Route) -> Option<Measured> {
-        let (measured, at) = *self.copies.lock().get(&route)?;
-        (at.elapsed() < KEPT).then_some(measured)
+        self.copies.get(route, Instant::now())
     }
 
     /// The clone that counts now, with extents for bytes.
-    pub(super) fn known_clone(&self, pool: PoolId) -> Option<Measured> {
-        let (measured, at) = *self.clones.lock().get(&pool)?;
-        (at.elapsed() < KEPT).then_some(measured)
+    pub(super) fn known_clone(&self, route: Route) -> Option<Measured> {
+        self.clones.get(route, Instant::now())
     }
 
     /// Begins to measure copies one after another, within a freeze that began at `since`.
@@ -67,7 +94,8 @@ impl CopyRates {
         Series {
             rates: self,
             measured_until: since,
-            sums: BTreeMap::new(),
+            sums: HashMap::new(),
+            clones: Vec::new(),
         }
     }
 }
@@ -78,15 +106,25 @@ pub(super) struct Series<'a> {
     /// The end of the time in `sums`.
     measured_until: Instant,
     /// All copies of each route until now. The first one includes the time of the freeze itself.
-    sums: BTreeMap<Route, Measured>,
+    sums: HashMap<Route, Measured>,
+    clones: Vec<WholeClone<'a>>,
 }
 
-impl Series<'_> {
+/// A clone that was not stopped.
+struct WholeClone<'a> {
+    route: Route,
+    /// Counts its extents.
+    extents: Box<dyn Fn() -> u64 + 'a>,
+    took: Duration,
+}
+
+impl<'a> Series<'a> {
     /// Runs a copy and measures it. If `at_limit` is true after the copy, all copies of the series
-    /// count.
+    /// count. If a clone is stopped, all clones do. `extents` counts those of the source.
     pub(super) fn measured(
         &mut self,
         route: Route,
+        extents: Box<dyn Fn() -> u64 + 'a>,
         copy: impl FnOnce() -> Result<Copied>,
         at_limit: impl FnOnce() -> bool,
     ) -> Result<Copied> {
@@ -95,15 +133,21 @@ impl Series<'_> {
         let bytes = match &copied {
             Ok(Copied::Bytes(bytes)) => *bytes,
             Err(Error::Kernel(kernel::Error::Stopped { copied, .. })) => *copied,
+            Ok(Copied::Shared) => {
+                let took = began.elapsed();
+                self.clones.push(WholeClone {
+                    route,
+                    extents,
+                    took,
+                });
+                return copied;
+            }
             Err(Error::Kernel(kernel::Error::CloneStopped { extents, .. })) => {
-                let measured = Measured {
+                let stopped = Measured {
                     bytes: *extents,
                     took: began.elapsed(),
                 };
-                self.rates
-                    .clones
-                    .lock()
-                    .insert(route.1, (measured, Instant::now()));
+                self.count_clones(route, stopped);
                 return copied;
             }
             _ => return copied,
@@ -115,11 +159,27 @@ impl Series<'_> {
         self.measured_until = now;
         if at_limit() {
             // A sum without any bytes has no rate.
-            let sums = self.sums.iter().filter(|(_, sum)| sum.bytes > 0);
-            let counted = sums.map(|(route, sum)| (*route, (*sum, now)));
-            self.rates.copies.lock().extend(counted);
+            for (route, sum) in self.sums.iter().filter(|(_, sum)| sum.bytes > 0) {
+                self.rates.copies.put(*route, *sum, now);
+            }
         }
         copied
+    }
+
+    /// Lets the clones until now count, and the one that was stopped. The filesystems are thawed at
+    /// the limit, so none waits for this.
+    fn count_clones(&mut self, route: Route, stopped: Measured) {
+        let now = Instant::now();
+        for clone in self.clones.drain(..) {
+            let measured = Measured {
+                bytes: (clone.extents)(),
+                took: clone.took,
+            };
+            if measured.bytes > 0 {
+                self.rates.clones.put(clone.route, measured, now);
+            }
+        }
+        self.rates.clones.put(route, stopped, now);
     }
 }
 
@@ -143,7 +203,7 @@ pub(super) fn check(volumes: &str, copies: &[(u64, Measured)], max_freeze: Durat
 }
 
 /// Fails if clones one after another would take longer than a filesystem may stay frozen. `clones`
-/// has the extents of each image, and the measurement of its pool.
+/// has the extents of each image, and the measurement of its route.
 pub(super) fn check_clones(
     volumes: &str,
     clones: &[(u64, Measured)],
@@ -166,8 +226,17 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::storage::VolumeId;
 
     const MI: u64 = 1 << 20;
+
+    /// Routes of as many volumes, from pools of their own.
+    fn routes<const N: usize>() -> [Route; N] {
+        [(); N].map(|()| {
+            let pool = PoolId::generate();
+            (Source::Volume(VolumeId::generate(pool)), pool)
+        })
+    }
 
     fn measured(mib: u64, seconds: u64) -> Measured {
         Measured {
@@ -211,28 +280,38 @@ mod tests {
         }
     }
 
+    fn stopped_clone() -> Result<Copied> {
+        std::thread::sleep(Duration::from_millis(1));
+        Err(kernel::Error::CloneStopped {
+            path: "copy".into(),
+            extents: 512,
+        }
+        .into())
+    }
+
     #[test]
-    fn a_clone_that_reached_the_limit_refuses_longer_ones_of_its_pool() {
-        let (a, b) = (PoolId::generate(), PoolId::generate());
+    fn a_stopped_clone_counts_for_its_own_route_with_the_clones_before_it() {
+        let [a, b, silent, other] = routes();
         let rates = CopyRates::default();
-        let stopped = || {
-            std::thread::sleep(Duration::from_millis(1));
-            Err(kernel::Error::CloneStopped {
-                path: "copy".into(),
-                extents: 512,
-            }
-            .into())
-        };
-        rates
-            .series(Instant::now())
-            .measured((a, a), stopped, || true)
+        let mut series = rates.series(Instant::now());
+        for (route, extents) in [(a, 300), (silent, 0)] {
+            let copied = series.measured(
+                route,
+                Box::new(move || extents),
+                || Ok(Copied::Shared),
+                || false,
+            );
+            copied.unwrap();
+        }
+        assert_eq!(rates.known_clone(a), None);
+        series
+            .measured(b, Box::new(|| 9000), stopped_clone, || true)
             .unwrap_err();
-        let known = rates.known_clone(a).unwrap();
-        assert_eq!(
-            (known.bytes, rates.known_clone(b), rates.known((a, a))),
-            (512, None, None)
-        );
-        assert!(known.took >= Duration::from_millis(1));
+        let known = [a, b, silent, other].map(|route| rates.known_clone(route));
+        let extents = known.map(|known| known.map(|known| known.bytes));
+        assert_eq!(extents, [Some(300), Some(512), None, None]);
+        assert_eq!(rates.known(b), None);
+        assert!(known[1].unwrap().took >= Duration::from_millis(1));
 
         let limit = Duration::from_secs(10);
         let known = measured(1, 1);
@@ -282,14 +361,14 @@ mod tests {
         #[case] expected: [Option<u64>; 2],
     ) {
         let rates = CopyRates::default();
-        let (a, b) = (PoolId::generate(), PoolId::generate());
+        let [a, b] = routes();
         let mut series = rates.series(Instant::now().checked_sub(FREEZE).unwrap());
         let last = copies.len() - 1;
         for (i, copy) in copies.into_iter().enumerate() {
-            let route = if i == 0 { (a, a) } else { (b, b) };
-            let _ = series.measured(route, || copy, || i == last);
+            let route = if i == 0 { a } else { b };
+            let _ = series.measured(route, Box::new(|| 0), || copy, || i == last);
         }
-        let known = [rates.known((a, a)), rates.known((b, b))];
+        let known = [rates.known(a), rates.known(b)];
         assert_eq!(
             known.map(|known| known.map(|known| known.bytes / MI)),
             expected
@@ -302,8 +381,8 @@ mod tests {
         }
     }
 
-    /// Copies from `a` to `b`, each in a freeze of its own: their MiB, and whether they reach the
-    /// limit.
+    /// Copies of one volume to a pool, each in a freeze of its own: their MiB, and whether they
+    /// reach the limit. They don't count for another volume, or for another pool.
     #[rstest]
     #[case::in_time(&[(9000, false)], None)]
     #[case::stopped(&[(4, true)], Some(4))]
@@ -317,15 +396,44 @@ mod tests {
         #[case] expected: Option<u64>,
     ) {
         let rates = CopyRates::default();
-        let (a, b) = (PoolId::generate(), PoolId::generate());
+        let [route, (other, elsewhere)] = routes();
         for (mib, is_late) in copies {
             rates
                 .series(Instant::now())
-                .measured((a, b), || bytes(*mib), || *is_late)
+                .measured(route, Box::new(|| 0), || bytes(*mib), || *is_late)
                 .unwrap();
         }
-        let known = rates.known((a, b)).map(|known| known.bytes / MI);
+        let known = rates.known(route).map(|known| known.bytes / MI);
         assert_eq!(known, expected);
-        assert_eq!((rates.known((a, a)), rates.known((b, a))), (None, None));
+        let others = [(other, route.1), (route.0, elsewhere)].map(|route| rates.known(route));
+        assert_eq!(others, [None, None]);
+    }
+
+    #[rstest]
+    #[case::at_once(Duration::ZERO, true)]
+    #[case::a_moment_before_the_end(KEPT - Duration::from_millis(1), true)]
+    #[case::too_old(KEPT, false)]
+    fn how_long_a_measurement_counts(#[case] age: Duration, #[case] expected: bool) {
+        let [route, other] = routes();
+        let (measurements, began) = (Measurements::default(), Instant::now());
+        measurements.put(route, measured(1, 1), began);
+        let known = measurements.get(route, began + age);
+        assert_eq!(known, expected.then_some(measured(1, 1)));
+        // The next one drops it.
+        measurements.put(other, measured(1, 1), began + age);
+        assert_eq!(measurements.0.lock().contains_key(&route), expected);
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_measurements_goes() {
+        let routes = routes::<{ MOST + 1 }>();
+        let (measurements, began) = (Measurements::default(), Instant::now());
+        for (route, age) in routes.iter().zip(0..) {
+            let now = began + Duration::from_millis(age);
+            measurements.put(*route, measured(1, 1), now);
+        }
+        let known = measurements.0.lock();
+        let dropped = routes.iter().filter(|route| !known.contains_key(*route));
+        assert_eq!(dropped.collect::<Vec<_>>(), [&routes[0]]);
     }
 }

@@ -76,7 +76,8 @@ impl Left {
 
 impl PoolLayout {
     /// Opens the pool's directories. With `make`, it creates missing ones. Without, a missing
-    /// directory is an error, because a pool known to this node had all of them.
+    /// directory is an error, because a pool known to this node had all of them. The caller calls
+    /// [`PoolLayout::sync`].
     pub(super) fn open(
         root: File,
         path: &Path,
@@ -88,7 +89,7 @@ impl PoolLayout {
             file::make_dir(root.as_fd(), passing)?;
         }
         let renames_whole = kernel.renames_whole(root.as_fd());
-        let layout = PoolLayout {
+        Ok(PoolLayout {
             path: path.to_path_buf(),
             boot: kernel.boot_id()?,
             entries: [
@@ -102,12 +103,26 @@ impl PoolLayout {
             renames_whole,
             held: Mutex::default(),
             root,
-        };
-        if make {
-            // The pool counts as known from now on, so the directories must survive a power cut.
-            file::sync(&layout.root, path)?;
+        })
+    }
+
+    /// Syncs the pool's directories: the pool serves what it finds in them, and an earlier process
+    /// may have died between a rename and its fsync. Those of the entries in place go first: where
+    /// a rename is not one change of the filesystem, an entry would otherwise be in none for a
+    /// moment.
+    pub(super) fn sync(&self) -> kernel::Result<()> {
+        for entries in &self.entries {
+            entries.sync()?;
         }
-        Ok(layout)
+        self.trash.sync()?;
+        if !self.renames_whole {
+            self.sync_incoming()?;
+        }
+        file::sync(&self.root, &self.path)
+    }
+
+    fn sync_incoming(&self) -> kernel::Result<()> {
+        file::sync(&self.incoming, &self.path.join(INCOMING))
     }
 
     /// The pool's root directory.
@@ -196,6 +211,13 @@ impl PoolLayout {
         })?)
     }
 
+    /// Syncs the names in a volume's directory.
+    pub(super) fn sync_volume(&self, id: VolumeId) -> Result<()> {
+        let dir = self.volume_dir(id)?;
+        let path = self.path.join(EntryKind::Volumes.name());
+        Ok(file::sync(&dir, &path.join(id.to_string()))?)
+    }
+
     fn volume_dir(&self, id: VolumeId) -> kernel::Result<File> {
         self.open_entry(self.entries(EntryKind::Volumes), &id.to_string())
     }
@@ -221,11 +243,7 @@ impl PoolLayout {
     /// the entry existed.
     pub(super) fn discard(&self, kind: EntryKind, entry: &str) -> Result<bool> {
         self.check_held(entry)?;
-        match phase("trash", || self.to_trash(kind, entry)) {
-            Ok(()) => Ok(true),
-            Err(kernel::Error::NotFound { .. }) => Ok(false),
-            Err(e) => Err(e.into()),
-        }
+        Ok(phase("trash", || self.to_trash_again(kind, entry))?)
     }
 
     /// Keeps an entry in place from being deleted while the other one exists.
@@ -274,7 +292,7 @@ impl PoolLayout {
         file::rename(self.dir(from), entry, self.entries(kind), entry)?;
         self.entries[kind as usize].sync()?;
         match from {
-            Left::Incoming => file::sync(&self.incoming, &self.path.join(INCOMING))?,
+            Left::Incoming => self.sync_incoming()?,
             Left::Trash => self.trash.sync()?,
             Left::On(other) => self.entries[other as usize].sync()?,
         }
@@ -298,8 +316,21 @@ impl PoolLayout {
             self.remove_mark(kind, entry)?;
         }
         file::rename(self.entries(kind), entry, self.trash(), entry)?;
+        self.sync_trash(kind)
+    }
+
+    fn sync_trash(&self, kind: EntryKind) -> kernel::Result<()> {
         self.trash.sync()?;
         self.entries[kind as usize].sync()
+    }
+
+    /// Moves an entry to `trash/`. False if it is not in its place: an earlier try may have moved
+    /// it, and only an fsync may have failed, so this repeats them.
+    fn to_trash_again(&self, kind: EntryKind, entry: &str) -> kernel::Result<bool> {
+        match self.to_trash(kind, entry) {
+            Err(kernel::Error::NotFound { .. }) => self.sync_trash(kind).map(|()| false),
+            moved => moved.map(|()| true),
+        }
     }
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
@@ -352,7 +383,7 @@ impl PoolLayout {
     pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
         let removed = match from {
             Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
-            Left::On(kind) => self.to_trash(kind, &entry),
+            Left::On(kind) => self.to_trash_again(kind, &entry).map(drop),
         };
         match removed {
             // An earlier try may have moved the entry.
@@ -428,8 +459,7 @@ impl Incoming<'_> {
 
     /// Syncs `incoming/`, so that the entry survives a power cut with all that is written in it.
     pub(super) fn sync(&self) -> Result<()> {
-        let path = self.layout.path.join(INCOMING);
-        Ok(file::sync(&self.layout.incoming, &path)?)
+        Ok(self.layout.sync_incoming()?)
     }
 
     /// Moves the entry into its final place; its record must be written first. Only the target
@@ -443,14 +473,14 @@ impl Incoming<'_> {
                 if layout.renames_whole {
                     return Ok(());
                 }
-                file::sync(&layout.incoming, &layout.path.join(INCOMING))
+                layout.sync_incoming()
             });
         self.at = match moved {
             Ok(()) => None,
             // The rename may have happened, and only its fsync may have failed.
-            Err(_) => match layout.discard(kind, entry) {
-                Ok(true) => Some(Left::Trash),
-                Ok(false) => Some(Left::Incoming),
+            Err(_) => match phase("trash", || layout.to_trash(kind, entry)) {
+                Ok(()) => Some(Left::Trash),
+                Err(kernel::Error::NotFound { .. }) => Some(Left::Incoming),
                 Err(_) => Some(Left::On(kind)),
             },
         };

@@ -2,6 +2,7 @@
 //!
 //! What is done with a pool stands elsewhere, in files named by the subject.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +17,7 @@ use super::layout::PoolLayout;
 use super::noted_problem::NotedProblem;
 use super::place::PoolPlace;
 use super::recovery::Unfinished;
-use super::{PoolId, PoolKind, PoolSpec};
+use super::{PoolId, PoolKind, PoolSpec, VolumeId};
 use crate::kernel::Kernel;
 
 mod look;
@@ -44,6 +45,9 @@ pub struct Pool {
     pub(super) index: RwLock<Index>,
     /// Held while the record of a volume changes; a volume's ID chooses one.
     pub(super) changing: [Mutex<()>; CHANGING],
+    /// Volumes whose records are known to survive a power cut. An earlier process may have died
+    /// between the rename of a record and its fsync, and a failed fsync leaves the same.
+    pub(super) synced: Mutex<HashSet<VolumeId>>,
     /// True if it is known what snapshots of an earlier process share.
     pub(super) measured: Mutex<bool>,
     /// Space promised to running operations.

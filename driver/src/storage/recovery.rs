@@ -227,11 +227,18 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<Volum
 }
 
 /// Records the length of an image. The image is synced first, as by an expansion: the process that
-/// made it longer may have died before that.
+/// made it longer may have died before that. With gigabytes in the page cache, that takes a while,
+/// and the pool serves no calls meanwhile.
 fn record_length(pool: &Pool, id: VolumeId, len: u64) -> Result<Arc<VolumeRecord>> {
     let entry = id.to_string();
     let image = pool.layout.open_image(EntryKind::Volumes, &entry, false)?;
-    file::sync(&image, &pool.image_path(&id))?;
+    let path = pool.image_path(&id);
+    tracing::info!(
+        volume = %id, path = %path.display(), len,
+        "syncing an image that an interrupted expansion has made longer than its record says: the \
+         pool opens once its data is on disk"
+    );
+    file::sync(&image, &path)?;
     pool.update(&id, |record| record.capacity_bytes = len)
 }
 

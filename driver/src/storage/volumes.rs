@@ -118,6 +118,9 @@ impl Pool {
     /// Changes a record: on disk first, then in the index. A change of the state in the running
     /// kernel alone needs no fsync. The durable part is written first. So `format: done` is on disk
     /// before the minor, and NodePublishVolume refuses a volume without a minor.
+    ///
+    /// The caller acknowledges the record, also one that stays the same. So the first update of a
+    /// record that was there before this process syncs it.
     pub(super) fn update(
         &self,
         id: &VolumeId,
@@ -129,12 +132,15 @@ impl Pool {
         let before = found.ok_or(Error::NoVolume(VolumeHandle::Id(*id)))?;
         let mut record = (*before).clone();
         change(&mut record);
+        let durable = record.with_state_until_reboot(&before);
+        if durable == *before {
+            self.sync_record(*id)?;
+        }
         if record == *before {
             return Ok(before);
         }
         // Encoded first: what can't be encoded changes nothing.
         let state = state_until_reboot::encode(&record, self.layout.boot())?;
-        let durable = record.with_state_until_reboot(&before);
         if durable != *before {
             self.replace_durable(durable)?;
         }
@@ -146,11 +152,25 @@ impl Pool {
         Ok(record)
     }
 
+    /// Syncs the name of a record, unless that is known to survive a power cut.
+    fn sync_record(&self, id: VolumeId) -> Result<()> {
+        if self.synced.lock().contains(&id) {
+            return Ok(());
+        }
+        self.layout.sync_volume(id)?;
+        self.synced.lock().insert(id);
+        Ok(())
+    }
+
     /// Replaces the durable part of a record on disk, then the record in the index.
     fn replace_durable(&self, record: VolumeRecord) -> Result<()> {
+        self.synced.lock().remove(&record.id);
         let replaced = self.layout.replace(&record);
-        if replaced.is_err() {
-            // Only the last fsync may have failed, so the index follows the record on disk.
+        if replaced.is_ok() {
+            self.synced.lock().insert(record.id);
+        } else {
+            // Only the last fsync may have failed, so the index follows the record on disk. The
+            // next update repeats the fsync.
             match load::read_one::<VolumeRecord>(&self.layout, record.id) {
                 Ok(on_disk) if on_disk == record.durable() => {}
                 _ => return replaced,

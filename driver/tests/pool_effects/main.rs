@@ -18,6 +18,7 @@ mod testkit;
 
 mod opening;
 mod syncs;
+mod unsynced;
 
 use testkit::{MI, Site};
 

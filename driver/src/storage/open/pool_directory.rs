@@ -106,6 +106,14 @@ pub(super) fn open_pool(
         other => other.map(|()| None)?,
     };
     let layout = PoolLayout::open(root, &path, entry.id.is_none(), &**kernel)?;
+    let unsynced = match layout.sync() {
+        // The pool counts as known from now on, so its directories must survive a power cut.
+        Err(e) if entry.id.is_none() => return Err(e.into()),
+        // Pods must be able to leave.
+        synced => synced.err().map(|e| {
+            format!("what an earlier process created or deleted may not survive a power cut: {e}")
+        }),
+    };
     file::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         kernel: kernel.clone(),
@@ -116,6 +124,7 @@ pub(super) fn open_pool(
         spec: spec.clone(),
         layout,
         index: RwLock::new(Index::default()),
+        synced: Mutex::default(),
         measured: Mutex::default(),
         changing: std::array::from_fn(|_| Mutex::default()),
         under_way: Mutex::new(SpaceRequest::default()),
@@ -129,7 +138,8 @@ pub(super) fn open_pool(
     };
     let block = file::block_size(pool.layout.root())?;
     let limits = limitations(&**kernel, pool.reflinks, block);
-    for note in notes.into_iter().chain(unclaimed).chain(limits) {
+    let notes = notes.into_iter().chain(unclaimed).chain(unsynced);
+    for note in notes.chain(limits) {
         pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
     Ok(pool)

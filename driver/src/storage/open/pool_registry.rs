@@ -73,7 +73,8 @@ impl PoolRegistry {
         Ok(self.read()?.pools.remove(name).unwrap_or_default())
     }
 
-    /// Changes the entry of a pool on disk.
+    /// Changes the entry of a pool on disk. An entry that stays the same is synced, too: the
+    /// process that wrote it may have died between the rename and its fsync.
     pub(super) fn remember(&self, name: &str, change: impl FnOnce(&mut Entry)) -> Result<()> {
         let _lock = self.lock()?;
         let mut content = self.read()?;
@@ -81,7 +82,7 @@ impl PoolRegistry {
         let before = entry.clone();
         change(entry);
         if *entry == before {
-            return Ok(());
+            return Ok(file::sync(&self.dir, &file::name_of(&self.dir))?);
         }
         let content = encoding::encode(&content, FILE)?;
         Ok(file::replace(self.dir.as_fd(), FILE, &content)?)

@@ -59,6 +59,7 @@ impl Pools {
         pool.index.write().share(&mut record);
         let record = Arc::new(record);
         incoming.commit(&*record, Some(&image))?;
+        pool.synced.lock().insert(id);
         pool.index.write().put_volume(record.clone());
         Ok(record)
     }

@@ -98,6 +98,7 @@ impl Pool {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Volumes, &entry)?;
         self.index.write().take_volume(id);
+        self.synced.lock().remove(&id);
         self.forget(&About::Volume(id));
         self.layout.free(&entry);
         Ok(())
