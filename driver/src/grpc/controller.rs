@@ -49,7 +49,7 @@ service! {
         about |_| "";
     "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
         about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
-        as |r, pools| snapshots([&r.source_volume_id], pools), by |r| &r.parameters,
+        as snapshot, by |r| &r.parameters,
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id, as |_, _| Work::Delete,
@@ -62,7 +62,7 @@ service! {
     "ControllerExpandVolume" controller_expand_volume(ControllerExpandVolumeRequest)
         -> ControllerExpandVolumeResponse
         about |r| &r.volume_id,
-        as |r, pools| if is_thick(&r.volume_id, pools) { Work::Allocate } else { Work::Change },
+        as expansion,
         holding |r| Key::volume(&r.volume_id), but for [secrets];
     "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse
@@ -70,7 +70,7 @@ service! {
     "ControllerModifyVolume" controller_modify_volume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse
         about |r| &r.volume_id,
-        as |r, _| if makes_thick(&r.mutable_parameters) { Work::Allocate } else { Work::Change },
+        as modification,
         holding |r| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
 }
@@ -86,8 +86,12 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<Hold> {
 }
 
 /// The work of CreateVolume. A copy in a pool with reflinks copies no bytes, unless source or copy
-/// must have blocks of its own.
+/// must have blocks of its own. A call for a volume that is there copies nothing. If it waited for
+/// the copies of others, its caller would hang up and repeat it as long as there are enough of them.
 fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
+    if pools.volume_named(&request.name).is_some() {
+        return Work::Change;
+    }
     let maps = [&request.parameters, &request.mutable_parameters];
     let thick = maps.into_iter().any(makes_thick);
     let Some(source) = source(request) else {
@@ -99,6 +103,40 @@ fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
         Work::Clone
     } else {
         Work::Copy
+    }
+}
+
+/// The work of CreateSnapshot.
+fn snapshot(request: &csi::CreateSnapshotRequest, pools: &Pools) -> Work {
+    if pools.snapshot_named(&request.name).is_some() {
+        return Work::Change;
+    }
+    snapshots([&request.source_volume_id], pools)
+}
+
+/// The work of ControllerExpandVolume.
+fn expansion(request: &csi::ControllerExpandVolumeRequest, pools: &Pools) -> Work {
+    let id = request.volume_id.parse().ok();
+    let volume = id.and_then(|handle| pools.volume(&handle).ok());
+    let requested = request.capacity_range.as_ref();
+    let requested = requested.map_or(0, |range| range.required_bytes);
+    let allocates = volume.is_some_and(|volume| {
+        let grows = u64::try_from(requested).is_ok_and(|bytes| bytes > volume.capacity_bytes);
+        grows && volume.settings.provisioning == Provisioning::Thick
+    });
+    if allocates {
+        Work::Allocate
+    } else {
+        Work::Change
+    }
+}
+
+/// The work of ControllerModifyVolume.
+fn modification(request: &csi::ControllerModifyVolumeRequest, pools: &Pools) -> Work {
+    if makes_thick(&request.mutable_parameters) && !is_thick(&request.volume_id, pools) {
+        Work::Allocate
+    } else {
+        Work::Change
     }
 }
 

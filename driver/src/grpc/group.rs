@@ -7,7 +7,7 @@ use super::dispatch::service;
 use super::operation_locks::{Hold, Key};
 use super::pool_threads::{Lane, Work};
 use crate::controller::Controller;
-use crate::storage::Freed;
+use crate::storage::{Freed, Pools};
 
 service! {
     GroupService: "csi.v1.GroupController", group_controller_server::GroupController,
@@ -21,7 +21,7 @@ service! {
         -> CreateVolumeGroupSnapshotResponse
         about |r| &r.name,
         in |r, pools| Lane::of_ids(pools, r.source_volume_ids.iter().map(String::as_str)),
-        as |r, pools| snapshots(&r.source_volume_ids, pools), by |r| &r.parameters,
+        as group, by |r| &r.parameters,
         holding new_group, but for [secrets];
     "DeleteVolumeGroupSnapshot" delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
         -> DeleteVolumeGroupSnapshotResponse
@@ -36,6 +36,14 @@ service! {
     "GetVolumeGroupSnapshot" get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
         -> GetVolumeGroupSnapshotResponse
         about |r| &r.group_snapshot_id;
+}
+
+/// The work of CreateVolumeGroupSnapshot.
+fn group(request: &csi::CreateVolumeGroupSnapshotRequest, pools: &Pools) -> Work {
+    if pools.group_named(&request.name).is_some() {
+        return Work::Change;
+    }
+    snapshots(&request.source_volume_ids, pools)
 }
 
 /// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.

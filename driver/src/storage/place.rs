@@ -215,7 +215,7 @@ mod tests {
     #[rstest]
     #[case::image(Image, file(7, 100), file(7, 100), None)]
     #[case::image_grown(Image, file(7, 100), file(7, 200), None)]
-    #[case::image_cut_off(Image, file(7, 100), file(7, 99), Some(("PoolImageLost", true, "to 99 of its 100 bytes")))]
+    #[case::image_cut_off(Image, file(7, 100), file(7, 99), Some(("PoolImageLost", true, "to 99 bytes of its 100 bytes")))]
     #[case::image_deleted(Image, file(7, 100), Seen::Nothing, Some(("PoolImageLost", true, "dd if=/dev/loop3 of=")))]
     #[case::image_replaced(Image, file(7, 100), file(8, 100), Some(("PoolImageLost", true, "dd if=/dev/loop3 of=")))]
     #[case::image_unreadable(Image, file(7, 100), unreadable(), Some(("PoolImageLost", false, "can't be looked at")))]

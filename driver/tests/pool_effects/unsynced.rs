@@ -260,7 +260,7 @@ fn a_call_that_is_repeated_after_a_death_acknowledges_what_is_synced() {
     let id = rig.created(request);
     assert_eq!(
         left.iter().map(|v| v.id.to_string()).collect::<Vec<_>>(),
-        [id.clone()]
+        std::slice::from_ref(&id)
     );
 
     let request = csi::ControllerPublishVolumeRequest {

@@ -163,6 +163,65 @@ fn a_clone_within_the_pool_that_its_class_names_is_no_copy() {
     }
 }
 
+/// Who repeats a call whose work has been done in the meantime waits for no copies of others.
+#[test]
+fn a_repeated_call_copies_and_allocates_nothing() {
+    let mut site: Site = Site::new(&["a=DIR/a"]);
+    site.kernel.set_reflinks(false);
+    site.open();
+    let pools = site.pools();
+    let source = pools
+        .create_volume(&site.named("a"), new("source"))
+        .unwrap();
+    let id = source.id.to_string();
+    let copy = |name: &str| csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        volume_content_source: from(of_volume(source.id)),
+        ..Default::default()
+    };
+    assert_eq!(copy("copy").work(pools), Work::Copy);
+    assert_eq!(copy("source").work(pools), Work::Change);
+    let snapshot = || csi::CreateSnapshotRequest {
+        name: "snapshot".to_owned(),
+        source_volume_id: id.clone(),
+        ..Default::default()
+    };
+    assert_eq!(snapshot().work(pools), Work::Copy);
+    pools
+        .create_snapshot(&source.id, "snapshot", &BTreeMap::new())
+        .unwrap();
+    assert_eq!(snapshot().work(pools), Work::Change);
+    let modified = || csi::ControllerModifyVolumeRequest {
+        volume_id: id.clone(),
+        mutable_parameters: pairs("provisioning=thick"),
+        ..Default::default()
+    };
+    let expanded = |required_bytes: u64| csi::ControllerExpandVolumeRequest {
+        volume_id: id.clone(),
+        capacity_range: Some(csi::CapacityRange {
+            required_bytes: required_bytes.try_into().unwrap(),
+            limit_bytes: 0,
+        }),
+        ..Default::default()
+    };
+    assert_eq!(modified().work(pools), Work::Allocate);
+    assert_eq!(
+        expanded(2 * source.capacity_bytes).work(pools),
+        Work::Change
+    );
+    pools
+        .update_volume(&source.id, |volume| {
+            volume.settings.provisioning = Provisioning::Thick;
+        })
+        .unwrap();
+    assert_eq!(modified().work(pools), Work::Change);
+    assert_eq!(
+        expanded(2 * source.capacity_bytes).work(pools),
+        Work::Allocate
+    );
+    assert_eq!(expanded(source.capacity_bytes).work(pools), Work::Change);
+}
+
 #[test]
 fn questions_hold_nothing() {
     macro_rules! questions {

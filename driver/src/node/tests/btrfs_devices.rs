@@ -255,7 +255,7 @@ fn no_other_mount_is_taken_for_the_btrfs_that_was_left() {
         };
         assert!(why.contains("unmount it if nothing uses it"), "{why}");
     }
-    assert_eq!(rig.mounted(), [at.clone()]);
+    assert_eq!(rig.mounted(), std::slice::from_ref(&at));
     rig.kernel.unmount(&at).unwrap();
     rig.kernel.set_scanned(None);
     rig.stage(id, "a", &cap).unwrap();
