@@ -45,7 +45,7 @@ pub struct Pool {
     pub(super) index: RwLock<Index>,
     /// Held while the record of a volume changes; a volume's ID chooses one.
     pub(super) changing: [Mutex<()>; CHANGING],
-    /// Volumes whose records are known to survive a power cut. An earlier process may have died
+    /// Volumes with a record that is known to survive a power cut. An earlier process may have died
     /// between the rename of a record and its fsync, and a failed fsync leaves the same.
     pub(super) synced: Mutex<HashSet<VolumeId>>,
     /// True if it is known what snapshots of an earlier process share.

@@ -40,7 +40,7 @@ fn die_after(effects: usize) {
     fail::cfg("effect", &format!("{effects}*off->return(EIO)")).unwrap();
 }
 
-/// An operation, the directory whose fsync does not come, and where its entry is then.
+/// An operation, the directory that is not synced, and where its entry is then.
 struct Death {
     name: &'static str,
     operation: fn(&World) -> Result<()>,

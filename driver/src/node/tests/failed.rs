@@ -257,7 +257,7 @@ fn health_opens_no_image_in_a_pool_that_does_not_answer() {
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    // The volume's device is not over this image, so whoever opens it takes the mount for another.
+    // The volume's device is not over this image, so opening it makes the mount look like that of another.
     let pool = rig.root().join("pool");
     let entry = pool.join("volumes").join(id.to_string());
     std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();
