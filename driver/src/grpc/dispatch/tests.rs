@@ -163,7 +163,7 @@ fn a_clone_within_the_pool_that_its_class_names_is_no_copy() {
     }
 }
 
-/// A call whose work is already done does not wait for the copies of others.
+/// A repeated call does not wait for the copies of others.
 #[test]
 fn a_repeated_call_copies_and_allocates_nothing() {
     let mut site: Site = Site::new(&["a=DIR/a"]);
