@@ -86,8 +86,9 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<Hold> {
 }
 
 /// The work of CreateVolume. A copy in a pool with reflinks copies no bytes, unless source or copy
-/// must have blocks of its own. A call for a volume that is there copies nothing. If it waited for
-/// the copies of others, its caller would hang up and repeat it as long as there are enough of them.
+/// must have blocks of its own. A call for a volume that is there, or from a source that is not,
+/// copies nothing. If it waited for the copies of others, its caller would hang up and repeat it as
+/// long as there are enough of them.
 fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
     if pools.volume_named(&request.name).is_some() {
         return Work::Change;
@@ -97,9 +98,12 @@ fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
     let Some(source) = source(request) else {
         return if thick { Work::Allocate } else { Work::Change };
     };
+    let Some(provisioning) = provisioning(source.key.text(), pools) else {
+        return Work::Change;
+    };
     let lane = Lane::of_class(pools, &request.parameters, Some(source.key.text()));
     let shares = lane.shares_blocks(pools) && !lane.is_between_pools();
-    if shares && !thick && !is_thick(source.key.text(), pools) {
+    if shares && !thick && provisioning != Provisioning::Thick {
         Work::Clone
     } else {
         Work::Copy
@@ -146,8 +150,14 @@ pub(super) fn snapshots<'a>(
     pools: &Pools,
 ) -> Work {
     let lane = Lane::of_ids(pools, volumes.clone().into_iter().map(String::as_str));
-    let thick = volumes.into_iter().any(|id| is_thick(id, pools));
-    if lane.shares_blocks(pools) && !thick {
+    let provisioned: Option<Vec<_>> = volumes
+        .into_iter()
+        .map(|id| provisioning(id, pools))
+        .collect();
+    let Some(provisioned) = provisioned else {
+        return Work::Change;
+    };
+    if lane.shares_blocks(pools) && !provisioned.contains(&Provisioning::Thick) {
         Work::Clone
     } else {
         Work::Copy
@@ -156,20 +166,17 @@ pub(super) fn snapshots<'a>(
 
 /// True for a thick volume, or a snapshot of one: its restore is thick, too.
 pub(super) fn is_thick(id: &str, pools: &Pools) -> bool {
-    let provisioning = match id.parse::<SnapshotId>() {
-        Ok(id) => pools
-            .snapshot(&id)
-            .map(|snapshot| snapshot.provisioning)
-            .ok(),
-        Err(_) => {
-            let volume = id
-                .parse()
-                .ok()
-                .and_then(|handle| pools.volume(&handle).ok());
-            volume.map(|volume| volume.settings.provisioning)
-        }
-    };
-    provisioning == Some(Provisioning::Thick)
+    provisioning(id, pools) == Some(Provisioning::Thick)
+}
+
+/// How a volume, or the source of a snapshot, is provisioned. `None` if it is not there.
+fn provisioning(id: &str, pools: &Pools) -> Option<Provisioning> {
+    if let Ok(id) = id.parse::<SnapshotId>() {
+        let snapshot = pools.snapshot(&id).ok()?;
+        return Some(snapshot.provisioning);
+    }
+    let volume = pools.volume(&id.parse().ok()?).ok()?;
+    Some(volume.settings.provisioning)
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.

@@ -212,18 +212,24 @@ pub(crate) async fn act(
             let mut grown = request_of(size);
             grown["metadata"]["annotations"] = json!({REQUESTED: null});
             patch(&path, grown).await?;
-            // What is copied from now on may be larger.
+            // What is copied from now on may be larger, also from a snapshot that is yet to be taken.
             let forget = json!({"metadata": {"annotations": {ENOUGH: null}}});
+            let mut sources = vec![name.to_string()];
             for plural in ["volumesnapshots", "persistentvolumeclaims"] {
                 let copies = get(&self::path(plural, "")).await?;
                 for copy in copies["items"].as_array().into_iter().flatten() {
-                    let spec = &copy["spec"];
-                    let of_claim = spec["source"]["persistentVolumeClaimName"] == **name
-                        || spec["dataSource"]["name"] == **name;
+                    let of_claim = &copy["spec"]["source"]["persistentVolumeClaimName"];
+                    let source = of_claim
+                        .as_str()
+                        .or(copy["spec"]["dataSource"]["name"].as_str());
+                    if !source.is_some_and(|source| sources.iter().any(|known| known == source)) {
+                        continue;
+                    }
                     let at = copy["metadata"]["name"].as_str().unwrap_or_default();
-                    if of_claim && !copy["metadata"]["annotations"][ENOUGH].is_null() {
+                    if !copy["metadata"]["annotations"][ENOUGH].is_null() {
                         patch(&self::path(plural, at), forget.clone()).await?;
                     }
+                    sources.extend((plural == "volumesnapshots").then(|| at.to_owned()));
                 }
             }
         }

@@ -181,6 +181,11 @@ fn a_repeated_call_copies_and_allocates_nothing() {
     };
     assert_eq!(copy("copy").work(pools), Work::Copy);
     assert_eq!(copy("source").work(pools), Work::Change);
+    let mut gone = copy("copy");
+    let last = if id.ends_with('0') { '1' } else { '0' };
+    let volume_id = format!("{}{last}", &id[..id.len() - 1]);
+    gone.volume_content_source = from(Type::Volume(VolumeSource { volume_id }));
+    assert_eq!(gone.work(pools), Work::Change);
     let snapshot = || csi::CreateSnapshotRequest {
         name: "snapshot".to_owned(),
         source_volume_id: id.clone(),
