@@ -47,19 +47,11 @@ stop_process() {
   rm -f "$DIR/pid/$1"
 }
 
-# die_of PART WHY: prints the end of the part's log, keeps all logs, and dies.
+# die_of PART WHY: prints the end of the part's log, and dies.
 die_of() {
   printf '%s\n' "--- the end of $DIR/log/$1:" >&2
   tail -n 25 "$DIR/log/$1" >&2 || true
-  keep_logs >&2
   die "$2"
-}
-
-# Copies the logs out of the cluster's folder: one that does not come up is removed.
-keep_logs() {
-  local kept
-  kept=$(mktemp -d "/var/tmp/hostloop-cluster-$NAME-log.XXXXXX") && cp -R "$DIR/log/." "$kept" || return 0
-  echo "==> The logs of the cluster are kept in $kept"
 }
 
 # wait_for PART SECONDS WHAT COMMAND…: waits until COMMAND succeeds; dies if PART does.

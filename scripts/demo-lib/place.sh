@@ -237,18 +237,16 @@ clean_up() {
     fi
   fi
   if [ "$STEP" -gt 0 ]; then summary $cut; fi
-  if [ -n "$ERROR" ] && [ "$ERROR" != interrupted ]; then
-    say_what_is_kept >&2
-  else
-    rm -rf "$WORK"
-  fi
+  if [ -n "$ERROR" ] && [ "$ERROR" != interrupted ]; then what_it_said >&2; fi
+  rm -rf "$WORK"
   exit "$code"
 }
 
-# Names the folders with what the failed command and the parts of the cluster said.
-say_what_is_kept() {
-  sed -n 's/^==> \(The logs of .*\)/\1/p' "$WORK/err" 2>/dev/null || true
-  echo "What the last command said is in $WORK: err and out"
+# Prints the end of what the failed command said, with the logs of a cluster's parts.
+what_it_said() {
+  [ -s "$WORK/err" ] || return 0
+  echo "The last command said:"
+  tail -n 40 "$WORK/err"
 }
 
 # Prints the driver's last lines and the last warnings, which show the cause.
