@@ -24,7 +24,7 @@ function App() {
     const onChange = () => setRoute(parseRoute(location.hash));
     addEventListener("hashchange", onChange);
     // Ages grow by themselves, twice a second.
-    redraw = () => setVersion(`${engine.version} ${Math.floor(engine.now() / 5e5)}`);
+    redraw = () => setVersion(`${engine.version} ${engine.idle} ${Math.floor(engine.now() / 5e5)}`);
     return () => removeEventListener("hashchange", onChange);
   }, []);
   const go = (change: Partial<Route>) => {

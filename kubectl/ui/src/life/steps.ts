@@ -77,7 +77,7 @@ const OTHER_STEPS: readonly StepKind[] = [
   {
     name: "snapshot",
     method: "CreateSnapshot",
-    sentence: "CreateSnapshot freezes the filesystem, clones the image, and thaws it.",
+    sentence: "CreateSnapshot freezes the filesystem, clones the image, and thaws it. A power cut is only cloned.",
     link: `${SPEC}createsnapshot`,
   },
   {

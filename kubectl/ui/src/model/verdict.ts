@@ -35,10 +35,13 @@ function reasonOf({ why, since_ns }: Wire.Stuck, life: Life, now: number): strin
   return `${why}${since}${nextTry(life.spans, now)}`;
 }
 
+/** The calls that end a volume, or a snapshot that has no object. */
+const LAST = ["DeleteVolume", "DeleteSnapshot"];
+
 /** The state of a life without a verdict. */
 function unsaid(life: Life): Omit<Verdict, "stuck"> {
   const last = life.spans.findLast((span) => isCall(span) && span.code === "OK");
-  if (life.main?.deleted !== undefined || (life.kind === "volume" && last?.name === "DeleteVolume")) {
+  if (life.main?.deleted !== undefined || (life.kind === "volume" && LAST.includes(last?.name ?? ""))) {
     return { word: "Deleted", tone: "gone", reason: "" };
   }
   if (life.kind !== "volume") return { word: "Unknown", tone: "wait", reason: "" };

@@ -222,7 +222,7 @@ export interface PoolReport {
 }
 
 /** The kind of a problem. The names are stable, because they are in the JSON. */
-export type ProblemKind = "pool-missing" | "pool-image-lost" | "pool-read-only" | "pool-nearly-full" | "filesystem-shut-down" | "filesystem-read-only" | "record-unreadable" | "record-newer" | "record-missing" | "record-misplaced" | "stranger" | "image-missing" | "image-short" | "image-long" | "not-thick" | "duplicate-name" | "group-missing" | "group-incomplete" | "leftover" | "loop-twice" | "loop-over-deleted" | "loop-of-other-pool" | "loop-unused" | "loop-silent" | "loop-changed" | "stage-without-loop" | "stage-without-mount" | "stage-other-loop" | "use-without-stage" | "freeze-left" | "format-left" | "direct-io-off" | "loop-size";
+export type ProblemKind = "pool-missing" | "pool-image-lost" | "pool-read-only" | "pool-nearly-full" | "filesystem-shut-down" | "filesystem-read-only" | "record-unreadable" | "record-newer" | "record-missing" | "record-misplaced" | "stranger" | "image-missing" | "image-short" | "image-long" | "not-thick" | "duplicate-name" | "group-missing" | "group-incomplete" | "leftover" | "loop-twice" | "loop-over-deleted" | "loop-of-other-pool" | "loop-unused" | "loop-silent" | "loop-changed" | "stage-without-loop" | "stage-without-mount" | "stage-other-loop" | "use-without-stage" | "freeze-left" | "fault" | "format-left" | "direct-io-off" | "loop-size";
 
 /** A line with an event. */
 export interface ProcessEvent {
@@ -340,6 +340,8 @@ export interface ShownVerdict {
 export interface SnapshotReport {
   /** Bytes allocated on disk, including blocks shared with others; null without an image. */
   allocated_bytes: number | null;
+  /** `frozen`, or `powercut` for what a power cut would have left; null from earlier versions. */
+  consistency: string | null;
   /** The point in time that the snapshot shows. */
   created_ns: number;
   /** The group snapshot of which this is a member. */

@@ -14,7 +14,7 @@ import { Volumes } from "./volumes.tsx";
 const TITLES: Readonly<Record<View, string>> = { volumes: "Volumes", life: "One life", node: "One node", cluster: "Cluster" };
 
 export function Shell() {
-  const { route } = useApp();
+  const { engine, route } = useApp();
   useEffect(() => {
     document.title = `${TITLES[route.view]} – hostloop`;
   }, [route.view]);
@@ -26,7 +26,7 @@ export function Shell() {
       }}>Skip to the content</a>
       <Header />
       <Problems />
-      <main id="main" tabIndex={-1}>
+      <main id="main" tabIndex={-1} aria-busy={engine.idle ? undefined : true}>
         {route.view === "volumes" && <Volumes />}
         {route.view === "life" && <LifeView />}
         {route.view === "node" && <NodeView />}

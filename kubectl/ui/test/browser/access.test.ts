@@ -4,7 +4,7 @@ import { allLives } from "../../src/model/lives.ts";
 import { stateOf } from "../generator/fold.ts";
 import { severalStates, wholeLife } from "../generator/stories.ts";
 import { violations } from "./axe.ts";
-import { open, picture } from "./harness.ts";
+import { eventually, open, picture } from "./harness.ts";
 
 const world = wholeLife(severalStates());
 const life = encodeURIComponent(allLives(stateOf(world)).find((key) => key.startsWith("claim:"))!);
@@ -17,8 +17,6 @@ for (const [view, at] of Object.entries(VIEWS)) {
   for (const colorScheme of ["light", "dark"] as const) {
     test(`axe finds nothing in ${view}, ${colorScheme}`, async () => {
       const { page, errors } = await open(world.messages, { colorScheme }, at);
-      await page.getByRole("heading", { level: 1 }).waitFor();
-      await page.waitForTimeout(300);
       if (view === "life") {
         await page.getByRole("application").focus();
         await page.keyboard.press("ArrowRight");
@@ -31,8 +29,6 @@ for (const [view, at] of Object.entries(VIEWS)) {
   test(`${view} fits a phone and a wall`, async () => {
     for (const [name, viewport] of Object.entries(SIZES)) {
       const { page } = await open(world.messages, { viewport }, at);
-      await page.getByRole("heading", { level: 1 }).waitFor();
-      await page.waitForTimeout(300);
       const width = await page.evaluate(() => Math.max(document.documentElement.scrollWidth, document.getElementById("main")!.scrollWidth));
       await picture(page, `size-${view}-${name}`);
       assert.ok(width <= viewport.width, `${name}: ${width} pixels`);
@@ -44,8 +40,6 @@ for (const [view, at] of Object.entries(VIEWS)) {
 test("each view has its landmarks", async () => {
   const { page } = await open(world.messages);
   for (const role of ["banner", "navigation", "main", "contentinfo"] as const) {
-    const landmark = page.getByRole(role);
-    await landmark.first().waitFor();
-    assert.equal(await landmark.count(), 1, role);
+    await eventually(async () => assert.equal(await page.getByRole(role).count(), 1, role));
   }
 });

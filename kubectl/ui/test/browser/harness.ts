@@ -1,10 +1,14 @@
 /** A browser, and a server that speaks as `kubectl hostloop ui` does. */
 
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createServer, type ServerResponse } from "node:http";
-import { mkdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { after } from "node:test";
-import { chromium, type Browser, type BrowserContextOptions, type Page } from "playwright-core";
+import { after, afterEach } from "node:test";
+import { setTimeout } from "node:timers/promises";
+import { chromium, type Browser, type BrowserContext, type BrowserContextOptions, type Page } from "playwright-core";
+import { parse } from "../../src/model/message.ts";
 
 const PAGE = "dist/index.html";
 const TOKEN = "t0ken";
@@ -13,7 +17,10 @@ const SESSION = "s3ssion";
 const PART = 200;
 /** How long a test waits for the page. */
 export const PATIENCE_MS = 60_000;
-const { SCREENSHOTS = "" } = process.env;
+const { SCREENSHOTS = "", PICTURES = "" } = process.env;
+/** The pictures that documents show. Beside each is what the page says on it. */
+const DOCUMENTED = "../../docs/pictures";
+const OUTDATED = "docs/pictures shows another page: run ./scripts/ui --test --pictures, and look at what git shows";
 
 let browser: Promise<Browser> | undefined;
 
@@ -30,10 +37,27 @@ export function launch(): Promise<Browser> {
   return browser;
 }
 
+/** What the running test has to end. */
+const endings: (() => unknown)[] = [];
+
+// A page that stays open goes on drawing, and slows down the tests after it.
+afterEach(async () => {
+  for (const end of endings.splice(0)) await end();
+});
+
+/** A profile of the browser for one test, which ends with it. */
+export async function context(options: BrowserContextOptions = {}): Promise<BrowserContext> {
+  const made = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, timezoneId: "UTC", ...options });
+  endings.push(() => made.close());
+  made.setDefaultTimeout(PATIENCE_MS);
+  return made;
+}
+
 export class Server {
   url = "";
   private token = TOKEN;
   private messages: unknown[];
+  private broken = false;
   private streams = new Set<ServerResponse>();
   private readonly server = createServer((request, response) => {
     const url = new URL(request.url ?? "/", "http://localhost");
@@ -47,6 +71,8 @@ export class Server {
       response.writeHead(isFirst ? 200 : 403).end(isFirst ? JSON.stringify({ session: SESSION, recording: false }) : "This address was used before.");
     } else if (url.searchParams.get("session") !== SESSION) {
       response.writeHead(401).end();
+    } else if (url.pathname === "/stream" && this.broken) {
+      response.destroy();
     } else if (url.pathname === "/stream") {
       response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
       response.on("close", () => this.streams.delete(response));
@@ -91,9 +117,14 @@ export class Server {
     for (const stream of this.streams) this.send(stream, messages);
   }
 
-  /** Breaks the streams that are open. */
+  /** Breaks the streams that are open, and refuses others until it is mended. */
   cut(): void {
+    this.broken = true;
     for (const stream of this.streams) stream.destroy();
+  }
+
+  mend(): void {
+    this.broken = false;
   }
 
   stop(): void {
@@ -110,22 +141,30 @@ export interface Opened {
   errors: string[];
 }
 
-/** Opens the page on a stream of messages. `at` is a part of the address, `init` runs before the page. */
+/**
+ * Opens the page on a stream of messages, and waits until it shows them all. `at` is a part of the
+ * address, `init` runs before the page.
+ */
 export async function open(
   messages: readonly unknown[], options: BrowserContextOptions = {}, at = "", init: () => void = () => {},
 ): Promise<Opened> {
-  const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  const page = await (await context(options)).newPage();
   const server = await Server.start(messages);
-  context.setDefaultTimeout(PATIENCE_MS);
-  const page = await context.newPage();
+  endings.push(() => server.stop());
   await page.addInitScript(init);
   const errors = watch(page);
-  after(async () => {
-    await context.close();
-    server.stop();
-  });
   await page.goto(server.url + at);
+  await settled(page, messages.filter((message) => parse(message)).length);
   return { page, server, errors };
+}
+
+/** Waits until the page shows all that it was sent. Without a number of messages, it has at least one. */
+export async function settled(page: Page, messages?: number): Promise<void> {
+  const amount = messages === undefined ? /^[1-9]/ : new RegExp(`^${messages.toLocaleString("en")} messages,`);
+  await page.locator("footer .amount", { hasText: amount }).waitFor({ state: "attached" });
+  await page.locator("main:not([aria-busy])").waitFor();
+  // What depends on its size is drawn again after the first layout.
+  await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
 }
 
 /** Collects errors of a page. A stream that the test cuts is none. */
@@ -142,11 +181,40 @@ export function watch(page: Page): string[] {
   return errors;
 }
 
-/** Keeps a picture of the page if the run keeps them. */
+/** Repeats a check until it holds: the page draws some time after a key, a click or a message. */
+export async function eventually(check: () => Promise<void>): Promise<void> {
+  const end = Date.now() + PATIENCE_MS;
+  for (;;) {
+    try {
+      return await check();
+    } catch (error) {
+      if (Date.now() > end) throw error;
+    }
+    await setTimeout(50);
+  }
+}
+
+/** Keeps a picture of the page if the run keeps them. If a document shows it, the page has to say the same as there. */
 export async function picture(page: Page, name: string): Promise<void> {
-  if (SCREENSHOTS === "") return;
-  await mkdir(SCREENSHOTS, { recursive: true });
-  await page.screenshot({ path: join(SCREENSHOTS, `${name}.png`) });
+  if (SCREENSHOTS !== "") {
+    await mkdir(SCREENSHOTS, { recursive: true });
+    await page.screenshot({ path: join(SCREENSHOTS, `${name}.png`) });
+  }
+  const shown = join(DOCUMENTED, name);
+  if (!existsSync(`${shown}.png`)) return;
+  if (PICTURES !== "") {
+    await page.screenshot({ path: `${shown}.png` });
+    await writeFile(`${shown}.txt`, (await said(page)).join("\n") + "\n");
+  } else {
+    const before = (await readFile(`${shown}.txt`, "utf8")).trimEnd().split("\n");
+    await eventually(async () => assert.deepEqual(await said(page), before, OUTDATED));
+  }
+}
+
+/** What the page says, a line each. */
+async function said(page: Page): Promise<string[]> {
+  const lines = (await page.locator("body").innerText()).split("\n").map((line) => line.trim());
+  return lines.filter((line) => line !== "");
 }
 
 /** The texts of a table's cells, row by row. */
@@ -161,4 +229,5 @@ export async function openLife(page: Page, name: string): Promise<void> {
   await page.getByRole("link", { name, exact: true }).first().click();
   await page.getByRole("heading", { level: 1, name }).waitFor();
   await page.locator(".plot svg").first().waitFor();
+  await settled(page);
 }

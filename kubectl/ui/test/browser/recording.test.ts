@@ -3,29 +3,28 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { test } from "node:test";
 import { HOSTILE, hostile, severalStates, wholeLife } from "../generator/stories.ts";
-import { cells, open, openLife, picture } from "./harness.ts";
+import { cells, eventually, open, openLife, picture } from "./harness.ts";
 import { drawing, folder, openFile, replayed } from "./replay.ts";
 
 test("a recording is saved and replayed to the same picture", async () => {
   const { page } = await open(wholeLife().messages);
-  await page.getByRole("link", { name: "data" }).waitFor();
   await page.getByRole("button", { name: "Pause" }).click();
+  // Ages stand still from here on.
+  await page.locator(".mode.paused").waitFor();
   const volumes = await cells(page, "Volumes");
   await openLife(page, "data");
   const saved = { drawing: await drawing(page), rows: await cells(page, "Everything that happened, in order") };
   const { page: again, errors } = await replayed(page, "whole.html");
-  await again.getByRole("link", { name: "data" }).waitFor();
   assert.deepEqual(await cells(again, "Volumes"), volumes);
   await openLife(again, "data");
-  assert.equal(await drawing(again), saved.drawing);
-  assert.deepEqual(await cells(again, "Everything that happened, in order"), saved.rows);
+  await eventually(async () => assert.equal(await drawing(again), saved.drawing));
+  await eventually(async () => assert.deepEqual(await cells(again, "Everything that happened, in order"), saved.rows));
   await picture(again, "recording");
   assert.deepEqual(errors, []);
 });
 
 test("a recording is scrubbed and played", async () => {
   const { page } = await open(wholeLife().messages);
-  await page.getByRole("link", { name: "data" }).waitFor();
   const scrub = page.getByLabel("Time that is shown");
   await scrub.fill("100");
   await page.getByText("waits for its first pod").waitFor();
@@ -57,7 +56,7 @@ test("a recording of another version or a damaged one is a sentence", async () =
   await writeFile(later, html.replace('id="recording">{"recording":"hostloop.recording/v1"', 'id="recording">{"recording":"hostloop.recording/v7"'));
   const { page: other } = await openFile(later);
   await other.getByText("The recording has the format hostloop.recording/v7").waitFor();
-  assert.equal((await cells(other, "Volumes")).length, 4);
+  await eventually(async () => assert.equal((await cells(other, "Volumes")).length, 4));
   const damaged = join(folder, "damaged.html");
   await writeFile(damaged, html.replace(/id="recording">.{1000}/, 'id="recording">'));
   const { page: broken } = await openFile(damaged);

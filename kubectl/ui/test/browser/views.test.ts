@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { STEPS } from "../../src/life/steps.ts";
 import { duration } from "../../src/model/text.ts";
-import { FULL, hostile, HOSTILE, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
+import { FULL, hostile, HOSTILE, many, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
 import { TIMING, World } from "../generator/world.ts";
 import { violations } from "./axe.ts";
-import { cells, open, openLife, picture } from "./harness.ts";
+import { cells, eventually, open, openLife, picture, settled } from "./harness.ts";
 
 test("a new claim appears", async () => {
   const world = new World();
@@ -30,15 +30,38 @@ test("the stuck claim is first, with its reason in words", async () => {
   assert.deepEqual(errors, []);
 });
 
+/** In the page: notes when its main part begins and ends to be busy. */
+function noteBusy(): void {
+  const noted: (string | null)[] = [];
+  Object.assign(globalThis, { noted });
+  const note = (changes: MutationRecord[]) => {
+    for (const { target } of changes) noted.push((target as Element).getAttribute("aria-busy"));
+  };
+  new MutationObserver(note).observe(document, { subtree: true, attributeFilter: ["aria-busy"] });
+}
+
+test("the page is busy until it shows a long history", async () => {
+  const { messages } = many(400);
+  const { page, errors } = await open(messages, {}, "", noteBusy);
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Emulation.setCPUThrottlingRate", { rate: 8 });
+  await page.reload();
+  await settled(page, messages.length);
+  const noted = await page.evaluate(() => (globalThis as unknown as { noted: (string | null)[] }).noted);
+  assert.deepEqual([noted.includes("true"), noted.at(-1)], [true, null]);
+  assert.match(await page.locator(".sum").innerText(), /^400 volumes/);
+  assert.deepEqual(errors, []);
+});
+
 test("filters leave what they name, and stay in the address", async () => {
   const { page } = await open(severalStates().messages);
   await page.getByRole("link", { name: "full" }).waitFor();
   await page.getByLabel("State").selectOption("stuck");
-  assert.equal((await cells(page, "Volumes")).length, 1);
+  await eventually(async () => assert.equal((await cells(page, "Volumes")).length, 1));
   await page.getByLabel("State").selectOption("");
   await page.getByLabel("Text").fill("unused");
   await page.getByText("1 shown").waitFor();
-  assert.match(page.url(), /text=unused/);
+  await page.waitForURL(/text=unused/);
   await page.reload();
   await page.getByText("1 shown").waitFor();
   await page.getByLabel("Text").fill("nothing has this name");
@@ -77,9 +100,9 @@ test("all lanes are drawn, and the details have what was asked and answered", as
   await page.getByRole("button", { name: "CreateVolume", exact: true }).first().scrollIntoViewIfNeeded();
   await page.getByRole("button", { name: "CreateVolume", exact: true }).first().click();
   const details = page.locator(".details");
-  assert.match(await details.innerText(), /capacity_bytes/);
+  await eventually(async () => assert.match(await details.innerText(), /capacity_bytes/));
   await page.getByRole("button", { name: "Volume changed" }).first().click();
-  assert.match(await details.innerText(), /status\.phase[\s\S]*"Available"[\s\S]*"Bound"/);
+  await eventually(async () => assert.match(await details.innerText(), /status\.phase[\s\S]*"Available"[\s\S]*"Bound"/));
 });
 
 test("the timeline zooms from days to milliseconds", async () => {
@@ -91,12 +114,13 @@ test("the timeline zooms from days to milliseconds", async () => {
   world.wait(3 * 86_400e6).stop(pod, claim);
   const { page } = await open(world.messages);
   await openLife(page, "data");
-  assert.match(await page.locator(".span").innerText(), /^3 d/);
+  const span = page.locator(".span");
+  await eventually(async () => assert.match(await span.innerText(), /^3 d/));
   await page.getByLabel("shorten long times").uncheck();
   await page.locator(".steps").getByRole("button", { name: "stage" }).first().click();
   await page.getByRole("button", { name: "Chosen" }).click();
-  assert.match(await page.locator(".span").innerText(), /^79.3 ms/);
-  assert.ok((await page.locator(".plot text").allTextContents()).some((label) => label.startsWith("mount 7.50 ms")));
+  await eventually(async () => assert.match(await span.innerText(), /^79.3 ms/));
+  await page.locator(".plot text", { hasText: /^mount 7.50 ms/ }).first().waitFor();
   await picture(page, "life-zoomed");
 });
 
@@ -117,15 +141,16 @@ test("blocks are shared after a snapshot and split by a write", async () => {
   const before = world.messages.length;
   split(world);
   server.push(...world.messages.slice(before));
-  await page.getByText("8 MiB of its own").first().waitFor();
-  assert.deepEqual(await shared(), [
+  // The extents of the two images come one after the other.
+  await eventually(async () => assert.deepEqual(await shared(), [
     ["demo/data", "8 MiB", "32 MiB", "demo/before"],
     ["demo/before", "8 MiB", "32 MiB", "demo/data"],
-  ]);
+  ]));
+  await page.getByText("8 MiB of its own").first().waitFor();
   const [, own] = await fills();
   assert.equal(new Set(own).size, 2, "what the write split has a colour of its own");
-  assert.ok(await page.getByText("/dev/loop0 direct").isVisible());
-  assert.ok(await page.locator(".links").getByText("demo/web").isVisible());
+  await page.getByText("/dev/loop0 direct").waitFor();
+  await page.locator(".links").getByText("demo/web").waitFor();
   await picture(page, "node-split");
   assert.deepEqual(errors, []);
 });
@@ -133,10 +158,10 @@ test("blocks are shared after a snapshot and split by a write", async () => {
 test("the cluster has its nodes, its leader and its charts", async () => {
   const { page, errors } = await open(severalStates().messages, {}, "&view=cluster");
   await page.getByText("hostloop-controller-7d9f").waitFor();
-  assert.ok(await page.getByText("goes to node-1, which has room for 49 GiB").isVisible());
+  await page.getByText("goes to node-1, which has room for 49 GiB").waitFor();
   assert.deepEqual((await cells(page, "Leases acquired and lost")).map((row) => row.slice(1, 3)), [["controller", "acquired"]]);
   assert.equal(await page.locator(".chart").count(), 3);
-  assert.ok(await page.getByText("3 per second").first().isVisible());
+  await page.getByText("3 per second").first().waitFor();
   await picture(page, "cluster");
   assert.deepEqual(errors, []);
 });
@@ -145,27 +170,33 @@ test("everything works from the keyboard", async () => {
   const { page } = await open(severalStates().messages);
   await page.getByRole("link", { name: "full" }).focus();
   await page.keyboard.press("End");
-  const focused = () => page.evaluate(() => document.activeElement?.textContent ?? "");
-  assert.equal(await focused(), "data");
+  const focused = (name: string) => eventually(async () =>
+    assert.equal(await page.evaluate(() => document.activeElement?.textContent ?? ""), name));
+  await focused("data");
   await page.keyboard.press("ArrowUp");
-  assert.equal(await focused(), "before");
+  await focused("before");
   await page.keyboard.press("ArrowDown");
+  await focused("data");
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { level: 1, name: "data" }).waitFor();
+  await page.locator(".plot svg").first().waitFor();
+  // A volume in use grows older, and with it the time that is visible.
+  await page.getByRole("button", { name: "Pause" }).press("Enter");
+  await page.locator(".mode.paused").waitFor();
   await page.getByRole("application").focus();
   const title = () => page.locator(".details h2").innerText();
   await page.keyboard.press("ArrowRight");
+  await eventually(async () => assert.notEqual(await title(), "Details"));
   const first = await title();
-  assert.notEqual(first, "Details");
   await page.keyboard.press("ArrowRight");
-  assert.notEqual(await title(), first);
+  await eventually(async () => assert.notEqual(await title(), first));
   await page.keyboard.press("ArrowDown");
   const span = () => page.locator(".span").innerText();
   const whole = await span();
   await page.keyboard.press("+");
-  assert.notEqual(await span(), whole);
+  await eventually(async () => assert.notEqual(await span(), whole));
   await page.keyboard.press("0");
-  assert.equal(await span(), whole);
+  await eventually(async () => assert.equal(await span(), whole));
   await page.keyboard.press("Tab");
   assert.notEqual(await page.evaluate(() => document.activeElement?.className), "plot");
 });
@@ -201,11 +232,12 @@ test("a cut stream is a sentence, and the page goes on", async () => {
   world.claim("two");
   server.cut();
   await page.getByText("The stream was cut.").waitFor();
-  assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
+  await page.getByRole("link", { name: "one", exact: true }).waitFor();
   server.push(...world.messages.slice(before));
+  server.mend();
   await page.getByRole("link", { name: "two", exact: true }).waitFor();
   await page.getByText("The stream was cut.").waitFor({ state: "detached" });
-  assert.equal((await cells(page, "Volumes")).length, 2);
+  await eventually(async () => assert.equal((await cells(page, "Volumes")).length, 2));
 });
 
 test("missing rights, lost events and another version are sentences", async () => {
@@ -221,7 +253,7 @@ test("missing rights, lost events and another version are sentences", async () =
   for (const sentence of [/format hostloop\.ui\/v9/, /You may not list leases/, /overwrote 12 events/, /1 message of a kind/]) {
     await problems.getByText(sentence).waitFor();
   }
-  assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
+  await page.getByRole("link", { name: "one", exact: true }).waitFor();
   server.push({ type: "solved", about: "Lease" });
   await problems.getByText("You may not list leases").waitFor({ state: "detached" });
 });
@@ -237,7 +269,7 @@ test("more than five problems are counted, and shown on demand", async () => {
   assert.equal(await last.isVisible(), false);
   await page.getByText("and 2 more").click();
   await last.waitFor();
-  assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
+  await page.getByRole("link", { name: "one", exact: true }).waitFor();
   assert.deepEqual(await violations(page), []);
   await picture(page, "problems");
 });

@@ -62,7 +62,7 @@ export class World {
 
   constructor(options: { stream?: string } = {}) {
     this.messages.push({
-      type: "hello", stream: options.stream ?? "hostloop.ui/v1", version: "0.3.0", cluster: "demo", endpoint: null,
+      type: "hello", stream: options.stream ?? "hostloop.ui/v1", version: "0.2.0", cluster: "demo", endpoint: null,
       namespace: "hostloop", now: this.t,
     });
     this.set("StorageClass", "hostloop", { provisioner: "hostloop.csi.dev", volumeBindingMode: "WaitForFirstConsumer" });

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { gather } from "../../src/model/lives.ts";
 import { choices, select } from "../../src/model/rows.ts";
-import type { Tone } from "../../src/model/verdict.ts";
+import { verdictOf, type Tone } from "../../src/model/verdict.ts";
 import { rowsOf, stateOf } from "../generator/fold.ts";
 import { FULL, severalStates, wholeLife } from "../generator/stories.ts";
 import { volumeId, World } from "../generator/world.ts";
@@ -108,6 +109,14 @@ for (const { what, make, word, tone, reason } of CASES) {
     assert.equal(row!.verdict.stuck, tone === "bad");
   });
 }
+
+test("a snapshot without a cluster ends as deleted", () => {
+  const world = new World();
+  world.call("node-1", "DeleteSnapshot", 5e3, "snap-1", { request: { snapshot_id: "snap-1" } });
+  const state = stateOf(world);
+  const life = gather(state, "volume:snap-1");
+  assert.equal(verdictOf(life!, state, world.t).word, "Deleted");
+});
 
 test("a verdict that can't be read is none", () => {
   const said = { words: "Bound", tone: "good", stuck: null, note: null };
