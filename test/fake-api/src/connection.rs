@@ -151,19 +151,19 @@ impl Connection {
         let answer = state.store.answer(&kind, &target, &request);
         if let Ok((_, answered)) = &answer
             && is_write
-            && let Some(mut see) = state.observer.take()
+            && !state.observers.is_empty()
         {
             let created = answered["metadata"]["name"].as_str();
             let name = target.name.as_deref().or(created).unwrap_or_default();
             let new = state.store.objects.get(&target.key(name)).cloned();
-            see(&Write {
+            let write = Write {
                 who: &self.who,
                 method: &request.method,
                 path: &request.path,
                 old: old.as_deref(),
                 new: new.as_deref(),
-            });
-            state.observer = Some(see);
+            };
+            state.observers.iter_mut().for_each(|see| see(&write));
         }
         response(answer.map(|(code, object)| {
             if request.metadata {

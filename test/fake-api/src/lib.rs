@@ -53,7 +53,7 @@ struct State {
     recorded: VecDeque<RecordedRequest>,
     remembered: usize,
     faults: Faults,
-    observer: Option<Observer>,
+    observers: Vec<Observer>,
 }
 
 impl Default for State {
@@ -64,7 +64,7 @@ impl Default for State {
             recorded: VecDeque::new(),
             remembered: REMEMBERED,
             faults: Faults::default(),
-            observer: None,
+            observers: Vec::new(),
         }
     }
 }
@@ -160,18 +160,19 @@ impl FakeApi {
         self.0.lock().faults.decide = Some(Box::new(decide));
     }
 
-    /// Sees each write that took effect.
+    /// Sees each write that took effect, beside all others that see them. It must not call the
+    /// server.
     pub fn on_write(&self, see: impl FnMut(&Write) + Send + 'static) {
-        self.0.lock().observer = Some(Box::new(see));
+        self.0.lock().observers.push(Box::new(see));
     }
 
-    /// Sees each change of an object, as it was and as it is: of all clients, by [`FakeApi::put`]
-    /// and by a restore.
+    /// The listener hears of each change of an object, as it was and as it is: of all clients, by
+    /// [`FakeApi::put`] and by a restore.
     pub fn on_change(
         &self,
-        see: impl FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send + 'static,
+        listener: impl FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send + 'static,
     ) {
-        self.0.lock().store.seer = Some(Box::new(see));
+        self.0.lock().store.listener = Some(Box::new(listener));
     }
 
     /// Puts an object in, status included, as if another client had written it, and returns it as

@@ -19,8 +19,8 @@ const KEPT_CHANGES: usize = 10_000;
 /// Completes a new object as a controller does, and returns others that the controller makes.
 pub(super) type Controller = Box<dyn Fn(&mut Value) -> Vec<Value> + Send>;
 
-/// Sees each change of an object: as it was and as it is.
-pub(super) type Seer = Box<dyn FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send>;
+/// Hears of each change of an object: as it was and as it is.
+pub(super) type ChangeListener = Box<dyn FnMut(Option<&Arc<Value>>, Option<&Arc<Value>>) + Send>;
 
 /// A change of an object at a version.
 pub(super) struct Change {
@@ -50,7 +50,7 @@ pub(super) struct Store {
     pub(super) applied: BTreeMap<(Key, String), Value>,
     /// Runs for each object that a client creates.
     pub(super) controller: Option<Controller>,
-    pub(super) seer: Option<Seer>,
+    pub(super) listener: Option<ChangeListener>,
     /// The served kinds; none until the first request after a change of them.
     pub(super) kinds: Option<Arc<[Arc<Kind>]>>,
     /// True for a server with namespaces, admission and validation, and without a garbage
@@ -76,7 +76,7 @@ impl Default for Store {
             lacking: BTreeSet::new(),
             applied: BTreeMap::new(),
             controller: None,
-            seer: None,
+            listener: None,
             kinds: None,
             is_cluster: false,
             kept: KEPT_CHANGES,
@@ -143,8 +143,8 @@ impl Store {
         if &*key.plural == DEFINITIONS {
             self.kinds = None;
         }
-        if let Some(see) = &mut self.seer {
-            see(old.as_ref(), new.as_ref());
+        if let Some(listener) = &mut self.listener {
+            listener(old.as_ref(), new.as_ref());
         }
         self.version += 1;
         let change = Change {
@@ -291,16 +291,16 @@ impl Store {
             applied,
             version,
         } = backup.clone();
-        if let Some(see) = &mut self.seer {
+        if let Some(listener) = &mut self.listener {
             let gone = self
                 .objects
                 .iter()
                 .filter(|(key, _)| !objects.contains_key(key));
-            gone.for_each(|(_, old)| see(Some(old), None));
+            gone.for_each(|(_, old)| listener(Some(old), None));
             for (key, new) in &objects {
                 let old = self.objects.get(key);
                 if old.is_none_or(|old| !Arc::ptr_eq(old, new)) {
-                    see(old, Some(new));
+                    listener(old, Some(new));
                 }
             }
         }

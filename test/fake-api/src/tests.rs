@@ -245,6 +245,9 @@ async fn requests_and_writes_have_the_name_of_their_client() {
         requests.lock().push(line);
         (request.who == "b").then_some(Fault::Refuse(503))
     });
+    let number = Arc::new(Mutex::new(0));
+    let counted = number.clone();
+    api.on_write(move |_| *counted.lock() += 1);
     let writes = seen.clone();
     api.on_write(move |write| {
         let name = |object: Option<&serde_json::Value>| {
@@ -278,6 +281,7 @@ async fn requests_and_writes_have_the_name_of_their_client() {
         "a writes \"x\"→",
     ];
     assert_eq!(*seen.lock(), expected);
+    assert_eq!(*number.lock(), 2, "each one sees all writes");
 }
 
 #[tokio::test(start_paused = true)]

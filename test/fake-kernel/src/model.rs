@@ -15,9 +15,11 @@ mod filesystems;
 mod loop_devices;
 mod mounting;
 mod mounts;
+mod stamps;
 mod state;
 
 use content::Content;
+pub use stamps::Stamps;
 use state::{Device, Slot, State, Super};
 
 /// The lowest minor that the model assigns.
@@ -304,7 +306,8 @@ impl Model {
         sb.is_some_and(|sb| sb.frozen)
     }
 
-    /// Clears all devices and mounts; the content of files stays. The boot ID is another one.
+    /// Clears all devices and mounts, and what was written and not synced; the content of files
+    /// stays. The boot ID is another one.
     pub fn reboot(&self) {
         *self.state.lock() = State::default();
         let mut script = self.script.lock();

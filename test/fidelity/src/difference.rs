@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::state::EVENT;
+use crate::cluster_state::EVENT;
 
 /// One of the two clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::State;
+use crate::ClusterState;
 
 /// What users did in a simulated cluster, and what came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,18 +12,18 @@ pub struct Export {
     pub seed: u64,
     /// What an administrator has made before: the users' namespace, and classes.
     pub setup: Vec<Value>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<ReplayedStep>,
 }
 
 /// One thing that a user did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct ReplayedStep {
     /// What the user did, for people.
     pub sentence: String,
     /// The writes, in their order.
     pub calls: Vec<Call>,
     /// What the cluster has after a quiet time.
-    pub state: State,
+    pub state: ClusterState,
 }
 
 /// A write to the API server.

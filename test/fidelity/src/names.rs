@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::Found;
+use crate::FoundObjects;
 
 /// The readable names of volumes, contents of snapshots and records, by their own names or IDs.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ impl Nameless {
 
 impl Names {
     /// The names of all that was found.
-    pub fn of(found: &Found) -> Names {
+    pub fn of(found: &FoundObjects) -> Names {
         let volumes = found.all("PersistentVolume").map(|volume| {
             let claim = volume["spec"]["claimRef"]["name"].as_str();
             let base = claim.map_or_else(
@@ -150,7 +150,7 @@ mod tests {
             snapshots: vec![json!({"id": "snap-1", "created_ns": 7,
                 "parameters": {"csi.storage.k8s.io/volumesnapshot/name": "s1"}})],
         };
-        let mut found = Found::new(records);
+        let mut found = FoundObjects::new(records);
         found.add(
             "PersistentVolume",
             vec![

@@ -208,6 +208,14 @@ impl MemoryDriver {
         inner.state.snapshots.values().cloned().collect()
     }
 
+    /// Lets all snapshots become ready, however often they would have to be asked for.
+    pub fn make_ready(&self) {
+        let mut inner = self.shared.0.lock();
+        for snapshot in inner.state.snapshots.values_mut() {
+            snapshot.polls_left = 0;
+        }
+    }
+
     /// All group snapshots.
     pub fn groups(&self) -> Vec<Group> {
         let inner = self.shared.0.lock();

@@ -13,7 +13,6 @@ use hostloop_driver::cli::{Cli, Command};
 use hostloop_driver::serve::controllers::{ApiAccess, setup_without_driver};
 use hostloop_fake_api::{Backup, Connection, FakeApi};
 use kube::client::ClientBuilder;
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,10 +21,14 @@ use crate::door::Doors;
 use crate::heartbeats::Heartbeats;
 use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
-use crate::{effects, model, record, trace};
+use crate::{effects, model, oracle, recording, trace};
 
+use prepared::objects;
+pub(crate) use prepared::{classes, node_objects, storage_class};
 use troubles::Recovery;
 
+mod nodes;
+mod prepared;
 mod troubles;
 
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
@@ -75,7 +78,14 @@ pub(crate) struct Cluster {
 struct Replica {
     actor: &'static str,
     pod: &'static str,
-    running: Option<(Connection, JoinSet<()>)>,
+    running: Option<Running>,
+}
+
+/// A running process of a replica.
+struct Running {
+    connection: Connection,
+    tasks: JoinSet<()>,
+    telemetry: Telemetry,
 }
 
 impl Replica {
@@ -88,14 +98,19 @@ impl Replica {
         let (access, view) = access(doors, self.actor, self.pod, &connection);
         let mut tasks = JoinSet::new();
         let never_dead = CancellationToken::new();
+        let telemetry = view.clone();
         tasks.spawn(process(self.actor, leader_setup(access), view, never_dead));
-        self.running = Some((connection, tasks));
+        self.running = Some(Running {
+            connection,
+            tasks,
+            telemetry,
+        });
     }
 
     /// Kills the process.
     fn kill(&mut self) {
-        if let Some((connection, _)) = self.running.take() {
-            connection.cut();
+        if let Some(running) = self.running.take() {
+            running.connection.cut();
         }
     }
 }
@@ -111,11 +126,11 @@ impl Cluster {
         let api = FakeApi::cluster();
         api.remember(0);
         api.keep(KEPT_CHANGES);
-        record::follow(&api);
-        objects(nodes).for_each(|object| drop(api.put(object)));
+        recording::follow(&api);
+        oracle::guard_secrets(&api);
+        objects(nodes, history.attach).for_each(|object| drop(api.put(object)));
         let doors = Doors::of(api.clone(), seed);
-        let machines =
-            (0..nodes).map(|number| Machine::start(number, seed, world, dir, &api, &doors));
+        let machines = (0..nodes).map(|number| Machine::start(number, history, dir, &api, &doors));
         let machines = machines.collect();
         let mut all = Vec::new();
         for (actor, pod) in REPLICAS.into_iter().take(replicas) {
@@ -149,30 +164,48 @@ impl Cluster {
         (self.machines.len() == 1).then_some(NODE)
     }
 
-    /// The content of all pools.
+    /// The content of all pools, but for those of nodes that have left for good.
     pub(crate) fn contents(&self) -> Contents {
         let mut all = Contents::default();
-        for machine in &self.machines {
-            let Contents { volumes, snapshots } = machine.contents();
-            all.volumes.extend(volumes);
-            all.snapshots.extend(snapshots);
+        for machine in self.machines.iter().filter(|one| !one.is_gone()) {
+            let contents = machine.contents();
+            all.volumes.extend(contents.volumes);
+            all.snapshots.extend(contents.snapshots);
+            all.groups.extend(contents.groups);
         }
         all
     }
 
-    /// The handles of the volumes and snapshots of all pools, also of those with an unreadable
-    /// record.
+    /// The handles of the volumes, snapshots and groups of all pools, also of those with an
+    /// unreadable record.
     pub(crate) fn handles(&self) -> BTreeSet<String> {
-        let Contents { volumes, snapshots } = self.contents();
-        let volumes = volumes.iter().map(|volume| volume.id.to_string());
-        let snapshots = snapshots.iter().map(|snapshot| snapshot.id.to_string());
-        volumes.chain(snapshots).chain(self.unreadable()).collect()
+        self.machines.iter().flat_map(Machine::handles).collect()
     }
 
-    /// The handles of the volumes and snapshots with an unreadable record.
+    /// The handles of the volumes, snapshots and groups with an unreadable record, but for those of
+    /// nodes that have left for good.
     pub(crate) fn unreadable(&self) -> BTreeSet<String> {
-        let all = self.machines.iter().flat_map(Machine::unreadable);
+        let present = self.machines.iter().filter(|one| !one.is_gone());
+        let all = present.flat_map(Machine::unreadable);
         all.map(str::to_owned).collect()
+    }
+
+    /// True if the data with this handle is on a node that has left for good.
+    pub(crate) fn has_lost(&self, handle: &str) -> bool {
+        let mut gone = self.machines.iter().filter(|one| one.is_gone());
+        gone.any(|machine| machine.handles().contains(handle))
+    }
+
+    /// True if the volume with this handle was there when the driver of its node died.
+    pub(crate) fn has_outlived_driver(&self, handle: &str) -> bool {
+        let mut machines = self.machines.iter();
+        machines.any(|machine| machine.has_outlived_driver(handle))
+    }
+
+    /// The node with this name.
+    pub(crate) fn machine_named(&self, node: &str) -> Option<&Machine> {
+        let mut machines = self.machines.iter();
+        machines.find(|machine| machine.name() == node)
     }
 
     /// The node that has the volume with this handle.
@@ -190,6 +223,26 @@ impl Cluster {
         self.machines
             .iter()
             .any(|machine| machine.kubelet.uses(handle))
+    }
+
+    /// What the events of a pod say about its volumes that are not mounted, on all nodes.
+    pub(crate) fn complaints(&self, pod: &str) -> Vec<String> {
+        let machines = self.machines.iter();
+        let complaints = machines.flat_map(|machine| machine.kubelet.complaints(pod));
+        complaints.collect()
+    }
+
+    /// The metrics of all processes that live, each with its actor, and true if it serves one node.
+    pub(crate) fn telemetries(&self) -> Vec<(&'static str, bool, &Telemetry)> {
+        let leaders = self.replicas.iter().filter_map(|replica| {
+            let running = replica.running.as_ref()?;
+            Some((replica.actor, false, &running.telemetry))
+        });
+        let nodes = self
+            .machines
+            .iter()
+            .filter_map(|machine| Some((machine.name(), true, machine.telemetry()?)));
+        leaders.chain(nodes).collect()
     }
 
     /// True if a driver works on a call, which may last long.
@@ -210,7 +263,7 @@ impl Cluster {
                 () = tokio::time::sleep_until(next.map_or(end, |(at, _)| at)) => {}
             }
             let Some(due) = next else {
-                record::look();
+                recording::look();
                 return;
             };
             if let Some(recovery) = self.due.remove(&due) {
@@ -226,7 +279,8 @@ impl Cluster {
             .replicas
             .iter_mut()
             .filter_map(|replica| replica.running.as_mut());
-        for tasks in running.map(|(_, tasks)| tasks).chain([&mut self.models]) {
+        let tasks = running.map(|running| &mut running.tasks);
+        for tasks in tasks.chain([&mut self.models]) {
             while let Some(ended) = tasks.try_join_next() {
                 trace::violation(format!("a part of the cluster ended: {ended:?}"));
             }
@@ -290,91 +344,4 @@ fn leader_setup(access: ApiAccess) -> Setup {
         Command::Controllers(args) => setup_without_driver(&args, access),
         other => panic!("{other:?}"),
     }
-}
-
-fn class(name: &str, parameters: Value, immediate: bool, policy: &str) -> Value {
-    let mode = if immediate {
-        "Immediate"
-    } else {
-        "WaitForFirstConsumer"
-    };
-    json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-        "metadata": {"name": name}, "provisioner": DRIVER, "volumeBindingMode": mode,
-        "reclaimPolicy": policy, "allowVolumeExpansion": true, "parameters": parameters})
-}
-
-/// What kubelet makes of a node.
-fn node(number: usize) -> [Value; 2] {
-    let name = format!("n{}", number + 1);
-    [
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
-                "labels": {"kubernetes.io/hostname": name, TOPOLOGY: name}}, "spec": {},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}],
-                "nodeInfo": {"kubeletVersion": "v1.36.0"}}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
-            "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [TOPOLOGY]}]}}),
-    ]
-}
-
-/// The class of volumes with this name, as the administrator has made it.
-pub(crate) fn storage_class(name: &str) -> Option<Value> {
-    classes().find(|class| class["kind"] == "StorageClass" && class["metadata"]["name"] == *name)
-}
-
-/// The classes that an administrator has made.
-pub(crate) fn classes() -> impl Iterator<Item = Value> {
-    let kinds = [
-        "StorageClass",
-        "VolumeAttributesClass",
-        "VolumeSnapshotClass",
-    ];
-    objects(0).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
-}
-
-/// What an administrator and kubelets have made in a cluster with so many nodes.
-fn objects(nodes: usize) -> impl Iterator<Item = Value> {
-    let fs = |fs: &str| json!({"csi.storage.k8s.io/fstype": fs});
-    let thick = json!({"csi.storage.k8s.io/fstype": "ext4", "provisioning": "thick"});
-    let attributes = |name: &str, parameters: Value| {
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-            "metadata": {"name": name}, "driverName": DRIVER, "parameters": parameters})
-    };
-    let snapshots = |name: &str, policy: &str| {
-        json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-            "metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": policy})
-    };
-    let namespaces = [OWN_NAMESPACE, NAMESPACE, GREEDY].map(|name| {
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name},
-            "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
-    });
-    let rest = [
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
-            "spec": {"attachRequired": false, "podInfoOnMount": true, "storageCapacity": true,
-                "volumeLifecycleModes": ["Persistent", "Ephemeral"], "fsGroupPolicy": "File"}}),
-        class("ext4", fs("ext4"), false, "Delete"),
-        class("ext4-now", fs("ext4"), true, "Delete"),
-        class("xfs", fs("xfs"), false, "Delete"),
-        class("btrfs-now", fs("btrfs"), true, "Delete"),
-        class("thick-now", thick, true, "Delete"),
-        class("kept-now", fs("ext4"), true, "Retain"),
-        class("kept", fs("ext4"), false, "Retain"),
-        class("wrong-now", json!({"unknown": "parameter"}), true, "Delete"),
-        attributes("direct", json!({"directIO": "true", "readAheadKiB": "128"})),
-        attributes(
-            "buffered",
-            json!({"directIO": "false", "readAheadKiB": "128"}),
-        ),
-        attributes(
-            "streaming",
-            json!({"directIO": "true", "readAheadKiB": "4096"}),
-        ),
-        attributes("thick", json!({"provisioning": "thick"})),
-        attributes("wrong", json!({"unknown": "parameter"})),
-        snapshots("deleted", "Delete"),
-        snapshots("kept", "Retain"),
-    ];
-    namespaces
-        .into_iter()
-        .chain(rest)
-        .chain((0..nodes).flat_map(node))
 }

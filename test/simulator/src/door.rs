@@ -16,7 +16,12 @@ use tokio::sync::watch;
 use tower::util::BoxCloneService;
 
 use crate::dice::Dice;
+use crate::model::view::{event_about, event_note};
 use crate::{shim, trace};
+
+mod answers;
+
+use answers::{AnswerOutcome, Answers, Refusal};
 
 /// More requests of one actor in a virtual minute come from a loop that does not wait.
 const PER_MINUTE: u64 = 3000;
@@ -63,6 +68,8 @@ struct Weather {
     lost: (u64, Duration),
     /// Who is late, and until when.
     late: BTreeMap<&'static str, Duration>,
+    /// What becomes of single answers to hostloop.
+    answers: Answers,
 }
 
 /// What becomes of one request.
@@ -72,6 +79,8 @@ struct Passage {
     late: Option<Duration>,
     /// So many of a hundred answers are lost.
     lost: u64,
+    /// What else becomes of its answer.
+    outcome: AnswerOutcome,
 }
 
 /// The API server, and what passes its doors. Clones share it.
@@ -105,6 +114,18 @@ impl Doors {
     pub(crate) fn be_late(&self, actor: &'static str, time: Duration) {
         let mut weather = self.weather.lock();
         weather.late.insert(actor, shim::now() + time);
+    }
+
+    /// Answers so many of a hundred requests of hostloop with this code, for some time.
+    pub(crate) fn refuse(&self, percent: u64, code: u16, time: Duration) {
+        let until = shim::now() + time;
+        self.weather.lock().answers.refuse(percent, code, until);
+    }
+
+    /// Delays so many of a hundred answers to hostloop, for some time.
+    pub(crate) fn delay_answers(&self, percent: u64, time: Duration) {
+        let until = shim::now() + time;
+        self.weather.lock().answers.delay(percent, until);
     }
 
     /// Lets everything pass again.
@@ -168,6 +189,11 @@ impl Doors {
         let late = weather.late.get(actor);
         let is_hostloop = actor.starts_with("node") || actor.starts_with("leader");
         let (percent, until) = weather.lost;
+        let outcome = if is_hostloop {
+            weather.answers.outcome(now, (self.seed, actor, pace.total))
+        } else {
+            AnswerOutcome::default()
+        };
         Passage {
             number: pace.total,
             late: late.and_then(|until| until.checked_sub(now)),
@@ -176,6 +202,7 @@ impl Doors {
             } else {
                 0
             },
+            outcome,
         }
     }
 
@@ -195,8 +222,7 @@ impl Doors {
                 // What is on its way arrives, even if its sender no longer waits.
                 let sent = tokio::spawn(async move {
                     tokio::time::sleep(LATE).await;
-                    self.deliver(actor, client, request, dice, passage.lost)
-                        .await
+                    self.deliver(actor, client, request, dice, passage).await
                 });
                 return sent
                     .await
@@ -204,22 +230,31 @@ impl Doors {
             }
             _ => {}
         }
-        self.deliver(actor, client, request, dice, passage.lost)
-            .await
+        self.deliver(actor, client, request, dice, passage).await
     }
 
-    /// Sends a request, and loses so many of a hundred answers to writes.
+    /// Sends a request, unless it is refused, and loses so many of a hundred answers to writes.
     async fn deliver(
         self,
         actor: &'static str,
         client: Client,
         request: Request<Body>,
         mut dice: Dice,
-        lost: u64,
+        passage: Passage,
     ) -> Result<Response<Body>, kube::Error> {
+        let Passage { lost, outcome, .. } = passage;
         let method = request.method().clone();
-        if method == Method::GET {
-            return client.send(request).await;
+        let is_read = method == Method::GET;
+        let refusal = outcome.refusal.filter(|one| is_read || !one.is_done);
+        if let Some(refusal) = refusal {
+            let path = request.uri().path();
+            trace::line(actor, format!("{method} {path} → {}", refusal.code));
+            return Ok(refusal.answer());
+        }
+        if is_read {
+            let answer = client.send(request).await;
+            wait(outcome.delay).await;
+            return answer;
         }
         let path = request.uri().path().to_owned();
         let (head, body) = request.into_parts();
@@ -232,18 +267,31 @@ impl Doors {
         let is_lost = lost > 0 && dice.percent(lost);
         if let Some(text) = text {
             let code = answer.status().as_u16();
-            let end = if is_lost { ", which is lost" } else { "" };
+            let end = match outcome.refusal {
+                _ if is_lost => ", which is lost".to_owned(),
+                Some(refusal) => format!(", which arrives as {}", refusal.code),
+                None => String::new(),
+            };
             trace::line(actor, format!("{method} {path} {text} → {code}{end}"));
         }
         if !is_lease && !path.contains("/events") {
             self.announce();
         }
         tokio::time::sleep(dice.millis(0, 5)).await;
+        wait(outcome.delay).await;
         if is_lost {
             let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
             return Err(kube::Error::Service(reset.into()));
         }
-        Ok(answer)
+        Ok(outcome.refusal.map_or(answer, Refusal::answer))
+    }
+}
+
+/// Waits for a late answer.
+async fn wait(delay: Duration) {
+    // Even the shortest sleep changes who is next.
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
     }
 }
 
@@ -252,18 +300,11 @@ fn shown(bytes: &[u8]) -> String {
     let Ok(mut body) = serde_json::from_slice::<Value>(bytes) else {
         return String::new();
     };
+    if body["kind"] == "Secret" {
+        return format!("secret {}", body["metadata"]["name"]);
+    }
     if body["kind"] == "Event" {
-        let about = &body["involvedObject"];
-        let about = if about.is_null() {
-            &body["regarding"]
-        } else {
-            about
-        };
-        let note = if body["message"].is_null() {
-            &body["note"]
-        } else {
-            &body["message"]
-        };
+        let (about, note) = (event_about(&body), event_note(&body));
         return format!(
             "{} {}: {} {note}",
             about["kind"], about["name"], body["reason"]

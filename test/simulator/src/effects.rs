@@ -3,7 +3,7 @@
 //! Work of drivers runs one after the other, so at any time the process of one node acts, or none
 //! does. It dies before the effect at which its time has come. Its call goes on, but none of its
 //! effects happens any more, and its answer is lost. If the power of the node fails, its process
-//! dies in the same way.
+//! dies in the same way. While the disk of the node is full, effects that need room on it fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,6 +20,19 @@ use crate::trace;
 const THAW: &str = "thaw";
 /// An effect that matters to what a power cut takes, and to nothing else.
 const SYNC: &str = "file.sync";
+
+/// The effects that need room on the disk of a pool.
+const NEED_ROOM: [&str; 9] = [
+    "file.allocate",
+    "file.clone",
+    "file.copy",
+    "file.create",
+    "file.mkdir",
+    "file.scratch",
+    "file.unshare",
+    "file.write",
+    "mkfs",
+];
 
 /// What ends a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +67,8 @@ struct Processes {
     /// The processes that have not died at an effect.
     fuses: BTreeMap<&'static str, Fuse>,
     dead: BTreeSet<&'static str>,
+    /// The nodes with a full disk, and how many troubles fill it.
+    full: BTreeMap<&'static str, u64>,
 }
 
 static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
@@ -63,6 +78,7 @@ static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
     left: BTreeMap::new(),
     fuses: BTreeMap::new(),
     dead: BTreeSet::new(),
+    full: BTreeMap::new(),
 });
 
 /// Announces that a process has died.
@@ -94,6 +110,25 @@ fn end_after(node: &'static str, effects: u64, end: End) {
     PROCESSES.lock().left.insert(node, (effects, end));
 }
 
+/// The disk of a node has no room any more, until [`make_room`] is called as often.
+pub(crate) fn fill_disk(node: &'static str) {
+    *PROCESSES.lock().full.entry(node).or_default() += 1;
+}
+
+/// The disk of a node has room again, unless another trouble fills it, too.
+pub(crate) fn make_room(node: &'static str) {
+    if let Some(troubles) = PROCESSES.lock().full.get_mut(node) {
+        *troubles = troubles.saturating_sub(1);
+    }
+}
+
+/// True if the disk of a node has no room.
+pub(crate) fn is_disk_full(node: &str) -> bool {
+    let processes = PROCESSES.lock();
+    let troubles = processes.full.get(node);
+    troubles.is_some_and(|troubles| *troubles > 0)
+}
+
 /// No process dies at an effect any more.
 pub(crate) fn spare_all() {
     PROCESSES.lock().left.clear();
@@ -121,6 +156,12 @@ pub(crate) fn unchanged() -> Option<u64> {
     let is_unchanged = processes.acting.is_some() && processes.before == processes.changes;
     // Other builds announce no effects.
     (cfg!(debug_assertions) && is_unchanged).then_some(processes.changes)
+}
+
+/// The number of changes so far. While it stays the same between two pieces of work, no disk has
+/// changed. None in builds that announce no effects.
+pub(crate) fn changes() -> Option<u64> {
+    cfg!(debug_assertions).then(|| PROCESSES.lock().changes)
 }
 
 /// While it exists, the process of this node acts.
@@ -154,6 +195,15 @@ fn never() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
+/// Fails if an effect needs room on a disk that has none.
+fn find_room(node: &'static str, effect: &str) -> io::Result<()> {
+    if NEED_ROOM.contains(&effect) && is_disk_full(node) {
+        trace::line(node, format!("no room for {effect}"));
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
+    Ok(())
+}
+
 /// Counts an effect, and kills the process that acts if its time has come.
 fn decide(effect: &'static str) -> io::Result<()> {
     let mut processes = PROCESSES.lock();
@@ -166,13 +216,15 @@ fn decide(effect: &'static str) -> io::Result<()> {
     }
     let end = match processes.left.get_mut(node) {
         Some((left, end)) if end.counts(effect) => {
-            if *left > 0 {
-                *left -= 1;
-                return Ok(());
-            }
-            *end
+            let is_time = *left == 0;
+            *left = left.saturating_sub(1);
+            is_time.then_some(*end)
         }
-        _ => return Ok(()),
+        _ => None,
+    };
+    let Some(end) = end else {
+        drop(processes);
+        return find_room(node, effect);
     };
     processes.left.remove(node);
     processes.dead.insert(node);
@@ -200,6 +252,29 @@ mod tests {
 
     fn done(effect: &'static str) -> bool {
         decide(effect).is_ok()
+    }
+
+    #[test]
+    fn a_full_disk_has_no_room_until_each_trouble_is_over() {
+        let outcome = |node: &'static str, effect: &'static str| {
+            let failed = find_room(node, effect).err();
+            failed.and_then(|error| error.raw_os_error())
+        };
+        fill_disk("f");
+        fill_disk("f");
+        make_room("f");
+        assert!(is_disk_full("f") && !is_disk_full("g"));
+        for (node, effect, expected) in [
+            ("f", "file.write", Some(libc::ENOSPC)),
+            ("f", "mkfs", Some(libc::ENOSPC)),
+            ("f", "file.unlink", None),
+            ("f", "mount", None),
+            ("g", "file.write", None),
+        ] {
+            assert_eq!(outcome(node, effect), expected, "{node} {effect}");
+        }
+        make_room("f");
+        assert_eq!(outcome("f", "file.write"), None);
     }
 
     /// One test, because all share the processes.

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_fidelity::{Call, Export, Found, KINDS, Names, Pool, QUIET, State, Step};
+use hostloop_fidelity::{
+    Call, ClusterState, Export, FoundObjects, KINDS, Names, QUIET, RecordDirectory, ReplayedStep,
+};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -38,10 +40,10 @@ pub(crate) async fn export(history: &History, dir: &Path) -> (Export, u64) {
     effects::begin();
     let mut cluster = Cluster::start(history, dir);
     let mut oracle = Oracle::default();
-    let recorder = Recorder::default();
-    let client = recorder.client(&cluster.doors);
+    let sent_calls = SentCalls::default();
+    let client = sent_calls.client(&cluster.doors);
     cluster.pass(START).await;
-    let pool = Pool::at(&cluster.machines[0].pool());
+    let pool = RecordDirectory::at(&cluster.machines[0].pool());
     let mut steps = Vec::new();
     for step in &history.steps {
         let names = Names::of(&found(&cluster, &pool));
@@ -52,14 +54,14 @@ pub(crate) async fn export(history: &History, dir: &Path) -> (Export, u64) {
         cluster.pass(QUIET).await;
         oracle.safety(&cluster);
         cluster.check_running();
-        let calls = recorder.take().into_iter().map(|call| Call {
+        let calls = sent_calls.take().into_iter().map(|call| Call {
             path: names.readable_path(&call.path),
             ..call
         });
-        steps.push(Step {
+        steps.push(ReplayedStep {
             sentence,
             calls: calls.collect(),
-            state: State::of(&found(&cluster, &pool)),
+            state: ClusterState::of(&found(&cluster, &pool)),
         });
     }
     let export = Export {
@@ -77,8 +79,8 @@ fn setup() -> Vec<Value> {
     [namespace].into_iter().chain(cluster::classes()).collect()
 }
 
-fn found(cluster: &Cluster, pool: &Pool) -> Found {
-    let mut found = Found::new(pool.records());
+fn found(cluster: &Cluster, pool: &RecordDirectory) -> FoundObjects {
+    let mut found = FoundObjects::new(pool.records());
     for (kind, plural) in KINDS {
         found.add(kind, cluster.api.all(plural));
     }
@@ -87,15 +89,15 @@ fn found(cluster: &Cluster, pool: &Pool) -> Found {
 
 /// Writes down what a user sends. Clones share it.
 #[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<Vec<Call>>>);
+struct SentCalls(Arc<Mutex<Vec<Call>>>);
 
-impl Recorder {
+impl SentCalls {
     /// The client of a user.
     fn client(&self, doors: &Doors) -> Client {
-        let (recorder, door) = (self.clone(), doors.over("user", &doors.connect("user")));
+        let (sent_calls, door) = (self.clone(), doors.over("user", &doors.connect("user")));
         let service: Door = BoxCloneService::new(tower::service_fn(move |request| {
-            let (recorder, door) = (recorder.clone(), door.clone());
-            async move { recorder.pass(door, request).await }
+            let (sent_calls, door) = (sent_calls.clone(), door.clone());
+            async move { sent_calls.pass(door, request).await }
         }));
         Client::new(service, "default")
     }
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn notes_of_the_simulator_stay_here() {
         let mut claim = json!({"kind": "PersistentVolumeClaim",
-            "metadata": {"annotations": {"simulator/asked": "1Gi", "other": "yes"}}});
+            "metadata": {"annotations": {"simulator/requested": "1Gi", "other": "yes"}}});
         make_real(&mut claim);
         assert_eq!(claim["metadata"], json!({"annotations": {"other": "yes"}}));
     }

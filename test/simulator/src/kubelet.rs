@@ -4,14 +4,13 @@
 //! half a second, then after twice as long, up to two minutes and two seconds. A call has two
 //! minutes.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_fake_api::FakeApi;
-use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use http::Method;
 use kube::Client;
@@ -23,17 +22,24 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::cluster::DRIVER;
-use crate::model::view::{is_ready, items};
-use crate::trace;
+use crate::model::view::{is_deleting, is_ready, name, namespace, uid, with_ready};
 use crate::users::{Refused, bytes, path_in, send, volume_path};
+use crate::{messages, trace};
 
+use self::attachments::Attachments;
 use self::line::Line;
+use self::secrets::Secrets;
 use self::wanted::{Pod, Wanted, inline};
 use self::work::Work;
 
+mod attachments;
+mod calls;
 pub(crate) mod line;
+mod registration;
+mod secrets;
 mod wanted;
 mod work;
+mod writes;
 
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LAST_DELAY: Duration = Duration::from_secs(122);
@@ -69,6 +75,12 @@ struct State {
     retries: BTreeMap<String, (Instant, Duration)>,
     /// Since when calls about a volume find no thread in the driver, by handle.
     starved: BTreeMap<String, Instant>,
+    /// The node has its objects, as far as this kubelet knows.
+    is_registered: bool,
+    /// Why volumes are not mounted, by UID of the pod and handle. Users see it in events.
+    complaints: BTreeMap<(String, String), String>,
+    /// When running pods write to volumes next, by UID of the pod and handle.
+    writes: BTreeMap<(String, String), Instant>,
 }
 
 /// The kubelet of a node. Clones share its state.
@@ -125,6 +137,8 @@ impl Kubelet {
         }
         state.retries.clear();
         state.starved.clear();
+        state.is_registered = false;
+        state.complaints.clear();
         Kubelet {
             state: Arc::new(Mutex::new(state)),
             ..self.clone()
@@ -143,6 +157,8 @@ impl Kubelet {
                 .staged
                 .values_mut()
                 .for_each(|one| one.certain = false);
+            // No pod runs.
+            state.writes.clear();
         }
         next
     }
@@ -173,6 +189,19 @@ impl Kubelet {
         state.published.is_empty() && state.staged.is_empty()
     }
 
+    /// True if no work is under way, and none has to be tried again.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let state = self.state.lock();
+        state.busy.is_empty() && state.retries.is_empty() && state.starved.is_empty()
+    }
+
+    /// What the events of a pod say about its volumes that are not mounted.
+    pub(crate) fn complaints(&self, pod: &str) -> Vec<String> {
+        let state = self.state.lock();
+        let of_pod = state.complaints.iter().filter(|((uid, _), _)| uid == pod);
+        of_pod.map(|(_, why)| why.clone()).collect()
+    }
+
     /// True if the volume with this handle is in use on the node.
     pub(crate) fn uses(&self, handle: &str) -> bool {
         let state = self.state.lock();
@@ -183,80 +212,95 @@ impl Kubelet {
                 .any(|(_, published)| published == handle)
     }
 
+    /// The handles of the volumes that are staged for certain.
+    pub(crate) fn staged(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let certain = state.staged.iter().filter(|(_, staged)| staged.certain);
+        certain.map(|(handle, _)| handle.clone()).collect()
+    }
+
+    /// Where the volume with this handle is published or may be.
+    pub(crate) fn targets(&self, handle: &str) -> Vec<PathBuf> {
+        let state = self.state.lock();
+        let published = state.published.values();
+        let its = published.filter(|published| published.handle == handle);
+        its.map(|published| published.target.clone()).collect()
+    }
+
     /// Begins what is due. Returns when something else is due, if that is known.
     async fn look(&self, work: &mut JoinSet<()>) -> Option<Instant> {
         let (mut next, mut wanted) = (None, BTreeMap::new());
-        if self.report_ready().await.is_err() {
+        if self.register().await.is_err() || self.report_ready().await.is_err() {
             next = Some(Instant::now() + FIRST_DELAY);
         }
         for pod in self.api.shared("pods") {
             if pod["spec"]["nodeName"] != self.node {
                 continue;
             }
-            let of = |field: &Value| field.as_str().unwrap_or_default().to_owned();
-            let uid = of(&pod["metadata"]["uid"]);
-            let at = path_in(
-                &of(&pod["metadata"]["namespace"]),
-                "pods",
-                &of(&pod["metadata"]["name"]),
-            );
-            if !pod["metadata"]["deletionTimestamp"].is_null() {
-                let left = self
-                    .state
-                    .lock()
-                    .published
-                    .keys()
-                    .any(|(user, _)| *user == uid);
-                if !left {
-                    let options = json!({"gracePeriodSeconds": 0,
-                        "preconditions": {"uid": uid}});
-                    if send(&self.client, Method::DELETE, &at, &options)
-                        .await
-                        .is_err()
-                    {
-                        next = Some(Instant::now() + FIRST_DELAY);
-                    }
+            if is_deleting(&pod) {
+                if self.remove(&pod).await.is_err() {
+                    next = Some(Instant::now() + FIRST_DELAY);
                 }
                 continue;
             }
-            let (volumes, complete) = self.volumes(&pod);
-            let ready = complete && self.are_published(&volumes);
-            if ready && pod["status"]["phase"] != "Running" {
-                let at = format!("{at}/status");
-                let status = json!({"status": {"phase": "Running"}});
-                let _ = send(&self.client, Method::PATCH, &at, &status).await;
-            }
-            for one in volumes {
+            for one in self.start(&pod).await {
                 wanted.insert(one.key(), one);
             }
         }
+        if self.report_in_use(&wanted).await.is_err() {
+            next = Some(Instant::now() + FIRST_DELAY);
+        }
+        let attachments = self.attachments(&wanted);
+        self.begin_due(work, wanted, &attachments, next)
+    }
+
+    /// Removes a deleted pod, if none of its volumes is in place any more.
+    async fn remove(&self, pod: &Value) -> Result<(), Refused> {
+        let user = uid(pod);
+        let is_used = self
+            .state
+            .lock()
+            .published
+            .keys()
+            .any(|(pod, _)| *pod == user);
+        if is_used {
+            return Ok(());
+        }
+        let at = path_in(namespace(pod), "pods", name(pod));
+        let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": user}});
+        let sent = send(&self.client, Method::DELETE, &at, &options).await;
+        sent.map(drop)
+    }
+
+    /// Lets a pod run if all its volumes are in place. Returns those that it wants.
+    async fn start(&self, pod: &Value) -> Vec<Wanted> {
+        let (volumes, complete) = self.volumes(pod);
+        let ready = complete && self.are_published(&volumes);
+        if ready && pod["status"]["phase"] != "Running" {
+            let at = path_in(namespace(pod), "pods", name(pod));
+            let at = format!("{at}/status");
+            let status = json!({"status": {"phase": "Running"}});
+            let _ = send(&self.client, Method::PATCH, &at, &status).await;
+        }
+        if ready {
+            self.write_when_due(&volumes);
+        }
+        volumes
+    }
+
+    /// Begins the work that is due, unless its volume is busy, or it waits to be tried again.
+    /// Returns the time of the next try, or `next` if that is earlier.
+    fn begin_due(
+        &self,
+        work: &mut JoinSet<()>,
+        wanted: BTreeMap<(String, String), Wanted>,
+        attachments: &Attachments,
+        mut next: Option<Instant>,
+    ) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.state.lock();
-        let mut due = Vec::new();
-        for (key, published) in &state.published {
-            match wanted.get(key) {
-                None => due.push(Work::Unpublish(key.clone(), published.clone())),
-                Some(one) if one.grows_to.is_some() && published.certain => {
-                    due.push(Work::Expand(one.clone()))
-                }
-                Some(_) => {}
-            }
-        }
-        for (handle, staged) in &state.staged {
-            let used = state
-                .published
-                .keys()
-                .chain(wanted.keys())
-                .any(|(_, one)| one == handle);
-            if !used {
-                due.push(Work::Unstage(handle.clone(), staged.clone()));
-            }
-        }
-        for (key, one) in wanted {
-            if state.published.get(&key).is_none_or(|one| !one.certain) {
-                due.push(Work::Mount(one));
-            }
-        }
+        let due = state.due(wanted, attachments);
+        state.forget_but(&due);
         for one in due {
             let retry = state
                 .retries
@@ -279,10 +323,8 @@ impl Kubelet {
         let Some(node) = self.api.shared_at(&at).filter(|node| !is_ready(node)) else {
             return Ok(());
         };
-        let others = items(&node, "/status/conditions").filter(|one| one["type"] != "Ready");
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
-        let conditions: Vec<Value> = others.cloned().chain([ready]).collect();
-        let status = json!({"status": {"conditions": conditions}});
+        let status = json!({"status": with_ready(&node, ready)});
         let at = format!("{at}/status");
         let sent = send(&self.client, Method::PATCH, &at, &status).await;
         sent.map(drop)
@@ -376,198 +418,67 @@ impl Kubelet {
             mount_flags: flags.map(of).collect(),
             attributes,
             claim: claim.to_owned(),
+            secrets: Secrets::of(&volume),
             grows_to: (has > of_claim && !infeasible).then_some(has),
         })
-    }
-
-    async fn perform(self, work: Work) {
-        let done = match &work {
-            Work::Mount(wanted) => self.mount(wanted).await,
-            Work::Expand(wanted) => self.expand(wanted).await,
-            Work::Unpublish(key, published) => self.unpublish(key, published).await,
-            Work::Unstage(handle, staged) => self.unstage(handle, staged).await,
-        };
-        let mut state = self.state.lock();
-        state.busy.remove(work.handle());
-        match done {
-            Ok(()) => {
-                trace::line(self.node, format!("{work} succeeded"));
-                state.retries.remove(&work.key());
-                state.starved.remove(work.handle());
-            }
-            Err(status) => {
-                trace::line(self.node, format!("{work} failed: {status}"));
-                state.hungry(&work, &status);
-                let before = state.retries.get(&work.key()).map(|(_, delay)| *delay * 2);
-                let delay = before.unwrap_or(FIRST_DELAY).min(LAST_DELAY);
-                state
-                    .retries
-                    .insert(work.key(), (Instant::now() + delay, delay));
-            }
-        }
-    }
-
-    async fn mount(&self, wanted: &Wanted) -> Result<(), Status> {
-        let staging = self.staging(wanted);
-        let is_staged = self
-            .state
-            .lock()
-            .staged
-            .get(&wanted.handle)
-            .is_some_and(|one| one.certain);
-        if !wanted.inline && !is_staged {
-            make(&staging)?;
-            let request = csi::NodeStageVolumeRequest {
-                volume_id: wanted.handle.clone(),
-                staging_target_path: text(&staging),
-                volume_capability: Some(wanted.capability()),
-                volume_context: wanted.attributes.clone(),
-                ..Default::default()
-            };
-            let (mut client, call) = self.line.begin()?;
-            let answer = call.answer(client.node_stage_volume(request)).await;
-            // A volume that may be staged must be unstaged. Staging it again does no harm.
-            let staged = match &answer {
-                Ok(_) => Some(true),
-                Err(status) if is_uncertain(status) => Some(false),
-                Err(_) => None,
-            };
-            if let Some(certain) = staged {
-                let staged = Staged {
-                    path: staging.clone(),
-                    certain,
-                };
-                self.state
-                    .lock()
-                    .staged
-                    .insert(wanted.handle.clone(), staged);
-            }
-            answer?;
-        }
-        let target = self.target(wanted);
-        make(target.parent().unwrap_or(&target))?;
-        let request = csi::NodePublishVolumeRequest {
-            volume_id: wanted.handle.clone(),
-            staging_target_path: if wanted.inline {
-                String::new()
-            } else {
-                text(&staging)
-            },
-            target_path: text(&target),
-            volume_capability: Some(wanted.capability()),
-            readonly: wanted.read_only,
-            volume_context: wanted.attributes.clone(),
-            ..Default::default()
-        };
-        let (mut client, call) = self.line.begin()?;
-        let answer = call.answer(client.node_publish_volume(request)).await;
-        // A volume that may be published must be unpublished.
-        let certain = answer.is_ok();
-        if certain || answer.as_ref().is_err_and(is_uncertain) {
-            let published = Published {
-                handle: wanted.handle.clone(),
-                target,
-                certain,
-            };
-            self.state.lock().published.insert(wanted.key(), published);
-        }
-        answer.map(drop)
-    }
-
-    async fn expand(&self, wanted: &Wanted) -> Result<(), Status> {
-        let size = wanted.grows_to.unwrap_or_default();
-        let request = csi::NodeExpandVolumeRequest {
-            volume_id: wanted.handle.clone(),
-            volume_path: text(&self.target(wanted)),
-            staging_target_path: text(&self.staging(wanted)),
-            capacity_range: Some(csi::CapacityRange {
-                required_bytes: size.cast_signed(),
-                limit_bytes: 0,
-            }),
-            volume_capability: Some(wanted.capability()),
-            ..Default::default()
-        };
-        let (mut client, call) = self.line.begin()?;
-        call.answer(client.node_expand_volume(request)).await?;
-        let status = json!({"status": {
-            "capacity": {"storage": size.to_string()},
-            "allocatedResourceStatuses": null, "conditions": null,
-        }});
-        let claim = path_in(
-            &wanted.pod.namespace,
-            "persistentvolumeclaims",
-            &wanted.claim,
-        );
-        let at = format!("{claim}/status");
-        let saved = send(&self.client, Method::PATCH, &at, &status).await;
-        saved
-            .map(drop)
-            .map_err(|refused| Status::unavailable(refused.message))
-    }
-
-    async fn unpublish(&self, key: &(String, String), published: &Published) -> Result<(), Status> {
-        let request = csi::NodeUnpublishVolumeRequest {
-            volume_id: published.handle.clone(),
-            target_path: text(&published.target),
-        };
-        let (mut client, call) = self.line.begin()?;
-        call.answer(client.node_unpublish_volume(request)).await?;
-        if published.target.exists() {
-            return Err(Status::internal("the target is still there"));
-        }
-        if let Some(parent) = published.target.parent() {
-            let _ = std::fs::remove_dir(parent);
-        }
-        self.state.lock().published.remove(key);
-        Ok(())
-    }
-
-    async fn unstage(&self, handle: &str, staged: &Staged) -> Result<(), Status> {
-        let request = csi::NodeUnstageVolumeRequest {
-            volume_id: handle.to_owned(),
-            staging_target_path: text(&staged.path),
-        };
-        let (mut client, call) = self.line.begin()?;
-        call.answer(client.node_unstage_volume(request)).await?;
-        let _ = std::fs::remove_dir(&staged.path);
-        self.state.lock().staged.remove(handle);
-        Ok(())
-    }
-
-    fn staging(&self, wanted: &Wanted) -> PathBuf {
-        let plugins = self.dir.join("plugins/kubernetes.io/csi");
-        match wanted.block {
-            true => plugins.join("volumeDevices/staging").join(&wanted.name),
-            false => plugins
-                .join(DRIVER)
-                .join(&wanted.handle)
-                .join("globalmount"),
-        }
-    }
-
-    fn target(&self, wanted: &Wanted) -> PathBuf {
-        let uid = &wanted.pod.uid;
-        if wanted.block {
-            let plugins = self
-                .dir
-                .join("plugins/kubernetes.io/csi/volumeDevices/publish");
-            return plugins.join(&wanted.name).join(uid);
-        }
-        let volumes = self
-            .dir
-            .join("pods")
-            .join(uid)
-            .join("volumes/kubernetes.io~csi");
-        volumes.join(&wanted.name).join("mount")
     }
 }
 
 impl State {
+    /// The work that is due: what is in place becomes what is wanted. Forgets the complaints about
+    /// volumes that no pod wants any more.
+    fn due(
+        &mut self,
+        wanted: BTreeMap<(String, String), Wanted>,
+        attachments: &Attachments,
+    ) -> Vec<Work> {
+        self.complaints.retain(|key, _| wanted.contains_key(key));
+        let mut due = Vec::new();
+        for (key, published) in &self.published {
+            match wanted.get(key) {
+                None => due.push(Work::Unpublish(key.clone(), published.clone())),
+                Some(one) if one.grows_to.is_some() && published.certain => {
+                    due.push(Work::Expand(one.clone()))
+                }
+                Some(_) => {}
+            }
+        }
+        for (handle, staged) in &self.staged {
+            let used = self
+                .published
+                .keys()
+                .chain(wanted.keys())
+                .any(|(_, one)| one == handle);
+            if !used {
+                due.push(Work::Unstage(handle.clone(), staged.clone()));
+            }
+        }
+        for (key, one) in wanted {
+            let is_open = self.published.get(&key).is_none_or(|one| !one.certain);
+            if is_open && attachments.allow(&one) {
+                due.push(Work::Mount(one));
+            }
+        }
+        due
+    }
+
+    /// Forgets the failures of all work that is not due any more.
+    fn forget_but(&mut self, due: &[Work]) {
+        if self.retries.is_empty() && self.starved.is_empty() {
+            return;
+        }
+        let keys: BTreeSet<String> = due.iter().map(Work::key).collect();
+        let handles: BTreeSet<&str> = due.iter().map(Work::handle).collect();
+        self.retries.retain(|key, _| keys.contains(key));
+        self.starved
+            .retain(|handle, _| handles.contains(handle.as_str()));
+    }
+
     /// Notes whether a failed call has found a thread in the driver. Its threads are shared by all
     /// namespaces, and one namespace's calls must not keep them from the others' for long.
     fn hungry(&mut self, work: &Work, status: &Status) {
         let handle = work.handle().to_owned();
-        if !status.message().contains("the call waits for") {
+        if !messages::waits_for_thread(status.message()) {
             self.starved.remove(&handle);
             return;
         }
@@ -578,19 +489,28 @@ impl State {
     }
 }
 
-/// True if the call may still have an effect.
-fn is_uncertain(status: &Status) -> bool {
-    use tonic::Code::{Aborted, Cancelled, DeadlineExceeded, Unavailable};
-    matches!(
-        status.code(),
-        Aborted | Cancelled | DeadlineExceeded | Unavailable
-    )
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn make(dir: &Path) -> Result<(), Status> {
-    std::fs::create_dir_all(dir).map_err(|error| Status::internal(format!("mkdir: {error}")))
-}
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
+    #[tokio::test(start_paused = true)]
+    async fn only_failures_of_work_that_is_due_are_kept() {
+        let mut state = State::default();
+        let [first, second] = ["a", "b"].map(|handle| {
+            let staged = Staged {
+                path: PathBuf::from("/stage"),
+                certain: true,
+            };
+            Work::Unstage(handle.to_owned(), staged)
+        });
+        for work in [&first, &second] {
+            let retry = (Instant::now(), FIRST_DELAY);
+            state.retries.insert(work.key(), retry);
+            let handle = work.handle().to_owned();
+            state.starved.insert(handle, Instant::now());
+        }
+        state.forget_but(&[second]);
+        assert!(state.retries.keys().eq(["unstaging b"]));
+        assert!(state.starved.keys().eq(["b"]));
+    }
 }

@@ -1,18 +1,17 @@
 //! A node: its kernel and its disk, kubelet, and the driver's process, which may die.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use hostloop_controllers::manager::Telemetry;
 use hostloop_controllers::tasks::Tasks;
-use hostloop_driver::blocking::{Blocking, BlockingWork, Executor};
+use hostloop_driver::blocking::Blocking;
 use hostloop_driver::cli::{Command, RunArgs};
 use hostloop_driver::controller::{self, Controller};
+use hostloop_driver::csi::capability::CapabilityRules;
 use hostloop_driver::csi::identity::Identity;
-use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::grpc::operation_locks::OperationLocks;
 use hostloop_driver::inspect::inventory::Survey;
@@ -21,7 +20,7 @@ use hostloop_driver::node::{self, Node};
 use hostloop_driver::serve::controllers::setup_with_driver;
 use hostloop_driver::serve::upkeep;
 use hostloop_driver::storage::scan;
-use hostloop_driver::storage::{PoolOptions, Pools, SnapshotRecord, VolumeRecord};
+use hostloop_driver::storage::{PoolOptions, Pools};
 use hostloop_fake_api::{Connection, FakeApi};
 use hostloop_fake_kernel::Model;
 use parking_lot::Mutex;
@@ -32,19 +31,26 @@ use crate::cluster::{DRIVER, TOPOLOGY, access, parse, process};
 use crate::dice::Dice;
 use crate::door::{Doors, Pace};
 use crate::effects::{self, Acting};
-use crate::history::World;
+use crate::history::{History, World};
 use crate::kubelet::Kubelet;
 use crate::kubelet::line::Line;
-use crate::{disk, record, trace};
+use crate::{disk, recording, stamps, trace};
 
+mod absence;
+mod contents;
 mod damaged;
-mod disk_usage;
+mod damaged_files;
+pub(crate) mod disk_usage;
+mod inline;
 mod power;
 
+use absence::Absence;
+pub(crate) use contents::Contents;
 use disk_usage::DiskUsage;
+use inline::{Copies, Inline};
 
 /// What the pool promises at most, in bytes.
-const CAPACITY: u64 = 2 << 30;
+pub(crate) const CAPACITY: u64 = 2 << 30;
 /// The virtual time in which all that a dead process had must be gone.
 const GONE_WITHIN: u32 = 100;
 
@@ -79,6 +85,12 @@ struct Names {
     pod: &'static str,
 }
 
+/// The node with the driver that has this name at the API server.
+pub(crate) fn node_of(actor: &str) -> Option<&'static str> {
+    let names = ACTORS.iter().find(|names| names.driver == actor);
+    names.map(|names| names.node)
+}
+
 /// What all processes of a node have in common.
 #[derive(Clone)]
 struct Site {
@@ -86,7 +98,9 @@ struct Site {
     world: World,
     names: Names,
     dir: PathBuf,
-    overcommit: &'static str,
+    overcommit: u64,
+    /// Volumes are attached before they are mounted.
+    attach: bool,
     kernel: Arc<Model>,
     pace: Arc<Mutex<Pace>>,
 }
@@ -100,18 +114,25 @@ pub(crate) struct Machine {
     process: Option<Process>,
     /// What the pools had at the last death of the process.
     left: Contents,
+    /// The handles of the volumes that were there at a death of the process.
+    survivors: BTreeSet<String>,
     /// How long a process that dies at an effect stays dead, in seconds.
     rest: u64,
     /// The power of the node fails when its process dies at an effect.
     loses_power: bool,
     /// The whole node stands still.
     is_off: bool,
+    absence: Absence,
+    /// An administrator has marked it so.
+    pub(crate) is_out_of_service: bool,
     /// How often the node has stopped.
     stops: u64,
     /// How often its power has failed.
     power_cuts: u64,
     /// The records that were damaged, by handle.
     damaged: BTreeMap<String, PathBuf>,
+    /// The note of the pool's node is damaged.
+    pub(crate) is_owner_damaged: bool,
 }
 
 /// The driver's process.
@@ -119,34 +140,29 @@ struct Process {
     pools: Arc<Pools>,
     locks: OperationLocks,
     connection: Connection,
+    telemetry: Telemetry,
     dead: CancellationToken,
     tasks: JoinSet<()>,
-}
-
-/// The content of pools.
-#[derive(Clone, Default)]
-pub(crate) struct Contents {
-    pub(crate) volumes: Vec<Arc<VolumeRecord>>,
-    pub(crate) snapshots: Vec<Arc<SnapshotRecord>>,
 }
 
 impl Machine {
     /// Starts a node, by its number, in an empty directory.
     pub(crate) fn start(
         number: usize,
-        seed: u64,
-        world: World,
+        history: &History,
         dir: &Path,
         api: &FakeApi,
         doors: &Doors,
     ) -> Machine {
-        let names = ACTORS[number];
+        let (names, seed, world) = (ACTORS[number], history.seed, history.world);
         let dir = dir.join(names.node);
         for name in ["pool", "state", "kubelet"] {
             std::fs::create_dir_all(dir.join(name)).expect("a directory");
         }
         let kernel = Arc::new(Model::new());
-        let disk = DiskUsage::of(dir.join("pool"));
+        stamps::begin(seed, names.node, kernel.clone());
+        let others = disk_usage::others(history, number);
+        let disk = DiskUsage::of(names.node, dir.join("pool"), others);
         kernel.set_disk(move |_, _| disk.usage());
         // Half of the pools promise more than their disk has, so that a volume may be too large to
         // be made thick.
@@ -156,7 +172,8 @@ impl Machine {
             world,
             names,
             dir,
-            overcommit: if is_overcommitted { "3" } else { "1" },
+            overcommit: if is_overcommitted { 3 } else { 1 },
+            attach: history.attach,
             kernel,
             pace: Arc::default(),
         };
@@ -164,7 +181,7 @@ impl Machine {
             disk::insert(names.node, &site.pool(), &site.dir.join("names")).expect("a disk");
         }
         let surveyed = site.clone();
-        record::node(names.node, move || surveyed.report());
+        recording::node(names.node, move || surveyed.report());
         let line = Line::new(seed, names.node);
         let client = doors.client(names.kubelet);
         let kubelet = Kubelet::new(api.clone(), client, names.node, line.clone(), &site.dir);
@@ -175,12 +192,16 @@ impl Machine {
             kubelet_task: JoinSet::new(),
             process: None,
             left: Contents::default(),
+            survivors: BTreeSet::new(),
             rest: 0,
             loses_power: false,
             is_off: false,
+            absence: Absence::default(),
+            is_out_of_service: false,
             stops: 0,
             power_cuts: 0,
             damaged: BTreeMap::new(),
+            is_owner_damaged: false,
         };
         machine.begin(doors);
         machine
@@ -203,6 +224,16 @@ impl Machine {
         self.site.pool()
     }
 
+    /// The directory of the driver's state.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.site.dir.join("state")
+    }
+
+    /// How many times its room the pool promises.
+    pub(crate) fn overcommit(&self) -> u64 {
+        self.site.overcommit
+    }
+
     /// The pools, if the driver's process lives.
     pub(crate) fn pools(&self) -> Option<&Arc<Pools>> {
         self.process.as_ref().map(|process| &process.pools)
@@ -210,13 +241,34 @@ impl Machine {
 
     /// The content of the pools. It does not change while the process is dead.
     pub(crate) fn contents(&self) -> Contents {
-        self.pools().map_or_else(
-            || self.left.clone(),
-            |pools| Contents {
-                volumes: pools.volumes(),
-                snapshots: pools.snapshots(),
-            },
-        )
+        let Some(pools) = self.pools() else {
+            return self.left.clone();
+        };
+        if why_missing(pools).is_some() {
+            return self.site.contents();
+        }
+        Contents::of(pools)
+    }
+
+    /// The handles of its volumes, snapshots and groups, also of those with an unreadable record.
+    pub(crate) fn handles(&self) -> BTreeSet<String> {
+        let unreadable = self.unreadable().map(str::to_owned);
+        self.contents().handles().chain(unreadable).collect()
+    }
+
+    /// True if the volume with this handle was there when the driver's process died.
+    pub(crate) fn has_outlived_driver(&self, handle: &str) -> bool {
+        self.survivors.contains(handle)
+    }
+
+    /// Why the driver does not have its pool open, if it runs without it.
+    pub(crate) fn why_pool_is_missing(&self) -> Option<String> {
+        self.pools().and_then(|pools| why_missing(pools))
+    }
+
+    /// The metrics of the driver's process, if it lives.
+    pub(crate) fn telemetry(&self) -> Option<&Telemetry> {
+        self.process.as_ref().map(|process| &process.telemetry)
     }
 
     /// True if the driver works on a call.
@@ -246,12 +298,14 @@ impl Machine {
         let endpoint = PathBuf::from(format!("{}/csi.sock", site.dir.display()));
         let args = site.args();
         let setup = setup_with_driver(&server, args.controllers, &endpoint, None, access);
+        let telemetry = view.clone();
         tasks.spawn(process(names.driver, setup, view, dead.clone()));
         self.line.open(server.routes(), dead.clone());
         self.process = Some(Process {
             pools: server.pools().clone(),
             locks: server.locks().clone(),
             connection,
+            telemetry,
             dead,
             tasks,
         });
@@ -269,7 +323,10 @@ impl Machine {
         let Some(process) = self.process.take() else {
             return;
         };
-        record::silent(self.site.names.node);
+        let survivors = self.left.volumes.iter();
+        self.survivors
+            .extend(survivors.map(|volume| volume.id.to_string()));
+        recording::silent(self.site.names.node);
         process.connection.cut();
         process.dead.cancel();
         self.line.close();
@@ -338,6 +395,11 @@ impl Machine {
     }
 }
 
+/// Why a driver does not have its only pool open.
+fn why_missing(pools: &Pools) -> Option<String> {
+    pools.slots().into_iter().find_map(|slot| slot.state.err())
+}
+
 impl Site {
     /// The arguments of the manifest, but for registration and liveness, which need sockets.
     fn args(&self) -> RunArgs {
@@ -349,7 +411,7 @@ impl Site {
             &format!("--statedir={dir}/state"),
             &format!("--pool=pool={dir}/pool,capacity={CAPACITY}"),
             &format!("--overcommit={}", self.overcommit),
-            "--enable-attach=false",
+            &format!("--enable-attach={}", self.attach),
             "--controllers=*,-registrar,-liveness",
             "--volume-name-prefix=hostloop",
             "--extra-create-metadata",
@@ -384,7 +446,7 @@ impl Site {
         };
         let controller = controller::Config {
             topology: topology.clone().into(),
-            attach: false,
+            attach: self.attach,
             snapshot_metadata: args.switches.enable_snapshot_metadata,
             modify: args.switches.enable_controller_modify_volume,
             capabilities: capabilities.clone(),
@@ -452,96 +514,5 @@ impl Site {
         // A process may die before it has made its pool.
         let found = scan::Contents::read(&*self.kernel, &self.pool());
         found.map(Contents::on_disk).unwrap_or_default()
-    }
-}
-
-impl Contents {
-    /// What of a pool's disk can be read.
-    fn on_disk(found: scan::Contents) -> Contents {
-        let volumes = found.volumes.into_iter();
-        let snapshots = found.snapshots.into_iter();
-        Contents {
-            volumes: volumes
-                .filter_map(|one| one.record.ok().map(Arc::new))
-                .collect(),
-            snapshots: snapshots
-                .filter_map(|one| one.record.ok().map(Arc::new))
-                .collect(),
-        }
-    }
-}
-
-/// How long copies take.
-#[derive(Clone, Copy)]
-enum Copies {
-    /// As long as other work.
-    Short,
-    /// Mostly seconds, and sometimes minutes.
-    Mixed,
-    /// Mostly tens of minutes, as those of large volumes.
-    Long,
-}
-
-impl Copies {
-    fn of(seed: u64, world: World) -> Copies {
-        match world {
-            World::Calm => Copies::Short,
-            World::Rough if Dice::of(seed, "copies", 0).percent(40) => Copies::Long,
-            World::Rough | World::Hard => Copies::Mixed,
-        }
-    }
-}
-
-/// Runs work on the runtime's only thread, after a virtual time that the work takes. It holds its
-/// thread and its locks meanwhile.
-struct Inline {
-    seed: u64,
-    node: &'static str,
-    copies: Copies,
-    pace: Arc<Mutex<Pace>>,
-    /// Work that has not been done at the death of its process is never done.
-    dead: CancellationToken,
-}
-
-impl Inline {
-    fn time(&self, kind: &str, dice: &mut Dice) -> Duration {
-        match (self.copies, kind, dice.below(100)) {
-            (Copies::Mixed, "copies", 0..80) => dice.millis(100, 20_000),
-            (Copies::Mixed, "copies", 80..96) => dice.millis(20_000, 300_000),
-            (Copies::Mixed, "copies", _) => dice.millis(300_000, 1_500_000),
-            (Copies::Long, "copies", 0..30) => dice.millis(10_000, 60_000),
-            (Copies::Long, "copies", _) => dice.millis(900_000, 1_500_000),
-            (_, _, 0..90) => dice.millis(1, 30),
-            (_, _, 90..99) => dice.millis(30, 2000),
-            _ => dice.millis(2000, 15_000),
-        }
-    }
-}
-
-impl Executor for Inline {
-    fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
-        let number = {
-            let mut pace = self.pace.lock();
-            pace.count(kind);
-            pace.total
-        };
-        let actor = format!("{} {kind}", self.node);
-        let time = self.time(kind, &mut Dice::of(self.seed, &actor, number));
-        let (dead, node) = (self.dead.clone(), self.node);
-        let ran = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = dead.cancelled() => {}
-                () = tokio::time::sleep(time) => {
-                    let has_changed = {
-                        let _acting = Acting::of(node);
-                        work();
-                        effects::unchanged().is_none()
-                    };
-                    record::worked(node, has_changed);
-                }
-            }
-        });
-        ran.map(drop).boxed()
     }
 }

@@ -16,19 +16,26 @@ mod disk;
 mod door;
 mod effects;
 mod export;
+mod fairness;
+mod filesystems;
+mod foreign;
 mod heartbeats;
 mod history;
 mod kubelet;
 mod machine;
+mod messages;
 mod model;
 mod oracle;
 mod process;
-mod record;
+mod recording;
 mod run;
+mod secret;
 mod shim;
 mod shrink;
+mod stamps;
 mod trace;
 mod users;
+mod waits;
 
 use batch::Sum;
 use history::{History, World};
@@ -56,6 +63,14 @@ struct Args {
     /// Run the histories of new seeds for this many seconds
     #[arg(long)]
     seconds: Option<u64>,
+
+    /// Run the histories of so many new seeds
+    #[arg(long, conflicts_with = "seconds")]
+    count: Option<u64>,
+
+    /// Let a history fail only by a sentence that begins like this
+    #[arg(long, value_name = "SENTENCE")]
+    violation: Option<String>,
 
     /// Run so many histories of new seeds at once [default: as many as there are processors]
     #[arg(long)]
@@ -94,7 +109,7 @@ struct Args {
     #[arg(long)]
     export: bool,
     /// Write a recording of the history to this file, for `kubectl hostloop ui --replay`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "kept"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "count", "kept"])]
     record: Option<PathBuf>,
 
     /// Run the history of the standard input in this process
@@ -184,13 +199,17 @@ fn all(args: &Args) -> std::io::Result<bool> {
     if let Some(file) = &args.replay {
         good &= one(args, &read(file)?, &mut sum, Some(file))?;
     }
-    if let Some(seconds) = args.seconds {
+    if args.seconds.is_some() || args.count.is_some() {
         let first = args.seed.unwrap_or_else(new_seed);
         println!("seeds from {first}, {} steps each", args.steps);
-        let until = started + Duration::from_secs(seconds);
+        let until = args
+            .seconds
+            .map(|seconds| started + Duration::from_secs(seconds));
         if good && let Some((history, outcome)) = batch::new_seeds(args, first, until, &mut sum)? {
+            // The time until a history failed, without the search for a shorter one.
+            println!("{}", sum.line(started.elapsed()));
             failed(args, &history, outcome, None)?;
-            good = false;
+            return Ok(false);
         }
     } else if let Some(seed) = args.seed {
         good &= one(args, &args.history(seed), &mut sum, None)?;
@@ -231,7 +250,7 @@ fn one(
 ) -> std::io::Result<bool> {
     let outcome = batch::outcome_of(args, history)?;
     sum.add(history, &outcome);
-    if args.seed.is_some() && args.seconds.is_none() {
+    if args.seed.is_some() {
         println!(
             "seed {}: {}, {} requests in {} virtual minutes",
             history.seed,
@@ -274,10 +293,14 @@ fn report(
     file: Option<&Path>,
 ) -> std::io::Result<()> {
     println!("\nFAILED: seed {}", history.seed);
+    history.traits().for_each(|about| println!("  {about}"));
     let mut at = 0;
     for step in &history.steps {
         at += step.wait;
         println!("  {:>7}.{:03} s  {}", at / 1000, at % 1000, step.action);
+    }
+    if let Some(last) = &history.last {
+        println!("  while everything is deleted: {last}");
     }
     for violation in &outcome.violations {
         println!("✗ {violation}");

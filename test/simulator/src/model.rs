@@ -13,11 +13,14 @@ mod ephemeral;
 mod garbage;
 mod lifecycle;
 mod namespaces;
+mod pod_garbage;
 mod protection;
 mod scheduler;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;
+
+pub(crate) use attach_detach::{attachment_name_of, unique_name_of};
 
 /// Starts all models.
 pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {
@@ -42,10 +45,15 @@ pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {
     ));
 }
 
-/// Starts the model that watches nodes. Before the first node stops, it has nothing to do.
+/// The key of the taint of a node that is down, and will not be repaired soon.
+pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Starts the models that watch nodes. Before the first node stops, they have nothing to do.
 pub(crate) fn watch_nodes(doors: &Doors, heartbeats: &Heartbeats, tasks: &mut JoinSet<()>) {
     let model = lifecycle::Lifecycle::new(heartbeats.clone());
     tasks.spawn(view::run(doors.client("lifecycle"), model));
+    let pods = pod_garbage::PodGarbage::default();
+    tasks.spawn(view::run(doors.client("pod-garbage"), pods));
 }
 
 /// True if a pod uses a claim.

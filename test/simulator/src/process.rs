@@ -63,6 +63,7 @@ pub(crate) fn in_process(history: &History, output: Output<'_>) -> std::io::Resu
         last: Vec::new(),
         seconds: 0,
         requests: 0,
+        waits: Vec::new(),
         export: None,
     }))
 }

@@ -6,17 +6,22 @@ use std::time::Duration;
 
 use hostloop_fidelity::Export;
 use http::Method;
+use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::task::JoinSet;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::history::trouble::Trouble;
-use crate::history::{Action, History, World};
-use crate::oracle::{self, Advice, Oracle};
-use crate::users::{self, send};
-use crate::{disk, effects, export, record, shim, trace};
+use crate::history::unusual::{ClassKind, Unusual};
+use crate::history::{Action, History, Step, World};
+use crate::oracle::{self, Advice, AdvisedRequest, AdvisedSteps, Oracle};
+use crate::users::ending::Ending;
+use crate::users::{self, Refused, send};
+use crate::waits::{Wait, Waits};
+use crate::{disk, effects, export, foreign, recording, secret, shim, trace};
 
 /// What begins the line with the outcome of a history.
 pub(crate) const OUTCOME: &str = "OUTCOME ";
@@ -29,6 +34,12 @@ const STILL: u32 = 60;
 /// More requests of all actors of a node and the cluster's own in a minute, on average, do not
 /// count as rest.
 const AT_REST: u64 = 150;
+/// How often users look for advice, and follow it.
+const ROUNDS: usize = 4;
+/// How often a user tries to make an object again while its predecessor exists.
+const TRIES: usize = 10;
+/// How often sizes are looked at, a second apart. Each work but copies is done by then.
+const LOOKS: usize = 60;
 /// The longest time that work of the drivers may last before everything settles: copies may wait
 /// for many others.
 const WORK: Duration = Duration::from_secs(24 * 3600);
@@ -46,10 +57,18 @@ pub(crate) struct Output<'a> {
     pub(crate) export: bool,
 }
 
+/// A history prints and writes nothing.
+pub(crate) const SILENT: Output<'static> = Output {
+    trace: false,
+    log: LevelFilter::INFO,
+    record: None,
+    export: false,
+};
+
 /// What came of a history.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// A digest of all that happened.
+    /// The SHA-256 of all lines of the trace, so equal digests mean equal traces.
     pub(crate) digest: String,
     /// What must not have happened.
     pub(crate) violations: Vec<String>,
@@ -58,6 +77,9 @@ pub(crate) struct Outcome {
     /// The virtual time, in seconds.
     pub(crate) seconds: u64,
     pub(crate) requests: u64,
+    /// How long users have waited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) waits: Vec<Wait>,
     /// What a real cluster needs to do the same, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) export: Option<Export>,
@@ -69,11 +91,12 @@ impl Outcome {
         let violations = trace::violations();
         let (digest, last) = trace::end();
         Outcome {
-            digest: format!("{digest:016x}"),
+            digest,
             violations,
             last,
             seconds,
             requests,
+            waits: Vec::new(),
             export: None,
         }
     }
@@ -139,7 +162,7 @@ pub(crate) fn run(history: &History, output: Output<'_>) -> std::io::Result<Outc
     std::thread::spawn(move || watch(seed));
     shim::arm(history.seed);
     if output.record.is_some() {
-        record::begin();
+        recording::begin();
     }
     trace::begin(output.trace, &scratch.path.display().to_string());
     std::panic::set_hook(Box::new(|panic| {
@@ -155,20 +178,23 @@ pub(crate) fn run(history: &History, output: Output<'_>) -> std::io::Result<Outc
         .enable_all()
         .start_paused(true)
         .build()?;
+    let waits = Waits::default();
     let (export, requests) = if output.export {
         let (export, requests) = runtime.block_on(export::export(history, &scratch.path));
         (Some(export), requests)
     } else {
-        (None, runtime.block_on(live(history, &scratch.path)))
+        let lived = runtime.block_on(live(history, &scratch.path, &waits));
+        (None, lived)
     };
     let seconds = shim::now().as_secs();
     drop(runtime);
     let outcome = Outcome {
+        waits: waits.done(),
         export,
         ..Outcome::of(seconds, requests)
     };
     if let Some(file) = output.record
-        && let Err(error) = record::write(seed, file)
+        && let Err(error) = recording::write(seed, file)
     {
         trace::print(&format!("no recording in {}: {error}", file.display()));
     }
@@ -198,96 +224,235 @@ fn watch(seed: u64) {
 /// Adds what someone does to the trace and to the recording.
 fn say(who: &str, does: &str) {
     trace::line(who, does);
-    record::say("now", &format!("{who}: {does}"));
+    recording::say("now", &format!("{who}: {does}"));
 }
 
-async fn live(history: &History, dir: &Path) -> u64 {
+/// Adds the refusal of what a user wants to the trace.
+fn say_refused(refused: &Refused) {
+    let Refused { code, message } = refused;
+    trace::line("user", format!("refused: {code} {message}"));
+}
+
+/// Lets a history happen, and checks it. Returns the number of requests.
+async fn live(history: &History, dir: &Path, waits: &Waits) -> u64 {
     shim::follow();
     effects::begin();
     disk::begin();
     let mut cluster = Cluster::start(history, dir);
+    // The cluster does not start with them, because an export must not have them: no real cluster
+    // has the other driver.
+    foreign::objects().for_each(|object| drop(cluster.api.put(object)));
+    oracle::watch_writes(&cluster.api);
     let mut oracle = Oracle::default();
+    history.traits().for_each(|about| say("world", about));
     let client = cluster.doors.client("user");
     // The processes find their caches and capacities.
     cluster.pass(Duration::from_secs(60)).await;
+    let mut following = JoinSet::new();
+    following.spawn(
+        waits
+            .clone()
+            .follow(cluster.api.clone(), cluster.doors.writes()),
+    );
+    do_steps(history, &client, &mut cluster, &mut oracle, waits).await;
+    settle(history, &client, &mut cluster, &mut oracle).await;
+    end(history, &client, &mut cluster, &mut oracle).await;
+    oracle.emptiness(&cluster);
+    rest(&mut cluster).await;
+    cluster.doors.requests()
+}
+
+/// Does the steps of a history.
+async fn do_steps(
+    history: &History,
+    client: &Client,
+    cluster: &mut Cluster,
+    oracle: &mut Oracle,
+    waits: &Waits,
+) {
+    let mut number = 0;
     for step in &history.steps {
-        cluster.pass(step.wait()).await;
+        pass(cluster, oracle, step.wait()).await;
         let done = match &step.action {
             Action::World { trouble } => {
                 say("world", &step.action.to_string());
-                cluster.suffer(trouble, &client, &mut oracle).await
+                cluster.suffer(trouble, client, oracle).await
             }
             action => {
                 say("user", &action.to_string());
-                users::act(&client, action, cluster.only_node()).await
+                let done = users::act(client, action, cluster.only_node()).await;
+                if done.is_ok() {
+                    waits.begin(&cluster.api, number, action);
+                }
+                number += 1;
+                done
             }
         };
         if let Err(refused) = done {
-            trace::line(
-                "user",
-                format!("refused: {} {}", refused.code, refused.message),
-            );
+            say_refused(&refused);
         }
         cluster.bury().await;
-        oracle.safety(&cluster);
+        oracle.safety(cluster);
         cluster.check_running();
     }
+}
+
+/// Lets time pass before the next look. One look is when the calls are over that were under way
+/// when the API server went back to a backup: a later one does not tell what they did.
+async fn pass(cluster: &mut Cluster, oracle: &mut Oracle, time: Duration) {
+    let echo = oracle.rest_of_echo().min(time);
+    if !echo.is_zero() {
+        cluster.pass(echo).await;
+        oracle.safety(cluster);
+    }
+    cluster.pass(time.saturating_sub(echo)).await;
+}
+
+/// Ends all troubles, and checks that the cluster settles, as it is and after users have followed
+/// the advice of events.
+async fn settle(history: &History, client: &Client, cluster: &mut Cluster, oracle: &mut Oracle) {
     if history.world != World::Calm {
         cluster.recover_all().await;
         // Its copies could take a day.
         let moderation = Trouble::Moderation;
         say("world", &moderation.to_string());
-        let _ = cluster.suffer(&moderation, &client, &mut oracle).await;
+        let _ = cluster.suffer(&moderation, client, oracle).await;
     }
     say("user", "quiet");
-    quiet(history, &mut cluster, &mut oracle).await;
-    oracle.liveness(&cluster, false);
-    for Advice { method, path, body } in oracle::advice(&cluster) {
-        say("user", &format!("follows advice: {method} {path} {body}"));
-        if let Err(refused) = send(&client, method, &path, &body).await {
-            trace::line(
-                "user",
-                format!("refused: {} {}", refused.code, refused.message),
-            );
+    quiet(history, cluster, oracle).await;
+    oracle.liveness(cluster, Advice::Open);
+    // One cause may hide another.
+    for round in 0..ROUNDS {
+        let has_followed = follow_advice(client, cluster, oracle).await;
+        if !has_followed && round > 0 {
+            break;
         }
+        quiet(history, cluster, oracle).await;
     }
-    quiet(history, &mut cluster, &mut oracle).await;
-    oracle.liveness(&cluster, true);
+    oracle.liveness(cluster, Advice::Followed);
+}
+
+/// Deletes everything.
+async fn end(history: &History, client: &Client, cluster: &mut Cluster, oracle: &mut Oracle) {
     let mut number = 0;
-    for part in 0..2 {
-        let mut paths = oracle::everything(&cluster)[part].clone();
+    for ending in Ending::ALL {
+        let last = history.last.as_ref();
+        let last = last.filter(|_| ending == Ending::OfUsers);
+        if let Some(trouble) = last {
+            say("world", &trouble.to_string());
+            let _ = cluster.suffer(trouble, client, oracle).await;
+        }
+        let mut paths = ending.paths(cluster);
         while !paths.is_empty() {
             let mut dice = Dice::of(history.seed, "deletes", number);
             number += 1;
             let at = usize::try_from(dice.below(paths.len() as u64)).unwrap_or_default();
             let path = paths.swap_remove(at);
             say("user", &format!("deletes {path}"));
-            if let Err(refused) = send(&client, Method::DELETE, &path, &json!({})).await {
-                trace::line(
-                    "user",
-                    format!("refused: {} {}", refused.code, refused.message),
-                );
+            if let Err(refused) = send(client, Method::DELETE, &path, &json!({})).await {
+                say_refused(&refused);
             }
-            cluster.pass(dice.millis(0, 3000)).await;
-            oracle.safety(&cluster);
+            pass(cluster, oracle, dice.millis(0, 3000)).await;
+            oracle.safety(cluster);
         }
-        quiet(history, &mut cluster, &mut oracle).await;
+        if last.is_some() {
+            cluster.recover_all().await;
+        }
+        quiet(history, cluster, oracle).await;
     }
     // The driver's node deletes an empty volume without an object after hours: its object may only
     // be late.
     let mut waited = Duration::ZERO;
-    while history.world != World::Calm && waited < ORPHANS && has_empty(&cluster) {
+    while may_leave_orphans(history) && waited < ORPHANS && has_empty(cluster) {
         cluster.pass(Duration::from_secs(600)).await;
         waited += Duration::from_secs(600);
     }
-    oracle.emptiness(&cluster);
+}
+
+/// Checks that nothing is left to do.
+async fn rest(cluster: &mut Cluster) {
+    sizes_at_rest(cluster).await;
     let before = cluster.doors.requests();
     cluster.pass(Duration::from_secs(600)).await;
     let minute = (cluster.doors.requests() - before) / 10;
     if minute > AT_REST * cluster.machines.len() as u64 {
         trace::violation(format!("not at rest: {minute} requests in a minute"));
     }
-    cluster.doors.requests()
+}
+
+/// True if a volume may lose its way to an object: something fails, or a class comes back as another
+/// one while a volume of it is made.
+fn may_leave_orphans(history: &History) -> bool {
+    history.world != World::Calm || history.steps.iter().any(makes_class)
+}
+
+fn makes_class(step: &Step) -> bool {
+    matches!(
+        &step.action,
+        Action::Unusual {
+            unusual: Unusual::MakeClass {
+                of: ClassKind::Storage,
+                ..
+            },
+        }
+    )
+}
+
+/// Lets users do what events advise. Returns false if there is nothing to do.
+async fn follow_advice(client: &Client, cluster: &mut Cluster, oracle: &mut Oracle) -> bool {
+    let AdvisedSteps { at_once, mut then } = oracle::advice(cluster);
+    let is_any = !(at_once.is_empty() && then.is_empty());
+    for advice in &at_once {
+        let _ = take(client, advice).await;
+    }
+    for _ in 0..TRIES {
+        if then.is_empty() {
+            break;
+        }
+        pass(cluster, oracle, Duration::from_secs(60)).await;
+        oracle.safety(cluster);
+        let mut left = Vec::new();
+        for advice in then {
+            // The object before it may stay for a while.
+            if take(client, &advice).await.is_err() {
+                left.push(advice);
+            }
+        }
+        then = left;
+    }
+    is_any
+}
+
+/// Sends a request that an event advises.
+async fn take(client: &Client, request: &AdvisedRequest) -> Result<(), Refused> {
+    let AdvisedRequest { method, path, body } = request;
+    let text = body.to_string();
+    let shown = secret::hidden(&text);
+    say("user", &format!("follows advice: {method} {path} {shown}"));
+    match send(client, method.clone(), path, body).await {
+        Ok(_) => Ok(()),
+        Err(refused) => {
+            say_refused(&refused);
+            Err(refused)
+        }
+    }
+}
+
+/// Checks that queues, locks and caches have their size at rest. What some work has at one moment, it
+/// does not have for long.
+async fn sizes_at_rest(cluster: &mut Cluster) {
+    let mut wrong = oracle::not_at_rest(cluster);
+    for _ in 0..LOOKS {
+        if wrong.is_empty() {
+            return;
+        }
+        cluster.pass(Duration::from_secs(1)).await;
+        let now = oracle::not_at_rest(cluster);
+        wrong.retain(|one| now.contains(one));
+    }
+    for one in wrong {
+        trace::violation(format!("not at rest: {one}"));
+    }
 }
 
 /// True if a pool has a volume that nothing was ever written to.
@@ -303,7 +468,7 @@ async fn quiet(history: &History, cluster: &mut Cluster, oracle: &mut Oracle) {
     let (mut settled, mut worked) = (Duration::ZERO, Duration::ZERO);
     let mut was_busy = false;
     while settled < QUIET {
-        cluster.pass(MINUTE).await;
+        pass(cluster, oracle, MINUTE).await;
         oracle.safety(cluster);
         cluster.check_running();
         let is_busy = history.world != World::Calm && cluster.is_busy();

@@ -3,11 +3,10 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::filter::LevelFilter;
-
+use crate::fairness;
 use crate::history::History;
 use crate::process::in_process;
-use crate::run::{Outcome, Output};
+use crate::run::{Outcome, SILENT};
 
 /// The real time for it.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -33,13 +32,11 @@ pub(crate) fn shrink(history: &History, outcome: Outcome) -> io::Result<(History
             return Ok(false);
         }
         let shorter = history.only(places);
-        let output = Output {
-            trace: false,
-            log: LevelFilter::INFO,
-            record: None,
-            export: false,
+        let tried = if fairness::has_rule(&broken) {
+            fairness::outcome(&shorter)?
+        } else {
+            in_process(&shorter, SILENT)?
         };
-        let tried = in_process(&shorter, output)?;
         let fails = tried.violations.iter().any(|one| rule(one) == broken);
         if fails {
             best = (shorter, tried);

@@ -6,11 +6,14 @@ use std::collections::VecDeque;
 use std::io::Write;
 
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 
-use crate::{dice, record, shim};
+use crate::{recording, secret, shim};
 
 /// Who writes the product's log.
 const LOG: &str = "log";
+/// How the name of a file without one begins, as Linux shows it.
+const UNNAMED: &str = "/#";
 /// How many lines are kept for a report.
 const KEPT: usize = 60;
 /// How many violations are kept: the first ones matter.
@@ -20,7 +23,8 @@ struct Lines {
     shown: bool,
     /// A path that differs between histories.
     dir: String,
-    digest: u64,
+    /// Of all lines; `None` before the first one.
+    digest: Option<Sha256>,
     last: VecDeque<String>,
     violations: Vec<String>,
 }
@@ -28,7 +32,7 @@ struct Lines {
 static LINES: Mutex<Lines> = Mutex::new(Lines {
     shown: false,
     dir: String::new(),
-    digest: 0,
+    digest: None,
     last: VecDeque::new(),
     violations: Vec::new(),
 });
@@ -41,20 +45,20 @@ pub(crate) fn begin(shown: bool, dir: &str) {
 
 /// Adds a line.
 pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
+    let text = text.as_ref();
+    if secret::is_in(text) {
+        let hidden = secret::hidden(text);
+        violation(format!("a secret leaves: {actor} says {hidden}"));
+    }
     let now = shim::now();
     let (seconds, millis) = (now.as_secs(), now.subsec_millis());
     let mut lines = LINES.lock();
-    let text = text.as_ref();
-    let text = if !lines.dir.is_empty() && text.contains(&lines.dir) {
-        Cow::Owned(text.replace(&lines.dir, "$DIR"))
-    } else {
-        Cow::Borrowed(text)
-    };
+    let text = portable(text, &lines.dir);
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let line = format!("{h:02}:{m:02}:{s:02}.{millis:03} {actor}: {text}");
-    for byte in line.bytes() {
-        lines.digest = dice::mix(lines.digest ^ u64::from(byte)).wrapping_add(1);
-    }
+    let digest = lines.digest.get_or_insert_default();
+    digest.update(line.as_bytes());
+    digest.update(b"\n");
     if lines.shown {
         print(&line);
     }
@@ -66,16 +70,41 @@ pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
     }
 }
 
+/// Replaces what differs between two runs of a history: its folder, and inode numbers. Linux shows
+/// them in place of the name of a file without one.
+fn portable<'t>(text: &'t str, dir: &str) -> Cow<'t, str> {
+    let text = if !dir.is_empty() && text.contains(dir) {
+        Cow::Owned(text.replace(dir, "$DIR"))
+    } else {
+        Cow::Borrowed(text)
+    };
+    if !text.contains(UNNAMED) {
+        return text;
+    }
+    let mut parts = text.split(UNNAMED);
+    let mut replaced = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        replaced += UNNAMED;
+        replaced += if rest.starts_with(" (deleted)") {
+            rest
+        } else {
+            part
+        };
+    }
+    Cow::Owned(replaced)
+}
+
 /// Adds what must not happen.
 pub(crate) fn violation(text: impl AsRef<str>) {
     line("VIOLATION", &text);
     let mut lines = LINES.lock();
-    let text = text.as_ref().replace(&lines.dir.clone(), "$DIR");
+    let text = portable(text.as_ref(), &lines.dir).into_owned();
     if lines.violations.len() < VIOLATIONS && !lines.violations.contains(&text) {
         lines.violations.push(text.clone());
         let about = format!("violation {}", lines.violations.len());
         drop(lines);
-        record::say(&about, &text);
+        recording::say(&about, &text);
     }
 }
 
@@ -85,9 +114,11 @@ pub(crate) fn violations() -> Vec<String> {
 }
 
 /// A digest of all lines, and the last ones.
-pub(crate) fn end() -> (u64, Vec<String>) {
-    let lines = LINES.lock();
-    (lines.digest, lines.last.iter().cloned().collect())
+pub(crate) fn end() -> (String, Vec<String>) {
+    let mut lines = LINES.lock();
+    let digest = lines.digest.take().unwrap_or_default().finalize();
+    let digest = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    (digest, lines.last.iter().cloned().collect())
 }
 
 /// Writes lines of the product's log.
@@ -113,4 +144,33 @@ impl Write for Log {
 pub(crate) fn print(line: &str) {
     // The reader may have ended.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn a_line_with_a_secret_is_a_violation_without_it() {
+        line("test", "nothing");
+        line("test", format!("the password is {}", secret::content("a")));
+        let found = violations();
+        let expected = "a secret leaves: test says the password is ***-a";
+        assert!(found.iter().any(|one| one == expected), "{found:?}");
+        assert!(!found.iter().any(|one| one.contains("nothing")));
+    }
+
+    #[rstest]
+    #[case::a_folder("open /tmp/a/pool", "open $DIR/pool")]
+    #[case::a_file_without_a_name(
+        "FICLONE /tmp/a/pool/incoming/#176425 (deleted): Input/output error",
+        "FICLONE $DIR/pool/incoming/# (deleted): Input/output error"
+    )]
+    #[case::a_name_with_a_number("open /tmp/a/#17 and /#18", "open $DIR/#17 and /#18")]
+    #[case::neither("nothing", "nothing")]
+    fn two_runs_have_the_same_lines(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(portable(text, "/tmp/a"), expected);
+    }
 }

@@ -7,6 +7,7 @@ use kube::Api;
 use kube::api::{WatchEvent, WatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{PATIENCE, Site, version};
 
@@ -116,10 +117,8 @@ pub(super) async fn a_pod_is_assigned_once_and_ends_in_its_time(site: &Site) {
             "schedulerName": "none", "containers": [{"name": "c", "image": "none"}]}});
     // A namespace's service account appears some time after it.
     let mut made = site.post(&pods, pod.clone()).await;
-    for _ in 0..100 {
-        if made.code == 201 {
-            break;
-        }
+    let end = Instant::now() + PATIENCE;
+    while made.code != 201 && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(200)).await;
         made = site.post(&pods, pod.clone()).await;
     }
@@ -178,10 +177,8 @@ pub(super) async fn custom_objects_count_their_changes(site: &Site) {
     let object = json!({"apiVersion": format!("{group}/v1"), "kind": "Count",
         "metadata": {"name": "x", "finalizers": ["conformance.test/f"]}, "a": 1});
     let mut made = site.post(&counts, object.clone()).await;
-    for _ in 0..200 {
-        if made.code == 201 {
-            break;
-        }
+    let end = Instant::now() + PATIENCE;
+    while made.code != 201 && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(100)).await;
         made = site.post(&counts, object.clone()).await;
     }

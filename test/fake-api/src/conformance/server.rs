@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::{STRATEGIC, Site};
+use super::{PATIENCE, STRATEGIC, Site};
 
 pub(super) async fn the_kinds_of_a_version_are_listed(site: &Site) {
     for (path, version, kind) in [
@@ -119,7 +120,8 @@ pub(super) async fn a_review_of_a_right_is_answered(site: &Site) {
 
 /// Asks until the answer has this code, because a definition takes effect after some time.
 async fn until(site: &Site, path: &str, code: u16) -> Value {
-    for _ in 0..200 {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
         let answer = site.get(path).await;
         if answer.code == code {
             return answer.body;

@@ -1,4 +1,5 @@
-//! The content of a fake device: a mark at the start of its backing file.
+//! The content of a fake device: a mark at the start of its backing file, and a stamp in place of
+//! what its users have written.
 
 use std::fs::File;
 use std::io;
@@ -8,8 +9,14 @@ use hostloop_kernel::file::name_of;
 use hostloop_kernel::{BLOCK_SIZE, Error, Ext4Layout, FsType, Probe, Result};
 use serde::{Deserialize, Serialize};
 
-/// First bytes of a mark. JSON follows, then zeros to the end of the block.
+/// First bytes of a mark. JSON follows, then zeros to the stamp.
 const MAGIC: &[u8] = b"\x01model-filesystem\n";
+/// First bytes of a stamp at the end of the first block. Its number follows.
+const STAMP_MAGIC: &[u8; 8] = b"\x01stamp\n\0";
+/// The bytes of a stamp: those and its number.
+const STAMP_LEN: usize = STAMP_MAGIC.len() + size_of::<u64>();
+/// Where the stamp begins.
+const STAMP_OFFSET: u64 = (BLOCK_SIZE as usize - STAMP_LEN) as u64;
 
 /// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,8 +141,43 @@ pub(super) fn read(file: &File) -> Result<Content> {
     Ok(serde_json::from_slice(&json[..end]).unwrap_or(Content::Ambivalent))
 }
 
-/// Writes the mark.
-pub(super) fn write(file: &File, content: &Content) -> Result<()> {
+/// Reads the stamp; 0 if there is none.
+pub(super) fn read_stamp(file: &File) -> Result<u64> {
+    let mut bytes = [0; STAMP_LEN];
+    match file.read_exact_at(&mut bytes, STAMP_OFFSET) {
+        Ok(()) => Ok(stamp_in(&bytes)),
+        // The file is shorter.
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+        Err(e) => Err(Error::io("read", name_of(file), e)),
+    }
+}
+
+/// The stamp with these bytes; 0 if they are none.
+fn stamp_in(bytes: &[u8; STAMP_LEN]) -> u64 {
+    let number = bytes.strip_prefix(STAMP_MAGIC);
+    let number: Option<[u8; 8]> = number.and_then(|number| number.try_into().ok());
+    number.map_or(0, u64::from_le_bytes)
+}
+
+/// The bytes of a stamp; none of 0.
+fn stamp_bytes(stamp: u64) -> [u8; STAMP_LEN] {
+    let mut bytes = [0; STAMP_LEN];
+    if stamp != 0 {
+        let (magic, number) = bytes.split_at_mut(STAMP_MAGIC.len());
+        magic.copy_from_slice(STAMP_MAGIC);
+        number.copy_from_slice(&stamp.to_le_bytes());
+    }
+    bytes
+}
+
+/// Writes the stamp alone.
+pub(super) fn write_stamp(file: &File, stamp: u64) -> Result<()> {
+    file.write_all_at(&stamp_bytes(stamp), STAMP_OFFSET)
+        .map_err(|e| Error::io("write", name_of(file), e))
+}
+
+/// Writes the mark and the stamp.
+pub(super) fn write(file: &File, content: &Content, stamp: u64) -> Result<()> {
     let failed = |e| Error::io("write", name_of(file), e);
     let mut block = Vec::new();
     if *content == Content::Unknown {
@@ -145,5 +187,9 @@ pub(super) fn write(file: &File, content: &Content) -> Result<()> {
         serde_json::to_writer(&mut block, content).map_err(|e| failed(io::Error::other(e)))?;
     }
     block.resize(BLOCK_SIZE as usize, 0);
+    if stamp != 0 {
+        let at = block.len() - STAMP_LEN;
+        block[at..].copy_from_slice(&stamp_bytes(stamp));
+    }
     file.write_all_at(&block, 0).map_err(failed)
 }

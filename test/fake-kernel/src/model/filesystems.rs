@@ -1,6 +1,7 @@
 //! The model's filesystems, as [`Filesystems`].
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use hostloop_events::phase;
 use hostloop_kernel::file::{self, Pace, name_of};
 use hostloop_kernel::{
     Error, Ext4, Ext4Growth, Filesystems, Freeze, FsState, FsType, FsUsage, MkfsSpec, Probe,
-    Result, Superblock, check_mkfs_options, extents,
+    Result, Superblock, check_mkfs_options, extents, loop_path,
 };
 
 use super::Model;
@@ -89,7 +90,7 @@ impl Filesystems for Model {
                     Some(_) => Content::Broken { fs, uuid },
                     None => Content::filesystem(fs, uuid, size),
                 };
-                s.set_content(spec.device, &content)
+                s.overwrite(spec.device, &content)
             })?;
             late.map_or(Ok(()), Err)
         })
@@ -217,13 +218,18 @@ impl Filesystems for Model {
 
     fn freeze(&self, on: &File) -> Result<Freeze> {
         let path = name_of(on);
-        self.act("freeze", &path, |s| match s.super_of(&path) {
-            Some(sb) if sb.frozen => Ok(Freeze::AlreadyFrozen),
-            Some(sb) => {
-                sb.frozen = true;
-                Ok(Freeze::Frozen)
+        self.act("freeze", &path, |s| {
+            let is_frozen = s.super_of(&path).map(|sb| sb.frozen);
+            let is_frozen =
+                is_frozen.ok_or_else(|| Error::errno("FIFREEZE", &path, libc::EOPNOTSUPP))?;
+            if is_frozen {
+                return Ok(Freeze::AlreadyFrozen);
             }
-            None => Err(Error::errno("FIFREEZE", &path, libc::EOPNOTSUPP)),
+            s.sync(&path)?;
+            if let Some(sb) = s.super_of(&path) {
+                sb.frozen = true;
+            }
+            Ok(Freeze::Frozen)
         })
     }
 
@@ -237,9 +243,50 @@ impl Filesystems for Model {
         })
     }
 
-    /// The model has no dirty data, and the machine's own filesystem has other users.
-    fn sync_fs(&self, _on: &File) -> Result<()> {
-        Ok(())
+    fn shut_down(&self, on: &File) -> Result<()> {
+        let path = name_of(on);
+        self.act("shut-down", &path, |s| {
+            let sb = s.super_of(&path).filter(|sb| sb.fs != FsType::Btrfs);
+            let sb = sb.ok_or_else(|| Error::errno("shut down", &path, libc::ENOTTY))?;
+            sb.shut_down = true;
+            let source = sb.source.clone();
+            // Its journal has what the next mount replays.
+            if let Content::Filesystem {
+                fs,
+                uuid,
+                size,
+                needs_check,
+                ..
+            } = s.content(&source)?
+            {
+                let content = Content::Filesystem {
+                    fs,
+                    uuid,
+                    size,
+                    unreplayed: true,
+                    needs_check,
+                };
+                s.set_content(&source, &content)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn trigger_error(&self, minor: u32) -> Result<()> {
+        let path = loop_path(minor);
+        self.act("trigger-error", &path, |s| {
+            let sb = s.supers.get_mut(&Device::Loop(minor));
+            let sb = sb.filter(|sb| sb.fs == FsType::Ext4);
+            let sb = sb.ok_or_else(|| Error::errno("write", &path, libc::ENOENT))?;
+            sb.read_only = true;
+            Ok(())
+        })
+    }
+
+    /// Not an effect of the model. The machine's own filesystem has other users, and stays alone.
+    fn sync_fs(&self, on: &File) -> Result<()> {
+        let path = name_of(on);
+        self.settled(|s| s.sync(&path))
     }
 
     fn usage_of(&self, on: BorrowedFd<'_>) -> Result<FsUsage> {
@@ -305,9 +352,9 @@ impl Filesystems for Model {
     }
 
     /// Not an effect of the model: the file is the machine's own.
-    fn allocate(&self, file: &File, len: u64) -> Result<()> {
+    fn allocate(&self, file: &File, range: Range<u64>) -> Result<()> {
         let late = self.enter("allocate", &name_of(file), false)?;
-        file::allocate(file, len)?;
+        file::allocate(file, range)?;
         late.map_or(Ok(()), Err)
     }
 

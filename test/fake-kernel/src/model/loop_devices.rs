@@ -77,6 +77,13 @@ impl LoopDevices for Model {
         self.act("loop.grow", &device.path(), |s| s.resize(device.minor))
     }
 
+    fn loop_limit(&self, device: &LoopDevice, bytes: u64) -> Result<()> {
+        self.act("loop.limit", &device.path(), |s| {
+            s.slot(device.minor, "LOOP_SET_STATUS64")?.size_limit = bytes;
+            s.resize(device.minor)
+        })
+    }
+
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool> {
         self.act("loop.direct-io", &device.path(), |s| {
             let buffered = s.buffered.clone();

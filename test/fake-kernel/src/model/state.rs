@@ -49,7 +49,11 @@ pub(super) struct Super {
     pub(super) uuid: String,
     pub(super) read_only: bool,
     pub(super) frozen: bool,
+    /// It takes and writes nothing any more.
+    pub(super) shut_down: bool,
     pub(super) errors: Option<String>,
+    /// The last stamp that was written to it, unless its image has it.
+    pub(super) dirty: Option<u64>,
     /// Path of the device.
     pub(super) source: PathBuf,
     options: Vec<String>,
@@ -117,9 +121,18 @@ impl Default for State {
 impl State {
     /// Detaches the autoclear devices that nothing holds. Repeats this, since one may hold another.
     pub(super) fn settle(&mut self) {
-        let mounts = &self.mounts;
-        self.supers
-            .retain(|device, sb| sb.frozen || mounts.iter().any(|m| m.device == Some(*device)));
+        let supers = self.supers.iter();
+        let unused: Vec<Device> = supers
+            .filter(|(device, sb)| {
+                !sb.frozen && !self.mounts.iter().any(|m| m.device == Some(**device))
+            })
+            .map(|(device, _)| *device)
+            .collect();
+        for device in unused {
+            // As on the real kernel, what can't be written back at the unmount is lost.
+            let _ = self.write_back(device);
+            self.supers.remove(&device);
+        }
         while let Some(minor) = self
             .loops
             .iter()
@@ -255,13 +268,17 @@ impl State {
             .and_then(|below| self.loops.get(&below))
             .map(|slot| slot.size);
         let slot = self.slot(minor, "LOOP_SET_CAPACITY")?;
-        slot.size = match below {
+        let size = match below {
             Some(size) => size,
             None => slot
                 .file
                 .metadata()
                 .map_err(|e| Error::io("fstat", loop_path(minor), e))?
                 .len(),
+        };
+        slot.size = match slot.size_limit {
+            0 => size,
+            limit => size.min(limit),
         };
         Ok(())
     }
@@ -286,7 +303,7 @@ impl State {
     }
 
     /// The file that contains a device's bytes, and whether the device accepts writes.
-    fn bytes(&self, path: &Path) -> Result<(File, bool)> {
+    pub(super) fn bytes(&self, path: &Path) -> Result<(File, bool)> {
         let mut minor = match self.device(path)? {
             Device::Loop(minor) => minor,
             Device::Disk(_) => {
@@ -312,12 +329,24 @@ impl State {
         content::read(&self.bytes(device)?.0)
     }
 
+    /// Changes what a device is. Its users' stamp stays.
     pub(super) fn set_content(&self, device: &Path, content: &Content) -> Result<()> {
+        let file = self.bytes_to_write(device)?;
+        content::write(&file, content, content::read_stamp(&file)?)
+    }
+
+    /// Gives a device another content, in which its users have written nothing.
+    pub(super) fn overwrite(&self, device: &Path, content: &Content) -> Result<()> {
+        content::write(&self.bytes_to_write(device)?, content, 0)
+    }
+
+    /// The file that contains a device's bytes. Fails if the device accepts no writes.
+    pub(super) fn bytes_to_write(&self, device: &Path) -> Result<File> {
         let (file, writable) = self.bytes(device)?;
         if !writable {
             return Err(Error::errno("write", device, libc::EPERM));
         }
-        content::write(&file, content)
+        Ok(file)
     }
 
     /// Size of a device in bytes.
@@ -375,12 +404,17 @@ impl State {
     /// The filesystem of a path, or of a handle from [`State::open_node`], if it is on a device of
     /// the model.
     pub(super) fn super_of(&mut self, path: &Path) -> Option<&mut Super> {
-        let node = self.nodes.iter().find(|(_, node)| name_of(node) == path);
-        let device = match node {
-            Some((minor, _)) => Device::Loop(*minor),
-            None => self.containing(path)?.device?,
-        };
+        let device = self.device_of(path)?;
         self.supers.get_mut(&device)
+    }
+
+    /// The device of a filesystem, as [`State::super_of`] finds it.
+    pub(super) fn device_of(&self, path: &Path) -> Option<Device> {
+        let node = self.nodes.iter().find(|(_, node)| name_of(node) == path);
+        match node {
+            Some((minor, _)) => Some(Device::Loop(*minor)),
+            None => self.containing(path)?.device,
+        }
     }
 
     pub(super) fn push(&mut self, mut mounted: Mounted) {
@@ -426,7 +460,9 @@ impl Super {
             uuid,
             read_only,
             frozen: false,
+            shut_down: false,
             errors: None,
+            dirty: None,
             source: source.to_path_buf(),
             options,
         }
@@ -444,6 +480,10 @@ impl Super {
     /// The options that differ from the default, as mountinfo shows them.
     fn words(&self) -> Vec<String> {
         let mut words = vec![if self.read_only { "ro" } else { "rw" }.to_owned()];
+        // As of Linux 6.10, and only ext4 says so.
+        if self.shut_down && self.fs == FsType::Ext4 {
+            words.push("shutdown".to_owned());
+        }
         let said = self.options.iter().any(|o| is_discard(o));
         if self.fs == FsType::Btrfs && !said {
             words.push("discard=async".to_owned());

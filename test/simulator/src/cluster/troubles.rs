@@ -22,8 +22,16 @@ pub(super) enum Recovery {
     Node(usize),
     /// A node starts, with everything on it.
     Boot(usize),
+    /// A node that left the cluster returns to it.
+    Return(usize),
+    /// A node starts that is no longer out of service.
+    Service(usize),
     /// A process of the cluster's controllers starts.
     Replica(usize),
+    /// An administrator does what the driver of a node advises about its pool.
+    Pool(usize),
+    /// The disk of a node has room again.
+    Room(usize),
     /// The API server is there again.
     Api,
 }
@@ -79,9 +87,7 @@ impl Cluster {
                 seconds,
             } => self.machines[*node].die_after(*effects, *seconds),
             Trouble::NodeReboots { node, seconds } => {
-                self.heartbeats.stop(self.machines[*node].name());
-                self.watch_nodes();
-                self.machines[*node].stop().await;
+                self.stop_node(*node).await;
                 self.recover_after(*seconds, Recovery::Boot(*node));
             }
             Trouble::PowerCut {
@@ -100,12 +106,68 @@ impl Cluster {
                 machine.damage(*record, *damage);
                 self.recover_after(*seconds, Recovery::Node(*node));
             }
+            Trouble::NodeLeaves {
+                node,
+                seconds,
+                returns,
+            } => self.lose_node(*node, *seconds, *returns).await,
+            Trouble::OutOfService { node, seconds } => {
+                self.take_out_of_service(*node, *seconds).await;
+            }
+            Trouble::FileDamaged {
+                node,
+                file,
+                number,
+                damage,
+                seconds,
+            } => {
+                let machine = &mut self.machines[*node];
+                machine.kill().await;
+                machine.damage_file(*file, *number, *damage);
+                if machine.is_owner_damaged {
+                    // It runs without its pool meanwhile.
+                    machine.begin(&self.doors);
+                    self.recover_after(*seconds, Recovery::Pool(*node));
+                } else {
+                    self.recover_after(*seconds, Recovery::Node(*node));
+                }
+            }
+            Trouble::DiskFull { node, seconds } => {
+                effects::fill_disk(self.machines[*node].name());
+                self.recover_after(*seconds, Recovery::Room(*node));
+            }
+            Trouble::Refusals {
+                code,
+                percent,
+                seconds,
+            } => {
+                let time = Duration::from_secs(*seconds);
+                self.doors.refuse(*percent, *code, time);
+            }
+            Trouble::SlowAnswers { percent, seconds } => {
+                let time = Duration::from_secs(*seconds);
+                self.doors.delay_answers(*percent, time);
+            }
+            Trouble::WatchesCut { forgotten } => self.cut_watches(*forgotten),
         }
         Ok(())
     }
 
+    /// Breaks all watches off. If the changes so far are forgotten, a watch can't go on after them.
+    fn cut_watches(&self, forgotten: bool) {
+        if forgotten {
+            self.api.compact();
+        }
+        // While the API server is away, there is no watch.
+        if self.outages == 0 {
+            self.api.go_away();
+            self.api.come_back();
+        }
+    }
+
     /// Goes back to the last backup, if there is one. As documented for administrators,
-    /// Kubernetes' own controllers and kubelets start again. Nothing else does.
+    /// Kubernetes' own controllers and kubelets start again. Nothing else does. What is known of
+    /// nodes is corrected.
     fn restore(&mut self, oracle: &mut Oracle) {
         let lost = self.api.version();
         let old = self.backup.as_ref();
@@ -113,28 +175,30 @@ impl Cluster {
             trace::line("world", "there is no backup that is old enough");
             return;
         };
+        oracle.goes_back(self);
         self.api.restore(backup);
         self.models = JoinSet::new();
         model::start(&self.doors, &mut self.models);
         if std::mem::take(&mut self.are_nodes_watched) {
             self.watch_nodes();
         }
-        for machine in &mut self.machines {
-            machine.restart_kubelet(&self.doors);
+        for node in 0..self.machines.len() {
+            self.correct_node(node);
+            self.machines[node].restart_kubelet(&self.doors);
         }
         self.doors.announce();
         oracle.went_back(self);
     }
 
     /// Starts the controller that watches nodes, unless it runs.
-    fn watch_nodes(&mut self) {
+    pub(super) fn watch_nodes(&mut self) {
         if !self.are_nodes_watched {
             self.are_nodes_watched = true;
             model::watch_nodes(&self.doors, &self.heartbeats, &mut self.models);
         }
     }
 
-    fn recover_after(&mut self, seconds: u64, recovery: Recovery) {
+    pub(super) fn recover_after(&mut self, seconds: u64, recovery: Recovery) {
         self.troubles += 1;
         let at = Instant::now() + Duration::from_secs(seconds);
         self.due.insert((at, self.troubles), recovery);
@@ -158,11 +222,12 @@ impl Cluster {
     pub(super) fn recover(&mut self, recovery: Recovery) {
         match recovery {
             Recovery::Node(node) => self.machines[node].begin(&self.doors),
-            Recovery::Boot(node) => {
-                self.heartbeats.go_on(self.machines[node].name());
-                self.machines[node].boot(&self.doors);
-            }
+            Recovery::Boot(node) => self.boot_node(node),
+            Recovery::Return(node) => self.return_node(node),
+            Recovery::Service(node) => self.return_to_service(node),
             Recovery::Replica(replica) => self.replicas[replica].begin(&self.doors),
+            Recovery::Pool(node) => self.machines[node].follow_advice(),
+            Recovery::Room(node) => effects::make_room(self.machines[node].name()),
             Recovery::Api => {
                 self.outages -= 1;
                 if self.outages == 0 {

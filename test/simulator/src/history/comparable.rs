@@ -4,7 +4,11 @@
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
-use crate::history::{Action, CLASSES, Claimed, Expected, History, Step, World, name_for};
+use crate::filesystems;
+use crate::history::expected::{CLASSES, Expected};
+use crate::history::rows::{make_class, remove_class};
+use crate::history::unusual::ClassKind;
+use crate::history::{Action, History, Step, World};
 use crate::users::bytes;
 
 /// The most that all volumes of a history have together, in bytes. The simulated disk has more, and
@@ -12,11 +16,6 @@ use crate::users::bytes;
 const BUDGET: u64 = 512 << 20;
 /// The largest size that takes part of the budget.
 const LARGEST: u64 = 100_000_000;
-/// A volume is never smaller than this, or its filesystem's least size, in bytes.
-const SMALLEST: u64 = 16 << 20;
-const SMALLEST_XFS: u64 = 300 << 20;
-/// To which it grows at least.
-const SMALLEST_BTRFS: u64 = 256 << 20;
 /// Larger than each pool.
 const TOO_LARGE: u64 = 1 << 40;
 
@@ -46,6 +45,9 @@ impl History {
         History {
             seed,
             world: World::Calm,
+            tight: false,
+            attach: false,
+            last: None,
             about: String::new(),
             steps: steps.collect(),
         }
@@ -86,11 +88,7 @@ impl Draft {
         if dice.percent(75)
             && let Some(action) = self.planned.pop_front()
         {
-            match &action {
-                Action::DeleteClaim { name } => drop(self.expected.claims.remove(name)),
-                Action::DeleteSnapshot { name } => drop(self.expected.snapshots.remove(name)),
-                _ => {}
-            }
+            self.expected.forget(&action);
             return Some(action);
         }
         let action = self.expected.next(dice);
@@ -102,37 +100,18 @@ impl Draft {
         if dice.percent(20) {
             return self.class_that_comes_back(dice).into();
         }
-        let steps = self.expected.habit(dice).into_iter();
+        let steps = self.expected.row_of_copies(dice).into_iter();
         steps.map(|step| step.action).collect()
     }
 
     /// Deletes a class, claims a volume of it, and creates the class again.
     fn class_that_comes_back(&mut self, dice: &mut Dice) -> [Action; 3] {
-        let class = (*dice.pick(&CLASSES)).to_owned();
-        let (name, size) = (
-            name_for(&self.expected.claims, "c", dice),
-            "10Mi".to_owned(),
-        );
-        let claimed = Claimed {
-            class: class.clone(),
-            size: size.clone(),
-            block: false,
-        };
-        self.expected.claims.insert(name.clone(), claimed);
-        let claim = Action::Claim {
-            name,
-            class: class.clone(),
-            size,
-            block: false,
-            mode: "ReadWriteOnce".to_owned(),
-            source: None,
-            attributes: None,
-        };
-        let name = class.clone();
+        let class = *dice.pick(&CLASSES);
+        let (_, claim) = self.expected.plan_claim(class, "10Mi", None, dice);
         [
-            Action::DeleteClass { name: class },
+            remove_class(ClassKind::Storage, class),
             claim,
-            Action::Class { name },
+            make_class(ClassKind::Storage, class, "own"),
         ]
     }
 
@@ -143,7 +122,7 @@ impl Draft {
             Action::Claim { class, size, .. } | Action::EphemeralPod { class, size, .. } => {
                 self.spend(least_of(class), size)
             }
-            Action::InlinePod { size, .. } => self.spend(SMALLEST, size),
+            Action::InlinePod { size, .. } => self.spend(filesystems::smallest("ext4"), size),
             // Not every machine can grow a mounted ext4.
             Action::Grow { name, .. } if self.is_used(name) => false,
             Action::Grow { by, .. } => *by >= TOO_LARGE || self.spend(0, &by.to_string()),
@@ -171,13 +150,10 @@ impl Draft {
     }
 }
 
-/// The least size of a volume of a class, in bytes.
+/// The least size of a volume of a class, in bytes. Its name begins with its filesystem, or it is
+/// of ext4.
 fn least_of(class: &str) -> u64 {
-    match class.split('-').next() {
-        Some("xfs") => SMALLEST_XFS,
-        Some("btrfs") => SMALLEST_BTRFS,
-        _ => SMALLEST,
-    }
+    filesystems::smallest(class.split('-').next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -203,7 +179,11 @@ mod tests {
                     };
                 }
                 let text = serde_json::to_value(action).unwrap();
-                kinds.insert(text["do"].as_str().unwrap().to_owned());
+                let kind = match action {
+                    Action::Unusual { .. } => &text["unusual"]["kind"],
+                    _ => &text["do"],
+                };
+                kinds.insert(kind.as_str().unwrap().to_owned());
             }
             assert!(sum <= BUDGET, "seed {seed}: {sum} bytes");
         }
@@ -216,7 +196,8 @@ mod tests {
             "deleteClaim",
             "deletePod",
             "deleteSnapshot",
-            "deleteClass",
+            "removeClass",
+            "makeClass",
             "deleteNamespace",
         ] {
             assert!(kinds.contains(kind), "{kind}: {kinds:?}");

@@ -5,8 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dice::Dice;
-use crate::history::World;
+mod draws;
+mod pool_file;
+
+pub(crate) use pool_file::PoolFile;
 
 /// The number of nodes that a cluster with troubles has.
 pub(crate) const NODES: usize = 3;
@@ -63,6 +65,35 @@ pub(crate) enum Trouble {
         damage: Damage,
         seconds: u64,
     },
+    /// The API server answers some requests of hostloop with an error.
+    Refusals {
+        code: u16,
+        percent: u64,
+        seconds: u64,
+    },
+    /// A node stops and leaves the cluster. If it returns, it has its data.
+    NodeLeaves {
+        node: usize,
+        seconds: u64,
+        returns: bool,
+    },
+    /// A node stops. An administrator marks it as out of service until it starts again.
+    OutOfService { node: usize, seconds: u64 },
+    /// The disk of a node has no room for some time.
+    DiskFull { node: usize, seconds: u64 },
+    /// The driver's process on a node dies, and its pool's `node.json` or a `state.json` is damaged.
+    /// An administrator follows the driver's advice in the end.
+    FileDamaged {
+        node: usize,
+        file: PoolFile,
+        number: u64,
+        damage: Damage,
+        seconds: u64,
+    },
+    /// Some of the API server's answers to hostloop take long.
+    SlowAnswers { percent: u64, seconds: u64 },
+    /// All watches break off, and the API server may have forgotten the changes so far.
+    WatchesCut { forgotten: bool },
 }
 
 /// What becomes of the content of a file.
@@ -91,113 +122,9 @@ impl Damage {
 }
 
 impl Trouble {
-    /// A trouble of a random kind, in a rough world.
-    fn rough(dice: &mut Dice) -> Trouble {
-        match dice.below(100) {
-            draw @ 0..74 => Trouble::passing(draw, dice),
-            74..86 => Trouble::Backup,
-            86..92 => Trouble::Restore,
-            92..97 => Trouble::greed(dice),
-            _ => Trouble::Moderation,
-        }
-    }
-
-    /// A trouble of a random kind, in a hard world.
-    fn hard(dice: &mut Dice) -> Trouble {
-        match dice.below(100) {
-            0..40 => {
-                let most = *dice.pick(&[4, 20, 60]);
-                Trouble::NodeDiesAfter {
-                    node: node(dice),
-                    effects: dice.below(most),
-                    seconds: time(dice),
-                }
-            }
-            40..60 => Trouble::NodeReboots {
-                node: node(dice),
-                seconds: time(dice),
-            },
-            60..75 => Trouble::RecordDamaged {
-                node: node(dice),
-                record: dice.below(1000),
-                damage: *dice.pick(&Damage::ALL),
-                seconds: time(dice),
-            },
-            _ => {
-                let draw = dice.below(74);
-                Trouble::passing(draw, dice)
-            }
-        }
-    }
-
-    /// A power cut at this step of a hard world, if there is one. It has draws of its own, so that
-    /// no other step changes.
-    fn power_cut(seed: u64, step: u64) -> Option<Trouble> {
-        /// Of so many steps in a hundred, one is a power cut.
-        const CHANCE: u64 = 4;
-        let mut dice = Dice::of(seed, "power cut", step);
-        dice.percent(CHANCE).then(|| {
-            let most = *dice.pick(&[6, 25, 80]);
-            Trouble::PowerCut {
-                node: node(&mut dice),
-                effects: dice.below(most),
-                seconds: time(&mut dice),
-            }
-        })
-    }
-
-    /// A trouble that is soon over, for a number below 74.
-    fn passing(draw: u64, dice: &mut Dice) -> Trouble {
-        match draw {
-            0..22 => Trouble::NodeDies {
-                node: node(dice),
-                seconds: time(dice),
-            },
-            22..30 => Trouble::KubeletDies { node: node(dice) },
-            30..40 => Trouble::ReplicaDies {
-                replica: replica(dice),
-                seconds: time(dice),
-            },
-            40..47 => Trouble::ReplicaLate {
-                replica: replica(dice),
-                seconds: 100 + dice.below(200),
-            },
-            47..58 => Trouble::AnswersLost {
-                percent: *dice.pick(&[5, 20, 60]),
-                seconds: time(dice),
-            },
-            58..66 => Trouble::CallsLost {
-                percent: *dice.pick(&[10, 30]),
-                seconds: time(dice),
-            },
-            _ => Trouble::Outage {
-                seconds: time(dice),
-            },
-        }
-    }
-
-    /// More copies than a driver has threads for one kind of work.
-    fn greed(dice: &mut Dice) -> Trouble {
-        Trouble::Greed {
-            copies: 46 + dice.below(8),
-        }
-    }
-
-    /// What the world does at this step of a history, if anything. Greed needs time to show, so it
-    /// often comes early.
-    pub(crate) fn at(seed: u64, world: World, step: u64) -> Option<Trouble> {
-        /// Of so many steps in a hundred, the world makes one.
-        const CHANCE: u64 = 20;
-        /// The step at which greed comes early.
-        const EARLY: u64 = 3;
-        let mut dice = Dice::of(seed, "world", step);
-        match world {
-            World::Calm => None,
-            World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
-            World::Rough => dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)),
-            World::Hard => Trouble::power_cut(seed, step)
-                .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice))),
-        }
+    /// True if it is what a greedy namespace does.
+    pub(crate) fn is_of_greed(&self) -> bool {
+        matches!(self, Trouble::Greed { .. } | Trouble::Moderation)
     }
 
     /// The node and the replica that it is about, or else the first ones.
@@ -208,6 +135,10 @@ impl Trouble {
             | Trouble::NodeDiesAfter { node, .. }
             | Trouble::NodeReboots { node, .. }
             | Trouble::PowerCut { node, .. }
+            | Trouble::DiskFull { node, .. }
+            | Trouble::FileDamaged { node, .. }
+            | Trouble::NodeLeaves { node, .. }
+            | Trouble::OutOfService { node, .. }
             | Trouble::RecordDamaged { node, .. } => (*node, 0),
             Trouble::ReplicaDies { replica, .. } | Trouble::ReplicaLate { replica, .. } => {
                 (0, *replica)
@@ -218,25 +149,11 @@ impl Trouble {
             | Trouble::Backup
             | Trouble::Restore
             | Trouble::Greed { .. }
-            | Trouble::Moderation => (0, 0),
+            | Trouble::Moderation
+            | Trouble::Refusals { .. }
+            | Trouble::SlowAnswers { .. }
+            | Trouble::WatchesCut { .. } => (0, 0),
         }
-    }
-}
-
-fn node(dice: &mut Dice) -> usize {
-    *dice.pick(&[0, 1, 2])
-}
-
-fn replica(dice: &mut Dice) -> usize {
-    *dice.pick(&[0, 1])
-}
-
-/// How long something lasts, in seconds: from less than a retry to longer than a lease.
-fn time(dice: &mut Dice) -> u64 {
-    match dice.below(10) {
-        0..4 => 1 + dice.below(5),
-        4..8 => 5 + dice.below(60),
-        _ => 60 + dice.below(600),
     }
 }
 
@@ -310,6 +227,59 @@ impl fmt::Display for Trouble {
                 "the driver of node n{} dies for {seconds} s, and record {record} of its pool {damage}",
                 node + 1
             ),
+            Trouble::Refusals {
+                code,
+                percent,
+                seconds,
+            } => write!(
+                f,
+                "for {seconds} s, the API server answers {percent} % of hostloop's requests with {code}"
+            ),
+            Trouble::NodeLeaves {
+                node,
+                seconds,
+                returns,
+            } => {
+                let node = node + 1;
+                if *returns {
+                    write!(
+                        f,
+                        "node n{node} stops and is deleted, and returns after {seconds} s"
+                    )
+                } else {
+                    write!(f, "node n{node} stops and is deleted for good")
+                }
+            }
+            Trouble::OutOfService { node, seconds } => write!(
+                f,
+                "node n{} stops, and is out of service for {seconds} s",
+                node + 1
+            ),
+            Trouble::FileDamaged {
+                node,
+                file,
+                damage,
+                seconds,
+                ..
+            } => write!(
+                f,
+                "the driver of node n{} dies, and a {file} of its pool {damage}, for {seconds} s",
+                node + 1
+            ),
+            Trouble::DiskFull { node, seconds } => {
+                write!(f, "the disk of node n{} is full for {seconds} s", node + 1)
+            }
+            Trouble::SlowAnswers { percent, seconds } => write!(
+                f,
+                "for {seconds} s, {percent} % of the API server's answers to hostloop take long"
+            ),
+            Trouble::WatchesCut { forgotten } => {
+                f.write_str("all watches break off")?;
+                if *forgotten {
+                    f.write_str(", and the API server has forgotten the changes so far")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -327,10 +297,11 @@ impl fmt::Display for Damage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::World;
 
     #[test]
     fn troubles_are_of_nodes_and_replicas_that_there_are() {
-        for (world, all) in [(World::Calm, 0), (World::Rough, 11), (World::Hard, 11)] {
+        for (world, all) in [(World::Calm, 0), (World::Rough, 18), (World::Hard, 20)] {
             let mut kinds = std::collections::HashSet::new();
             for trouble in (0..3000).filter_map(|step| Trouble::at(1, world, step)) {
                 let (node, replica) = trouble.about();

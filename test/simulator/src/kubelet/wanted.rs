@@ -7,6 +7,8 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use serde_json::Value;
 
+use super::secrets::Secrets;
+
 /// A volume that a pod wants.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -22,6 +24,7 @@ pub(super) struct Wanted {
     pub(super) mount_flags: Vec<String>,
     pub(super) attributes: BTreeMap<String, String>,
     pub(super) claim: String,
+    pub(super) secrets: Secrets,
     /// The volume's size if it is larger than the claim says.
     pub(super) grows_to: Option<u64>,
 }
@@ -102,6 +105,7 @@ pub(super) fn inline(pod: &Pod, volume: &Value) -> Wanted {
         mount_flags: Vec::new(),
         attributes,
         claim: String::new(),
+        secrets: Secrets::default(),
         grows_to: None,
     }
 }

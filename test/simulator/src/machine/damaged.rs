@@ -3,13 +3,19 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hostloop_report::pool_files::{SNAPSHOT_RECORD, SNAPSHOTS, VOLUME_RECORD, VOLUMES};
+
 use crate::history::trouble::Damage;
 use crate::machine::Machine;
 use crate::trace;
 
 /// Where a pool has records: a folder with a folder for each object, and the name of the file in
 /// it.
-const RECORDS: [(&str, &str); 2] = [("snapshots", "snapshot.json"), ("volumes", "volume.json")];
+const RECORDS: [(&str, &str); 3] = [
+    ("groups", "group.json"),
+    (SNAPSHOTS, SNAPSHOT_RECORD),
+    (VOLUMES, VOLUME_RECORD),
+];
 
 impl Machine {
     /// Damages a record of the pool, by its number. There may be fewer: then it counts on from the
@@ -31,7 +37,8 @@ impl Machine {
         }
     }
 
-    /// The handles of volumes and snapshots with a damaged record. Deleting one removes its record.
+    /// The handles of volumes, snapshots and groups with a damaged record. Deleting one removes its
+    /// record.
     pub(crate) fn unreadable(&self) -> impl Iterator<Item = &str> {
         let left = self.damaged.iter().filter(|(_, record)| record.exists());
         left.map(|(handle, _)| handle.as_str())

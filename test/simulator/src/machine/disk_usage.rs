@@ -6,30 +6,45 @@ use std::path::{Path, PathBuf};
 use hostloop_driver::kernel::FsUsage;
 use parking_lot::Mutex;
 
+use crate::dice::Dice;
 use crate::effects;
+use crate::history::History;
 
 /// The size of the disk, in bytes. A thick volume takes as much memory as it has room here.
-const SIZE: u64 = 768 << 20;
+pub(crate) const SIZE: u64 = 768 << 20;
 
-/// A disk with a pool and nothing else on it.
+/// What a disk that is nearly full has left, in bytes: the least, and by how much it varies.
+const LEFT: (u64, u64) = (96 << 20, 96 << 20);
+
+/// A disk with a pool on it.
 pub(super) struct DiskUsage {
+    node: &'static str,
     pool: PathBuf,
+    /// What is on it beside the pool, in bytes.
+    others: u64,
     /// What was measured last, and the number of changes then. Reading all folders takes long, and
     /// the capacity of each class is asked for after each change.
     measured: Mutex<Option<(u64, u64)>>,
 }
 
 impl DiskUsage {
-    pub(super) fn of(pool: PathBuf) -> DiskUsage {
+    /// The disk of a node.
+    pub(super) fn of(node: &'static str, pool: PathBuf, others: u64) -> DiskUsage {
         DiskUsage {
+            node,
             pool,
+            others,
             measured: Mutex::new(None),
         }
     }
 
     /// The usage of the disk. Unlike the machine's own, it depends on no other program.
     pub(super) fn usage(&self) -> FsUsage {
-        let free = SIZE.saturating_sub(self.allocated());
+        let free = if effects::is_disk_full(self.node) {
+            0
+        } else {
+            SIZE.saturating_sub(self.others + self.allocated())
+        };
         FsUsage {
             total_bytes: SIZE,
             free_bytes: free,
@@ -55,8 +70,18 @@ impl DiskUsage {
     }
 }
 
+/// What is on the disk of a node beside its pool, in bytes. Every second one may be nearly full.
+pub(super) fn others(history: &History, number: usize) -> u64 {
+    let mut dice = Dice::of(history.seed, "nearly full", number as u64);
+    if history.tight && dice.percent(50) {
+        SIZE - LEFT.0 - dice.below(LEFT.1)
+    } else {
+        0
+    }
+}
+
 /// The space of all files in a folder, in bytes. The model's clones share no blocks.
-fn allocated_in(folder: &Path) -> u64 {
+pub(crate) fn allocated_in(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let allocated = entries.map(|entry| match entry.metadata() {
         Ok(found) if found.is_dir() => allocated_in(&entry.path()),
@@ -65,4 +90,37 @@ fn allocated_in(folder: &Path) -> u64 {
         Err(_) => 0,
     });
     allocated.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::World;
+
+    #[test]
+    fn a_disk_may_be_full_or_nearly_full() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let free = |node: &'static str, others: u64| {
+            let disk = DiskUsage::of(node, dir.path().to_owned(), others);
+            disk.usage().available_bytes
+        };
+        assert_eq!((free("d", 0), free("d", SIZE - 5)), (SIZE, 5));
+        effects::fill_disk("d");
+        assert_eq!((free("d", 0), free("e", 0)), (0, SIZE));
+    }
+
+    #[test]
+    fn some_disks_of_a_tight_history_are_nearly_full() {
+        let mut history = History::of(1, World::Calm, 0);
+        for is_tight in [false, true] {
+            history.tight = is_tight;
+            let all: Vec<u64> = (0..40).map(|number| others(&history, number)).collect();
+            assert_eq!(all.iter().any(|others| *others > 0), is_tight);
+            assert!(
+                all.iter()
+                    .all(|others| *others == 0 || SIZE - others >= LEFT.0)
+            );
+            assert!(all.contains(&0));
+        }
+    }
 }

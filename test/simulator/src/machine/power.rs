@@ -6,13 +6,13 @@ use tokio::task::JoinSet;
 
 use crate::dice::Dice;
 use crate::door::Doors;
-use crate::history::trouble::Damage;
+use crate::history::trouble::{Damage, PoolFile};
 use crate::machine::Machine;
 use crate::machine::damaged::{records_in, spoil};
-use crate::{disk, effects, trace};
+use crate::{disk, effects, stamps, trace};
 
 /// The file beside a record that the driver never syncs. After a power cut it may be anything.
-const UNSYNCED: &str = "state.json";
+const UNSYNCED: &str = PoolFile::State.name();
 
 impl Machine {
     /// Stops the node: driver, kubelet, loop devices and mounts are gone at once. The disk stays,
@@ -65,13 +65,14 @@ impl Machine {
             return false;
         }
         self.site.kernel.reboot();
+        stamps::stopped(self.site.names.node, &self.site.pool());
         self.kubelet = self.kubelet.after_reboot();
         self.is_off = true;
         true
     }
 
     /// Reports that the simulator can't change a disk.
-    fn report<T>(&self, done: io::Result<T>) -> Option<T> {
+    pub(super) fn report<T>(&self, done: io::Result<T>) -> Option<T> {
         let node = self.site.names.node;
         done.inspect_err(|error| trace::violation(format!("the disk of {node}: {error}")))
             .ok()

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+use super::OUT_OF_SERVICE;
 use super::view::{
     Model, Step, View, claims_of, has_ended, is_deleting, is_ready, items, name, namespace, text,
 };
@@ -27,7 +28,7 @@ pub(crate) struct AttachDetach {
 }
 
 /// A volume that pods need on a node.
-struct Wanted<'a> {
+struct NeededVolume<'a> {
     volume: &'a Value,
     node: &'a Value,
     pods: Vec<&'a Value>,
@@ -45,15 +46,15 @@ impl Model for AttachDetach {
     const PERIOD: Duration = Duration::from_secs(60);
 
     fn decide(&mut self, view: &View, now: Instant) -> Vec<Step> {
-        let wanted = wanted(view);
-        let mut steps = self.detach(view, &wanted, now);
-        let attach = wanted
+        let needed = needed(view);
+        let mut steps = self.detach(view, &needed, now);
+        let attach = needed
             .iter()
-            .filter_map(|(attachment, wanted)| attach(view, attachment, wanted));
+            .flat_map(|(attachment, needed)| attach(view, attachment, needed));
         steps.extend(attach);
         steps.extend(
             view.all("nodes")
-                .filter_map(|node| report(view, node, &wanted)),
+                .filter_map(|node| report(view, node, &needed)),
         );
         steps
     }
@@ -62,7 +63,11 @@ impl Model for AttachDetach {
 /// The name of the attachment of a volume to a node.
 pub(crate) fn attachment_name(volume: &Value, node: &str) -> String {
     let handle = text(volume, "/spec/csi/volumeHandle");
-    let driver = text(volume, "/spec/csi/driver");
+    attachment_name_of(text(volume, "/spec/csi/driver"), handle, node)
+}
+
+/// The name of the attachment of the volume with this handle to a node.
+pub(crate) fn attachment_name_of(driver: &str, handle: &str, node: &str) -> String {
     let digest = Sha256::digest(format!("{handle}{driver}{node}"));
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("csi-{hex}")
@@ -71,14 +76,16 @@ pub(crate) fn attachment_name(volume: &Value, node: &str) -> String {
 /// The name of a volume in the status of a node.
 pub(crate) fn unique_name(volume: &Value) -> String {
     let handle = text(volume, "/spec/csi/volumeHandle");
-    format!(
-        "kubernetes.io/csi/{}^{handle}",
-        text(volume, "/spec/csi/driver")
-    )
+    unique_name_of(text(volume, "/spec/csi/driver"), handle)
+}
+
+/// The name of the volume with this handle in the status of a node.
+pub(crate) fn unique_name_of(driver: &str, handle: &str) -> String {
+    format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
 /// The volumes that pods need on their nodes, by the name of their attachment.
-fn wanted(view: &View) -> BTreeMap<String, Wanted<'_>> {
+fn needed(view: &View) -> BTreeMap<String, NeededVolume<'_>> {
     let mut all = BTreeMap::new();
     for pod in view.all("pods").filter(|pod| !has_ended(pod)) {
         let Some(node) = view.get("nodes", "", text(pod, "/spec/nodeName")) else {
@@ -94,13 +101,13 @@ fn wanted(view: &View) -> BTreeMap<String, Wanted<'_>> {
                 continue;
             };
             let key = attachment_name(volume, name(node));
-            let wanted = all.entry(key);
-            let wanted = wanted.or_insert(Wanted {
+            let needed = all.entry(key);
+            let needed = needed.or_insert(NeededVolume {
                 volume,
                 node,
                 pods: Vec::new(),
             });
-            wanted.pods.push(pod);
+            needed.pods.push(pod);
         }
     }
     all
@@ -124,39 +131,40 @@ fn is_shared(volume: &Value) -> bool {
     })
 }
 
-/// The next step to attach a volume.
-fn attach(view: &View, attachment: &str, wanted: &Wanted) -> Option<Step> {
-    let tell = |message: &str| {
-        let reason = ("Warning", "FailedAttachVolume");
-        wanted
-            .pods
-            .first()
-            .map(|pod| Step::event(WHO, pod, reason, message))
-    };
-    let volume_name = name(wanted.volume);
+/// The next steps to attach a volume.
+fn attach(view: &View, attachment: &str, needed: &NeededVolume) -> Vec<Step> {
+    let volume_name = name(needed.volume);
     if let Some(attachment) = view.get(ATTACHMENTS, "", attachment) {
         let error = text(attachment, "/status/attachError/message");
         if error.is_empty() {
-            return None;
+            return Vec::new();
         }
         let message = format!("AttachVolume.Attach failed for volume {volume_name:?} : {error}");
-        return tell(&message);
+        return tell_pods(needed, &message);
     }
     let elsewhere = view
         .all(ATTACHMENTS)
         .any(|attachment| text(attachment, "/spec/source/persistentVolumeName") == volume_name);
-    if elsewhere && !is_shared(wanted.volume) {
+    if elsewhere && !is_shared(needed.volume) {
         let message = format!(
             "Multi-Attach error for volume {volume_name:?} Volume is already exclusively attached \
              to one node and can't be attached to another"
         );
-        return tell(&message);
+        return tell_pods(needed, &message);
     }
-    let spec = json!({"attacher": text(wanted.volume, "/spec/csi/driver"),
-        "nodeName": name(wanted.node), "source": {"persistentVolumeName": volume_name}});
+    let spec = json!({"attacher": text(needed.volume, "/spec/csi/driver"),
+        "nodeName": name(needed.node), "source": {"persistentVolumeName": volume_name}});
     let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
         "metadata": {"name": attachment}, "spec": spec});
-    Some(Step::create(ATTACHMENTS, object))
+    vec![Step::create(ATTACHMENTS, object)]
+}
+
+/// Tells each pod that waits for a volume on its node why it is not attached.
+fn tell_pods(needed: &NeededVolume, message: &str) -> Vec<Step> {
+    let reason = ("Warning", "FailedAttachVolume");
+    let pods = needed.pods.iter();
+    pods.map(|pod| Step::event(WHO, pod, reason, message))
+        .collect()
 }
 
 impl AttachDetach {
@@ -164,12 +172,12 @@ impl AttachDetach {
     fn detach(
         &mut self,
         view: &View,
-        wanted: &BTreeMap<String, Wanted>,
+        needed: &BTreeMap<String, NeededVolume>,
         now: Instant,
     ) -> Vec<Step> {
         let unwanted: Vec<&Value> = view
             .all(ATTACHMENTS)
-            .filter(|one| !wanted.contains_key(name(one)) && !is_deleting(one))
+            .filter(|one| !needed.contains_key(name(one)) && !is_deleting(one))
             .collect();
         self.unwanted
             .retain(|known, _| unwanted.iter().any(|one| name(one) == known));
@@ -198,12 +206,13 @@ impl AttachDetach {
     }
 }
 
-fn is_out_of_service(node: &Value) -> bool {
-    items(node, "/spec/taints").any(|taint| taint["key"] == "node.kubernetes.io/out-of-service")
+/// True if an administrator has marked a node as out of service.
+pub(super) fn is_out_of_service(node: &Value) -> bool {
+    items(node, "/spec/taints").any(|taint| taint["key"] == OUT_OF_SERVICE)
 }
 
 /// Writes to a node's status which volumes are attached to it and may be mounted.
-fn report(view: &View, node: &Value, wanted: &BTreeMap<String, Wanted>) -> Option<Step> {
+fn report(view: &View, node: &Value, needed: &BTreeMap<String, NeededVolume>) -> Option<Step> {
     let attached: BTreeSet<String> = view
         .all(ATTACHMENTS)
         .filter(|one| {
@@ -211,7 +220,7 @@ fn report(view: &View, node: &Value, wanted: &BTreeMap<String, Wanted>) -> Optio
                 && one["status"]["attached"] == true
                 && !is_deleting(one)
                 // A volume that will be detached is no longer safe to mount.
-                && (wanted.contains_key(name(one)) || is_in_use(view, one))
+                && (needed.contains_key(name(one)) || is_in_use(view, one))
         })
         .filter_map(|one| {
             let volume = text(one, "/spec/source/persistentVolumeName");

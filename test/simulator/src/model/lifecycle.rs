@@ -7,7 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::view::{Model, Step, View, has_ended, is_deleting, items, name, namespace, text, uid};
+use super::attach_detach::is_out_of_service;
+use super::view::{
+    Model, Step, View, has_ended, is_deleting, is_ready, items, name, namespace, text, uid,
+    with_ready,
+};
 use crate::heartbeats::Heartbeats;
 
 const WHO: &str = "node-controller";
@@ -45,7 +49,7 @@ impl Lifecycle {
     fn evict(&mut self, view: &View, now: Instant) -> Vec<Step> {
         let on_tainted = view.all("pods").filter(|pod| {
             let node = view.get("nodes", "", text(pod, "/spec/nodeName"));
-            node.is_some_and(|node| taint(node, "NoExecute").is_some())
+            node.is_some_and(|node| taint(node, "NoExecute").is_some() || is_out_of_service(node))
                 && !is_deleting(pod)
                 && !has_ended(pod)
         });
@@ -55,7 +59,9 @@ impl Lifecycle {
         let mut steps = Vec::new();
         for pod in pods {
             let since = *self.tolerating.entry(uid(pod).to_owned()).or_insert(now);
-            if patience(pod).is_some_and(|patience| now - since >= patience) {
+            let node = view.get("nodes", "", text(pod, "/spec/nodeName"));
+            let patience = node.map_or(Some(PATIENCE), |node| stays(pod, node));
+            if patience.is_some_and(|patience| now - since >= patience) {
                 let place = format!("{}/{}", namespace(pod), name(pod));
                 let message = format!("Marking for deletion Pod {place}");
                 let reason = ("Normal", "TaintManagerEviction");
@@ -80,7 +86,7 @@ impl Model for Lifecycle {
         let away = view.all("nodes").filter(|node| self.is_away(node, now));
         let mut steps: Vec<Step> = away.flat_map(mark).collect();
         // If all nodes are away, the fault may be the controller's own.
-        let is_any_ready = view.all("nodes").any(|node| readiness(node) == "True");
+        let is_any_ready = view.all("nodes").any(is_ready);
         steps.extend(
             view.all("nodes")
                 .filter_map(|node| set_taints(node, is_any_ready)),
@@ -102,13 +108,11 @@ fn mark(node: &Value) -> Vec<Step> {
     if readiness(node) == "Unknown" {
         return Vec::new();
     }
-    let others = items(node, "/status/conditions").filter(|one| one["type"] != "Ready");
     let unknown = json!({"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
         "message": "Kubelet stopped posting node status."});
-    let conditions: Vec<Value> = others.cloned().chain([unknown]).collect();
     let message = format!("Node {} status is now: NodeNotReady", name(node));
     vec![
-        Step::status("nodes", node, json!({"conditions": conditions})),
+        Step::status("nodes", node, with_ready(node, unknown)),
         Step::event(WHO, node, ("Normal", "NodeNotReady"), &message),
     ]
 }
@@ -141,6 +145,16 @@ fn set_taints(node: &Value, executes: bool) -> Option<Step> {
         node,
         json!({"spec": {"taints": taints}}),
     ))
+}
+
+/// How long a pod stays on a node that its pods have to leave; `None` without end.
+fn stays(pod: &Value, node: &Value) -> Option<Duration> {
+    let is_patient = items(pod, "/spec/tolerations")
+        .any(|one| text(one, "/key").is_empty() && one["operator"] == "Exists");
+    if is_out_of_service(node) && !is_patient {
+        return Some(Duration::ZERO);
+    }
+    patience(pod)
 }
 
 /// How long a pod stays on an unreachable node; `None` without end.

@@ -1,5 +1,5 @@
-//! The protections of claims and volumes: a finalizer keeps a claim while a pod uses it, and a
-//! volume while it is bound.
+//! The protections of claims, volumes and attributes classes: a finalizer keeps a claim while a pod
+//! uses it, a volume while it is bound, and a class while a claim or a volume names it.
 
 use std::time::Duration;
 
@@ -13,14 +13,16 @@ use super::view::{
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const VOLUMES: &str = "persistentvolumes";
+const ATTRIBUTES: &str = "volumeattributesclasses";
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+const ATTRIBUTES_FINALIZER: &str = "kubernetes.io/vac-protection";
 
-/// Both protections.
+/// All protections.
 pub(crate) struct Protection;
 
 impl Model for Protection {
-    const KINDS: &[&str] = &[CLAIMS, VOLUMES, "pods"];
+    const KINDS: &[&str] = &[CLAIMS, VOLUMES, ATTRIBUTES, "pods"];
     const PERIOD: Duration = Duration::from_secs(600);
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
@@ -33,7 +35,12 @@ impl Model for Protection {
             let is_bound = || text(volume, "/status/phase") == "Bound";
             protect(VOLUMES, volume, VOLUME_FINALIZER, is_bound)
         });
-        claims.chain(volumes).collect()
+        let classes = view.all(ATTRIBUTES).filter_map(|class| {
+            protect(ATTRIBUTES, class, ATTRIBUTES_FINALIZER, || {
+                is_class_used(view, class)
+            })
+        });
+        claims.chain(volumes).chain(classes).collect()
     }
 }
 
@@ -57,6 +64,21 @@ fn protect(
         object,
         json!({"metadata": {"finalizers": finalizers}}),
     ))
+}
+
+/// True if a claim or a volume names an attributes class.
+fn is_class_used(view: &View, class: &Value) -> bool {
+    let by_claim = [
+        "/spec/volumeAttributesClassName",
+        "/status/currentVolumeAttributesClassName",
+        "/status/modifyVolumeStatus/targetVolumeAttributesClassName",
+    ];
+    let [of_object, ..] = by_claim;
+    view.all(CLAIMS)
+        .any(|claim| by_claim.iter().any(|at| text(claim, at) == name(class)))
+        || view
+            .all(VOLUMES)
+            .any(|volume| text(volume, of_object) == name(class))
 }
 
 /// True if a pod on a node uses a claim, even one that has ended.

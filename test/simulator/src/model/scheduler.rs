@@ -287,22 +287,29 @@ fn claims<'a>(view: &'a View, pod: &Value) -> Result<Vec<&'a Value>, String> {
         if is_ephemeral && !is_for_pod(claim, pod) {
             return Err(format!("PVC {claim_name} was not created for the pod"));
         }
-        let is_single = items(claim, "/spec/accessModes").any(|mode| mode == "ReadWriteOncePod");
-        if is_single
-            && view
-                .all("pods")
-                .any(|other| is_user(other, pod, &claim_name))
-        {
-            let why = "node has pod using PersistentVolumeClaim with the same name and \
-                       ReadWriteOncePod access mode";
-            return Err(why.to_owned());
-        }
-        if !is_bound(claim) && !waits_for_pod(view, claim) {
-            return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
-        }
         claims.push(claim);
     }
+    // The scheduler looks for all claims first.
+    if claims
+        .iter()
+        .any(|claim| !is_bound(claim) && !waits_for_pod(view, claim))
+    {
+        return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
+    }
+    if claims.iter().any(|claim| is_taken(view, pod, claim)) {
+        let why = "node has pod using PersistentVolumeClaim with the same name and \
+                   ReadWriteOncePod access mode";
+        return Err(why.to_owned());
+    }
     Ok(claims)
+}
+
+/// True if a claim is for one pod, and another one on a node uses it.
+fn is_taken(view: &View, pod: &Value, claim: &Value) -> bool {
+    items(claim, "/spec/accessModes").any(|mode| mode == "ReadWriteOncePod")
+        && view
+            .all("pods")
+            .any(|other| is_user(other, pod, name(claim)))
 }
 
 /// True if another pod on a node uses a claim.

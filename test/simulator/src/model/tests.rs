@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::attach_detach::{AttachDetach, attachment_name, unique_name};
+use super::attach_detach::AttachDetach;
 use super::binder::Binder;
 use super::ephemeral::Ephemeral;
 use super::garbage::Garbage;
@@ -18,6 +18,8 @@ use super::namespaces::Namespaces;
 use super::protection::Protection;
 use super::scheduler::Scheduler;
 use super::view::{Step, annotation, is_deleting, items, name, run, text, write};
+
+mod attachments;
 
 const DRIVER: &str = "csi.example";
 const NODE: &str = "topology.example/node";
@@ -84,6 +86,7 @@ impl Cluster {
         let (version, kind) = match plural {
             "csidrivers" => ("storage.k8s.io/v1", "CSIDriver"),
             "storageclasses" => ("storage.k8s.io/v1", "StorageClass"),
+            "volumeattributesclasses" => ("storage.k8s.io/v1", "VolumeAttributesClass"),
             "persistentvolumeclaims" => ("v1", "PersistentVolumeClaim"),
             "persistentvolumes" => ("v1", "PersistentVolume"),
             "pods" => ("v1", "Pod"),
@@ -389,63 +392,20 @@ async fn a_pod_with_an_unbound_immediate_claim_waits() {
     assert_eq!(cluster.get("pods/p")["spec"]["nodeName"], "node-2");
 }
 
+/// The scheduler looks for all claims of a pod before it says that one has no volume.
 #[tokio::test(start_paused = true)]
-async fn a_volume_is_attached_where_its_pod_is_and_detached_when_unused() {
-    let cluster = Cluster::new(json!({"attachRequired": true})).await;
+async fn a_missing_claim_is_named_before_an_unbound_one() {
+    let cluster = Cluster::new(json!({})).await;
     cluster.claim("a", "now").await;
+    let volumes = ["a", "b"]
+        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}));
+    let metadata = json!({"name": "p", "namespace": "default"});
+    let pod = json!({"metadata": metadata, "spec": {"volumes": volumes}});
+    cluster.make("pods", pod).await;
     cluster.settle().await;
-    cluster.provision("a", "node-1").await;
-    cluster.pod("p", "a").await;
-    cluster.settle().await;
-    let volume = cluster.get("persistentvolumes/pv-a");
-    let path = format!("volumeattachments/{}", attachment_name(&volume, "node-1"));
-    let mut attachment = cluster.get(&path);
-    assert_eq!(attachment["spec"]["source"]["persistentVolumeName"], "pv-a");
-    let attached = |cluster: &Cluster| {
-        let node = cluster.get("nodes/node-1");
-        items(&node, "/status/volumesAttached")
-            .map(|one| text(one, "/name").to_owned())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(attached(&cluster), [""; 0]);
-    attachment["status"]["attached"] = json!(true);
-    cluster.api.put(attachment);
-    cluster.settle().await;
-    assert_eq!(attached(&cluster), [unique_name(&volume)]);
-    let in_use = |volumes: Value| {
-        let mut node = cluster.get("nodes/node-1");
-        node["status"]["volumesInUse"] = volumes;
-        cluster.api.put(node);
-    };
-    in_use(json!([unique_name(&volume)]));
-    cluster.api.take("pods/p");
-    cluster.settle().await;
-    assert!(!is_deleting(&cluster.get(&path)), "the node uses it");
-    in_use(json!([]));
-    cluster.settle().await;
-    assert!(cluster.api.get(&path).is_none());
-    assert_eq!(attached(&cluster), [""; 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_volume_leaves_a_dead_node_after_six_minutes() {
-    let cluster = Cluster::new(json!({"attachRequired": true})).await;
-    cluster.claim("a", "now").await;
-    cluster.settle().await;
-    cluster.provision("a", "node-1").await;
-    cluster.pod("p", "a").await;
-    cluster.settle().await;
-    let volume = cluster.get("persistentvolumes/pv-a");
-    let path = format!("volumeattachments/{}", attachment_name(&volume, "node-1"));
-    let mut node = cluster.get("nodes/node-1");
-    node["status"] = json!({"conditions": [{"type": "Ready", "status": "Unknown"}],
-        "volumesInUse": [unique_name(&volume)]});
-    cluster.api.put(node);
-    cluster.api.take("pods/p");
-    sleep(Duration::from_secs(300)).await;
-    assert!(cluster.api.get(&path).is_some());
-    sleep(Duration::from_secs(180)).await;
-    assert!(cluster.api.get(&path).is_none());
+    let missing = "persistentvolumeclaim \"b\" not found.";
+    let expected = format!("FailedScheduling: 0/2 nodes are available: {missing}");
+    assert_eq!(cluster.events("p"), [expected]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -532,6 +492,25 @@ async fn a_namespace_takes_all_with_it_and_pods_first() {
     cluster.api.take("persistentvolumeclaims/a");
     cluster.settle().await;
     assert!(cluster.api.get("namespaces/s").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attributes_class_stays_while_a_claim_names_it() {
+    const CLASSES: &str = "volumeattributesclasses";
+    let cluster = Cluster::new(json!({})).await;
+    let class = json!({"metadata": {"name": "fast"}, "driverName": DRIVER});
+    let class = cluster.make(CLASSES, class).await;
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+        "volumeAttributesClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = json!({"metadata": {"name": "a", "namespace": "default"}, "spec": spec});
+    let claim = cluster.make("persistentvolumeclaims", claim).await;
+    cluster.settle().await;
+    cluster.delete(CLASSES, &class).await;
+    cluster.settle().await;
+    assert!(is_deleting(&cluster.get("volumeattributesclasses/fast")));
+    cluster.delete("persistentvolumeclaims", &claim).await;
+    cluster.settle().await;
+    assert!(cluster.api.get("volumeattributesclasses/fast").is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,6 +88,29 @@ pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][key].as_str()
 }
 
+/// What an event is about, in both of its APIs.
+pub(crate) fn event_about(event: &Value) -> &Value {
+    if event["regarding"].is_null() {
+        &event["involvedObject"]
+    } else {
+        &event["regarding"]
+    }
+}
+
+/// What an event says, in both of its APIs.
+pub(crate) fn event_note(event: &Value) -> &Value {
+    if event["note"].is_null() {
+        &event["message"]
+    } else {
+        &event["note"]
+    }
+}
+
+/// True if a claim has no volume.
+pub(crate) fn is_unbound(claim: &Value) -> bool {
+    ["", "Pending"].contains(&text(claim, "/status/phase"))
+}
+
 pub(crate) fn is_deleting(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
@@ -128,6 +151,12 @@ pub(crate) fn is_for_pod(claim: &Value, pod: &Value) -> bool {
         .any(|owner| owner["controller"] == true && owner["uid"] == pod["metadata"]["uid"])
 }
 
+/// The reference of a snapshot to the group that it is a member of.
+pub(crate) fn group_reference(snapshot: &Value) -> Option<&Value> {
+    let mut owners = items(snapshot, "/metadata/ownerReferences");
+    owners.find(|owner| owner["kind"] == "VolumeGroupSnapshot")
+}
+
 /// True if a pod has ended, so that it does not start again.
 pub(crate) fn has_ended(pod: &Value) -> bool {
     ["Succeeded", "Failed"].contains(&text(pod, "/status/phase"))
@@ -137,6 +166,13 @@ pub(crate) fn has_ended(pod: &Value) -> bool {
 pub(crate) fn is_ready(node: &Value) -> bool {
     items(node, "/status/conditions")
         .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// The status of a node with this condition `Ready` in place of the one that it has.
+pub(crate) fn with_ready(node: &Value, ready: Value) -> Value {
+    let others = items(node, "/status/conditions").filter(|one| one["type"] != "Ready");
+    let conditions: Vec<Value> = others.cloned().chain([ready]).collect();
+    json!({"conditions": conditions})
 }
 
 /// A write of a controller.
@@ -210,8 +246,14 @@ impl Step {
     }
 }
 
-/// The path of the objects of a kind (by plural).
-fn collection(plural: &str, namespace: &str) -> String {
+/// The plural of a kind.
+pub(crate) fn plural(kind: &str) -> String {
+    let end = if kind.ends_with('s') { "es" } else { "s" };
+    format!("{}{end}", kind.to_lowercase())
+}
+
+/// The path of the objects of a kind (by plural). The namespace of a cluster-wide kind is empty.
+pub(crate) fn collection(plural: &str, namespace: &str) -> String {
     let group = match plural {
         "volumeattachments"
         | "storageclasses"
@@ -219,7 +261,9 @@ fn collection(plural: &str, namespace: &str) -> String {
         | "csidrivers"
         | "csistoragecapacities"
         | "volumeattributesclasses" => "/apis/storage.k8s.io/v1",
-        "volumesnapshots" | "volumesnapshotcontents" => "/apis/snapshot.storage.k8s.io/v1",
+        "volumesnapshots" | "volumesnapshotcontents" | "volumesnapshotclasses" => {
+            "/apis/snapshot.storage.k8s.io/v1"
+        }
         "volumegroupsnapshots" | "volumegroupsnapshotcontents" => {
             "/apis/groupsnapshot.storage.k8s.io/v1"
         }
@@ -484,4 +528,21 @@ async fn follow(client: Client, plural: &str, version: &str) -> Option<Events> {
     let request = Request::get(path).body(Vec::new()).ok()?;
     let events = client.request_events::<Value>(request).await.ok()?;
     Some(events.boxed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_plurals() {
+        for (kind, expected) in [
+            ("Pod", "pods"),
+            ("StorageClass", "storageclasses"),
+            ("VolumeSnapshotContent", "volumesnapshotcontents"),
+            ("VolumeGroupSnapshotClass", "volumegroupsnapshotclasses"),
+        ] {
+            assert_eq!(plural(kind), expected);
+        }
+    }
 }

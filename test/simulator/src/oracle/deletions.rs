@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::model::view::{has_finalizer, is_deleting, name};
-use crate::oracle::objects::Objects;
-use crate::oracle::state;
+use crate::oracle::advice::Advice;
+use crate::oracle::objects::{Objects, state};
 use crate::trace;
 
 /// Keeps a claim while a pod uses it.
@@ -14,14 +14,14 @@ const OF_CLONES: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 /// Keeps a claim while a snapshot of it is taken.
 const OF_SNAPSHOTS: &str = "snapshot.storage.kubernetes.io/pvc-as-source-protection";
 
-/// Checks all deleted objects of users. With `strict`, the snapshots that can't be taken were
-/// deleted, as events at their claims advise.
+/// Checks all deleted objects of users. Once advice was followed, the snapshots that can't be taken
+/// were deleted, as events at their claims advise.
 ///
 /// An event alone explains no deletion that is not done. What may keep an object is another object,
 /// which must be there.
-pub(super) fn check(objects: &Objects, strict: bool) {
+pub(super) fn check(objects: &Objects, advice: Advice) {
     for claim in objects.claims.iter().filter(|claim| is_deleting(claim)) {
-        if !is_kept(objects, claim, strict) {
+        if !is_kept(objects, claim, advice) {
             trace::violation(format!(
                 "claim not gone: {}, and nothing may keep it: {}; {}",
                 name(claim),
@@ -32,9 +32,10 @@ pub(super) fn check(objects: &Objects, strict: bool) {
     }
     let snapshots = objects.snapshots.iter();
     for snapshot in snapshots.filter(|snapshot| is_deleting(snapshot)) {
-        if !objects.is_awaited(snapshot) {
+        if !stays(objects, snapshot) {
             trace::violation(format!(
-                "snapshot not gone: {}, and no claim from before its deletion waits for it: {}; {}",
+                "snapshot not gone: {}, and no group has it, and no claim from before its deletion \
+                 waits for it: {}; {}",
                 name(snapshot),
                 state(snapshot),
                 objects.history(snapshot)
@@ -47,18 +48,24 @@ pub(super) fn check(objects: &Objects, strict: bool) {
 }
 
 /// True if something may keep a deleted claim.
-fn is_kept(objects: &Objects, claim: &Value, strict: bool) -> bool {
+fn is_kept(objects: &Objects, claim: &Value, advice: Advice) -> bool {
     has_finalizer(claim, OF_PODS) && objects.users(claim).next().is_some()
         || has_finalizer(claim, OF_CLONES) && objects.is_awaited(claim)
         || has_finalizer(claim, OF_SNAPSHOTS)
             && objects
                 .to_be_taken(claim)
-                .any(|snapshot| !strict || is_kept_itself(objects, snapshot))
+                .any(|snapshot| advice == Advice::Open || is_kept_itself(objects, snapshot))
 }
 
-/// True if a snapshot stays although it is deleted, as advised: a claim still waits for its data.
+/// True if a snapshot stays although it is deleted, as advised.
 fn is_kept_itself(objects: &Objects, snapshot: &Value) -> bool {
-    is_deleting(snapshot) && objects.is_awaited(snapshot)
+    is_deleting(snapshot) && stays(objects, snapshot)
+}
+
+/// True if a deleted snapshot may stay: a claim still waits for its data, or it is a member of a
+/// group, which is deleted as a whole.
+fn stays(objects: &Objects, snapshot: &Value) -> bool {
+    objects.is_awaited(snapshot) || objects.group_of(snapshot).is_some()
 }
 
 /// The snapshots that keep deleted claims. Events at these claims advise to delete them.

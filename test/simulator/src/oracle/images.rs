@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hostloop_driver::diagnose::Problem;
 use hostloop_driver::kernel::{Filesystems, Probe};
 use hostloop_driver::storage::Format;
+use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -54,7 +55,9 @@ impl Facts {
 /// are the PersistentVolumes.
 pub(super) fn are_whole(cluster: &Cluster, objects: &[Arc<Value>]) {
     for machine in after_power_cuts(cluster) {
-        let Contents { volumes, snapshots } = machine.contents();
+        let Contents {
+            volumes, snapshots, ..
+        } = machine.contents();
         for volume in volumes {
             let handle = volume.id.to_string();
             let object = objects
@@ -62,12 +65,12 @@ pub(super) fn are_whole(cluster: &Cluster, objects: &[Arc<Value>]) {
                 .find(|object| object["spec"]["csi"]["volumeHandle"] == handle);
             let promised = object.map_or(0, |object| bytes(&object["spec"]["capacity"]["storage"]));
             let recorded = (volume.capacity_bytes, volume.format);
-            check(machine, ("volumes", handle.as_str()), promised, recorded);
+            check(machine, (VOLUMES, handle.as_str()), promised, recorded);
         }
         for snapshot in snapshots {
             let handle = snapshot.id.to_string();
             let recorded = (snapshot.size_bytes, snapshot.format);
-            check(machine, ("snapshots", handle.as_str()), 0, recorded);
+            check(machine, (SNAPSHOTS, handle.as_str()), 0, recorded);
         }
     }
 }
@@ -82,6 +85,8 @@ pub(super) fn are_known(cluster: &Cluster) {
                     | Problem::ImageShort { .. }
                     | Problem::ImageUnreadable(_)
                     | Problem::UnknownFile
+                    | Problem::GroupMissing(_)
+                    | Problem::GroupIncomplete(_)
             );
             if is_loss {
                 trace::violation(format!("a pool suffers: {noted}"));
@@ -102,7 +107,7 @@ fn check(
     promised: u64,
     (recorded, format): (u64, Format),
 ) {
-    let image = machine.pool().join(folder).join(handle).join("image");
+    let image = machine.pool().join(folder).join(handle).join(IMAGE);
     let facts = Facts {
         promised,
         recorded,

@@ -1,19 +1,24 @@
 //! The objects of the API server at one moment, read once for all checks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::cluster::Cluster;
+use crate::foreign::is_foreign;
 use crate::model::uses;
-use crate::model::view::{name, namespace, text, uid};
+use crate::model::view::{event_about, event_note, is_unbound, name, namespace, text, uid};
 
 /// Reasons of events that report progress. They don't say why something is not done.
-const PROGRESS: [&str; 16] = [
+const PROGRESS: [&str; 19] = [
+    "CreatingGroupSnapshot",
     "CreatingSnapshot",
     "ExternalExpanding",
     "ExternalProvisioning",
     "FileSystemResizeRequired",
+    "GroupSnapshotCreated",
+    "GroupSnapshotReady",
     "NodeReselected",
     "Provisioning",
     "ProvisioningSucceeded",
@@ -28,12 +33,14 @@ const PROGRESS: [&str; 16] = [
     "WaitForPodScheduled",
 ];
 
-/// What the users of a cluster can see.
+/// What the users of a cluster can see of hostloop.
 pub(super) struct Objects {
     pub(super) claims: Vec<Value>,
     pub(super) pods: Vec<Value>,
     pub(super) snapshots: Vec<Value>,
     contents: Vec<Value>,
+    pub(super) groups: Vec<Arc<Value>>,
+    pub(super) group_contents: Vec<Arc<Value>>,
     /// By the UID of the object that they are about.
     events: BTreeMap<String, Vec<Event>>,
 }
@@ -43,26 +50,61 @@ struct Event {
     note: String,
 }
 
+/// All objects of a kind (by plural) but those of another driver.
+pub(super) fn ours(cluster: &Cluster, plural: &str) -> Vec<Value> {
+    let mut all = cluster.api.all(plural);
+    all.retain(|object| !is_foreign(object));
+    all
+}
+
+/// The same, without a copy of each.
+fn shared(cluster: &Cluster, plural: &str) -> Vec<Arc<Value>> {
+    let mut all = cluster.api.shared(plural);
+    all.retain(|object| !is_foreign(object));
+    all
+}
+
+/// The handles of all volumes, snapshots and groups with an object.
+pub(super) fn handles_of_objects(cluster: &Cluster) -> BTreeSet<String> {
+    let volumes = cluster.api.shared("persistentvolumes").into_iter();
+    let volumes = volumes.map(|one| text(&one, "/spec/csi/volumeHandle").to_owned());
+    let contents = cluster.api.shared("volumesnapshotcontents").into_iter();
+    let snapshots = contents.map(|one| text(&one, "/status/snapshotHandle").to_owned());
+    let contents = cluster
+        .api
+        .shared("volumegroupsnapshotcontents")
+        .into_iter();
+    let handle = "/status/volumeGroupSnapshotHandle";
+    let groups = contents.map(|one| text(&one, handle).to_owned());
+    volumes.chain(snapshots).chain(groups).collect()
+}
+
+/// What of an object says why it is as it is.
+pub(super) fn state(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    format!(
+        "deleted {}, finalizers {}, spec {}, status {}",
+        metadata["deletionTimestamp"], metadata["finalizers"], object["spec"], object["status"]
+    )
+}
+
 impl Objects {
     pub(super) fn of(cluster: &Cluster) -> Objects {
         let mut events: BTreeMap<String, Vec<Event>> = BTreeMap::new();
         for event in cluster.api.all("events") {
-            let (about, note) = if event["regarding"].is_null() {
-                ("/involvedObject/uid", "/message")
-            } else {
-                ("/regarding/uid", "/note")
-            };
-            let about = text(&event, about).to_owned();
+            let about = text(event_about(&event), "/uid").to_owned();
             events.entry(about).or_default().push(Event {
                 reason: text(&event, "/reason").to_owned(),
-                note: text(&event, note).to_owned(),
+                note: text(event_note(&event), "").to_owned(),
             });
         }
         Objects {
-            claims: cluster.api.all("persistentvolumeclaims"),
-            pods: cluster.api.all("pods"),
-            snapshots: cluster.api.all("volumesnapshots"),
-            contents: cluster.api.all("volumesnapshotcontents"),
+            claims: ours(cluster, "persistentvolumeclaims"),
+            pods: ours(cluster, "pods"),
+            snapshots: ours(cluster, "volumesnapshots"),
+            contents: ours(cluster, "volumesnapshotcontents"),
+            groups: shared(cluster, "volumegroupsnapshots"),
+            group_contents: shared(cluster, "volumegroupsnapshotcontents"),
             events,
         }
     }
@@ -86,6 +128,13 @@ impl Objects {
             .filter(|event| !PROGRESS.contains(&event.reason.as_str()))
             .map(|event| event.note.clone())
             .collect()
+    }
+
+    /// Why volumes of a pod could not be attached.
+    pub(super) fn attach_errors(&self, pod: &Value) -> impl Iterator<Item = String> {
+        self.events_of(pod)
+            .filter(|event| event.reason == "FailedAttachVolume")
+            .map(|event| event.note.clone())
     }
 
     /// The pods that use a claim.
@@ -120,7 +169,7 @@ impl Objects {
     pub(super) fn is_awaited(&self, source: &Value) -> bool {
         let deleted = text(source, "/metadata/deletionTimestamp");
         self.claims.iter().any(|claim| {
-            ["", "Pending"].contains(&text(claim, "/status/phase"))
+            is_unbound(claim)
                 && text(claim, "/metadata/creationTimestamp") <= deleted
                 && self.source(claim).is_some_and(|it| uid(it) == uid(source))
         })

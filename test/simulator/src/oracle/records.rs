@@ -35,19 +35,18 @@ fn differences(unreadable: &BTreeSet<String>, named: &BTreeSet<String>) -> Vec<S
     silent.chain(others).collect()
 }
 
-impl Oracle {
-    /// Checks after everything was deleted that this includes what has an unreadable record, unless
-    /// it was to be kept. What never had an object can't be deleted by a user.
-    pub(super) fn unreadable_are_deleted(&self, cluster: &Cluster) {
-        for handle in cluster.unreadable() {
-            let volume = self.volumes.get(&handle);
-            let is_unwanted = volume.is_some_and(|volume| !volume.retained)
-                || self.kept_snapshots.get(&handle) == Some(&false);
-            if is_unwanted && !self.lost.objects.contains(&handle) {
-                trace::violation(format!(
-                    "left in the pool: {handle} with an unreadable record"
-                ));
-            }
+/// Checks after everything was deleted that this includes what has an unreadable record, unless
+/// it was to be kept. What never had an object can't be deleted by a user.
+pub(super) fn unreadable_are_deleted(oracle: &Oracle, cluster: &Cluster) {
+    for handle in cluster.unreadable() {
+        let is_unwanted = oracle.lives.keeps(&handle) == Some(false)
+            || oracle.snapshots.is_kept(&handle) == Some(false)
+            || oracle.groups.is_kept(&handle) == Some(false);
+        let is_excused = oracle.has_lost_object(&handle) || oracle.adopted.may_stay(&handle);
+        if is_unwanted && !is_excused {
+            trace::violation(format!(
+                "left in the pool: {handle} with an unreadable record"
+            ));
         }
     }
 }

@@ -146,6 +146,24 @@ async fn no_pod_is_sent_to_a_node_that_is_away() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn pods_leave_a_node_that_is_out_of_service_at_once() {
+    let cluster = Cluster::new();
+    sleep(Duration::from_secs(60)).await;
+    assert!(!cluster.is_pod_deleted());
+    let mut node = cluster.api.get("nodes/n1").expect("a node");
+    node["spec"]["taints"] = json!([{"key": crate::model::OUT_OF_SERVICE, "effect": "NoExecute"}]);
+    cluster.put_pod(
+        "patient",
+        json!({"nodeName": "n1", "tolerations": [{"operator": "Exists"}]}),
+    );
+    cluster.api.put(node);
+    sleep(Duration::from_secs(10)).await;
+    assert!(cluster.is_pod_deleted());
+    let patient = cluster.api.get("pods/patient").expect("the pod");
+    assert!(!is_deleting(&patient));
+}
+
 #[test]
 fn a_pod_says_how_long_it_stays() {
     for (tolerations, expected) in [

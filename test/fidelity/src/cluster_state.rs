@@ -7,7 +7,7 @@ use hostloop_fake_api::quantity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Difference, Found, Names, Side};
+use crate::{Difference, FoundObjects, Names, Side};
 
 /// The fields of an object, without empty ones.
 pub(crate) type Fields = BTreeMap<String, String>;
@@ -19,11 +19,11 @@ pub(crate) const EVENT: &str = "event ";
 /// that does not exist any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct State(BTreeMap<String, Fields>);
+pub struct ClusterState(BTreeMap<String, Fields>);
 
-impl State {
+impl ClusterState {
     /// The state of a cluster in which this was found.
-    pub fn of(found: &Found) -> State {
+    pub fn of(found: &FoundObjects) -> ClusterState {
         let names = Names::of(found);
         let mut objects = BTreeMap::new();
         for (kind, describe) in DESCRIBED {
@@ -41,7 +41,7 @@ impl State {
                 objects.insert(called, describe(record, &names));
             }
         }
-        let mut state = State(objects);
+        let mut state = ClusterState(objects);
         for event in found.all("Event") {
             state.add_event(event, &names);
         }
@@ -72,7 +72,7 @@ impl State {
     }
 
     /// What differs if this state is the simulator's and the other one that of a real cluster.
-    pub fn differences(&self, real: &State) -> BTreeSet<Difference> {
+    pub fn differences(&self, real: &ClusterState) -> BTreeSet<Difference> {
         let (mut differences, none) = (BTreeSet::new(), Fields::new());
         let objects: BTreeSet<&String> = self.0.keys().chain(real.0.keys()).collect();
         for object in objects {
@@ -158,7 +158,7 @@ fn claim(claim: &Value, names: &Names) -> Fields {
         ("capacity", size(claim, "/status/capacity/storage")),
         ("access", list(claim, "/status/accessModes")),
         (
-            "wanted attributes",
+            "requested attributes",
             shown(claim, "/spec/volumeAttributesClassName"),
         ),
         (

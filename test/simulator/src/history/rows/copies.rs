@@ -1,35 +1,23 @@
-//! What users do in a row. Its steps depend on each other, so chance alone seldom brings them
-//! together. Each row is something that users do, and none of it should leave anything behind.
+//! Rows of steps with copies: of snapshots that go or can't be taken, of the same size, of data
+//! that is kept. Others request more than there can be.
 
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
-use crate::history::{Action, Claimed, Expected, Source, Step, name_for};
+use crate::history::expected::Expected;
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
+use crate::history::{Action, Source, Step};
 
-/// Sizes of volumes that copies are made of.
-const MODEST: [&str; 3] = ["10Mi", "50M", "64Mi"];
 /// Sizes that a driver rounds up.
-const ODD: [&str; 5] = ["1", "5000001", "100M", "77777777", "333333333"];
+const ROUNDED_UP: [&str; 5] = ["1", "5000001", "100M", "77777777", "333333333"];
 /// Larger than the disk under the pool.
 const LARGE: [&str; 2] = ["900M", "1500M"];
 /// Growth for which no pool has room.
 const TOO_MUCH: [u64; 2] = [4 << 30, 1 << 40];
 
-/// Times before a step, in milliseconds: the shortest, and by how much it varies.
-const AT_ONCE: (u64, u64) = (0, 2000);
-const SOON: (u64, u64) = (5000, 20_000);
-const LATER: (u64, u64) = (20_000, 60_000);
-
-fn after((least, varies): (u64, u64), action: Action, dice: &mut Dice) -> Step {
-    Step {
-        wait: least + dice.below(varies),
-        action,
-    }
-}
-
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
-    pub(super) fn habit(&mut self, dice: &mut Dice) -> VecDeque<Step> {
+    pub(in crate::history) fn row_of_copies(&mut self, dice: &mut Dice) -> VecDeque<Step> {
         let steps = match dice.below(6) {
             0 => self.late_restore(dice),
             1 => self.broken_snapshot(dice),
@@ -41,44 +29,6 @@ impl Expected {
         steps.into()
     }
 
-    fn plan_claim(
-        &mut self,
-        class: &str,
-        size: &str,
-        source: Option<Source>,
-        dice: &mut Dice,
-    ) -> (String, Action) {
-        let name = name_for(&self.claims, "c", dice);
-        let claimed = Claimed {
-            class: class.to_owned(),
-            size: size.to_owned(),
-            block: false,
-        };
-        self.claims.insert(name.clone(), claimed);
-        let action = Action::Claim {
-            name: name.clone(),
-            class: class.to_owned(),
-            size: size.to_owned(),
-            block: false,
-            mode: "ReadWriteOnce".to_owned(),
-            source,
-            attributes: None,
-        };
-        (name, action)
-    }
-
-    fn plan_snapshot(&mut self, claim: &str, class: &str, dice: &mut Dice) -> (String, Action) {
-        let name = name_for(&self.snapshots, "s", dice);
-        let of = self.claims.get(claim).cloned();
-        self.snapshots.insert(name.clone(), of);
-        let action = Action::Snapshot {
-            name: name.clone(),
-            claim: claim.to_owned(),
-            class: class.to_owned(),
-        };
-        (name, action)
-    }
-
     /// Restores from a snapshot that is being deleted, and that another restore keeps.
     fn late_restore(&mut self, dice: &mut Dice) -> Vec<Step> {
         let size = *dice.pick(&MODEST);
@@ -88,10 +38,7 @@ impl Expected {
         let (early, restore) = self.plan_claim("ext4", size, source.clone(), dice);
         let (_, restore_late) = self.plan_claim("ext4-now", size, source, dice);
         let end = if dice.percent(60) {
-            let name = name_for(&self.pods, "p", dice);
-            let claims = vec![early];
-            self.pods.insert(name.clone(), claims.clone());
-            Action::Pod { name, claims }
+            self.plan_pod(vec![early], dice).1
         } else {
             Action::DeleteClaim { name: early }
         };
@@ -121,7 +68,7 @@ impl Expected {
 
     /// Restores from a snapshot with the size of the claim that it was taken of.
     fn same_size(&mut self, dice: &mut Dice) -> Vec<Step> {
-        let size = *dice.pick(&ODD);
+        let size = *dice.pick(&ROUNDED_UP);
         let class = *dice.pick(&["ext4-now", "btrfs-now"]);
         let (claim, make) = self.plan_claim(class, size, None, dice);
         let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
@@ -195,12 +142,16 @@ impl Expected {
 mod tests {
     use crate::history::{Action, History, Source, World};
 
-    /// True if a claim is restored from a snapshot after its deletion.
+    /// True if a claim is restored from a snapshot after its deletion. A snapshot with its name
+    /// that comes later is another one.
     fn has_late_restore(history: &History) -> bool {
         let mut deleted = Vec::new();
         for step in &history.steps {
             match &step.action {
                 Action::DeleteSnapshot { name } => deleted.push(name),
+                Action::Snapshot { name, .. }
+                | Action::Preprovisioned { name, .. }
+                | Action::Adopt { name, .. } => deleted.retain(|one| *one != name),
                 Action::Claim {
                     source: Some(Source::Snapshot(snapshot)),
                     ..

@@ -4,7 +4,7 @@
 use crate::{Difference, Side};
 
 /// A kind of difference that may be.
-pub struct Known {
+pub struct KnownDifference {
     pub what: &'static str,
     /// Why the simulator need not be the same.
     pub why: &'static str,
@@ -12,18 +12,18 @@ pub struct Known {
 }
 
 /// All of them. A difference of a finding that will be mended does not belong here.
-pub static KNOWN: [Known; 3] = [
-    Known {
+pub static KNOWN: [KnownDifference; 3] = [
+    KnownDifference {
         what: "events of kubelet",
         why: "the model of kubelet makes the driver's calls and sends no events",
         is: |difference| sent(difference, &[Side::Cluster], &KUBELETS),
     },
-    Known {
+    KnownDifference {
         what: "events while Kubernetes waits",
         why: "whether a controller looks before another one has acted depends on time alone",
         is: |difference| sent(difference, &[Side::Simulator, Side::Cluster], &WAITS),
     },
-    Known {
+    KnownDifference {
         what: "events about work that takes long",
         why: "they are sent only for what takes longer than a second, and speeds differ",
         is: |difference| sent(difference, &[Side::Simulator, Side::Cluster], &TAKES_LONG),
@@ -59,7 +59,7 @@ const WAITS: [&str; 5] = [
 const TAKES_LONG: [&str; 1] = ["Provisioning"];
 
 /// The known kind of a difference, if it is of one.
-pub fn known(difference: &Difference) -> Option<&'static Known> {
+pub fn known(difference: &Difference) -> Option<&'static KnownDifference> {
     KNOWN.iter().find(|known| (known.is)(difference))
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::Records;
 
-fn found() -> Found {
+fn found() -> FoundObjects {
     let records = Records {
         volumes: vec![json!({
             "id": "vol-1", "name": "hostloop-6", "created_ns": 1, "capacity_bytes": 10_485_760,
@@ -16,7 +16,7 @@ fn found() -> Found {
             "provisioning": "thin",
             "parameters": {"csi.storage.k8s.io/volumesnapshot/name": "s1"}})],
     };
-    let mut found = Found::new(records);
+    let mut found = FoundObjects::new(records);
     found.add(
         "PersistentVolumeClaim",
         vec![json!({
@@ -83,7 +83,7 @@ fn found() -> Found {
 )]
 #[case::snapshot_record("data of snapshot s1", "format=raw, provisioning=thin, size=10485760")]
 fn an_object_has_these_fields(#[case] object: &str, #[case] expected: &str) {
-    assert_eq!(State::of(&found()).line(object), expected);
+    assert_eq!(ClusterState::of(&found()).line(object), expected);
 }
 
 fn event(kind: &str, namespace: &str, name: &str, reason: &str) -> Value {
@@ -123,18 +123,18 @@ fn events_about_the_users_objects_count(
 ) {
     let mut found = found();
     found.add("Event", vec![event.clone()]);
-    let line = State::of(&found).line(object);
+    let line = ClusterState::of(&found).line(object);
     let reason = event["reason"].as_str().unwrap();
     assert_eq!(line.contains(reason), expected, "{line}");
 }
 
-fn state(objects: &[(&str, &[(&str, &str)])]) -> State {
+fn state(objects: &[(&str, &[(&str, &str)])]) -> ClusterState {
     let objects = objects.iter().map(|(object, fields)| {
         let fields = fields.iter();
         let fields = fields.map(|(field, value)| ((*field).to_owned(), (*value).to_owned()));
         ((*object).to_owned(), fields.collect())
     });
-    State(objects.collect())
+    ClusterState(objects.collect())
 }
 
 #[rstest]
@@ -160,7 +160,11 @@ fn state(objects: &[(&str, &[(&str, &str)])]) -> State {
     state(&[]),
     &["pod p1: the event Scheduled was sent only in the simulator"]
 )]
-fn states_differ(#[case] simulated: State, #[case] real: State, #[case] expected: &[&str]) {
+fn states_differ(
+    #[case] simulated: ClusterState,
+    #[case] real: ClusterState,
+    #[case] expected: &[&str],
+) {
     let differences = simulated.differences(&real);
     let sentences: Vec<String> = differences.iter().map(ToString::to_string).collect();
     assert_eq!(sentences, expected);
@@ -168,7 +172,7 @@ fn states_differ(#[case] simulated: State, #[case] real: State, #[case] expected
 
 #[test]
 fn a_state_is_the_same_after_its_export() {
-    let state = State::of(&found());
+    let state = ClusterState::of(&found());
     let text = serde_json::to_string(&state).unwrap();
-    assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+    assert_eq!(serde_json::from_str::<ClusterState>(&text).unwrap(), state);
 }

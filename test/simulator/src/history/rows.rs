@@ -1,0 +1,27 @@
+//! Rows of steps that depend on each other, so that chance alone seldom brings them together. Each
+//! row is something that users or administrators do, and none of it should leave anything behind.
+
+use crate::dice::Dice;
+use crate::history::{Action, Step};
+
+mod classes_and_secrets;
+mod copies;
+mod groups_and_adoptions;
+
+pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
+pub(super) use groups_and_adoptions::GroupsAndAdoptions;
+
+/// Sizes of volumes that copies are made of: enough for ext4 and btrfs, and for a growth.
+const MODEST: [&str; 3] = ["10Mi", "50M", "64Mi"];
+
+/// Times before a step, in milliseconds: the shortest, and by how much it varies.
+const AT_ONCE: (u64, u64) = (0, 2000);
+const SOON: (u64, u64) = (5000, 20_000);
+const LATER: (u64, u64) = (20_000, 60_000);
+
+fn after((least, varies): (u64, u64), action: Action, dice: &mut Dice) -> Step {
+    Step {
+        wait: least + dice.below(varies),
+        action,
+    }
+}

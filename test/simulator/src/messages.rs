@@ -1,0 +1,68 @@
+//! Words of messages of hostloop and Kubernetes that more than one rule looks for. The words of
+//! advice are in `oracle/remedies.rs`.
+
+/// What precedes the size that a source needs.
+pub(crate) const LEAST: &str = "needs at least ";
+
+/// Words of a call that waits for a thread of the driver, and for one that is not for copies.
+const WAITS: &str = "the call waits for";
+const WAITS_FOR_CHANGES: &str = "the call waits for the changes in its pool";
+/// Words about a lack of space, of nodes and of Kubernetes.
+const NO_ROOM: [&str; 3] = ["room", FULL, "enough free storage"];
+/// The driver's answer to a call for which a disk lacks space.
+const FULL: &str = "ResourceExhausted";
+
+/// True if a call waits for a thread of the driver.
+pub(crate) fn waits_for_thread(message: &str) -> bool {
+    message.contains(WAITS)
+}
+
+/// True if a call waits for a thread that is not for copies.
+pub(crate) fn waits_for_changes(message: &str) -> bool {
+    message.contains(WAITS_FOR_CHANGES)
+}
+
+/// True if something lacks space.
+pub(crate) fn lacks_room(message: &str) -> bool {
+    NO_ROOM.iter().any(|words| message.contains(words))
+}
+
+/// True if the driver has answered that a disk lacks space.
+pub(crate) fn is_full(message: &str) -> bool {
+    message.contains(FULL)
+}
+
+/// True if a copy is to be smaller than its source.
+pub(crate) fn is_too_small(message: &str) -> bool {
+    message.contains(LEAST) || message.contains("smaller")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_messages_are_found() {
+        type Rule = fn(&str) -> bool;
+        let changes = "the call waits for the changes in its pool that came before it";
+        let cases: [(Rule, &str, bool); 10] = [
+            (waits_for_thread, changes, true),
+            (waits_for_changes, changes, true),
+            (waits_for_thread, "the call waits for copies", true),
+            (waits_for_changes, "the call waits for copies", false),
+            (lacks_room, "no node has room for 1Ti", true),
+            (lacks_room, "code = Unavailable", false),
+            (is_full, "code = ResourceExhausted desc = no space", true),
+            (is_full, "no node has room for 1Ti", false),
+            (
+                is_too_small,
+                "VolumeSnapshot u/s1 needs at least 10Mi",
+                true,
+            ),
+            (is_too_small, "no node has room for 1Ti", false),
+        ];
+        for (rule, message, expected) in cases {
+            assert_eq!(rule(message), expected, "{message}");
+        }
+    }
+}

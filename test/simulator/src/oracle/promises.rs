@@ -1,0 +1,260 @@
+//! Promises never exceed the room, by a count of the oracle's own: of records, and of the space that
+//! files have on the disk.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use hostloop_driver::storage::Provisioning;
+use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, TOPOLOGY};
+use crate::machine::disk_usage::{SIZE, allocated_in};
+use crate::machine::{CAPACITY, Contents, Machine};
+use crate::model::view::{name, text};
+use crate::oracle::capacity::provisioning;
+use crate::users::bytes;
+use crate::{effects, shim, trace};
+
+/// What a pool never promises, in bytes: by default, a twentieth of its disk.
+const RESERVE: u64 = SIZE / 20;
+/// What a node may publish too much, in bytes: small files come and go.
+const LITTLE: u64 = 4 << 20;
+/// How long a node may publish too much. It looks every minute.
+const LATE: Duration = Duration::from_secs(300);
+
+/// What the oracle knows of the pools, and of what nodes publish about them.
+#[derive(Default)]
+pub(super) struct Promises {
+    /// The number of changes at which the pools were measured.
+    changes: Option<u64>,
+    /// By node.
+    spaces: BTreeMap<&'static str, Space>,
+    /// Since when capacities are too high, by their names.
+    too_high: BTreeMap<String, Duration>,
+}
+
+/// The space of a pool, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Space {
+    /// Promised to volumes, and to snapshots at least.
+    promised: u64,
+    /// All that its files have on the disk.
+    used: u64,
+    /// The part of it in images.
+    images: u64,
+    /// What the records of thick volumes promise and their images lack.
+    lacking: u64,
+    overcommit: u64,
+}
+
+impl Space {
+    fn of(machine: &Machine) -> Space {
+        let pool = machine.pool();
+        let contents = machine.contents();
+        Space {
+            promised: promised(&contents),
+            used: allocated_in(&pool),
+            images: images_in(&pool.join(VOLUMES)) + images_in(&pool.join(SNAPSHOTS)),
+            lacking: lacking(&pool, &contents),
+            overcommit: machine.overcommit(),
+        }
+    }
+
+    /// The most that can be left for new volumes.
+    fn left(self, provisioning: Provisioning) -> u64 {
+        let free = SIZE.saturating_sub(self.used);
+        let room = (free + self.images).saturating_sub(RESERVE);
+        let thin = CAPACITY.min(room * self.overcommit);
+        let thin = thin.saturating_sub(self.promised);
+        match provisioning {
+            Provisioning::Thin => thin,
+            Provisioning::Thick => thin.min(free.saturating_sub(RESERVE)),
+        }
+    }
+
+    /// What is promised and not there, if something is.
+    fn excess(self) -> Option<String> {
+        let most = CAPACITY.min((SIZE - RESERVE) * self.overcommit);
+        let Space {
+            promised,
+            used,
+            lacking,
+            ..
+        } = self;
+        if promised > most {
+            return Some(format!("{promised} bytes are promised, of at most {most}"));
+        }
+        if used > SIZE {
+            return Some(format!("{used} bytes are in use, of {SIZE}"));
+        }
+        (lacking > 0).then(|| format!("thick volumes lack {lacking} of their bytes"))
+    }
+}
+
+/// What records promise, in bytes. Snapshots of a volume may share their blocks, so of those the
+/// largest counts.
+fn promised(contents: &Contents) -> u64 {
+    let mut snapshots = BTreeMap::new();
+    for snapshot in &contents.snapshots {
+        let most = snapshots
+            .entry(snapshot.source.to_string())
+            .or_insert(0_u64);
+        *most = (*most).max(snapshot.allocated_bytes.min(snapshot.size_bytes));
+    }
+    let volumes = contents.volumes.iter().map(|volume| volume.capacity_bytes);
+    volumes.chain(snapshots.into_values()).sum()
+}
+
+/// The space of all images in a folder with a folder for each, in bytes.
+fn images_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| space_of(&entry.path())).sum()
+}
+
+/// The space of the image in a folder, in bytes.
+fn space_of(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let image = std::fs::metadata(folder.join(IMAGE));
+    image.map_or(0, |image| image.blocks() * 512)
+}
+
+/// What the images of thick volumes lack, in bytes.
+fn lacking(pool: &Path, contents: &Contents) -> u64 {
+    let volumes = contents.volumes.iter();
+    let thick = volumes.filter(|volume| volume.settings.provisioning == Provisioning::Thick);
+    let lacking = thick.map(|volume| {
+        let folder = pool.join(VOLUMES).join(volume.id.to_string());
+        volume.capacity_bytes.saturating_sub(space_of(&folder))
+    });
+    lacking.sum()
+}
+
+impl Promises {
+    /// Checks the pools, if something has changed, and looks at what nodes publish.
+    pub(super) fn check(&mut self, cluster: &Cluster) {
+        let changes = effects::changes();
+        if changes.is_none() || changes != self.changes {
+            self.changes = changes;
+            for machine in &cluster.machines {
+                self.measure(machine);
+            }
+        }
+        let mut too_high = BTreeMap::new();
+        for capacity in cluster.api.shared("csistoragecapacities") {
+            let node = capacity["nodeTopology"]["matchLabels"][TOPOLOGY].as_str();
+            let space = node.and_then(|node| self.spaces.get(node));
+            let class = text(&capacity, "/storageClassName");
+            if space
+                .is_some_and(|space| exceeds(&capacity, provisioning(cluster, class, ""), *space))
+            {
+                let name = name(&capacity).to_owned();
+                let since = self.too_high.get(&name).copied();
+                too_high.insert(name, since.unwrap_or_else(shim::now));
+            }
+        }
+        self.too_high = too_high;
+    }
+
+    fn measure(&mut self, machine: &Machine) {
+        let mut space = Space::of(machine);
+        // Recovery makes the record as large as an image that was about to grow, and a power cut
+        // may take blocks from that.
+        if machine.has_lost_power() {
+            space.lacking = 0;
+        }
+        if let Some(excess) = space.excess() {
+            let node = machine.name();
+            trace::violation(format!("promised too much on {node}: {excess}"));
+        }
+        self.spaces.insert(machine.name(), space);
+    }
+
+    /// Checks after a quiet time that no node publishes more room than it has.
+    pub(super) fn is_published(&self, cluster: &Cluster) {
+        for (name, since) in &self.too_high {
+            if shim::now() < *since + LATE {
+                continue;
+            }
+            let objects = cluster.api.shared("csistoragecapacities");
+            let object = objects.iter().find(|one| self::name(one) == name);
+            let Some(object) = object else {
+                continue;
+            };
+            let node = object["nodeTopology"]["matchLabels"][TOPOLOGY].as_str();
+            trace::violation(format!(
+                "published too much: {} of class {} on {node:?}, since {since:?}: the pool has {:?}",
+                object["capacity"],
+                object["storageClassName"],
+                node.and_then(|node| self.spaces.get(node)),
+            ));
+        }
+    }
+}
+
+/// True if a capacity for volumes that are provisioned so is more than a pool has left.
+fn exceeds(capacity: &Value, provisioning: Provisioning, space: Space) -> bool {
+    let published = bytes(&capacity["capacity"]).max(bytes(&capacity["maximumVolumeSize"]));
+    published > space.left(provisioning) + LITTLE
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn space(promised: u64, used: u64, images: u64, overcommit: u64) -> Space {
+        Space {
+            promised: promised * MIB,
+            used: used * MIB,
+            images: images * MIB,
+            overcommit,
+            ..Space::default()
+        }
+    }
+
+    #[rstest]
+    #[case::empty(space(0, 0, 0, 1), SIZE - RESERVE, SIZE - RESERVE)]
+    #[case::promised(space(100, 0, 0, 1), SIZE - RESERVE - 100 * MIB, SIZE - RESERVE - 100 * MIB)]
+    #[case::written(
+        space(100, 60, 60, 1), SIZE - RESERVE - 100 * MIB, SIZE - RESERVE - 100 * MIB)]
+    #[case::used_by_others(
+        space(0, 60, 0, 1), SIZE - RESERVE - 60 * MIB, SIZE - RESERVE - 60 * MIB)]
+    #[case::overcommitted(space(100, 60, 60, 3), CAPACITY - 100 * MIB, SIZE - RESERVE - 60 * MIB)]
+    #[case::full(space(2048, 700, 700, 3), 0, SIZE - RESERVE - 700 * MIB)]
+    fn what_is_left(#[case] space: Space, #[case] thin: u64, #[case] free: u64) {
+        assert_eq!(space.left(Provisioning::Thin), thin);
+        assert_eq!(space.left(Provisioning::Thick), thin.min(free));
+    }
+
+    #[rstest]
+    #[case::full(space(729, 700, 700, 1), false)]
+    #[case::promised(space(730, 0, 0, 1), true)]
+    #[case::overcommitted(space(2048, 0, 0, 3), false)]
+    #[case::beyond_its_capacity(space(2049, 0, 0, 3), true)]
+    #[case::beyond_its_disk(space(0, 769, 0, 1), true)]
+    #[case::thick(Space { lacking: 1, ..space(1, 1, 0, 1) }, true)]
+    fn promises(#[case] space: Space, #[case] is_too_much: bool) {
+        assert_eq!(space.excess().is_some(), is_too_much, "{space:?}");
+    }
+
+    #[test]
+    fn capacities_of_both_kinds_are_compared() {
+        let (half, left) = (space(300, 500, 300, 3), SIZE - RESERVE - 500 * MIB);
+        for (provisioning, published, expected) in [
+            (Provisioning::Thin, 1288 * MIB, false),
+            (Provisioning::Thin, 1300 * MIB, true),
+            (Provisioning::Thick, left, false),
+            (Provisioning::Thick, left + LITTLE + MIB, true),
+        ] {
+            let capacity = json!({"capacity": published.to_string()});
+            let found = exceeds(&capacity, provisioning, half);
+            assert_eq!(found, expected, "{provisioning:?} {published}");
+        }
+    }
+}

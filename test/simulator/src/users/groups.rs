@@ -1,0 +1,85 @@
+//! What users do with groups of snapshots.
+
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::cluster::NAMESPACE;
+use crate::history::Source;
+use crate::model::view::{group_reference, items, name as name_of};
+use crate::users::claims::NewClaim;
+use crate::users::{Refused, delete, group_content_path, path, post, send};
+
+/// The label that groups select claims by.
+pub(super) const LABEL: &str = "group";
+const KIND: &str = "VolumeGroupSnapshot";
+
+/// Takes a snapshot of all claims with a label, at one instant.
+pub(super) async fn take(
+    client: &Client,
+    name: &str,
+    label: &str,
+    class: &str,
+) -> Result<(), Refused> {
+    let object = json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": KIND,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"volumeGroupSnapshotClassName": class,
+            "source": {"selector": {"matchLabels": {LABEL: label}}}}});
+    let at = path("volumegroupsnapshots", "");
+    send(client, Method::POST, &at, &object).await?;
+    Ok(())
+}
+
+/// Deletes the content of a group.
+pub(super) async fn delete_content(client: &Client, group: &str) -> Result<(), Refused> {
+    let at = path("volumegroupsnapshots", group);
+    let group = send(client, Method::GET, &at, &Value::Null).await?;
+    let content = &group["status"]["boundVolumeGroupSnapshotContentName"];
+    let at = group_content_path(content.as_str().unwrap_or("none"));
+    send(client, Method::DELETE, &at, &json!({})).await?;
+    Ok(())
+}
+
+/// Deletes a member of a group, by its number.
+pub(super) async fn delete_member(
+    client: &Client,
+    group: &str,
+    number: u64,
+) -> Result<(), Refused> {
+    let member = member(client, group, number).await?;
+    delete(client, &path("volumesnapshots", &member)).await
+}
+
+/// Creates a claim with the data of a member of a group, by its number.
+pub(super) async fn restore_member(
+    client: &Client,
+    group: &str,
+    number: u64,
+    claim: NewClaim<'_>,
+) -> Result<(), Refused> {
+    let source = Source::Snapshot(member(client, group, number).await?);
+    let claim = NewClaim {
+        source: Some(&source),
+        ..claim
+    };
+    post(client, &path("persistentvolumeclaims", ""), &claim.object()).await
+}
+
+/// The name of a member of a group, by its number. There may be fewer: then it counts on from the
+/// first.
+async fn member(client: &Client, group: &str, number: u64) -> Result<String, Refused> {
+    let at = path("volumesnapshots", "");
+    let all = send(client, Method::GET, &at, &Value::Null).await?;
+    let members: Vec<&str> = items(&all, "/items")
+        .filter(|one| group_reference(one).is_some_and(|it| it["name"] == *group))
+        .map(name_of)
+        .collect();
+    let number = usize::try_from(number).unwrap_or_default();
+    let member = number
+        .checked_rem(members.len())
+        .and_then(|at| members.get(at));
+    member.map(|&name| name.to_owned()).ok_or_else(|| Refused {
+        code: 404,
+        message: format!("group {group} has no members"),
+    })
+}

@@ -1,0 +1,145 @@
+//! Users and administrators do something unusual.
+
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::cluster::NAMESPACE;
+use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
+use crate::model::view::{annotation, collection, items, name as name_of, text};
+use crate::secret;
+use crate::users::claims::{NewClaim, REQUESTED};
+use crate::users::class_versions::{self, class, kind};
+use crate::users::{Refused, path, send, volume_path};
+
+/// The annotation of a volume that users made free for other claims, with the name of the claim
+/// that it had.
+pub(crate) const FREED: &str = "simulator/freed";
+/// The annotation of a volume that users gave other mount options.
+pub(crate) const REMOUNTED: &str = "simulator/other-mount-options";
+
+/// A label that means nothing.
+const LABEL: &str = "simulator/label";
+
+/// Does it. Errors of the API server are part of a history.
+pub(super) async fn act(client: &Client, unusual: &Unusual) -> Result<(), Refused> {
+    match unusual {
+        Unusual::Claim {
+            name,
+            class,
+            size,
+            field,
+        } => {
+            let object = unusual_claim(
+                client,
+                (name.as_str(), class.as_deref(), size.as_str()),
+                field.as_ref(),
+            );
+            let object = object.await?;
+            let at = path("persistentvolumeclaims", "");
+            send(client, Method::POST, &at, &object).await?;
+        }
+        Unusual::FreeVolume { claim } => free(client, claim).await?,
+        Unusual::MountOptions { claim, options } => {
+            let claim = path("persistentvolumeclaims", claim);
+            let claim = send(client, Method::GET, &claim, &Value::Null).await?;
+            let volume = claim["spec"]["volumeName"].as_str().unwrap_or("none");
+            let body = json!({"metadata": {"annotations": {REMOUNTED: "true"}},
+                "spec": {"mountOptions": options}});
+            send(client, Method::PATCH, &volume_path(volume), &body).await?;
+        }
+        Unusual::MakeClass { of, name, version } => {
+            let class = class(*of, name, version);
+            send(
+                client,
+                Method::POST,
+                &class_versions::path(kind(*of)),
+                &class,
+            )
+            .await?;
+        }
+        Unusual::RemoveClass { of, name } => remove_class(client, *of, name).await?,
+        Unusual::Secret { name } => {
+            let at = path("secrets", "");
+            send(client, Method::POST, &at, &secret::object(name)).await?;
+        }
+        Unusual::DeleteSecret { name } => {
+            send(client, Method::DELETE, &path("secrets", name), &json!({})).await?;
+        }
+        Unusual::Label { of, name, value } => {
+            let at = match of {
+                Labelled::Node => format!("/api/v1/nodes/{name}"),
+                Labelled::Claim => path("persistentvolumeclaims", name),
+            };
+            let body = json!({"metadata": {"labels": {LABEL: value}}});
+            send(client, Method::PATCH, &at, &body).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn remove_class(client: &Client, of: ClassKind, name: &str) -> Result<(), Refused> {
+    let at = format!("{}/{name}", class_versions::path(kind(of)));
+    let removed = send(client, Method::DELETE, &at, &json!({})).await;
+    removed.map(drop)
+}
+
+/// A claim with a field that few claims have.
+async fn unusual_claim(
+    client: &Client,
+    (name, class, size): (&str, Option<&str>, &str),
+    field: Option<&ClaimField>,
+) -> Result<Value, Refused> {
+    let mut object = NewClaim::plain(name, "", size).object();
+    object["metadata"]["annotations"] = json!({REQUESTED: size});
+    object["spec"]["storageClassName"] = json!(class);
+    match field {
+        Some(ClaimField::VolumeOf(claim)) => {
+            let volume = volume_of(client, claim).await?;
+            let volume = volume.as_ref().map_or("none", name_of);
+            object["spec"]["volumeName"] = json!(volume);
+        }
+        Some(ClaimField::Selector(label)) => {
+            object["spec"]["selector"] = json!({"matchLabels": {LABEL: label}});
+        }
+        Some(ClaimField::ForeignSource(name)) => {
+            object["spec"]["dataSourceRef"] = json!({"apiGroup": "populator.example",
+                "kind": "Populator", "name": name});
+        }
+        None => {}
+    }
+    Ok(object)
+}
+
+/// The volume that a claim of this name has, or had.
+async fn volume_of(client: &Client, claim: &str) -> Result<Option<Value>, Refused> {
+    let all = send(
+        client,
+        Method::GET,
+        &collection("persistentvolumes", ""),
+        &Value::Null,
+    )
+    .await?;
+    let its = items(&all, "/items").filter(|volume| {
+        let reference = &volume["spec"]["claimRef"];
+        let is_its = reference["namespace"] == *NAMESPACE && reference["name"] == *claim;
+        is_its || annotation(volume, FREED) == Some(claim)
+    });
+    Ok(its.last().cloned())
+}
+
+/// Makes a volume free for other claims that a claim has left with its data.
+async fn free(client: &Client, claim: &str) -> Result<(), Refused> {
+    let Some(volume) = volume_of(client, claim).await? else {
+        return Ok(());
+    };
+    let is_left = text(&volume, "/status/phase") == "Released"
+        && text(&volume, "/spec/persistentVolumeReclaimPolicy") == "Retain";
+    if is_left {
+        let body = json!({"metadata": {"annotations": {FREED: claim},
+                "resourceVersion": volume["metadata"]["resourceVersion"]},
+            "spec": {"claimRef": null}});
+        send(client, Method::PATCH, &volume_path(name_of(&volume)), &body).await?;
+    }
+    Ok(())
+}
