@@ -19,7 +19,8 @@ CARGO_* RUSTUP_* RUSTC* RUSTFLAGS RUST_BACKTRACE CC CXX AR LD CFLAGS LDFLAGS CGO
 GOPATH GOROOT GOCACHE GOMODCACHE GOTMPDIR GOPROXY GOSUMDB GONOSUMDB GONOSUMCHECK GONOPROXY GOPRIVATE GOINSECURE
 GOFLAGS GOENV GOTOOLCHAIN GOGC GOMEMLIMIT GOMAXPROCS GIT_CONFIG_* TEST_RUN
 HOSTLOOP_CACHE HOSTLOOP_BIN HOSTLOOP_CLIENT_BIN HOSTLOOP_FAILPOINTS_BIN HOSTLOOP_IMAGE HOSTLOOP_CLUSTER
-HOSTLOOP_CLUSTER_KEEP HOSTLOOP_QEMU HOSTLOOP_HELM HOSTLOOP_CSI_SANITY HOSTLOOP_SIDECARS HOSTLOOP_LAST_RELEASE
+HOSTLOOP_CLUSTER_KEEP HOSTLOOP_QEMU HOSTLOOP_HELM HOSTLOOP_CSI_SANITY HOSTLOOP_SIDECARS HOSTLOOP_HOST_PATH
+HOSTLOOP_MOCK_DRIVER HOSTLOOP_LAST_RELEASE
 HOSTLOOP_LIVE_* HOSTLOOP_WRITE_DOCS HOSTLOOP_CRASH_ONLY HOSTLOOP_FUZZ_SECONDS BOLERO_* PROPTEST_* E2E_* FAULTS_*
 ADVERSARY_* ATTACK_* SIMULATOR_*
 '
@@ -255,6 +256,46 @@ build_go_tools() { # NAME… OUT
 
 # Prints the folder of upstream's sidecars.
 sidecars() { go_tools csi-attacher csi-provisioner csi-resizer csi-snapshotter snapshot-controller; }
+
+# The module of the Go host-path driver.
+HOST_PATH_MODULE=github.com/kubernetes-csi/csi-driver-host-path
+
+# What to say where has_host_path is false.
+NO_HOST_PATH="the host-path driver's module can't be downloaded (no Go, or the module proxy refuses it): set \
+HOSTLOOP_HOST_PATH to its program"
+
+# True if host_path has what it needs: its result, or the module.
+has_host_path() {
+  if [ -n "${HOSTLOOP_HOST_PATH:-}" ]; then return 0; fi
+  if [ -x "$CACHE/tools/hostpathplugin-$(host_path_version)/bin/hostpathplugin" ]; then return 0; fi
+  if ! command -v go >/dev/null; then return 1; fi
+  (cd "$ROOT/test/host-path" && go mod download "$HOST_PATH_MODULE") >/dev/null 2>&1
+}
+
+host_path_version() { module_version host-path "$HOST_PATH_MODULE"; }
+
+# Prints the Go host-path driver, which the tests have as the driver of another author: the program
+# HOSTLOOP_HOST_PATH, or that of its module. It is in a module of its own, with an older CSI than the tools.
+host_path() {
+  if [ -n "${HOSTLOOP_HOST_PATH:-}" ]; then
+    echo "$HOSTLOOP_HOST_PATH"
+    return
+  fi
+  build_tool hostpathplugin "$(host_path_version)" build_host_path
+}
+
+build_host_path() {
+  go_build host-path "$1/bin/" "-X main.version=v$(host_path_version)" "$HOST_PATH_MODULE/cmd/hostpathplugin"
+}
+
+# Prints the mock driver of Kubernetes' end-to-end suite, the other driver of another author.
+mock_driver() {
+  local version
+  version=$(cat "$ROOT"/test/tools/{go.sum,mock-driver/main.go} | sha256sum | cut -c1-12)
+  build_tool mock-driver "$version" build_mock_driver
+}
+
+build_mock_driver() { go_build tools "$1/bin/" "" ./mock-driver; }
 
 # Prints Prometheus' promtool.
 promtool() { type -P promtool || build_tool promtool debian build_promtool; }

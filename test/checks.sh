@@ -32,6 +32,12 @@ refused() {
 
 same() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'" && return 1; }; }
 
+# listing FOLDER: prints the mode, the owner, the name and the target of each file, and its sum.
+listing() {
+  (cd "$1" && find . -mindepth 1 -printf '%M %U:%G %p %l\n' | sort &&
+    find . -type f -print0 | sort --zero-terminated | xargs --null sha256sum)
+}
+
 # Prints the counts. Fails if a check has failed.
 total() {
   printf '%d passed, %d failed\n' "$passed" "$failed"

@@ -126,7 +126,7 @@ remove_cgroups() {
   for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
     [ -d "$hierarchy/$name" ] || continue
     # cgroupfs only removes directories without processes.
-    for _ in $(seq 20); do
+    for _ in $(seq 100); do
       find "$hierarchy/$name" -depth -type d -exec rmdir {} + 2>/dev/null || true
       [ -d "$hierarchy/$name" ] || break
       sleep 0.1
@@ -167,7 +167,9 @@ node_down() { # NODE
   if has_namespace "$i"; then
     namespace_down "$i" || return 1
   elif [ -d "$(node_dir "$i")" ]; then
-    unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || leave_kubelet_dir || return 1
+    # On a busy machine, a process that has just ended may keep a mount for longer.
+    unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || leave_kubelet_dir ||
+      unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || return 1
     rmdir "$KUBELET_DIR" 2>/dev/null || true
     remove_device_plugins
   fi

@@ -19,16 +19,10 @@ objects() {
       else true end))'
 }
 
-# Runs `hostloop status` in the DaemonSet's pod on the node, with the pools of that pod.
+# Runs `hostloop status` in the DaemonSet's pod on the node. The container's environment has its pools.
 node_status() {
-  local arguments
   driver_pod
-  mapfile -t arguments < <(kube --namespace hostloop get pod "$DRIVER_POD" --output json | jq -r '
-    .spec.containers[0] | (.env | map({("$(\(.name))"): (.value // "")}) | add) as $env
-    | .args[] | select(test("^--(pool|statedir|capacity)="))
-    | reduce ($env | to_entries[]) as $e (.; split($e.key) | join($e.value))')
-  kube --namespace hostloop exec "$DRIVER_POD" --container hostloop -- \
-    hostloop status "$@" "${arguments[@]}"
+  kube --namespace hostloop exec "$DRIVER_POD" --container hostloop -- hostloop status "$@"
 }
 
 driver_pod() {

@@ -64,7 +64,7 @@ the_driver() {
   RECORDS_BEFORE=$(jq '(.volumes + .snapshots + .groups) | length' "$WORK/status.json")
   check "it is one container, and it is ready" jq -e '(.spec.containers | length) == 1
     and .status.containerStatuses[0].ready and .status.containerStatuses[0].restartCount == 0' "$WORK/pod.json"
-  check "the pool is open and has no volume" \
+  check "the pool is open$([ "$OURS" = no ] || echo ' and has no volume')" \
     jq -e '.pools[0].state == "open"'"$([ "$OURS" = no ] || echo ' and .volumes == [] and .snapshots == []')" "$WORK/status.json"
 }
 
@@ -72,12 +72,15 @@ registered() {
   k get csinode "$NODE" --output json | jq -e '.spec.drivers[]? | select(.name == "hostloop.csi.dev")' >/dev/null
 }
 
+# Prints an argument that each driver of this cluster has, and no other process.
+driver_argument() { printf '%s' "--plugin-registration-path=$KUBELET_DIR/plugins_registry"; }
+
 # Prints the driver's resident memory, if it runs on this machine.
 resident() {
   local pid kib
   [ "$MODE" = own ] || return 0
   for pid in $(pgrep -x hostloop); do
-    { tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF "unix://$KUBELET_DIR/" || continue
+    { tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF -e "$(driver_argument)" || continue
     kib=$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status")
     fact memory "$(bytes $((kib * 1024))) resident, for all of it$DEBUG_BUILD"
   done
@@ -393,7 +396,7 @@ no_content() { look && [ "$(how_many VolumeSnapshotContent)$(how_many VolumeGrou
 
 nothing_is_left() {
   if [ "$MODE" = context ]; then
-    step "Nothing is left" "The demo's namespace goes$([ "$OURS" = no ] || echo ', and so does hostloop'); the cluster stays, and on its nodes the pool's directory, with no volume in it."
+    step "Nothing is left" "The demo's namespace goes$([ "$OURS" = no ] || echo ', and so does hostloop'); the cluster stays, and on its nodes the pool's directory$([ "$OURS" = no ] || echo ', with no volume in it')."
     call "kubectl delete namespace $NAMESPACE" k delete namespace "$NAMESPACE" --timeout="$LONG"
     if [ "$OURS" = yes ]; then
       call "kubectl delete -f hostloop.yaml" uninstall
@@ -422,7 +425,7 @@ processes_left() {
   local at
   for at in /proc/[0-9]*/cmdline; do
     # The process may have ended.
-    if { tr '\0' ' ' <"$at"; } 2>/dev/null | grep -qF -e "$CLUSTER_DIR/" -e "unix://$KUBELET_DIR/"; then
+    if { tr '\0' ' ' <"$at"; } 2>/dev/null | grep -qF -e "$CLUSTER_DIR/" -e "$(driver_argument)"; then
       { tr '\0' ' ' <"$at" | cut -c1-80; } 2>/dev/null
     fi
   done

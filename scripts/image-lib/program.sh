@@ -27,13 +27,13 @@ cross_tools() {
   export "$name=$gcc"
 }
 
-# need_target TARGET: Rust's standard library for it.
+# need_target TARGET: Rust's standard library for it, in the toolchain of the checkout.
 need_target() {
-  [ ! -d "$(rustc --print target-libdir --target "$1")" ] || return 0
+  [ ! -d "$(cd "$ROOT" && rustc --print target-libdir --target "$1")" ] || return 0
   command -v rustup >/dev/null ||
     die "Rust's standard library for $1 is not installed, and rustup, which would install it, neither"
   say "Installing Rust's standard library for $1"
-  rustup --quiet target add "$1" || die "rustup could not install the standard library for $1"
+  (cd "$ROOT" && rustup --quiet target add "$1") || die "rustup could not install the standard library for $1"
 }
 
 # program_at PROFILE TARGET [NAME]: prints where cargo puts a program, by default that of a node. TARGET is

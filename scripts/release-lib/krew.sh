@@ -7,18 +7,33 @@ check_files_url() {
     die "--files-url: $1 is not the address of a folder, as https://example.com/releases/0.2.0"
 }
 
+# without_platform PLATFORM: leaves it out of the manifest in standard input.
+without_platform() {
+  awk -v archive="-$1.tar.gz" '
+    function end_of_platform() { if (!index(text, archive)) printf "%s", text; text = "" }
+    /^    - selector:$/ { end_of_platform() }
+    { text = text $0 "\n" }
+    END { end_of_platform() }'
+}
+
 # krew_manifest VERSION URL FOLDER: prints deploy/krew/hostloop.yaml, filled in for the archives in FOLDER,
-# which will be at URL.
+# which will be at URL. A release without clients for other systems has none of their platforms.
 krew_manifest() {
-  local version=$1 url=$2 at=$3 manifest arch sum
+  local version=$1 url=$2 at=$3 manifest platform archive name sum
   manifest=$(sed '/^#/d' "$ROOT/deploy/krew/hostloop.yaml")
-  for arch in "${ARCHITECTURES[@]}"; do
-    sum=$(sha256sum <"$at/hostloop-$version-linux-$arch.tar.gz")
-    manifest=${manifest//SHA256_${arch^^}/"${sum%% *}"}
+  for platform in "${ARCHITECTURES[@]/#/linux-}" "${CLIENTS[@]}"; do
+    archive=$at/hostloop-$version-$platform.tar.gz
+    if [ ! -e "$archive" ] && [[ $platform != linux-* ]]; then
+      manifest=$(without_platform "$platform" <<<"$manifest")
+      continue
+    fi
+    sum=$(sha256sum <"$archive")
+    name=${platform^^}
+    manifest=${manifest//SHA256_${name//-/_}/"${sum%% *}"}
   done
   manifest=${manifest//VERSION/"$version"}
   manifest=${manifest//URL\//"$url/"}
   ! grep --quiet 'VERSION\|SHA256_\|URL/' <<<"$manifest" ||
-    die "deploy/krew/hostloop.yaml has an architecture that no archive is for"
+    die "deploy/krew/hostloop.yaml has a platform that no archive is for"
   printf '%s\n' "$manifest"
 }

@@ -39,12 +39,12 @@ third_party_licences() {
   local name version licence manifest file sum std texts=$work/texts files
   rm -rf "$texts"
   mkdir -p "$texts"
-  std=$(rustc --print sysroot)/share/doc/rust/licenses
+  std=$(cd "$ROOT" && rustc --print sysroot)/share/doc/rust/licenses
   echo "hostloop contains the following software. Each line has its licence by the identifiers of"
   echo "SPDX, and the texts are below. The image's Debian packages have theirs in /usr/share/doc."
   echo
   {
-    printf 'std\t%s\t%s\t%s\n' "$(rustc --version | cut -d' ' -f2)" 'MIT OR Apache-2.0' ''
+    printf 'std\t%s\t%s\t%s\n' "$(cd "$ROOT" && rustc --version | cut -d' ' -f2)" 'MIT OR Apache-2.0' ''
     page_software
     printf 'musl\t%s\t%s\t%s\n' '(static programs)' MIT ''
     awk -F '\t' 'NR == FNR { used[$0]; next } ($1 " " $2) in used' "$1" "$2"
@@ -110,6 +110,6 @@ image_software() {
     --rawfile crates "$4" --rawfile debian "$work/debian" --rawfile sums "$work/sums" \
     --arg arch "$1" --arg digest "${2#sha256:}" --arg version "$version" \
     --arg repository "$image_repository" --arg licence "$(workspace license)" \
-    --arg rust "$(rustc --version | cut -d' ' -f2)" --arg distro "$(debian_release "$1")" \
+    --arg rust "$(cd "$ROOT" && rustc --version | cut -d' ' -f2)" --arg distro "$(debian_release "$1")" \
     --arg created "$(created)" "$3"
 }

@@ -45,11 +45,13 @@ hostloop-{{ required "driverName is missing: after an upgrade from a chart witho
 {{- range .options }},{{ . }}{{ end }}
 {{- end }}
 
-{{/* The first pool is in the environment, as in the base; the others are arguments. */}}
-{{- define "hostloop.nodeArgs" }}
-{{- range rest .Values.pools }}
-        - {{ printf "--pool=%s=%s%s" .name .path (include "hostloop.poolOptions" .) | quote }}
+{{/* The value of HOSTLOOP_POOL. Other variables have the first pool's path and options, as in the base. */}}
+{{- define "hostloop.pools" -}}
+{{ (first .Values.pools).name }}=$(POOL_DIR)$(POOL_OPTIONS)
+{{- range rest .Values.pools }};{{ .name }}={{ .path }}{{ include "hostloop.poolOptions" . }}{{ end }}
 {{- end }}
+
+{{- define "hostloop.nodeArgs" }}
 {{- range .Values.args.node }}
         - {{ quote . }}
 {{- end }}
