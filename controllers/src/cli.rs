@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::api::duration;
 use crate::capacity;
-use crate::controller::context::Common;
+use crate::controller::context::{Common, Context};
+use crate::per_controller::PerController;
 use crate::provisioner;
-use crate::roles::Roles;
+use crate::roles::{Role, Roles};
 use crate::{
     attacher, health, node_cleanup, orphaned_volumes, placement, resizer, snapshot_controller,
     snapshotter,
@@ -62,6 +63,11 @@ pub struct Args {
     /// Pass the names of claims, volumes and snapshots to the driver
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub extra_create_metadata: bool,
+
+    /// Values of shared flags for one controller, as attacher-timeout=30s; `controllers` also takes
+    /// them as flags, as --attacher-timeout=30s
+    #[arg(long, value_name = "NAME-FLAG=VALUE,...", value_delimiter = ',')]
+    pub per_controller: Vec<PerController>,
 
     #[command(flatten)]
     pub api: ApiArgs,
@@ -150,7 +156,7 @@ pub struct ElectionArgs {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
     pub leader_election_retry_period: Duration,
 
-    /// Labels of the leases
+    /// Labels of the leases; KEY:VALUE means the same
     #[arg(long, value_name = "KEY=VALUE,...", value_delimiter = ',', value_parser = label)]
     pub leader_election_labels: Vec<(String, String)>,
 
@@ -199,8 +205,11 @@ pub struct KubeletArgs {
     pub probe_timeout: Duration,
 }
 
+/// Upstream's sidecars separate key and value by a colon. Neither can contain one of the two.
 fn label(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let pair = text
+        .split_once(['=', ':'])
+        .filter(|(key, _)| !key.is_empty());
     let (key, value) = pair.ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -216,6 +225,23 @@ impl Args {
             resync_period: self.resync_period,
             extra_create_metadata: self.extra_create_metadata,
             default_fstype: default_fstype.to_owned(),
+        }
+    }
+
+    /// The flags that all controllers share, as they are for this one.
+    pub(crate) fn common_of(&self, role: Role, common: &Common) -> Common {
+        let mut common = common.clone();
+        for value in &self.per_controller {
+            value.set(role, &mut common);
+        }
+        common
+    }
+
+    /// The context of this controller: `--per-controller` may have values for it.
+    pub(crate) fn context_of(&self, role: Role, context: &Context) -> Context {
+        Context {
+            common: self.common_of(role, &context.common),
+            ..context.clone()
         }
     }
 }
@@ -255,5 +281,26 @@ impl ElectionArgs {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_have_either_separator() {
+        for (text, expected) in [
+            ("a=b", Some(("a", "b"))),
+            ("a:b", Some(("a", "b"))),
+            ("example.com/team=x.y", Some(("example.com/team", "x.y"))),
+            ("a=", Some(("a", ""))),
+            ("a", None),
+            ("=b", None),
+            (":b", None),
+        ] {
+            let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            assert_eq!(label(text).ok(), expected, "{text}");
+        }
     }
 }

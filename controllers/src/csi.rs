@@ -12,7 +12,7 @@ pub mod pools;
 pub use capacity_signal::CapacitySignal;
 pub use client::{Csi, Failure};
 pub use driver::Driver;
-pub use error_class::{CallKind, ErrorClass, class};
+pub use error_class::{CallKind, ErrorClass, class, may_lack_secret};
 pub(crate) use freed_signal::Waiters;
 pub use freed_signal::{Freed, FreedSignal};
 pub use list::{ListError, Published};

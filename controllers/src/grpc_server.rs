@@ -52,10 +52,10 @@ pub fn connections<L: Listener>(
 
 /// A connection with a slot. Reading from it fails once another one takes the slot, which can
 /// only happen before the client has greeted.
-pub type Admitted<S> = FilteredStream<S, Admission>;
+pub type Admitted<S> = FilteredStream<S, ConnectionAdmission>;
 
 /// The slot of a connection, and what is missing of the client's greeting.
-pub struct Admission {
+pub struct ConnectionAdmission {
     slot: ConnectionSlot,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The end of the wait for the greeting, and the bytes of it that are still missing.
@@ -68,7 +68,7 @@ impl<S> Admitted<S> {
         let greeting = Some((Box::pin(sleep(GREETING)), PREFACE));
         FilteredStream {
             stream,
-            filter: Admission {
+            filter: ConnectionAdmission {
                 slot,
                 displaced,
                 greeting,
@@ -77,7 +77,7 @@ impl<S> Admitted<S> {
     }
 }
 
-impl Filter for Admission {
+impl Filter for ConnectionAdmission {
     /// Fails if the connection is to end before the greeting.
     fn before_read(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let Some((overdue, _)) = &mut self.greeting else {

@@ -9,8 +9,8 @@
 //! Other kinds are written by administrators or read one object at a time. They are kept whole.
 
 use crate::api::constants::{
-    ALLOW_MODE_CHANGE, CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO,
-    MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE, NODE_EXPANSION_NOT_REQUIRED, NODE_ID,
+    ALLOW_MODE_CHANGE, CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, FAULT,
+    MIGRATED_TO, MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE, NODE_EXPANSION_NOT_REQUIRED, NODE_ID,
     PRE_RESIZE_CAPACITY, PROVISIONED_BY, PROVISIONER, PROVISIONER_BETA,
 };
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
@@ -87,6 +87,7 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
                     (MIGRATED_TO, Whole),
                     (CLASS_BETA, Whole),
                     (NODE_EXPANSION_NOT_REQUIRED, Whole),
+                    (FAULT, Whole),
                 ])
             ),
             ("spec", Members(CLAIM_SPEC)),

@@ -11,17 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi;
-use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Served, WatchScope};
 use crate::cli::{Args, LeaderTasks};
-use crate::client::kube::Limit;
 use crate::client::{Events, Kube};
 use crate::controller::Context;
+use crate::csi::Driver;
 use crate::csi::driver::DriverError;
-use crate::csi::{Driver, Pools};
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::registrar::lost::Registration;
@@ -29,6 +27,7 @@ use crate::roles::Role;
 use crate::tasks::Tasks;
 use crate::watch_scope;
 
+mod api_connection;
 mod client;
 mod controllers;
 mod elections;
@@ -39,8 +38,8 @@ mod node_labels;
 mod setup;
 mod telemetry;
 
+use api_connection::ApiConnection;
 pub use client::{client_over, connect};
-use elections::Elections;
 pub use error::Error;
 pub use node_labels::NodeLabels;
 pub use setup::{Setup, Source};
@@ -164,61 +163,39 @@ async fn begin_controllers(
     if !any && setup.labels.is_none() {
         return Ok(tasks);
     }
-    let metrics = view.common().clone();
     let client = setup.client.await?;
-    let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
-    let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
-    if let Some(labels) = setup.labels.clone() {
+    let api = ApiConnection::new(client, &setup.args, view.common().clone(), stop);
+    if let Some(labels) = setup.labels {
         // Start this before NodeGetInfo: the driver may not know its topology without the labels.
-        let read = labels.run(kube.clone(), stop.clone());
+        let read = labels.run(api.kube.clone(), api.stop.clone());
         tasks.start("the task that reads the node's labels", read);
     }
     if !any {
         return Ok(tasks);
     }
-    let driver = setup.driver.clone().introduce(&stop).await?;
-    metrics.introduce(&driver.name);
+    let driver = setup.driver.introduce(&api.stop).await?;
+    api.metrics.introduce(&driver.name);
     let leader_tasks = setup.args.election.leader_tasks;
-    let scope = scope_of(&setup.args, setup.node_deployment, &driver, &stop).await?;
+    let scope = scope_of(&setup.args, setup.node_deployment, &driver, &api.stop).await?;
     tracing::info!(
         driver = %driver.name, version = %driver.version, node = scope.node(),
         ?leader_tasks, "starting the controllers"
     );
-    let host = setup.args.node_name.as_deref().unwrap_or_default();
-    let (events, sending) = Events::start(
-        client.clone(),
-        &driver.name,
-        host,
-        metrics.clone(),
-        stop.clone(),
-    );
+    let events = api.start_events(&driver.name, &setup.args, &mut tasks);
     let served = Served::of(&features::needed(&driver, &setup.args));
-    let caches = Arc::new(
-        caches_of(&scope, &setup.pools, client.clone(), stop.clone())
-            .reporting(metrics.clone(), events.clone())
-            .serving(served),
-    );
-    follow_served(&caches, &kube, &stop, &mut tasks);
-    watch_over(&checks, &caches, &kube);
+    let caches = api.start_caches(&scope, &setup.pools, events.clone(), served, &mut tasks);
+    watch_over(&checks, &caches, &api.kube);
     tasks.keep(
         "the task that retries after space was freed",
-        setup.freed.clone().pace(stop.clone()),
+        setup.freed.clone().pace(api.stop.clone()),
     );
-    tasks.keep("the task that sends events", sending);
-    if let Some(registration) = registration_of(registration, &driver, &scope, &kube, &events) {
+    if let Some(registration) = registration_of(registration, &driver, &scope, &api.kube, &events) {
         tasks.keep(
             "the task that watches the driver's registration",
-            registration.keep(stop.clone()),
+            registration.keep(api.stop.clone()),
         );
     }
-    let mut elections = Elections::new(
-        &setup.args,
-        setup.pod.clone(),
-        client,
-        metrics.clone(),
-        view.clone(),
-        stop.clone(),
-    );
+    let mut elections = api.elections(&setup.args, setup.pod.clone(), view.clone());
     let leader = elections.of_nodes(&driver.name, &scope, &mut tasks);
     if leader_tasks == LeaderTasks::Only {
         let view = view.clone();
@@ -229,17 +206,17 @@ async fn begin_controllers(
     }
     let context = Context {
         driver: Arc::new(driver),
-        kube,
+        kube: api.kube,
         caches,
         events,
-        metrics,
+        metrics: api.metrics,
         scope,
         pod: setup.pod,
-        pools: setup.pools.clone(),
+        pools: setup.pools,
         leader,
         room: Arc::default(),
-        freed: setup.freed.clone(),
-        stop,
+        freed: setup.freed,
+        stop: api.stop,
         common: setup.args.common(&setup.default_fstype),
     };
     let manager = controllers::Manager {
@@ -247,6 +224,7 @@ async fn begin_controllers(
             args: setup.args,
             counts: view.counts(),
             inventory: setup.inventory,
+            faults: setup.faults,
         },
         context: &context,
         elections: &mut elections,
@@ -272,14 +250,6 @@ async fn scope_of(
     }
 }
 
-/// The caches of what these nodes need.
-fn caches_of(scope: &Scope, pools: &Pools, client: Client, stop: CancellationToken) -> Caches {
-    match scope.node() {
-        None => Caches::new(client, stop),
-        Some(node) => Caches::of_node(client, stop, node).with_contents(!pools.are_reported()),
-    }
-}
-
 /// The driver's registration on its node, if this process registers it.
 fn registration_of(
     health: Option<registrar::Health>,
@@ -299,16 +269,6 @@ fn registration_of(
         kube: kube.clone(),
         events: events.clone(),
     })
-}
-
-/// Starts asking which optional kinds the API server serves.
-fn follow_served(caches: &Caches, kube: &Kube, stop: &CancellationToken, tasks: &mut Tasks) {
-    let (served, kube, stop) = (caches.served().clone(), kube.clone(), stop.clone());
-    tasks.start("the search for the API's kinds", async move {
-        stop.run_until_cancelled(served.follow(&kube)).await;
-        stop.cancelled().await;
-        Ok(())
-    });
 }
 
 /// Fails the liveness check if a watch has failed for long although the API server answers. Kubelet

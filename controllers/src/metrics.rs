@@ -42,6 +42,15 @@ type Label = [(&'static str, String); 1];
 
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 type ReadQueue = Box<dyn Fn() -> Stats + Send + Sync>;
+/// Counts the objects of a cache; `None` once the cache is gone.
+type CountObjects = Box<dyn Fn() -> Option<usize> + Send + Sync>;
+
+/// A cache of one kind.
+struct Cache {
+    kind: String,
+    scope: &'static str,
+    count: CountObjects,
+}
 
 /// The metrics of a process's controllers.
 pub struct Metrics {
@@ -56,6 +65,7 @@ pub struct Metrics {
     events_lost: Counter,
     leads: Family<Label, Gauge>,
     queues: Mutex<Vec<(&'static str, ReadQueue)>>,
+    caches: Mutex<Vec<Cache>>,
 }
 
 impl fmt::Debug for Metrics {
@@ -64,11 +74,11 @@ impl fmt::Debug for Metrics {
     }
 }
 
-fn of_calls() -> Histogram {
+fn call_histogram() -> Histogram {
     Histogram::new(calls::BUCKETS)
 }
 
-fn of_work() -> Histogram {
+fn work_histogram() -> Histogram {
     Histogram::new(exponential_buckets(1e-4, 10.0, 8))
 }
 
@@ -76,16 +86,17 @@ impl Default for Metrics {
     fn default() -> Self {
         Metrics {
             driver: OnceLock::new(),
-            calls: Family::new_with_constructor(of_calls as fn() -> Histogram),
+            calls: Family::new_with_constructor(call_histogram as fn() -> Histogram),
             api: Family::default(),
             watched: Family::default(),
             too_large: Family::default(),
             received: Family::default(),
-            work: Family::new_with_constructor(of_work as fn() -> Histogram),
+            work: Family::new_with_constructor(work_histogram as fn() -> Histogram),
             retries: Family::default(),
             events_lost: Counter::default(),
             leads: Family::default(),
             queues: Mutex::default(),
+            caches: Mutex::default(),
         }
     }
 }
@@ -143,7 +154,7 @@ impl Metrics {
             "Keys that were queued again because the work on them failed",
             self.retries.clone(),
         );
-        registry.register_collector(Box::new(QueueCollector(self.clone())));
+        registry.register_collector(Box::new(SizeCollector(self.clone())));
     }
 
     /// Gives each metric a sample: the reference shows its labels.
@@ -151,6 +162,7 @@ impl Metrics {
     pub(crate) fn sample(&self) {
         self.csi_call("", Code::Ok, Duration::ZERO);
         self.watch_queue("", Box::new(Stats::default));
+        self.watch_cache("", "", Box::new(|| Some(0)));
         self.worked("", Outcome::Failed, Duration::ZERO);
         self.leads("", true);
         self.watched("");
@@ -212,6 +224,30 @@ impl Metrics {
         queues.push((name, read));
     }
 
+    /// Adds a cache of a kind to the metrics. `scope` tells it from another one of the same kind.
+    pub(crate) fn watch_cache(&self, kind: &str, scope: &'static str, count: CountObjects) {
+        let mut caches = self.caches.lock();
+        // A cache that begins again, as after losing and regaining the lead, is a new one.
+        caches.retain(|known| known.kind != kind || known.scope != scope);
+        caches.push(Cache {
+            kind: kind.to_owned(),
+            scope,
+            count,
+        });
+    }
+
+    /// The caches, each with its kind, its scope and the number of its objects.
+    fn cached_objects(&self) -> Vec<(String, &'static str, usize)> {
+        let mut caches = self.caches.lock();
+        let mut counted = Vec::new();
+        caches.retain(|cache| {
+            let count = (cache.count)();
+            counted.extend(count.map(|count| (cache.kind.clone(), cache.scope, count)));
+            count.is_some()
+        });
+        counted
+    }
+
     /// The statistics of all queues together.
     #[cfg(test)]
     pub(crate) fn all_queues(&self) -> Stats {
@@ -253,18 +289,18 @@ impl Metrics {
     }
 }
 
-/// Reads the queues on each scrape.
+/// Reads the sizes of queues and caches on each scrape.
 #[derive(Debug)]
-struct QueueCollector(Arc<Metrics>);
+struct SizeCollector(Arc<Metrics>);
 
-impl Collector for QueueCollector {
+impl Collector for SizeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let queues = self.0.queues.lock();
         let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();
         drop(queues);
         let depths = read
             .iter()
-            .map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));
+            .map(|(name, stats)| ([("name", *name)], ConstGauge::new(stats.ready as i64)));
         encode(
             &mut encoder,
             "workqueue_depth",
@@ -273,20 +309,31 @@ impl Collector for QueueCollector {
         )?;
         let adds = read
             .iter()
-            .map(|(name, stats)| (*name, ConstCounter::new(stats.adds)));
-        encode(&mut encoder, "workqueue_adds", "Keys that were added", adds)
+            .map(|(name, stats)| ([("name", *name)], ConstCounter::new(stats.adds)));
+        encode(&mut encoder, "workqueue_adds", "Keys that were added", adds)?;
+        let counted = self.0.cached_objects();
+        let cached = counted.iter().map(|(kind, scope, count)| {
+            let labels = [("kind", kind.as_str()), ("scope", *scope)];
+            (labels, ConstGauge::new(*count as i64))
+        });
+        encode(
+            &mut encoder,
+            "hostloop_cached_objects",
+            "Objects in a cache: one for the process's own work, or one for the whole cluster",
+            cached,
+        )
     }
 }
 
-fn encode<M: EncodeMetric + prometheus_client::metrics::TypedMetric>(
+fn encode<L: EncodeLabelSet, M: EncodeMetric + prometheus_client::metrics::TypedMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: impl Iterator<Item = (&'static str, M)>,
+    values: impl Iterator<Item = (L, M)>,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
-    for (queue, value) in values {
-        value.encode(family.encode_family(&[("name", queue)])?)?;
+    for (labels, value) in values {
+        value.encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }
@@ -314,6 +361,9 @@ mod tests {
             Duration::from_secs(2),
         );
         metrics.watch_queue("claims", Box::new(|| Stats { ready: 3, adds: 9 }));
+        metrics.watch_cache("Pod", "process", Box::new(|| Some(1)));
+        metrics.watch_cache("Pod", "process", Box::new(|| Some(7)));
+        metrics.watch_cache("Pod", "cluster", Box::new(|| None));
         metrics.worked("claims", Outcome::Failed, Duration::from_millis(1));
         metrics.leads("d-example", true);
         metrics.event_lost();
@@ -329,6 +379,7 @@ mod tests {
             "csi_sidecar_operations_seconds_count{driver_name=\"d.example\",\
              method_name=\"/csi.v1.Controller/CreateVolume\",grpc_status_code=\"OK\"} 1",
             "workqueue_depth{name=\"claims\"} 3",
+            "hostloop_cached_objects{kind=\"Pod\",scope=\"process\"} 7",
             "hostloop_objects_too_large_total{kind=\"Pod\"} 1",
             "workqueue_adds_total{name=\"claims\"} 9",
             "workqueue_retries_total{name=\"claims\"} 1",
@@ -343,5 +394,7 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
+        let gone = "hostloop_cached_objects{kind=\"Pod\",scope=\"cluster\"}";
+        assert!(!text.contains(gone), "{text}");
     }
 }

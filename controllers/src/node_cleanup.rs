@@ -9,12 +9,13 @@
 //! | PersistentVolume, Released, policy Delete | delete it, remove finalizers: its data is gone |
 //! | PersistentVolume, Bound | repeat an event on it and its claim |
 //! | claim that waits for a volume on the node | have the scheduler select another node |
-//! | content of a snapshot that is being deleted, policy Delete | remove our finalizer |
+//! | content of a snapshot that is being deleted | remove our finalizer |
 //! | CSIStorageCapacity | delete it |
 //!
 //! A node counts as gone if no node of that name was seen for a grace period. A live GET on the API
 //! server must confirm it. If a node exists but has the out-of-service taint, only its
-//! VolumeAttachments are released. Objects with policy Retain are never deleted here.
+//! VolumeAttachments are released. Objects with policy Retain are never deleted here, but one that its
+//! user deletes loses our finalizer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

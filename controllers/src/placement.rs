@@ -50,6 +50,7 @@ use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use labels::Unlocated;
 
 mod apply;
+mod capacities;
 mod claim_label;
 mod decide;
 mod event_handlers;
@@ -70,6 +71,7 @@ mod unfit;
 pub use keep_table::TableName;
 pub use metrics::Metrics;
 
+use capacities::Capacities;
 use decide::Settings;
 use event_handlers::Queues;
 use most_room::Candidate;
@@ -144,20 +146,16 @@ struct Candidates {
     nodes: Arc<[Candidate]>,
 }
 
-/// Placement during one term as leader.
+/// Placement during one term as leader: indexes of the caches, what this term has decided and seen,
+/// and what wakes it. One type holds them, because a claim's node follows from all of them, and all
+/// of them end with the term.
 struct Placement {
     context: Context,
     options: Options,
     /// API client with placement's own field manager.
     kube: Kube,
-    /// Capacity objects of this driver, if nodes publish them.
-    capacities: Option<Store<CSIStorageCapacity>>,
-    /// Capacity objects by owner and class.
-    rooms: Option<Index<CSIStorageCapacity>>,
-    /// Capacity objects by class.
-    of_class: Option<Index<CSIStorageCapacity>>,
-    /// Capacity objects by the pools they name.
-    pools: Option<Index<CSIStorageCapacity>>,
+    /// `None` if nodes publish no capacity.
+    capacities: Option<Capacities>,
     /// Candidate nodes by class.
     candidates: Mutex<HashMap<String, Candidates>>,
     /// Counts changes that candidates depend on.
@@ -233,18 +231,7 @@ impl Placement {
             candidates: Mutex::default(),
             changes,
             kube: context.kube.managed_by("hostloop-placement"),
-            rooms: capacities.as_ref().map(|watch| {
-                watch.index(|object| {
-                    let keeper = room::keeper_of(object);
-                    let key = keeper.map(|keeper| room::key(keeper, &object.storage_class_name));
-                    key.into_iter().collect()
-                })
-            }),
-            of_class: capacities
-                .as_ref()
-                .map(|watch| watch.index(|object| vec![object.storage_class_name.clone()])),
-            pools: capacities.as_ref().map(|watch| watch.index(room::pools)),
-            capacities,
+            capacities: capacities.map(Capacities::new),
             keepers: caches
                 .nodes()
                 .index(|node| vec![managed_by(Some(&node.name_any()))]),
@@ -295,7 +282,7 @@ impl Placement {
         // Do not wait for snapshots and groups: most claims do not use them, and the API server may
         // not serve them.
         if let Some(capacities) = &self.capacities {
-            capacities.synced().await;
+            capacities.store.synced().await;
         }
     }
 

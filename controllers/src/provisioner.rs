@@ -266,7 +266,7 @@ impl Provisioner {
 
     /// Works on the queues until `context.stop`.
     async fn run(self: Arc<Self>) {
-        let workers = workers::of_provisioner(&self.context.scope);
+        let workers = workers::provisioner_workers(&self.context.scope);
         let workers = self.context.common.workers(workers);
         let (caches, driver) = (&self.context.caches, &self.context.driver.name);
         let (for_claims, for_volumes) = (driver.clone(), driver.clone());
@@ -311,22 +311,28 @@ impl Provisioner {
             )
             .beside(|this| async move { this.refill().await });
         controller = self.wake_claims(controller);
-        if self.attachments.is_some() {
-            let (attachments, volumes) = (caches.attachments(), caches.volumes());
-            controller =
-                controller.feed(
-                    &attachments,
-                    &self.volume_queue,
-                    move |change| match change {
-                        Change::Deleted(old) => ObjectKey::of_attached_volume(old, &volumes),
-                        Change::Applied { .. } => None,
-                    },
-                );
-        }
+        controller = self.follow_attachments(controller);
         if let Some(protection) = self.protection.clone() {
             controller = controller.beside(|_| protection.run());
         }
         controller.run().await;
+    }
+
+    /// Queues a volume when its attachment is gone.
+    fn follow_attachments(&self, controller: Controller<Self>) -> Controller<Self> {
+        if self.attachments.is_none() {
+            return controller;
+        }
+        let caches = &self.context.caches;
+        let (attachments, volumes) = (caches.attachments(), caches.volumes());
+        controller.feed(
+            &attachments,
+            &self.volume_queue,
+            move |change| match change {
+                Change::Deleted(old) => ObjectKey::of_attached_volume(old, &volumes),
+                Change::Applied { .. } => None,
+            },
+        )
     }
 
     /// Wakes claims when something that they name appears or changes: a class, or a source.

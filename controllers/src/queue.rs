@@ -314,9 +314,17 @@ impl<K: QueueKey> Queue<K> {
         running.join_all().await;
     }
 
-    /// Closes the queue: it neither hands out nor accepts keys.
+    /// Closes the queue: it neither hands out nor accepts keys, and forgets those that wait. So the
+    /// metrics of a process that no longer leads show no work.
     pub fn close(&self) {
-        self.state.lock().closed = true;
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.ready = Turns::default();
+        state.waiting.clear();
+        state
+            .places
+            .retain(|_, place| matches!(place, KeyState::Running { .. }));
+        drop(state);
         self.changed.notify_one();
     }
 

@@ -36,7 +36,7 @@ mod stream;
 
 pub use health::Health;
 use registration_socket::RegistrationSocket;
-use stream::AuthorityRewrite;
+use stream::RewrittenStream;
 
 /// The plugin type of CSI drivers.
 const TYPE: &str = "CSIPlugin";
@@ -212,7 +212,7 @@ async fn serve(
 async fn accept(
     health: &Health,
     mut bound: RegistrationSocket,
-    connections: mpsc::Sender<AuthorityRewrite<Admitted<tokio::net::UnixStream>>>,
+    connections: mpsc::Sender<RewrittenStream<Admitted<tokio::net::UnixStream>>>,
 ) -> Error {
     let slots = ConnectionSlots::new(CONNECTIONS);
     let mut look = tokio::time::interval(LOOK);
@@ -223,7 +223,7 @@ async fn accept(
                 // A client that can't be served now connects again.
                 Ok(stream) => {
                     if let Some(slot) = slots.admit(None).await {
-                        let stream = AuthorityRewrite::new(Admitted::new(stream, slot));
+                        let stream = RewrittenStream::new(Admitted::new(stream, slot));
                         let _ = connections.try_send(stream);
                     }
                 }

@@ -36,7 +36,7 @@ mod recover;
 #[cfg(test)]
 mod testing;
 
-use pods_by_claim::Users;
+use pods_by_claim::PodsByClaim;
 
 /// Default timeout of a CSI call.
 const TIMEOUT: &str = "10s";
@@ -143,7 +143,7 @@ struct Resizer {
     volumes: Store<PersistentVolume>,
     memory: Arc<Mutex<BTreeMap<ClaimKey, Memory>>>,
     /// Pods are watched from the first time that a volume can't be expanded in use.
-    users: OnceCell<Users>,
+    users: OnceCell<PodsByClaim>,
     queue: Queue<ClaimKey>,
     modify_queue: Queue<ModifyKey>,
     /// Claims with a volume that waits for room in a pool: to be larger, and to be modified.

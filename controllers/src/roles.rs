@@ -67,7 +67,47 @@ impl Role {
             Role::SnapshotController => "snapshot-controller",
         }
     }
+
+    /// The controller of this name, or the one in place of the sidecar of this name.
+    pub fn named(name: &str) -> Option<Role> {
+        let own = Role::ALL.into_iter().find(|role| role.name() == name);
+        own.or_else(|| {
+            let (_, role) = SIDECARS.iter().find(|(sidecar, _)| *sidecar == name)?;
+            Some(*role)
+        })
+    }
 }
+
+/// The names of Kubernetes' sidecars, of their repositories and containers, and the controller that
+/// runs in place of each.
+pub const SIDECARS: [(&str, Role); 18] = [
+    ("external-provisioner", Role::Provisioner),
+    ("csi-provisioner", Role::Provisioner),
+    ("external-attacher", Role::Attacher),
+    ("csi-attacher", Role::Attacher),
+    ("external-resizer", Role::Resizer),
+    ("csi-resizer", Role::Resizer),
+    ("external-snapshotter", Role::Snapshotter),
+    ("csi-snapshotter", Role::Snapshotter),
+    ("health-monitor", Role::Health),
+    ("external-health-monitor", Role::Health),
+    ("external-health-monitor-controller", Role::Health),
+    ("csi-external-health-monitor-controller", Role::Health),
+    ("node-driver-registrar", Role::Registrar),
+    ("csi-node-driver-registrar", Role::Registrar),
+    ("livenessprobe", Role::Liveness),
+    ("liveness-probe", Role::Liveness),
+    ("csi-livenessprobe", Role::Liveness),
+    ("csi-snapshot-controller", Role::SnapshotController),
+];
+
+/// Sidecars that nothing here replaces.
+pub const OTHER_SIDECARS: [&str; 4] = [
+    "volume-data-source-validator",
+    "external-snapshot-metadata",
+    "csi-snapshot-metadata",
+    "snapshot-metadata",
+];
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,6 +138,8 @@ fn usual() -> impl Iterator<Item = Role> {
 pub enum RolesError {
     #[error("there is no controller {0:?}; there are {names}", names = names())]
     Unknown(String),
+    #[error("no controller replaces {0:?}: run it in a container of its own")]
+    Other(String),
     #[error("the list selects no controller")]
     Nothing,
 }
@@ -106,10 +148,18 @@ fn names() -> String {
     Role::ALL.map(Role::name).join(", ")
 }
 
+fn unknown(name: &str) -> RolesError {
+    if OTHER_SIDECARS.contains(&name) {
+        RolesError::Other(name.to_owned())
+    } else {
+        RolesError::Unknown(name.to_owned())
+    }
+}
+
 impl FromStr for Roles {
     type Err = RolesError;
 
-    /// Parses a list: names, `*` for all except the snapshot-controller, and `-name` to exclude
+    /// Parses a list: names, also those of sidecars, `*` for all except the snapshot-controller, and `-name` to exclude
     /// one. A list that only excludes starts from `*`.
     fn from_str(list: &str) -> Result<Self, RolesError> {
         let words: Vec<&str> = list
@@ -131,8 +181,7 @@ impl FromStr for Roles {
                 picked.extend(usual());
                 continue;
             }
-            let known = Role::ALL.into_iter().find(|role| role.name() == name);
-            let role = known.ok_or_else(|| RolesError::Unknown(name.to_owned()))?;
+            let role = Role::named(name).ok_or_else(|| unknown(name))?;
             if drop { &mut dropped } else { &mut picked }.insert(role);
         }
         let left: BTreeSet<Role> = picked.difference(&dropped).copied().collect();
@@ -166,6 +215,11 @@ mod tests {
             ),
             ("*,-liveness", usual.replace(" liveness", "")),
             ("-provisioner,provisioner,resizer", "resizer".to_owned()),
+            (
+                "node-driver-registrar,livenessprobe,external-provisioner,csi-attacher",
+                "provisioner attacher registrar liveness".to_owned(),
+            ),
+            ("*,-health-monitor", usual.replace(" health", "")),
         ] {
             let roles: Roles = list.parse().expect(list);
             let names: Vec<_> = roles.0.iter().map(|role| role.name()).collect();
@@ -175,8 +229,25 @@ mod tests {
             ("attach", RolesError::Unknown("attach".to_owned())),
             ("-*", RolesError::Unknown("*".to_owned())),
             ("health,-health", RolesError::Nothing),
+            ("health,-health-monitor", RolesError::Nothing),
+            (
+                "volume-data-source-validator",
+                RolesError::Other("volume-data-source-validator".to_owned()),
+            ),
         ] {
             assert_eq!(list.parse::<Roles>(), Err(error), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn no_name_means_two_controllers() {
+        let own = Role::ALL.map(Role::name);
+        let sidecars = SIDECARS.map(|(sidecar, _)| sidecar);
+        let all: Vec<&str> = [&own[..], &sidecars[..], &OTHER_SIDECARS[..]].concat();
+        let different: BTreeSet<&str> = all.iter().copied().collect();
+        assert_eq!(different.len(), all.len());
+        for (sidecar, role) in SIDECARS {
+            assert_eq!(Role::named(sidecar), Some(role), "{sidecar}");
         }
     }
 }

@@ -16,7 +16,9 @@
 //!   snapshot-controller will soon write the snapshot's ID.
 //! - *It is ready:* The snapshotter only removes a leftover annotation.
 //! - *It is deleted while annotated as being created:* The snapshotter continues to create the
-//!   snapshot, because it needs the snapshot's ID to delete it.
+//!   snapshot, because it needs the snapshot's ID to delete it. It does so even if the secret is
+//!   missing: a failure that may be due to that is not final. It remembers what it has requested,
+//!   because the API server may go back to a backup without the annotation.
 //! - *It is deleted, and annotated as being deleted (or not bound):* With the policy Delete, a
 //!   known handle and no group, the snapshotter calls DeleteSnapshot and clears the status. In any
 //!   case it removes the finalizer.
@@ -57,6 +59,7 @@ mod decide;
 mod gather;
 mod group;
 mod parameters;
+mod requested_contents;
 mod single;
 mod status;
 

@@ -20,9 +20,9 @@ pub trait Executor: Send + Sync + 'static {
 }
 
 /// The runtime's threads for blocking work.
-struct Threads;
+struct RuntimeThreads;
 
-impl Executor for Threads {
+impl Executor for RuntimeThreads {
     fn run(&self, _: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
         tokio::task::spawn_blocking(work).map(drop).boxed()
     }
@@ -35,7 +35,7 @@ pub struct Blocking(Arc<dyn Executor>);
 
 impl Default for Blocking {
     fn default() -> Self {
-        Blocking::on(Threads)
+        Blocking::on(RuntimeThreads)
     }
 }
 

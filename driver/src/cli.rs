@@ -1,8 +1,9 @@
 //! The command line.
 //!
 //! Flags that mean the same as flags of the host-path CSI driver have the same names, and a command
-//! line of that driver's is read as one of `serve`, so its manifests work with the image swapped. The
-//! environment variable `HOSTLOOP_<FLAG>` sets a flag too.
+//! line of that driver's is read as one of `serve`, so its manifests work with the image swapped. So
+//! is a command line of Kubernetes' sidecars, as one of `controllers`. The environment variable
+//! `HOSTLOOP_<FLAG>` sets a flag too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,23 +15,29 @@ use hostloop_controllers::flags;
 use crate::kernel::FsType;
 use crate::storage::config;
 
-mod client_tip;
 mod delete;
 mod events;
+mod faults;
 mod feature_flags;
 mod host_path;
 mod pools;
 mod probe;
+mod proxy;
+mod sidecar_line;
+mod tips;
 mod values;
 mod watch;
 
-pub use client_tip::with_client_tip;
 pub use delete::DeleteArgs;
 pub use events::{EventsArgs, EventsSocket};
-pub use feature_flags::Switches;
+pub use faults::FaultRulesArgs;
+pub use feature_flags::FeatureFlags;
 pub use host_path::HostPathLine;
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{ProbeArgs, ProbeCommand};
+pub use proxy::ProxyArgs;
+pub use sidecar_line::{SidecarLine, SidecarLineError};
+pub use tips::with_tips;
 pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
 pub use watch::{LogFormat, WatchArgs};
@@ -64,6 +71,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Run the Kubernetes controllers in front of any CSI driver
     Controllers(Box<ControllersArgs>),
+    /// Pass the calls of any CSI driver through: record them, and make them fail by rules
+    Proxy(Box<ProxyArgs>),
     /// Show pools, volumes, snapshots, loop devices and mounts, and those without an owner
     Status(StatusArgs),
     /// Check the records of the pools against disk and kernel, and repair them on request
@@ -172,7 +181,11 @@ pub struct ServeArgs {
 
     /// The boolean flags.
     #[command(flatten)]
-    pub switches: Switches,
+    pub switches: FeatureFlags,
+
+    /// The rules of faults.
+    #[command(flatten)]
+    pub faults: FaultRulesArgs,
 
     /// Limits on volumes and their sizes.
     #[command(flatten)]

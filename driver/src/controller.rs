@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 mod accessibility;
 pub mod capabilities;
-mod capability;
+mod capability_set;
 mod capacity;
 mod expand;
 mod groups;
@@ -28,8 +28,8 @@ mod tests;
 pub use crate::csi::error::{Error, Result};
 
 use self::parameters::UnknownKeys;
+use crate::csi::capability::CapabilityRules;
 use crate::csi::topology::{Segments, Topology};
-use crate::csi::validate::CapabilityRules;
 use crate::storage::Pools;
 
 /// What the command line says about the controller services.
@@ -58,6 +58,8 @@ pub struct Config {
     pub metadata_blocks: MetadataBlocks,
     /// How capabilities are read.
     pub capabilities: CapabilityRules,
+    /// Serve faults on request (`--enable-faults`).
+    pub faults: bool,
 }
 
 /// The form of changed-block answers.
@@ -84,6 +86,7 @@ impl Config {
             snapshot_metadata: true,
             metadata_blocks: MetadataBlocks::Variable,
             capabilities: CapabilityRules::default(),
+            faults: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What fields of CSI requests mean, for both services.
 
-pub(crate) mod capability;
+pub mod capability;
 pub(crate) mod capacity_range;
 pub mod error;
 pub(crate) mod expansion;

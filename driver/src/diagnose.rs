@@ -14,4 +14,4 @@ pub use kernel_state::KernelState;
 pub use lost::Lost;
 pub use problem::Problem;
 pub(crate) use problem::{elapsed, lengths_differ};
-pub(crate) use volume::{Found, VolumeIdentity, VolumeState};
+pub(crate) use volume::{MountedObject, VolumeIdentity, VolumeState};

@@ -23,15 +23,15 @@ use crate::blocking::Blocking;
 use crate::controller::Controller;
 use crate::csi::identity::Identity;
 use crate::node::Node;
+use crate::rpc_faults::FaultInjector;
 use crate::storage::Pools;
 
 mod call_log;
 mod controller;
 mod dispatch;
-mod event_fields;
+pub(crate) mod event_fields;
 mod group;
 pub mod grpc_status;
-pub mod http;
 mod identity;
 mod metadata;
 pub mod metrics;
@@ -40,7 +40,8 @@ pub mod operation_locks;
 pub mod permits;
 mod pool_metrics;
 mod pool_threads;
-pub mod socket;
+mod reported_services;
+mod volume_faults;
 mod wait_limit;
 
 use controller::ControllerService;
@@ -52,6 +53,8 @@ use metrics::Calls;
 use node::NodeService;
 use operation_locks::OperationLocks;
 use pool_threads::PoolThreads;
+
+pub use reported_services::ReportedServices;
 
 /// All gRPC services of the driver. Clones share all state.
 #[derive(Clone)]
@@ -82,12 +85,19 @@ impl Server {
                 pool_threads: PoolThreads::default(),
                 pools: controller.pools.clone(),
                 calls: Arc::new(Calls::new(&identity.name)),
+                faults: None,
             },
             identity: Arc::new(identity),
             controller,
             node,
             blocking,
         }
+    }
+
+    /// The same server with faults of its RPCs, if there are rules for them.
+    pub fn with_faults(mut self, faults: Option<Arc<FaultInjector>>) -> Self {
+        self.dispatcher.faults = faults;
+        self
     }
 
     /// The locks of the RPCs.
@@ -106,8 +116,8 @@ impl Server {
     }
 
     /// The part of the services that the HTTP endpoint reports.
-    pub fn shown(&self) -> http::Services {
-        http::Services {
+    pub fn shown(&self) -> ReportedServices {
+        ReportedServices {
             calls: self.dispatcher.calls.clone(),
             pools: self.dispatcher.pools.clone(),
             blocking: self.blocking.clone(),
@@ -138,6 +148,7 @@ impl Server {
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
                 calls: self.dispatcher.calls.clone(),
+                faults: self.dispatcher.faults.clone(),
             }))
             .add_service(ControllerServer::new(ControllerService {
                 dispatcher: self.dispatcher.clone(),

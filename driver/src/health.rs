@@ -184,8 +184,9 @@ pub(crate) fn volume_conditions(facts: &VolumeFacts) -> Vec<Condition> {
     };
     if let Some(full) = full {
         let message = format!(
-            "pool {}: {full}; writes may soon find no space",
-            facts.pool.name
+            "writes may soon find no space: pool {}: {}",
+            facts.pool.name,
+            Problem::PoolNearlyFull(full).message()
         );
         all.push(Condition::new(Degraded, "PoolNearlyFull", message));
     }
@@ -274,6 +275,8 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
         Problem::FilesystemSmaller(_) => (Degraded, "FilesystemSmaller"),
         Problem::MountOptionsRefused(_) => (Degraded, "MountOptionsRefused"),
         Problem::Frozen { .. } => (Inaccessible, "Frozen"),
+        Problem::Fault { total: true, .. } => (Inaccessible, "FaultInjected"),
+        Problem::Fault { total: false, .. } => (Degraded, "FaultInjected"),
         Problem::NotPublished { .. } => (Inaccessible, "NotPublished"),
         Problem::TargetLost { .. } => (Inaccessible, "DeviceLost"),
         Problem::ForeignMount { .. } => (Inaccessible, "ForeignMount"),

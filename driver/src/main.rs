@@ -2,11 +2,13 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 use std::env;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
-use hostloop_driver::cli::{Cli, Command, HostPathLine, with_client_tip};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use hostloop_driver::cli::{Cli, Command, HostPathLine, SidecarLine, with_tips};
 use hostloop_driver::inspect::{delete, events, fsck, probe, status};
 use hostloop_driver::serve;
 use hostloop_terminal::{exit, terminal};
@@ -16,13 +18,26 @@ fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _scenario = fail::FailScenario::setup();
 
-    let mut line: Vec<_> = env::args_os().collect();
+    let parsed = translated(env::args_os().collect())
+        .and_then(|line| Cli::try_parse_from(&line).map_err(|error| with_tips(&line, error)));
+    exit::status("hostloop", parsed.map(|cli| perform(cli.command)))
+}
+
+/// A command line of other programs, as one of this program.
+fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    let of_sidecars = SidecarLine::read(&line)
+        .map_err(|error| Cli::command().error(ErrorKind::ValueValidation, error))?;
+    if let Some(of_sidecars) = of_sidecars {
+        if let Some(remark) = of_sidecars.remark() {
+            terminal::warn(&remark);
+        }
+        return Ok(of_sidecars.line);
+    }
     if let Some(of_host_path) = HostPathLine::read(&line, |name| env::var_os(name).is_some()) {
         terminal::warn(&of_host_path.remark());
-        line = of_host_path.line;
+        return Ok(of_host_path.line);
     }
-    let parsed = Cli::try_parse_from(&line).map_err(|error| with_client_tip(&line, error));
-    exit::status("hostloop", parsed.map(|cli| perform(cli.command)))
+    Ok(line)
 }
 
 fn perform(command: Command) -> anyhow::Result<ExitCode> {
@@ -37,6 +52,10 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Controllers(args) => {
             serve::controllers(&args).context("controllers")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Proxy(args) => {
+            serve::proxy(&args).context("proxy")?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Status(options) => status::run(&options).context("status"),

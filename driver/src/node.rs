@@ -20,25 +20,26 @@ mod mount_options;
 mod mount_stage;
 mod publish;
 mod publish_decision;
-mod read_only_cache;
+mod read_only_caches;
 mod read_only_loop;
 mod replay;
 mod same_uuid;
 mod stage;
 mod stats;
 mod target_path;
+mod unknown_mounts;
 mod unpublish;
 mod unstage;
 mod volume_lookup;
 
 pub use crate::csi::error::{Error, Result};
 pub use inline_limits::InlineLimits;
-pub use read_only_cache::ReadOnlyCaches;
+pub use read_only_caches::ReadOnlyCaches;
 
-use self::btrfs_devices::UnknownMounts;
-use self::inline_limits::Making;
+use self::inline_limits::NewInlineVolumes;
+use self::unknown_mounts::UnknownMounts;
+use crate::csi::capability::CapabilityRules;
 use crate::csi::topology::Topology;
-use crate::csi::validate::CapabilityRules;
 use crate::storage::{Capability, Pools};
 
 /// A requested staging or publication.
@@ -73,6 +74,8 @@ pub struct Config {
     pub capabilities: CapabilityRules,
     /// Limits on the number and the size of inline volumes.
     pub inline: InlineLimits,
+    /// Volumes may have the faults that their claims ask for (`--enable-faults`).
+    pub faults: bool,
 }
 
 impl Config {
@@ -88,6 +91,7 @@ impl Config {
             check_lifecycle: false,
             capabilities: CapabilityRules::default(),
             inline: InlineLimits::default(),
+            faults: false,
         }
     }
 }
@@ -98,7 +102,7 @@ pub struct Node {
     pub pools: Arc<Pools>,
     /// The command line's settings.
     pub config: Config,
-    making: Making,
+    making: NewInlineVolumes,
     unknown_mounts: UnknownMounts,
 }
 
@@ -108,7 +112,7 @@ impl Node {
         Node {
             pools,
             config,
-            making: Making::default(),
+            making: NewInlineVolumes::default(),
             unknown_mounts: UnknownMounts::default(),
         }
     }

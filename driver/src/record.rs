@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+mod fault_record;
 mod growth_intent;
 pub mod id;
 mod unusable_record;
 
+pub use fault_record::FaultRecord;
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
 use id::{GroupId, SnapshotId, VolumeId};
@@ -96,6 +98,9 @@ pub struct VolumeRecord {
     /// The growth of its unmounted filesystem that is under way or was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<Box<GrowthIntent>>,
+    /// The fault that the volume has, or has had, because its claim asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Box<FaultRecord>>,
 }
 
 impl VolumeRecord {
@@ -238,6 +243,20 @@ pub enum Format {
     Raw,
 }
 
+impl Format {
+    /// True if mkfs may have begun, and its end is not recorded.
+    pub(crate) fn is_begun(self) -> bool {
+        matches!(self, Format::Formatting(_))
+    }
+
+    /// Takes back the start of an mkfs that wrote nothing.
+    pub(crate) fn take_back(&mut self) {
+        if self.is_begun() {
+            *self = Format::None;
+        }
+    }
+}
+
 /// One publication by ControllerPublishVolume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -288,6 +307,31 @@ impl From<u64> for VolumeSize {
     }
 }
 
+/// The state of its volume that a snapshot shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    /// All that was written before, in a filesystem that was frozen meanwhile.
+    #[default]
+    Frozen,
+    /// What a power cut at that moment would have left: nothing was frozen or flushed.
+    Powercut,
+}
+
+impl Consistency {
+    /// The name in records, class parameters and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Consistency::Frozen => "frozen",
+            Consistency::Powercut => "powercut",
+        }
+    }
+
+    fn is_frozen(&self) -> bool {
+        *self == Consistency::Frozen
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRecord {
@@ -316,6 +360,10 @@ pub struct SnapshotRecord {
     pub provisioning: Provisioning,
     /// Bytes allocated when the snapshot was taken, counted as promised: it can never hold more.
     pub allocated_bytes: u64,
+    /// The state of the volume that the snapshot shows. Earlier builds do not write the field, and
+    /// can't read a record that has it.
+    #[serde(default, skip_serializing_if = "Consistency::is_frozen")]
+    pub consistency: Consistency,
 }
 
 /// The record of a group snapshot. The group exists while this record is in its place. Under

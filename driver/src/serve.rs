@@ -1,5 +1,5 @@
-//! `hostloop serve`, `run` and `controllers`: what runs, in which order it starts, and how it
-//! stops.
+//! `hostloop serve`, `run`, `controllers` and `proxy`: what runs, in which order it starts, and how
+//! it stops.
 //!
 //! Start: check the arguments and the machine, then open and recover the pools in parallel, for at
 //! most `--pool-open-timeout`. Then open the socket: from here on, every client that can connect
@@ -11,6 +11,7 @@
 //! outlive the process either way.
 
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use tokio::net::UnixListener;
@@ -18,16 +19,18 @@ use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
 use hostloop_controllers::grpc_server;
+use hostloop_controllers::socket::{self, Name};
 use hostloop_controllers::tasks::Tasks;
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
 
-use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
+use crate::cli::{ControllersArgs, ProxyArgs, RunArgs, ServeArgs, WatchArgs};
 use crate::controller::Controller;
-use crate::grpc::socket;
-use crate::grpc::{Server, http};
+use crate::faults;
+use crate::grpc::Server;
 use crate::kernel::linux::{Linux, LoopNotices, MountQueries};
 use crate::node::Node;
+use crate::rpc_faults::FaultInjector;
 use crate::storage::Pools;
 
 mod config;
@@ -35,15 +38,21 @@ pub mod controllers;
 mod descriptors;
 mod error;
 mod events;
+mod http_endpoint;
 mod logging;
 mod otlp;
 mod preflight;
 mod process;
+mod proxy;
+mod signals;
+mod topology_flags;
 pub mod upkeep;
 
 use config::Settings;
-use controllers::Controllers;
-use process::{GRACE, Signals, show};
+use controllers::{Controllers, RunningControllers};
+use http_endpoint::ReportedComponents;
+use process::{GRACE, bind_socket, fault_injector, follow_faults, show};
+use signals::Signals;
 
 pub use error::Error;
 
@@ -71,6 +80,16 @@ pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
     descriptors::raise();
     let runtime = runtime()?;
     let ran = runtime.block_on(controllers::alone(args));
+    runtime.shutdown_background();
+    ran
+}
+
+/// Passes calls to a driver until a signal comes. Needs neither root nor pools.
+pub fn proxy(args: &ProxyArgs) -> Result<(), Error> {
+    logging::start(&args.watch)?;
+    descriptors::raise();
+    let runtime = runtime()?;
+    let ran = runtime.block_on(proxy::run(args));
     runtime.shutdown_background();
     ran
 }
@@ -104,6 +123,8 @@ fn serve_with(
         version: settings.identity.vendor_version.clone(),
     };
     let exporter = otlp::prepare(&args.watch, &process)?;
+    let rules = settings.fault_rules.as_deref();
+    let faults = fault_injector(rules, Some(&settings.node_id))?;
 
     let pools = Pools::open_within(
         &settings.pools,
@@ -117,6 +138,7 @@ fn serve_with(
         watch: &args.watch,
         process,
         exporter,
+        faults,
     };
     let served = runtime.block_on(work(settings, outputs, pools, controllers.cloned()));
     // Work that outlasted its grace must not hold the process.
@@ -129,6 +151,7 @@ struct Outputs<'a> {
     watch: &'a WatchArgs,
     process: Process,
     exporter: Option<Exporter>,
+    faults: Option<Arc<FaultInjector>>,
 }
 
 async fn work(
@@ -144,7 +167,8 @@ async fn work(
     let controller = Controller::new(pools.clone(), settings.controller);
     let node = Arc::new(Node::new(pools.clone(), settings.node));
     let identity = settings.identity.clone();
-    let server = Server::new(settings.identity, Arc::new(controller), node.clone());
+    let server = Server::new(settings.identity, Arc::new(controller), node.clone())
+        .with_faults(outputs.faults.clone());
 
     let controllers = controllers.map(|args| {
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
@@ -154,11 +178,14 @@ async fn work(
         watch,
         process,
         exporter,
+        faults,
     } = outputs;
-    let shown = http::Shown {
+    follow_faults(faults.as_ref(), &stop, &mut roles);
+    let shown = ReportedComponents {
         services: Some(server.shown()),
         controllers: controllers.as_ref().map(Controllers::view),
         dropped: exporter.as_ref().map(Exporter::dropped),
+        faults,
     };
     show(settings.http, shown, &stop, &mut roles).await?;
     upkeep::start(&pools, node, server.blocking(), &stop, &mut roles);
@@ -175,18 +202,7 @@ async fn work(
         &mut roles,
     )?;
 
-    let (listener, name) = socket::bind(&settings.endpoint)?.into_parts();
-    let listener = UnixListener::from_std(listener)
-        .map_err(|error| Error::Start("watching the socket", error))?;
-    let services = {
-        let (server, stop) = (server.clone(), stop.clone());
-        async move {
-            let connections = grpc_server::connections(listener, descriptors::csi_connections());
-            let served = server.serve(connections, stop.cancelled()).await;
-            served.map_err(|error| error.to_string())
-        }
-    };
-    roles.start("the CSI services", services);
+    let name = start_services(&settings.endpoint, &server, &stop, &mut roles)?;
     tracing::info!(
         socket = %settings.endpoint.display(), driver = %identity.name,
         version = %identity.vendor_version, node = %settings.node_id, "serving"
@@ -201,30 +217,60 @@ async fn work(
         ended = roles.next() => Err(ended.into()),
         ended = controllers::ended(&mut controllers) => Err(ended),
     };
-    // The controllers end first, while the services still answer. Their end also unregisters the
-    // driver, so that kubelet starts no new calls.
-    let controllers = async {
-        if let Some(controllers) = controllers {
-            controllers.finish().await;
-        }
-    };
-    let finished = async {
-        controllers.await;
-        drop((name, events));
-        stop.cancel();
-        // Calls that wait for others end now, and the server waits only for those that run.
-        server.locks().close();
-        while !roles.is_empty() {
-            roles.next().await;
-        }
-        server.locks().drained().await;
-    };
+    let finished = finish(controllers, (name, events), &server, &stop, &mut roles);
     tokio::select! {
         () = finished => tracing::info!("stopped"),
         () = tokio::time::sleep(GRACE) => unfinished(&server, "the grace period ended"),
         signal = signals.next() => unfinished(&server, signal),
     }
     served
+}
+
+/// Opens the socket and starts the CSI services on it. Drop the name to accept no new clients.
+fn start_services(
+    endpoint: &Path,
+    server: &Server,
+    stop: &CancellationToken,
+    roles: &mut Tasks,
+) -> Result<Name, Error> {
+    let (listener, name) = bind_socket(endpoint)?.into_parts();
+    let listener = UnixListener::from_std(listener)
+        .map_err(|error| Error::Start("watching the socket", error))?;
+    let (server, stop) = (server.clone(), stop.clone());
+    roles.start("the CSI services", async move {
+        let connections = grpc_server::connections(listener, descriptors::csi_connections());
+        let served = server.serve(connections, stop.cancelled()).await;
+        served.map_err(|error| error.to_string())
+    });
+    Ok(name)
+}
+
+/// Ends everything, and waits until calls under way are finished.
+async fn finish(
+    controllers: Option<RunningControllers>,
+    sockets: (Name, Option<Name>),
+    server: &Server,
+    stop: &CancellationToken,
+    roles: &mut Tasks,
+) {
+    // The controllers end first, while the services still answer. Their end also unregisters the
+    // driver, so that kubelet starts no new calls.
+    if let Some(controllers) = controllers {
+        controllers.finish().await;
+    }
+    drop(sockets);
+    stop.cancel();
+    // Calls that wait for others end now, and the server waits only for those that run.
+    server.locks().close();
+    while !roles.is_empty() {
+        roles.next().await;
+    }
+    server.locks().drained().await;
+    let pools = server.pools().clone();
+    let blocking = server.blocking();
+    blocking
+        .run("faults", move || faults::thaw_all(&pools))
+        .await;
 }
 
 fn unfinished(server: &Server, why: &'static str) {

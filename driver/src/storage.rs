@@ -12,7 +12,7 @@ pub mod config;
 mod content_source;
 pub mod copy_image;
 mod copy_rate;
-mod encoding;
+pub(crate) mod encoding;
 pub mod error;
 pub mod file_names;
 pub mod freeze;
@@ -20,7 +20,7 @@ mod groups;
 mod growths;
 pub mod image_stat;
 mod index;
-mod joined;
+mod joined_read;
 pub(crate) mod layers;
 mod layout;
 mod lineage;
@@ -32,6 +32,7 @@ pub mod place;
 mod pool;
 mod pools;
 mod record_io;
+mod record_sync;
 mod recovery;
 mod reservation;
 pub mod scan;
@@ -49,10 +50,10 @@ pub use error::{Error, Result};
 pub use new_volume::NewVolume;
 pub use noted_problem::{About, NotedProblem};
 pub use pool::{Look, Pool, Reading};
-pub use pools::{Announcements, Freed, Pools, Slot};
+pub use pools::{Announcements, Freed, PoolSlot, Pools};
 
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use crate::record::{
-    Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, GrowthIntent, Provisioning,
-    Publication, Settings, SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
+    Access, AccessMode, Capability, Consistency, Format, FreezeIntent, GroupRecord, GrowthIntent,
+    Provisioning, Publication, Settings, SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
 };

@@ -19,11 +19,11 @@ mod facts;
 mod gather;
 mod line;
 mod live;
-mod progress;
+mod progress_line;
 mod render;
 
 use line::{Line, Section};
-use progress::Progress;
+use progress_line::ProgressLine;
 
 /// The heading of the live check.
 const LIVE: &str = "A volume from claim to deletion";
@@ -69,12 +69,12 @@ pub enum Error {
 }
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let facts = gather::gather(cluster, &mut progress)
         .await
         .map_err(Error::Unreachable)?;
     let mut sections = decide::decide(&facts);
-    let printer = Printer {
+    let printer = CheckPrinter {
         is_text: args.output.is_text(),
         no_headers: args.output.no_headers,
     };
@@ -84,7 +84,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         printer.end_section()?;
     }
     if args.live {
-        let choice = live::Choice {
+        let choice = live::LiveOptions {
             namespace: cluster.namespace.clone(),
             class: args.class.clone(),
             timeout: args.timeout,
@@ -110,9 +110,9 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 /// not stop it, because it has to clean up.
 async fn run_live(
     cluster: &Cluster,
-    planned: Result<live::Plan, Line>,
-    progress: &mut Progress,
-    printer: &Printer,
+    planned: Result<live::LivePlan, Line>,
+    progress: &mut ProgressLine,
+    printer: &CheckPrinter,
 ) -> io::Result<Section> {
     let mut said = Said {
         printer,
@@ -138,7 +138,7 @@ async fn run_live(
 
 /// Lines that are printed and kept.
 struct Said<'a> {
-    printer: &'a Printer,
+    printer: &'a CheckPrinter,
     /// The first failure to print.
     printed: io::Result<()>,
     lines: Vec<Line>,
@@ -161,14 +161,14 @@ fn new_name() -> String {
 }
 
 /// Prints lines as soon as they are known.
-struct Printer {
+struct CheckPrinter {
     /// False if only a document goes to standard output, at the end.
     is_text: bool,
     /// True for the lines of the expectations alone.
     no_headers: bool,
 }
 
-impl Printer {
+impl CheckPrinter {
     fn lines(&self, lines: &[String]) -> io::Result<()> {
         if self.is_text {
             terminal::print(lines)

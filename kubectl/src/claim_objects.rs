@@ -9,17 +9,17 @@ use super::api::{self, ApiError, Namespaced};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
-use super::volume_objects::{Objects, bound_volume, content_name, inline_volumes};
+use super::volume_objects::{VolumeObjects, bound_volume, content_name, inline_volumes};
 
 /// The namespace of events about objects without one.
 const EVENTS_OF_CLUSTER: &str = "default";
 
 /// Reads a claim of the namespace, its volume and its snapshots. Without the claim, the result has
 /// no objects.
-pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects {
+pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
+    let mut objects = VolumeObjects {
         has_all_volumes: true,
-        ..Objects::default()
+        ..VolumeObjects::default()
     };
     read_claim(cluster, name, &mut objects).await?;
     if objects.claims.is_empty() {
@@ -36,10 +36,13 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, Api
 
 /// Reads a snapshot of the namespace, its content, and the claim that it was taken of. Without the
 /// snapshot, the result has no objects.
-pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects {
+pub(super) async fn gather_snapshot(
+    cluster: &Cluster,
+    name: &str,
+) -> Result<VolumeObjects, ApiError> {
+    let mut objects = VolumeObjects {
         has_all_volumes: true,
-        ..Objects::default()
+        ..VolumeObjects::default()
     };
     let snapshot = api::get(&beside(cluster), name).await;
     objects.snapshots = objects.noted_if_about_one_kind(snapshot.map(Vec::from_iter))?;
@@ -53,12 +56,12 @@ pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Obj
     Ok(objects)
 }
 
-/// Reads a group snapshot of the namespace, its snapshots and their contents. Without the group, the
-/// result has no objects.
-pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects {
+/// Reads a group snapshot of the namespace, its snapshots and their contents. Without the group,
+/// the result has no objects.
+pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
+    let mut objects = VolumeObjects {
         has_all_volumes: true,
-        ..Objects::default()
+        ..VolumeObjects::default()
     };
     let group = api::get(&beside(cluster), name).await;
     objects.groups = objects.noted_if_about_one_kind(group.map(Vec::from_iter))?;
@@ -76,10 +79,10 @@ pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<Object
 }
 
 /// Reads a pod of the namespace. Without it, the result has no objects.
-pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
-    let mut objects = Objects {
+pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
+    let mut objects = VolumeObjects {
         has_all_volumes: true,
-        ..Objects::default()
+        ..VolumeObjects::default()
     };
     let pod = api::get(&beside(cluster), name).await;
     objects.pods = objects.noted_if_about_one_kind(pod.map(Vec::from_iter))?;
@@ -87,7 +90,11 @@ pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<Objects,
 }
 
 /// Reads a claim and its volume.
-async fn read_claim(cluster: &Cluster, name: &str, objects: &mut Objects) -> Result<(), ApiError> {
+async fn read_claim(
+    cluster: &Cluster,
+    name: &str,
+    objects: &mut VolumeObjects,
+) -> Result<(), ApiError> {
     let claim = api::get(&beside(cluster), name).await;
     objects.claims = objects.noted_if_about_one_kind(claim.map(Vec::from_iter))?;
     if let Some(volume) = objects.claims.first().and_then(bound_volume) {
@@ -104,7 +111,7 @@ fn beside<K: Namespaced>(cluster: &Cluster) -> Api<K> {
 }
 
 /// Reads the contents of the snapshots.
-async fn read_contents(cluster: &Cluster, objects: &mut Objects) {
+async fn read_contents(cluster: &Cluster, objects: &mut VolumeObjects) {
     let names: Vec<String> = objects
         .snapshots
         .iter()
@@ -124,7 +131,7 @@ async fn read_contents(cluster: &Cluster, objects: &mut Objects) {
 }
 
 /// Adds the claim's class, pods and attachments, and the events about all of its objects.
-pub(super) async fn complete(cluster: &Cluster, objects: &mut Objects) {
+pub(super) async fn complete(cluster: &Cluster, objects: &mut VolumeObjects) {
     let Some(claim) = objects.claims.first().cloned() else {
         return;
     };
@@ -145,7 +152,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut Objects) {
 }
 
 /// Reads the events about the objects.
-pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
+pub(super) async fn read_events(cluster: &Cluster, objects: &mut VolumeObjects) {
     let events = api::list_all(&beside(cluster)).await;
     objects.events = objects.noted(events);
     if cluster.namespace != EVENTS_OF_CLUSTER {
@@ -188,7 +195,7 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
 }
 
 /// Drops the pods and attachments of other claims.
-fn keep_related(objects: &mut Objects, claim: &PersistentVolumeClaim) {
+fn keep_related(objects: &mut VolumeObjects, claim: &PersistentVolumeClaim) {
     let pods: Vec<Pod> = objects.pods_of(claim).into_iter().cloned().collect();
     objects.pods = pods;
     let volume = objects.volumes.first();
@@ -200,14 +207,18 @@ fn keep_related(objects: &mut Objects, claim: &PersistentVolumeClaim) {
 }
 
 /// The names under which logs have the snapshots and their groups.
-pub(super) fn snapshot_subject(objects: &Objects) -> Subject {
+pub(super) fn snapshot_subject(objects: &VolumeObjects) -> Subject {
     let groups = objects.groups.iter();
     let subject = groups.fold(Subject::default(), Subject::with_group);
     with_snapshots(subject, objects)
 }
 
 /// The names under which logs have the inline volumes of the pods, or the one of this name.
-pub(super) fn inline_subject(cluster: &Cluster, name: Option<&str>, objects: &Objects) -> Subject {
+pub(super) fn inline_subject(
+    cluster: &Cluster,
+    name: Option<&str>,
+    objects: &VolumeObjects,
+) -> Subject {
     let volumes = objects
         .pods
         .iter()
@@ -219,7 +230,7 @@ pub(super) fn inline_subject(cluster: &Cluster, name: Option<&str>, objects: &Ob
 }
 
 /// The names under which logs have the claim.
-pub(super) fn subject(cluster: &Cluster, name: &str, objects: &Objects) -> Subject {
+pub(super) fn subject(cluster: &Cluster, name: &str, objects: &VolumeObjects) -> Subject {
     let mut subject = Subject::named(&cluster.namespace, name);
     for claim in &objects.claims {
         subject = subject.with_claim(claim);
@@ -230,7 +241,7 @@ pub(super) fn subject(cluster: &Cluster, name: &str, objects: &Objects) -> Subje
     with_snapshots(subject, objects)
 }
 
-fn with_snapshots(subject: Subject, objects: &Objects) -> Subject {
+fn with_snapshots(subject: Subject, objects: &VolumeObjects) -> Subject {
     objects.snapshots.iter().fold(subject, |subject, snapshot| {
         let name = content_name(snapshot);
         let content = objects

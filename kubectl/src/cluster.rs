@@ -1,15 +1,18 @@
 //! The connection to the cluster, with the person's kubeconfig and rights.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use hostloop_report::driver_name;
 use hostloop_report::flags::DRIVER_NAME;
 use http::Uri;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{self, AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 
 use super::api::{Kind, Namespaced};
+
+mod proxy_settings;
+
+use proxy_settings::{ProxyError, ProxySettings};
 
 /// Flags about the cluster, with kubectl's names.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,7 +71,8 @@ impl ClusterArgs {
             };
         };
         person.impersonate = Some(user.clone());
-        person.impersonate_groups = Some(self.as_groups.clone()).filter(|all| !all.is_empty());
+        person.impersonate_groups =
+            Some(self.as_groups.clone()).filter(|groups| !groups.is_empty());
         Ok(())
     }
 }
@@ -78,19 +82,41 @@ impl ClusterArgs {
 pub enum Error {
     /// The kubeconfig can't be read.
     #[error("the kubeconfig can't be read: {0}; set --kubeconfig or KUBECONFIG, and --context")]
-    Kubeconfig(#[from] KubeconfigError),
+    Kubeconfig(#[source] KubeconfigError),
     /// Groups without a user.
     #[error("--as-group: the API server takes groups with a user alone; add --as")]
     GroupsAlone,
-    /// A proxy leads to the server.
+    /// A proxy can't be used.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+    /// kube reads NO_PROXY, too, and takes no empty entry.
     #[error(
-        "the kubeconfig (proxy-url) or HTTPS_PROXY names the proxy {0}, and this program uses none; \
-         take a way to the API server without one"
+        "NO_PROXY can't be read, or the proxy has no host: take empty entries and a comma at the \
+         end out of NO_PROXY, and set a proxy as http://proxy.example.com:3128"
     )]
-    Proxy(String),
+    NoProxyVariable,
+    /// What logs in is none of the providers that the client has.
+    #[error(
+        "the user in the kubeconfig logs in by the auth provider {0}, which kubectl no longer has \
+         either: let an exec program log in, such as gke-gcloud-auth-plugin or kubelogin"
+    )]
+    AuthProvider(String),
     /// The kubeconfig can't be used.
     #[error("the kubeconfig can't be used: {0}; check its certificates and credentials")]
     Client(#[from] kube::Error),
+}
+
+impl From<KubeconfigError> for Error {
+    /// What kube says of a proxy is not shown: it has the setting, which may have a password.
+    fn from(error: KubeconfigError) -> Self {
+        match error {
+            KubeconfigError::ParseProxyUrl(_) => {
+                ProxyError::NotAUrl("HTTPS_PROXY, or proxy-url in the kubeconfig,").into()
+            }
+            KubeconfigError::ParseNoProxy(_) => Error::NoProxyVariable,
+            error => Error::Kubeconfig(error),
+        }
+    }
 }
 
 /// A cluster, and the names that the commands work with.
@@ -115,21 +141,32 @@ impl Cluster {
             Some(path) => Kubeconfig::read_from(path)?,
             None => Kubeconfig::read()?,
         };
-        let options = KubeConfigOptions {
-            context: args.context.clone(),
-            ..Default::default()
-        };
+        Cluster::of_kubeconfig(args, file, ProxySettings::of_environment()).await
+    }
+
+    /// Connects as this kubeconfig and the environment's settings of proxies say.
+    async fn of_kubeconfig(
+        args: &ClusterArgs,
+        file: Kubeconfig,
+        environment: ProxySettings,
+    ) -> Result<Cluster, Error> {
         let context = args
             .context
             .clone()
             .or_else(|| file.current_context.clone());
+        // Before kube, which reads the proxy, too, and says less of what is wrong with it.
+        let proxy = match cluster_of(&file, context.as_deref()) {
+            Some(cluster) => proxy_of(cluster, environment)?,
+            None => None,
+        };
+        let options = KubeConfigOptions {
+            context: context.clone(),
+            ..Default::default()
+        };
         let mut config = Config::from_custom_kubeconfig(file, &options).await?;
-        if is_loopback(&config.cluster_url) {
-            config.proxy_url = None;
-        }
-        if let Some(proxy) = config.proxy_url.take() {
-            // The rest may have a password.
-            return Err(Error::Proxy(proxy.host().unwrap_or_default().to_owned()));
+        config.proxy_url = proxy;
+        if let Some(provider) = unknown_provider(&config.auth_info) {
+            return Err(Error::AuthProvider(provider.to_owned()));
         }
         args.impersonate(&mut config.auth_info)?;
         Ok(Cluster {
@@ -163,54 +200,46 @@ impl Cluster {
     }
 }
 
-/// True if the API server is on this machine, as that of kind is: no proxy reaches it.
-fn is_loopback(server: &Uri) -> bool {
-    let host = server.host().unwrap_or_default();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    match host.parse::<IpAddr>() {
-        Ok(address) => address.is_loopback(),
-        Err(_) => host == "localhost" || host.ends_with(".localhost"),
-    }
+/// The cluster of the context, as the kubeconfig has it.
+fn cluster_of<'a>(file: &'a Kubeconfig, context: Option<&str>) -> Option<&'a config::Cluster> {
+    let context = file
+        .contexts
+        .iter()
+        .find(|named| Some(&*named.name) == context)?;
+    let name = &context.context.as_ref()?.cluster;
+    let cluster = file.clusters.iter().find(|named| named.name == *name)?;
+    cluster.cluster.as_ref()
+}
+
+/// The proxy of a cluster's server. A server that can't be read is left to kube.
+fn proxy_of(
+    cluster: &config::Cluster,
+    environment: ProxySettings,
+) -> Result<Option<Uri>, ProxyError> {
+    let server = cluster.server.as_ref();
+    let Some(server) = server.and_then(|server| server.parse().ok()) else {
+        return Ok(None);
+    };
+    let settings = ProxySettings {
+        proxy_url: cluster.proxy_url.clone().unwrap_or_default(),
+        ..environment
+    };
+    settings.proxy_of(&server)
+}
+
+/// The auth provider, if the client can't log in by it. That of Google is known where a program
+/// or a token without an end stands in the kubeconfig.
+fn unknown_provider(person: &AuthInfo) -> Option<&str> {
+    let provider = person.auth_provider.as_ref()?;
+    let is_known = match &*provider.name {
+        "oidc" => true,
+        "gcp" => ["cmd-path", "id-token"]
+            .iter()
+            .any(|key| provider.config.contains_key(*key)),
+        _ => false,
+    };
+    (!is_known).then_some(&*provider.name)
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-    use rstest::rstest;
-
-    use super::*;
-
-    #[rstest]
-    #[case::as_in_the_kubeconfig(&["p"], None, &[], true)]
-    #[case::user(&["p", "--as", "ann"], Some("ann"), &[], true)]
-    #[case::groups(
-        &["p", "--as-group=a", "--as=ann", "--as-group", "b"], Some("ann"), &["a", "b"], true
-    )]
-    #[case::groups_alone(&["p", "--as-group", "a"], None, &[], false)]
-    fn whom_requests_act_as(
-        #[case] line: &[&str],
-        #[case] user: Option<&str>,
-        #[case] groups: &[&str],
-        #[case] is_taken: bool,
-    ) {
-        let line: Vec<&str> = line.iter().copied().chain(["status"]).collect();
-        let mut person = AuthInfo::default();
-        let cli = crate::Cli::try_parse_from(line).unwrap();
-        assert_eq!(cli.cluster.impersonate(&mut person).is_ok(), is_taken);
-        assert_eq!(person.impersonate.as_deref(), user);
-        assert_eq!(person.impersonate_groups.unwrap_or_default(), groups);
-    }
-
-    #[rstest]
-    #[case::ipv4("https://127.0.0.1:6443", true)]
-    #[case::another_ipv4("https://127.8.0.1", true)]
-    #[case::ipv6("https://[::1]:6443", true)]
-    #[case::name("https://localhost:6443", true)]
-    #[case::name_below("https://dev.localhost", true)]
-    #[case::other_address("https://10.0.0.1:6443", false)]
-    #[case::other_ipv6("https://[2001:db8::1]", false)]
-    #[case::other_name("https://localhost.example.com", false)]
-    fn servers_that_no_proxy_reaches(#[case] server: &str, #[case] is_here: bool) {
-        assert_eq!(is_loopback(&server.parse().unwrap()), is_here);
-    }
-}
+mod tests;

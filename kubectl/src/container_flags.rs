@@ -1,255 +1,196 @@
-//! Flags of the node's program, read from the arguments of a pod's container.
+//! Flags of the program in a container, as its specification has them.
 
-use std::collections::BTreeMap;
+use k8s_openapi::api::core::v1::{Container, EnvVar};
 
-use hostloop_report::flags::{EVENT_FLAGS, POOL_FLAGS};
-use k8s_openapi::api::core::v1::{Container, Pod};
+/// The most bytes of a text and the values in it. Any user who may create a Deployment writes them,
+/// and a few variables that name each other would fill the memory.
+const MOST_READ: usize = 64 << 10;
 
-/// Why the flags can't be passed to another command in the container.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FlagError {
-    /// The value of a variable is not in the pod's specification.
-    #[error(
-        "{flag} of the container contains {variable}, and the pod's specification has no value for it"
-    )]
-    UnknownValue {
-        /// The argument.
-        flag: String,
-        /// The variable as `$(NAME)`.
-        variable: String,
-    },
+/// The values of a flag: from the command line, or from its environment variable.
+pub(crate) fn flag_values(container: &Container, name: &str) -> impl Iterator<Item = String> {
+    let variables = container.env.as_deref().unwrap_or_default();
+    let mut given: Vec<(&[EnvVar], &str)> = command_line_values(container, name)
+        .into_iter()
+        .map(|value| (variables, value))
+        .collect();
+    if given.is_empty() {
+        let name = format!("HOSTLOOP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        given.extend(position(variables, &name).and_then(|at| {
+            let value = variables[at].value.as_deref()?;
+            Some((&variables[..at], value))
+        }));
+    }
+    given
+        .into_iter()
+        .map(|(variables, text)| with_values(variables, text))
 }
 
-/// The flags of a container that all commands about pools take, with the values of its variables.
-/// Variables such as `HOSTLOOP_POOL` need no flag: a command in the container has them too.
-pub(crate) fn pool_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
-    flags(pod, container, &POOL_FLAGS)
-}
-
-/// The flags of a container that say where it serves its events, with the values of its variables.
-pub(crate) fn event_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
-    flags(pod, container, &EVENT_FLAGS)
-}
-
-/// The flags of a container with these names, with the values of its variables.
-fn flags(pod: &Pod, container: &Container, names: &[&str]) -> Result<Vec<String>, FlagError> {
-    let variables = variables(pod, container);
-    let kept = select(words(container), names);
-    kept.into_iter().map(|arg| whole(arg, &variables)).collect()
-}
-
-/// All arguments of a container, with the values of its variables. A reference without a value
-/// stays as it is.
-pub(crate) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
-    let variables = variables(pod, container);
-    words(container)
-        .map(|arg| expand(arg, &variables).0)
-        .collect()
-}
-
-/// The arguments of a container as they are in its specification.
-fn words(container: &Container) -> impl Iterator<Item = &String> {
-    container
+/// The values of a flag on the command line: `--flag=value`, or `--flag value`. A flag without a
+/// value is `true`.
+fn command_line_values<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
+    let mut words = container
         .command
         .iter()
+        .chain(&container.args)
         .flatten()
-        .skip(1)
-        .chain(container.args.iter().flatten())
-}
-
-/// The arguments that are flags of these names, and their values. Each of these flags takes a
-/// value. Of other flags, an argument that does not begin with `--` is the value.
-fn select<'a>(mut args: impl Iterator<Item = &'a String>, names: &[&str]) -> Vec<&'a String> {
-    let mut kept = Vec::new();
-    while let Some(arg) = args.next() {
-        let Some(flag) = arg.strip_prefix("--") else {
-            continue;
-        };
-        let name = flag.split('=').next().unwrap_or_default();
-        if !names.contains(&name) {
-            continue;
-        }
-        kept.push(arg);
-        if name == flag {
-            kept.extend(args.next());
+        .peekable();
+    let mut values: Vec<&'a str> = Vec::new();
+    while let Some(word) = words.next() {
+        match word
+            .strip_prefix("--")
+            .and_then(|flag| flag.strip_prefix(name))
+        {
+            Some("") => {
+                let value = words.next_if(|next| !next.starts_with('-'));
+                values.push(value.map_or("true", String::as_str));
+            }
+            Some(rest) => values.extend(rest.strip_prefix('=')),
+            None => {}
         }
     }
-    kept
+    values
 }
 
-/// The values of a container's variables. As in Kubernetes, a value may refer to variables before
-/// it.
-fn variables(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
-    let mut known = BTreeMap::new();
-    for variable in container.env.iter().flatten() {
-        let value = match &variable.value_from {
-            None => Some(expand(variable.value.as_deref().unwrap_or_default(), &known).0),
-            Some(source) => source
-                .field_ref
-                .as_ref()
-                .and_then(|field| field_of(pod, &field.field_path)),
+/// The value of an environment variable.
+pub(crate) fn variable<'a>(container: &'a Container, name: &str) -> Option<&'a str> {
+    let variables = container.env.as_deref()?;
+    variables[position(variables, name)?].value.as_deref()
+}
+
+/// Where a variable is. As in Kubernetes, the last of equal names counts.
+fn position(variables: &[EnvVar], name: &str) -> Option<usize> {
+    variables.iter().rposition(|variable| variable.name == name)
+}
+
+/// A text with the values of these variables where it names them, such as `$(POOL_DIR)`. As for
+/// kubelet, a value in turn names variables before its own alone, and `$$` is a `$`. What has no
+/// value in the specification stays as it is, and so does a text that would be too long.
+fn with_values(variables: &[EnvVar], text: &str) -> String {
+    let mut whole = String::new();
+    let mut read = text.len();
+    // What is still to be read, the innermost value last, each with the variables that it may name.
+    let mut unread = vec![(variables, text)];
+    while let Some((variables, part)) = unread.pop() {
+        if read > MOST_READ {
+            return text.to_owned();
+        }
+        let Some((before, after)) = part.split_once('$') else {
+            whole.push_str(part);
+            continue;
         };
-        match value {
-            Some(value) => known.insert(variable.name.clone(), value),
-            None => known.remove(&variable.name),
-        };
-    }
-    known
-}
-
-/// The value of a pod's field, for the paths that the downward API allows and a driver may use.
-fn field_of(pod: &Pod, path: &str) -> Option<String> {
-    match path {
-        "metadata.name" => pod.metadata.name.clone(),
-        "metadata.namespace" => pod.metadata.namespace.clone(),
-        "metadata.uid" => pod.metadata.uid.clone(),
-        "spec.nodeName" => pod.spec.as_ref()?.node_name.clone(),
-        "spec.serviceAccountName" => pod.spec.as_ref()?.service_account_name.clone(),
-        "status.hostIP" => pod.status.as_ref()?.host_ip.clone(),
-        "status.podIP" => pod.status.as_ref()?.pod_ip.clone(),
-        _ => None,
-    }
-}
-
-/// The argument with the values of its variables.
-fn whole(arg: &str, variables: &BTreeMap<String, String>) -> Result<String, FlagError> {
-    match expand(arg, variables) {
-        (text, None) => Ok(text),
-        (_, Some(name)) => Err(FlagError::UnknownValue {
-            flag: arg.to_owned(),
-            variable: format!("$({name})"),
-        }),
-    }
-}
-
-/// Replaces each `$(NAME)` by its value, and `$$` by `$`. Kubelet does the same with arguments:
-/// a reference without a value stays as it is. The second value is the first such name.
-fn expand(text: &str, variables: &BTreeMap<String, String>) -> (String, Option<String>) {
-    let mut out = String::new();
-    let mut unknown = None;
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('$') {
-            out.push('$');
-            rest = after;
+        whole.push_str(before);
+        if let Some(rest) = after.strip_prefix('$') {
+            whole.push('$');
+            unread.push((variables, rest));
             continue;
         }
-        let name = rest
+        let reference = after
             .strip_prefix('(')
             .and_then(|inner| inner.split_once(')'));
-        let Some((name, after)) = name else {
-            out.push('$');
+        let Some((name, rest)) = reference else {
+            whole.push('$');
+            unread.push((variables, after));
             continue;
         };
-        match variables.get(name) {
-            Some(value) => out.push_str(value),
-            None => {
-                out.push_str(&format!("$({name})"));
-                unknown.get_or_insert_with(|| name.to_owned());
-            }
-        }
-        rest = after;
+        unread.push((variables, rest));
+        let known = position(variables, name).filter(|at| variables[*at].value_from.is_none());
+        let Some(at) = known else {
+            whole.push_str(&format!("$({name})"));
+            continue;
+        };
+        let value = variables[at].value.as_deref().unwrap_or_default();
+        read += value.len();
+        unread.push((&variables[..at], value));
     }
-    out.push_str(rest);
-    (out, unknown)
+    whole
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::test_objects::read;
 
-    fn flags(container: Value) -> Result<Vec<String>, String> {
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "hostloop-x", "namespace": "hostloop", "uid": "u"},
-            "spec": {"nodeName": "n1", "containers": [container]},
-        }))
-        .unwrap();
-        let container = pod.spec.as_ref().unwrap().containers[0].clone();
-        pool_flags(&pod, &container).map_err(|error| error.to_string())
+    fn container(args: &[&str], env: &Value) -> Container {
+        read(json!({"name": "c", "args": args, "env": env}))
     }
 
-    #[test]
-    fn flags_about_pools_alone() {
+    /// The first value of a flag.
+    fn flag(container: &Container, name: &str) -> Option<String> {
+        flag_values(container, name).next()
+    }
+
+    #[rstest]
+    #[case(&["--enable-attach=$(ATTACH)"], "enable-attach", Some("false"))]
+    #[case(&["run", "--enable-attach"], "enable-attach", Some("true"))]
+    #[case(&["--enable-attach-more=1"], "enable-attach", None)]
+    #[case::two_words(&["run", "--pool", "b=/$(ATTACH)"], "pool", Some("b=/false"))]
+    #[case::the_next_flag_is_no_value(&["--enable-attach", "--a=b"], "enable-attach", Some("true"))]
+    #[case::a_value_is_no_flag(&["--a", "--pool=b=/p"], "a", Some("true"))]
+    #[case(&[], "reject-multi-node", Some("true"))]
+    #[case(&["--reject-multi-node=false"], "reject-multi-node", Some("false"))]
+    #[case(&["--a=$(NONE)x$(EMPTY)y"], "a", Some("$(NONE)xy"))]
+    #[case(&[], "pool", Some("a=/false$(FIELD)$(LATER)"))]
+    #[case(&["--pool=b=/$(ATTACH)"], "pool", Some("b=/false"))]
+    #[case::arguments_name_all(&["--a=$(LATER)"], "a", Some("later"))]
+    #[case::a_value_names_those_before(&["--a=$(EARLIER)"], "a", Some("$(LATER)"))]
+    #[case::escaped(&["--a=$$(ATTACH)"], "a", Some("$(ATTACH)"))]
+    #[case::escaped_dollar(&["--a=$$$(ATTACH)"], "a", Some("$false"))]
+    #[case::escaped_in_a_value(&["--a=$(ESCAPED)"], "a", Some("$(ATTACH)"))]
+    #[case::other_dollars(&["--a=$ATTACH$(ATTACH$"], "a", Some("$ATTACH$(ATTACH$"))]
+    #[case::the_last_of_equal_names(&["--a=$(TWICE)"], "a", Some("second"))]
+    #[case::itself_before(&["--a=$(PATH)"], "a", Some("/first:/second"))]
+    fn flags(#[case] args: &[&str], #[case] name: &str, #[case] value: Option<&str>) {
         let env = json!([
-            {"name": "KUBELET_DIR", "value": "/var/lib/kubelet"},
-            {"name": "POOL_DIR", "value": "/pools"},
-            {"name": "POOL_OPTIONS"},
-            {"name": "BOTH", "value": "$(POOL_DIR)/sub"},
-            {"name": "LATER", "value": "$(AFTER)"},
-            {"name": "AFTER", "value": "a"},
-            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            {"name": "ATTACH", "value": "false"},
+            {"name": "EMPTY"},
+            {"name": "HOSTLOOP_REJECT_MULTI_NODE", "value": "true"},
+            {"name": "FIELD", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "BOTH", "value": "$(ATTACH)$(EMPTY)$(FIELD)"},
+            {"name": "ESCAPED", "value": "$$(ATTACH)"},
+            {"name": "TWICE", "value": "first"},
+            {"name": "TWICE", "value": "second"},
+            {"name": "PATH", "value": "/first"},
+            {"name": "PATH", "value": "$(PATH):/second"},
+            {"name": "HOSTLOOP_POOL", "value": "a=/$(BOTH)$(LATER)"},
+            {"name": "EARLIER", "value": "$(LATER)"},
+            {"name": "LATER", "value": "later"},
         ]);
-        for (args, kept) in [
-            (json!(["run"]), Ok(vec![])),
-            (json!(["run", "--pool=a=/p"]), Ok(vec!["--pool=a=/p"])),
-            (
-                json!(["run", "--pool", "a=/p", "--json"]),
-                Ok(vec!["--pool", "a=/p"]),
-            ),
-            (
-                json!(["run", "--enable-attach", "--reserve=1%"]),
-                Ok(vec!["--reserve=1%"]),
-            ),
-            (
-                json!(["run", "--nodeid", "n", "--pool=a=/p"]),
-                Ok(vec!["--pool=a=/p"]),
-            ),
-            (
-                json!(["--pools=a=/p", "--endpoint=unix://$(KUBELET_DIR)/s"]),
-                Ok(vec![]),
-            ),
-            (
-                json!([
-                    "--pool=default=$(POOL_DIR)$(POOL_OPTIONS)",
-                    "--statedir=$(KUBELET_DIR)/x"
-                ]),
-                Ok(vec![
-                    "--pool=default=/pools",
-                    "--statedir=/var/lib/kubelet/x",
-                ]),
-            ),
-            (
-                json!(["--pool=a=$(BOTH)/$(NODE)"]),
-                Ok(vec!["--pool=a=/pools/sub/n1"]),
-            ),
-            (
-                json!(["--pool=a=/$$(NODE)/$x/$"]),
-                Ok(vec!["--pool=a=/$(NODE)/$x/$"]),
-            ),
-            (
-                json!(["--pool=a=/$(LATER)"]),
-                Ok(vec!["--pool=a=/$(AFTER)"]),
-            ),
-            (json!(["--pool=a=/$(NODE"]), Ok(vec!["--pool=a=/$(NODE"])),
-            (
-                json!(["--pool=a=/$(SECRET)"]),
-                Err(
-                    "--pool=a=/$(SECRET) of the container contains $(SECRET), and the pod's \
-                     specification has no value for it",
-                ),
-            ),
-            (
-                json!(["--endpoint=$(SECRET)", "--pool=a=/p"]),
-                Ok(vec!["--pool=a=/p"]),
-            ),
-        ] {
-            let container = json!({"name": "c", "args": args, "env": env});
-            let kept: Result<Vec<String>, String> = match kept {
-                Ok(kept) => Ok(kept.into_iter().map(str::to_owned).collect()),
-                Err(error) => Err(error.to_owned()),
-            };
-            assert_eq!(flags(container), kept, "{args}");
+        assert_eq!(flag(&container(args, &env), name).as_deref(), value);
+    }
+
+    /// Twelve variables, each of which names the one before it ten times.
+    fn bomb(first: &str) -> Value {
+        let mut env = vec![json!({"name": "V0", "value": first})];
+        for at in 1..12 {
+            let value = format!("$(V{})", at - 1).repeat(10);
+            env.push(json!({"name": format!("V{at}"), "value": value}));
         }
+        Value::from(env)
+    }
+
+    // Also values without a byte take time.
+    #[rstest]
+    #[case::bytes("xxxxxxxxxx")]
+    #[case::nothing("")]
+    fn variables_that_grow_stay_as_they_are(#[case] first: &str) {
+        let env = bomb(first);
+        let container = container(&["--a=$(V2)", "--b=$(V11)"], &env);
+        assert_eq!(flag(&container, "a"), Some(first.repeat(100)));
+        let value = flag(&container, "b").unwrap();
+        assert!(value.len() <= MOST_READ, "{} bytes", value.len());
+        assert_eq!(value, "$(V11)");
     }
 
     #[test]
-    fn a_command_may_have_the_flags() {
-        let container = json!({"name": "c", "command": ["/hostloop", "run", "--pool=a=/p"]});
-        assert_eq!(flags(container), Ok(vec!["--pool=a=/p".to_owned()]));
+    fn a_long_text_stays_as_it_is() {
+        let argument = format!("--a={}$(V0)", "$(".repeat(MOST_READ));
+        let container = container(&[&argument], &bomb("x"));
+        assert_eq!(
+            flag(&container, "a").as_deref(),
+            argument.strip_prefix("--a=")
+        );
     }
 }

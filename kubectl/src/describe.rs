@@ -11,14 +11,14 @@ use hostloop_terminal::terminal;
 
 use super::api::ApiError;
 use super::cluster::Cluster;
-use super::log_line::{Call, LogLine};
+use super::log_line::{LogLine, LoggedCall};
 use super::node_pods::{self, NodeReport};
 use super::output;
 use super::pod_logs;
-use super::status::{ClusterReport, Inputs, join};
+use super::status::{ClusterFacts, ClusterReport, join};
 use super::target::{Target, TargetArgs, TargetError};
 use super::verdict::FailedCalls;
-use super::volume_objects::Objects;
+use super::volume_objects::VolumeObjects;
 
 mod history;
 mod render;
@@ -48,9 +48,15 @@ pub enum Error {
     /// There is no such object.
     #[error(
         "{0} does not exist in namespace {1}; `kubectl hostloop status -A` shows those of all \
-         namespaces, and other kinds are named as snapshot/NAME, group/NAME or pod/NAME"
+         namespaces"
     )]
     NotFound(String, String),
+    /// There is no such claim. A name without a kind is taken for a claim's.
+    #[error(
+        "{0} does not exist in namespace {1}; `kubectl hostloop status -A` shows those of all \
+         namespaces, and other kinds are named as snapshot/NAME, group/NAME or pod/NAME"
+    )]
+    NoClaim(String, String),
     /// The object can't be read.
     #[error("{0} in namespace {1}: {2}")]
     Unreadable(String, String, String),
@@ -68,13 +74,13 @@ pub enum Error {
 /// What is known about the target.
 struct Facts {
     target: Target,
-    objects: Objects,
+    objects: VolumeObjects,
     /// The rows of `status` about the claim and its snapshots, the snapshot, or the inline volumes.
     report: ClusterReport,
     /// The reports of the nodes that may have it.
     nodes: Vec<NodeReport>,
     /// The newest calls about it, in order of time.
-    calls: Vec<Call>,
+    calls: Vec<LoggedCall>,
     now_ns: u64,
 }
 
@@ -88,9 +94,10 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
     let mut objects = target.gather(cluster).await?;
     if !target.is_in(&objects) {
         let (what, namespace) = (target.to_string(), cluster.namespace.clone());
-        return Err(match objects.missing.into_iter().next() {
-            Some(why) => Error::Unreadable(what, namespace, why),
-            None => Error::NotFound(what, namespace),
+        return Err(match (objects.missing.into_iter().next(), target) {
+            (Some(why), _) => Error::Unreadable(what, namespace, why),
+            (None, Target::Claim(_)) => Error::NoClaim(what, namespace),
+            (None, _) => Error::NotFound(what, namespace),
         });
     }
     target.complete(cluster, &mut objects).await;
@@ -143,13 +150,13 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
 /// The rows about the target.
 fn joined(
     target: &Target,
-    objects: &Objects,
+    objects: &VolumeObjects,
     nodes: &[NodeReport],
     cluster: &Cluster,
     now_ns: u64,
 ) -> ClusterReport {
     let (driver, namespace) = (&cluster.driver_name, Some(&*cluster.namespace));
-    let mut report = join(&Inputs {
+    let mut report = join(&ClusterFacts {
         objects,
         nodes,
         driver,
@@ -184,7 +191,7 @@ fn joined(
 }
 
 /// Drops what is about the claims of snapshots.
-fn keep_snapshot(objects: &mut Objects) {
+fn keep_snapshot(objects: &mut VolumeObjects) {
     objects.claims.clear();
     objects.volumes.clear();
     objects.events.retain(|event| {
@@ -203,9 +210,9 @@ fn node_of(report: &ClusterReport) -> Option<&str> {
 async fn calls(
     target: &Target,
     cluster: &Cluster,
-    objects: &mut Objects,
+    objects: &mut VolumeObjects,
     node: Option<&str>,
-) -> Vec<Call> {
+) -> Vec<LoggedCall> {
     let subject = target.subject(cluster, objects);
     let pods = pod_logs::log_pods(cluster).await;
     let mut pods = objects.noted(pods);
@@ -221,8 +228,8 @@ async fn calls(
 }
 
 /// The newest calls among log lines that are in order of time.
-fn newest<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Call> {
-    let mut calls: Vec<Call> = lines
+fn newest<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<LoggedCall> {
+    let mut calls: Vec<LoggedCall> = lines
         .filter_map(|line| LogLine::parse(line)?.call())
         .collect();
     calls.drain(..calls.len().saturating_sub(CALLS));

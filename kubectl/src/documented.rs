@@ -7,12 +7,13 @@ use rstest::rstest;
 use crate::{PLUGIN, command_line, parse};
 
 /// Documents with blocks of commands, by their paths.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("README.md", include_str!("../../README.md")),
     ("deploy/README.md", include_str!("../../deploy/README.md")),
     ("docs/kubectl.md", include_str!("../../docs/kubectl.md")),
     ("docs/running.md", include_str!("../../docs/running.md")),
     ("docs/start.md", include_str!("../../docs/start.md")),
+    ("docs/teaching.md", include_str!("../../docs/teaching.md")),
 ];
 
 /// The command lines of the client in the blocks of a document. A block is fenced, or indented.

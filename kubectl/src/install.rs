@@ -22,7 +22,7 @@ mod snapshots;
 mod survey;
 mod wait;
 
-use decide::Plan;
+use decide::InstallPlan;
 use survey::Survey;
 
 /// The namespace of the embedded objects.
@@ -71,6 +71,10 @@ pub struct Args {
     /// Attach volumes before they are staged: the complete CSI lifecycle, but slower
     #[arg(long)]
     pub attach: bool,
+
+    /// Let volumes fail on request, for clusters that test software: by an annotation of their claims
+    #[arg(long)]
+    pub faults: bool,
 
     /// Make hostloop the cluster's snapshot controller; auto does so if the cluster has none
     #[arg(long, value_name = "WHEN", default_value = "auto")]
@@ -126,6 +130,21 @@ pub enum Error {
     OtherName {
         /// The driver's name in the cluster.
         installed: String,
+    },
+    /// The container would have the arguments of two versions.
+    #[error(
+        "the container of DaemonSet hostloop has arguments in its command, which stay beside the new \
+         args: in its manifest, move all but the program to args, apply that, and install again"
+    )]
+    CommandHasArguments,
+    /// Another pool would take the place of those that hold the volumes.
+    #[error(
+        "the installed DaemonSet hostloop shows {found}, and volumes may be in its pools: name each of \
+         them by --pool"
+    )]
+    UnreadPools {
+        /// What it shows.
+        found: String,
     },
     /// The server is too old.
     #[error(
@@ -194,7 +213,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     check_names(flags)?;
     let how = args.dry_run.how;
     if how == DryRun::Client {
-        let plan = Plan::decide(args, &flags.driver_name, None)?;
+        let plan = InstallPlan::decide(args, &flags.driver_name, None)?;
         print_yaml(&plan.all_objects())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -206,7 +225,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
         Objects::new(cluster.client.clone())
     };
     let survey = Survey::take(&cluster, &mut objects).await?;
-    let plan = Plan::decide(args, &flags.driver_name, Some(&survey))?;
+    let plan = InstallPlan::decide(args, &flags.driver_name, Some(&survey))?;
     for line in report::lines(&plan, &survey) {
         // Standard output has the objects of a dry run alone.
         if is_dry {

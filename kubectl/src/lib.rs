@@ -70,7 +70,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0   done; check: each expectation is met or could not be looked at
   1   failed, and why is on standard error; check: an expectation is not met
-  64  the command line can't be read, or asks for what the command has not, as check -o name";
+  64  the command line can't be read, or asks for an output that the command does not have
+      (check -o name)";
 
 /// The command line of the client.
 #[derive(Debug, Parser)]
@@ -175,21 +176,21 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Error> {
 }
 
 async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
-    let connected = || Cluster::connect(&cli.cluster);
+    let flags = &cli.cluster;
     Ok(match &cli.command {
-        Command::Install(args) => install::run(args, &cli.cluster).await?,
-        Command::Uninstall(args) => uninstall::run(args, &connected().await?).await?,
-        Command::Load(args) => load::run(args, &connected().await?).await?,
-        Command::Check(args) => check::run(args, &connected().await?).await?,
+        Command::Install(args) => install::run(args, flags).await?,
+        Command::Uninstall(args) => uninstall::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Load(args) => load::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Check(args) => check::run(args, &Cluster::connect(flags).await?).await?,
         Command::Status(args) => {
-            let cluster = connected().await.map_err(Error::NodeStatus)?;
+            let cluster = Cluster::connect(flags).await.map_err(Error::NodeStatus)?;
             status::run(args, &cluster).await?
         }
-        Command::Describe(args) => describe::run(args, &connected().await?).await?,
-        Command::Logs(args) => logs::run(args, &connected().await?).await?,
-        Command::Events(args) => timeline::run(args, &connected().await?).await?,
-        Command::Ui(args) => ui::run(args, &cli.cluster).await?,
-        Command::Version(args) => version::run(args, &cli.cluster).await?,
+        Command::Describe(args) => describe::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Logs(args) => logs::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Events(args) => timeline::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Ui(args) => ui::run(args, flags).await?,
+        Command::Version(args) => version::run(args, flags).await?,
         Command::Completion(args) => completion::run(args),
     })
 }

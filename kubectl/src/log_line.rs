@@ -24,7 +24,7 @@ pub(super) struct LogLine {
 
 /// A finished call of a CSI service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct LoggedCall {
     /// When it ended.
     pub(super) time: Timestamp,
     /// The RPC, such as `NodeStageVolume`.
@@ -94,11 +94,11 @@ impl LogLine {
     }
 
     /// The call that the line reports.
-    pub(super) fn call(&self) -> Option<Call> {
+    pub(super) fn call(&self) -> Option<LoggedCall> {
         if self.target != CALL {
             return None;
         }
-        Some(Call {
+        Some(LoggedCall {
             time: self.time,
             method: self.field("method")?.to_owned(),
             about: self.text("about"),

@@ -17,7 +17,7 @@ use super::api::ApiError;
 use super::cluster::Cluster;
 use super::log_line::LogLine;
 use super::output;
-use super::pod_logs::{self, Entry, LogPod};
+use super::pod_logs::{self, LogEntry, LogPod};
 use super::subject::Subject;
 use super::target::{Target, TargetArgs, TargetError};
 
@@ -98,7 +98,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         let note = no_lines(&target, namespace, args.since, lines.complete_from);
         warn(&note);
     }
-    let mut printer = Printer::of(&pods);
+    let mut printer = LogPrinter::of(&pods);
     let printed = lines
         .entries
         .iter()
@@ -137,9 +137,9 @@ fn warn(text: &str) {
 
 /// Prints new lines until the reader of the output or the person ends it.
 async fn follow(
-    (mut followers, mut entries): (Followers, mpsc::UnboundedReceiver<Entry>),
+    (mut followers, mut entries): (Followers, mpsc::UnboundedReceiver<LogEntry>),
     pods: Vec<LogPod>,
-    mut printer: Printer,
+    mut printer: LogPrinter,
 ) -> io::Result<()> {
     followers.set(pods);
     let mut look = tokio::time::interval(PAUSE);
@@ -163,7 +163,7 @@ struct Followers {
     subject: Subject,
     /// The time of the last line that was read, by pod.
     last: BTreeMap<String, Timestamp>,
-    found: mpsc::UnboundedSender<Entry>,
+    found: mpsc::UnboundedSender<LogEntry>,
     tasks: BTreeMap<String, JoinHandle<()>>,
 }
 
@@ -172,7 +172,7 @@ impl Followers {
         cluster: &Cluster,
         subject: Subject,
         last: BTreeMap<String, Timestamp>,
-    ) -> (Followers, mpsc::UnboundedReceiver<Entry>) {
+    ) -> (Followers, mpsc::UnboundedReceiver<LogEntry>) {
         let (found, entries) = mpsc::unbounded_channel();
         let (cluster, tasks) = (cluster.clone(), BTreeMap::new());
         (
@@ -215,7 +215,7 @@ async fn follow_pod(
     subject: Subject,
     pod: LogPod,
     mut last: Option<Timestamp>,
-    found: mpsc::UnboundedSender<Entry>,
+    found: mpsc::UnboundedSender<LogEntry>,
 ) {
     loop {
         let from = last;
@@ -233,7 +233,7 @@ async fn follow_pod(
 }
 
 /// Prints lines with their source before them, in a color for each source.
-struct Printer {
+struct LogPrinter {
     width: usize,
     styles: BTreeMap<String, Style>,
 }
@@ -246,9 +246,9 @@ const COLORS: [AnsiColor; 4] = [
     AnsiColor::Blue,
 ];
 
-impl Printer {
-    fn of(pods: &[LogPod]) -> Printer {
-        let mut printer = Printer {
+impl LogPrinter {
+    fn of(pods: &[LogPod]) -> LogPrinter {
+        let mut printer = LogPrinter {
             width: 0,
             styles: BTreeMap::new(),
         };
@@ -267,12 +267,12 @@ impl Printer {
             .or_insert_with(|| next.on_default())
     }
 
-    fn print(&mut self, entry: &Entry) -> io::Result<()> {
+    fn print(&mut self, entry: &LogEntry) -> io::Result<()> {
         let line = self.line(entry);
         terminal::print(&[line])
     }
 
-    fn line(&mut self, entry: &Entry) -> String {
+    fn line(&mut self, entry: &LogEntry) -> String {
         let style = self.style(&entry.source);
         let width = self.width;
         let source = paint(style, &format!("{:<width$}", entry.source));
@@ -338,7 +338,7 @@ mod tests {
             source: source.to_owned(),
             ..LogPod::default()
         };
-        let mut printer = Printer::of(&[pod("n1"), pod("controller")]);
+        let mut printer = LogPrinter::of(&[pod("n1"), pod("controller")]);
         for (source, text, line) in [
             (
                 "n1",
@@ -354,7 +354,7 @@ mod tests {
             ("a-new-long-node", "x", "a-new-long-node  x"),
             ("n1", "y", "n1               y"),
         ] {
-            let entry = Entry {
+            let entry = LogEntry {
                 at: Timestamp::UNIX_EPOCH,
                 source: source.to_owned(),
                 text: text.to_owned(),
@@ -364,12 +364,12 @@ mod tests {
         }
         let line = |level: &str| {
             let text = format!("2026-01-02T03:04:05Z {level} h: m");
-            let entry = Entry {
+            let entry = LogEntry {
                 at: Timestamp::UNIX_EPOCH,
                 source: "n1".to_owned(),
                 text,
             };
-            Printer::of(&[pod("n1")]).line(&entry)
+            LogPrinter::of(&[pod("n1")]).line(&entry)
         };
         assert!(line("ERROR").contains(&BAD.to_string()));
         assert!(line(" WARN").contains(&WARNING.to_string()));

@@ -2,6 +2,7 @@
 //!
 //! The command runs in the pods (pods/exec). A node without an answer does not stop the others.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -15,7 +16,6 @@ use tokio::time::timeout;
 
 use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
-use super::container_flags::{FlagError, pool_flags};
 
 mod event_pods;
 
@@ -44,8 +44,8 @@ pub(super) struct NodePod {
     pub(super) container: String,
     /// Why no command can run in the container.
     pub(super) not_running: Option<String>,
-    /// `hostloop status --json` with the flags of the driver.
-    status: Result<Vec<String>, FlagError>,
+    /// The program in the container. Commands of it find pools and sockets in the environment.
+    pub(super) program: String,
 }
 
 /// Why a node does not report.
@@ -54,9 +54,6 @@ pub(super) enum NodeError {
     /// The pod's container does not run.
     #[error("pod {0} does not run: {1}")]
     NotRunning(String, String),
-    /// The flags are unknown.
-    #[error(transparent)]
-    Flags(#[from] FlagError),
     /// The API server refuses the connection to the pod.
     #[error(transparent)]
     Api(#[from] ApiError),
@@ -143,12 +140,12 @@ async fn maps_of(
     pod: &NodePod,
     ids: &[String],
 ) -> Result<Vec<ImageMap>, NodeError> {
-    ask(cluster, pod, &pod.extents_command(ids)?).await
+    ask(cluster, pod, &pod.extents_command(ids)).await
 }
 
 /// Reads the report of one pod.
 async fn report(cluster: &Cluster, pod: &NodePod) -> Result<Report, NodeError> {
-    ask(cluster, pod, &pod.status.clone()?).await
+    ask(cluster, pod, &pod.status_command()).await
 }
 
 /// Runs a command in a node pod, and reads the JSON that it prints if it succeeds.
@@ -166,8 +163,6 @@ pub(super) async fn ask<T: DeserializeOwned>(
 /// The standard output of a command that succeeds.
 async fn output(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<String, NodeError> {
     let mut process = pod.exec(cluster, command, false).await?;
-    let read_error =
-        |error: &dyn std::fmt::Display| NodeError::Read(pod.name.clone(), error.to_string());
     let status = process.take_status();
     let (stdout, stderr) = (process.stdout(), process.stderr());
     let (stdout, stderr) = tokio::join!(read(stdout), read(stderr));
@@ -175,10 +170,10 @@ async fn output(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<
         Some(status) => status.await,
         None => None,
     };
-    let stdout = stdout.map_err(|error| read_error(&error))?;
-    let stderr = stderr.map_err(|error| read_error(&error))?;
+    let stdout = stdout.map_err(|error| read_error(pod, &error))?;
+    let stderr = stderr.map_err(|error| read_error(pod, &error))?;
     match status {
-        None => Err(read_error(&"the connection ended before the command")),
+        None => Err(read_error(pod, &"the connection ended before the command")),
         Some(status) if status.status.as_deref() == Some("Success") => Ok(stdout),
         Some(status) => {
             let printed = stderr.trim();
@@ -201,6 +196,10 @@ async fn output(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<
     }
 }
 
+fn read_error(pod: &NodePod, error: &dyn Display) -> NodeError {
+    NodeError::Read(pod.name.clone(), error.to_string())
+}
+
 async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> std::io::Result<String> {
     let mut text = Vec::new();
     if let Some(stream) = stream {
@@ -218,12 +217,13 @@ impl NodePod {
             .iter()
             .find(|container| container.name == PROGRAM);
         let container = named.or_else(|| spec.containers.first())?;
+        let program = container.command.iter().flatten().next();
         Some(NodePod {
             node: spec.node_name.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             container: container.name.clone(),
             not_running: not_running(pod, container),
-            status: status_command(pod, container),
+            program: program.map_or(PROGRAM, String::as_str).to_owned(),
         })
     }
 
@@ -250,19 +250,18 @@ impl NodePod {
         Ok(started.map_err(|error| ApiError::new(call, error))?)
     }
 
-    /// The command that reports where the blocks of these images are.
-    fn extents_command(&self, ids: &[String]) -> Result<Vec<String>, FlagError> {
-        let mut command = self.status.clone()?;
-        command.push(format!("--extents={}", ids.join(",")));
-        Ok(command)
+    /// The command that reports pools, volumes and devices.
+    fn status_command(&self) -> Vec<String> {
+        [self.program.as_str(), "status", "--json"]
+            .map(str::to_owned)
+            .to_vec()
     }
 
-    /// The program in the container.
-    pub(super) fn program(&self) -> &str {
-        let command = self.status.as_ref().ok();
+    /// The command that reports where the blocks of these images are.
+    fn extents_command(&self, ids: &[String]) -> Vec<String> {
+        let mut command = self.status_command();
+        command.push(format!("--extents={}", ids.join(",")));
         command
-            .and_then(|words| words.first())
-            .map_or(PROGRAM, String::as_str)
     }
 }
 
@@ -294,14 +293,6 @@ fn not_running(pod: &Pod, container: &Container) -> Option<String> {
             .or(ended)
             .unwrap_or_else(|| "its container waits".to_owned()),
     )
-}
-
-fn status_command(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
-    let program = container.command.iter().flatten().next();
-    let program = program.map_or(PROGRAM, String::as_str);
-    let mut command = vec![program.to_owned(), "status".to_owned(), "--json".to_owned()];
-    command.extend(pool_flags(pod, container)?);
-    Ok(command)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 mod jsonpath;
 
-use jsonpath::Template;
+use jsonpath::JsonPath;
 
 /// The flags of all commands that print what they found. `HAS_NAMES` is false for those that find
 /// no objects.
@@ -47,7 +47,7 @@ pub(super) enum Format {
     /// The names of the objects, each as `kind/name` on a line.
     Name,
     /// What a template takes of the JSON object.
-    JsonPath(Template),
+    JsonPath(JsonPath),
 }
 
 /// Reads the value of `--output`, and tells shells what it may be.
@@ -65,7 +65,7 @@ impl Forms {
             ("yaml", _) => Ok(Format::Yaml),
             ("name", _) if self.has_names => Ok(Format::Name),
             (_, Some(("jsonpath", template))) => {
-                let template = Template::parse(template).map_err(|error| error.to_string())?;
+                let template = JsonPath::parse(template).map_err(|error| error.to_string())?;
                 Ok(Format::JsonPath(template))
             }
             _ => {

@@ -38,7 +38,7 @@ pub(super) struct LogPod {
 
 /// A line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     /// When the container wrote it.
     pub(super) at: Timestamp,
     /// The node's name, or `controller`.
@@ -51,7 +51,7 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     /// By time.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<LogEntry>,
     /// The time of the last line of each pod, by the pod's name. It need not be about the claim.
     pub(super) last: BTreeMap<String, Timestamp>,
     /// The time from which on the logs of all pods have lines. `None` if they have none at all.
@@ -63,7 +63,7 @@ pub(super) struct Lines {
 /// The lines of one pod about a claim.
 #[derive(Default)]
 struct PodLog {
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
     /// The time of the first line.
     first: Option<Timestamp>,
     /// The time of the last line.
@@ -156,12 +156,12 @@ async fn collect(
     pod: &LogPod,
     subject: &Subject,
 ) -> std::io::Result<PodLog> {
-    let mut selector = Selector::new(subject);
+    let mut selector = LineSelector::new(subject);
     let mut entries = Vec::new();
     let mut lines = stream.lines();
     while let Some(line) = lines.try_next().await? {
         if let Some((at, text)) = selector.select(&line) {
-            entries.push(Entry {
+            entries.push(LogEntry {
                 at,
                 source: pod.source.clone(),
                 text: text.to_owned(),
@@ -182,7 +182,7 @@ pub(super) async fn follow(
     pod: &LogPod,
     subject: &Subject,
     from: Option<Timestamp>,
-    mut found: impl FnMut(Entry),
+    mut found: impl FnMut(LogEntry),
 ) -> Result<(), ApiError> {
     let params = LogParams {
         follow: true,
@@ -194,7 +194,7 @@ pub(super) async fn follow(
         .log_stream(&pod.name, &params)
         .await
         .map_err(|error| failed(cluster, pod, error))?;
-    let mut selector = Selector::new(subject);
+    let mut selector = LineSelector::new(subject);
     let mut lines = stream.lines();
     while let Some(line) = lines
         .try_next()
@@ -204,7 +204,7 @@ pub(super) async fn follow(
         match selector.select(&line) {
             // The server counts in whole seconds, so it sends some lines again.
             Some((at, text)) if from.is_none_or(|from| at > from) => {
-                found(Entry {
+                found(LogEntry {
                     at,
                     source: pod.source.clone(),
                     text: text.to_owned(),
@@ -268,7 +268,7 @@ impl LogPod {
 
 /// Selects the lines about a claim. A line that is not in the driver's format continues the line
 /// before it.
-struct Selector<'a> {
+struct LineSelector<'a> {
     subject: &'a Subject,
     /// True if the line before was selected.
     selected: bool,
@@ -278,9 +278,9 @@ struct Selector<'a> {
     last: Option<Timestamp>,
 }
 
-impl<'a> Selector<'a> {
-    fn new(subject: &'a Subject) -> Selector<'a> {
-        Selector {
+impl<'a> LineSelector<'a> {
+    fn new(subject: &'a Subject) -> LineSelector<'a> {
+        LineSelector {
             subject,
             selected: false,
             first: None,

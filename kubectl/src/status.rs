@@ -14,7 +14,7 @@ use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, OutputArgs};
 use super::verdict::FailedCalls;
-use super::volume_objects::Objects;
+use super::volume_objects::VolumeObjects;
 
 mod join;
 mod render;
@@ -22,9 +22,9 @@ mod report;
 mod selection;
 mod watch;
 
-pub(super) use join::{Inputs, join};
+pub(super) use join::{ClusterFacts, join};
 #[cfg(test)]
-pub(super) use render::{Look, text};
+pub(super) use render::{TableStyle, text};
 pub(super) use render::{not_known, reason};
 pub(super) use report::{ClusterReport, SnapshotRow, VolumeRow};
 
@@ -58,14 +58,17 @@ pub enum Error {
     /// The API server can't be asked.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// There is nothing of these names.
+    /// Nothing in a namespace has these names.
     #[error(
-        "no claim, snapshot or inline volume of hostloop in {0} is named {1}; \
+        "no claim, snapshot or inline volume of hostloop in namespace {0} is named {1}; \
          `kubectl hostloop status -A` shows those of all namespaces"
     )]
     NotFound(String, String),
-    /// Something of these names can't be read, if it exists.
-    #[error("nothing named {1} can be read in {0}: {2}")]
+    /// Nothing in any namespace has these names.
+    #[error("no claim, snapshot or inline volume of hostloop in any namespace is named {0}")]
+    NotFoundAnywhere(String),
+    /// Something that may have these names can't be read.
+    #[error("can't tell whether anything in {0} is named {1}: {2}")]
     Unreadable(String, String, String),
     /// The output can't be written.
     #[error("printing: {0}")]
@@ -94,28 +97,36 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     if absent.is_empty() {
         return Ok(code);
     }
-    let place = if args.all_namespaces {
-        "all namespaces".to_owned()
-    } else {
-        format!("namespace {}", cluster.namespace)
-    };
-    Err(match report.missing.into_iter().next() {
-        Some(why) => Error::Unreadable(place, absent, why),
-        None => Error::NotFound(place, absent),
-    })
+    let namespace = (!args.all_namespaces).then(|| cluster.namespace.clone());
+    Err(not_found(namespace, absent, &report.missing))
+}
+
+/// The error about names that no row has. All namespaces are meant if there is none.
+fn not_found(namespace: Option<String>, names: String, missing: &[String]) -> Error {
+    if !missing.is_empty() {
+        let place = namespace.map_or_else(
+            || "any namespace".to_owned(),
+            |namespace| format!("namespace {namespace}"),
+        );
+        return Error::Unreadable(place, names, missing.join("; "));
+    }
+    match namespace {
+        Some(namespace) => Error::NotFound(namespace, names),
+        None => Error::NotFoundAnywhere(names),
+    }
 }
 
 /// Reads the cluster and its nodes.
 async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiError> {
     let namespace = (!args.all_namespaces).then_some(&*cluster.namespace);
     let (objects, pods) = tokio::join!(
-        Objects::gather(cluster, namespace),
+        VolumeObjects::gather(cluster, namespace),
         node_pods::node_pods(cluster)
     );
     let mut objects = objects?;
     let pods = objects.noted(pods);
     let nodes = node_pods::reports(cluster, &pods).await;
-    let mut report = join(&Inputs {
+    let mut report = join(&ClusterFacts {
         objects: &objects,
         nodes: &nodes,
         driver: &cluster.driver_name,
@@ -175,7 +186,7 @@ impl Args {
             return Ok(lines);
         }
         let form = self.output.text_form();
-        let look = render::Look {
+        let look = render::TableStyle {
             width: form.width,
             wide: form.is_wide,
             no_headers: form.no_headers,

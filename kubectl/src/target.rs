@@ -6,7 +6,7 @@ use super::api::ApiError;
 use super::claim_objects;
 use super::cluster::Cluster;
 use super::subject::Subject;
-use super::volume_objects::Objects;
+use super::volume_objects::VolumeObjects;
 
 /// The object of a command.
 #[derive(Clone, Debug, clap::Args)]
@@ -80,7 +80,7 @@ impl Target {
     }
 
     /// Reads the object and those that belong to it. Without it, the result has no objects.
-    pub(super) async fn gather(&self, cluster: &Cluster) -> Result<Objects, ApiError> {
+    pub(super) async fn gather(&self, cluster: &Cluster) -> Result<VolumeObjects, ApiError> {
         match self {
             Target::Claim(name) => claim_objects::gather(cluster, name).await,
             Target::Snapshot(name) => claim_objects::gather_snapshot(cluster, name).await,
@@ -90,7 +90,7 @@ impl Target {
     }
 
     /// Adds the events about the objects, and what else a claim has.
-    pub(super) async fn complete(&self, cluster: &Cluster, objects: &mut Objects) {
+    pub(super) async fn complete(&self, cluster: &Cluster, objects: &mut VolumeObjects) {
         if let Target::Claim(_) = self {
             claim_objects::complete(cluster, objects).await;
         } else {
@@ -99,7 +99,7 @@ impl Target {
     }
 
     /// True if the object was found.
-    pub(super) fn is_in(&self, objects: &Objects) -> bool {
+    pub(super) fn is_in(&self, objects: &VolumeObjects) -> bool {
         match self {
             Target::Claim(_) => !objects.claims.is_empty(),
             Target::Snapshot(_) => !objects.snapshots.is_empty(),
@@ -109,7 +109,7 @@ impl Target {
     }
 
     /// The names under which logs have it.
-    pub(super) fn subject(&self, cluster: &Cluster, objects: &Objects) -> Subject {
+    pub(super) fn subject(&self, cluster: &Cluster, objects: &VolumeObjects) -> Subject {
         match self {
             Target::Claim(name) => claim_objects::subject(cluster, name, objects),
             Target::Snapshot(_) | Target::Group(_) => claim_objects::snapshot_subject(objects),

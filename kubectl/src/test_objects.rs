@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Cluster;
-use super::volume_objects::Objects;
+use super::volume_objects::VolumeObjects;
 
 /// The time limit of each wait for a condition. Only a failing test waits this long: a machine can
 /// stand still for half a minute, and several of these pauses can follow each other.
@@ -50,8 +50,8 @@ pub(super) fn writes(api: &FakeApi) -> Vec<String> {
 }
 
 /// What a person with all rights reads of these objects.
-pub(super) fn cluster(all: &[Value]) -> Objects {
-    Objects {
+pub(super) fn cluster(all: &[Value]) -> VolumeObjects {
+    VolumeObjects {
         claims: of_kind(all, "PersistentVolumeClaim"),
         volumes: of_kind(all, "PersistentVolume"),
         classes: of_kind(all, "StorageClass"),

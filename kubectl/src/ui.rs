@@ -49,10 +49,10 @@ use concerns::Concerns;
 use history::History;
 use keys::Keys;
 use local_pools::LocalPools;
-use message::Subject;
+use message::PageSubject;
 use problems::Problems;
 use reports::Nodes;
-use server::Served;
+use server::ServedPage;
 use verdict_facts::VerdictFacts;
 
 pub use recorder::{RecordedCluster, Recorder};
@@ -208,7 +208,7 @@ impl Out {
 
 /// The tasks that join the messages. Dropping it ends them.
 struct Join {
-    subject: Subject,
+    subject: PageSubject,
     _tasks: JoinSet<()>,
 }
 
@@ -241,7 +241,7 @@ impl Join {
         if args.replay.is_some() {
             // The page has all its messages.
             return Ok(Join {
-                subject: Subject::default(),
+                subject: PageSubject::default(),
                 _tasks: JoinSet::new(),
             });
         }
@@ -268,9 +268,9 @@ impl Join {
         tasks.spawn(reports::send(nodes, out.clone()));
         tasks.spawn(verdicts::send(String::new(), 0, out.clone()));
         let endpoint = Some(format!("unix://{}", endpoint.display()));
-        let subject = Subject {
+        let subject = PageSubject {
             endpoint,
-            ..Subject::default()
+            ..PageSubject::default()
         };
         Join {
             subject,
@@ -296,7 +296,7 @@ impl Join {
             kinds::KINDS.len(),
             out.clone(),
         ));
-        let subject = Subject {
+        let subject = PageSubject {
             cluster: cluster.context.clone(),
             endpoint: None,
             namespace: cluster.namespace.clone(),
@@ -334,7 +334,7 @@ async fn serve(
         &Place::of_environment(args.no_open),
         &Address::new(port, &keys.token()),
     )?;
-    let served = Served {
+    let served = ServedPage {
         keys,
         page,
         recording,

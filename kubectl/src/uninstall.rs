@@ -57,12 +57,12 @@ pub enum Error {
     Helm(String),
     /// hostloop has another name in the cluster. Its volumes would be overlooked.
     #[error(
-        "hostloop is installed as driver {installed}, not {asked}: add --driver-name {installed}"
+        "hostloop is installed as driver {installed}, not {requested}: add --driver-name {installed}"
     )]
     OtherName {
         /// The driver's name in the cluster.
         installed: String,
-        asked: String,
+        requested: String,
     },
     /// The question needs a terminal.
     #[error("standard input is not a terminal: add --yes to remove hostloop without a question")]
@@ -82,7 +82,7 @@ pub enum Error {
          it, or an object of it. See its finalizers and conditions: kubectl get crd {name} -o yaml",
         remove::END.as_secs()
     )]
-    DefinitionStays {
+    CrdStays {
         /// The CRD.
         name: String,
     },
@@ -129,15 +129,15 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 }
 
 /// Fails if the objects are those of a driver with another name.
-fn check_driver(ours: &[Value], asked: &str) -> Result<(), Error> {
+fn check_driver(ours: &[Value], requested: &str) -> Result<(), Error> {
     let other = ours
         .iter()
         .map(ObjectKey::of)
-        .find(|key| key.kind == "CSIDriver" && key.name != asked);
+        .find(|key| key.kind == "CSIDriver" && key.name != requested);
     match other {
         Some(key) => Err(Error::OtherName {
             installed: key.name,
-            asked: asked.to_owned(),
+            requested: requested.to_owned(),
         }),
         None => Ok(()),
     }

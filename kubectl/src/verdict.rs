@@ -27,7 +27,7 @@ const NEWS_NS: u64 = 600_000_000_000;
 /// How far a volume is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum State {
+pub(crate) enum VolumePhase {
     /// The claim has no volume yet.
     #[default]
     Pending,
@@ -49,19 +49,19 @@ pub(crate) enum State {
     Unclaimed,
 }
 
-impl State {
+impl VolumePhase {
     /// The state as kubectl would write it.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            State::Pending => "Pending",
-            State::Bound => "Bound",
-            State::Staged => "staged",
-            State::Published => "published",
-            State::Deleting => "Deleting",
-            State::Lost => "Lost",
-            State::Available => "Available",
-            State::Released => "Released",
-            State::Unclaimed => "unclaimed",
+            VolumePhase::Pending => "Pending",
+            VolumePhase::Bound => "Bound",
+            VolumePhase::Staged => "staged",
+            VolumePhase::Published => "published",
+            VolumePhase::Deleting => "Deleting",
+            VolumePhase::Lost => "Lost",
+            VolumePhase::Available => "Available",
+            VolumePhase::Released => "Released",
+            VolumePhase::Unclaimed => "unclaimed",
         }
     }
 }
@@ -79,27 +79,27 @@ pub(crate) struct Stuck {
 /// How far a volume is, and why it does not go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    pub(crate) state: State,
+    pub(crate) state: VolumePhase,
     pub(crate) stuck: Option<Stuck>,
     pub(crate) note: Option<String>,
 }
 
 impl Verdict {
-    fn fine(state: State) -> Verdict {
+    fn fine(state: VolumePhase) -> Verdict {
         Verdict {
             state,
             ..Verdict::default()
         }
     }
 
-    fn noted(state: State, note: impl Into<String>) -> Verdict {
+    fn noted(state: VolumePhase, note: impl Into<String>) -> Verdict {
         Verdict {
             note: Some(note.into()),
             ..Verdict::fine(state)
         }
     }
 
-    fn stuck(state: State, stuck: impl Into<Stuck>) -> Verdict {
+    fn stuck(state: VolumePhase, stuck: impl Into<Stuck>) -> Verdict {
         Verdict {
             stuck: Some(stuck.into()),
             ..Verdict::fine(state)

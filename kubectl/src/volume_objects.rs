@@ -16,7 +16,7 @@ use super::cluster::Cluster;
 
 /// The lists. A list that the person may not read is empty, and `missing` says so.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
+pub(super) struct VolumeObjects {
     pub(super) claims: Vec<PersistentVolumeClaim>,
     pub(super) volumes: Vec<PersistentVolume>,
     pub(super) classes: Vec<StorageClass>,
@@ -33,15 +33,15 @@ pub(super) struct Objects {
     pub(super) missing: Vec<String>,
 }
 
-impl Objects {
+impl VolumeObjects {
     /// Reads the lists, in one namespace or in all.
     pub(super) async fn gather(
         cluster: &Cluster,
         namespace: Option<&str>,
-    ) -> Result<Objects, ApiError> {
-        let mut objects = Objects {
+    ) -> Result<VolumeObjects, ApiError> {
+        let mut objects = VolumeObjects {
             has_all_volumes: true,
-            ..Objects::default()
+            ..VolumeObjects::default()
         };
         // Without an answer to this request, the others would only wait, too.
         let claims = api::list_all(&cluster.namespaced(namespace)).await;

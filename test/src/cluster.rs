@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use kube::Client;
 
+use crate::PATIENCE;
 use crate::child;
 use crate::front::objects;
 use crate::machine::{root, text};
@@ -220,6 +221,16 @@ impl Cluster {
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.try_kubectl(arguments)
             .unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Waits until no pod of any namespace has this label.
+    pub async fn until_no_pods(&self, label: &str) {
+        wait_for("the end of the pods", PATIENCE, async || {
+            let pods = ["get", "pods", "--all-namespaces", "-l", label, "-o", "name"];
+            let left = self.try_kubectl(&pods)?;
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        })
+        .await;
     }
 
     /// Applies a manifest and returns the error if the API server rejects it.

@@ -10,6 +10,17 @@ pub const NAMESPACE: &str = "hostloop";
 /// The CSI name of the deployed driver.
 pub const DRIVER: &str = "hostloop.csi.dev";
 
+/// What the deployed driver has on a node.
+pub const DATA: [&str; 2] = [
+    "/var/lib/hostloop",
+    "/var/lib/kubelet/plugins/hostloop.csi.dev",
+];
+/// The same, under the name of the host-path driver.
+pub const DATA_AS_HOST_PATH: [&str; 2] = [
+    "/var/lib/hostloop",
+    "/var/lib/kubelet/plugins/hostpath.csi.k8s.io",
+];
+
 /// The name of the deployed ConfigMap from which the API server's policy places claims.
 pub const TABLE: &str = "hostloop-places";
 

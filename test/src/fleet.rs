@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -17,6 +16,7 @@ use crate::cluster::account;
 use crate::deployed;
 use crate::front::objects::{self, Objects, Place};
 use crate::front::process::Pod;
+use crate::machine::own_address;
 use crate::memory::{MemoryDriver, Options};
 use crate::scratch::Scratch;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -106,8 +106,6 @@ impl FleetSpec {
 
     /// Creates the fleet's objects and drivers on this control plane. No controllers run yet.
     pub async fn up(self, kubeconfig: &Path) -> Fleet {
-        static COUNT: AtomicU8 = AtomicU8::new(0);
-        let network = COUNT.fetch_add(1, Ordering::Relaxed);
         let scratch = Scratch::new();
         let client = objects::client(kubeconfig).await;
         let (driver_name, namespace) = if self.deployed {
@@ -133,14 +131,12 @@ impl FleetSpec {
             let dir = scratch.dir(&node);
             let options = self.driver(&driver_name, &key, number, &node);
             let driver = MemoryDriver::start(dir.join("csi.sock"), options);
-            // Each process has its own address, so that ports never collide.
-            let metrics = format!("{}:9809", address(network, number));
             let mut args = vec![
                 format!("--csi-address={}", driver.endpoint()),
                 format!("--kubeconfig={}", kubeconfig_of(number, &dir).display()),
                 format!("--controllers={CONTROLLERS}"),
                 format!("--node-name={node}"),
-                format!("--http-endpoint={metrics}"),
+                format!("--http-endpoint={}", own_address()),
                 "--node-deployment=true".to_owned(),
                 "--capacity-ownerref-level=-1".to_owned(),
             ];
@@ -157,14 +153,13 @@ impl FleetSpec {
         let members = members.collect();
         let controller = self.leader_apart.then(|| {
             let name = format!("{}-controller", self.name);
-            let metrics = format!("{}:9809", address(network, self.size));
             let dir = scratch.dir(&name);
             let mut args = vec![
                 "--leader-tasks=only".to_owned(),
                 format!("--drivername={driver_name}"),
                 format!("--kubeconfig={}", kubeconfig_of(self.size, &dir).display()),
                 format!("--controllers={CONTROLLERS},snapshot-controller"),
-                format!("--http-endpoint={metrics}"),
+                format!("--http-endpoint={}", own_address()),
             ];
             args.extend(self.args.iter().cloned());
             Pod::new(&name, dir, &namespace, args)
@@ -208,16 +203,6 @@ impl FleetSpec {
         }
         options
     }
-}
-
-/// All of 127.0.0.0/8 is this machine. Each process uses its own part of it.
-fn address(network: u8, number: usize) -> String {
-    let process = 64 + std::process::id() % 128;
-    format!(
-        "127.{process}.{}.{}",
-        usize::from(network),
-        1 + number % 250
-    )
 }
 
 /// Nodes with controllers. Dropping the fleet kills the controllers; [`Fleet::down`] removes
@@ -372,14 +357,18 @@ impl Fleet {
     async fn write_kubeconfigs(&self, admin: &Path) {
         for member in &self.members {
             let node = &member.node;
-            account::node_pod(&self.client, node, node).await;
-            let token = account::token(&self.client, "hostloop", Some(node)).await;
+            account::node_pod(&self.client, deployed::NAMESPACE, node, node).await;
+            let token = self.token("hostloop", Some(node)).await;
             self.write_kubeconfig(admin, &token, node);
         }
         if let Some(controller) = &self.controller {
-            let token = account::token(&self.client, "hostloop-controller", None).await;
+            let token = self.token("hostloop-controller", None).await;
             self.write_kubeconfig(admin, &token, controller.name());
         }
+    }
+
+    async fn token(&self, account: &str, pod: Option<&str>) -> String {
+        account::token(&self.client, deployed::NAMESPACE, account, pod).await
     }
 
     fn write_kubeconfig(&self, admin: &Path, token: &str, pod: &str) {

@@ -76,6 +76,12 @@ pub fn run(tool: &str, args: &[&str]) -> String {
     try_run(tool, args).unwrap_or_else(|why| panic!("{why}"))
 }
 
+/// What `find` prints with these arguments. It also succeeds if a folder vanishes meanwhile.
+pub fn found(args: &[&str]) -> String {
+    let script = "find \"$@\" 2>/dev/null || true";
+    run("sh", &[&["-c", script, "find"][..], args].concat())
+}
+
 /// An address for a server of this process alone: another process has another IP address, and each
 /// call another port. A port that was free a moment ago could be in use by now.
 pub fn own_address() -> SocketAddr {

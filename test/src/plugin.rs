@@ -102,6 +102,22 @@ impl Plugin<'_> {
         assert_eq!(self.cluster.kubectl(&list), "");
         said
     }
+
+    /// [`Plugin::uninstalls_all`], and removes hostloop's data from the nodes as it says.
+    pub async fn uninstalls_with_data(&self) {
+        let said = self.uninstalls_all();
+        let directories: Vec<&str> = said
+            .lines()
+            .filter_map(|line| {
+                line.rsplit_once("rm -r ")
+                    .map(|(_, directory)| directory.trim())
+            })
+            .collect();
+        assert_eq!(directories.len(), 2, "the pool and the state: {said}");
+        for node in self.cluster.all_nodes() {
+            node.remove_data(&directories).await;
+        }
+    }
 }
 
 /// The text has each of these words.

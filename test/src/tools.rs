@@ -15,6 +15,16 @@ pub fn sidecars() -> PathBuf {
     named("upstream's sidecars", "interop", "HOSTLOOP_SIDECARS")
 }
 
+/// The Go host-path driver: `HOSTLOOP_HOST_PATH`.
+pub fn host_path() -> PathBuf {
+    named("the host-path driver", "foreign", "HOSTLOOP_HOST_PATH")
+}
+
+/// The mock driver of Kubernetes' suite: `HOSTLOOP_MOCK_DRIVER`.
+pub fn mock_driver() -> PathBuf {
+    named("the mock driver", "foreign", "HOSTLOOP_MOCK_DRIVER")
+}
+
 /// Helm: `HOSTLOOP_HELM`.
 pub fn helm() -> PathBuf {
     named("helm", "chart", "HOSTLOOP_HELM")

@@ -22,8 +22,8 @@ fn traces(name: &str) -> Vec<String> {
         machine::run("mount", &[]),
         machine::run("ip", &["-o", "address"]),
         machine::run("iptables-save", &[]),
-        machine::run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-type", "d"]),
-        machine::run("find", &["/var/tmp", "-maxdepth", "2"]),
+        machine::found(&["/sys/fs/cgroup", "-maxdepth", "2", "-type", "d"]),
+        machine::found(&["/var/tmp", "-maxdepth", "2"]),
     ];
     let lines = tables.iter().flat_map(|table| table.lines());
     lines

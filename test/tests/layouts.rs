@@ -4,8 +4,7 @@
 
 use std::path::Path;
 
-use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Node, Options, Stock, wait_for};
+use hostloop_test::cluster::{Cluster, Node, Options, Stock};
 use hostloop_test::machine::{self, root, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
@@ -155,7 +154,7 @@ async fn lives_in(layout: &Layout) {
             &["Snapshots and clones share blocks in all pools"],
         );
     }
-    uninstalls(&plugin, &nodes).await;
+    plugin.uninstalls_with_data().await;
     stock.assert_nothing_left(&cluster).await;
     println!(
         "{}: its overlay, {} steps ({}), install, check, uninstall, and no data left",
@@ -200,23 +199,11 @@ async fn csi_hostpath() {
     assert_eq!(cluster.kubectl(&ready), "1");
     let steps = walk::walk_in(&cluster, "csi-hostpath-sc", "csi-hostpath-snapclass").await;
     cluster.delete(&manifest);
-    let directories = [
-        "/var/lib/hostloop",
-        "/var/lib/kubelet/plugins/hostpath.csi.k8s.io",
-    ];
-    wait_for("the end of the driver's pods", PATIENCE, async || {
-        let pods = [
-            "get",
-            "pods",
-            "--selector=app.kubernetes.io/part-of=hostloop",
-            "--output=name",
-        ];
-        let left = cluster.try_kubectl(&pods)?;
-        if left.is_empty() { Ok(()) } else { Err(left) }
-    })
-    .await;
+    cluster
+        .until_no_pods("app.kubernetes.io/part-of=hostloop")
+        .await;
     for node in cluster.all_nodes() {
-        removes_data(&node, &directories).await;
+        node.remove_data(&deployed::DATA_AS_HOST_PATH).await;
     }
     installs_under_another_name(&cluster).await;
     stock.assert_nothing_left(&cluster).await;
@@ -234,23 +221,7 @@ async fn installs_under_another_name(cluster: &Cluster) {
     for command in [&["install"][..], &["uninstall", "--yes"]] {
         usual.fails(command, &["hostloop is installed as driver d.example.com"]);
     }
-    uninstalls(&plugin, &cluster.all_nodes()).await;
-}
-
-/// Removes hostloop, and its data from the nodes as `uninstall --data` says.
-async fn uninstalls(plugin: &Plugin<'_>, nodes: &[Node]) {
-    let said = plugin.uninstalls_all();
-    let directories: Vec<&str> = said
-        .lines()
-        .filter_map(|line| {
-            line.rsplit_once("rm -r ")
-                .map(|(_, directory)| directory.trim())
-        })
-        .collect();
-    assert_eq!(directories.len(), 2, "the pool and the state: {said}");
-    for node in nodes {
-        removes_data(node, &directories).await;
-    }
+    plugin.uninstalls_with_data().await;
 }
 
 fn has_a_read_only_root(node: &Node) {
@@ -269,31 +240,4 @@ fn has_a_static_dev(node: &Node) {
     let mounts = node.mounts();
     let dev = mounts.iter().find(|mount| mount.at == Path::new("/dev"));
     assert!(dev.is_some_and(|dev| dev.source == "own-dev"), "{mounts:?}");
-}
-
-/// Does on a node what `uninstall --data` advises for these directories.
-async fn removes_data(node: &Node, directories: &[&str]) {
-    for directory in directories {
-        let beneath = |at: &Path| at.starts_with(directory);
-        for mount in node
-            .mounts()
-            .iter()
-            .rev()
-            .filter(|mount| beneath(&mount.at))
-        {
-            node.try_run(&["umount", text(&mount.at)])
-                .unwrap_or_else(|why| panic!("{why}"));
-        }
-        node.try_run(&["rm", "-r", directory])
-            .unwrap_or_else(|why| panic!("{why}"));
-    }
-    for directory in directories {
-        wait_for("the end of loop devices", PATIENCE, async || {
-            match &node.loops_beneath(Path::new(directory))[..] {
-                [] => Ok(()),
-                left => Err(format!("{left:?}")),
-            }
-        })
-        .await;
-    }
 }

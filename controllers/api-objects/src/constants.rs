@@ -34,6 +34,8 @@ pub const ALLOW_MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 /// Annotation of a claim: kubelet has nothing to expand.
 pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+/// Claim annotation: the fault that the claim's volume is to have.
+pub const FAULT: &str = "hostloop.csi.dev/fault";
 /// Annotation of an attachment: the driver's node ID, for detaching after the CSINode is gone.
 pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 /// Volume attribute: the identity of the process that created the volume.

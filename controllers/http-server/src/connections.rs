@@ -14,10 +14,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-#[cfg(unix)]
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+
+mod unix_listener;
 
 /// The pause after a failed accept. The usual reason is that the process has no free descriptor:
 /// without a pause, the loop would take a whole processor until there is one.
@@ -38,17 +38,6 @@ impl Listener for TcpListener {
         let (stream, address) = TcpListener::accept(self).await?;
         // On a socket for both, IPv4 addresses come as IPv6 ones.
         Ok((stream, Some(address.ip().to_canonical())))
-    }
-}
-
-#[cfg(unix)]
-impl Listener for UnixListener {
-    type Stream = UnixStream;
-
-    async fn accept(&self) -> io::Result<(UnixStream, Option<IpAddr>)> {
-        UnixListener::accept(self)
-            .await
-            .map(|(stream, _)| (stream, None))
     }
 }
 

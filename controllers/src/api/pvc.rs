@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::constants::{
-    CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, RESERVED, SNAPSHOT_GROUP,
+    CLASS_BETA, FAULT, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, RESERVED, SNAPSHOT_GROUP,
 };
 use crate::api::scope::{SELECTED_NODE, Scope};
 use crate::api::{quantity, volume_mode};
@@ -84,6 +84,11 @@ pub(crate) fn attributes_class(claim: &PersistentVolumeClaim) -> Option<&str> {
 /// The node that the scheduler or the leader selected.
 pub(crate) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(claim, SELECTED_NODE)
+}
+
+/// The fault that the claim's volume is to have, as written.
+pub(crate) fn fault(claim: &PersistentVolumeClaim) -> Option<&str> {
+    annotation(claim, FAULT)
 }
 
 /// The requested size as written.

@@ -92,7 +92,10 @@ pub enum AttachmentError {
          another one: its pod must be created again"
     )]
     Replaced { volume: String, handle: String },
-    #[error("PersistentVolume {0} is marked for deletion")]
+    #[error(
+        "PersistentVolume {0} is marked for deletion, so no pod can start with it: clone its claim \
+         to keep the data, then delete the claim and its pods"
+    )]
     Deleting(String),
     #[error("{0} is not a CSI volume")]
     NotCsi(String),

@@ -33,12 +33,19 @@ use crate::snapshots::{
     VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
+/// The scope of the caches that a process has for its own work.
+const PROCESS: &str = "process";
+/// The scope of those that it has for work that one process does for all nodes.
+const CLUSTER: &str = "cluster";
+
 /// The stores of all kinds.
 pub struct Caches {
     /// `None` starts no watches: tests fill the stores themselves.
     client: Option<Client>,
     stop: CancellationToken,
     reports: Reports,
+    /// The scope of the caches in metrics: [`PROCESS`] or [`CLUSTER`].
+    scope: &'static str,
     /// The node that the watches are narrowed to, if any.
     node: Option<String>,
     /// The optional kinds that the API server serves.
@@ -55,7 +62,7 @@ pub struct Caches {
 
 /// The state that caches of the same objects share. Dropping it ends the watches.
 struct SharedCaches {
-    watches: Watches,
+    watches: Stores,
     by_handle: OnceLock<Index<PersistentVolume>>,
     stop: CancellationToken,
     _ending: DropGuard,
@@ -65,7 +72,7 @@ impl SharedCaches {
     fn until(stop: &CancellationToken) -> Arc<Self> {
         let stop = stop.child_token();
         Arc::new(SharedCaches {
-            watches: Watches::default(),
+            watches: Stores::default(),
             by_handle: OnceLock::new(),
             _ending: stop.clone().drop_guard(),
             stop,
@@ -116,7 +123,7 @@ macro_rules! form {
 macro_rules! watches {
     ($($name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
         #[derive(Default)]
-        struct Watches { $($name: OnceLock<Store<$kind>>,)+ }
+        struct Stores { $($name: OnceLock<Store<$kind>>,)+ }
 
         impl Caches {
             $(
@@ -138,7 +145,7 @@ macro_rules! watches {
             }
         }
 
-        impl Watches {
+        impl Stores {
             fn troubles(&self) -> Vec<(&'static str, WatchError)> {
                 let mut troubles = Vec::new();
                 $(
@@ -266,6 +273,7 @@ impl Caches {
             shared: SharedCaches::until(&stop),
             stop,
             reports: Reports::default(),
+            scope: PROCESS,
             node: None,
             served: Served::default(),
             contents_labelled: true,
@@ -288,6 +296,7 @@ impl Caches {
             client: self.client.clone(),
             stop: self.stop.clone(),
             reports: self.reports.clone(),
+            scope: CLUSTER,
             served: self.served.clone(),
             shared,
             ..Caches::unwatched()
@@ -342,6 +351,9 @@ impl Caches {
                 watch_scope: self.watch_scope.subscribe(),
             };
             let (reports, stop) = (self.reports.clone(), self.shared.stop.clone());
+            if let Some(metrics) = &reports.metrics {
+                metrics.watch_cache(&K::kind(&()), self.scope, Box::new(watch.counter()));
+            }
             let (client, served, watch) = (client.clone(), self.served.clone(), watch.clone());
             tokio::spawn(async move {
                 let served = served.wait::<K>(|| watch.list_none());

@@ -255,6 +255,16 @@ impl<K: Resource> Store<K> {
         })
     }
 
+    /// Counts the objects; `None` once no one uses the store any more.
+    pub(crate) fn counter(&self) -> impl Fn() -> Option<usize> + Send + Sync + use<K> {
+        let inner = Arc::downgrade(&self.inner);
+        move || {
+            let inner = inner.upgrade()?;
+            let count = inner.state.lock().objects.len();
+            Some(count)
+        }
+    }
+
     /// True if the store lists all objects of the kind, so a missing object does not exist.
     pub fn is_whole(&self) -> bool {
         let state = self.lock();
@@ -296,6 +306,12 @@ impl<K: Resource> Store<K> {
         let (mut state, key) = (self.lock(), named(namespace, name));
         state.leave_out(&key, namespace, None);
         state.left_out.announce(&key);
+    }
+
+    /// Pretends that objects of any namespace are left out, and that their names are not known.
+    #[cfg(test)]
+    pub(crate) fn note_left_out_anywhere(&self) {
+        self.lock().left_out.give_all_up();
     }
 
     /// The objects that others have pushed out since the last call.

@@ -31,7 +31,7 @@ impl Item {
 
 /// Room for volumes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct FreeCapacity {
     pub(super) available: i64,
     /// Size of the largest volume that can be made, if the driver reports it.
     pub(super) largest: Option<i64>,
@@ -39,7 +39,7 @@ pub(super) struct Room {
 
 /// The objects that should exist, with their room. `None` if the room is unknown at present; an
 /// existing object then keeps its value.
-pub(super) type DesiredObjects = BTreeMap<Item, Option<Room>>;
+pub(super) type DesiredObjects = BTreeMap<Item, Option<FreeCapacity>>;
 
 /// How exactly the published room must match the present room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ fn is_near(published: i64, now: i64) -> bool {
 
 impl Precision {
     /// True if the published room is close enough.
-    fn takes(self, published: Room, now: Room) -> bool {
+    fn takes(self, published: FreeCapacity, now: FreeCapacity) -> bool {
         published == now
             || self == Precision::Approximate
                 && is_near(published.available, now.available)
@@ -103,8 +103,8 @@ pub(super) struct Facts {
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    Create(Item, Room),
-    Update(Arc<CSIStorageCapacity>, Room),
+    Create(Item, FreeCapacity),
+    Update(Arc<CSIStorageCapacity>, FreeCapacity),
     Delete(Arc<CSIStorageCapacity>),
 }
 
@@ -155,12 +155,12 @@ fn item(object: &CSIStorageCapacity) -> Item {
     }
 }
 
-fn room(object: &CSIStorageCapacity) -> Option<Room> {
+fn room(object: &CSIStorageCapacity) -> Option<FreeCapacity> {
     let largest = match &object.maximum_volume_size {
         None => None,
         Some(quantity) => Some(quantity::bytes(&quantity.0)?),
     };
-    Some(Room {
+    Some(FreeCapacity {
         available: quantity::bytes(&object.capacity.as_ref()?.0)?,
         largest,
     })
@@ -191,7 +191,7 @@ impl Marks {
     }
 
     /// The merge patch that updates an object. Its resource version guards against other writes.
-    pub(super) fn patch(&self, object: &CSIStorageCapacity, room: Room) -> Value {
+    pub(super) fn patch(&self, object: &CSIStorageCapacity, room: FreeCapacity) -> Value {
         let mut metadata = json!({"resourceVersion": object.metadata.resource_version});
         if let Some(owners) = self.owners(object) {
             metadata["ownerReferences"] = json!(owners);
@@ -226,7 +226,7 @@ impl Writer {
     pub(super) fn object(
         &self,
         item: &Item,
-        room: Room,
+        room: FreeCapacity,
         namespace: &str,
         marks: &Marks,
     ) -> CSIStorageCapacity {

@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::classes::classes;
-use super::decide::{DesiredObjects, Facts, Item, Marks, Room};
+use super::decide::{DesiredObjects, Facts, FreeCapacity, Item, Marks};
 use super::owner::OwnerError;
 use super::pass::{Pass, PassError};
 use super::segments::segments;
@@ -104,7 +104,7 @@ impl Pass {
     }
 
     /// Asks the driver for the room of a class in a segment (GetCapacity).
-    async fn ask(&self, class: &StorageClass, item: &Item) -> Result<Room, Failure> {
+    async fn ask(&self, class: &StorageClass, item: &Item) -> Result<FreeCapacity, Failure> {
         let topology = csi::Topology {
             segments: item.segment.clone(),
         };
@@ -116,7 +116,7 @@ impl Pass {
         let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
         let csi = &self.context.driver.csi;
         let answer = csi.get_capacity(request, timeout).await?;
-        Ok(Room {
+        Ok(FreeCapacity {
             available: answer.available_capacity,
             largest: answer.maximum_volume_size,
         })

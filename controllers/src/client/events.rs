@@ -23,7 +23,7 @@ use pacing::Backlog;
 #[cfg(test)]
 pub(crate) use queue::EventReceiver;
 use queue::EventSender;
-use send::Sender;
+use sender::Sender;
 
 /// The limit of each queue.
 const WAITING: usize = 1000;
@@ -184,4 +184,4 @@ fn new(about: ObjectReference, kind: EventKind, reason: &str, message: String) -
 mod pacing;
 mod queue;
 pub mod reasons;
-mod send;
+mod sender;

@@ -103,19 +103,32 @@ pub(crate) async fn remove<K: Resource>(
     }
 }
 
+/// What became of an object that the caches may leave out.
+#[derive(Debug)]
+pub(crate) enum LetGo {
+    /// It does not exist: not every name of what they leave out is known.
+    NotThere,
+    /// It is not being deleted, and stays as it is.
+    Stays,
+    /// It is being deleted, and has these metadata.
+    Deleted(Box<ObjectMeta>),
+}
+
 /// Removes these finalizers of an object that is being deleted and for which the caches have no room:
-/// no other decision is made about it, and its deletion must not wait forever. Returns its metadata if
-/// it is being deleted.
+/// no other decision is made about it, and its deletion must not wait forever.
 pub(crate) async fn let_go<K: Resource>(
     kube: &Kube,
     namespace: &str,
     name: &str,
     finalizers: &[&str],
-) -> Result<Option<ObjectMeta>, ApiError> {
+) -> Result<LetGo, ApiError> {
     let found: Option<PartialObjectMeta<K>> = kube.get_metadata(namespace, name, &METADATA).await?;
-    let Some(object) = found.filter(|found| found.metadata.deletion_timestamp.is_some()) else {
-        return Ok(None);
+    let Some(object) = found else {
+        return Ok(LetGo::NotThere);
     };
+    if object.metadata.deletion_timestamp.is_none() {
+        return Ok(LetGo::Stays);
+    }
     let (gone, kept): (Vec<&String>, Vec<&String>) = object
         .finalizers()
         .iter()
@@ -125,7 +138,7 @@ pub(crate) async fn let_go<K: Resource>(
             "resourceVersion": object.resource_version(), "finalizers": kept}});
         kube.merge_metadata(&object, patch, &METADATA).await?;
     }
-    Ok(Some(object.metadata))
+    Ok(LetGo::Deleted(Box::new(object.metadata)))
 }
 
 fn note<K: Resource>(watch: Option<&Store<K>>, written: &K) {

@@ -3,20 +3,20 @@
 use super::context::Common;
 use crate::api::scope::Scope;
 
-/// Of most controllers, in each queue.
+/// Most controllers have this many workers for each queue.
 pub(crate) const WORKERS: usize = 10;
-/// Of the placement of claims, and of the labels of objects.
-pub(crate) const PLACEMENT: usize = 4;
-/// Of the provisioner, as upstream's.
-const PROVISIONER: usize = 100;
-/// Of the provisioner of one node. More calls would only wait in the driver.
-const PROVISIONER_ON_NODE: usize = 32;
+/// The placement of claims has this many, and so have the labels of objects.
+pub(crate) const PLACEMENT_WORKERS: usize = 4;
+/// The provisioner of a cluster has as many as upstream's.
+const PROVISIONER_WORKERS: usize = 100;
+/// The provisioner of one node has fewer: more calls would only wait in the driver.
+const NODE_PROVISIONER_WORKERS: usize = 32;
 
-/// The workers of the provisioner.
-pub(crate) fn of_provisioner(scope: &Scope) -> usize {
+/// The number of the provisioner's workers.
+pub(crate) fn provisioner_workers(scope: &Scope) -> usize {
     match scope {
-        Scope::Node { .. } => PROVISIONER_ON_NODE,
-        Scope::Cluster | Scope::Leader => PROVISIONER,
+        Scope::Node { .. } => NODE_PROVISIONER_WORKERS,
+        Scope::Cluster | Scope::Leader => PROVISIONER_WORKERS,
     }
 }
 

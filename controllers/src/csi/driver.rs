@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use hostloop_proto::csi;
 use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::Code;
 
 use crate::client::Leadership;
 use crate::csi::{Csi, Failure};
@@ -14,6 +16,9 @@ use crate::csi::{Csi, Failure};
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The wait between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
+/// For how long a node service, which a driver may lack, is asked again. With the deadline of the
+/// last attempt that is a minute, in which a container can restart.
+const NODE_PATIENCE: Duration = Duration::from_secs(50);
 
 pub use csi::controller_service_capability::rpc::Type as ControllerCapability;
 pub use csi::group_controller_service_capability::rpc::Type as GroupCapability;
@@ -51,14 +56,18 @@ pub enum DriverError {
 impl Driver {
     /// Waits until the driver is ready, then reads its identity. The socket may not exist yet.
     pub async fn introduce(csi: Csi, stop: &CancellationToken) -> Result<Self, DriverError> {
-        stop.run_until_cancelled(ready(&csi))
-            .await
-            .ok_or(DriverError::Stopped)?;
-        let info = csi
-            .get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE)
-            .await?;
-        let services = csi
-            .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {}, DEADLINE)
+        let driver = stop.run_until_cancelled(async {
+            ready(&csi).await;
+            Driver::read(csi).await
+        });
+        Ok(driver.await.ok_or(DriverError::Stopped)??)
+    }
+
+    /// Reads the identity of a driver that is ready.
+    async fn read(csi: Csi) -> Result<Self, Failure> {
+        let info = answered(|| csi.get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE)).await?;
+        let request = csi::GetPluginCapabilitiesRequest {};
+        let services = answered(|| csi.get_plugin_capabilities(request, DEADLINE))
             .await?
             .capabilities
             .into_iter()
@@ -118,25 +127,33 @@ impl Driver {
         let csi = self.csi.clone();
         if self.serves(Service::ControllerService) {
             let request = csi::ControllerGetCapabilitiesRequest {};
-            let answer = csi.controller_get_capabilities(request, DEADLINE).await?;
+            let answer = answered(|| csi.controller_get_capabilities(request, DEADLINE)).await?;
             let types = answer.capabilities.into_iter().filter_map(|one| one.r#type);
             self.controller = types.map(|controller::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         if self.serves(Service::GroupControllerService) {
             let request = csi::GroupControllerGetCapabilitiesRequest {};
-            let answer = csi.group_controller_get_capabilities(request, DEADLINE);
-            let types = answer
-                .await?
-                .capabilities
-                .into_iter()
-                .filter_map(|one| one.r#type);
+            let answer =
+                answered(|| csi.group_controller_get_capabilities(request, DEADLINE)).await?;
+            let types = answer.capabilities.into_iter().filter_map(|one| one.r#type);
             self.group = types.map(|group::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         // A central deployment may lack a node service.
         let request = csi::NodeGetCapabilitiesRequest {};
-        if let Ok(answer) = csi.node_get_capabilities(request, DEADLINE).await {
-            let types = answer.capabilities.into_iter().filter_map(|one| one.r#type);
-            self.node = types.map(|node::Type::Rpc(rpc)| rpc.r#type).collect();
+        let answer = answered_within(NODE_PATIENCE, || {
+            csi.node_get_capabilities(request, DEADLINE)
+        })
+        .await;
+        match answer {
+            Ok(answer) => {
+                let types = answer.capabilities.into_iter().filter_map(|one| one.r#type);
+                self.node = types.map(|node::Type::Rpc(rpc)| rpc.r#type).collect();
+            }
+            Err(error) if may_answer_later(&error) => tracing::warn!(
+                %error,
+                "the CSI driver's node service does not answer: going on without its capabilities"
+            ),
+            Err(_) => {}
         }
         Ok(())
     }
@@ -178,6 +195,41 @@ impl Driver {
     }
 }
 
+/// Calls the driver until it answers: it may be busy, or start again.
+async fn answered<T, F>(call: impl Fn() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    answered_within(Duration::MAX, call).await
+}
+
+/// Calls the driver until it answers. After this time no attempt begins, and the last error is the
+/// answer.
+async fn answered_within<T, F>(patience: Duration, call: impl Fn() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let began = Instant::now();
+    let mut logged = false;
+    loop {
+        match call().await {
+            Err(error) if may_answer_later(&error) && began.elapsed() + RETRY <= patience => {
+                if !logged {
+                    tracing::info!(%error, "waiting for the CSI driver");
+                    logged = true;
+                }
+            }
+            answer => return answer,
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// True if the driver may only be busy, or may start again.
+fn may_answer_later(failure: &Failure) -> bool {
+    matches!(failure.code(), Code::Unavailable | Code::DeadlineExceeded)
+}
+
 async fn ready(csi: &Csi) {
     let mut logged = false;
     loop {
@@ -192,3 +244,6 @@ async fn ready(csi: &Csi) {
         tokio::time::sleep(RETRY).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,19 @@ pub fn class(call: CallKind, failure: &Failure) -> ErrorClass {
     }
 }
 
+/// True if a driver may fail like this because the call lacks its secret. The failure then says
+/// nothing about what an earlier call has made.
+pub fn may_lack_secret(failure: &Failure) -> bool {
+    matches!(
+        failure.code(),
+        Code::InvalidArgument
+            | Code::Unauthenticated
+            | Code::PermissionDenied
+            | Code::Internal
+            | Code::Unknown
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use hostloop_proto::status_details::no_room;
@@ -125,6 +138,31 @@ mod tests {
             for (call, expected) in CALLS.into_iter().zip(expected) {
                 assert_eq!(class(call, &failure), expected, "{call:?} {code:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_a_missing_secret_may_cause() {
+        for (code, expected) in [
+            (Code::Cancelled, false),
+            (Code::Unknown, true),
+            (Code::InvalidArgument, true),
+            (Code::DeadlineExceeded, false),
+            (Code::NotFound, false),
+            (Code::AlreadyExists, false),
+            (Code::PermissionDenied, true),
+            (Code::ResourceExhausted, false),
+            (Code::FailedPrecondition, false),
+            (Code::Aborted, false),
+            (Code::OutOfRange, false),
+            (Code::Unimplemented, false),
+            (Code::Internal, true),
+            (Code::Unavailable, false),
+            (Code::DataLoss, false),
+            (Code::Unauthenticated, true),
+        ] {
+            let failure = failed(Status::new(code, "x"));
+            assert_eq!(may_lack_secret(&failure), expected, "{code:?}");
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Volume {
 
 /// A problem that the driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
+pub(super) struct HealthProblem {
     /// The severity, in one word.
     pub(super) status: &'static str,
     /// The kind of problem, in one word.
@@ -45,8 +45,8 @@ pub(super) struct Finding {
 pub(super) struct Condition {
     /// The PV's name; empty for storage.
     pub(super) volume: String,
-    /// The latest findings.
-    pub(super) findings: Vec<Finding>,
+    /// The latest problems.
+    pub(super) problems: Vec<HealthProblem>,
     /// When the condition was last reported.
     pub(super) reported: Instant,
 }
@@ -55,9 +55,9 @@ pub(super) struct Condition {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub(super) volumes: Vec<Volume>,
-    /// The findings of volumes, by their handles. A volume that could not be asked for has no
+    /// The problems of volumes, by their handles. A volume that could not be asked for has no
     /// entry.
-    pub(super) found: HashMap<String, Vec<Finding>>,
+    pub(super) found: HashMap<String, Vec<HealthProblem>>,
 }
 
 /// Conditions of volumes, by the PV's UID.
@@ -94,10 +94,10 @@ impl Volume {
     }
 }
 
-impl Finding {
-    /// The finding for a volume that the driver does not know.
-    pub(super) fn volume_not_found() -> Finding {
-        Finding {
+impl HealthProblem {
+    /// The problem for a volume that the driver does not know.
+    pub(super) fn volume_not_found() -> HealthProblem {
+        HealthProblem {
             status: "Inaccessible",
             reason: "VolumeNotFound".to_owned(),
             message: "the driver knows no such volume".to_owned(),
@@ -105,15 +105,15 @@ impl Finding {
     }
 }
 
-impl From<VolumeHealthEntry> for Finding {
-    fn from(entry: VolumeHealthEntry) -> Finding {
+impl From<VolumeHealthEntry> for HealthProblem {
+    fn from(entry: VolumeHealthEntry) -> HealthProblem {
         let status = match entry.status() {
             VolumeHealthErrorType::UnknownVolumeHealthType => "Unknown",
             VolumeHealthErrorType::Degraded => "Degraded",
             VolumeHealthErrorType::Inaccessible => "Inaccessible",
             VolumeHealthErrorType::DataLoss => "DataLoss",
         };
-        Finding {
+        HealthProblem {
             status,
             reason: entry.reason,
             message: entry.message,
@@ -121,14 +121,14 @@ impl From<VolumeHealthEntry> for Finding {
     }
 }
 
-impl From<StorageBackendHealth> for Finding {
-    fn from(entry: StorageBackendHealth) -> Finding {
+impl From<StorageBackendHealth> for HealthProblem {
+    fn from(entry: StorageBackendHealth) -> HealthProblem {
         let status = match entry.status() {
             StorageHealthErrorType::UnknownStorageHealthErrorType => "Unknown",
             StorageHealthErrorType::StorageDegraded => "Degraded",
             StorageHealthErrorType::StorageUnreachable => "Unreachable",
         };
-        Finding {
+        HealthProblem {
             status,
             reason: entry.reason,
             message: entry.message,
@@ -148,11 +148,11 @@ pub(super) fn volume_changes(
     known.retain(|uid, _| uids.contains(uid.as_str()));
     let mut changes = Vec::new();
     for volume in volumes {
-        let Some(findings) = found.get(&volume.handle) else {
+        let Some(problems) = found.get(&volume.handle) else {
             continue;
         };
         let mut condition = known.remove(&volume.uid);
-        if let Some(change) = condition_change(&mut condition, findings, now) {
+        if let Some(change) = condition_change(&mut condition, problems, now) {
             changes.push((volume.claim.clone(), change));
         }
         if let Some(condition) = condition {
@@ -169,38 +169,38 @@ pub(super) fn volume_changes(
 /// Decides which event to emit for one object, and updates its condition.
 pub(super) fn condition_change(
     known: &mut Option<Condition>,
-    findings: &[Finding],
+    problems: &[HealthProblem],
     now: Instant,
 ) -> Option<HealthChange> {
-    if findings.is_empty() {
+    if problems.is_empty() {
         return known.take().map(|_| HealthChange::Normal);
     }
     // Compare only the kinds, because messages contain numbers that change constantly.
     let reported = known.as_ref().filter(|known| {
-        kinds(&known.findings) == kinds(findings) && now.duration_since(known.reported) < REPEAT
+        kinds(&known.problems) == kinds(problems) && now.duration_since(known.reported) < REPEAT
     });
     let reported = reported.map(|known| known.reported);
     *known = Some(Condition {
         volume: String::new(),
-        findings: findings.to_vec(),
+        problems: problems.to_vec(),
         reported: reported.unwrap_or(now),
     });
     reported
         .is_none()
-        .then(|| HealthChange::Abnormal(text(findings)))
+        .then(|| HealthChange::Abnormal(text(problems)))
 }
 
-/// The kinds of findings, without their messages.
-pub(super) fn kinds(findings: &[Finding]) -> BTreeSet<(&str, &str)> {
-    findings
+/// The kinds of problems, without their messages.
+pub(super) fn kinds(problems: &[HealthProblem]) -> BTreeSet<(&str, &str)> {
+    problems
         .iter()
-        .map(|finding| (finding.status, finding.reason.as_str()))
+        .map(|problem| (problem.status, problem.reason.as_str()))
         .collect()
 }
 
-fn text(findings: &[Finding]) -> String {
-    let lines = findings.iter().map(
-        |Finding {
+fn text(problems: &[HealthProblem]) -> String {
+    let lines = problems.iter().map(
+        |HealthProblem {
              status,
              reason,
              message,

@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 use tonic::Code;
 
 use super::Watcher;
-use super::decide::{Facts, Finding, Volume};
+use super::decide::{Facts, HealthProblem, Volume};
 use crate::controller::Context;
 use crate::controller::workers::WORKERS;
 use crate::csi::{Csi, ListError, list};
@@ -17,7 +17,7 @@ use crate::csi::{Csi, ListError, list};
 const PAGE: i32 = 500;
 
 impl Watcher {
-    /// Gathers the findings of all volumes.
+    /// Gathers the problems of all volumes.
     pub(super) async fn gather(&self) -> Facts {
         let volumes = served(&self.context);
         let found = if self.lists {
@@ -36,10 +36,13 @@ impl Watcher {
         Facts { volumes, found }
     }
 
-    /// The findings of all volumes, from ControllerListVolumeHealth.
-    async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, ListError> {
+    /// The problems of all volumes, from ControllerListVolumeHealth.
+    async fn list(
+        &self,
+        volumes: &[Volume],
+    ) -> Result<HashMap<String, Vec<HealthProblem>>, ListError> {
         // Volumes that the driver does not list are healthy.
-        let mut found: HashMap<String, Vec<Finding>> = volumes
+        let mut found: HashMap<String, Vec<HealthProblem>> = volumes
             .iter()
             .map(|volume| (volume.handle.clone(), Vec::new()))
             .collect();
@@ -58,15 +61,15 @@ impl Watcher {
             },
         );
         for entry in entries.await? {
-            if let Some(findings) = found.get_mut(&entry.volume_id) {
-                findings.extend(entry.health_statuses.into_iter().map(Finding::from));
+            if let Some(problems) = found.get_mut(&entry.volume_id) {
+                problems.extend(entry.health_statuses.into_iter().map(HealthProblem::from));
             }
         }
         Ok(found)
     }
 
-    /// The findings of each volume for which ControllerGetVolumeHealth succeeded.
-    async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<Finding>> {
+    /// The problems of each volume for which ControllerGetVolumeHealth succeeded.
+    async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<HealthProblem>> {
         let handles: BTreeSet<String> =
             volumes.iter().map(|volume| volume.handle.clone()).collect();
         let workers = self.context.common.workers(WORKERS).max(1);
@@ -79,13 +82,13 @@ impl Watcher {
             .await
     }
 
-    /// Gathers the findings of the storage below the volumes; `None` if the call failed.
-    pub(super) async fn gather_storage(&self) -> Option<Vec<Finding>> {
+    /// Gathers the problems of the storage below the volumes; `None` if the call failed.
+    pub(super) async fn gather_storage(&self) -> Option<Vec<HealthProblem>> {
         let request = csi::NodeGetStorageHealthRequest::default();
         let csi = &self.context.driver.csi;
         match csi.node_get_storage_health(request, self.timeout()).await {
             Ok(answer) => {
-                let found = answer.backend_health.into_iter().map(Finding::from);
+                let found = answer.backend_health.into_iter().map(HealthProblem::from);
                 Some(found.collect())
             }
             Err(failure) => {
@@ -96,8 +99,12 @@ impl Watcher {
     }
 }
 
-/// The findings of one volume; `None` if the call failed.
-async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String, Vec<Finding>)> {
+/// The problems of one volume; `None` if the call failed.
+async fn get_one(
+    csi: Csi,
+    timeout: Duration,
+    handle: String,
+) -> Option<(String, Vec<HealthProblem>)> {
     let request = csi::ControllerGetVolumeHealthRequest {
         volume_id: handle.clone(),
         ..csi::ControllerGetVolumeHealthRequest::default()
@@ -105,10 +112,13 @@ async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String,
     match csi.controller_get_volume_health(request, timeout).await {
         Ok(answer) => {
             let statuses = answer.volume_health.unwrap_or_default().health_statuses;
-            Some((handle, statuses.into_iter().map(Finding::from).collect()))
+            Some((
+                handle,
+                statuses.into_iter().map(HealthProblem::from).collect(),
+            ))
         }
         Err(failure) if failure.code() == Code::NotFound => {
-            Some((handle, vec![Finding::volume_not_found()]))
+            Some((handle, vec![HealthProblem::volume_not_found()]))
         }
         Err(failure) => {
             tracing::warn!(volume = handle, %failure, "cannot read a volume's health");

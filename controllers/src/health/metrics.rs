@@ -31,9 +31,9 @@ impl Conditions {
     /// Gives each metric a sample: the reference shows its labels.
     #[cfg(test)]
     pub(crate) fn sample(&self) {
-        use super::decide::{Facts, Finding, Volume, condition_change, volume_changes};
+        use super::decide::{Facts, HealthProblem, Volume, condition_change, volume_changes};
 
-        let finding = Finding {
+        let problem = HealthProblem {
             status: "",
             reason: String::new(),
             message: String::new(),
@@ -44,7 +44,7 @@ impl Conditions {
             handle: String::new(),
             claim: k8s_openapi::api::core::v1::ObjectReference::default(),
         };
-        let (found, now) = (vec![finding], tokio::time::Instant::now());
+        let (found, now) = (vec![problem], tokio::time::Instant::now());
         self.storage(|known| condition_change(known, &found, now));
         let facts = Facts {
             volumes: vec![volume],
@@ -74,8 +74,8 @@ impl Collector for Conditions {
         let name = "hostloop_volume_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
         for condition in state.volumes.values() {
-            // Each sample must be unique, even if the driver reports a finding twice.
-            for (status, reason) in kinds(&condition.findings) {
+            // Each sample must be unique, even if the driver reports a problem twice.
+            for (status, reason) in kinds(&condition.problems) {
                 // Everyone who can reach the endpoint can read metrics, so labels must not name a
                 // claim.
                 let labels = [
@@ -92,7 +92,7 @@ impl Collector for Conditions {
         let storage = state
             .storage
             .as_ref()
-            .map(|condition| kinds(&condition.findings));
+            .map(|condition| kinds(&condition.problems));
         for (status, reason) in storage.into_iter().flatten() {
             let labels = [("status", status), ("reason", reason)];
             one.encode(family.encode_family(&labels)?)?;
@@ -110,7 +110,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::health::decide::{Facts, Finding, Volume, condition_change, volume_changes};
+    use crate::health::decide::{Facts, HealthProblem, Volume, condition_change, volume_changes};
 
     #[test]
     fn what_is_not_well_is_shown() {
@@ -126,7 +126,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(show().is_empty());
-        let finding = |status, reason: &str| Finding {
+        let problem = |status, reason: &str| HealthProblem {
             status,
             reason: reason.to_owned(),
             message: String::new(),
@@ -141,13 +141,13 @@ mod tests {
                 ..ObjectReference::default()
             },
         };
-        let found = HashMap::from([("h".to_owned(), vec![finding("DataLoss", "ImageGone"); 2])]);
+        let found = HashMap::from([("h".to_owned(), vec![problem("DataLoss", "ImageGone"); 2])]);
         let facts = Facts {
             volumes: vec![volume],
             found,
         };
         conditions.volumes(|known| volume_changes(known, &facts, Instant::now()));
-        let full = [finding("Degraded", "Full")];
+        let full = [problem("Degraded", "Full")];
         conditions.storage(|known| condition_change(known, &full, Instant::now()));
         let expected = [
             "hostloop_volume_health_abnormal{persistentvolume=\"pv\",status=\"DataLoss\",reason=\"ImageGone\"} 1",

@@ -39,7 +39,7 @@ async fn endpoint(
 async fn the_answer_is_the_drivers_of_now() {
     let driver = Driver::new(State::Unset);
     let (patient, _stop) = endpoint(&driver, 300_000, Checks::default()).await;
-    let (hasty, _stop) = endpoint(&driver, 500, Checks::default()).await;
+    let (hasty, _stop) = endpoint(&driver, 2_000, Checks::default()).await;
     let cases = [
         (State::Unset, 200, "ok"),
         (State::Ready, 200, "ok"),

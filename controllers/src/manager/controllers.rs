@@ -11,6 +11,7 @@ use super::elections::Elections;
 use super::error::Error;
 use super::leader_tasks;
 use super::telemetry::Counts;
+use crate::claim_faults::{self, VolumeFaults};
 use crate::cli::{Args, LeaderTasks};
 use crate::client::Leadership;
 use crate::controller::Context;
@@ -28,6 +29,7 @@ pub(super) struct ControllerInputs {
     pub(super) args: Args,
     pub(super) counts: Counts,
     pub(super) inventory: Inventory,
+    pub(super) faults: VolumeFaults,
 }
 
 type Running = BoxFuture<'static, Result<(), String>>;
@@ -120,6 +122,7 @@ const CONTROLLERS: [ControllerEntry; 7] = [
                 args,
                 counts,
                 inventory,
+                ..
             } = inputs;
             let settings = orphaned_volumes::ScanSettings {
                 options: args.orphans,
@@ -162,6 +165,7 @@ impl Manager<'_> {
             for entry in &CONTROLLERS {
                 self.start_controller(entry);
             }
+            self.start_claim_faults();
             self.start_watch_scope();
         }
         if tasks != LeaderTasks::Elsewhere {
@@ -181,7 +185,8 @@ impl Manager<'_> {
             tracing::info!(controller = %role, "the driver does not support this controller");
             return;
         }
-        let (inputs, mut context) = (self.inputs.clone(), self.context.clone());
+        let mut context = args.context_of(role, self.context);
+        let inputs = self.inputs.clone();
         let lease = (entry.lease)(&context.driver.name);
         let elected = self.elections.of_loop(&context, &lease, self.tasks);
         self.tasks.start(role.name(), async move {
@@ -204,6 +209,20 @@ impl Manager<'_> {
                 }
             }
         });
+    }
+
+    /// Starts the controller of the faults that claims ask for. It needs the driver in this process,
+    /// and the claims that the provisioner or the resizer watches.
+    fn start_claim_faults(&mut self) {
+        let picked = &self.inputs.args.controllers;
+        let watches_claims = picked.has(Role::Provisioner) || picked.has(Role::Resizer);
+        let faults = &self.inputs.faults;
+        if !faults.is_here() || !watches_claims || self.context.scope.node().is_none() {
+            return;
+        }
+        let metrics = self.inputs.counts.claim_faults.clone();
+        let run = claim_faults::run(self.context.clone(), faults.clone(), metrics);
+        self.tasks.start("the faults of claims", run.map(Ok));
     }
 
     /// Starts the controller that sets how much of the cluster this node watches.
@@ -245,7 +264,7 @@ impl Manager<'_> {
         }
         let options = args.snapshot_controller.clone();
         let metrics = self.inputs.counts.snapshot_controller.clone();
-        let context = self.context.clone();
+        let context = args.context_of(role, self.context);
         let per_node = context.scope.is_per_node();
         let leader = if args.election.leader_election.unwrap_or(per_node) {
             let namespace = Some(&args.election.snapshot_controller_namespace[..]);

@@ -56,14 +56,17 @@ pub(crate) async fn run(
     let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
     if picked.has(Role::Provisioner) && provisions {
         let options = args.provisioner.clone();
-        parts.spawn(provisioner::run_for_all(context.clone(), options));
+        let context = args.context_of(Role::Provisioner, &context);
+        parts.spawn(provisioner::run_for_all(context, options));
     }
     if picked.has(Role::Snapshotter) {
         let options = args.snapshotter.clone();
-        parts.spawn(snapshotter::run_for_all(context.clone(), options));
+        let context = args.context_of(Role::Snapshotter, &context);
+        parts.spawn(snapshotter::run_for_all(context, options));
     }
     if picked.has(Role::Health) {
-        parts.spawn(health::run_for_all(context.clone(), args.health.clone()));
+        let context = args.context_of(Role::Health, &context);
+        parts.spawn(health::run_for_all(context, args.health.clone()));
     }
     parts.join_all().await;
     context.stop.cancelled().await;

@@ -8,6 +8,7 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::node_labels::NodeLabels;
+use crate::claim_faults::VolumeFaults;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::kube::ClientError;
 use crate::csi::driver::DriverError;
@@ -36,6 +37,9 @@ pub struct Setup {
     pub freed: FreedSignal,
     /// The driver's own list of its volumes; empty if the driver runs in another process.
     pub inventory: Inventory,
+    /// What gives volumes the faults that claims ask for; nothing if the driver runs in another
+    /// process.
+    pub faults: VolumeFaults,
     /// Node labels that the driver needs.
     pub labels: Option<NodeLabels>,
 }
@@ -129,6 +133,7 @@ mod tests {
             pools: Pools::default(),
             freed: FreedSignal::default(),
             inventory: Inventory::default(),
+            faults: VolumeFaults::default(),
             labels: None,
         }
     }

@@ -10,7 +10,9 @@ use prometheus_client::registry::Registry;
 
 use crate::client::Leadership;
 use crate::metrics::Metrics;
-use crate::{capacity, health, orphaned_volumes, placement, provisioner, snapshot_controller};
+use crate::{
+    capacity, claim_faults, health, orphaned_volumes, placement, provisioner, snapshot_controller,
+};
 
 /// Upstream's grace for a lease that could not be renewed.
 const LEASE_GRACE: Duration = Duration::from_secs(20);
@@ -30,6 +32,7 @@ struct TelemetryState {
 #[derive(Clone, Default)]
 pub(super) struct Counts {
     pub(super) capacity: capacity::Metrics,
+    pub(super) claim_faults: claim_faults::Metrics,
     pub(super) health: health::Conditions,
     pub(super) orphans: orphaned_volumes::Metrics,
     pub(super) snapshot_controller: snapshot_controller::Metrics,
@@ -40,6 +43,7 @@ pub(super) struct Counts {
 impl Counts {
     fn register(&self, registry: &mut Registry) {
         self.capacity.register(registry);
+        self.claim_faults.register(registry);
         self.health.register(registry);
         self.orphans.register(registry);
         self.snapshot_controller.register(registry);
@@ -112,6 +116,7 @@ mod tests {
         let telemetry = Telemetry::new();
         telemetry.common().sample();
         let counts = telemetry.counts();
+        counts.claim_faults.sample();
         counts.health.sample();
         counts.snapshot_controller.sample();
         counts.provisioner.sample();

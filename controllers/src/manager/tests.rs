@@ -4,6 +4,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::*;
+use crate::claim_faults::VolumeFaults;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{FreedSignal, Pools};
 use crate::orphaned_volumes::Inventory;
@@ -74,6 +75,7 @@ fn setup(api: &FakeApi, tasks: &str) -> Setup {
         pools: Pools::default(),
         freed: FreedSignal::default(),
         inventory: Inventory::default(),
+        faults: VolumeFaults::default(),
         labels: None,
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the objects that missing nodes left behind, and decides what to do with them once the
 //! nodes are known to be gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -16,7 +16,7 @@ use crate::api::scope::MANAGED_BY;
 use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;
-use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
+use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
@@ -86,10 +86,16 @@ impl Settings {
             }
         }
         let attached = attached(&facts.attachments);
-        for volume in facts.volumes.iter().filter(|volume| self.is_ours(volume)) {
+        let mut nodes_of_handles: BTreeMap<&str, String> = BTreeMap::new();
+        for volume in &facts.volumes {
+            let Some(handle) = pv::handle(volume, &self.driver) else {
+                continue;
+            };
             let is_attached = attached.contains(volume.name_any().as_str());
             let step = self.volume(volume, is_attached);
-            found.extend(leftover(resolver.of_volume(volume), step));
+            let node = resolver.of_volume(volume);
+            nodes_of_handles.extend(node.clone().map(|node| (handle, node)));
+            found.extend(leftover(node, step));
         }
         let with_volume: BTreeSet<&str> = facts
             .volumes
@@ -101,12 +107,12 @@ impl Settings {
             found.extend(leftover(node, self.claim(claim, &with_volume)));
         }
         for content in &facts.contents {
-            let step = release(content, Step::ReleaseContent);
-            found.extend(leftover(self.manager(&**content, resolver), step));
+            let node = self.content_node(&**content, resolver, &nodes_of_handles);
+            found.extend(leftover(node, release(content, Step::ReleaseContent)));
         }
         for content in &facts.groups {
-            let step = release(content, Step::ReleaseGroup);
-            found.extend(leftover(self.manager(&**content, resolver), step));
+            let node = self.content_node(&**content, resolver, &nodes_of_handles);
+            found.extend(leftover(node, release(content, Step::ReleaseGroup)));
         }
         for object in &facts.capacities {
             let step = Step::DeleteCapacity(object.clone());
@@ -214,10 +220,28 @@ impl Settings {
         (!with_volume.contains(uid)).then(|| Step::ClearClaim(claim.clone()))
     }
 
-    /// The missing node that manages a content of this driver.
-    fn manager<K: Content>(&self, content: &K, resolver: &NodeResolver) -> Option<String> {
-        let node = content.labels().get(MANAGED_BY)?;
-        (content.view().driver == self.driver).then(|| resolver.absent_by_label(node))?
+    /// The missing node that a content of this driver waits for. Its label decides. A node labels a
+    /// content before it takes the snapshot: if a content has no label and no snapshot, no node has
+    /// begun, and without the node of a source volume none can.
+    fn content_node<K: Content>(
+        &self,
+        content: &K,
+        resolver: &NodeResolver,
+        nodes_of_handles: &BTreeMap<&str, String>,
+    ) -> Option<String> {
+        let view = content.view();
+        if view.driver != self.driver {
+            return None;
+        }
+        if let Some(label) = content.labels().get(MANAGED_BY) {
+            return resolver.absent_by_label(label);
+        }
+        // A snapshotter for the whole cluster writes no label.
+        if content.has_begun() {
+            return None;
+        }
+        let mut volumes = view.volumes.iter();
+        volumes.find_map(|handle| nodes_of_handles.get(handle.as_str()).cloned())
     }
 
     /// The name of the PV that is created for a claim.
@@ -239,16 +263,12 @@ fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The step for a content if its node is gone. `None` unless the content is being deleted as its
-/// user wants, and has the snapshotter's finalizer. A snapshot that the node was about to create no
-/// longer matters.
+/// The step for a content if its node is gone. `None` unless the content is unwanted and has the
+/// snapshotter's finalizer. A snapshot that the node was about to create no
+/// longer matters. With policy Retain, the data is gone with the node all the same, and no other
+/// process removes the finalizer.
 fn release<K: Content>(content: &Arc<K>, step: fn(Arc<K>) -> Step) -> Option<Step> {
-    let view = content.view();
-    let asked = view.is_unbound() || content.annotations().contains_key(K::KEYS.being_deleted);
-    let waits = view.policy == DeletionPolicy::Delete
-        && asked
-        && content.is_deleting()
-        && content.has_finalizer(K::KEYS.finalizer);
+    let waits = content.is_unwanted() && content.has_finalizer(K::KEYS.finalizer);
     waits.then(|| step(content.clone()))
 }
 

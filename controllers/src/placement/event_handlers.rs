@@ -15,7 +15,7 @@ use crate::api::scope::{MANAGED_BY, NODE_LABEL};
 use crate::api::{node_fitness, pv};
 use crate::cache::Change;
 use crate::client::Resource;
-use crate::controller::workers::PLACEMENT;
+use crate::controller::workers::PLACEMENT_WORKERS;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::provisioner::source_protection;
 use crate::queue::{Outcome, Queue, QueueKey};
@@ -122,7 +122,7 @@ impl Placement {
         if let Some(capacities) = &self.capacities {
             // This owns the store, and the store its handlers: a strong reference would be a circle.
             let this = Arc::downgrade(self);
-            capacities.on_change(move |change| {
+            capacities.store.on_change(move |change| {
                 if let Some(this) = this.upgrade() {
                     this.capacity(change);
                 }
@@ -176,9 +176,22 @@ impl Placement {
 
     /// Runs the workers until `context.stop`.
     pub(super) async fn work(self: Arc<Self>) {
-        let workers = self.context.common.workers(PLACEMENT);
+        let controller = Controller::new(&self.context, self.clone());
+        let controller = self.work_on_claims(controller);
+        self.work_on_labels(controller)
+            .beside(|this| async move { this.refresh().await })
+            .beside(|this| async move { this.label_after_pools().await })
+            .beside(|this| async move { this.wake_waiting().await })
+            .beside(|this| async move { this.keep_table().await })
+            .run()
+            .await;
+    }
+
+    /// Works on claims, and on what decides where they go.
+    fn work_on_claims(&self, controller: Controller<Self>) -> Controller<Self> {
+        let workers = self.context.common.workers(PLACEMENT_WORKERS);
         let queues = &self.queues;
-        Controller::new(&self.context, self.clone())
+        controller
             .work(
                 "placement-claims",
                 &queues.claims,
@@ -215,6 +228,13 @@ impl Placement {
                 1,
                 |this, key: ObjectKey| async move { this.on_volume(key.name()) },
             )
+    }
+
+    /// Works on the labels of other objects.
+    fn work_on_labels(&self, controller: Controller<Self>) -> Controller<Self> {
+        let workers = self.context.common.workers(PLACEMENT_WORKERS);
+        let queues = &self.queues;
+        controller
             .work(
                 "placement-volumes",
                 &queues.volumes,
@@ -245,12 +265,6 @@ impl Placement {
                 workers,
                 |this, key: ObjectKey| async move { this.group_label(key.name()).await },
             )
-            .beside(|this| async move { this.refresh().await })
-            .beside(|this| async move { this.label_after_pools().await })
-            .beside(|this| async move { this.wake_waiting().await })
-            .beside(|this| async move { this.keep_table().await })
-            .run()
-            .await;
     }
 
     /// Queues the claims that wait for a changed source.

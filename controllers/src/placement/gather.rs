@@ -16,7 +16,6 @@ use super::room::{self, NodeRoom};
 use super::source_location::{self, SourceLocation};
 use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};
-use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};
 use crate::api::{node_fitness, pv};
 use crate::csi::pools::pool_of;
@@ -192,9 +191,9 @@ impl Placement {
 
     /// The node that has the pool named in a handle, if exactly one has it.
     pub(super) fn pool_node(&self, handle: &str) -> Option<String> {
-        let pools = self.pools.as_ref()?;
-        let objects = pools.get(pool_of(handle)?).into_iter();
+        let objects = self.capacities.as_ref()?.of_pool(pool_of(handle)?);
         let nodes = objects
+            .into_iter()
             .filter_map(|object| self.keepers.get(room::keeper_of(&object)?).pop())
             .map(|node| node.name_any());
         let mut nodes: BTreeSet<String> = nodes.collect();
@@ -206,18 +205,16 @@ impl Placement {
 
     /// The room in a node's capacity object for a class.
     pub(super) fn room(&self, node: &str, class: &str) -> Option<NodeRoom> {
-        let keeper = managed_by(Some(node));
-        let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
-        room::newest(&objects)
+        self.capacities.as_ref()?.room(node, class)
     }
 
     /// Whether nodes publish room for a class. For a new class, they do so shortly.
     pub(super) fn publication(&self, class: &str, now: Instant) -> Publication {
-        let Some(of_class) = &self.of_class else {
+        let Some(capacities) = &self.capacities else {
             return Publication::No;
         };
         let mut unpublished = self.unpublished.lock();
-        if of_class.first(class).is_some() {
+        if capacities.has_class(class) {
             unpublished.remove(class);
             return Publication::Yes;
         }

@@ -11,7 +11,7 @@ use crate::api::scope::{MANAGED_BY, node_label};
 use crate::client::Resource;
 use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
-use crate::snapshots::content::GROUP;
+use crate::snapshots::content::{Content, GROUP};
 
 /// What to do for a group content without the label `managed-by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,16 +25,34 @@ enum GroupLabelStep {
 
 /// Decides by the locations of a group's volumes or snapshots.
 fn decide(locations: &[SourceLocation]) -> GroupLabelStep {
-    let nodes: BTreeSet<&str> = locations.iter().filter_map(SourceLocation::node).collect();
-    if nodes.len() > 1 {
-        return GroupLabelStep::Spans(nodes.into_iter().map(str::to_owned).collect());
-    }
+    let nodes = nodes(locations);
     // A member without a known node may be on another one.
     let all_known = locations.iter().all(|location| location.node().is_some());
     match nodes.first() {
+        Some(_) if nodes.len() > 1 => {
+            GroupLabelStep::Spans(nodes.into_iter().map(str::to_owned).collect())
+        }
         Some(node) if all_known => GroupLabelStep::Label((*node).to_owned()),
         _ => GroupLabelStep::Nothing,
     }
+}
+
+/// Decides for a content that [`is_deleted_before_begun`]: any node of a volume can release it.
+fn decide_release(locations: &[SourceLocation]) -> GroupLabelStep {
+    match nodes(locations).first() {
+        Some(node) => GroupLabelStep::Label((*node).to_owned()),
+        None => GroupLabelStep::Nothing,
+    }
+}
+
+/// The known nodes of these locations.
+fn nodes(locations: &[SourceLocation]) -> BTreeSet<&str> {
+    locations.iter().filter_map(SourceLocation::node).collect()
+}
+
+/// True if a content without a label is deleted with its group, and no node has begun to take it.
+fn is_deleted_before_begun(content: &VolumeGroupSnapshotContent) -> bool {
+    content.is_unwanted() && !content.has_begun()
 }
 
 /// The handles of a pre-provisioned group's snapshots; without them, the handle of the group.
@@ -74,7 +92,12 @@ impl Placement {
             return self.report_unlocated(&watch, &content, &location).await;
         }
         let locations = self.locations(&content);
-        match decide(&locations) {
+        let step = if is_deleted_before_begun(&content) {
+            decide_release(&locations)
+        } else {
+            decide(&locations)
+        };
+        match step {
             GroupLabelStep::Nothing => {
                 let unlocated = locations.iter().find(|location| location.is_unlocated());
                 match unlocated.or(locations.first()) {
@@ -134,6 +157,48 @@ mod tests {
             ),
         ] {
             assert_eq!(decide(&locations), step, "{locations:?}");
+        }
+    }
+
+    /// Without a label, no node would release such a content.
+    #[test]
+    fn groups_that_are_deleted_before_begun() {
+        let on = |node: &str| SourceLocation::Node(node.to_owned());
+        let gone = || SourceLocation::Gone("why".to_owned());
+        let label = |node: &str| GroupLabelStep::Label(node.to_owned());
+        for (locations, step) in [
+            (vec![], GroupLabelStep::Nothing),
+            (vec![on("n1")], label("n1")),
+            (vec![on("n2"), on("n1")], label("n1")),
+            (vec![gone(), on("n1")], label("n1")),
+            (vec![gone(), gone()], GroupLabelStep::Nothing),
+        ] {
+            assert_eq!(decide_release(&locations), step, "{locations:?}");
+        }
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {GROUP.being_deleted: "yes"}}});
+        let in_use = json!({"metadata": {"annotations": {GROUP.being_deleted: null}}});
+        let marked = json!({"metadata": {"annotations": {GROUP.being_created: "yes"}}});
+        let taken = json!({"status": {"volumeGroupSnapshotHandle": "g"}});
+        let given = json!({"spec": {"source": {"volumeHandles": null, "groupSnapshotHandles":
+            {"volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["s"]}}}});
+        for (what, changes, expected) in [
+            ("deleted", vec![&deleted], true),
+            ("not deleted", vec![], false),
+            ("in use", vec![&deleted, &in_use], false),
+            ("begun", vec![&deleted, &marked], false),
+            ("taken", vec![&deleted, &taken], false),
+            ("given", vec![&deleted, &given], false),
+        ] {
+            let content = json!({"metadata": {"name": "g"}, "spec": {
+                "driver": "d", "deletionPolicy": "Delete",
+                "source": {"volumeHandles": ["v", "w"]}, "volumeGroupSnapshotRef": {}}});
+            let content = changes.into_iter().fold(content, crate::testing::with);
+            assert_eq!(
+                is_deleted_before_begun(&crate::testing::read(content)),
+                expected,
+                "{what}"
+            );
         }
     }
 

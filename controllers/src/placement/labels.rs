@@ -145,7 +145,11 @@ impl Placement {
             .entry(key.clone())
             .or_insert(Unlocated::Since(now));
         match known {
-            Unlocated::Reported => return Outcome::Done,
+            Unlocated::Reported if view.is_ready() || view.error.is_some() => {
+                return Outcome::Done;
+            }
+            // The API server went back to a backup from before the report.
+            Unlocated::Reported => {}
             Unlocated::Since(since) => {
                 let left = PATIENCE.saturating_sub(now.saturating_duration_since(since));
                 if !left.is_zero() {

@@ -112,8 +112,8 @@ impl Rig {
                 "labels": {"csi.storage.k8s.io/drivername": DRIVER,
                     "csi.storage.k8s.io/managed-by": crate::api::capacity::managed_by(Some(node))}},
             "storageClassName": class, "capacity": available.to_string()});
-        let watch = self.at_work.capacities.as_ref().expect("a watch");
-        self.world.add(watch, object);
+        let capacities = self.at_work.capacities.as_ref().expect("capacities");
+        self.world.add(&capacities.store, object);
     }
 
     /// Adds a claim of a class, patched with `more`.

@@ -15,13 +15,13 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::{ObjectKey, finalizers};
-use crate::csi::{CallKind, ErrorClass, Failure, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Failure, Freed, class, may_lack_secret};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
-use super::decide::{self, Creation, Draft, Plan, Step, decide};
+use super::decide::{self, Draft, Plan, Step, decide};
 use super::error::{AttemptState, Error, without};
 use super::in_flight::{PendingAttempt, PendingPv, SLOW};
 use super::one_node;
@@ -84,10 +84,10 @@ impl Provisioner {
                 self.context.events.normal(&*claim, PROVISIONING, message);
                 Outcome::Done
             }
-            Step::Create(creation) => {
+            Step::Create(plan) => {
                 // Earlier exits leave no finalizer on the source.
-                match self.begin(&creation, &source, true).await {
-                    Ok(()) => self.make(Arc::new(creation.plan), false).await,
+                match self.begin(&plan, &source, true).await {
+                    Ok(()) => self.make(Arc::new(*plan), false).await,
                     Err(error) => self.failed_early(&claim, error.into()).await,
                 }
             }
@@ -118,9 +118,9 @@ impl Provisioner {
         let claim = wanted.as_ref().unwrap_or(&last.draft.claim);
         let planned = async {
             match self.step(claim, Some(last.clone())).await? {
-                (Step::Create(creation), source) => {
-                    self.begin(&creation, &source, wanted.is_some()).await?;
-                    Ok(Some(creation.plan))
+                (Step::Create(plan), source) => {
+                    self.begin(&plan, &source, wanted.is_some()).await?;
+                    Ok(Some(*plan))
                 }
                 _ => Ok(None),
             }
@@ -141,15 +141,14 @@ impl Provisioner {
     /// Prepares a CreateVolume call: stores its topology and protects the source.
     async fn begin(
         &self,
-        creation: &Creation,
+        plan: &Plan,
         source: &SourceObjects,
         wanted: bool,
     ) -> Result<(), ApiError> {
-        if let Some(topology) = &creation.topology {
-            let uid = creation.plan.uid();
-            self.in_flight.set_topology(uid, topology.clone());
+        if let Some(topology) = &plan.topology {
+            self.in_flight.set_topology(plan.uid(), topology.clone());
         }
-        if creation.protects_source && wanted {
+        if plan.protects_source && wanted {
             self.add_source_finalizer(source).await
         } else {
             Ok(())
@@ -250,16 +249,7 @@ impl Provisioner {
 
     /// Calls CreateVolume. Returns `None` if another process serves the claim by now.
     async fn call(&self, plan: &Plan, again: bool) -> Result<Option<Volume>, Error> {
-        let class_name = plan.draft.class.name_any();
-        let secrets = plan.secrets.provisioner.as_ref();
-        let secrets = match self.secret(secrets, &class_name).await {
-            // The secret may be gone with the claim's namespace. The call must still find the
-            // volume of the earlier call, so that it can be deleted.
-            Err(Error::NoSecret { .. }) if again && self.claims.get(plan.uid()).is_empty() => {
-                Credentials::new()
-            }
-            read => read?,
-        };
+        let (secrets, missing) = self.credentials(plan, again).await?;
         let mut request = plan.request.clone();
         request.secrets = secrets.clone();
         if !self.context.acts() {
@@ -274,7 +264,11 @@ impl Provisioner {
                 call.await
             }
         };
-        let answer = answer.map_err(|failure| self.refused(plan, &failure, &secrets))?;
+        let answer = answer.map_err(|failure| match missing {
+            // The driver may have a volume, and refuse only a call that lacks the secret.
+            Some(missing) if may_lack_secret(&failure) => missing,
+            _ => self.refused(plan, &failure, &secrets),
+        })?;
         match pv_object::check(plan, answer) {
             Ok(volume) => Ok(Some(volume)),
             Err(unusable) => {
@@ -288,6 +282,27 @@ impl Provisioner {
                     fate,
                 })
             }
+        }
+    }
+
+    /// Reads the secret of a CreateVolume call. If it is missing and the claim of a repeated call is
+    /// gone, the call lacks it, and the error is returned beside it. The secret may be gone with the
+    /// claim's namespace. The call must still find the volume of the earlier call, so that it can
+    /// be deleted.
+    async fn credentials(
+        &self,
+        plan: &Plan,
+        again: bool,
+    ) -> Result<(Credentials, Option<Error>), Error> {
+        let class_name = plan.draft.class.name_any();
+        let secrets = plan.secrets.provisioner.as_ref();
+        match self.secret(secrets, &class_name).await {
+            Err(missing @ Error::NoSecret { .. })
+                if again && self.claims.get(plan.uid()).is_empty() =>
+            {
+                Ok((Credentials::new(), Some(missing)))
+            }
+            read => Ok((read?, None)),
         }
     }
 

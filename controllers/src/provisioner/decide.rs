@@ -113,17 +113,7 @@ pub(super) enum Step {
     Wait(Duration),
     /// Leave the claim to an external populator for sources of this kind.
     External(String),
-    Create(Box<Creation>),
-}
-
-/// A volume to create, and the steps before the call.
-#[derive(Debug)]
-pub(super) struct Creation {
-    pub(super) plan: Plan,
-    /// True if the source needs the finalizer that keeps it while the driver reads it.
-    pub(super) protects_source: bool,
-    /// The inputs of the topology requirement: a repeated call must send the same one.
-    pub(super) topology: Option<RequirementInputs>,
+    Create(Box<Plan>),
 }
 
 /// Decides what to do for a claim.
@@ -132,8 +122,8 @@ pub(super) fn decide(facts: &Facts, settings: Settings<'_>) -> Result<Step, Erro
         ControlFlow::Break(step) => Ok(step),
         ControlFlow::Continue(draft) => {
             let last = facts.claim.last.as_deref();
-            let creation = create(draft, last, &facts.volume, settings)?;
-            Ok(Step::Create(Box::new(creation)))
+            let plan = create(draft, last, &facts.volume, settings)?;
+            Ok(Step::Create(Box::new(plan)))
         }
     }
 }
@@ -178,7 +168,7 @@ fn create(
     last: Option<&Plan>,
     facts: &VolumeFacts,
     settings: Settings<'_>,
-) -> Result<Creation, Error> {
+) -> Result<Plan, Error> {
     let flags = settings.flags;
     if let (Some(unfit), Some(node)) = (&facts.unfit, settings.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
@@ -202,22 +192,14 @@ fn create(
         prevent_mode_change: flags.options.prevent_volume_mode_conversion,
     };
     let found = source::content_source(target, &draft.source, &facts.source);
-    let (source, protects_source) = match (found, last) {
+    let source = match (found, last) {
         // The running call reads the source, which stays protected even while it is being deleted.
         (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
-    let (topology, made_from) = topology_of(&draft, facts, settings)?;
-    let found = Found {
-        source,
-        topology,
-        attributes: facts.attributes.clone(),
-    };
-    Ok(Creation {
-        plan: finish(draft, found, settings.driver, flags)?,
-        protects_source,
-        topology: made_from,
-    })
+    let topology = topology_of(&draft, facts, settings)?;
+    let attributes = facts.attributes.as_deref();
+    finish(draft, source, topology, attributes, settings.driver, flags)
 }
 
 /// The topology that CreateVolume requires, and what it follows from.
@@ -317,17 +299,13 @@ pub(crate) struct Draft {
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
     pub(crate) source: UsableSource,
+    /// True if the source needs the finalizer that keeps it while the driver reads it.
+    pub(crate) protects_source: bool,
+    /// The inputs of the topology requirement: a repeated call must send the same one.
+    pub(crate) topology: Option<RequirementInputs>,
     /// The request without secrets: they are read right before the call.
     pub(crate) request: CreateVolumeRequest,
     pub(crate) secrets: Secrets,
-}
-
-/// References that are resolved for a draft.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) source: UsableSource,
-    pub(crate) topology: Option<TopologyRequirement>,
-    pub(crate) attributes: Option<Arc<VolumeAttributesClass>>,
 }
 
 /// Derives a draft from a claim and its class. Fails if the driver cannot create such a volume.
@@ -431,10 +409,13 @@ fn volume_mode(
     }
 }
 
-/// Completes a draft with the resolved references.
+/// Completes a draft with what its references led to: the source and whether it needs protection,
+/// and the topology that is required and what it follows from.
 pub(crate) fn finish(
     draft: Draft,
-    found: Found,
+    (source, protects_source): (UsableSource, bool),
+    (required, topology): (Option<TopologyRequirement>, Option<RequirementInputs>),
+    attributes: Option<&VolumeAttributesClass>,
     driver: &Capabilities,
     flags: &Flags,
 ) -> Result<Plan, Error> {
@@ -446,7 +427,7 @@ pub(crate) fn finish(
         parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
     if let (true, VolumeMode::Filesystem { .. }, Some(parameter)) = (
-        found.source.may_change_mode,
+        source.may_change_mode,
         &draft.volume_mode,
         &driver.mode_change_parameter,
     ) {
@@ -461,13 +442,15 @@ pub(crate) fn finish(
         volume_capabilities: draft.capabilities.clone(),
         parameters,
         secrets: BTreeMap::new(),
-        volume_content_source: found.source.content.clone(),
-        accessibility_requirements: found.topology,
-        mutable_parameters: mutable(&draft, found.attributes.as_deref(), &driver.name)?,
+        volume_content_source: source.content.clone(),
+        accessibility_requirements: required,
+        mutable_parameters: mutable(&draft, attributes, &driver.name)?,
     };
     Ok(Plan {
         draft,
-        source: found.source,
+        source,
+        protects_source,
+        topology,
         request,
         secrets,
     })

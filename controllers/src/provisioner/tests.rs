@@ -250,6 +250,37 @@ async fn a_late_volume_is_found_without_its_secret() {
     assert!(!rig.has_attempt());
 }
 
+/// The driver may refuse a call for lack of its secret, although the volume exists.
+#[tokio::test]
+async fn a_failure_without_the_secret_is_final_if_it_is_not_about_the_secret() {
+    for (failure, is_final) in [
+        (Status::not_found("no source"), true),
+        (Status::already_exists("another"), true),
+        (Status::failed_precondition("not now"), true),
+        (Status::invalid_argument("no key"), false),
+        (Status::unauthenticated("no key"), false),
+        (Status::permission_denied("no key"), false),
+        (Status::internal("no key"), false),
+        (Status::unknown("no key"), false),
+    ] {
+        let mut rig = with_secret();
+        rig.fail([Status::deadline_exceeded("later"), failure.clone()]);
+        assert_eq!(rig.work().await, Outcome::Failed);
+        rig.replace_claim();
+        assert_eq!(rig.work().await, Outcome::Failed, "{failure}");
+        assert_eq!(rig.has_attempt(), !is_final, "{failure}");
+        if is_final {
+            continue;
+        }
+        let message = rig.last_message();
+        assert!(message.contains("secret shop/key, named by"), "{message}");
+        rig.log();
+        assert_eq!(rig.work().await, Outcome::Done, "{failure}");
+        assert!(rig.log().contains(&DELETE.to_owned()), "{failure}");
+        assert!(!rig.has_attempt());
+    }
+}
+
 /// A repeated CreateVolume uses the class as it is now, not as it was at the first call.
 #[tokio::test]
 async fn a_class_corrected_meanwhile_counts() {

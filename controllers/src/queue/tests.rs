@@ -269,6 +269,16 @@ async fn closing_ends_the_work_when_what_is_under_way_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_closed_queue_has_no_work() {
+    let queue = queue();
+    queue.add("a");
+    queue.add_after("b", START / 2);
+    queue.close();
+    tokio::time::sleep(START).await;
+    assert_eq!(queue.depth(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 #[should_panic(expected = "a worker's")]
 async fn a_panic_at_work_is_not_swallowed() {
     let queue = queue();

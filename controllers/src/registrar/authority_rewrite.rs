@@ -37,7 +37,7 @@ const PRIORITY_LENGTH: u32 = 5;
 
 /// Follows the bytes of one client, and overwrites its authorities.
 #[derive(Debug, Default)]
-pub(super) struct Repair {
+pub(super) struct AuthorityRewrite {
     place: Position,
     /// The unfinished header block, if any: its stream, and the position in it.
     block: Option<(u32, FieldPosition)>,
@@ -115,7 +115,7 @@ struct Integer {
 /// The block is invalid, or its integers are unreasonably large.
 struct Senseless;
 
-impl Repair {
+impl AuthorityRewrite {
     /// Processes the next bytes from the client. They may be split anywhere.
     pub(super) fn feed(&mut self, bytes: &mut [u8]) {
         for byte in bytes {

@@ -1,4 +1,9 @@
-//! The registration socket.
+//! Decides what may stand where kubelet looks for the driver, and makes each change in a way that
+//! kubelet notices.
+//!
+//! A socket that no process serves is removed before the new one takes its place. The own file is
+//! removed before its listener closes, so every client that finds it gets an answer. Only the
+//! directory itself is created: without its parents, no kubelet runs here.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};

@@ -1,21 +1,21 @@
 //! A connection on which the client's bytes are rewritten.
 
-use super::authority_rewrite::Repair;
+use super::authority_rewrite::AuthorityRewrite;
 use crate::filtered_stream::{Filter, FilteredStream};
 
-/// A connection that applies the [`Repair`] to the bytes read.
-pub(super) type AuthorityRewrite<S> = FilteredStream<S, Repair>;
+/// A connection that applies the [`AuthorityRewrite`] to the bytes read.
+pub(super) type RewrittenStream<S> = FilteredStream<S, AuthorityRewrite>;
 
-impl<S> AuthorityRewrite<S> {
+impl<S> RewrittenStream<S> {
     pub(super) fn new(stream: S) -> Self {
         FilteredStream {
             stream,
-            filter: Repair::default(),
+            filter: AuthorityRewrite::default(),
         }
     }
 }
 
-impl Filter for Repair {
+impl Filter for AuthorityRewrite {
     fn read(&mut self, bytes: &mut [u8]) {
         self.feed(bytes);
     }

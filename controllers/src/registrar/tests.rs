@@ -92,7 +92,7 @@ pub(crate) fn service() -> RegistrationServer<Service> {
 async fn a_repaired_stream_is_answered() {
     for size in [1, 7, 64, 1000] {
         let (here, there) = tokio::io::duplex(1 << 16);
-        let incoming = tokio_stream::once(Ok::<_, io::Error>(AuthorityRewrite::new(there)));
+        let incoming = tokio_stream::once(Ok::<_, io::Error>(RewrittenStream::new(there)));
         tokio::spawn(
             Server::builder()
                 .add_service(service())

@@ -8,9 +8,9 @@ use crate::api::pod::Pod;
 use crate::cache::{Change, Index, Store};
 
 /// Pods, indexed by the claims they use.
-pub(super) struct Users(Index<Pod>);
+pub(super) struct PodsByClaim(Index<Pod>);
 
-impl Users {
+impl PodsByClaim {
     /// Creates the index over a watch that has synced. `left` receives claims that a pod has
     /// stopped using; another pod may still use them.
     pub(super) fn of(
@@ -31,7 +31,7 @@ impl Users {
             Change::Applied { old: None, .. } => {}
             Change::Deleted(old) => left(claims(old)),
         });
-        Users(watch.index(|pod: &Pod| claims(pod).iter().map(text).collect()))
+        PodsByClaim(watch.index(|pod: &Pod| claims(pod).iter().map(text).collect()))
     }
 
     /// True if any pod uses this claim.
@@ -80,7 +80,7 @@ mod tests {
         watch.apply_write(pod(1, "Running"));
         let left = Arc::new(Mutex::new(Vec::new()));
         let list = left.clone();
-        let users = Users::of(&watch, move |keys| list.lock().extend(keys));
+        let users = PodsByClaim::of(&watch, move |keys| list.lock().extend(keys));
         assert!(users.any(&key("data")) && users.any(&key("p-b")) && !users.any(&key("p-c")));
         watch.apply_write(pod(2, "Running"));
         assert!(left.lock().is_empty());

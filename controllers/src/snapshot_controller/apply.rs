@@ -14,6 +14,7 @@ use super::{AfterStep, CONFLICT, RECHECK, ReconcileError, STEPS, SnapshotControl
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
 use crate::controller::finalizers;
+use crate::kept_fields::METADATA;
 use crate::queue::Outcome;
 use crate::snapshots::content::{Content, SnapshotClass};
 
@@ -63,6 +64,9 @@ impl SnapshotController {
     ) -> Result<AfterStep, ReconcileError> {
         let snapshot = &*facts.snapshot;
         let (snapshots, contents, _) = K::watches(&self.watches);
+        if step.deletes() && !self.is_being_deleted(snapshot).await? {
+            return Ok(AfterStep::End(Outcome::Failed));
+        }
         match step {
             Step::Done => return Ok(AfterStep::End(Outcome::Done)),
             Step::Wait(why) => {
@@ -106,6 +110,18 @@ impl SnapshotController {
             Step::Own(step) => return K::apply_own(self, facts, step).await,
         }
         Ok(AfterStep::Look)
+    }
+
+    /// True if this snapshot is being deleted at the API server, too. After that went back to a
+    /// backup, the caches are listed one after the other: that of contents may be new while that
+    /// of snapshots is still old.
+    async fn is_being_deleted<R: Resource>(&self, snapshot: &R) -> Result<bool, ApiError> {
+        let namespace = snapshot.namespace().unwrap_or_default();
+        let name = snapshot.name_any();
+        let found = self.kube.get_metadata::<R>(&namespace, &name, &METADATA);
+        Ok(found.await?.is_some_and(|now| {
+            now.metadata.deletion_timestamp.is_some() && now.metadata.uid == snapshot.uid()
+        }))
     }
 
     /// Notes on a content that its snapshot is being deleted.

@@ -20,7 +20,7 @@ impl Watches {
         Ok(Facts {
             classes: classes.all(),
             nodes: self.nodes.as_ref().map(Store::all),
-            own: K::own_facts(self, &snapshot, content.as_deref()).await,
+            own: K::own_facts(self, kube, &snapshot, content.as_deref()).await?,
             content,
             snapshot,
         })

@@ -16,10 +16,10 @@ use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{AfterStep, CONFLICT, ReconcileError, SnapshotController, SnapshotKey, decide, status};
-use crate::api::node::node_of;
+use crate::api::node::nodes_of;
 use crate::api::{pv, volume_mode};
 use crate::cache::Store;
-use crate::client::Resource;
+use crate::client::{ApiError, Kube, Resource};
 use crate::controller::ObjectKey;
 use crate::queue::{Outcome, yield_sometimes};
 use crate::snapshots::content::GROUP;
@@ -66,6 +66,8 @@ pub(super) struct SourceVolume {
     is_block: bool,
     /// The node of the volume, if it has one that counts.
     node: Option<String>,
+    /// True if the volume has an affinity that no node fits.
+    is_node_gone: bool,
 }
 
 impl SourceVolume {
@@ -77,12 +79,14 @@ impl SourceVolume {
     ) -> Result<Self, String> {
         let volume = decide::volume_of(claim, volume)?;
         let csi = decide::csi_of(volume)?;
+        let fitting = nodes.and_then(|nodes| nodes_of(volume, nodes));
         Ok(SourceVolume {
             volume: volume.name_any(),
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
             is_block: pv::volume_mode(volume) == volume_mode::BLOCK,
-            node: nodes.and_then(|nodes| node_of(volume, nodes)),
+            is_node_gone: fitting.as_ref().is_some_and(Vec::is_empty),
+            node: fitting.and_then(|nodes| nodes.into_iter().next()),
         })
     }
 }
@@ -172,18 +176,19 @@ impl SnapshotKind for Groups {
 
     async fn own_facts(
         all: &Watches,
+        kube: &Kube,
         group: &Self::Snapshot,
         content: Option<&Self::Content>,
-    ) -> Self::OwnFacts {
+    ) -> Result<Self::OwnFacts, ApiError> {
         if !group.is_deleting() {
-            return GroupFacts {
+            return Ok(GroupFacts {
                 sources: match content {
-                    None => selected(all, group).await,
+                    None => selected(all, kube, group).await?,
                     Some(_) => Vec::new(),
                 },
                 members: members::listed(all, group, content).await,
                 ..GroupFacts::default()
-            };
+            });
         }
         let owned = all.of_group.get(&names::path(group)).into_iter();
         let owned: Vec<_> = owned
@@ -192,11 +197,11 @@ impl SnapshotKind for Groups {
         let restoring = owned
             .iter()
             .filter(|one| all.restoring_from(one).next().is_some());
-        GroupFacts {
+        Ok(GroupFacts {
             restoring: restoring.map(|one| one.name_any()).collect(),
             owned,
             ..GroupFacts::default()
-        }
+        })
     }
 
     fn finalizers(_: DeletionPolicy) -> Vec<&'static str> {
@@ -312,6 +317,10 @@ impl SnapshotKind for Groups {
         Ok(AfterStep::Look)
     }
 
+    fn deletes(step: &GroupStep) -> bool {
+        matches!(step, GroupStep::DeleteMembers(_))
+    }
+
     /// Queues the members, which waited for the group's deletion.
     fn deleted(controller: &SnapshotController, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
@@ -337,10 +346,14 @@ pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim
 
 /// The volumes of the claims that a group's selector fits, up to the first claim without one that a
 /// group can be made of. A claim that is too large to be kept may be one of them.
-async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<SourceVolume, String>> {
+async fn selected(
+    all: &Watches,
+    kube: &Kube,
+    group: &VolumeGroupSnapshot,
+) -> Result<Vec<Result<SourceVolume, String>>, ApiError> {
     let namespace = group.namespace().unwrap_or_default();
     let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let label = group
         .spec
@@ -361,20 +374,43 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<Result<Sour
             let is_usable = source.is_ok();
             selected.push(source);
             if !is_usable {
-                break;
+                // The group is not made, whatever else there is: no list is worth its cost.
+                return Ok(selected);
             }
         }
         yield_sometimes(number).await;
     }
     // Without its labels, no one knows whether it belongs to the group.
-    if all.claims.leaves_out_any(&namespace) {
-        let name = all.claims.first_left_out(&namespace);
-        let claim = name.map_or_else(|| "a claim".to_owned(), |name| format!("claim {name}"));
+    if let Some(name) = left_out_claim(all, kube, &namespace).await? {
         selected.push(Err(format!(
-            "{claim} of this namespace is too large to be read, and the selector may fit it"
+            "claim {name} of this namespace is too large to be read, and the selector may fit it"
         )));
     }
-    selected
+    Ok(selected)
+}
+
+/// The name of a claim in a namespace that is too large to be kept. If not all names are known, the
+/// API server says whether there is one: it may be in any other namespace.
+async fn left_out_claim(
+    all: &Watches,
+    kube: &Kube,
+    namespace: &str,
+) -> Result<Option<String>, ApiError> {
+    if !all.claims.leaves_out_any(namespace) {
+        return Ok(None);
+    }
+    if let Some(name) = all.claims.first_left_out(namespace) {
+        return Ok(Some(name));
+    }
+    let field = format!("metadata.namespace={namespace}");
+    let mut found = None;
+    kube.list_in_by_field(namespace, &field, |claim: PersistentVolumeClaim| {
+        let name = claim.name_any();
+        found = all.claims.leaves_out(namespace, &name).then_some(name);
+        found.is_none()
+    })
+    .await?;
+    Ok(found)
 }
 
 /// The volumes of the claims that the selector fits.
@@ -391,7 +427,8 @@ fn volumes(facts: &Facts) -> Result<Vec<&SourceVolume>, String> {
         .collect()
 }
 
-/// The node of all volumes, if they have one.
+/// The node of all volumes, if they have one. While the node of a volume is gone, the node of the
+/// others can't take the group, and so must not get its label.
 fn node(volumes: &[&SourceVolume]) -> Result<Option<String>, String> {
     let nodes = volumes.iter().filter_map(|volume| volume.node.as_deref());
     let nodes: BTreeSet<&str> = nodes.collect();
@@ -401,6 +438,9 @@ fn node(volumes: &[&SourceVolume]) -> Result<Option<String>, String> {
             "the volumes are on different nodes ({}), and can't be snapshotted at one moment",
             nodes.join(", ")
         ));
+    }
+    if volumes.iter().any(|volume| volume.is_node_gone) {
+        return Ok(None);
     }
     Ok(nodes.into_iter().next().map(str::to_owned))
 }

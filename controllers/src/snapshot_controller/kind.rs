@@ -15,7 +15,7 @@ use super::names::BindState;
 use super::watches::Watches;
 use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey};
 use crate::cache::Store;
-use crate::client::Resource;
+use crate::client::{ApiError, Kube, Resource};
 use crate::controller::ObjectKey;
 use crate::snapshots::content::{Content, SnapshotClass};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
@@ -48,9 +48,10 @@ pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
     fn made_contents(snapshot: &ObjectMeta) -> Vec<String>;
     fn own_facts(
         all: &Watches,
+        kube: &Kube,
         snapshot: &Self::Snapshot,
         content: Option<&Self::Content>,
-    ) -> impl Future<Output = Self::OwnFacts> + Send;
+    ) -> impl Future<Output = Result<Self::OwnFacts, ApiError>> + Send;
 
     /// True if the controller of a group makes the snapshot's content.
     fn is_member(_: &Self::Snapshot) -> bool {
@@ -82,6 +83,10 @@ pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
         facts: &Facts<Self>,
         step: Self::OwnStep,
     ) -> impl Future<Output = Result<AfterStep, ReconcileError>> + Send;
+    /// True if an own step deletes objects.
+    fn deletes(_: &Self::OwnStep) -> bool {
+        false
+    }
     /// Queues keys that wait until a snapshot is gone.
     fn deleted(_: &SnapshotController, _namespace: &str, _name: &str) {}
 }
@@ -123,6 +128,17 @@ pub(super) enum Step<K: SnapshotKind> {
     Fail(SnapshotFailure),
     /// A step that only this kind has.
     Own(K::OwnStep),
+}
+
+impl<K: SnapshotKind> Step<K> {
+    /// True if the step deletes objects or data. Neither comes back.
+    pub(super) fn deletes(&self) -> bool {
+        match self {
+            Step::Mark | Step::DeleteContent => true,
+            Step::Own(step) => K::deletes(step),
+            _ => false,
+        }
+    }
 }
 
 /// The failure of a snapshot.

@@ -11,7 +11,8 @@ use kube::ResourceExt;
 use super::kind::SnapshotKind;
 use super::{ReconcileError, SnapshotController, SnapshotKey};
 use crate::client::ApiError;
-use crate::controller::{ObjectKey, finalizers};
+use crate::controller::ObjectKey;
+use crate::controller::finalizers::{self, LetGo};
 use crate::queue::Outcome;
 use crate::snapshots::DeletionPolicy;
 use crate::snapshots::content::Content;
@@ -47,15 +48,18 @@ impl SnapshotController {
     }
 
     /// Lets a snapshot go that is being deleted and is too large for the caches. Its content follows.
+    /// One that does not exist has been deleted: not every name of what they leave out is known.
     pub(super) async fn let_go<K: SnapshotKind>(
         &self,
         namespace: &str,
         name: &str,
     ) -> Result<Outcome, ReconcileError> {
         self.may_write()?;
-        let gone =
-            finalizers::let_go::<K::Snapshot>(&self.kube, namespace, name, K::FINALIZERS).await?;
-        self.queue.add_all(gone.iter().flat_map(keys::<K>));
+        match finalizers::let_go::<K::Snapshot>(&self.kube, namespace, name, K::FINALIZERS).await? {
+            LetGo::NotThere => K::deleted(self, namespace, name),
+            LetGo::Stays => {}
+            LetGo::Deleted(snapshot) => self.queue.add_all(keys::<K>(&snapshot)),
+        }
         Ok(Outcome::Done)
     }
 

@@ -17,7 +17,7 @@ use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey, decide, 
 use crate::api::constants::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
-use crate::client::Resource;
+use crate::client::{ApiError, Kube, Resource};
 use crate::controller::ObjectKey;
 use crate::queue::yield_sometimes;
 use crate::snapshots::content::{Content, SINGLE};
@@ -143,9 +143,10 @@ impl SnapshotKind for Snapshots {
 
     async fn own_facts(
         all: &Watches,
+        _: &Kube,
         snapshot: &Self::Snapshot,
         content: Option<&Self::Content>,
-    ) -> Self::OwnFacts {
+    ) -> Result<Self::OwnFacts, ApiError> {
         let namespace = snapshot.namespace().unwrap_or_default();
         let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
         let claim = claim.and_then(|name| all.claims.get_in(&namespace, name));
@@ -157,7 +158,7 @@ impl SnapshotKind for Snapshots {
                 yield_sometimes(number).await;
             }
         }
-        SnapshotFacts {
+        Ok(SnapshotFacts {
             volume: its.and_then(|claim| all.volume_of(claim)),
             released_claim: its
                 .filter(|_| snapshot.is_deleting())
@@ -166,7 +167,7 @@ impl SnapshotKind for Snapshots {
             restoring,
             group: group_of(all, snapshot),
             group_of_content: group_of_content(all, content),
-        }
+        })
     }
 
     fn is_member(snapshot: &Self::Snapshot) -> bool {

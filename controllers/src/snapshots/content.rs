@@ -73,6 +73,21 @@ pub(crate) trait Content: Resource + HasSpec<Spec: PartialEq> {
     const KEYS: &'static ContentKeys;
 
     fn view(&self) -> ContentView<'_>;
+
+    /// True if a driver may have begun to take the snapshot, or the content was made for a given
+    /// one. The snapshotter annotates a content before it asks the driver.
+    fn has_begun(&self) -> bool {
+        let annotations = self.annotations();
+        annotations.contains_key(Self::KEYS.being_created) || self.view().snapshot().is_some()
+    }
+
+    /// True if the content is being deleted as its user wants. For an unbound content, a deletion
+    /// timestamp is enough. A bound one also needs the snapshot-controller's annotation.
+    fn is_unwanted(&self) -> bool {
+        let annotations = self.annotations();
+        self.is_deleting()
+            && (self.view().is_unbound() || annotations.contains_key(Self::KEYS.being_deleted))
+    }
 }
 
 /// A VolumeSnapshotClass or a VolumeGroupSnapshotClass.

@@ -8,9 +8,9 @@ use super::decide::Step;
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::constants::RESERVED;
 use crate::controller::{ObjectKey, content_owner};
-use crate::csi::{CallKind, ErrorClass, Freed, class};
+use crate::csi::{CallKind, ErrorClass, Freed, class, may_lack_secret};
 use crate::queue::Outcome;
-use crate::secrets;
+use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::content::{Content, SnapshotClass};
 
 impl<K: ContentKind> Reconciler<K> {
@@ -36,10 +36,14 @@ impl<K: ContentKind> Reconciler<K> {
     }
 
     async fn create(&self, content: &K::Content) -> Result<K::Content, WorkError> {
-        let making = self.making(content).await?;
+        let (making, missing) = self.making(content).await?;
         let marked = self.contents.begin(content, self.label(content)).await?;
         let key = ObjectKey::of_content(content);
         self.for_room.enter(&key, Freed::Room);
+        let watch = &self.contents.watch;
+        self.contents
+            .requested
+            .add(content, |name| watch.get(name).is_some());
         let made = K::make(&self.shared, making).await;
         if !matches!(&made, Err(failure) if failure.lacks_room()) {
             self.for_room.leave(&key);
@@ -48,6 +52,12 @@ impl<K: ContentKind> Reconciler<K> {
             Ok(reported) => reported,
             Err(failure) => {
                 if class(CallKind::Snapshot, &failure) == ErrorClass::Final {
+                    if let Some(missing) = missing
+                        && may_lack_secret(&failure)
+                    {
+                        return Err(missing.into());
+                    }
+                    self.contents.requested.remove(key.name());
                     self.contents.settle(&marked).await?;
                 }
                 return Err(failure.into());
@@ -61,6 +71,7 @@ impl<K: ContentKind> Reconciler<K> {
                 K::news(content, &reported, true)
             })
             .await?;
+        self.contents.requested.remove(key.name());
         Ok(self.contents.settle(&recorded).await?)
     }
 
@@ -94,6 +105,9 @@ impl<K: ContentKind> Reconciler<K> {
                 return self.failed_deletion(content, "Failed to get snapshot credentials", &error);
             }
         };
+        let due = Step::Delete {
+            handle: handle.clone(),
+        };
         let deletion = match K::deletion(content, handle, secrets) {
             Ok(deletion) => deletion,
             Err(error) => return self.failed_deletion(content, K::DELETE.message, &error),
@@ -102,6 +116,12 @@ impl<K: ContentKind> Reconciler<K> {
             Ok(adopted) => adopted,
             Err(error) => return quiet(content, Err(error)),
         };
+        // The data does not come back. The cache will show what has become of the content.
+        match self.contents.is_due(content, &due).await {
+            Ok(true) => {}
+            Ok(false) => return Outcome::Failed,
+            Err(error) => return quiet(content, Err(error)),
+        }
         if let Err(failure) = K::delete(&self.shared, deletion).await {
             return self.failed_deletion(content, K::DELETE.message, &WorkError::from(failure));
         }
@@ -128,7 +148,14 @@ impl<K: ContentKind> Reconciler<K> {
         content_owner::label(&self.shared.context.scope, content.labels())
     }
 
-    async fn making(&self, content: &K::Content) -> Result<K::Making, WorkError> {
+    /// Builds the request for a snapshot. If the secret of an unwanted content is missing, the
+    /// request lacks it, and the error is returned beside it. The secret may be gone with its
+    /// namespace, which waits for the content. The call must still find the snapshot of an earlier
+    /// call, so that it can be deleted.
+    async fn making(
+        &self,
+        content: &K::Content,
+    ) -> Result<(K::Making, Option<SecretError>), WorkError> {
         let view = content.view();
         let class = self.class(content)?;
         let class = class.ok_or_else(|| WorkError::Classless {
@@ -159,13 +186,23 @@ impl<K: ContentKind> Reconciler<K> {
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
+        let (secrets, missing) = match self.secrets(content).await {
+            Err(WorkError::Secret(error @ SecretError::Missing { .. }))
+                if content.is_unwanted() =>
+            {
+                (Credentials::new(), Some(error))
+            }
+            read => (read?, None),
+        };
         let inputs = SnapshotInputs {
             uid,
-            secrets: self.secrets(content).await?,
+            secrets,
             parameters,
         };
-        K::making(&self.shared.options, content, inputs).ok_or_else(|| WorkError::Unbound {
+        let making = K::making(&self.shared.options, content, inputs);
+        let making = making.ok_or_else(|| WorkError::Unbound {
             content: content.name_any(),
-        })
+        })?;
+        Ok((making, missing))
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Options;
 use super::decide::{Step, decide};
 use super::parameters::ParameterError;
+use super::requested_contents::RequestedContents;
 use super::status;
 use crate::api::scope::{MANAGED_BY, Scope};
 use crate::cache::Store;
@@ -159,9 +160,22 @@ impl Shared {
 pub(super) struct ContentClient<K> {
     pub(super) kube: Kube,
     pub(super) watch: Store<K>,
+    pub(super) requested: RequestedContents,
 }
 
 impl<K: Content> ContentClient<K> {
+    /// The next step for a content.
+    pub(super) fn next_step(&self, content: &K) -> Step {
+        decide(content, self.requested.has(content))
+    }
+
+    /// True if a step is due at the API server, too. After that went back to a backup, the cache may
+    /// still have the content as it was later.
+    pub(super) async fn is_due(&self, content: &K, step: &Step) -> Result<bool, ApiError> {
+        let now: Option<K> = self.kube.get("", &content.name_any()).await?;
+        Ok(now.is_some_and(|now| now.uid() == content.uid() && self.next_step(&now) == *step))
+    }
+
     /// Annotates a content before the driver takes its snapshot, and labels it with its node. The
     /// write fails if the content has changed since it was read.
     pub(super) async fn begin(&self, content: &K, node: Option<String>) -> Result<K, ApiError> {
@@ -277,7 +291,7 @@ impl Shared {
         result: Result<K, WorkError>,
     ) -> Outcome {
         match result {
-            Ok(now) if now.view().is_ready() => match decide(&now) {
+            Ok(now) if now.view().is_ready() => match contents.next_step(&now) {
                 Step::Rest => Outcome::Done,
                 // The content was deleted while the driver took its snapshot.
                 _ => Outcome::RequeueAfter(Duration::ZERO),
@@ -302,7 +316,11 @@ impl Shared {
         if error.is_for_users() {
             self.tell(contents, name, template, error).await;
         }
-        match contents.watch.get(name).map(|content| decide(&*content)) {
+        match contents
+            .watch
+            .get(name)
+            .map(|content| contents.next_step(&content))
+        {
             Some(Step::Create | Step::Check { .. }) => Outcome::Failed,
             Some(_) => Outcome::RequeueAfter(Duration::ZERO),
             None => Outcome::Done,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Shared, WorkError};
-use super::decide::{Step, decide};
+use super::decide::Step;
+use super::requested_contents::RequestedContents;
 use crate::cache::{Caches, Index, Store};
 use crate::controller::ObjectKey;
 use crate::controller::owner::Ownership;
@@ -112,7 +113,11 @@ impl<K: ContentKind> Reconciler<K> {
         let for_room = Waiters::queued(&shared.context.freed, queue);
         let by_class = watch.index(class_of_unready);
         Reconciler {
-            contents: ContentClient { kube, watch },
+            contents: ContentClient {
+                kube,
+                watch,
+                requested: RequestedContents::default(),
+            },
             classes,
             for_room,
             by_class,
@@ -135,7 +140,7 @@ impl<K: ContentKind> Reconciler<K> {
         if !self.serves(&content) {
             return Outcome::Done;
         }
-        let step = decide(&*content);
+        let step = self.contents.next_step(&content);
         if step == Step::Rest {
             return Outcome::Done;
         }

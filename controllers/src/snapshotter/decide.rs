@@ -33,11 +33,12 @@ impl Step {
     }
 }
 
-/// Decides the next step for a content.
-pub(super) fn decide<K: Content>(content: &K) -> Step {
+/// Decides the next step for a content. `is_requested`: this process has asked the driver for the
+/// snapshot, and has no final answer yet.
+pub(super) fn decide<K: Content>(content: &K, is_requested: bool) -> Step {
     let view = content.view();
     let creating = content.annotations().contains_key(K::KEYS.being_created);
-    if is_to_go(content) {
+    if is_deletion_due(content, is_requested) {
         return match view.handle {
             // Members are deleted with their group.
             Some(handle) if view.policy == DeletionPolicy::Delete && view.group.is_none() => {
@@ -77,15 +78,13 @@ pub(super) fn members(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     given.map_or_else(Vec::new, |given| given.volume_snapshot_handles.clone())
 }
 
-/// True if the deletion of a content is due. For an unbound content, a deletion timestamp is
-/// enough. A bound one also needs the snapshot-controller's annotation, and the driver must not be
-/// creating the snapshot.
-fn is_to_go<K: Content>(content: &K) -> bool {
-    let annotations = content.annotations();
-    content.is_deleting()
-        && (content.view().is_unbound()
-            || annotations.contains_key(K::KEYS.being_deleted)
-                && !annotations.contains_key(K::KEYS.being_created))
+/// True if the deletion of a content is due: it is unwanted and, if it is bound, the driver is not
+/// creating the snapshot. A backup of the API server may lack the annotation that says so.
+fn is_deletion_due<K: Content>(content: &K, is_requested: bool) -> bool {
+    let view = content.view();
+    let is_annotated = content.annotations().contains_key(K::KEYS.being_created);
+    let is_being_created = is_annotated || (is_requested && view.snapshot().is_none());
+    content.is_unwanted() && (view.is_unbound() || !is_being_created)
 }
 
 /// True if a change of a content needs a reconcile. The snapshotter's own writes do not: they would

@@ -6,13 +6,13 @@
 
 use super::FsType;
 use super::mount_flags::{flag_names, is_for_others};
-use super::option_value::Value;
+use super::option_value::OptionValue;
 
-use Value::{Number, OneOf, Size, Subvolume};
+use OptionValue::{Number, OneOf, Size, Subvolume};
 
 /// Options with the same kind of value, separated by spaces. One that may have a value or none is
 /// in two rows.
-type Allowed = (&'static str, Value);
+type MountOptionRow = (&'static str, OptionValue);
 
 /// The options that label files for SELinux, on every filesystem. Kubelet adds `context`. Their
 /// values may have commas, in quotes.
@@ -22,7 +22,7 @@ pub const LABELS: [&str; 4] = ["context", "defcontext", "fscontext", "rootcontex
 /// name files. norecovery, noload and sb show what the journal has not completed. abort,
 /// errors=panic, warn_on_error and the debug options stop the filesystem or the node. dax=always
 /// can't be mounted.
-static EXT4: &[Allowed] = &[
+static EXT4: &[MountOptionRow] = &[
     (
         "acl auto_da_alloc barrier block_validity bsddf bsdgroups delalloc dioread_lock \
          dioread_nolock discard grpid grpquota i_version init_itable inlinecrypt \
@@ -30,7 +30,7 @@ static EXT4: &[Allowed] = &[
          noauto_da_alloc nobarrier noblock_validity nodelalloc nodioread_nolock nodiscard nogrpid \
          noinit_itable nojournal_checksum nombcache noquota nouid32 nouser_xattr \
          nowarn_on_error prefetch_block_bitmaps prjquota quota sysvgroups user_xattr usrquota",
-        Value::None,
+        OptionValue::None,
     ),
     ("auto_da_alloc barrier", OneOf("0 1")),
     ("data", OneOf("journal ordered writeback")),
@@ -46,13 +46,13 @@ static EXT4: &[Allowed] = &[
 
 /// Left out on purpose: logdev and rtdev reach other devices, norecovery shows what the log has not
 /// completed, and errortag makes errors.
-static XFS: &[Allowed] = &[
+static XFS: &[MountOptionRow] = &[
     (
         "attr2 bsdgroups discard filestreams gqnoenforce gquota grpid grpquota ikeep inode32 inode64 \
          largeio lifetime noalign noattr2 nodiscard nogrpid noikeep nolargeio nolifetime noquota \
          nouuid pqnoenforce pquota prjquota qnoenforce quota swalloc sysvgroups uqnoenforce uquota \
          usrquota wsync",
-        Value::None,
+        OptionValue::None,
     ),
     ("allocsize logbsize max_atomic_write", Size),
     ("dax", OneOf("inode never")),
@@ -62,13 +62,13 @@ static XFS: &[Allowed] = &[
 /// Left out on purpose: device reaches other devices, and degraded does without some. rescue,
 /// norecovery, nologreplay, usebackuproot and their older names show what is damaged or was not
 /// completed. fatal_errors, fragment and ref_verify are for tests.
-static BTRFS: &[Allowed] = &[
+static BTRFS: &[MountOptionRow] = &[
     (
         "acl autodefrag barrier clear_cache compress compress-force datacow datasum discard \
          enospc_debug flushoncommit noacl noautodefrag nobarrier nodatacow nodatasum nodiscard \
          noenospc_debug noflushoncommit nospace_cache nossd nossd_spread notreelog \
          rescan_uuid_tree skip_balance space_cache ssd ssd_spread treelog user_subvol_rm_allowed",
-        Value::None,
+        OptionValue::None,
     ),
     (
         "compress compress-force",
@@ -85,7 +85,7 @@ static BTRFS: &[Allowed] = &[
     ("subvol", Subvolume),
 ];
 
-fn table(fs: FsType) -> &'static [Allowed] {
+fn table(fs: FsType) -> &'static [MountOptionRow] {
     match fs {
         FsType::Ext4 => EXT4,
         FsType::Xfs => XFS,
@@ -192,7 +192,7 @@ fn listed(fs: FsType, name: &str, given: Option<&str>) -> Result<(), Why> {
         if rows.is_empty() {
             return Err(Why::Unlisted);
         }
-        let needs_none = rows.iter().any(|value| matches!(value, Value::None));
+        let needs_none = rows.iter().any(|value| matches!(value, OptionValue::None));
         return needs_none
             .then_some(())
             .ok_or_else(|| Why::Value("has no value".to_owned()));
@@ -201,7 +201,9 @@ fn listed(fs: FsType, name: &str, given: Option<&str>) -> Result<(), Why> {
         return Ok(());
     }
     let rows = rows(fs, name);
-    let mut valued = rows.iter().filter(|value| !matches!(value, Value::None));
+    let mut valued = rows
+        .iter()
+        .filter(|value| !matches!(value, OptionValue::None));
     match valued.next() {
         Some(value) => value
             .check(given)
@@ -211,7 +213,7 @@ fn listed(fs: FsType, name: &str, given: Option<&str>) -> Result<(), Why> {
     }
 }
 
-fn rows(fs: FsType, name: &str) -> Vec<&'static Value> {
+fn rows(fs: FsType, name: &str) -> Vec<&'static OptionValue> {
     let rows = table(fs).iter();
     let named = rows.filter(|(names, _)| names.split(' ').any(|known| known == name));
     named.map(|(_, value)| value).collect()

@@ -43,14 +43,22 @@ pub enum Error {
         /// The program's name ("mkfs.ext4").
         tool: String,
         path: PathBuf,
-        /// Exit code; `None` if it did not run, or a signal killed it.
+        /// Exit code; `None` if there is none: for example, a signal killed it.
         code: Option<i32>,
         /// Exit code or signal, and the last lines of output.
         message: String,
     },
+    /// A program was not started, and so has changed nothing.
+    #[error("{tool} {path}: {why}")]
+    NotRun {
+        /// The program's name.
+        tool: &'static str,
+        path: PathBuf,
+        why: String,
+    },
     /// The kernel does not report the backing file of a loop device, which may be the file in
     /// question.
-    #[error("{}", silent_device(.device, .file.display()))]
+    #[error("{}. Bring it back, or detach the device", silent_device(.device, .file.display()))]
     Silent {
         device: PathBuf,
         /// The path the kernel shows for the file.
@@ -138,7 +146,7 @@ impl Error {
 pub fn silent_device(device: &Path, file: impl Display) -> String {
     format!(
         "{} does not say which file it holds, which may be {file}: the filesystem of that file has \
-         shut down or hangs. Bring it back, or detach the device",
+         shut down or hangs",
         device.display()
     )
 }

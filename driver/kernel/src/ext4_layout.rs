@@ -8,6 +8,8 @@
 //! resize2fs loses files. The kernel grows a mounted filesystem beyond them without moving
 //! anything, as it puts further descriptors into the new groups (`meta_bg`).
 
+use hostloop_terminal::humanize::exact_bytes;
+
 /// Facts from the superblock of an ext4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ext4Layout {
@@ -74,22 +76,22 @@ impl NoGrowth {
 
 impl std::fmt::Display for NoGrowth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let most = self.most();
+        let most = exact_bytes(self.most());
         match self {
             NoGrowth::NotPermitted { .. } => write!(
                 f,
-                "without CAP_SYS_RESOURCE, the driver grows this ext4 to {most} bytes at most: give \
-                 the driver that capability, or copy the data into a new volume"
+                "without CAP_SYS_RESOURCE, the driver grows this ext4 to {most} at most: give the \
+                 driver that capability, or copy the data into a new volume"
             ),
             NoGrowth::Feature { name, .. } => write!(
                 f,
-                "an ext4 with the feature {name} grows to {most} bytes at most here: copy the data \
-                 into a new volume, made without -O {name}"
+                "an ext4 with the feature {name} grows to {most} at most here: copy the data into \
+                 a new volume, made without -O {name}"
             ),
             NoGrowth::TooLarge { .. } => write!(
                 f,
-                "this ext4 grows to {most} bytes at most, by its number of inodes and the width of \
-                 its block numbers: copy the data into a new volume"
+                "this ext4 grows to {most} at most, by its number of inodes and the width of its \
+                 block numbers: copy the data into a new volume"
             ),
         }
     }

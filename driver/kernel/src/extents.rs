@@ -69,14 +69,14 @@ impl Extent {
 
 /// A run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct ByteRange {
     /// Offset in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
 }
 
-impl Range {
+impl ByteRange {
     /// The offset after the last byte.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
@@ -87,7 +87,7 @@ impl Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The range in which they may differ.
-    pub range: Range,
+    pub range: ByteRange,
     /// True if the allocation alone counts as a difference; false if the caller must compare
     /// content.
     pub certain: bool,
@@ -167,12 +167,16 @@ fn each_batch(file: &File, mut visit: impl FnMut(&[fiemap::RawExtent]) -> bool) 
 }
 
 /// Calls `emit` with every written range in `span`, in order, until it returns false.
-pub fn allocated(file: &File, span: Range, emit: &mut dyn FnMut(Range) -> bool) -> Result<()> {
+pub fn allocated(
+    file: &File,
+    span: ByteRange,
+    emit: &mut dyn FnMut(ByteRange) -> bool,
+) -> Result<()> {
     let mut at = span.offset;
     while at < span.end() {
         let window = window(file, at, span.end())?;
         for extent in &window.extents {
-            let range = Range {
+            let range = ByteRange {
                 offset: extent.logical,
                 length: extent.length,
             };
@@ -191,9 +195,9 @@ pub fn allocated(file: &File, span: Range, emit: &mut dyn FnMut(Range) -> bool) 
 pub fn changed(
     base: &File,
     target: &File,
-    span: Range,
+    span: ByteRange,
     shares: bool,
-    emit: &mut dyn FnMut(Range) -> bool,
+    emit: &mut dyn FnMut(ByteRange) -> bool,
 ) -> Result<()> {
     let mut at = span.offset;
     while at < span.end() {
@@ -237,7 +241,7 @@ pub fn delta(base: &[Extent], target: &[Extent], shares: bool) -> Vec<Difference
         else {
             return differences;
         };
-        if let Some(certain) = judge(begun(b, at), begun(t, at), at, shares) {
+        if let Some(certain) = difference_at(begun(b, at), begun(t, at), at, shares) {
             push(&mut differences, at, next, certain);
         }
         at = next;
@@ -251,7 +255,12 @@ fn begun(extent: Option<&Extent>, at: u64) -> Option<Extent> {
 
 /// Compares two extents (`None`: a hole) at the byte `at`. `None` if it is the same in both,
 /// `Some(true)` if it certainly differs, `Some(false)` if content must decide.
-fn judge(base: Option<Extent>, target: Option<Extent>, at: u64, shares: bool) -> Option<bool> {
+fn difference_at(
+    base: Option<Extent>,
+    target: Option<Extent>,
+    at: u64,
+    shares: bool,
+) -> Option<bool> {
     match (base, target) {
         (None, None) => None,
         (Some(b), Some(t)) if shares && b.addressed && t.addressed => {
@@ -268,7 +277,7 @@ fn push(differences: &mut Vec<Difference>, from: u64, until: u64, certain: bool)
             last.range.length += until - from;
         }
         _ => differences.push(Difference {
-            range: Range {
+            range: ByteRange {
                 offset: from,
                 length: until - from,
             },

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -18,7 +19,7 @@ use super::failpoint::effect;
 use super::file_changes;
 pub use super::file_name::name_of;
 pub(crate) use super::file_name::on_file;
-use super::foreground::{Share, Steps};
+use super::foreground::{Steps, TimeShare};
 use super::linux::page_cache;
 use super::{Error, FsUsage, MountEntry, Result, magic, wanted};
 
@@ -41,25 +42,25 @@ fn beneath<'a, E: Into<io::Error>>(
     move |e| Error::io(op, name_of(dir).join(path), e.into())
 }
 
-/// Allocates every block of `0..len` and extends the file to `len` if it is shorter (fallocate).
-/// The content stays.
-pub fn allocate(file: &File, len: u64) -> Result<()> {
+/// Allocates every block of a range, and extends the file to its end if it is shorter (fallocate).
+/// The content stays. An XFS wants room for the whole range, also for blocks that are there.
+pub fn allocate(file: &File, range: Range<u64>) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
     file_changes::written(file);
-    allocate_in_steps(file, len, ALLOCATE_STEP)
+    allocate_in_steps(file, range, ALLOCATE_STEP)
 }
 
 /// Each step locks the file, which may be in use through a loop device, and keeps the journal of
 /// the filesystem busy. It writes no data.
-fn allocate_in_steps(file: &File, len: u64, longest: u64) -> Result<()> {
-    let mut steps = Steps::begin(Share::Half);
-    let mut at = 0;
-    while at < len {
-        if at > 0 {
+fn allocate_in_steps(file: &File, range: Range<u64>, longest: u64) -> Result<()> {
+    let mut steps = Steps::begin(TimeShare::Half);
+    let mut at = range.start;
+    while at < range.end {
+        if at > range.start {
             steps.give_way();
         }
         wanted::check(file)?;
-        let step = (len - at).min(longest);
+        let step = (range.end - at).min(longest);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, step))
             .map_err(on_file("fallocate", file))?;
         at += step;
@@ -80,7 +81,7 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
     file_changes::written(file);
     // In steps: each one locks the file, which may be in use through a loop device.
-    let mut steps = Steps::begin(Share::Tenth);
+    let mut steps = Steps::begin(TimeShare::Tenth);
     let mut at = 0;
     while at < len {
         wanted::check(file)?;
@@ -131,7 +132,7 @@ pub(super) fn fsync(file: &File) -> io::Result<()> {
 }
 
 /// Calls fsync on a directory.
-fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
+pub fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
     effect("file.sync").map_err(on_file("fsync", dir))?;
     // The handle may be an O_PATH one, on which fsync fails.
     rustix::fs::openat(dir, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -305,14 +306,43 @@ fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Res
 /// fsync of the directory. After a crash, `name` has either the old content or the new one. A
 /// temporary file (`.<name>.new`) may remain, which the next call reuses.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
-    put(dir, name, content, fsync)?;
+    replace_content(dir, name, content)?;
     sync_dir(dir)
+}
+
+/// Like [`replace`], without the fsync of the directory. After a power cut, `name` may have the old
+/// content.
+pub fn replace_content(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    content: &[u8],
+) -> std::result::Result<(), PutError> {
+    put(dir, name, content, fsync)
 }
 
 /// Like [`replace`], without an fsync. After a crash of the process, `name` has either the old
 /// content or the new one. After a power cut it may be old, empty, cut off or missing.
 pub fn replace_unsynced(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
-    put(dir, name, content, |_| Ok(()))
+    Ok(put(dir, name, content, |_| Ok(()))?)
+}
+
+/// Why a file has not got its new content.
+#[derive(Debug, thiserror::Error)]
+pub enum PutError {
+    /// A step before the rename failed: the file is as it was.
+    #[error(transparent)]
+    Before(Error),
+    /// The rename failed. Over a network, it may have happened all the same.
+    #[error(transparent)]
+    Rename(Error),
+}
+
+impl From<PutError> for Error {
+    fn from(error: PutError) -> Error {
+        match error {
+            PutError::Before(error) | PutError::Rename(error) => error,
+        }
+    }
 }
 
 /// Writes a temporary file, passes it to `sync`, and renames it to `name`.
@@ -321,11 +351,14 @@ fn put(
     name: &str,
     content: &[u8],
     sync: impl FnOnce(&File) -> io::Result<()>,
-) -> Result<()> {
-    single(dir, name)?;
+) -> std::result::Result<(), PutError> {
+    single(dir, name).map_err(PutError::Before)?;
     let temporary = format!(".{name}.new");
-    effect("file.create").map_err(beneath("create", dir, temporary.as_str()))?;
-    let mut file = own_temporary(dir, &temporary)?;
+    effect("file.create")
+        .map_err(beneath("create", dir, temporary.as_str()))
+        .map_err(PutError::Before)?;
+    let mut file = own_temporary(dir, &temporary).map_err(PutError::Before)?;
+    let mut is_renaming = false;
     let written = (|| -> io::Result<()> {
         effect("file.write")?;
         file_changes::written(&file);
@@ -333,6 +366,7 @@ fn put(
         file.write_all(content)?;
         sync(&file)?;
         effect("file.rename")?;
+        is_renaming = true;
         rustix::fs::renameat(dir, &temporary, dir, name)?;
         file_changes::renamed(dir, &temporary, dir, name);
         Ok(())
@@ -343,7 +377,12 @@ fn put(
         if rustix::fs::unlinkat(dir, &temporary, AtFlags::empty()).is_ok() {
             file_changes::removed(dir, &temporary);
         }
-        Error::io("replace", name_of(dir).join(name), e)
+        let error = Error::io("replace", name_of(dir).join(name), e);
+        if is_renaming {
+            PutError::Rename(error)
+        } else {
+            PutError::Before(error)
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 //! What the kernel and the tools do with filesystems, mounted or not.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -196,6 +197,14 @@ pub trait Filesystems {
     /// Thaws the filesystem (FITHAW). Success also if it was not frozen.
     fn thaw(&self, on: &File) -> Result<()>;
 
+    /// Shuts a mounted ext4 or XFS down as a power cut does: nothing that is only in memory is
+    /// written any more, its log neither, and all I/O fails with EIO. The next mount, after the
+    /// last unmount, replays its journal.
+    fn shut_down(&self, on: &File) -> Result<()>;
+
+    /// Makes the mounted ext4 of a loop device meet an error, and do what its option `errors` says.
+    fn trigger_error(&self, minor: u32) -> Result<()>;
+
     /// Writes back the dirty data of an open file's filesystem (syncfs), so that a freeze right
     /// after it has little left to write.
     fn sync_fs(&self, on: &File) -> Result<()>;
@@ -225,9 +234,9 @@ pub trait Filesystems {
         stop: &dyn Fn() -> bool,
     ) -> Result<()>;
 
-    /// Allocates every block of the first `len` bytes of a file and makes it at least as long. The
-    /// content stays.
-    fn allocate(&self, file: &File, len: u64) -> Result<()>;
+    /// Allocates every block of a range of a file, and extends the file to its end if it is shorter.
+    /// The content stays.
+    fn allocate(&self, file: &File, range: Range<u64>) -> Result<()>;
 
     /// The error state that the filesystem reports, as text: ext4 `errors_count`, an XFS shutdown,
     /// btrfs device errors. `None` if it reports none.

@@ -2,8 +2,8 @@
 //!
 //! Long work copies in steps, or makes a file's blocks its own. Between two of them it pauses while
 //! calls run in the foreground of its pools, and for a moment after them, because they come in
-//! series. It always gets a share of the time ([`Share`]), so calls that never end hold it up, but
-//! do not stop it. While calls come, its steps are short.
+//! series. It always gets a share of the time ([`TimeShare`]), so calls that never end hold it up,
+//! but do not stop it. While calls come, its steps are short.
 //!
 //! A call in the foreground may have a long part of its own: the allocation of a thick volume's
 //! lost blocks. It steps back for that ([`step_back`]).
@@ -37,13 +37,13 @@ struct CallCount {
 
 /// A call in the foreground. Dropping it ends the call.
 #[derive(Debug)]
-pub struct Running(Arc<Foreground>);
+pub struct ForegroundCall(Arc<Foreground>);
 
 impl Foreground {
     /// Begins a call.
-    pub fn enter(self: &Arc<Self>) -> Running {
+    pub fn enter(self: &Arc<Self>) -> ForegroundCall {
         self.0.lock().running += 1;
-        Running(self.clone())
+        ForegroundCall(self.clone())
     }
 
     fn quiet(&self) -> Quiet {
@@ -57,7 +57,7 @@ impl Foreground {
     }
 }
 
-impl Drop for Running {
+impl Drop for ForegroundCall {
     fn drop(&mut self) {
         let mut state = self.0.0.lock();
         state.running -= 1;
@@ -76,7 +76,7 @@ enum Quiet {
 
 thread_local! {
     /// The call in the foreground on this thread, in each of its pools.
-    static CALL: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
+    static CALL: RefCell<Vec<ForegroundCall>> = const { RefCell::new(Vec::new()) };
     /// The pools of the long work on this thread.
     static POOLS: RefCell<Vec<Arc<Foreground>>> = const { RefCell::new(Vec::new()) };
     /// The time that long work on this thread has paused.
@@ -91,7 +91,7 @@ pub fn in_front<T>(pools: &[Arc<Foreground>], call: impl FnOnce() -> T) -> T {
 }
 
 /// Restores the thread's earlier call when it is dropped, also after a panic.
-struct RestoredCall(Vec<Running>);
+struct RestoredCall(Vec<ForegroundCall>);
 
 impl Drop for RestoredCall {
     fn drop(&mut self) {
@@ -106,18 +106,21 @@ pub fn step_back<T>(work: impl FnOnce() -> T) -> T {
     if running.is_empty() {
         return work();
     }
-    let pools = running.iter().map(|Running(pool)| pool.clone()).collect();
+    let pools = running
+        .iter()
+        .map(|ForegroundCall(pool)| pool.clone())
+        .collect();
     let _back = SteppedBack::of(running);
     behind(pools, work)
 }
 
 /// A call that is not in the foreground for a while. Dropping this brings it back, also after a
 /// panic. Leaving does not count as an end: the call would give way to itself.
-struct SteppedBack(Vec<Running>);
+struct SteppedBack(Vec<ForegroundCall>);
 
 impl SteppedBack {
-    fn of(call: Vec<Running>) -> SteppedBack {
-        for Running(pool) in &call {
+    fn of(call: Vec<ForegroundCall>) -> SteppedBack {
+        for ForegroundCall(pool) in &call {
             pool.0.lock().running -= 1;
         }
         SteppedBack(call)
@@ -126,7 +129,7 @@ impl SteppedBack {
 
 impl Drop for SteppedBack {
     fn drop(&mut self) {
-        for Running(pool) in &self.0 {
+        for ForegroundCall(pool) in &self.0 {
             pool.0.lock().running += 1;
         }
         CALL.set(std::mem::take(&mut self.0));
@@ -135,20 +138,21 @@ impl Drop for SteppedBack {
 
 /// Does long work, which gives way to calls of these pools.
 pub fn behind<T>(pools: Vec<Arc<Foreground>>, work: impl FnOnce() -> T) -> T {
-    let _restored = Restored(POOLS.replace(pools));
+    let _restored = EarlierPools(POOLS.replace(pools));
     work()
 }
 
 /// Restores the thread's earlier pools when it is dropped, also after a panic.
-struct Restored(Vec<Arc<Foreground>>);
+struct EarlierPools(Vec<Arc<Foreground>>);
 
-impl Drop for Restored {
+impl Drop for EarlierPools {
     fn drop(&mut self) {
         POOLS.set(std::mem::take(&mut self.0));
     }
 }
 
-/// The time that long work on this thread has paused so far. Tests see by it who gives way.
+/// The time that long work on this thread has paused so far. Only tests read it, to see
+/// which work gives way.
 pub fn paused() -> Duration {
     PAUSED.get()
 }
@@ -171,19 +175,19 @@ fn quiet() -> Quiet {
 
 /// The share of the time that long work has if it never finds the foreground quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum TimeShare {
     /// For steps that write data: calls wait for the disk meanwhile.
     Tenth,
     /// For steps that only change the filesystem's own blocks.
     Half,
 }
 
-impl Share {
+impl TimeShare {
     /// A pause lasts at most this many times the last step.
-    fn pause(self) -> u32 {
+    fn pause_factor(self) -> u32 {
         match self {
-            Share::Tenth => 9,
-            Share::Half => 1,
+            TimeShare::Tenth => 9,
+            TimeShare::Half => 1,
         }
     }
 }
@@ -191,12 +195,12 @@ impl Share {
 /// The steps of long work.
 pub struct Steps {
     began: Instant,
-    share: Share,
+    share: TimeShare,
 }
 
 impl Steps {
     /// Begins the first step.
-    pub fn begin(share: Share) -> Steps {
+    pub fn begin(share: TimeShare) -> Steps {
         Steps {
             began: Instant::now(),
             share,
@@ -207,7 +211,7 @@ impl Steps {
     pub fn give_way(&mut self) {
         let ended = Instant::now();
         let step = ended - self.began;
-        if step < POLL / self.share.pause() {
+        if step < POLL / self.share.pause_factor() {
             // A pause would be longer than its share: short steps add up.
             return;
         }
@@ -222,8 +226,8 @@ impl Steps {
 }
 
 /// The longest pause after a step that took this long.
-fn longest_pause(step: Duration, share: Share) -> Duration {
-    step.saturating_mul(share.pause()).min(MAX_PAUSE)
+fn longest_pause(step: Duration, share: TimeShare) -> Duration {
+    step.saturating_mul(share.pause_factor()).min(MAX_PAUSE)
 }
 
 /// True if long work pauses on. `paused` is the time since its last step.

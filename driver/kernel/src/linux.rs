@@ -1,6 +1,7 @@
 //! The real kernel.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -161,6 +162,10 @@ impl LoopDevices for Linux {
 
     fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
         phase("loop grow", || loopdev::grow(device))
+    }
+
+    fn loop_limit(&self, device: &LoopDevice, bytes: u64) -> Result<()> {
+        phase("loop limit", || loopdev::limit(device, bytes))
     }
 
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool> {
@@ -325,6 +330,14 @@ impl Filesystems for Linux {
         phase("thaw", || fs::thaw(on))
     }
 
+    fn shut_down(&self, on: &File) -> Result<()> {
+        phase("shut down", || fs::shut_down(on))
+    }
+
+    fn trigger_error(&self, minor: u32) -> Result<()> {
+        fs::trigger_error(minor)
+    }
+
     fn sync_fs(&self, on: &File) -> Result<()> {
         file::sync_fs(on)
     }
@@ -355,8 +368,8 @@ impl Filesystems for Linux {
         extents::clone::clone_in_steps(from, to, pace, stop)
     }
 
-    fn allocate(&self, file: &File, len: u64) -> Result<()> {
-        file::allocate(file, len)
+    fn allocate(&self, file: &File, range: Range<u64>) -> Result<()> {
+        file::allocate(file, range)
     }
 
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {

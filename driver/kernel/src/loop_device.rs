@@ -304,8 +304,16 @@ impl LoopInfo {
     ///
     /// A device over a block device may have blocks of any size: kubelet attaches such devices.
     pub fn tampered(&self) -> Option<String> {
+        self.tampered_beside(None)
+    }
+
+    /// Like [`LoopInfo::tampered`], for a device that the driver itself may have limited to this
+    /// many bytes.
+    pub fn tampered_beside(&self, limit: Option<u64>) -> Option<String> {
+        let is_own = limit.is_some_and(|limit| limit == self.size_limit);
+        let size_limit = if is_own { 0 } else { self.size_limit };
         let blocks = self.block_size;
-        match (self.offset, self.size_limit) {
+        match (self.offset, size_limit) {
             (0, 0) if self.backing_rdev != 0 || matches!(blocks, 0 | BLOCK_SIZE) => None,
             (0, 0) => Some(format!(
                 "its blocks are of {blocks} bytes, not {BLOCK_SIZE}"
@@ -370,6 +378,28 @@ mod tests {
                 (found, expected) => found.is_none() && expected.is_none(),
             };
             assert!(fits, "{info:?}: {found:?}, not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_the_driver_itself_is_no_change_by_a_user() {
+        // Offset, limit, the driver's own limit → changed by a user
+        let table = [
+            (0, 8192, Some(8192), false),
+            (0, 8192, Some(4096), true),
+            (0, 8192, None, true),
+            (0, 0, Some(8192), false),
+            (4096, 8192, Some(8192), true),
+        ];
+        for (offset, size_limit, own, is_changed) in table {
+            let info = LoopInfo {
+                offset,
+                size_limit,
+                block_size: BLOCK_SIZE,
+                ..LoopInfo::default()
+            };
+            let found = info.tampered_beside(own);
+            assert_eq!(found.is_some(), is_changed, "{info:?} {own:?}: {found:?}");
         }
     }
 

@@ -75,6 +75,10 @@ pub trait LoopDevices {
     /// Makes the device as large as its backing file is now (LOOP_SET_CAPACITY).
     fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
 
+    /// Limits an attached device to the first bytes of its file, in use or not (LOOP_SET_STATUS64).
+    /// I/O behind the limit fails with EIO; 0 ends the limit. Nothing else of the device changes.
+    fn loop_limit(&self, device: &LoopDevice, bytes: u64) -> Result<()>;
+
     /// Turns direct I/O on or off; returns what the kernel reports afterwards.
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
 

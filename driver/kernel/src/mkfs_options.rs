@@ -4,26 +4,26 @@
 //! how the kernel treats errors. mkfs itself checks the meaning of a value.
 
 use super::FsType;
-use super::option_value::Value;
+use super::option_value::OptionValue;
 
 /// An allowed option, with all its names.
-struct Allowed {
+struct MkfsOption {
     names: &'static [&'static str],
-    value: Value,
+    value: OptionValue,
 }
 
-use Value::{Features, Label, OneOf, Owner, Pairs, Percent, Size};
+use OptionValue::{Features, Label, OneOf, Owner, Pairs, Percent, Size};
 
-const fn option(names: &'static [&'static str], value: Value) -> Allowed {
-    Allowed { names, value }
+const fn option(names: &'static [&'static str], value: OptionValue) -> MkfsOption {
+    MkfsOption { names, value }
 }
 
-const SWITCH: Value = OneOf("0 1");
+const SWITCH: OptionValue = OneOf("0 1");
 
 /// Left out on purpose: -d, -l and -z read or write files. -e and -S concern errors and damage.
 /// -E offset and blocks-count exceed the device's bounds, and -E discard frees a thick volume's
 /// space. -O journal_dev and -J device reach other devices.
-static EXT4: &[Allowed] = &[
+static EXT4: &[MkfsOption] = &[
     // Loop devices have blocks of this size.
     option(&["-b"], OneOf("4096")),
     option(&["-C"], Size),
@@ -34,7 +34,7 @@ static EXT4: &[Allowed] = &[
                 "lazy_itable_init lazy_journal_init packed_meta_blocks",
                 SWITCH,
             ),
-            ("nodiscard", Value::None),
+            ("nodiscard", OptionValue::None),
             ("num_backup_sb", OneOf("0 1 2")),
             ("resize stride stripe_width stripe-width", Size),
             ("root_owner", Owner),
@@ -62,7 +62,7 @@ static EXT4: &[Allowed] = &[
 
 /// Left out on purpose: -c and -p read files, -r and the keys name, file and logdev of -d and -l
 /// reach other devices or files, -N makes nothing.
-static XFS: &[Allowed] = &[
+static XFS: &[MkfsOption] = &[
     option(&["-b"], Pairs(&[("size", Size)])),
     option(
         &["-d"],
@@ -73,7 +73,7 @@ static XFS: &[Allowed] = &[
                 Size,
             ),
             ("daxinherit", SWITCH),
-            ("noalign", Value::None),
+            ("noalign", OptionValue::None),
         ]),
     ),
     option(
@@ -107,11 +107,11 @@ static XFS: &[Allowed] = &[
 ];
 
 /// Left out on purpose: --rootdir and --subvol copy files, and other profiles need more devices.
-static BTRFS: &[Allowed] = &[
+static BTRFS: &[MkfsOption] = &[
     option(&["-d", "--data"], OneOf("dup single")),
     option(&["-L", "--label"], Label(255)),
     option(&["-m", "--metadata"], OneOf("dup single")),
-    option(&["-M", "--mixed"], Value::None),
+    option(&["-M", "--mixed"], OptionValue::None),
     option(&["-n", "--nodesize"], Size),
     option(
         &["-O", "--features"],
@@ -131,7 +131,7 @@ static BTRFS: &[Allowed] = &[
     ),
 ];
 
-fn table(fs: FsType) -> &'static [Allowed] {
+fn table(fs: FsType) -> &'static [MkfsOption] {
     match fs {
         FsType::Ext4 => EXT4,
         FsType::Xfs => XFS,
@@ -155,7 +155,7 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
             ));
         };
         let given = match (value, attached) {
-            (Value::None, _) => continue,
+            (OptionValue::None, _) => continue,
             (_, Some(attached)) => attached,
             (_, None) => words.next().ok_or_else(|| format!("{name} has no value"))?,
         };
@@ -167,13 +167,13 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
 }
 
 /// Finds the option that a word names, with its value if the word contains one.
-fn find(fs: FsType, word: &str) -> Option<(&'static str, Option<&str>, &'static Value)> {
+fn find(fs: FsType, word: &str) -> Option<(&'static str, Option<&str>, &'static OptionValue)> {
     table(fs).iter().find_map(|option| {
         option.names.iter().find_map(|name| {
             let rest = word.strip_prefix(name)?;
             let attached = match (&option.value, name.starts_with("--"), rest) {
                 (_, _, "") => None,
-                (Value::None, ..) => return None,
+                (OptionValue::None, ..) => return None,
                 (_, true, rest) => Some(rest.strip_prefix('=')?),
                 (_, false, rest) => Some(rest),
             };

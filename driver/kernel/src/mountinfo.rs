@@ -285,8 +285,8 @@ fn parse_line(line: &[u8], words: &mut Words) -> Option<MountEntry> {
     let mount_point = OsStr::from_bytes(&unescape(fields.next()?)).into();
     let options = words.options(&String::from_utf8_lossy(fields.next()?));
     fields.find(|field| *field == b"-")?;
-    let mut text = |field| words.text(&String::from_utf8_lossy(&unescape(field)));
-    let (fs_type, source) = (text(fields.next()?), text(fields.next()?));
+    let fs_type = words.text(&String::from_utf8_lossy(&unescape(fields.next()?)));
+    let source = words.text(&String::from_utf8_lossy(&unescape(fields.next()?)));
     let super_options = String::from_utf8_lossy(fields.next().unwrap_or_default());
     Some(MountEntry {
         id,

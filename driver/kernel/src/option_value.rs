@@ -1,7 +1,7 @@
 //! The values of options that a StorageClass may set, for mkfs and for mounts.
 
 /// The values that an option accepts.
-pub(super) enum Value {
+pub(super) enum OptionValue {
     /// The option takes no value.
     None,
     /// A number of bytes, blocks or items, with a one-letter unit if the tool knows one.
@@ -19,14 +19,14 @@ pub(super) enum Value {
     Features(&'static str),
     /// A comma-separated list of these keys, in the form key=value. Keys with the same kind of
     /// value are in one entry, separated by spaces.
-    Pairs(&'static [(&'static str, Value)]),
+    Pairs(&'static [(&'static str, OptionValue)]),
     /// A decimal number of 32 bits.
     Number,
     /// A path of plain components, below the root of the filesystem itself.
     Subvolume,
 }
 
-use Value::{Features, Label, Number, OneOf, Owner, Pairs, Percent, Size, Subvolume};
+use OptionValue::{Features, Label, Number, OneOf, Owner, Pairs, Percent, Size, Subvolume};
 
 /// Features that tools and kernels know, and why the driver does not make them.
 const REFUSED: &[(&str, &str)] = &[(
@@ -35,11 +35,11 @@ const REFUSED: &[(&str, &str)] = &[(
      data that fsync had written",
 )];
 
-impl Value {
+impl OptionValue {
     /// Checks a given value. The error goes on after the option's name.
     pub(super) fn check(&self, given: &str) -> Result<(), String> {
         match self {
-            Value::None => Err("takes no value".to_owned()),
+            OptionValue::None => Err("takes no value".to_owned()),
             Size => is(is_size(given), "is not a size"),
             Percent => {
                 let half = given
@@ -89,7 +89,7 @@ impl Value {
     }
 }
 
-fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
+fn in_pairs(known: &[(&str, OptionValue)], pair: &str) -> Result<(), String> {
     let (key, given) = pair
         .split_once('=')
         .map_or((pair, None), |(k, v)| (k, Some(v)));
@@ -99,7 +99,7 @@ fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
         return why.map_err(|why| format!("has the key {key:?}, which is {why}"));
     };
     match (value, given) {
-        (Value::None, None) => Ok(()),
+        (OptionValue::None, None) => Ok(()),
         (_, None) => Err(format!("has no value for {key}")),
         (value, Some(given)) => value
             .check(given)

@@ -10,7 +10,7 @@ pub struct UnderWay<K: Ord, V = ()>(Mutex<BTreeMap<K, V>>);
 
 /// An entry of [`UnderWay`], removed on drop.
 #[derive(Debug)]
-pub struct Entry<'a, K: Ord, V = ()> {
+pub struct UnderWayGuard<'a, K: Ord, V = ()> {
     table: &'a UnderWay<K, V>,
     /// What is under way.
     pub key: K,
@@ -35,30 +35,30 @@ impl<K: Ord, V> UnderWay<K, V> {
         key: K,
         value: V,
         check: impl FnOnce(&BTreeMap<K, V>) -> Result<(), E>,
-    ) -> Result<Entry<'_, K, V>, E>
+    ) -> Result<UnderWayGuard<'_, K, V>, E>
     where
         K: Clone,
     {
         let mut table = self.0.lock();
         check(&table)?;
         table.insert(key.clone(), value);
-        Ok(Entry { table: self, key })
+        Ok(UnderWayGuard { table: self, key })
     }
 }
 
 impl<K: Ord + Clone> UnderWay<K> {
     /// Adds an entry. `None` if there is one with this key.
-    pub fn enter(&self, key: K) -> Option<Entry<'_, K>> {
+    pub fn enter(&self, key: K) -> Option<UnderWayGuard<'_, K>> {
         // An entry that was not added must not be dropped.
         self.0
             .lock()
             .insert(key.clone(), ())
             .is_none()
-            .then(|| Entry { table: self, key })
+            .then(|| UnderWayGuard { table: self, key })
     }
 }
 
-impl<K: Ord, V> Drop for Entry<'_, K, V> {
+impl<K: Ord, V> Drop for UnderWayGuard<'_, K, V> {
     fn drop(&mut self) {
         self.table.0.lock().remove(&self.key);
     }

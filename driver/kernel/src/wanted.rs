@@ -62,15 +62,15 @@ impl Wanted {
     /// Does the work on this thread.
     pub fn run<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         let before = CURRENT.replace(Some(self.clone()));
-        let _restored = Restored(before);
+        let _restored = EarlierWork(before);
         work()
     }
 }
 
 /// Restores the thread's earlier work when it is dropped, also after a panic.
-struct Restored(Option<Arc<Wanted>>);
+struct EarlierWork(Option<Arc<Wanted>>);
 
-impl Drop for Restored {
+impl Drop for EarlierWork {
     fn drop(&mut self) {
         CURRENT.set(self.0.take());
     }

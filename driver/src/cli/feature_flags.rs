@@ -5,7 +5,7 @@ use clap::Args;
 /// The services to offer, and how strictly they check requests.
 #[derive(Clone, Debug, Args, PartialEq, Eq)]
 #[command(next_help_heading = "Switches (each also as --flag=false)")]
-pub struct Switches {
+pub struct FeatureFlags {
     /// Serve ControllerPublishVolume and ControllerUnpublishVolume. Attaching protects nothing on a
     /// local volume and delays a pod by seconds; switch it off together with attachRequired
     #[arg(
@@ -107,4 +107,14 @@ pub struct Switches {
         default_value = "false"
     )]
     pub volume_mount_group: bool,
+
+    /// Serve the faults that classes, annotations and --fault-rules ask for, such as a snapshot with
+    /// consistency: powercut. Otherwise each of them is rejected
+    #[arg(
+        long,
+        value_name = "BOOL",
+        require_equals = true,
+        default_value = "false"
+    )]
+    pub enable_faults: bool,
 }

@@ -69,7 +69,8 @@ const DEFAULTS: [(&str, &str); 4] = [
 /// Where the host-path driver keeps volumes.
 const DIRECTORY: &str = "/csi-data-dir";
 
-const POOL: &str = "pool";
+/// The flag that configures a pool, without its dashes.
+const POOL_FLAG: &str = "pool";
 
 /// A command line of the host-path driver, as one of `hostloop serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +187,7 @@ impl Read {
                 line.push(format!("--{flag}={value}"));
             }
         }
-        if !self.has(POOL) && !is_set(&variable(POOL)) {
+        if !self.has(POOL_FLAG) && !is_set(&variable(POOL_FLAG)) {
             line.extend(self.pools());
         }
         line.extend(self.kinds.iter().map(|kind| format!("--capacity={kind}")));
@@ -205,11 +206,11 @@ impl Read {
     fn pools(&self) -> Vec<String> {
         let directory = self.directory.as_deref().unwrap_or(DIRECTORY);
         if self.kinds.is_empty() {
-            return vec![format!("--{POOL}=default={directory}")];
+            return vec![format!("--{POOL_FLAG}=default={directory}")];
         }
         let names = self.kinds.iter().filter_map(|kind| kind.split_once('='));
         names
-            .map(|(name, _)| format!("--{POOL}={name}={directory}/{name}"))
+            .map(|(name, _)| format!("--{POOL_FLAG}={name}={directory}/{name}"))
             .collect()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hostloop_controllers::api::duration;
-use hostloop_report::flags::DRIVER_NAME;
+use hostloop_report::flags::{DRIVER_NAME, RESERVE_PERCENT};
 
 use super::values::{self, Cap};
 use crate::kernel::blocks_for;
@@ -65,7 +65,7 @@ pub struct PoolArgs {
     pub overcommit: f64,
 
     /// Part of each pool that is never promised: a percentage or a size
-    #[arg(long, value_name = "PART", default_value = "5%")]
+    #[arg(long, value_name = "PART", default_value = format!("{RESERVE_PERCENT}%"))]
     pub reserve: Reserve,
 
     /// Maximum size of a volume [default: no limit but the pool's]
@@ -143,28 +143,5 @@ impl PoolArgs {
             max_freeze: self.max_freeze,
             max_snapshot_bytes_per_namespace: self.max_snapshot_bytes_per_namespace,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use hostloop_report::flags::POOL_FLAGS;
-
-    use super::*;
-
-    /// `kubectl hostloop` reads these flags of a container, and passes them on.
-    #[test]
-    fn the_client_knows_every_flag_about_pools_and_each_takes_a_value() {
-        let command = PoolArgs::augment_args(clap::Command::new("pools"));
-        for arg in command.get_arguments() {
-            assert!(arg.get_action().takes_values(), "{arg}");
-        }
-        let flags: BTreeSet<&str> = command
-            .get_arguments()
-            .filter_map(|arg| arg.get_long())
-            .collect();
-        assert_eq!(flags, BTreeSet::from(POOL_FLAGS));
     }
 }

@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi;
 
-use super::capability::CapabilitySet;
+use super::capability_set::CapabilitySet;
 use super::{Controller, Result, accessibility, parameters};
 use crate::csi::int64;
 use crate::kernel::{BLOCK_SIZE, FsType};

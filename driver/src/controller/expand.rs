@@ -1,12 +1,15 @@
 //! ControllerExpandVolume grows the image; the node grows the loop device and the filesystem.
 
+use std::sync::Arc;
+
 use hostloop_proto::csi;
 
 use super::{Controller, Error, Result};
 use crate::csi::capability::{RequestedCapability, own_fs};
-use crate::csi::validate::{self, Range, invalid};
+use crate::csi::validate::{self, SizeRange, invalid};
 use crate::csi::{expansion, int64};
 use crate::kernel::FsType;
+use crate::storage::{VolumeRecord, VolumeSize};
 
 impl Controller {
     /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, because
@@ -15,21 +18,7 @@ impl Controller {
         &self,
         req: csi::ControllerExpandVolumeRequest,
     ) -> Result<csi::ControllerExpandVolumeResponse> {
-        Self::require(self.config.expansion, "ControllerExpandVolume")?;
-        validate::required("volume_id", &req.volume_id)?;
-        let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
-        if range == Range::default() {
-            return Err(invalid("capacity_range", "is required").into());
-        }
-        let record = self.volume("volume_id", &req.volume_id)?;
-        if let Some(value) = &req.volume_capability {
-            const FIELD: &str = "volume_capability";
-            let requested =
-                RequestedCapability::read(FIELD, Some(value), &self.config.capabilities)?;
-            requested.of(&record).map_err(|why| invalid(FIELD, why))?;
-        }
-        let largest = self.pools.options().max_volume_bytes;
-        let size = expansion::expand(range, &record, None, largest).map_err(Error::OutOfRange)?;
+        let (record, size) = self.plan_expansion(&req)?;
         if size.bytes > record.capacity_bytes && own_fs(&record) == Some(FsType::Ext4) {
             self.check_growth(&self.pools.open_image(&record, false)?, size.bytes)?;
         }
@@ -41,5 +30,33 @@ impl Controller {
             capacity_bytes: int64(record.capacity_bytes),
             node_expansion_required: true,
         })
+    }
+
+    /// True if ControllerExpandVolume refuses this request without a look at disks.
+    pub(crate) fn refuses_expansion(&self, req: &csi::ControllerExpandVolumeRequest) -> bool {
+        self.plan_expansion(req).is_err()
+    }
+
+    /// The volume and its new size, by what is known without a look at disks.
+    fn plan_expansion(
+        &self,
+        req: &csi::ControllerExpandVolumeRequest,
+    ) -> Result<(Arc<VolumeRecord>, VolumeSize)> {
+        Self::require(self.config.expansion, "ControllerExpandVolume")?;
+        validate::required("volume_id", &req.volume_id)?;
+        let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
+        if range == SizeRange::default() {
+            return Err(invalid("capacity_range", "is required").into());
+        }
+        let record = self.volume("volume_id", &req.volume_id)?;
+        if let Some(value) = &req.volume_capability {
+            const FIELD: &str = "volume_capability";
+            let requested =
+                RequestedCapability::read(FIELD, Some(value), &self.config.capabilities)?;
+            requested.of(&record).map_err(|why| invalid(FIELD, why))?;
+        }
+        let largest = self.pools.options().max_volume_bytes;
+        let size = expansion::expand(range, &record, None, largest).map_err(Error::OutOfRange)?;
+        Ok((record, size))
     }
 }

@@ -1,9 +1,11 @@
 //! The GroupController service: snapshots of several volumes at one point in time.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use hostloop_proto::csi;
 
+use super::snapshots::warn_of_ignored;
 use super::{Controller, Result, lookup, parameters, to_proto};
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::storage::{self, GroupId, GroupRecord, SnapshotId, VolumeHandle, VolumeId};
@@ -51,21 +53,38 @@ impl Controller {
         &self,
         req: csi::CreateVolumeGroupSnapshotRequest,
     ) -> Result<csi::CreateVolumeGroupSnapshotResponse> {
-        let name = validate::name("name", &req.name)?;
-        parameters::none(&req.parameters, self.config.unknown_parameters)?;
-        let existing = self.pools.group_named(name);
-        let sources = self.sources(&req.source_volume_ids, existing.is_some())?;
+        let (existing, sources) = self.plan_group(&req)?;
+        let name = req.name.as_str();
+        warn_of_ignored(name, &req.parameters);
         let record = match existing {
             None => self.pools.create_group(name, &sources, &req.parameters)?,
             Some(existing) => {
                 fits(&existing, &sources, &req.parameters)
                     .map_err(|why| lookup::name_taken("group snapshot", existing.id, name, why))?;
+                self.pools.check_synced(existing.id.pool())?;
                 existing
             }
         };
         Ok(csi::CreateVolumeGroupSnapshotResponse {
             group_snapshot: Some(self.show(&record)?),
         })
+    }
+
+    /// True if CreateVolumeGroupSnapshot refuses this request without a look at disks.
+    pub(crate) fn refuses_group(&self, req: &csi::CreateVolumeGroupSnapshotRequest) -> bool {
+        self.plan_group(req).is_err()
+    }
+
+    /// The group of this name, if there is one, and the volumes that are to be its sources.
+    fn plan_group(
+        &self,
+        req: &csi::CreateVolumeGroupSnapshotRequest,
+    ) -> Result<(Option<Arc<GroupRecord>>, Vec<VolumeId>)> {
+        let name = validate::name("name", &req.name)?;
+        parameters::group(&req.parameters, self.config.unknown_parameters)?;
+        let existing = self.pools.group_named(name);
+        let sources = self.sources(&req.source_volume_ids, existing.is_some())?;
+        Ok((existing, sources))
     }
 
     /// The volumes of a group without duplicates. The volumes of an existing group may be deleted.

@@ -97,7 +97,7 @@ impl Controller {
 /// Sends the tuples of the runs that `find` passes to its argument.
 fn send(
     mut tuples: Tuples<'_>,
-    find: impl FnOnce(&mut dyn FnMut(extents::Range) -> bool) -> kernel::Result<()>,
+    find: impl FnOnce(&mut dyn FnMut(extents::ByteRange) -> bool) -> kernel::Result<()>,
 ) -> Result<()> {
     find(&mut |run| tuples.add(run))?;
     tuples.finish();

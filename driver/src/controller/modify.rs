@@ -1,9 +1,11 @@
 //! ControllerModifyVolume: changes settings in the record, the image, the loop device and the
 //! mount.
 
+use std::sync::Arc;
+
 use hostloop_proto::csi;
 
-use super::parameters::{self, Changes};
+use super::parameters::{self, SettingsChange};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
@@ -20,7 +22,7 @@ struct Live {
 
 /// The changes to a volume in use. They apply even if the record has them already: an earlier call
 /// may have failed after writing the record.
-fn live(changes: &Changes, settings: &Settings, record: &VolumeRecord) -> Live {
+fn live(changes: &SettingsChange, settings: &Settings, record: &VolumeRecord) -> Live {
     let touches = changes.discard.is_some() || changes.provisioning.is_some();
     Live {
         direct_io: changes.direct_io,
@@ -48,6 +50,21 @@ impl Controller {
         &self,
         req: csi::ControllerModifyVolumeRequest,
     ) -> Result<csi::ControllerModifyVolumeResponse> {
+        let (record, changes, settings) = self.plan_modification(&req)?;
+        self.modify(&record, &changes, settings)?;
+        Ok(csi::ControllerModifyVolumeResponse {})
+    }
+
+    /// True if ControllerModifyVolume refuses this request without a look at disks.
+    pub(crate) fn refuses_modification(&self, req: &csi::ControllerModifyVolumeRequest) -> bool {
+        self.plan_modification(req).is_err()
+    }
+
+    /// The volume, what changes, and its new settings, by what is known without a look at disks.
+    fn plan_modification(
+        &self,
+        req: &csi::ControllerModifyVolumeRequest,
+    ) -> Result<(Arc<VolumeRecord>, SettingsChange, Settings)> {
         Self::require(self.config.modify, "ControllerModifyVolume")?;
         let record = self.volume("volume_id", &req.volume_id)?;
         if req.mutable_parameters.is_empty() {
@@ -56,11 +73,15 @@ impl Controller {
         let accepted = &self.config.mutable_parameters;
         let changes = parameters::mutable(&req.mutable_parameters, accepted)?;
         let settings = changes.modify(&record.settings)?;
-        self.modify(&record, &changes, settings)?;
-        Ok(csi::ControllerModifyVolumeResponse {})
+        Ok((record, changes, settings))
     }
 
-    fn modify(&self, record: &VolumeRecord, changes: &Changes, settings: Settings) -> Result<()> {
+    fn modify(
+        &self,
+        record: &VolumeRecord,
+        changes: &SettingsChange,
+        settings: Settings,
+    ) -> Result<()> {
         let live = live(changes, &settings, record);
         let in_use = InUse::of(self, record)?;
         // The mount changes first: not every filesystem supports that. And it must not discard the

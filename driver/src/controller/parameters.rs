@@ -6,7 +6,7 @@
 
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
-use crate::storage::{Provisioning, Settings};
+use crate::storage::{Consistency, Provisioning, Settings};
 
 mod class_parameter;
 mod shell_split;
@@ -49,7 +49,7 @@ pub struct Class {
     /// Additional arguments for mkfs.
     pub mkfs_options: Vec<String>,
     /// The volume settings of the class.
-    pub changes: Changes,
+    pub changes: SettingsChange,
     /// A filesystem may be mounted that users of a block device wrote.
     pub allow_volume_mode_change: bool,
     /// Keys without an effect ([`UnknownKeys::Ignored`]).
@@ -67,7 +67,7 @@ impl Class {
 
 /// Requested volume settings; `None` where a parameter is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct SettingsChange {
     /// `provisioning`: `thin` or `thick`.
     pub provisioning: Option<Provisioning>,
     /// `discard`: `true` or `false`.
@@ -78,10 +78,10 @@ pub struct Changes {
     pub read_ahead_kib: Option<u32>,
 }
 
-impl Changes {
+impl SettingsChange {
     /// Fills absent settings from `others`.
-    pub fn or(self, others: Changes) -> Changes {
-        Changes {
+    pub fn or(self, others: SettingsChange) -> SettingsChange {
+        SettingsChange {
             provisioning: self.provisioning.or(others.provisioning),
             discard: self.discard.or(others.discard),
             direct_io: self.direct_io.or(others.direct_io),
@@ -174,8 +174,8 @@ pub fn pool(parameters: &Parameters) -> Result<Option<&str>, Invalid> {
 
 /// Reads `mutable_parameters`. If `accepted` is not empty, only its names are allowed. An accepted
 /// name that the driver does not know has no effect, as in the host-path driver.
-pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, Invalid> {
-    let mut changes = Changes::default();
+pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<SettingsChange, Invalid> {
+    let mut changes = SettingsChange::default();
     for (key, value) in own("mutable_parameters", parameters)? {
         let listed = accepted.iter().any(|name| name == key);
         if !listed && !accepted.is_empty() {
@@ -212,35 +212,57 @@ pub fn makes_thick(parameters: &Parameters) -> bool {
 }
 
 /// A field of VolumeSnapshotClass that some classes set as a parameter too.
-const DELETION_POLICY: &str = "deletionPolicy";
+pub const DELETION_POLICY: &str = "deletionPolicy";
 /// A parameter of the host-path driver: whether its archive of a volume may lack files that can't
 /// be read. Here a snapshot is of the volume's blocks, so both values mean the same.
 const IGNORE_FAILED_READ: &str = "ignoreFailedRead";
 
-/// Checks the `parameters` of a snapshot or a group: this driver has none of its own. It ignores
+/// The parameter that makes a snapshot a power cut.
+pub const CONSISTENCY: &str = "consistency";
+
+/// Reads the `parameters` of a snapshot: the state of its volume that it is to show. It ignores
 /// `deletionPolicy`, which can't override the field of that name in the class.
-pub fn none(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invalid> {
+pub fn snapshot(parameters: &Parameters, unknown: UnknownKeys) -> Result<Consistency, Invalid> {
+    let mut requested = Consistency::Frozen;
     for (key, value) in own("parameters", parameters)? {
         match (key, unknown) {
+            (CONSISTENCY, _) => {
+                requested =
+                    consistency(value).map_err(|why| invalid(field("parameters", key), why))?;
+            }
             (IGNORE_FAILED_READ, _) => {
                 boolean(value).map_err(|why| invalid(field("parameters", key), why))?;
             }
-            (DELETION_POLICY, _) => tracing::warn!(
-                value,
-                "ignored the parameter deletionPolicy of a snapshot class: only its field \
-                 deletionPolicy counts"
-            ),
-            (_, UnknownKeys::Ignored) => tracing::warn!(
-                key,
-                "ignored a parameter of a snapshot class: this driver does not have it"
-            ),
+            (DELETION_POLICY, _) | (_, UnknownKeys::Ignored) => {}
             (_, UnknownKeys::Rejected) => {
                 let why = "is not a parameter of snapshots";
                 return Err(invalid(field("parameters", key), why));
             }
         }
     }
-    Ok(())
+    Ok(requested)
+}
+
+/// Checks the `parameters` of a group, as [`snapshot`] does. A group is never a power cut: its
+/// images would be cloned one after the other.
+pub fn group(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invalid> {
+    match snapshot(parameters, unknown)? {
+        Consistency::Frozen => Ok(()),
+        Consistency::Powercut => Err(refused_powercut(
+            "is for single snapshots: the clones of a group are of different times, and together \
+             a state that no power cut leaves",
+        )),
+    }
+}
+
+/// The error for a power cut that is not possible.
+pub fn refused_powercut(why: &str) -> Invalid {
+    invalid(field("parameters", CONSISTENCY), format!("powercut {why}"))
+}
+
+/// The parameters that [`snapshot`] accepted, but that have no effect.
+pub fn ignored(accepted: &Parameters) -> impl Iterator<Item = (&str, &str)> {
+    users(accepted).filter(|(key, _)| ![IGNORE_FAILED_READ, CONSISTENCY].contains(key))
 }
 
 /// The filesystem that a class names, if any. A provisioner passes all class parameters to
@@ -283,6 +305,13 @@ fn provisioning(value: &str) -> Result<Provisioning, &'static str> {
         "thick" => Ok(Provisioning::Thick),
         _ => Err("is neither thin nor thick"),
     }
+}
+
+fn consistency(value: &str) -> Result<Consistency, &'static str> {
+    [Consistency::Frozen, Consistency::Powercut]
+        .into_iter()
+        .find(|known| known.as_str() == value)
+        .ok_or("is neither frozen nor powercut")
 }
 
 fn boolean(value: &str) -> Result<bool, &'static str> {

@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 use super::{Controller, Error, Result, lookup};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate::{self, invalid};
-use crate::kernel::under_way::{Entry, UnderWay};
+use crate::kernel::under_way::{UnderWay, UnderWayGuard};
 use crate::storage::{self, Publication, VolumeHandle, VolumeId, VolumeRecord};
 
 /// The action of ControllerPublishVolume.
@@ -58,7 +58,7 @@ pub(super) struct Slots(UnderWay<VolumeId>);
 
 /// A slot, held until the publication is recorded. On drop, the record counts instead, or the slot
 /// is free.
-type Slot<'a> = Entry<'a, VolumeId>;
+type PublicationSlot<'a> = UnderWayGuard<'a, VolumeId>;
 
 impl Slots {
     /// Takes a slot. The lock is held for counting only, never across a write.
@@ -67,7 +67,7 @@ impl Slots {
         volume: VolumeId,
         limit: u64,
         published: impl FnOnce() -> Result<BTreeSet<VolumeId>>,
-    ) -> Result<Slot<'_>> {
+    ) -> Result<PublicationSlot<'_>> {
         self.0.enter_if(volume, (), |taken| {
             // Under the lock: a publication that is recorded meanwhile still counts as taken.
             let mut used = published()?;
@@ -126,7 +126,7 @@ impl Controller {
         })
     }
 
-    fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<Slot<'_>> {
+    fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<PublicationSlot<'_>> {
         self.slots.take(record.id, limit, || {
             let volumes = self.pools.volumes();
             let here = volumes
@@ -154,6 +154,15 @@ impl Controller {
         let Some(record) = record else {
             return done;
         };
+        let is_published = if req.node_id.is_empty() {
+            !record.publications.is_empty()
+        } else {
+            record.publications.contains_key(&req.node_id)
+        };
+        if !is_published {
+            self.pools.acknowledge_volume(&record.id)?;
+            return done;
+        }
         self.pools.update_volume(&record.id, |record| {
             if req.node_id.is_empty() {
                 record.publications.clear();

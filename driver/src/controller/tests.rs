@@ -9,6 +9,7 @@ mod growth;
 mod health;
 mod in_use;
 mod missing;
+mod powercut;
 mod publishing;
 mod reading;
 mod sizes;

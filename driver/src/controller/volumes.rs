@@ -10,13 +10,21 @@ use crate::csi::capability::carried_fs;
 use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FsType};
-use crate::storage::{self, LocatedSource, NewVolume, VolumeHandle, VolumeRecord};
+use crate::storage::{self, LocatedSource, NewVolume, Pool, VolumeHandle, VolumeRecord};
 
 mod content_source;
 mod create_request;
+mod existing_volume;
 mod validate;
 
 use create_request::CreateRequest;
+
+/// A new volume, decided by what is in memory.
+struct Plan {
+    pool: Arc<Pool>,
+    new: NewVolume,
+    source: Option<LocatedSource>,
+}
 
 impl Controller {
     /// CreateVolume: idempotent by name.
@@ -25,11 +33,19 @@ impl Controller {
         req: csi::CreateVolumeRequest,
     ) -> Result<csi::CreateVolumeResponse> {
         let request = CreateRequest::read(&req, &self.config)?;
+        for key in &request.class.ignored {
+            tracing::warn!(
+                key = key.as_str(),
+                volume = request.name.as_str(),
+                "ignored a parameter of a class: this driver does not have it"
+            );
+        }
         let record = match self.pools.volume_named(&request.name) {
             Some(existing) => {
                 request
                     .fits(&existing)
                     .map_err(|why| lookup::name_taken("volume", existing.id, &request.name, why))?;
+                self.pools.check_synced(existing.id.pool())?;
                 existing
             }
             None => self.make(request)?,
@@ -40,6 +56,50 @@ impl Controller {
     }
 
     fn make(&self, request: CreateRequest) -> Result<Arc<VolumeRecord>> {
+        let Plan { pool, new, source } = self.plan(request)?;
+        let fs = new.fs();
+        if let Some(fs) = fs {
+            self.require_tools(fs)?;
+        }
+        let capacity_bytes = new.capacity_bytes;
+        if let (Some(source), Some(FsType::Ext4)) = (&source, fs)
+            && capacity_bytes > source.bytes()
+        {
+            self.check_growth(&self.pools.open_source(source)?, capacity_bytes)?;
+        }
+        let has_options = !new.mkfs_options.is_empty();
+        self.pools
+            .create_volume(&pool, new)
+            .map_err(|error| match error {
+                // Only mkfs itself checks the meaning of a value.
+                storage::Error::Kernel(kernel::Error::Tool {
+                    tool,
+                    code: Some(_),
+                    message,
+                    ..
+                }) if has_options => {
+                    let size = exact_bytes(capacity_bytes);
+                    let why = format!("make {tool} fail for {size}: {message}");
+                    invalid("parameters[\"mkfsOptions\"]", why).into()
+                }
+                storage::Error::Kernel(kernel::Error::NotMountable { why, .. }) if has_options => {
+                    let fs = fs.map_or("filesystem", FsType::as_str);
+                    let why = format!("make an {fs} that this node can't mount: {why}");
+                    invalid("parameters[\"mkfsOptions\"]", why).into()
+                }
+                error => error.into(),
+            })
+    }
+
+    /// True if CreateVolume refuses this request without a look at disks and tools.
+    pub(crate) fn refuses_volume(&self, req: &csi::CreateVolumeRequest) -> bool {
+        CreateRequest::read(req, &self.config)
+            .and_then(|request| self.plan(request))
+            .is_err()
+    }
+
+    /// Decides about a new volume by what is known without a look at disks and tools.
+    fn plan(&self, request: CreateRequest) -> Result<Plan> {
         if !request.accessible {
             return Err(Error::ResourceExhausted(
                 "volumes of this node are accessible from none of the requisite topologies"
@@ -63,9 +123,6 @@ impl Controller {
             let allowed = request.class.allow_volume_mode_change;
             content_source::serves(source.format(), self.is_raw(source), &requested, allowed)?;
         }
-        if let Some(fs) = fs {
-            self.require_tools(fs)?;
-        }
         let inherited = source.as_ref().map(LocatedSource::provisioning);
         let settings = request.changes.create(inherited)?;
         let bounds = capacity_range::Bounds {
@@ -76,11 +133,6 @@ impl Controller {
         };
         let capacity_bytes =
             capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
-        if let (Some(source), Some(FsType::Ext4)) = (&source, requested.fs())
-            && capacity_bytes > source.bytes()
-        {
-            self.check_growth(&self.pools.open_source(source)?, capacity_bytes)?;
-        }
         let mut new = NewVolume {
             name: request.name,
             capacity_bytes,
@@ -95,28 +147,7 @@ impl Controller {
         };
         let format = new.format(source.as_ref().map(LocatedSource::format));
         new.requested_bytes = capacity_range::requested(request.range, capacity_bytes, format);
-        let has_options = !new.mkfs_options.is_empty();
-        self.pools
-            .create_volume(&pool, new)
-            .map_err(|error| match error {
-                // Only mkfs itself checks the meaning of a value.
-                storage::Error::Kernel(kernel::Error::Tool {
-                    tool,
-                    code: Some(_),
-                    message,
-                    ..
-                }) if has_options => {
-                    let size = exact_bytes(capacity_bytes);
-                    let why = format!("make {tool} fail for {size}: {message}");
-                    invalid("parameters[\"mkfsOptions\"]", why).into()
-                }
-                storage::Error::Kernel(kernel::Error::NotMountable { why, .. }) if has_options => {
-                    let fs = fs.map_or("filesystem", FsType::as_str);
-                    let why = format!("make an {fs} that this node can't mount: {why}");
-                    invalid("parameters[\"mkfsOptions\"]", why).into()
-                }
-                error => error.into(),
-            })
+        Ok(Plan { pool, new, source })
     }
 
     /// Fails if the tools of a filesystem are not installed.

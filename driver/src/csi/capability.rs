@@ -3,10 +3,33 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use crate::csi::validate::{self, CapabilityRules, Invalid};
+use crate::csi::validate::{Invalid, filesystem, invalid};
 use crate::kernel::{FsType, LABELS};
 use crate::storage::{Access, AccessMode, Capability, Format, VolumeRecord};
+
+/// How capabilities are read.
+#[derive(Clone, Debug)]
+pub struct CapabilityRules {
+    /// The filesystem of a mount capability that names none (`--default-fstype`).
+    pub default_fs: FsType,
+    /// Refuse multi-node access modes (`--reject-multi-node`).
+    pub reject_multi_node: bool,
+    /// Accept `volume_mount_group` (`--volume-mount-group`).
+    pub mount_group: bool,
+}
+
+impl Default for CapabilityRules {
+    /// The rules without any flags.
+    fn default() -> CapabilityRules {
+        CapabilityRules {
+            default_fs: FsType::Ext4,
+            reject_multi_node: false,
+            mount_group: false,
+        }
+    }
+}
 
 /// A capability from a request.
 #[derive(Clone, Debug)]
@@ -22,7 +45,7 @@ impl RequestedCapability {
         value: Option<&csi::VolumeCapability>,
         rules: &CapabilityRules,
     ) -> Result<RequestedCapability, Invalid> {
-        let capability = validate::capability(field, value, rules)?;
+        let capability = capability(field, value, rules)?;
         let names_fs = match value.and_then(|v| v.access_type.as_ref()) {
             Some(AccessType::Mount(mount)) => !mount.fs_type.is_empty(),
             _ => false,
@@ -58,8 +81,101 @@ impl RequestedCapability {
     }
 }
 
-/// Why a volume does not support a capability; `None` if it does. The access mode is never a
-/// reason: a volume is on one node, where every mode works.
+/// A required capability.
+pub(crate) fn capability(
+    field: &str,
+    value: Option<&csi::VolumeCapability>,
+    rules: &CapabilityRules,
+) -> Result<Capability, Invalid> {
+    let value = value.ok_or_else(|| invalid(field, "is required"))?;
+    let access = match &value.access_type {
+        None => return Err(invalid(format!("{field}.access_type"), "is required")),
+        Some(AccessType::Block(_)) => Access::Block,
+        Some(AccessType::Mount(mount)) => mount_access(&format!("{field}.mount"), mount, rules)?,
+    };
+    let mode = value.access_mode.as_ref().map_or(0, |m| m.mode);
+    let mode = access_mode(&format!("{field}.access_mode.mode"), mode, rules)?;
+    Ok(Capability { access, mode })
+}
+
+/// Mount options that panic the kernel on a filesystem error.
+const PANICS: [&str; 2] = ["errors=panic", "fatal_errors=panic"];
+
+fn mount_access(
+    field: &str,
+    mount: &csi::volume_capability::MountVolume,
+    rules: &CapabilityRules,
+) -> Result<Access, Invalid> {
+    let fs = match mount.fs_type.as_str() {
+        "" => rules.default_fs,
+        name => filesystem(name).map_err(|why| invalid(format!("{field}.fs_type"), why))?,
+    };
+    // CSI says that mount flags may be sensitive, so the message does not contain them.
+    if mount
+        .mount_flags
+        .iter()
+        .any(|f| f.is_empty() || f.contains(['\0', '\n']))
+    {
+        return Err(invalid(
+            format!("{field}.mount_flags"),
+            "has an empty or broken flag",
+        ));
+    }
+    let words: Vec<&str> = mount
+        .mount_flags
+        .iter()
+        .flat_map(|flags| flags.split(','))
+        .collect();
+    if let Some(flag) = PANICS.iter().find(|flag| words.contains(flag)) {
+        let why = format!("has {flag}: a damaged volume must not stop the node");
+        return Err(invalid(format!("{field}.mount_flags"), why));
+    }
+    let group = match mount.volume_mount_group.as_str() {
+        "" => None,
+        _ if !rules.mount_group => {
+            return Err(invalid(
+                format!("{field}.volume_mount_group"),
+                "is not supported",
+            ));
+        }
+        gid => Some(gid.parse().map_err(|_| {
+            invalid(
+                format!("{field}.volume_mount_group"),
+                "is not a decimal group ID",
+            )
+        })?),
+    };
+    Ok(Access::Mount {
+        fs,
+        flags: mount.mount_flags.clone(),
+        group,
+    })
+}
+
+fn access_mode(field: &str, mode: i32, rules: &CapabilityRules) -> Result<AccessMode, Invalid> {
+    let mode = match Mode::try_from(mode) {
+        Err(_) => return Err(invalid(field, format!("{mode} is not a known mode"))),
+        Ok(Mode::Unknown) => return Err(invalid(field, "is required")),
+        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
+        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
+        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
+        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
+    };
+    if rules.reject_multi_node && mode.is_multi_node() {
+        return Err(invalid(
+            field,
+            "speaks of several nodes, and a volume is on one",
+        ));
+    }
+    Ok(mode)
+}
+
+/// Why a volume does not support a capability; `None` if it does. The access mode does not count:
+/// every mode works on the volume's one node. [`access_mode`] refuses modes that the flags forbid,
+/// and [`compatible`] modes of two uses that can't share the volume.
 pub(crate) fn unsupported(record: &VolumeRecord, requested: &Capability) -> Option<String> {
     if record.capabilities.is_empty()
         || record

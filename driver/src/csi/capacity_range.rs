@@ -8,7 +8,7 @@
 use hostloop_terminal::humanize::exact_bytes;
 
 use crate::csi::capability::carried_fs;
-use crate::csi::validate::Range;
+use crate::csi::validate::SizeRange;
 use crate::kernel::{BLOCK_SIZE, FsType, whole_blocks};
 use crate::storage::{Format, SnapshotRecord};
 
@@ -31,7 +31,7 @@ pub(crate) struct Bounds {
 
 /// The size of a new volume: the smallest multiple of 4096 within all limits. Without a requested
 /// size, it is the source's size, or [`DEFAULT_BYTES`] if the limits allow that.
-pub(crate) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
+pub(crate) fn create(range: SizeRange, bounds: Bounds) -> Result<u64, String> {
     let mut floor = bounds.filesystem.max(bounds.source.unwrap_or(0));
     if bounds
         .source
@@ -54,7 +54,7 @@ pub(crate) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
 }
 
 /// Why no size is within the range and these limits.
-pub(super) fn unsatisfiable(range: Range, bounds: Bounds) -> String {
+pub(super) fn unsatisfiable(range: SizeRange, bounds: Bounds) -> String {
     let limit = match range.limit {
         Some(limit) => format!("limit_bytes {limit} is"),
         None => return format!("required_bytes {} is too large", range.required),
@@ -97,7 +97,7 @@ pub(super) fn too_large(bytes: u64, largest: u64) -> String {
 
 /// The request for a volume of `bytes`, as the volume's record keeps it. `None` if the size shows
 /// it, or if no size was requested.
-pub(crate) fn requested(range: Range, bytes: u64, format: Format) -> Option<u64> {
+pub(crate) fn requested(range: SizeRange, bytes: u64, format: Format) -> Option<u64> {
     let required = range.required;
     (required > 0 && required != shown(bytes, format)).then_some(required)
 }
@@ -139,8 +139,8 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const MAX: u64 = i64::MAX as u64;
 
-    fn range(required: u64, limit: u64) -> Range {
-        Range {
+    fn range(required: u64, limit: u64) -> SizeRange {
+        SizeRange {
             required,
             limit: (limit > 0).then_some(limit),
         }

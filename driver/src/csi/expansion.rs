@@ -8,7 +8,7 @@ use hostloop_terminal::humanize::exact_bytes;
 
 use crate::csi::capability::own_fs;
 use crate::csi::capacity_range::{Bounds, requested, shown, too_large, unsatisfiable};
-use crate::csi::validate::Range;
+use crate::csi::validate::SizeRange;
 use crate::kernel::{Ext4Growth, FsType};
 use crate::storage::{VolumeRecord, VolumeSize};
 
@@ -16,7 +16,7 @@ use crate::storage::{VolumeRecord, VolumeSize};
 /// enough. `mounted` is the filesystem that the request's path shows; without one, the record says
 /// which filesystem may have to grow.
 pub(crate) fn expand(
-    range: Range,
+    range: SizeRange,
     record: &VolumeRecord,
     mounted: Option<FsType>,
     largest: Option<u64>,
@@ -33,7 +33,7 @@ pub(crate) fn expand(
 
 /// The size of a volume of `now` bytes after its expansion; `now` if it is large enough. `grown` is
 /// the minimum size to which its filesystem can grow.
-fn size(range: Range, now: u64, grown: u64, largest: Option<u64>) -> Result<u64, String> {
+fn size(range: SizeRange, now: u64, grown: u64, largest: Option<u64>) -> Result<u64, String> {
     if let Some(limit) = range.limit.filter(|limit| *limit < now) {
         return Err(format!(
             "the volume has {}, more than limit_bytes {limit}, and never shrinks",
@@ -57,7 +57,7 @@ fn size(range: Range, now: u64, grown: u64, largest: Option<u64>) -> Result<u64,
 }
 
 /// The request for a volume after its expansion to `bytes`. It never becomes less.
-fn requested_after(range: Range, bytes: u64, record: &VolumeRecord) -> Option<u64> {
+fn requested_after(range: SizeRange, bytes: u64, record: &VolumeRecord) -> Option<u64> {
     let before = record.requested_bytes;
     let least = before.unwrap_or_else(|| shown(record.capacity_bytes, record.format));
     if bytes > record.capacity_bytes || range.required > least {
@@ -130,8 +130,8 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const MAX: u64 = i64::MAX as u64;
 
-    fn range(required: u64, limit: u64) -> Range {
-        Range {
+    fn range(required: u64, limit: u64) -> SizeRange {
+        SizeRange {
             required,
             limit: (limit > 0).then_some(limit),
         }

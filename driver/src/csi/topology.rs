@@ -15,14 +15,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, file};
+use crate::record::SCHEMA;
+use crate::storage::{self, encoding};
 
 /// The keys and values of a node's topology; empty if the topology is off.
 pub type Segments = BTreeMap<String, String>;
 
 /// The file with the stored labels, in the state directory.
 const FILE: &str = "topology.json";
-/// The schema version of that file.
-const SCHEMA: u32 = 1;
 /// How long a registration waits for current labels before it uses the stored ones.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -101,7 +101,10 @@ impl Topology {
             dir: state_dir.to_owned(),
             node: node.to_owned(),
         };
-        let remembered = memory.read();
+        let remembered = memory.read().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the node's stored labels can't be read");
+            Segments::new()
+        });
         let found: Option<Segments> = labels
             .iter()
             .map(|key| Some((key.clone(), remembered.get(key)?.clone())))
@@ -228,23 +231,20 @@ struct StoredLabels {
 }
 
 impl Memory {
-    fn read(&self) -> Segments {
-        let Ok(text) = std::fs::read(self.dir.join(FILE)) else {
-            return Segments::new();
+    /// The stored labels of this node; empty if there are none.
+    fn read(&self) -> Result<Segments, storage::Error> {
+        let dir = match File::open(&self.dir).map_err(|e| kernel::Error::io("open", &self.dir, e)) {
+            Err(kernel::Error::NotFound { .. }) => return Ok(Segments::new()),
+            dir => dir?,
         };
-        match serde_json::from_slice::<StoredLabels>(&text) {
-            Ok(content) if content.schema == SCHEMA && content.node == self.node => content.labels,
-            Ok(_) => Segments::new(),
-            Err(error) => {
-                let path = self.dir.join(FILE);
-                let path = path.display();
-                tracing::warn!(%path, %error, "the node's stored labels can't be read");
-                Segments::new()
-            }
-        }
+        let stored: Option<StoredLabels> = encoding::read_versioned(dir.as_fd(), FILE, || {
+            "the labels that are read next replace it".to_owned()
+        })?;
+        let stored = stored.filter(|stored| stored.node == self.node);
+        Ok(stored.map(|stored| stored.labels).unwrap_or_default())
     }
 
-    fn write(&self, labels: &Segments) -> kernel::Result<()> {
+    fn write(&self, labels: &Segments) -> Result<(), storage::Error> {
         std::fs::create_dir_all(&self.dir).map_err(|e| kernel::Error::io("mkdir", &self.dir, e))?;
         let dir = File::open(&self.dir).map_err(|e| kernel::Error::io("open", &self.dir, e))?;
         let content = StoredLabels {
@@ -252,9 +252,8 @@ impl Memory {
             node: self.node.clone(),
             labels: labels.clone(),
         };
-        let text = serde_json::to_vec_pretty(&content)
-            .map_err(|e| kernel::Error::io("encode", &self.dir, e.into()))?;
-        file::replace(dir.as_fd(), FILE, &text)
+        let text = encoding::encode(&content, FILE)?;
+        Ok(file::replace(dir.as_fd(), FILE, &text)?)
     }
 }
 

@@ -1,15 +1,12 @@
-//! Checks that requests have in common: required fields, capabilities, ranges, paths.
+//! Checks that requests have in common: required fields, names, filesystems, ranges, paths.
 //!
 //! Pure: the functions return the parsed value, or [`Invalid`] with the field and the reason.
 
 use std::path::{Component, Path, PathBuf};
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::AccessType;
-use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
 use crate::kernel::{BLOCK_SIZE, FsType};
-use crate::storage::{Access, AccessMode, Capability};
 
 /// A field of a request that breaks the specification: INVALID_ARGUMENT.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,45 +80,6 @@ pub fn path(field: &str, value: &str) -> Result<PathBuf, Invalid> {
     Ok(path.components().collect())
 }
 
-/// How capabilities are read.
-#[derive(Clone, Debug)]
-pub struct CapabilityRules {
-    /// The filesystem of a mount capability that names none (`--default-fstype`).
-    pub default_fs: FsType,
-    /// Refuse multi-node access modes (`--reject-multi-node`).
-    pub reject_multi_node: bool,
-    /// Accept `volume_mount_group` (`--volume-mount-group`).
-    pub mount_group: bool,
-}
-
-impl Default for CapabilityRules {
-    /// The rules without any flags.
-    fn default() -> CapabilityRules {
-        CapabilityRules {
-            default_fs: FsType::Ext4,
-            reject_multi_node: false,
-            mount_group: false,
-        }
-    }
-}
-
-/// A required capability.
-pub fn capability(
-    field: &str,
-    value: Option<&csi::VolumeCapability>,
-    rules: &CapabilityRules,
-) -> Result<Capability, Invalid> {
-    let value = value.ok_or_else(|| invalid(field, "is required"))?;
-    let access = match &value.access_type {
-        None => return Err(invalid(format!("{field}.access_type"), "is required")),
-        Some(AccessType::Block(_)) => Access::Block,
-        Some(AccessType::Mount(mount)) => mount_access(&format!("{field}.mount"), mount, rules)?,
-    };
-    let mode = value.access_mode.as_ref().map_or(0, |m| m.mode);
-    let mode = access_mode(&format!("{field}.access_mode.mode"), mode, rules)?;
-    Ok(Capability { access, mode })
-}
-
 /// The filesystem of this name, or what is wrong with the name.
 pub(crate) fn filesystem(name: &str) -> Result<FsType, String> {
     FsType::parse(name).ok_or_else(|| {
@@ -130,91 +88,16 @@ pub(crate) fn filesystem(name: &str) -> Result<FsType, String> {
     })
 }
 
-/// Mount options that panic the kernel on a filesystem error.
-const PANICS: [&str; 2] = ["errors=panic", "fatal_errors=panic"];
-
-fn mount_access(
-    field: &str,
-    mount: &csi::volume_capability::MountVolume,
-    rules: &CapabilityRules,
-) -> Result<Access, Invalid> {
-    let fs = match mount.fs_type.as_str() {
-        "" => rules.default_fs,
-        name => filesystem(name).map_err(|why| invalid(format!("{field}.fs_type"), why))?,
-    };
-    // CSI says that mount flags may be sensitive, so the message does not contain them.
-    if mount
-        .mount_flags
-        .iter()
-        .any(|f| f.is_empty() || f.contains(['\0', '\n']))
-    {
-        return Err(invalid(
-            format!("{field}.mount_flags"),
-            "has an empty or broken flag",
-        ));
-    }
-    let words: Vec<&str> = mount
-        .mount_flags
-        .iter()
-        .flat_map(|flags| flags.split(','))
-        .collect();
-    if let Some(flag) = PANICS.iter().find(|flag| words.contains(flag)) {
-        let why = format!("has {flag}: a damaged volume must not stop the node");
-        return Err(invalid(format!("{field}.mount_flags"), why));
-    }
-    let group = match mount.volume_mount_group.as_str() {
-        "" => None,
-        _ if !rules.mount_group => {
-            return Err(invalid(
-                format!("{field}.volume_mount_group"),
-                "is not supported",
-            ));
-        }
-        gid => Some(gid.parse().map_err(|_| {
-            invalid(
-                format!("{field}.volume_mount_group"),
-                "is not a decimal group ID",
-            )
-        })?),
-    };
-    Ok(Access::Mount {
-        fs,
-        flags: mount.mount_flags.clone(),
-        group,
-    })
-}
-
-fn access_mode(field: &str, mode: i32, rules: &CapabilityRules) -> Result<AccessMode, Invalid> {
-    let mode = match Mode::try_from(mode) {
-        Err(_) => return Err(invalid(field, format!("{mode} is not a known mode"))),
-        Ok(Mode::Unknown) => return Err(invalid(field, "is required")),
-        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
-        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
-        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
-        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
-        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
-        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
-        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
-    };
-    if rules.reject_multi_node && mode.is_multi_node() {
-        return Err(invalid(
-            field,
-            "speaks of several nodes, and a volume is on one",
-        ));
-    }
-    Ok(mode)
-}
-
 /// A capacity range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Range {
+pub struct SizeRange {
     /// The minimum.
     pub required: u64,
     /// The maximum; `None` means no limit.
     pub limit: Option<u64>,
 }
 
-impl Range {
+impl SizeRange {
     /// The smallest size of at least `floor` bytes within the range, rounded up to 4096. `None` if
     /// that exceeds the limit.
     pub fn size(&self, floor: u64) -> Option<u64> {
@@ -235,9 +118,9 @@ impl Range {
 }
 
 /// Reads a capacity range; an absent one allows any size.
-pub fn range(field: &str, value: Option<&csi::CapacityRange>) -> Result<Range, Invalid> {
+pub fn range(field: &str, value: Option<&csi::CapacityRange>) -> Result<SizeRange, Invalid> {
     let Some(value) = value else {
-        return Ok(Range::default());
+        return Ok(SizeRange::default());
     };
     let required = u64::try_from(value.required_bytes)
         .map_err(|_| invalid(format!("{field}.required_bytes"), "is negative"))?;
@@ -250,5 +133,5 @@ pub fn range(field: &str, value: Option<&csi::CapacityRange>) -> Result<Range, I
             "is less than required_bytes",
         ));
     }
-    Ok(Range { required, limit })
+    Ok(SizeRange { required, limit })
 }

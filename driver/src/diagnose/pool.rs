@@ -75,7 +75,7 @@ impl PoolFacts {
             full.then(|| {
                 format!(
                     "the disk below has {} of {} free, less than the {} that are kept free, and {} \
-                     still needs {} of it: free space on that disk",
+                     still needs {} of it",
                     bytes(usage.available_bytes),
                     bytes(usage.total_bytes),
                     bytes(floor),

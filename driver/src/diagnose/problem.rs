@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hostloop_controllers::api::constants::FAULT;
 use hostloop_terminal::humanize::{self, exact_bytes};
 
 use super::Lost;
@@ -38,9 +39,9 @@ pub enum Problem {
         humanize::bytes(*recorded)
     )]
     NotThick { allocated: u64, recorded: u64 },
-    /// The device does not report its backing file. Its path contains the volume's ID.
-    #[error("{}", silent_device(&loop_path(*minor), "its image"))]
-    DeviceSilent { minor: u32 },
+    /// The device does not report its backing file. The path of that file contains an ID.
+    #[error("{}", silent_device(&loop_path(*minor), file))]
+    DeviceSilent { minor: u32, file: String },
     /// Several devices are over the image, and at least one is writable.
     #[error(
         "its image is attached to {} at once: writing through several destroys it",
@@ -124,6 +125,12 @@ pub enum Problem {
     /// The start of a freeze is recorded, and its end is not.
     #[error("its filesystem was frozen for a copy and not thawed")]
     Frozen { since_ns: u64 },
+    /// The volume has the fault that its claim asks for. With a total one, it can't be used.
+    #[error(
+        "it has the fault {fault}, which the annotation {} of its claim asks for",
+        FAULT
+    )]
+    Fault { fault: String, total: bool },
     /// The start of mkfs is recorded, and its end is not.
     #[error("its formatting as {0} was interrupted")]
     Formatting(FsType),
@@ -167,9 +174,17 @@ const TO_MOUNT_AGAIN: &str = "the kernel's log (dmesg) has the cause: often the 
      or failing. Mend that, then delete the pods that use the volume: it is checked and mounted \
      again for the next one";
 
+/// The advice for a fault that a claim asks for.
+const TO_END_A_FAULT: &str = "remove that annotation; a filesystem that has shut down or become \
+     read-only is mounted again once the pods that use the volume are deleted";
+
 /// The advice for a pool on a read-only filesystem.
 const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) has the cause: a full or failing disk makes \
      filesystems read-only. Mend that, then check the filesystem and mount it again";
+
+/// The advice for a device that does not report its file.
+const SILENT_TO_DO: &str =
+    "bring that filesystem back; until then the volume can be unpublished and unstaged";
 
 /// The advice for a raw block volume on another device than its targets.
 const RESTART: &str = "restart the pods that use it: their device is no longer this volume's";
@@ -183,8 +198,13 @@ impl Problem {
                 "bring the image back from a backup, or delete the object"
             }
             Problem::ImageMissing { .. } => "copy it now",
-            Problem::ImageUnreadable(_) => "find out why",
+            Problem::ImageUnreadable(_) => "the kernel's log (dmesg) may have the cause",
             Problem::ImageShort { .. } => "bring it back from a snapshot or a backup",
+            Problem::DeviceSilent { .. } => SILENT_TO_DO,
+            Problem::AttachedTwice { .. } => "stop what uses the later one, and detach it",
+            Problem::DeviceChanged { .. } => {
+                "unpublish and unstage the volume: the next staging attaches it again"
+            }
             Problem::NotThick { .. } => "make room in the pool, then set provisioning=thick again",
             Problem::Buffered { .. } => {
                 "keep the pool on a filesystem that does direct I/O, or set directIO=false"
@@ -192,6 +212,7 @@ impl Problem {
             Problem::OtherDevice { .. } | Problem::ReadOnlyDeviceLost { .. } => RESTART,
             Problem::UsedUnstaged { .. } => "unpublish and unstage it, or unmount it",
             Problem::FilesystemShutDown | Problem::FilesystemReadOnly => TO_MOUNT_AGAIN,
+            Problem::Fault { .. } => TO_END_A_FAULT,
             Problem::MountOptionsRefused(_) => {
                 "remove them from the mountOptions of its PersistentVolume and of its class"
             }
@@ -219,12 +240,8 @@ impl Problem {
                 let time = elapsed(*since_ns).unwrap_or_default();
                 format!("{self} for {} s", time.as_secs())
             }
-            // Their reasons say what to do.
-            (
-                Problem::ImageUnreadable(_) | Problem::PoolMissing(_) | Problem::PoolNearlyFull(_),
-                _,
-            )
-            | (_, None) => self.to_string(),
+            // Its reason says what to do.
+            (Problem::PoolMissing(_), _) | (_, None) => self.to_string(),
             (_, Some(advice)) => format!("{self}; {advice}"),
         }
     }
@@ -284,6 +301,23 @@ mod tests {
          copy it now"
     )]
     #[case::its_reason_says_what_to_do(Problem::PoolMissing("no".into()), "no", "no")]
+    #[case::its_reason_is_an_error(
+        Problem::ImageUnreadable("EIO".into()),
+        "EIO",
+        "EIO; the kernel's log (dmesg) may have the cause"
+    )]
+    #[case::its_reason_is_a_state(
+        Problem::PoolNearlyFull("1 GiB is free".into()),
+        "1 GiB is free",
+        "1 GiB is free; free some space, or delete volumes or snapshots"
+    )]
+    #[case::of_a_device(
+        Problem::AttachedTwice { minors: vec![3, 4] },
+        "its image is attached to /dev/loop3 and /dev/loop4 at once: writing through several \
+         destroys it",
+        "its image is attached to /dev/loop3 and /dev/loop4 at once: writing through several \
+         destroys it; stop what uses the later one, and detach it"
+    )]
     #[case::sizes(
         Problem::ImageLong { bytes: 8192, recorded: 4096 },
         "its image has 8 KiB (8192 bytes), and its record says 4 KiB (4096 bytes)",

@@ -19,7 +19,7 @@ mod tests;
 mod volume_problems;
 
 pub(crate) use volume_problems::{
-    ImageState, image_problem, staging_problem, target_problem, volume_problems,
+    ImageState, has_stopped, image_problem, staging_problem, target_problem, volume_problems,
 };
 
 /// Identifies what belongs to a volume.
@@ -111,7 +111,7 @@ impl VolumeIdentity {
 
 /// The object that is mounted at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum MountedObject {
     /// Nothing is mounted there.
     Nothing,
     /// The volume's filesystem.
@@ -353,9 +353,9 @@ impl VolumeState {
     }
 
     /// Finds what is mounted or bound at a path.
-    pub(crate) fn at(&self, path: &Path) -> Found {
+    pub(crate) fn at(&self, path: &Path) -> MountedObject {
         let Some(entry) = self.top(path) else {
-            return Found::Nothing;
+            return MountedObject::Nothing;
         };
         let unasked = if entry.may_be_on_any_loop() {
             ", does not answer now or is mounted over"
@@ -364,35 +364,35 @@ impl VolumeState {
         };
         let own = entry.loop_minors().find(|minor| self.is_own(*minor));
         match (own, entry.loop_node) {
-            (Some(minor), _) => Found::Filesystem {
+            (Some(minor), _) => MountedObject::Filesystem {
                 minor,
                 read_only: entry.read_only(),
             },
             (None, Some(minor)) => self.device(minor),
             (None, None) => {
-                Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source))
+                MountedObject::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source))
             }
         }
     }
 
-    fn device(&self, minor: u32) -> Found {
+    fn device(&self, minor: u32) -> MountedObject {
         if self.is_own(minor) {
-            return Found::Device {
+            return MountedObject::Device {
                 minor,
                 read_only: false,
             };
         }
         if self.over().any(|l| l.minor == minor && l.read_only) {
-            return Found::Device {
+            return MountedObject::Device {
                 minor,
                 read_only: true,
             };
         }
         match self.kernel.device(minor) {
             Some(device) if !self.identity.recorded.contains(&minor) => {
-                Found::Foreign(format!("/dev/loop{minor} ({})", device.backing_path))
+                MountedObject::Foreign(format!("/dev/loop{minor} ({})", device.backing_path))
             }
-            _ => Found::Stale,
+            _ => MountedObject::Stale,
         }
     }
 

@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 
 use super::metrics::Calls;
 use crate::csi::validate::MAX_STRING;
+use crate::rpc_faults::short_name;
 
 /// The target of the log lines, for filters in `--log-level`.
 const TARGET: &str = "hostloop::call";
@@ -90,7 +91,7 @@ impl Report {
     }
 
     fn short_method(&self) -> &'static str {
-        self.method.rsplit('/').next().unwrap_or(self.method)
+        short_name(self.method)
     }
 
     fn report(&mut self, code: Code, error: &str, answer: Fields) {
@@ -127,7 +128,7 @@ impl Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if !self.ended {
-            let error = "the caller hung up; the work continues";
+            let error = "the caller hung up; work that has begun continues";
             self.report(Code::Cancelled, error, Fields::default());
         }
     }

@@ -16,7 +16,7 @@ service! {
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
         about |r| &r.name,
         in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(|s| s.key.text())),
-        as creation, by |r| &r.parameters,
+        as creation, unless Controller::refuses_volume, by |r| &r.parameters,
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Delete,
@@ -49,7 +49,7 @@ service! {
         about |_| "";
     "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
         about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
-        as snapshot, by |r| &r.parameters,
+        as snapshot, unless Controller::refuses_snapshot, by |r| &r.parameters,
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id, as |_, _| Work::Delete,
@@ -62,7 +62,7 @@ service! {
     "ControllerExpandVolume" controller_expand_volume(ControllerExpandVolumeRequest)
         -> ControllerExpandVolumeResponse
         about |r| &r.volume_id,
-        as expansion,
+        as expansion, unless Controller::refuses_expansion,
         holding |r| Key::volume(&r.volume_id), but for [secrets];
     "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse
@@ -70,7 +70,7 @@ service! {
     "ControllerModifyVolume" controller_modify_volume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse
         about |r| &r.volume_id,
-        as modification,
+        as modification, unless Controller::refuses_modification,
         holding |r| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
 }

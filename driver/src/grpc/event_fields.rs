@@ -1,11 +1,15 @@
 //! The fields of requests and answers that events have. Only listed fields are shown: no secrets,
-//! parameters, contexts or mount flags, all of which can be secret.
+//! parameters, contexts or mount flags, all of which can be secret. Of the parameters, a snapshot's
+//! shows that it is to be a power cut.
 
 use hostloop_events::{Field, Fields};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type;
+
+use crate::controller::parameters::CONSISTENCY;
+use crate::record::Consistency;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +29,7 @@ macro_rules! fields {
             impl EventFields for csi::$message {
                 fn event_fields(&self) -> Fields {
                     let $m = self;
-                    let fields = [$((stringify!($field), Plain::field(&$m.$field))),*];
+                    let fields = [$((stringify!($field), PlainField::field(&$m.$field))),*];
                     Fields::of(fields.into_iter()$(.chain($more))?)
                 }
             }
@@ -39,7 +43,7 @@ macro_rules! without_fields {
     };
 }
 
-type Named = (&'static str, Field);
+type NamedField = (&'static str, Field);
 
 fields! {
     CreateVolumeRequest |m| [name] + range(&m.capacity_range)
@@ -51,7 +55,7 @@ fields! {
     ControllerExpandVolumeRequest |m| [volume_id] + range(&m.capacity_range);
     ControllerExpandVolumeResponse |m| [capacity_bytes, node_expansion_required];
     ControllerModifyVolumeRequest |m| [volume_id];
-    CreateSnapshotRequest |m| [name, source_volume_id];
+    CreateSnapshotRequest |m| [name, source_volume_id] + powercut(m);
     CreateSnapshotResponse |m| [] + m.snapshot.iter().flat_map(snapshot);
     DeleteSnapshotRequest |m| [snapshot_id];
     CreateVolumeGroupSnapshotRequest |m| [name, source_volume_ids];
@@ -82,6 +86,7 @@ without_fields! {
     GroupControllerGetCapabilitiesRequest GroupControllerGetCapabilitiesResponse
     GetVolumeGroupSnapshotRequest GetVolumeGroupSnapshotResponse
     GetMetadataAllocatedRequest GetMetadataDeltaRequest
+    GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest
     NodeGetVolumeStatsRequest NodeGetVolumeStatsResponse
     NodeGetVolumeHealthRequest NodeGetVolumeHealthResponse
     NodeGetStorageHealthRequest NodeGetStorageHealthResponse
@@ -94,13 +99,13 @@ without_fields! {
 }
 
 /// Fields that messages have directly.
-trait Plain {
+trait PlainField {
     fn field(&self) -> Field;
 }
 
 macro_rules! plain {
     ($($kind:ty: |$value:ident| $field:expr;)+) => {
-        $(impl Plain for $kind {
+        $(impl PlainField for $kind {
             fn field(&self) -> Field {
                 let $value = self;
                 $field.into()
@@ -116,7 +121,7 @@ plain! {
     Vec<String>: |list| list;
 }
 
-fn range(range: &Option<csi::CapacityRange>) -> impl Iterator<Item = Named> + use<> {
+fn range(range: &Option<csi::CapacityRange>) -> impl Iterator<Item = NamedField> + use<> {
     let range = range.unwrap_or_default();
     [
         ("required_bytes", range.required_bytes.into()),
@@ -126,7 +131,7 @@ fn range(range: &Option<csi::CapacityRange>) -> impl Iterator<Item = Named> + us
 }
 
 /// How the volume is to be used, without its mount flags.
-fn capability(capability: &csi::VolumeCapability) -> Vec<Named> {
+fn capability(capability: &csi::VolumeCapability) -> Vec<NamedField> {
     let mode = capability
         .access_mode
         .as_ref()
@@ -149,7 +154,7 @@ fn capability(capability: &csi::VolumeCapability) -> Vec<Named> {
 }
 
 /// The snapshot or volume that a new volume is copied from.
-fn source(request: &csi::CreateVolumeRequest) -> Option<Named> {
+fn source(request: &csi::CreateVolumeRequest) -> Option<NamedField> {
     let source = request.volume_content_source.as_ref()?;
     Some(match source.r#type.as_ref()? {
         Type::Snapshot(snapshot) => ("source_snapshot_id", (&snapshot.snapshot_id).into()),
@@ -157,14 +162,21 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<Named> {
     })
 }
 
-fn volume(volume: &csi::Volume) -> [Named; 2] {
+/// The consistency of a snapshot that is to be a power cut.
+fn powercut(request: &csi::CreateSnapshotRequest) -> Option<NamedField> {
+    let powercut = Consistency::Powercut.as_str();
+    let requested = request.parameters.get(CONSISTENCY)?;
+    (requested == powercut).then(|| (CONSISTENCY, powercut.into()))
+}
+
+fn volume(volume: &csi::Volume) -> [NamedField; 2] {
     [
         ("volume_id", (&volume.volume_id).into()),
         ("capacity_bytes", volume.capacity_bytes.into()),
     ]
 }
 
-fn snapshot(snapshot: &csi::Snapshot) -> [Named; 4] {
+fn snapshot(snapshot: &csi::Snapshot) -> [NamedField; 4] {
     [
         ("snapshot_id", (&snapshot.snapshot_id).into()),
         ("source_volume_id", (&snapshot.source_volume_id).into()),
@@ -173,7 +185,7 @@ fn snapshot(snapshot: &csi::Snapshot) -> [Named; 4] {
     ]
 }
 
-fn group(group: &csi::VolumeGroupSnapshot) -> [Named; 3] {
+fn group(group: &csi::VolumeGroupSnapshot) -> [NamedField; 3] {
     let snapshots = group
         .snapshots
         .iter()

@@ -21,7 +21,7 @@ service! {
         -> CreateVolumeGroupSnapshotResponse
         about |r| &r.name,
         in |r, pools| Lane::of_ids(pools, r.source_volume_ids.iter().map(String::as_str)),
-        as group, by |r| &r.parameters,
+        as group, unless Controller::refuses_group, by |r| &r.parameters,
         holding new_group, but for [secrets];
     "DeleteVolumeGroupSnapshot" delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
         -> DeleteVolumeGroupSnapshotResponse

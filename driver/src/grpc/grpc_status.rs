@@ -19,6 +19,7 @@ use tonic::{Code, Status};
 
 use crate::csi::error::Error;
 use crate::csi::validate::Invalid;
+use crate::faults::FaultError;
 use crate::{kernel, storage};
 
 /// The maximum length of a message, in bytes. HTTP/2 headers carry it, and clients limit those.
@@ -38,6 +39,18 @@ impl From<Error> for Status {
 impl From<Invalid> for Status {
     fn from(error: Invalid) -> Status {
         Status::new(Code::InvalidArgument, message(&error))
+    }
+}
+
+impl From<FaultError> for Status {
+    fn from(error: FaultError) -> Status {
+        match error {
+            FaultError::Impossible(why) | FaultError::Later(why) => {
+                Error::FailedPrecondition(why).into()
+            }
+            FaultError::Kernel(error) => Error::from(error).into(),
+            FaultError::Pool(error) => Error::from(error).into(),
+        }
     }
 }
 
@@ -90,7 +103,9 @@ fn of_kernel(error: &kernel::Error) -> Code {
         // The kernel may still be executing an operation that timed out.
         TimedOut { .. } | Stopped { .. } | CloneStopped { .. } => Code::DeadlineExceeded,
         Unsupported { .. } => Code::FailedPrecondition,
-        Io { .. } | NotFound { .. } | NotMountable { .. } | Tool { .. } => Code::Internal,
+        Io { .. } | NotFound { .. } | NotMountable { .. } | Tool { .. } | NotRun { .. } => {
+            Code::Internal
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -19,6 +20,7 @@ use super::operation_locks::{guarded, shutting_down};
 use super::permits::Permit;
 use super::pool_threads::Work;
 use crate::controller::{self, Controller};
+use crate::rpc_faults::Fault;
 
 call!(
     GetMetadataAllocatedRequest,
@@ -67,6 +69,13 @@ impl MetadataService {
             request.about(),
             Interest::Question,
         );
+        let fault = self.dispatcher.fault_of(&request, None);
+        if let Some(fault) = &fault
+            && let Err(status) = before_stream(fault).await
+        {
+            report.end(Some(&status));
+            return Err(status);
+        }
         let lane = request.lane(&self.dispatcher.pools);
         let turn = self
             .dispatcher
@@ -76,14 +85,33 @@ impl MetadataService {
             .await;
         let turn = turn.ok_or_else(shutting_down)?;
         let service = self.service.clone();
-        let answers = produce_on_thread(
+        let mut answers = produce_on_thread(
             move |emit| work(&service, request, emit),
             report,
             turn,
             STALL,
         );
+        if let Some(fault) = fault.filter(Fault::hides_answer) {
+            hide(&fault, &mut answers).await?;
+        }
         Ok(Response::new(answers))
     }
+}
+
+/// Waits before a stream that has a fault. The wait between the call and its answer is here, too:
+/// afterwards it would hold the thread that reads.
+async fn before_stream(fault: &Fault) -> Result<(), Status> {
+    fault.before().await?;
+    if fault.hides_answer() {
+        return Ok(());
+    }
+    fault.after().await
+}
+
+/// Takes all of a stream. Fails with what its caller gets in place of it.
+async fn hide<M>(fault: &Fault, answers: &mut Answers<M>) -> Result<(), Status> {
+    while answers.next().await.is_some() {}
+    fault.after().await
 }
 
 /// Runs `produce` on a blocking thread and returns the stream of the messages it emits.

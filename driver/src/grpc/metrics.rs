@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use tonic::Code;
 
 use crate::csi::int64;
+use crate::rpc_faults::FaultCount;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -127,6 +128,24 @@ pub(crate) fn render_dropped(text: &mut String, events: u64) -> fmt::Result {
     encode_registry(text, &registry)
 }
 
+type FaultLabels = [(&'static str, String); 2];
+
+/// Writes how many calls the rules of `--fault-rules` have had an effect on.
+pub(crate) fn render_faults(text: &mut String, counts: &[FaultCount]) -> fmt::Result {
+    let family = Family::<FaultLabels, Counter>::default();
+    for count in counts {
+        let labels = [
+            ("rule", count.rule.clone()),
+            ("effect", count.effect.to_owned()),
+        ];
+        family.get_or_create(&labels).inc_by(count.calls);
+    }
+    let mut registry = Registry::default();
+    let help = "Calls that a fault rule delayed, refused, or hid the answer of";
+    registry.register("hostloop_rpc_faults", help, family);
+    encode_registry(text, &registry)
+}
+
 /// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
@@ -172,12 +191,34 @@ mod tests {
         let mut text = String::new();
         render(&mut text, &calls, &[pool]).unwrap();
         render_dropped(&mut text, 0).unwrap();
+        render_faults(&mut text, &[fault("full", "refused", 1)]).unwrap();
         hostloop_document::check_named_table(
             "docs/reference/metrics.md",
             "driver",
             &hostloop_document::metrics::metrics_table(&text),
             "driver/src/grpc/metrics.rs",
         );
+    }
+
+    fn fault(rule: &str, effect: &'static str, calls: u64) -> FaultCount {
+        FaultCount {
+            rule: rule.to_owned(),
+            effect,
+            calls,
+        }
+    }
+
+    #[test]
+    fn faults_are_counted_by_rule_and_effect() {
+        let mut text = String::new();
+        let counts = [fault("full", "refused", 3), fault("gone", "lost", 1)];
+        render_faults(&mut text, &counts).unwrap();
+        for line in [
+            "hostloop_rpc_faults_total{rule=\"full\",effect=\"refused\"} 3",
+            "hostloop_rpc_faults_total{rule=\"gone\",effect=\"lost\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! - goes **ahead** of long work that has not begun, if it mounts or unmounts it: a copy or an
 //!   allocation may wait for a thread, and a pod does not wait with it;
 //! - **waits** otherwise. A caller that waits too long is ABORTED. Its request keeps its place in
-//!   the queue, where a retry joins it.
+//!   the queue as long as a retry may still come, which joins it.
 //!
 //! Work runs on a blocking thread. It continues when the caller hangs up; long work only as long as
 //! a retry may still come ([`Operation::grace`]). The objects are released when the work returns or
@@ -44,6 +44,11 @@ mod hold;
 
 pub use hold::{Hold, Key, Usage};
 
+/// How long a request waits, and long work goes on, without a caller. Kubelet, Kubernetes'
+/// controllers and upstream's sidecars retry at least every five minutes. A deletion that comes
+/// later may take what someone wants again.
+pub(super) const GRACE: Duration = Duration::from_secs(360);
+
 /// A digest of all fields that affect the answer. Equal digests mean equal requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
@@ -71,7 +76,7 @@ pub struct Operation {
     pub namespace: String,
     /// True if others may hold its threads for long.
     pub long: bool,
-    /// How long the work goes on without a caller that waits for it; `None` is to its end.
+    /// How long begun work goes on without a caller that waits for it; `None` is to its end.
     pub grace: Option<Duration>,
     /// Called after a success, once the objects are released and before the answer.
     pub then: Option<AfterSuccess>,
@@ -123,10 +128,8 @@ impl Job {
     }
 
     /// Returns once no caller has waited for the answer for the time of grace.
-    async fn is_unwanted(&self, table: &Mutex<Table>) {
-        let Some(grace) = self.grace else {
-            return std::future::pending().await;
-        };
+    async fn is_unwanted(&self, table: &Mutex<OperationTable>) {
+        let grace = self.grace.unwrap_or(GRACE);
         loop {
             let before = self.callers.load(Ordering::Relaxed);
             self.answer.closed().await;
@@ -168,7 +171,7 @@ fn place(queue: &Queue, usage: Usage) -> usize {
 
 /// A job ends in all its queues at once. It runs if no earlier job in them is in its way.
 #[derive(Default)]
-struct Table {
+struct OperationTable {
     queues: HashMap<Key, Queue>,
     closed: bool,
 }
@@ -183,7 +186,7 @@ enum Admission {
     Enter,
 }
 
-impl Table {
+impl OperationTable {
     fn admit(&self, operation: &Operation) -> Admission {
         for hold in &operation.holds {
             let queue = self.queues.get(&hold.key).map_or(&[][..], Vec::as_slice);
@@ -251,7 +254,7 @@ impl Table {
 /// when the last one is dropped.
 #[derive(Clone)]
 pub struct OperationLocks {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<OperationTable>>,
     work: TaskTracker,
     blocking: Blocking,
     ended: CancellationToken,
@@ -268,7 +271,7 @@ enum Ticket {
 
 /// A job's places in its queues. Dropping this ends the job.
 struct Turn {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<OperationTable>>,
     job: Arc<Job>,
 }
 
@@ -526,7 +529,7 @@ async fn end_to_end<R, E>(
     // `perform` has already answered after a panic.
     tokio::select! {
         _ = &mut done => {}
-        () = unwanted => drop(done.await),
+        () = unwanted, if job.grace.is_some() => drop(done.await),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Permits for one kind of work. Namespaces get them in turns, so one with many requests does not
-//! make another one wait for all of them. And none has all permits: it leaves one free for each three
-//! that it holds ([`may_begin`]). So a request of a namespace without a permit begins at once while
-//! one other namespace has all the permits that it may have, however long these take.
+//! make another one wait for all of them. And none has all permits: it leaves one free for each
+//! three that it holds ([`may_begin`]). So a request of a namespace without a permit begins at once
+//! while one other namespace has all the permits that it may have, however long these take.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,13 +26,13 @@ struct PermitQueue {
     /// The number of permits of each namespace that has one.
     held: HashMap<Arc<str>, usize>,
     /// The requests that wait.
-    waiting: Turns<Request>,
+    waiting: Turns<PermitRequest>,
     /// The number of the next request.
     next: u64,
 }
 
 #[derive(Debug)]
-struct Request {
+struct PermitRequest {
     namespace: Arc<str>,
     grant: oneshot::Sender<Permit>,
 }
@@ -67,7 +67,7 @@ impl PermitQueue {
     }
 
     /// Takes a permit for the next request in turn that may begin.
-    fn begin_next(&mut self) -> Option<Request> {
+    fn begin_next(&mut self) -> Option<PermitRequest> {
         let (free, held) = (self.free, &self.held);
         let next = self.waiting.take_if(|namespace, _| {
             may_begin(namespace, held.get(namespace).copied().unwrap_or(0), free)
@@ -109,7 +109,7 @@ impl Permits {
             let (grant, granted) = oneshot::channel();
             let number = state.next;
             state.next += 1;
-            let request = Request {
+            let request = PermitRequest {
                 namespace: of_request,
                 grant,
             };
@@ -182,7 +182,7 @@ impl Drop for Permit {
         self.permits.state.lock().give_back(&self.namespace);
         loop {
             let next = self.permits.state.lock().begin_next();
-            let Some(Request { namespace, grant }) = next else {
+            let Some(PermitRequest { namespace, grant }) = next else {
                 return;
             };
             // One that has stopped to wait meanwhile drops the permit, which passes it on.

@@ -38,8 +38,8 @@ const ALLOCATIONS: usize = 3;
 /// discarded blocks all over it, and to allocate those again may take minutes. Most thick volumes
 /// have lost none, so they do not wait for [`ALLOCATIONS`].
 const THICK_STAGES: usize = 8;
-/// Copies of bytes in one lane at once: two of one namespace. Two keep a disk busy, and more make it
-/// seek, so the third is for a namespace that would wait for gigabytes of another one.
+/// Copies of bytes in one lane at once: two of one namespace. Two keep a disk busy, and more make
+/// it seek, so the third is for a namespace that would wait for gigabytes of another one.
 pub(super) const COPIES: usize = 3;
 /// Copies in one lane at once that share the blocks of their sources. A clone of an image in
 /// hundreds of thousands of extents keeps a core and the pool's journal busy for a minute. Three of
@@ -188,12 +188,12 @@ impl Work {
     }
 }
 
-type Threads = HashMap<(Lane, Work), Arc<Permits>>;
+type LaneThreads = HashMap<(Lane, Work), Arc<Permits>>;
 
 /// The threads of all lanes, and the calls that run on them. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PoolThreads {
-    threads: Arc<Mutex<Threads>>,
+    threads: Arc<Mutex<LaneThreads>>,
     /// By the pool's index in the configuration.
     foregrounds: Arc<Mutex<HashMap<usize, Arc<Foreground>>>>,
 }

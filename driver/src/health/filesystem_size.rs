@@ -74,11 +74,11 @@ fn explain(
             })
         }
     };
-    let sizes = of_volume(sizes);
+    let sizes = shown_sizes(sizes);
     Some(format!("its {fs} has {sizes}: {why}"))
 }
 
-fn of_volume(Sizes { now, device }: Sizes) -> String {
+fn shown_sizes(Sizes { now, device }: Sizes) -> String {
     let (now, device) = (exact_bytes(now), exact_bytes(device));
     format!("{now} of the volume's {device}")
 }
@@ -160,7 +160,7 @@ mod tests {
             let what = format!("{fs} {sizes:?}: {said:?}");
             match (said, says) {
                 (Some(said), Some(says)) => {
-                    let sizes = of_volume(sizes);
+                    let sizes = shown_sizes(sizes);
                     assert!(said.contains(says) && said.contains(&sizes), "{what}");
                 }
                 (said, says) => assert_eq!(said.is_some(), says.is_some(), "{what}"),

@@ -10,12 +10,12 @@ use crate::diagnose::volume::{ImageState, volume_problems};
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
 use crate::storage::{
-    self, About, Access, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord,
+    self, About, Access, Format, Look, PoolId, PoolSlot, Pools, VolumeHandle, VolumeRecord,
 };
 
 impl PoolFacts {
     /// Collects the facts from a look at a pool; `look` is `None` if the pool is missing.
-    pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
+    pub fn of(pools: &Pools, slot: &PoolSlot, look: Option<Look>) -> PoolFacts {
         let mut facts = PoolFacts {
             name: slot.spec.name.clone(),
             ..PoolFacts::default()
@@ -152,7 +152,7 @@ impl View {
         facts.problems = volume_problems(record, &image, &state);
         if state.has_shut_down(record) {
             // The first problem of a kind counts.
-            facts.problems.push(Problem::FilesystemShutDown);
+            facts.problems.push(shut_down(record));
         } else {
             let errors = filesystem_errors(pools.kernel(), &state, record);
             facts.problems.extend(errors.map(Problem::FilesystemErrors));
@@ -163,6 +163,17 @@ impl View {
         }
         facts.problems.extend(refused_options(record));
         (facts, Some(state))
+    }
+}
+
+/// The problem of a volume with a filesystem that has shut down.
+fn shut_down(record: &VolumeRecord) -> Problem {
+    match &record.fault {
+        Some(fault) => Problem::Fault {
+            fault: fault.fault.clone(),
+            total: true,
+        },
+        None => Problem::FilesystemShutDown,
     }
 }
 

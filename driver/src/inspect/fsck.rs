@@ -45,14 +45,14 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// The result, in the form that `--json` prints. Names and meanings are stable; fields may be
 /// added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct FsckReport {
     /// The remaining problems, the worst first.
     pub problems: Vec<ReportedProblem>,
     /// The problems that `--repair` fixed.
     pub repaired: Vec<ReportedProblem>,
 }
 
-impl Outcome {
+impl FsckReport {
     /// The exit code. Notes don't count.
     pub fn code(&self) -> u8 {
         match (
@@ -90,8 +90,8 @@ pub fn examine(
     options: &PoolOptions,
     kernel: Arc<dyn Kernel>,
     repair: bool,
-) -> Result<Outcome, Error> {
-    let mut outcome = Outcome {
+) -> Result<FsckReport, Error> {
+    let mut outcome = FsckReport {
         problems: look_twice(specs, &options.state_dir, &*kernel)?,
         repaired: Vec::new(),
     };
@@ -154,7 +154,7 @@ fn gone(before: &[ReportedProblem], after: &[ReportedProblem]) -> Vec<ReportedPr
 }
 
 /// Formats the outcome as lines of text.
-fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
+fn lines(outcome: &FsckReport, repair: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for problem in &outcome.repaired {
         lines.push(headline(problem, paint(GOOD, "repaired")));
@@ -217,7 +217,7 @@ mod tests {
             (vec![], vec![note()], CLEAN),
             (vec![error()], vec![error()], PROBLEMS),
         ] {
-            let outcome = Outcome { problems, repaired };
+            let outcome = FsckReport { problems, repaired };
             assert_eq!(outcome.code(), code, "{outcome:?}");
         }
     }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn in_words() {
-        let outcome = Outcome {
+        let outcome = FsckReport {
             problems: vec![problem(Severity::Warning, "a")],
             repaired: vec![problem(Severity::Error, "b")],
         };
@@ -252,7 +252,7 @@ mod tests {
                 "1 problem, and 1 repaired.",
             ]
         );
-        let clean = lines(&Outcome::default(), false);
+        let clean = lines(&FsckReport::default(), false);
         assert_eq!(clean, ["Records, disk and kernel agree."]);
     }
 }

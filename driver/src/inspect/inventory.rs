@@ -17,7 +17,7 @@ pub mod loop_usage;
 pub mod pool_root;
 
 pub use leftover_loops::leftover_loops;
-pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
+pub use loop_usage::{LoopOwner, LoopUse, loop_uses, mounts};
 
 use crate::diagnose::pool::SparseFile;
 use crate::diagnose::{KernelState, Lost, VolumeIdentity, VolumeState};

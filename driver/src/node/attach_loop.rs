@@ -21,18 +21,18 @@ pub(crate) enum Purpose {
 
 /// The minor of the attached device to use; `None` to attach one. Two devices over the image would
 /// corrupt the filesystem, so there is never a second one. An unusable device is an error and is
-/// not replaced.
-fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
+/// not replaced. `limit` is that of the driver itself, for a fault.
+fn reuse(loops: &[LoopInfo], purpose: Purpose, limit: Option<u64>) -> Result<Option<u32>> {
     match loops {
         [] => Ok(None),
         [one] if one.read_only => refuse(format!(
             "/dev/loop{} holds the volume's image read-only; detach it",
             one.minor
         )),
-        [one] if one.tampered().is_some() => refuse(format!(
+        [one] if one.tampered_beside(limit).is_some() => refuse(format!(
             "/dev/loop{} is not as it was attached: {}; unpublish and unstage the volume, or detach it",
             one.minor,
-            one.tampered().unwrap_or_default()
+            one.tampered_beside(limit).unwrap_or_default()
         )),
         [one] if one.autoclear && purpose == Purpose::Block => refuse(format!(
             "/dev/loop{} is held open by another program and detaches as soon as it is closed",
@@ -64,11 +64,12 @@ pub(crate) fn attach(
 ) -> Result<LoopDevice> {
     let backing = file_id(image)?;
     let label = record.id.to_string();
-    let opened = match open_attached(kernel, &state.holding()?, purpose, backing) {
+    let limit = record.own_limit();
+    let opened = match open_attached(kernel, &state.holding()?, purpose, limit, backing) {
         // A device that others had open for a moment has detached since the look.
         Err(Error::Kernel(kernel::Error::NotFound { .. })) => {
             let now = loops_holding(kernel, backing, &label)?;
-            open_attached(kernel, &now, purpose, backing)?
+            open_attached(kernel, &now, purpose, limit, backing)?
         }
         opened => opened?,
     };
@@ -83,6 +84,11 @@ pub(crate) fn attach(
             minor,
         })?,
         Some(mut device) => {
+            // A container kept it after the last staging. A search for a filesystem, a check and a
+            // growth must see all of it, and the fault, if it lasts, begins again.
+            if limit.is_some() && purpose == Purpose::Mount {
+                kernel.loop_limit(&device, 0)?;
+            }
             if device.direct_io != record.settings.direct_io {
                 device.direct_io = kernel.loop_set_direct_io(&device, record.settings.direct_io)?;
             }
@@ -110,9 +116,10 @@ fn open_attached(
     kernel: &dyn Kernel,
     loops: &[LoopInfo],
     purpose: Purpose,
+    limit: Option<u64>,
     backing: FileId,
 ) -> Result<Option<LoopDevice>> {
-    let Some(minor) = reuse(loops, purpose)? else {
+    let Some(minor) = reuse(loops, purpose, limit)? else {
         return Ok(None);
     };
     Ok(Some(kernel.loop_open(minor, backing)?))
@@ -174,7 +181,7 @@ mod tests {
             ),
         ];
         for (loops, purpose, expected) in table {
-            match (reuse(&loops, purpose), expected) {
+            match (reuse(&loops, purpose, None), expected) {
                 (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{loops:?}"),
                 (Err(Error::FailedPrecondition(got)), Err(expected)) => {
                     assert!(got.contains(expected), "{got}");
@@ -182,5 +189,8 @@ mod tests {
                 (got, expected) => panic!("{loops:?} {purpose:?}: {got:?}, not {expected:?}"),
             }
         }
+        let faulty = [changed(|l| l.size_limit = 4096)];
+        let reused = reuse(&faulty, Purpose::Block, Some(4096)).unwrap();
+        assert_eq!(reused, Some(3), "the limit is the driver's own");
     }
 }

@@ -5,12 +5,9 @@
 //! volume can give it the ID of another user's filesystem. Before Linux 6.7, the kernel then mounts
 //! that device in place of the one that the mount names, or both.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
@@ -38,26 +35,12 @@ impl Devices {
     }
 }
 
-/// The mounts that stagings of this process left because they did not say on which devices they
-/// are. Until the staging is complete, no pod has such a mount.
-#[derive(Debug, Default)]
-pub(super) struct UnknownMounts {
-    by_volume: Mutex<BTreeMap<VolumeId, MountEntry>>,
-}
-
-impl UnknownMounts {
-    pub(super) fn forget(&self, volume: VolumeId) {
-        self.by_volume.lock().remove(&volume);
-    }
-}
-
 impl Node {
     /// Unmounts the btrfs that an earlier staging of this process left, if it is on none of the
     /// volume's devices. Returns its devices in words. Only that mount is known to be the driver's.
     pub(super) fn unmount_wrong(&self, state: &VolumeState) -> Result<Option<String>> {
         let volume = state.identity().id();
-        let left = self.unknown_mounts.by_volume.lock().get(&volume).cloned();
-        let Some(left) = left else {
+        let Some(left) = self.unknown_mounts.of(volume) else {
             return Ok(None);
         };
         let kernel = self.pools.kernel();
@@ -110,8 +93,8 @@ fn is_claimed(kernel: &dyn Kernel, minor: u32) -> bool {
     false
 }
 
-/// Does [`check_unused`] for the btrfs that was just mounted at a path. One that does not answer is
-/// known to the next call as the driver's.
+/// Checks the btrfs that was just mounted at a path, as [`check_unused`] does. One that does not
+/// answer is known to the next call as the driver's.
 pub(super) fn check_new(node: &Node, volume: VolumeId, path: &Path, minor: u32) -> Result<()> {
     let kernel = node.pools.kernel();
     let mount = topmost_mount(kernel, path)?;
@@ -123,13 +106,13 @@ pub(super) fn check_new(node: &Node, volume: VolumeId, path: &Path, minor: u32) 
     };
     let checked = check_unused(kernel, volume, &mount, minor);
     if checked.as_ref().is_err_and(is_unknown) {
-        node.unknown_mounts.by_volume.lock().insert(volume, mount);
+        node.unknown_mounts.note(&node.pools, volume, mount);
     }
     checked
 }
 
-/// Does [`check`] for a mount that no pod has. One with other devices is unmounted. One that does
-/// not answer stays mounted, and the next staging asks again: it may only be slow.
+/// Checks a mount that no pod has, as [`check`] does. One with other devices is unmounted. One that
+/// does not answer stays mounted, and the next staging asks again: it may only be slow.
 pub(super) fn check_unused(
     kernel: &dyn Kernel,
     volume: VolumeId,

@@ -13,7 +13,7 @@ use super::inline_attributes::{attributes, choose_pool};
 use super::stage::of_volume;
 use super::unstage::foreign_mount;
 use super::{Error, Node, Result, btrfs_devices, target_path};
-use crate::controller::parameters::Changes;
+use crate::controller::parameters::SettingsChange;
 use crate::csi::capability::RequestedCapability;
 use crate::csi::validate::invalid;
 use crate::diagnose::{VolumeIdentity, VolumeState};
@@ -42,7 +42,7 @@ fn new_volume(
             .into_iter()
             .collect(),
         mutable_parameters: BTreeMap::new(),
-        settings: Changes::default().create(None)?,
+        settings: SettingsChange::default().create(None)?,
         mkfs_options: Vec::new(),
         source: None,
         inline: Some(handle.to_owned()),

@@ -11,7 +11,7 @@ use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::csi::{expansion, int64};
 use crate::diagnose::VolumeState;
-use crate::kernel::{FsType, file_id, loop_path};
+use crate::kernel::{FsType, LoopInfo, file_id, loop_path};
 use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
@@ -102,6 +102,7 @@ impl Node {
         }
         let mut devices = Vec::new();
         for own in state.own() {
+            refuse_faulty(record, own)?;
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
             attach_loop::follow_size(kernel, &device, &image)?;
             devices.push(device);
@@ -124,6 +125,18 @@ impl Node {
             None => Ok(()),
         }
     }
+}
+
+/// A filesystem would look as large as the limited device already.
+fn refuse_faulty(record: &VolumeRecord, own: &LoopInfo) -> Result<()> {
+    if own.size_limit == 0 || record.own_limit() != Some(own.size_limit) {
+        return Ok(());
+    }
+    Err(Error::FailedPrecondition(format!(
+        "volume {} has a fault that its claim asks for, which limits its device: it grows once the \
+         fault has ended",
+        record.id
+    )))
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! runs only if both the record and a probe of the device show that it holds no data. CreateVolume
 //! has formatted most volumes already (`storage/volumes/format_at_create.rs`).
 
+use std::cell::Cell;
+
 use super::{Error, Node, Result};
-use crate::kernel::{FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};
+use crate::kernel::{self, FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};
 use crate::storage::{Format, Provisioning, VolumeRecord};
 
 /// The action before a device can be mounted.
@@ -81,7 +83,8 @@ fn refuse(requested: FsType, why: impl std::fmt::Display) -> Error {
 
 impl Node {
     /// Makes the filesystem. From before mkfs until the volume is staged, the record says
-    /// `Formatting`: no user has the volume yet, and after a crash mkfs runs again.
+    /// `Formatting`: no user has the volume yet, and after a crash mkfs runs again. `mkfs_began`
+    /// becomes true right before mkfs, and false again if the program does not start.
     pub(super) fn format(
         &self,
         record: &VolumeRecord,
@@ -89,6 +92,7 @@ impl Node {
         fs: FsType,
         force: bool,
         blank: bool,
+        mkfs_began: &Cell<bool>,
     ) -> Result<()> {
         // CreateVolume checks these options, but older versions accepted any.
         check_mkfs_options(fs, &record.mkfs_options).map_err(|why| {
@@ -102,7 +106,8 @@ impl Node {
                 .update_volume(&record.id, |r| r.format = Format::Formatting(fs))?;
         }
         let kernel = self.pools.kernel();
-        kernel.mkfs(&MkfsSpec {
+        mkfs_began.set(true);
+        let made = kernel.mkfs(&MkfsSpec {
             device: &device.path(),
             image: None,
             fs,
@@ -111,7 +116,11 @@ impl Node {
             discard: !blank && record.settings.provisioning == Provisioning::Thin,
             uuid: None,
             force: force && !blank,
-        })?;
+        });
+        if let Err(kernel::Error::NotRun { .. }) = &made {
+            mkfs_began.set(false);
+        }
+        made?;
         // Write the filesystem to disk before the record says that it exists.
         Ok(kernel.loop_flush(device)?)
     }

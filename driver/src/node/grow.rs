@@ -9,13 +9,13 @@ use std::path::Path;
 
 use hostloop_terminal::humanize::exact_bytes;
 
-use super::mount_stage::Mounting;
+use super::mount_stage::MountStage;
 use super::{Error, Node, Result};
 use crate::csi::expansion::{self, GrowthTime};
 use crate::kernel::{self, Ext4Growth, FsType, LoopDevice};
 use crate::storage::{GrowthIntent, VolumeHandle, VolumeRecord};
 
-impl Mounting<'_> {
+impl MountStage<'_> {
     /// Repairs an ext4 after an interrupted growth. Call it before anything reads the filesystem.
     pub(super) fn mend_growth(&self, device: &LoopDevice) -> Result<()> {
         match self.record.growth.as_deref() {
@@ -106,7 +106,7 @@ pub(super) fn obstacle(
 }
 
 /// How the growth of a mounted filesystem ended.
-enum Outcome {
+enum Growth {
     /// It was as large as its device.
     Unchanged,
     Grown,
@@ -126,9 +126,9 @@ impl Node {
         fs: FsType,
     ) -> Result<()> {
         match self.grow_filesystem(device, mounted_at, fs)? {
-            Outcome::Unchanged => Ok(()),
-            Outcome::Grown => self.grown(record, image),
-            Outcome::Smaller(error) => Err(error),
+            Growth::Unchanged => Ok(()),
+            Growth::Grown => self.grown(record, image),
+            Growth::Smaller(error) => Err(error),
         }
     }
 
@@ -143,11 +143,11 @@ impl Node {
         fs: FsType,
     ) -> Result<()> {
         match self.grow_filesystem(device, mounted_at, fs)? {
-            Outcome::Unchanged => Ok(()),
-            Outcome::Grown => self.grown(record, image),
+            Growth::Unchanged => Ok(()),
+            Growth::Grown => self.grown(record, image),
             // The process ends. The next staging goes on.
-            Outcome::Smaller(error @ Error::Kernel(kernel::Error::Stopped { .. })) => Err(error),
-            Outcome::Smaller(error) => {
+            Growth::Smaller(error @ Error::Kernel(kernel::Error::Stopped { .. })) => Err(error),
+            Growth::Smaller(error) => {
                 self.stays_smaller(record, mounted_at, &error);
                 Ok(())
             }
@@ -159,24 +159,26 @@ impl Node {
         device: &LoopDevice,
         mounted_at: &Path,
         fs: FsType,
-    ) -> Result<Outcome> {
+    ) -> Result<Growth> {
         let kernel = self.pools.kernel();
         let (path, size) = (device.path(), kernel.loop_size(device)?);
         let now = kernel.fs_size(mounted_at, &path, fs)?;
         if now >= size {
-            return Ok(Outcome::Unchanged);
+            return Ok(Growth::Unchanged);
         }
         let why = match obstacle(kernel, &path, fs, size)? {
             Some(why) => why,
             None => match kernel.grow(&path, mounted_at, fs) {
-                Ok(()) => return Ok(Outcome::Grown),
-                Err(error @ kernel::Error::Tool { .. }) => error.to_string(),
-                Err(error) => return Ok(Outcome::Smaller(error.into())),
+                Ok(()) => return Ok(Growth::Grown),
+                Err(error @ (kernel::Error::Tool { .. } | kernel::Error::NotRun { .. })) => {
+                    error.to_string()
+                }
+                Err(error) => return Ok(Growth::Smaller(error.into())),
             },
         };
         let (now, size) = (exact_bytes(now), exact_bytes(size));
         let why = format!("the {fs} keeps its {now} of {size}: {why}");
-        Ok(Outcome::Smaller(Error::FailedPrecondition(why)))
+        Ok(Growth::Smaller(Error::FailedPrecondition(why)))
     }
 
     fn grown(&self, record: &VolumeRecord, image: &File) -> Result<()> {

@@ -11,9 +11,9 @@ use hostloop_terminal::humanize::exact_bytes;
 use super::inline_attributes::{SIZE, field};
 use super::{Error, Result};
 use crate::csi::capacity_range::DEFAULT_BYTES;
-use crate::csi::validate::{Range, invalid};
+use crate::csi::validate::{SizeRange, invalid};
 use crate::kernel::FsType;
-use crate::kernel::under_way::{Entry, UnderWay};
+use crate::kernel::under_way::{UnderWay, UnderWayGuard};
 use crate::record::namespace_of;
 use crate::storage::VolumeRecord;
 
@@ -43,7 +43,7 @@ impl InlineLimits {
     /// More than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the
     /// limit if that is less.
     pub(super) fn size_of_new(&self, requested: Option<u64>, fs: FsType) -> Result<u64> {
-        let range = Range {
+        let range = SizeRange {
             required: requested.unwrap_or_else(|| DEFAULT_BYTES.min(self.size)),
             limit: None,
         };
@@ -114,12 +114,12 @@ const NAMESPACE: &str = "the pod's namespace, which may have half of what the no
 
 /// Inline volumes that are being created: their namespaces and sizes in bytes, by handle.
 #[derive(Debug, Default)]
-pub(super) struct Making(UnderWay<String, (String, u64)>);
+pub(super) struct NewInlineVolumes(UnderWay<String, (String, u64)>);
 
 /// Counts as an inline volume. Releases on drop: the index already counts the volume.
-pub(super) type Admitted<'a> = Entry<'a, String, (String, u64)>;
+pub(super) type Admitted<'a> = UnderWayGuard<'a, String, (String, u64)>;
 
-impl Making {
+impl NewInlineVolumes {
     /// Admits one more volume, besides those being created and those that `existing` finds.
     /// `existing` runs under the lock. A volume enters the index before it leaves this table, so
     /// each one is counted. Handles show duplicates.
@@ -258,7 +258,7 @@ mod tests {
             volumes: 2,
             total: 100,
         };
-        let making = Making::default();
+        let making = NewInlineVolumes::default();
         let admit = |handle, bytes| making.admit(&limits, handle, "", bytes, Vec::new);
         let one = admit("one", 60).unwrap();
         assert!(admit("two", 41).is_err());

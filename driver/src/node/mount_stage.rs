@@ -1,6 +1,7 @@
 //! Stages a volume as a filesystem: attaches it, formats it if necessary, checks, mounts and grows
 //! it.
 
+use std::cell::Cell;
 use std::fs::File;
 
 use super::attach_loop::{self, Purpose};
@@ -14,7 +15,7 @@ use crate::kernel::{FsState, FsType, LoopDevice, MountEntry, MountSpec, Probe, f
 use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
-pub(super) struct Mounting<'a> {
+pub(super) struct MountStage<'a> {
     pub(super) node: &'a Node,
     /// The record, which contains the intent to stage.
     pub(super) record: &'a VolumeRecord,
@@ -25,9 +26,11 @@ pub(super) struct Mounting<'a> {
     pub(super) fs: FsType,
     /// True if the image contains no data.
     pub(super) blank: bool,
+    /// Becomes true before mkfs, after which the volume may have a part of a filesystem.
+    pub(super) mkfs_began: &'a Cell<bool>,
 }
 
-impl Mounting<'_> {
+impl MountStage<'_> {
     /// Runs all steps, from the attach on.
     pub(super) fn begin(&self) -> Result<()> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
@@ -75,8 +78,14 @@ impl Mounting<'_> {
         };
         let state = match step {
             FormatStep::Make { force } => {
-                self.node
-                    .format(self.record, &device, self.fs, force, self.blank)?;
+                self.node.format(
+                    self.record,
+                    &device,
+                    self.fs,
+                    force,
+                    self.blank,
+                    self.mkfs_began,
+                )?;
                 FsState::default()
             }
             FormatStep::Keep => self.prepare(&device, &spec)?,

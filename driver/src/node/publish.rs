@@ -10,7 +10,7 @@ use super::publish_decision::{self, NodePublish, Published};
 use super::stage::{already, note_new_flags, of_volume};
 use super::{Error, Node, Result, btrfs_devices, fs_group, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeState};
+use crate::diagnose::{MountedObject, VolumeState};
 use crate::kernel::{self, BindFlags, Kernel, LoopDevice, LoopInfo};
 use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeId, VolumeRecord};
 
@@ -131,7 +131,7 @@ impl Node {
         let found = state.at(target);
         Ok(matches!(
             found,
-            Found::Filesystem { .. } | Found::Device { .. }
+            MountedObject::Filesystem { .. } | MountedObject::Device { .. }
         ))
     }
 
@@ -143,15 +143,16 @@ impl Node {
         requested: &Requested,
     ) -> Result<NodePublish> {
         let here = match state.at(&requested.path) {
-            Found::Nothing => None,
-            Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
-                Some(read_only)
-            }
-            Found::Stale => {
+            MountedObject::Nothing => None,
+            MountedObject::Filesystem { read_only, .. }
+            | MountedObject::Device { read_only, .. } => Some(read_only),
+            MountedObject::Stale => {
                 let why = "a loop device that is gone is bound here; unpublish it first";
                 return Err(target_path::wrong(&requested.path, why));
             }
-            Found::Foreign(what) => return Err(self.foreign(state, &requested.path, &what)),
+            MountedObject::Foreign(what) => {
+                return Err(self.foreign(state, &requested.path, &what));
+            }
         };
         let targets = state.targets(stage);
         let published = Published {
@@ -199,7 +200,13 @@ impl Node {
         match access {
             Access::Mount {
                 group: Some(gid), ..
-            } if !read_only => fs_group::chown_root(&requested.path, *gid),
+            } if !read_only => {
+                // A fault may have frozen it: this call would wait, and its volume with it.
+                if record.freeze.is_some() {
+                    self.thaw(record, &self.identity(record))?;
+                }
+                fs_group::chown_root(&requested.path, *gid)
+            }
             _ => Ok(()),
         }
     }
@@ -219,7 +226,7 @@ impl Node {
         if decided == NodePublish::Done {
             return Ok(());
         }
-        if let Some(why) = own.tampered() {
+        if let Some(why) = own.tampered_beside(record.own_limit()) {
             return Err(Error::FailedPrecondition(format!(
                 "/dev/loop{} was changed by one of its users: {why}; unpublish and unstage \
                  volume {} first",

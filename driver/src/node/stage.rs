@@ -5,6 +5,7 @@
 //! any trace in the kernel (the driver died, the node restarted) is a leftover, and a new staging
 //! replaces it.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::attach_loop::{self, Purpose};
-use super::mount_stage::Mounting;
+use super::mount_stage::MountStage;
 use super::{Error, Node, Requested, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate;
@@ -40,16 +41,16 @@ pub(super) struct ToStage {
 
 /// The kernel's state of a volume before its staging.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct StateBefore {
     /// True if a loop device is attached to the image.
     attached: bool,
     /// The paths at which the filesystem is mounted.
     mounted_at: Vec<PathBuf>,
 }
 
-impl Seen {
-    fn of(state: &VolumeState) -> Seen {
-        Seen {
+impl StateBefore {
+    fn of(state: &VolumeState) -> StateBefore {
+        StateBefore {
             attached: state.own().next().is_some(),
             mounted_at: state
                 .mounts()
@@ -74,7 +75,7 @@ impl Seen {
 /// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
 /// identify a repeated request, and `volume_context` does not. What is staged stays as it is if its
 /// PV has other mount options since.
-fn decide(stage: Option<&Stage>, seen: &Seen, requested: &Requested) -> Result<StageAction> {
+fn decide(stage: Option<&Stage>, seen: &StateBefore, requested: &Requested) -> Result<StageAction> {
     if let Some(stage) = stage.filter(|stage| seen.confirms(stage)) {
         if stage.path != requested.path {
             return Err(elsewhere(&stage.path));
@@ -191,6 +192,9 @@ impl Node {
         if requested.capability.access != Access::Block {
             self.thaw(record, &identity)?;
         }
+        // The first update of a process syncs the record, and others have time to attach the image
+        // meanwhile. So the look comes afterwards.
+        self.pools.update_volume(&record.id, |_| {})?;
         let state = self.state(&identity, &[&requested.path])?;
         Ok(ToStage { image, state })
     }
@@ -202,37 +206,23 @@ impl Node {
         requested: &Requested,
         found: ToStage,
     ) -> Result<()> {
-        let ToStage { image, mut state } = found;
-        let seen = Seen::of(&state);
+        let ToStage { image, state } = found;
+        let seen = StateBefore::of(&state);
         let action = decide(record.stage.as_deref(), &seen, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
             note_new_flags(record, &stage.capability, &requested.capability);
         }
-        if action == StageAction::Begin {
-            if let Some(others) = self.unmount_wrong(&state)? {
-                self.undo(record, state.identity(), requested);
-                return Err(btrfs_devices::wrong(record.id, &others));
-            }
-            // Checked before the record changes: a refusal has no effect. An earlier staging may
-            // have mounted a btrfs that does not answer yet, here or elsewhere.
-            let recorded = record.stage.as_ref().map(|stage| &stage.path);
-            for path in recorded.into_iter().chain([&requested.path]) {
-                btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
-            }
-            if requested.capability.access == Access::Block {
-                refuse_interrupted_growth(record)?;
-            } else {
-                self.refuse_foreign(&state, &requested.path)?;
-                target_path::directory(&requested.path)?;
-            }
-            if self.pools.refill_thick(record, &image)? {
-                // Others had time to attach the image.
-                state = self.state(state.identity(), &[&requested.path])?;
-            }
-        }
+        let state = if action == StageAction::Begin {
+            self.prepare(record, requested, &image, state)?
+        } else {
+            state
+        };
         let blank = is_blank(&state, &image)?;
         let identity = state.identity().clone();
-        let intended = self.intend(record, requested, action, blank)?;
+        let intended = self
+            .intend(record, requested, action, blank)
+            .inspect_err(|_| self.take_format_back(record))?;
+        let mkfs_began = Cell::new(false);
         let now = if intended.same_durable(record) {
             Ok(state)
         } else {
@@ -244,14 +234,51 @@ impl Node {
                 let found = ToStage { image, state };
                 let blank = blank && is_blank(&found.state, &found.image)?;
                 let intended = self.still_intended(record, intended, blank)?;
-                self.stage_intended(&intended, requested, action, &found, blank)
+                self.stage_intended(&intended, requested, action, &found, (blank, &mkfs_began))
             })
             .map_err(|error| {
+                if !mkfs_began.get() {
+                    self.take_format_back(record);
+                }
                 if action == StageAction::Begin && !btrfs_devices::is_unknown(&error) {
                     self.undo(record, &identity, requested);
                 }
+                if mkfs_began.get() {
+                    self.take_format_back_if_blank(record, &identity, &requested.path);
+                }
                 self.explain_full(record, error)
             })
+    }
+
+    /// Checks what a new staging needs, and prepares its path and its image. The record has not
+    /// changed yet, so a refusal has no effect.
+    fn prepare(
+        &self,
+        record: &VolumeRecord,
+        requested: &Requested,
+        image: &File,
+        state: VolumeState,
+    ) -> Result<VolumeState> {
+        if let Some(others) = self.unmount_wrong(&state)? {
+            self.undo(record, state.identity(), requested);
+            return Err(btrfs_devices::wrong(record.id, &others));
+        }
+        // An earlier staging may have mounted a btrfs that does not answer yet, here or elsewhere.
+        let recorded = record.stage.as_ref().map(|stage| &stage.path);
+        for path in recorded.into_iter().chain([&requested.path]) {
+            btrfs_devices::refuse_unknown(self.pools.kernel(), &state, path)?;
+        }
+        if requested.capability.access == Access::Block {
+            refuse_interrupted_growth(record)?;
+        } else {
+            self.refuse_foreign(&state, &requested.path)?;
+            target_path::directory(&requested.path)?;
+        }
+        if self.pools.refill_thick(record, image)? {
+            // Others had time to attach the image.
+            return Ok(self.state(state.identity(), &[&requested.path])?);
+        }
+        Ok(state)
     }
 
     /// Runs the steps of a staging that change the kernel's state. The record contains the intent.
@@ -261,13 +288,13 @@ impl Node {
         requested: &Requested,
         action: StageAction,
         found: &ToStage,
-        blank: bool,
+        (blank, mkfs_began): (bool, &Cell<bool>),
     ) -> Result<()> {
         let ToStage { image, state } = found;
         let Access::Mount { fs, .. } = requested.capability.access else {
             return self.stage_block(record, image, state);
         };
-        let mounting = Mounting {
+        let mounting = MountStage {
             node: self,
             record,
             image,
@@ -275,6 +302,7 @@ impl Node {
             requested,
             fs,
             blank,
+            mkfs_began,
         };
         match action {
             StageAction::Begin => mounting.begin(),
@@ -331,13 +359,59 @@ impl Node {
         intended: Arc<VolumeRecord>,
         blank: bool,
     ) -> Result<Arc<VolumeRecord>> {
-        let begins = matches!(intended.format, Format::Formatting(_));
-        if blank || !begins || intended.format == before.format {
+        if blank || !intended.format.is_begun() || intended.format == before.format {
             return Ok(intended);
         }
         Ok(self
             .pools
             .update_volume(&before.id, |r| r.format = before.format)?)
+    }
+
+    /// Takes the start of formatting back after an error before mkfs. Others may write to the image
+    /// until the next call, and only what an interrupted mkfs has left may be overwritten then.
+    fn take_format_back(&self, before: &VolumeRecord) {
+        if before.format == Format::None {
+            self.clear_formatting(before);
+        }
+    }
+
+    /// Takes the start of formatting back if mkfs has left nothing.
+    pub(super) fn take_format_back_if_blank(
+        &self,
+        before: &VolumeRecord,
+        identity: &VolumeIdentity,
+        path: &Path,
+    ) {
+        match self.is_blank_now(before, identity, path) {
+            Ok(true) => self.clear_formatting(before),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(volume = %before.id, %error, "can't find out what mkfs has left")
+            }
+        }
+    }
+
+    fn is_blank_now(
+        &self,
+        record: &VolumeRecord,
+        identity: &VolumeIdentity,
+        path: &Path,
+    ) -> Result<bool> {
+        // Before the image: a device that detaches writes its cache to it.
+        let state = self.state(identity, &[path])?;
+        is_blank(&state, &self.pools.open_image(record, false)?)
+    }
+
+    fn clear_formatting(&self, record: &VolumeRecord) {
+        let cleared = self
+            .pools
+            .clear_in_volume(&record.id, |r| r.format.take_back());
+        if let Err(error) = cleared {
+            tracing::warn!(
+                volume = %record.id, %error,
+                "can't take the start of mkfs back: the record still says that it has begun"
+            );
+        }
     }
 
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
@@ -386,6 +460,7 @@ impl Node {
         let released = self.release(identity, &requested.path);
         let undone = released.and_then(|left| {
             detach_loop::still_held(&left)?;
+            self.unknown_mounts.forget_at(record.id, &requested.path);
             Ok(self
                 .pools
                 .clear_in_volume(&record.id, |r| r.stage = stage)?)

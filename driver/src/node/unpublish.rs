@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 use super::volume_lookup::FoundVolume;
 use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
 use crate::kernel;
 use crate::storage::{VolumeHandle, VolumeRecord};
 
@@ -91,7 +91,7 @@ impl Node {
                 done => done?,
             }
             unmounted = true;
-            if let Found::Device {
+            if let MountedObject::Device {
                 minor,
                 read_only: true,
             } = state.at(target)

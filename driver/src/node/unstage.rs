@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 use super::volume_lookup::FoundVolume;
 use super::{Error, Node, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
 use crate::kernel::{self, LoopInfo, MountEntry, loop_names};
 use crate::storage::{self, Access, Format, VolumeId, VolumeRecord};
 
@@ -22,19 +22,25 @@ impl Node {
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let path = target_path::place(&path)?;
         let done = match self.found_volume(id)? {
-            FoundVolume::Recorded(record) => {
-                if self.undo_stage(&record, &path)? {
-                    Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = None)?)
-                } else {
-                    Ok(())
-                }
-            }
+            FoundVolume::Recorded(record) => self.unstage_recorded(&record, &path),
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
             FoundVolume::Unrecorded(identity) => self.unstage_unrecorded(&identity, &path),
             FoundVolume::Unknown => self.nothing_at(&path),
         };
         done.map(|()| csi::NodeUnstageVolumeResponse {})
+    }
+
+    fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
+        if self.undo_stage(record, path)? {
+            self.pools.clear_in_volume(&record.id, |r| r.stage = None)?;
+        }
+        // Another program may have held the device when the staging failed, which hid what mkfs had
+        // left.
+        if record.format.is_begun() {
+            self.take_format_back_if_blank(record, &self.identity(record), path);
+        }
+        Ok(())
     }
 
     /// Undoes a staging from the kernel's state alone.
@@ -105,6 +111,7 @@ impl Node {
             // before that uses the same device.
             Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
+        self.unknown_mounts.forget_at(record.id, path);
         Ok(true)
     }
 
@@ -119,8 +126,8 @@ impl Node {
         Ok(state)
     }
 
-    /// Thaws as [`Node::thaw`]. If the device does not answer, it goes on with a warning, so that the
-    /// pod can end. The record then still says that a thaw is due.
+    /// Thaws as [`Node::thaw`]. If the device does not answer, it goes on with a warning, so that
+    /// the pod can end. The record then still says that a thaw is due.
     fn try_thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
         match self.thaw(record, identity) {
             Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
@@ -185,7 +192,7 @@ impl Node {
     /// Checks that a path has no mount, or one of this volume.
     pub(super) fn refuse_foreign(&self, state: &VolumeState, path: &Path) -> Result<()> {
         match state.at(path) {
-            Found::Foreign(what) => Err(self.foreign(state, path, &what)),
+            MountedObject::Foreign(what) => Err(self.foreign(state, path, &what)),
             _ => Ok(()),
         }
     }

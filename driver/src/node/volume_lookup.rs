@@ -8,7 +8,7 @@ use hostloop_terminal::humanize;
 
 use super::{Error, Node, Result, btrfs_devices, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FsType, file_id};
 use crate::storage::{self, Access, VolumeHandle, VolumeRecord, freeze};
 
@@ -60,12 +60,12 @@ impl Node {
         path: &Path,
     ) -> Result<MountedAt> {
         let device = match state.at(path) {
-            Found::Filesystem { .. } => {
+            MountedObject::Filesystem { .. } => {
                 let fs = state.mount_at(path).and_then(|e| FsType::parse(&e.fs_type));
                 return Ok(MountedAt::Filesystem(fs.ok_or_else(|| not_there(record))?));
             }
-            Found::Device { minor, .. } => state.kernel().device(minor),
-            Found::Nothing
+            MountedObject::Device { minor, .. } => state.kernel().device(minor),
+            MountedObject::Nothing
                 if record
                     .stage
                     .as_deref()

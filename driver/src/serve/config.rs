@@ -1,14 +1,14 @@
 //! Turns the command line into the configurations of the driver's parts.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
-use crate::cli::{BlockType, PoolArgsError, ServeArgs, VolumeArgs, is_label_value};
+use super::topology_flags::{self, TopologyFlagsError};
+use crate::cli::{BlockType, PoolArgsError, ServeArgs, is_label_value};
 use crate::controller::parameters::UnknownKeys;
+use crate::csi::capability::CapabilityRules;
 use crate::csi::identity::Identity;
-use crate::csi::topology::{Segments, Topology};
-use crate::csi::validate::CapabilityRules;
+use crate::csi::topology::Topology;
 use crate::kernel::{BLOCK_SIZE, blocks_for};
 use crate::storage::{PoolOptions, PoolSpec};
 use crate::{controller, node};
@@ -31,23 +31,12 @@ pub enum SettingsError {
         /// What is wrong with it.
         why: String,
     },
-    /// A flag sets the node's topology, but the topology is off.
-    #[error("{flag} says where the node is, but the topology is off (--enable-topology=false)")]
-    NoTopology { flag: &'static str },
-    /// A flag names the key that holds the node's ID.
-    #[error(
-        "{flag}: {key} is the node's own key (--topology-key) and has the node's ID as its value: \
-         leave it out"
-    )]
-    OwnKey { flag: &'static str, key: String },
-    /// A key has two values; CSI keys are case-insensitive.
-    #[error("{flag}: the key {key} is given twice{also}")]
-    KeyTwice {
-        flag: &'static str,
-        key: String,
-        /// The other place that sets the key.
-        also: &'static str,
-    },
+    /// Faults by rules, and they are not allowed.
+    #[error("--fault-rules makes RPCs fail on purpose: it needs --enable-faults")]
+    FaultsNotEnabled,
+    /// The flags of the topology are invalid.
+    #[error(transparent)]
+    Topology(#[from] TopologyFlagsError),
     /// The pool arguments are invalid.
     #[error(transparent)]
     Pools(#[from] PoolArgsError),
@@ -58,6 +47,7 @@ pub enum SettingsError {
 pub(super) struct Settings {
     pub(super) endpoint: PathBuf,
     pub(super) http: Option<String>,
+    pub(super) fault_rules: Option<PathBuf>,
     pub(super) node_id: String,
     pub(super) identity: Identity,
     pub(super) pools: Vec<PoolSpec>,
@@ -81,11 +71,15 @@ impl Settings {
         };
         let on = &args.switches;
         check_node_id(&node_id, on.enable_topology)?;
-        let topology = topology(args, labels, &node_id)?;
+        let topology = topology_flags::topology(args, labels, &node_id)?;
+        if args.faults.fault_rules.is_some() && !on.enable_faults {
+            return Err(SettingsError::FaultsNotEnabled);
+        }
         let expansion = on.enable_volume_expansion;
         Ok(Settings {
             endpoint,
             http: args.watch.http_endpoint.as_ref().map(ToString::to_string),
+            fault_rules: args.faults.fault_rules.clone(),
             identity: Identity {
                 name: args.pools.driver_name.clone(),
                 vendor_version: args.vendor_version.clone(),
@@ -114,6 +108,7 @@ impl Settings {
                     volumes: args.limits.max_inline_volumes,
                     total: args.limits.max_inline_total,
                 },
+                faults: on.enable_faults,
             },
             node_id,
         })
@@ -141,6 +136,7 @@ fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> co
             BlockType::Variable => controller::MetadataBlocks::Variable,
         },
         capabilities: capability_rules(args),
+        faults: on.enable_faults,
     }
 }
 
@@ -160,66 +156,6 @@ fn max_volumes(args: &ServeArgs) -> u64 {
         .filter(|limit| *limit > 0)
         .min()
         .unwrap_or(0)
-}
-
-const TOPOLOGY: &str = "--topology";
-const FROM_LABELS: &str = "--topology-from-node-labels";
-
-/// The topology of this node, without labels that are not known yet.
-fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, SettingsError> {
-    let VolumeArgs {
-        topology: given,
-        topology_key: own,
-        ..
-    } = &args.volumes;
-    if !args.switches.enable_topology {
-        let flags = [
-            (TOPOLOGY, given.is_empty()),
-            (FROM_LABELS, labels.is_empty()),
-        ];
-        return match flags.into_iter().find(|(_, absent)| !absent) {
-            Some((flag, _)) => Err(SettingsError::NoTopology { flag }),
-            None => Ok(Topology::default()),
-        };
-    }
-    let given_keys = given.iter().map(|segment| (TOPOLOGY, &segment.key));
-    let keys = given_keys.chain(labels.iter().map(|key| (FROM_LABELS, key)));
-    check_keys(own, keys)?;
-    let given = given.iter().map(|one| (one.key.clone(), one.value.clone()));
-    let mut segments: Segments = given.collect();
-    segments.insert(own.clone(), id.to_owned());
-    if labels.is_empty() {
-        return Ok(segments.into());
-    }
-    let labels: BTreeSet<_> = labels.iter().cloned().collect();
-    let state_dir = args.pools.state_dir();
-    Ok(Topology::with_labels(segments, labels, id, &state_dir))
-}
-
-/// Refuses keys that are set already; CSI keys are case-insensitive.
-fn check_keys<'a>(
-    own: &str,
-    keys: impl Iterator<Item = (&'static str, &'a String)>,
-) -> Result<(), SettingsError> {
-    let mut seen = BTreeMap::new();
-    for (flag, key) in keys {
-        if key.eq_ignore_ascii_case(own) {
-            let key = key.clone();
-            return Err(SettingsError::OwnKey { flag, key });
-        }
-        if let Some(before) = seen.insert(key.to_ascii_lowercase(), flag) {
-            return Err(SettingsError::KeyTwice {
-                flag,
-                key: key.clone(),
-                also: if before == flag {
-                    ""
-                } else {
-                    ", by --topology too"
-                },
-            });
-        }
-    }
-    Ok(())
 }
 
 fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hostloop_controllers::claim_faults::VolumeFaults;
 use hostloop_controllers::cli::Args;
 use hostloop_controllers::client::kube::ClientError;
 use hostloop_controllers::csi::{Csi, Driver, Freed, FreedSignal, Pools as OwnPools};
@@ -19,14 +20,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::process::{GRACE, Signals, show};
+use super::http_endpoint::ReportedComponents;
+use super::process::{GRACE, show};
+use super::signals::Signals;
 use super::{events, otlp};
 use crate::cli::ControllersArgs;
 use crate::controller::capabilities;
 use crate::csi::identity;
 use crate::csi::topology::Topology;
+use crate::faults;
 use crate::grpc::Server;
-use crate::grpc::http::Shown;
 use crate::storage::{self, Pools, VolumeRecord};
 
 /// The controllers, ready to start.
@@ -80,6 +83,7 @@ pub fn setup_with_driver(
         registration_endpoint: Some(endpoint.to_owned()),
         freed,
         inventory: inventory(pools.clone()),
+        faults: volume_faults(server),
         pools: OwnPools::reported(move || identities(&pools)),
         labels,
     }
@@ -98,6 +102,7 @@ pub fn setup_without_driver(args: &ControllersArgs, access: ApiAccess) -> Setup 
         pools: OwnPools::default(),
         freed: FreedSignal::default(),
         inventory: Inventory::default(),
+        faults: VolumeFaults::default(),
         labels: None,
     }
 }
@@ -122,20 +127,20 @@ impl Controllers {
         self.view.clone()
     }
 
-    pub(super) fn start(self) -> Running {
+    pub(super) fn start(self) -> RunningControllers {
         let stop = CancellationToken::new();
         let task = tokio::spawn(controllers::run(self.setup, self.view, stop.clone()));
-        Running { stop, task }
+        RunningControllers { stop, task }
     }
 }
 
 /// The running controllers.
-pub(super) struct Running {
+pub(super) struct RunningControllers {
     stop: CancellationToken,
     task: JoinHandle<Result<(), controllers::Error>>,
 }
 
-impl Running {
+impl RunningControllers {
     /// Stops the controllers and waits until they have ended.
     pub(super) async fn finish(self) {
         self.stop.cancel();
@@ -151,7 +156,7 @@ impl Running {
 }
 
 /// Resolves when the controllers end without a request to stop; never if there are none.
-pub(super) async fn ended(controllers: &mut Option<Running>) -> Error {
+pub(super) async fn ended(controllers: &mut Option<RunningControllers>) -> Error {
     let Some(controllers) = controllers else {
         return std::future::pending().await;
     };
@@ -200,6 +205,16 @@ impl From<storage::Freed> for Freed {
             storage::Freed::Room => Freed::Room,
         }
     }
+}
+
+/// The faults of the server's volumes.
+fn volume_faults(server: &Server) -> VolumeFaults {
+    let (driver, pools) = (server.clone(), server.pools().clone());
+    VolumeFaults::within(
+        server.allows_faults(),
+        move |request| driver.change_fault(request).boxed(),
+        move || faults::faulty(&pools),
+    )
 }
 
 /// Volume facts that CSI does not report. All of them are in memory.
@@ -256,10 +271,11 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     };
     let exporter = otlp::prepare(&args.watch, &process)?;
     let dropped = exporter.as_ref().map(Exporter::dropped);
-    let shown = Shown {
+    let shown = ReportedComponents {
         services: None,
         controllers: Some(controllers.view()),
         dropped,
+        faults: None,
     };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;

@@ -1,11 +1,13 @@
 //! Why the process can't serve.
 
 use std::io;
+use std::path::PathBuf;
 
+use hostloop_controllers::socket;
 use hostloop_controllers::tasks::Ended;
 
 use super::config::SettingsError;
-use crate::grpc::socket;
+use crate::rpc_faults::FaultRulesError;
 use crate::storage;
 
 /// The reason why the driver can't serve, or stopped serving.
@@ -34,6 +36,22 @@ pub enum Error {
     /// `--otlp-endpoint` and the variables beside it.
     #[error(transparent)]
     Otlp(#[from] hostloop_events::otlp::Error),
+    /// `--fault-rules`.
+    #[error(transparent)]
+    FaultRules(#[from] FaultRulesError),
+    /// `--csi-address` of the proxy.
+    #[error(
+        "--csi-address and --endpoint are both {0}, and the proxy would call itself: give the driver \
+         another socket"
+    )]
+    ProxyOfItself(PathBuf),
+    /// `--record`.
+    #[error("--record {path}: {source}")]
+    Record {
+        /// The value of the flag.
+        path: PathBuf,
+        source: io::Error,
+    },
     /// The operating system refused something at start.
     #[error("{0}: {1}")]
     Start(&'static str, #[source] io::Error),

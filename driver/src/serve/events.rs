@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use hostloop_controllers::socket::{self, Name};
 use hostloop_controllers::tasks::Tasks;
 use hostloop_events::serve::{Process, serve};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
+use super::process::bind_socket;
 use crate::cli::EventsSocket;
-use crate::grpc::socket::{self, Name};
 
 /// Starts serving, on the socket of the flag or else beside the CSI socket. Without the flag, a
 /// socket that can't be served is only logged: volumes matter more than events. Dropping the
@@ -41,7 +42,7 @@ pub(super) fn start(
 }
 
 fn bind(path: &Path) -> Result<(UnixListener, Name), Error> {
-    let (listener, name) = socket::bind(path).map_err(Error::Socket)?.into_parts();
+    let (listener, name) = bind_socket(path).map_err(Error::Socket)?.into_parts();
     let listener = UnixListener::from_std(listener);
     let listener = listener.map_err(|source| {
         Error::Socket(socket::Error::Io {

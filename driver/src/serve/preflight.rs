@@ -35,7 +35,7 @@ pub(super) fn check(
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Found {
+struct MachineProblems {
     fatal: Vec<String>,
     warnings: Vec<String>,
 }
@@ -44,8 +44,8 @@ fn find(
     missing: Vec<String>,
     filesystems: Vec<(FsType, Result<(), String>)>,
     default: FsType,
-) -> Found {
-    let mut found = Found {
+) -> MachineProblems {
+    let mut found = MachineProblems {
         fatal: missing,
         warnings: Vec::new(),
     };
@@ -90,7 +90,7 @@ mod tests {
         let [ext4, xfs, btrfs] = FsType::ALL;
 
         let all = find(vec![], vec![here(ext4), here(xfs), here(btrfs)], ext4);
-        assert_eq!(all, Found::default());
+        assert_eq!(all, MachineProblems::default());
 
         let some = find(vec![], vec![gone(ext4), gone(xfs), here(btrfs)], ext4);
         assert_eq!(some.fatal, [""; 0]);

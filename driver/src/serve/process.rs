@@ -1,22 +1,32 @@
-//! What a process needs with or without a driver in it: signals, and the HTTP endpoint.
+//! What a process needs with or without a driver in it: sockets, the HTTP endpoint, time to end.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hostloop_controllers::socket::{self, Socket};
 use hostloop_controllers::tasks::Tasks;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use crate::grpc::http;
+use super::http_endpoint::{self, ReportedComponents};
+use crate::rpc_faults::{FaultInjector, FaultRulesError};
 
 /// How long calls under way may take at the end; Kubernetes kills after 30 s.
 pub(super) const GRACE: Duration = Duration::from_secs(25);
 
+/// Creates a socket, and its directories if they are missing.
+pub(super) fn bind_socket(path: &Path) -> Result<Socket, socket::Error> {
+    Socket::bind(path, DirBuilder::new().recursive(true).mode(0o750))
+}
+
 /// Serves `--http-endpoint`, if it is given.
 pub(super) async fn show(
     address: Option<String>,
-    shown: http::Shown,
+    shown: ReportedComponents,
     stop: &CancellationToken,
     roles: &mut Tasks,
 ) -> Result<(), Error> {
@@ -25,7 +35,7 @@ pub(super) async fn show(
     };
     let listener = TcpListener::bind(&address).await;
     let listener = listener.map_err(|source| Error::Http { address, source })?;
-    let serving = http::serve(listener, shown, stop.clone().cancelled_owned());
+    let serving = http_endpoint::serve(listener, shown, stop.clone().cancelled_owned());
     roles.start("the HTTP endpoint", async {
         serving.await;
         Ok(())
@@ -33,28 +43,58 @@ pub(super) async fn show(
     Ok(())
 }
 
-fn listen(kind: SignalKind) -> Result<Signal, Error> {
-    signal(kind).map_err(|error| Error::Start("listening to signals", error))
+/// Reads `--fault-rules`, if it is given, for a process on this node.
+pub(super) fn fault_injector(
+    rules: Option<&Path>,
+    node: Option<&str>,
+) -> Result<Option<Arc<FaultInjector>>, FaultRulesError> {
+    let opened = rules.map(|path| FaultInjector::open(path, node));
+    Ok(opened.transpose()?.map(Arc::new))
 }
 
-/// The signals that stop the process.
-pub(super) struct Signals {
-    term: Signal,
-    int: Signal,
+/// Starts to follow the file of fault rules, if there is one. At the stop, no fault waits any more.
+pub(super) fn follow_faults(
+    faults: Option<&Arc<FaultInjector>>,
+    stop: &CancellationToken,
+    roles: &mut Tasks,
+) {
+    let Some(faults) = faults else {
+        return;
+    };
+    let (faults, stop) = (faults.clone(), stop.clone());
+    roles.start("reading fault rules", async move {
+        stop.run_until_cancelled(faults.clone().follow()).await;
+        faults.end_waits();
+        Ok(())
+    });
 }
 
-impl Signals {
-    pub(super) fn install() -> Result<Self, Error> {
-        Ok(Signals {
-            term: listen(SignalKind::terminate())?,
-            int: listen(SignalKind::interrupt())?,
-        })
-    }
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
 
-    pub(super) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.int.recv() => "SIGINT",
-        }
+    use tonic::{Code, Status};
+
+    use super::*;
+    use crate::rpc_faults::{CallSubject, around};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_that_waits_does_not_hold_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("faults.yaml");
+        std::fs::write(&path, "rules: [{method: Probe, answer: never}]").unwrap();
+        let faults = fault_injector(Some(&path), None).unwrap();
+        let (stop, mut roles) = (CancellationToken::new(), Tasks::default());
+        follow_faults(faults.as_ref(), &stop, &mut roles);
+        let subject = CallSubject::default();
+        let fault = faults
+            .unwrap()
+            .decide("/csi.v1.Identity/Probe", &subject)
+            .unwrap();
+        stop.cancel();
+        let call = around(Some(fault), ready(Ok::<_, Status>(())));
+        let answer = tokio::time::timeout(GRACE, call).await.unwrap();
+        assert_eq!(answer.unwrap_err().code(), Code::Unavailable);
+        roles.finish().await;
     }
 }

@@ -18,7 +18,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// The reason of a task's end if its work panicked.
 const PANICKED: &str = "its thread panicked: the log has the panic before this line";
 
-/// Starts the tasks that look after pools and read-only targets until `stop`.
+/// Starts the tasks that look after pools, groups and read-only targets until `stop`.
 pub fn start(
     pools: &Arc<Pools>,
     node: Arc<Node>,
@@ -32,6 +32,8 @@ pub fn start(
         let tend = tend(pools.clone(), slot, blocking.clone(), stop.clone());
         tasks.start("looking after a pool", tend);
     }
+    let settle = settle_groups(pools.clone(), blocking.clone(), stop.clone());
+    tasks.start("settling groups", settle);
 }
 
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has
@@ -42,16 +44,28 @@ async fn tend(
     blocking: Blocking,
     stop: CancellationToken,
 ) -> Result<(), String> {
-    while stop
-        .run_until_cancelled(tokio::time::sleep(SEARCH))
-        .await
-        .is_some()
-    {
+    while has_waited(SEARCH, &stop).await {
         let pools = pools.clone();
-        let tended = blocking.run("looking after a pool", move || pools.tend(slot));
-        if let Some(None) = stop.run_until_cancelled(tended).await {
-            return Err(PANICKED.to_owned());
+        let tend = move || pools.tend(slot);
+        work("looking after a pool", tend, &blocking, &stop).await?;
+    }
+    Ok(())
+}
+
+/// Frees what is left of groups that were not deleted as a whole. A group may have members in any
+/// pool, so this task alone waits for one that hangs.
+async fn settle_groups(
+    pools: Arc<Pools>,
+    blocking: Blocking,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    while has_waited(SEARCH, &stop).await {
+        if !pools.has_unsettled_groups() {
+            continue;
         }
+        let pools = pools.clone();
+        let settle = move || pools.settle_groups();
+        work("settling groups", settle, &blocking, &stop).await?;
     }
     Ok(())
 }
@@ -63,21 +77,36 @@ async fn refresh_read_only(
     stop: CancellationToken,
 ) -> Result<(), String> {
     let mut caches = ReadOnlyCaches::default();
-    while stop
-        .run_until_cancelled(tokio::time::sleep(REFRESH))
-        .await
-        .is_some()
-    {
+    while has_waited(REFRESH, &stop).await {
         let node = node.clone();
-        let look = blocking.run("refreshing read-only targets", move || {
+        let refresh = move || {
             node.drop_stale_caches(&mut caches);
             caches
-        });
-        match stop.run_until_cancelled(look).await {
-            Some(Some(looked)) => caches = looked,
-            Some(None) => return Err(PANICKED.to_owned()),
+        };
+        match work("refreshing read-only targets", refresh, &blocking, &stop).await? {
+            Some(refreshed) => caches = refreshed,
             None => break,
         }
     }
     Ok(())
+}
+
+/// Waits this long. False if `stop` came first.
+async fn has_waited(time: Duration, stop: &CancellationToken) -> bool {
+    let waited = stop.run_until_cancelled(tokio::time::sleep(time));
+    waited.await.is_some()
+}
+
+/// Does a task's work on a thread. `None` if `stop` came first; an error if the work panicked.
+async fn work<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+    blocking: &Blocking,
+    stop: &CancellationToken,
+) -> Result<Option<T>, String> {
+    match stop.run_until_cancelled(blocking.run(name, work)).await {
+        Some(None) => Err(PANICKED.to_owned()),
+        Some(done) => Ok(done),
+        None => Ok(None),
+    }
 }

@@ -18,16 +18,16 @@ mod tests;
 
 /// The configured limits of a pool, see [`PoolOptions`] and [`PoolSpec`](super::PoolSpec).
 #[derive(Clone, Debug)]
-pub(super) struct Limits {
+pub(super) struct CapacityLimits {
     pub(super) overcommit: f64,
     pub(super) reserve: Reserve,
     pub(super) max_volume_bytes: Option<u64>,
     pub(super) capacity_bytes: Option<u64>,
 }
 
-impl Limits {
+impl CapacityLimits {
     pub(super) fn new(options: &PoolOptions, capacity_bytes: Option<u64>) -> Self {
-        Limits {
+        CapacityLimits {
             overcommit: options.overcommit,
             reserve: options.reserve,
             max_volume_bytes: options.max_volume_bytes,
@@ -92,7 +92,7 @@ impl SpaceRequest {
 /// the second one.
 pub(super) fn capacity(
     usages: &[SpaceUsage],
-    limits: &Limits,
+    limits: &CapacityLimits,
     provisioning: Provisioning,
     lacks: u64,
 ) -> Capacity {
@@ -115,7 +115,7 @@ pub(super) fn capacity(
 
 /// True if the filesystems below the pool's own have this much free space, in bytes, without that
 /// which the files on them hold already.
-pub(super) fn fits_below(usages: &[SpaceUsage], limits: &Limits, bytes: u64) -> bool {
+pub(super) fn fits_below(usages: &[SpaceUsage], limits: &CapacityLimits, bytes: u64) -> bool {
     let below = usages.get(1..).unwrap_or_default();
     below.is_empty() || bytes <= takeable_without(below, limits, |on| on.unused)
 }
@@ -123,7 +123,7 @@ pub(super) fn fits_below(usages: &[SpaceUsage], limits: &Limits, bytes: u64) -> 
 /// Checks that an operation fits. The error is the size in bytes that would fit.
 pub(super) fn admit(
     usages: &[SpaceUsage],
-    limits: &Limits,
+    limits: &CapacityLimits,
     request: SpaceRequest,
 ) -> Result<(), u64> {
     let promisable = promisable(usages, limits);
@@ -138,12 +138,12 @@ pub(super) fn admit(
 }
 
 /// Space that can be promised, with overcommit.
-fn promisable(usages: &[SpaceUsage], limits: &Limits) -> u64 {
+fn promisable(usages: &[SpaceUsage], limits: &CapacityLimits) -> u64 {
     let each = usages.iter().map(|on| promisable_on(on, limits));
     each.min().unwrap_or(0)
 }
 
-fn promisable_on(usage: &SpaceUsage, limits: &Limits) -> u64 {
+fn promisable_on(usage: &SpaceUsage, limits: &CapacityLimits) -> u64 {
     let room = (usage.filesystem.available_bytes.saturating_add(usage.ours))
         .saturating_sub(limits.reserve.of(usage.filesystem.total_bytes));
     // Floats are exact only up to 8 PiB, so the default factor of 1 avoids them.
@@ -158,11 +158,15 @@ fn promisable_on(usage: &SpaceUsage, limits: &Limits) -> u64 {
 }
 
 /// Free space that can be allocated now.
-fn takeable(usages: &[SpaceUsage], limits: &Limits) -> u64 {
+fn takeable(usages: &[SpaceUsage], limits: &CapacityLimits) -> u64 {
     takeable_without(usages, limits, |_| 0)
 }
 
-fn takeable_without(usages: &[SpaceUsage], limits: &Limits, less: fn(&SpaceUsage) -> u64) -> u64 {
+fn takeable_without(
+    usages: &[SpaceUsage],
+    limits: &CapacityLimits,
+    less: fn(&SpaceUsage) -> u64,
+) -> u64 {
     let each = usages.iter().map(|on| {
         let reserve = limits.reserve.of(on.filesystem.total_bytes);
         let kept = reserve.saturating_add(on.taking).saturating_add(less(on));

@@ -9,12 +9,14 @@ use hostloop_terminal::humanize::exact_bytes;
 use super::capacity::SpaceRequest;
 use super::copy_image::{self, NewImage};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
-use super::freeze::{self, Intents, Limits, Target};
+use super::freeze::{self, FreezeLimits, FreezeTarget, Intents};
 use super::{Access, Error, Format, FreezeIntent, Pool, PoolId, Pools, Provisioning, Result};
 use super::{SnapshotRecord, Source, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file::{self, Copied, Pace};
 use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
+
+mod live_clone;
 
 /// A volume or snapshot that exists, as the source of a copy.
 #[derive(Clone, Debug)]
@@ -80,13 +82,13 @@ pub(super) struct CopyJob {
     pub(super) from: File,
     from_id: FileId,
     /// The length of the source's image in bytes.
-    pub(super) len: u64,
+    pub(super) source_len: u64,
     /// Bytes allocated to the source's image.
     pub(super) allocated: u64,
     /// The pool of the new image.
     pool: PoolId,
     /// The properties of the new image.
-    want: NewImage,
+    image: NewImage,
 }
 
 impl CopyJob {
@@ -95,10 +97,10 @@ impl CopyJob {
     }
 
     /// The volume to freeze during the copy; `None` for a snapshot.
-    fn target(&self) -> Option<Target> {
+    fn target(&self) -> Option<FreezeTarget> {
         let volume = self.source.volume()?;
         let staged = volume.stage.as_ref().map(|s| &s.capability.access);
-        Some(Target {
+        Some(FreezeTarget {
             volume: volume.id,
             image: self.from_id,
             raw_staged: staged == Some(&Access::Block),
@@ -108,14 +110,14 @@ impl CopyJob {
 
     /// The space that a volume made by this copy requests from its pool.
     pub(super) fn space_request(&self) -> Result<SpaceRequest> {
-        if self.len > self.want.len {
+        if self.source_len > self.image.len {
             return Err(Error::Refused(format!(
                 "the source has {}, more than the {} of the new volume",
-                exact_bytes(self.len),
-                exact_bytes(self.want.len)
+                exact_bytes(self.source_len),
+                exact_bytes(self.image.len)
             )));
         }
-        let whole = SpaceRequest::volume(self.want.len, self.want.provisioning);
+        let whole = SpaceRequest::volume(self.image.len, self.image.provisioning);
         Ok(SpaceRequest {
             take: whole.take.max(self.takes()),
             ..whole
@@ -125,16 +127,16 @@ impl CopyJob {
     /// Bytes that the copy allocates at once. A copy without shared blocks allocates all of them.
     /// So does a copy of a thick volume, because the volume gets unshared blocks again.
     pub(super) fn takes(&self) -> u64 {
-        if self.want.reflinks && !self.want.thick_source {
+        if self.image.reflinks && !self.image.thick_source {
             0
         } else {
-            self.allocated.min(self.len)
+            self.allocated.min(self.source_len)
         }
     }
 
     /// Bytes to copy while the source is frozen: none if the image is cloned.
     fn bytes(&self, to: &File) -> Result<u64> {
-        if copy_image::may_share(&self.want, to) {
+        if copy_image::may_share(&self.image, to) {
             Ok(0)
         } else {
             Ok(file::data_bytes(&self.from)?)
@@ -210,7 +212,7 @@ impl Pools {
         let thick_source = volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick);
         let from = self.open_source(&source)?;
         let source_len = file::length(&from)?;
-        let want = NewImage {
+        let image = NewImage {
             len: len.unwrap_or(source_len),
             provisioning,
             reflinks: pool.reflinks && source.pool() == pool.id,
@@ -219,20 +221,20 @@ impl Pools {
         Ok(CopyJob {
             source,
             from_id: kernel::file_id(&from)?,
-            len: source_len,
+            source_len,
             allocated: file::allocated_bytes(&from)?,
             from,
             pool: pool.id,
-            want,
+            image,
         })
     }
 
     /// Copies images at one point in time, each into the new one beside it. Filesystems in use are
     /// frozen meanwhile.
     pub(super) fn copy_images(&self, jobs: &[(&CopyJob, &File)]) -> Result<CopiedImages> {
-        let targets: Vec<Target> = jobs.iter().filter_map(|(job, _)| job.target()).collect();
+        let targets: Vec<FreezeTarget> = jobs.iter().filter_map(|(job, _)| job.target()).collect();
         let max_freeze = self.options.max_freeze;
-        let limits = Limits {
+        let limits = FreezeLimits {
             max_freeze,
             check: &|| {
                 self.room_to_freeze(&targets)?;
@@ -242,12 +244,12 @@ impl Pools {
         let (copied, pace, taken_ns) =
             freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), |still| {
                 let taken_ns = now_ns();
-                let mut series = self.copy_rates.series(still.since());
+                let mut series = self.copy_rates.series(still.since(), still.has_frozen());
                 let copied = jobs.iter().map(|(job, to)| {
                     series.measured(
                         job.route(),
                         Box::new(move || extents::clone::count(&job.from)),
-                        || still.copy(job.from_id, &job.from, to, &job.want),
+                        || still.copy(job.from_id, &job.from, to, &job.image),
                         || still.stop(),
                     )
                 });
@@ -267,11 +269,11 @@ impl Pools {
 
     /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.
     fn finish_copy(&self, job: &CopyJob, to: &File, copied: Copied) -> Result<()> {
-        copy_image::finish(&*self.kernel, to, &job.want, copied)?;
+        copy_image::finish(&*self.kernel, to, &job.image, copied)?;
         match job.source.volume() {
-            Some(volume) if job.want.thick_source => {
+            Some(volume) if job.image.thick_source => {
                 let image = self.open_image(volume, true)?;
-                copy_image::keep_thick(&image, job.len, copied)
+                copy_image::keep_thick(&image, job.source_len, copied)
             }
             _ => Ok(()),
         }
@@ -284,15 +286,17 @@ impl Pools {
         let mut clones = Vec::new();
         for (job, to) in jobs {
             let known = self.copy_rates.known_clone(job.route());
-            if let (Some(measured), true) = (known, copy_image::may_share(&job.want, to)) {
+            if let (Some(measured), true) = (known, copy_image::may_share(&job.image, to)) {
                 clones.push((extents::clone::count(&job.from), measured));
             }
             let bytes = job.bytes(to)?;
-            let measured = match self.copy_rates.known(job.route()) {
+            let rates = &self.copy_rates;
+            let measured = match (rates.known(job.route()), rates.known_in_time(job.route())) {
                 _ if bytes == 0 => continue,
-                Some(measured) => measured,
-                None if bytes > SAMPLE => job.sample(to)?,
-                None => continue,
+                (Some(measured), _) => measured,
+                _ if bytes <= SAMPLE => continue,
+                (None, Some(measured)) => measured,
+                (None, None) => job.sample(to)?,
             };
             copies.push((bytes, measured));
             volumes.extend(job.source.volume().map(|v| format!("volume {}", v.id)));
@@ -308,7 +312,7 @@ impl Pools {
 
     /// Fails if a pool is nearly full: a freeze writes back first, and hangs in the kernel without
     /// space for that.
-    fn room_to_freeze(&self, targets: &[Target]) -> Result<()> {
+    fn room_to_freeze(&self, targets: &[FreezeTarget]) -> Result<()> {
         for target in targets {
             let pool = self.with_id(target.volume.pool())?;
             if pool.below_reserve()? {
@@ -387,7 +391,7 @@ mod tests {
         let _mounted = site.mounted(&volume, "mount");
         if let Some(bytes) = earlier {
             let route = (Source::Volume(volume.id), site.named("b").id);
-            let mut series = site.pools().copy_rates.series(Instant::now());
+            let mut series = site.pools().copy_rates.series(Instant::now(), true);
             series
                 .measured(route, Box::new(|| 0), || Ok(Copied::Bytes(bytes)), || true)
                 .unwrap();
@@ -424,6 +428,52 @@ mod tests {
         };
         site.pools().create_volume(&site.named("b"), copy).unwrap();
         assert_eq!(freezes(&site), 2);
+    }
+
+    /// Of a stopped copy and one in time, the stopped one alone says how fast the next copy is.
+    #[rstest]
+    #[case::a_slow_one_was_stopped(true)]
+    #[case::a_fast_one_was_stopped(false)]
+    fn a_stopped_copy_counts_before_one_in_time(
+        #[case] stopped_is_slow: bool,
+        #[values(true, false)] stopped_first: bool,
+    ) {
+        let site = Site::fake(&["a", "b"]);
+        let volume = site.create(NewVolume {
+            capacity_bytes: 96 * MI,
+            ..new("one")
+        });
+        let image = site.pools().open_image(&volume, true).unwrap();
+        image.write_all_at(&vec![1; 80 << 20], MI).unwrap();
+        let to = site.create_in("b", new("to"));
+        let to = site.pools().open_image(&to, true).unwrap();
+        let (pools, source) = (site.pools(), LocatedSource::Volume(volume));
+        let job = pools.copy_job(source, &site.named("b"), None, Provisioning::Thin);
+        let job = job.unwrap();
+        for is_stopped in [stopped_first, !stopped_first] {
+            let copy = || {
+                if is_stopped != stopped_is_slow {
+                    return Ok(Copied::Bytes(1 << 50));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+                Ok(Copied::Bytes(SAMPLE))
+            };
+            pools
+                .copy_rates
+                .series(Instant::now(), true)
+                .measured(job.route(), Box::new(|| 0), copy, || is_stopped)
+                .unwrap();
+        }
+        let rates = &pools.copy_rates;
+        assert!(rates.known(job.route()).is_some() && rates.known_in_time(job.route()).is_some());
+
+        // By the slow one, the copy takes more than 10 ms; by the fast one, next to nothing.
+        let checked = pools.time_to_freeze(&[(&job, &to)], Duration::from_millis(1));
+        match checked {
+            Err(Error::CannotFreeze(_)) if stopped_is_slow => {}
+            Ok(()) if !stopped_is_slow => {}
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The source is mounted, and so frozen, or a snapshot.

@@ -94,7 +94,7 @@ pub fn finish(kernel: &dyn Kernel, to: &File, want: &NewImage, copied: Copied) -
             phase("unshare", || file::unshare(to, want.len))?;
         }
         // Unsharing does not necessarily fill holes.
-        phase("allocate", || kernel.allocate(to, want.len))?;
+        phase("allocate", || kernel.allocate(to, 0..want.len))?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::record::{SCHEMA, check_schema};
 
 /// Encodes a record as JSON that people can read. A value that JSON can't hold (a path that is not
 /// UTF-8) is an error.
-pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec<u8>, Error> {
+pub(crate) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec<u8>, Error> {
     let mut bytes =
         serde_json::to_vec_pretty(record).map_err(|source| Error::Unwritable { file, source })?;
     bytes.push(b'\n');
@@ -24,7 +24,7 @@ pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec
 
 /// Reads a file of versioned JSON that is not a [`Record`](super::record_io::Record). `None` if it
 /// does not exist. The error of a damaged file ends with this advice.
-pub(super) fn read_versioned<T: DeserializeOwned>(
+pub(crate) fn read_versioned<T: DeserializeOwned>(
     dir: BorrowedFd<'_>,
     file: &str,
     advice: impl FnOnce() -> String,
@@ -94,7 +94,7 @@ fn read_with(
     buffer.clear();
     let file = file::open_beneath(dir, path, flags)?;
     // `File::read_to_end` queries size and position first: two more calls for each record.
-    let mut reader = Plain(&file).take(LIMIT);
+    let mut reader = PlainReader(&file).take(LIMIT);
     reader
         .read_to_end(buffer)
         .map_err(|e| kernel::Error::io("read", path, e))?;
@@ -102,9 +102,9 @@ fn read_with(
 }
 
 /// A file that implements only [`Read`].
-struct Plain<'a>(&'a File);
+struct PlainReader<'a>(&'a File);
 
-impl Read for Plain<'_> {
+impl Read for PlainReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let mut file = self.0;
         file.read(buffer)

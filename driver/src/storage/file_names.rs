@@ -1,7 +1,7 @@
 //! The names of files and directories in a pool.
 
 pub(crate) use hostloop_report::pool_files::IMAGE;
-use hostloop_report::pool_files::VOLUMES;
+use hostloop_report::pool_files::{SNAPSHOTS, VOLUMES};
 
 /// The lock file of the process that has the pool open.
 pub const LOCK: &str = "lock";
@@ -36,7 +36,7 @@ impl EntryKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             EntryKind::Volumes => VOLUMES,
-            EntryKind::Snapshots => "snapshots",
+            EntryKind::Snapshots => SNAPSHOTS,
             EntryKind::Groups => "groups",
         }
     }

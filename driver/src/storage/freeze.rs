@@ -21,7 +21,7 @@ use frozen_set::FrozenSet;
 
 /// A volume to copy at one point in time.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FreezeTarget {
     pub volume: VolumeId,
     /// The volume's image.
     pub image: FileId,
@@ -41,7 +41,7 @@ pub trait Intents {
 }
 
 /// The limits of a freeze.
-pub struct Limits<'a> {
+pub struct FreezeLimits<'a> {
     /// The longest time that a filesystem may stay frozen.
     pub max_freeze: Duration,
     /// Called before the first freeze, while writers still run. It fails while a pool is below its
@@ -64,9 +64,14 @@ pub struct Still {
 }
 
 impl Still {
-    /// The start of the time that [`Limits::max_freeze`] limits.
+    /// The start of the time that [`FreezeLimits::max_freeze`] limits.
     pub(super) fn since(&self) -> Instant {
         self.since
+    }
+
+    /// True if this driver has frozen a filesystem.
+    pub(super) fn has_frozen(&self) -> bool {
+        self.until.is_some()
     }
 
     /// True if a copy must stop now, because a filesystem reached the maximum freeze time.
@@ -104,8 +109,8 @@ impl Still {
 /// [`Error::CannotFreeze`](super::Error).
 pub fn quiesced<T>(
     kernel: &Arc<dyn Kernel>,
-    targets: &[Target],
-    limits: &Limits<'_>,
+    targets: &[FreezeTarget],
+    limits: &FreezeLimits<'_>,
     intents: &dyn Intents,
     copy: impl FnOnce(&Still) -> Result<T>,
 ) -> Result<T> {
@@ -137,7 +142,7 @@ pub fn quiesced<T>(
 }
 
 /// Lists the steps that the targets need.
-fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
+fn survey(kernel: &dyn Kernel, targets: &[FreezeTarget]) -> Result<Vec<FreezeStep>> {
     if targets.is_empty() {
         return Ok(Vec::new());
     }

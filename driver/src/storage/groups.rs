@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use super::file_names::EntryKind;
 use super::layout::Left;
-use super::snapshots::{Committed, Facts, Shot};
+use super::recovery::Unfinished;
+use super::snapshots::{Committed, Shot, SnapshotFields};
 use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, SnapshotId, VolumeId};
-use crate::record::SCHEMA;
+use crate::record::{Consistency, SCHEMA};
 
 #[cfg(test)]
 mod tests;
@@ -64,17 +65,25 @@ impl Pools {
         home.index.write().groups.take(*id);
         home.forget(&About::Group(*id));
         // The snapshots no longer exist; those that can't be freed now are freed later.
-        let mut all_away = true;
-        for (pool, member) in pools.iter().zip(&record.snapshots) {
-            all_away &= pool.abandon_snapshot(*member);
-        }
-        if all_away {
-            home.layout.free(&entry)
+        let waiting = abandon_all(pools.iter().zip(record.snapshots.iter().copied()));
+        if waiting.is_empty() {
+            home.layout.free(&entry);
         } else {
-            // The record lists the snapshots until then, even after a restart.
-            home.layout.remove_later(Left::Trash, entry)
+            home.finish_later(*id, Left::Trash, waiting);
         }
         Ok(())
+    }
+}
+
+impl Pool {
+    /// Keeps the record of a group where it is until these members are in `trash/` for good: after
+    /// a power cut, only it says that they must go. See [`Pools::settle_groups`].
+    fn finish_later(&self, group: GroupId, left: Left, waiting: Vec<SnapshotId>) {
+        self.unfinished.lock().push(Unfinished {
+            group,
+            left,
+            waiting,
+        });
     }
 }
 
@@ -96,6 +105,19 @@ impl Pools {
     }
 }
 
+/// Moves these members to `trash/`, and returns those that must wait.
+fn abandon_all<'a>(
+    members: impl IntoIterator<Item = (&'a Arc<Pool>, SnapshotId)>,
+) -> Vec<SnapshotId> {
+    let mut waiting = Vec::new();
+    for (pool, member) in members {
+        if !pool.abandon_snapshot(member) {
+            waiting.push(member);
+        }
+    }
+    waiting
+}
+
 /// Moves the members into place, then the group, which has its record on disk before both. Removes
 /// all of them after an error.
 fn commit<'a>(
@@ -107,31 +129,38 @@ fn commit<'a>(
     group.write(record, None)?;
     group.sync()?;
     let mut members = Vec::new();
+    // A member that fails may be in place, too: perhaps only its fsync has failed.
+    let mut begun: Vec<(&Arc<Pool>, SnapshotId)> = Vec::new();
     let committed = (|| {
         for shot in shots {
-            let facts = Facts {
+            begun.push((shot.pool, shot.id));
+            let fields = SnapshotFields {
                 // For people only: no RPC finds a member by name.
                 name: format!("{}/{}", record.name, members.len()),
                 parameters: &record.parameters,
                 group: Some(record.id),
                 taken_ns: record.created_ns,
+                consistency: Consistency::Frozen,
             };
-            members.push(shot.commit(&facts)?);
+            members.push(shot.commit(&fields)?);
         }
         group.place(EntryKind::Groups)
     })();
     match committed {
         Ok(()) => Ok(members),
         Err(e) => {
-            let mut all_away = true;
-            for member in members {
-                all_away &= member.pool.abandon_snapshot(member.record.id);
-            }
-            // Last: until then the record lists the snapshots to free.
-            if all_away {
-                drop(group)
+            // In its place, the record would stand for a whole group after a restart. So it leaves
+            // first, and all members wait for that.
+            let waiting = if group.withdraw() {
+                abandon_all(begun)
             } else {
-                group.leave()
+                begun.into_iter().map(|(_, member)| member).collect()
+            };
+            // Last: until then the record lists the snapshots to free.
+            if waiting.is_empty() {
+                drop(group);
+            } else if let Some(left) = group.leave() {
+                home.finish_later(record.id, left, waiting);
             }
             Err(e)
         }

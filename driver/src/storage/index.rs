@@ -15,7 +15,7 @@ mod tests;
 
 /// Records of one kind, by ID and by name.
 #[derive(Debug)]
-pub(super) struct Table<R: Named> {
+pub(super) struct RecordTable<R: NamedRecord> {
     records: BTreeMap<R::Id, Arc<R>>,
     names: HashSet<ByName<R>>,
     unusable: BTreeMap<R::Id, UnusableEntry>,
@@ -25,7 +25,7 @@ pub(super) struct Table<R: Named> {
 }
 
 /// A record with an optional name and a promised size.
-pub(super) trait Named: Record {
+pub(super) trait NamedRecord: Record {
     /// The name in the create request. `None` for members of a group, which have no request.
     fn name(&self) -> Option<&str>;
     /// Bytes that the pool promised to the object.
@@ -34,7 +34,7 @@ pub(super) trait Named: Record {
     const NOUN: &'static str;
 }
 
-impl Named for VolumeRecord {
+impl NamedRecord for VolumeRecord {
     const NOUN: &'static str = "volume";
 
     fn name(&self) -> Option<&str> {
@@ -46,7 +46,7 @@ impl Named for VolumeRecord {
     }
 }
 
-impl Named for SnapshotRecord {
+impl NamedRecord for SnapshotRecord {
     const NOUN: &'static str = "snapshot";
 
     fn name(&self) -> Option<&str> {
@@ -58,7 +58,7 @@ impl Named for SnapshotRecord {
     }
 }
 
-impl Named for GroupRecord {
+impl NamedRecord for GroupRecord {
     const NOUN: &'static str = "group";
 
     fn name(&self) -> Option<&str> {
@@ -74,30 +74,30 @@ impl Named for GroupRecord {
 #[derive(Debug)]
 struct ByName<R>(Arc<R>);
 
-impl<R: Named> Borrow<str> for ByName<R> {
+impl<R: NamedRecord> Borrow<str> for ByName<R> {
     fn borrow(&self) -> &str {
         self.0.name().unwrap_or_default()
     }
 }
 
-impl<R: Named> Hash for ByName<R> {
+impl<R: NamedRecord> Hash for ByName<R> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let name: &str = self.borrow();
         name.hash(state);
     }
 }
 
-impl<R: Named> PartialEq for ByName<R> {
+impl<R: NamedRecord> PartialEq for ByName<R> {
     fn eq(&self, other: &Self) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl<R: Named> Eq for ByName<R> {}
+impl<R: NamedRecord> Eq for ByName<R> {}
 
-impl<R: Named> Default for Table<R> {
+impl<R: NamedRecord> Default for RecordTable<R> {
     fn default() -> Self {
-        Table {
+        RecordTable {
             records: BTreeMap::new(),
             names: HashSet::new(),
             unusable: BTreeMap::new(),
@@ -107,7 +107,7 @@ impl<R: Named> Default for Table<R> {
     }
 }
 
-impl<R: Named> Table<R> {
+impl<R: NamedRecord> RecordTable<R> {
     /// Inserts a record, and replaces an earlier one, or an unusable one, with the same ID.
     pub(super) fn put(&mut self, record: Arc<R>) {
         let id = record.id();
@@ -231,9 +231,9 @@ impl<R: Named> Table<R> {
 /// The records of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    pub(super) volumes: Table<VolumeRecord>,
-    pub(super) snapshots: Table<SnapshotRecord>,
-    pub(super) groups: Table<GroupRecord>,
+    pub(super) volumes: RecordTable<VolumeRecord>,
+    pub(super) snapshots: RecordTable<SnapshotRecord>,
+    pub(super) groups: RecordTable<GroupRecord>,
     /// What the snapshots share, and so do not promise.
     pub(super) lineage: Lineage,
     inline: HashMap<Box<str>, VolumeId>,

@@ -20,7 +20,8 @@ use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
 use super::image_stat::{ImageStat, nanoseconds};
 use super::record_io::Record;
 use super::state_until_reboot;
-use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
+use super::{Error, Result, VolumeId, VolumeRecord};
+use crate::kernel::file::PutError;
 use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, Kernel, file};
@@ -40,12 +41,12 @@ pub(super) struct PoolLayout {
     /// A power cut leaves a rename done or not done, never half done.
     renames_whole: bool,
     /// Entries in place that must not be deleted, by name.
-    held: Mutex<BTreeMap<String, Held>>,
+    held: Mutex<BTreeMap<String, HeldEntry>>,
 }
 
 /// Why an entry in place must not be deleted: another entry is, or could be, the same.
 #[derive(Debug)]
-struct Held {
+struct HeldEntry {
     from: Left,
     name: String,
     /// The reason, for people.
@@ -70,6 +71,39 @@ impl Left {
             Left::Incoming => INCOMING,
             Left::Trash => TRASH,
             Left::On(kind) => kind.name(),
+        }
+    }
+}
+
+/// Why a volume's record on disk is not replaced for good.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReplaceError {
+    /// A step before the rename failed: the disk has the earlier record.
+    #[error(transparent)]
+    Before(Error),
+    /// The rename failed. Over a network, it may have happened all the same.
+    #[error(transparent)]
+    Rename(Error),
+    /// The disk has the new record, which may not survive a power cut.
+    #[error(transparent)]
+    Sync(Error),
+}
+
+impl From<ReplaceError> for Error {
+    fn from(error: ReplaceError) -> Error {
+        match error {
+            ReplaceError::Before(error)
+            | ReplaceError::Rename(error)
+            | ReplaceError::Sync(error) => error,
+        }
+    }
+}
+
+impl From<PutError> for ReplaceError {
+    fn from(error: PutError) -> ReplaceError {
+        match error {
+            PutError::Before(error) => ReplaceError::Before(error.into()),
+            PutError::Rename(error) => ReplaceError::Rename(error.into()),
         }
     }
 }
@@ -109,16 +143,19 @@ impl PoolLayout {
     /// Syncs the pool's directories: the pool serves what it finds in them, and an earlier process
     /// may have died between a rename and its fsync. Those of the entries in place go first: where
     /// a rename is not one change of the filesystem, an entry would otherwise be in none for a
-    /// moment.
+    /// moment. After an error, which is the first one, as many as possible are synced.
     pub(super) fn sync(&self) -> kernel::Result<()> {
+        let mut synced = Ok(());
         for entries in &self.entries {
-            entries.sync()?;
+            synced = synced.and(entries.sync());
         }
-        self.trash.sync()?;
-        if !self.renames_whole {
-            self.sync_incoming()?;
+        if self.renames_whole || synced.is_ok() {
+            synced = synced.and(self.trash.sync());
         }
-        file::sync(&self.root, &self.path)
+        if !self.renames_whole && synced.is_ok() {
+            synced = self.sync_incoming();
+        }
+        synced.and(file::sync(&self.root, &self.path))
     }
 
     fn sync_incoming(&self) -> kernel::Result<()> {
@@ -195,12 +232,17 @@ impl PoolLayout {
     }
 
     /// Replaces a volume's record on disk, without its state in the running kernel.
-    pub(super) fn replace(&self, record: &VolumeRecord) -> Result<()> {
-        let content = encoding::encode(&record.durable(), VolumeRecord::FILE)?;
-        let dir = self.volume_dir(record.id)?;
-        Ok(phase("record", || {
-            file::replace(dir.as_fd(), VolumeRecord::FILE, &content)
-        })?)
+    pub(super) fn replace(&self, record: &VolumeRecord) -> std::result::Result<(), ReplaceError> {
+        let content = encoding::encode(&record.durable(), VolumeRecord::FILE)
+            .map_err(ReplaceError::Before)?;
+        phase("record", || {
+            let dir = self
+                .volume_dir(record.id)
+                .map_err(|e| ReplaceError::Before(e.into()))?;
+            file::replace_content(dir.as_fd(), VolumeRecord::FILE, &content)
+                .map_err(ReplaceError::from)?;
+            file::sync_dir(dir.as_fd()).map_err(|e| ReplaceError::Sync(e.into()))
+        })
     }
 
     /// Replaces a volume's encoded state in the running kernel, without an fsync.
@@ -239,16 +281,16 @@ impl PoolLayout {
         }
     }
 
-    /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet. True if
-    /// the entry existed.
-    pub(super) fn discard(&self, kind: EntryKind, entry: &str) -> Result<bool> {
+    /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet.
+    pub(super) fn discard(&self, kind: EntryKind, entry: &str) -> Result<()> {
         self.check_held(entry)?;
-        Ok(phase("trash", || self.to_trash_again(kind, entry))?)
+        phase("trash", || self.move_or_sync_trash(kind, entry))?;
+        Ok(())
     }
 
     /// Keeps an entry in place from being deleted while the other one exists.
     pub(super) fn hold(&self, entry: &str, from: Left, name: &str, why: String) {
-        let held = Held {
+        let held = HeldEntry {
             from,
             name: name.to_owned(),
             why,
@@ -325,12 +367,22 @@ impl PoolLayout {
     }
 
     /// Moves an entry to `trash/`. False if it is not in its place: an earlier try may have moved
-    /// it, and only an fsync may have failed, so this repeats them.
-    fn to_trash_again(&self, kind: EntryKind, entry: &str) -> kernel::Result<bool> {
+    /// it, and only an fsync may have failed. Then this repeats the fsyncs.
+    fn move_or_sync_trash(&self, kind: EntryKind, entry: &str) -> kernel::Result<bool> {
         match self.to_trash(kind, entry) {
             Err(kernel::Error::NotFound { .. }) => self.sync_trash(kind).map(|()| false),
             moved => moved.map(|()| true),
         }
+    }
+
+    /// Moves a failed entry out of its place, for good, and returns where it is then. It may never
+    /// have been in its place.
+    pub(super) fn withdraw(&self, kind: EntryKind, entry: &str) -> kernel::Result<Left> {
+        let was_there = self.move_or_sync_trash(kind, entry)?;
+        if was_there || file::inode(self.incoming(), entry)?.is_none() {
+            return Ok(Left::Trash);
+        }
+        Ok(Left::Incoming)
     }
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
@@ -347,19 +399,13 @@ impl PoolLayout {
     /// repeat calls for deleted entries.
     pub(super) fn remove_left(&self) {
         let left = std::mem::take(&mut *self.left.lock());
-        let mut stuck = false;
         for (from, entry) in left {
-            // A group's record must stay until the snapshots in it are moved to `trash/`.
-            if stuck && entry.parse::<GroupId>().is_ok() {
-                self.left.lock().push((from, entry));
-                continue;
-            }
-            stuck |= !self.try_remove(from, entry) && matches!(from, Left::On(_));
+            self.try_remove(from, entry);
         }
     }
 
     /// Queues an entry that could not be removed, for a later try.
-    pub(super) fn remove_later(&self, from: Left, entry: String) {
+    fn remove_later(&self, from: Left, entry: String) {
         self.left.lock().push((from, entry));
     }
 
@@ -383,16 +429,13 @@ impl PoolLayout {
     pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
         let removed = match from {
             Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
-            Left::On(kind) => self.to_trash_again(kind, &entry).map(drop),
+            Left::On(kind) => self.withdraw(kind, &entry).map(|left| {
+                self.try_remove(left, entry.clone());
+            }),
         };
         match removed {
-            // An earlier try may have moved the entry.
-            Ok(()) | Err(kernel::Error::NotFound { .. }) => {
-                if let Left::On(_) = from {
-                    self.try_remove(Left::Trash, entry);
-                }
-                Ok(())
-            }
+            // An earlier try may have removed the entry.
+            Ok(()) | Err(kernel::Error::NotFound { .. }) => Ok(()),
             Err(e) => {
                 self.remove_later(from, entry);
                 Err(e)
@@ -487,12 +530,25 @@ impl Incoming<'_> {
         Ok(moved?)
     }
 
-    /// Queues the entry for removal, after the entries that are already queued.
-    pub(super) fn leave(mut self) {
-        if let Some(at) = self.at.take() {
-            let entry = std::mem::take(&mut self.entry);
-            self.layout.remove_later(at, entry);
+    /// Moves the entry out of its final place, for good. False if it may still be there.
+    pub(super) fn withdraw(&mut self) -> bool {
+        let Some(Left::On(kind)) = self.at else {
+            return true;
+        };
+        let withdrawn = self.layout.withdraw(kind, &self.entry);
+        match &withdrawn {
+            Ok(left) => self.at = Some(*left),
+            Err(error) => {
+                let entry = &self.entry;
+                tracing::warn!(entry, %error, "a failed entry is still in its place");
+            }
         }
+        withdrawn.is_ok()
+    }
+
+    /// Leaves the entry where it is, and returns its location; `None` if it is in its place.
+    pub(super) fn leave(mut self) -> Option<Left> {
+        self.at.take()
     }
 }
 

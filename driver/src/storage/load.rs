@@ -93,8 +93,19 @@ pub(super) fn stored<R: Record>(
     id: R::Id,
     buffer: &mut Vec<u8>,
 ) -> Result<R, UnusableRecord> {
-    match read_whole(dir, &Path::new(entry).join(R::FILE), buffer) {
-        Ok(()) => decode(buffer, id),
+    read_record_bytes(dir, entry, R::FILE, buffer)?;
+    decode(buffer, id)
+}
+
+/// Reads this file of an entry beneath `dir`.
+pub(super) fn read_record_bytes(
+    dir: BorrowedFd<'_>,
+    entry: &str,
+    file: &str,
+    buffer: &mut Vec<u8>,
+) -> Result<(), UnusableRecord> {
+    match read_whole(dir, &Path::new(entry).join(file), buffer) {
+        Ok(()) => Ok(()),
         Err(kernel::Error::NotFound { .. }) => Err(UnusableRecord::Missing),
         Err(e) => Err(UnusableRecord::Damaged(format!("can't be read: {e}"))),
     }

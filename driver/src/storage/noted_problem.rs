@@ -56,6 +56,8 @@ impl fmt::Display for NotedProblem {
 pub(super) enum Until {
     /// The pool is opened again, or the problem's subject is deleted.
     Reopened,
+    /// The pool's directories are synced.
+    Synced,
     /// This file is gone.
     FileGone(PathBuf),
     /// The volume's image is there, and as long as its record says.

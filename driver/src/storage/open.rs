@@ -11,9 +11,10 @@ use std::sync::Arc;
 use hostloop_terminal::humanize::exact_bytes;
 
 use super::layout::open_dir;
+use super::noted_problem::Until;
 use super::place::PoolPlace;
 use super::recovery;
-use super::{Pool, PoolKind, PoolSpec, Pools, Result};
+use super::{About, Error, Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
 
 pub(super) mod identity;
@@ -31,7 +32,7 @@ use pool_device::Device;
 use pool_directory::PoolDirectory;
 use pool_error::{refused, unavailable};
 use pool_lock::flock;
-use pool_registry::{Entry, PoolRegistry};
+use pool_registry::{PoolRegistry, RegisteredPool};
 
 impl Pools {
     /// Opens the pool of a slot, recovers it, and adds it to the registry.
@@ -40,7 +41,7 @@ impl Pools {
         slot: usize,
         spec: &PoolSpec,
         registry: &PoolRegistry,
-        entry: &Entry,
+        entry: &RegisteredPool,
     ) -> Result<Arc<Pool>> {
         let directory = match kind_of(spec, entry)? {
             PoolKind::Directory => {
@@ -59,16 +60,10 @@ impl Pools {
             let why = format!("{path} is pool {id}, which is open already");
             return Err(refused(spec, why));
         };
-        recovery::recover(&pool, &*self.kernel, &self.options)?;
-        // One write for all fields: a known filesystem without a pool ID is not a valid state.
-        registry.remember(&spec.name, |entry| {
-            *entry = Entry {
-                id: Some(pool.id),
-                path: spec.path.clone(),
-                fs_uuid,
-                mkfs: None,
-            };
-        })?;
+        let thawed = recovery::thaw(&pool, &*self.kernel);
+        pool_directory::sync(&pool, entry)?;
+        recovery::recover(&pool, &*self.kernel, &self.options, thawed)?;
+        remember(&pool, registry, entry, fs_uuid)?;
         let pool = Arc::new(pool);
         self.filesystems.settle(&pool, &*self.kernel)?;
         claim.keep();
@@ -79,7 +74,7 @@ impl Pools {
         &self,
         spec: &PoolSpec,
         registry: &PoolRegistry,
-        entry: &Entry,
+        entry: &RegisteredPool,
     ) -> Result<PoolDirectory> {
         let metadata = std::fs::metadata(&spec.path);
         let rdev = metadata
@@ -105,7 +100,7 @@ impl Pools {
         &self,
         spec: &PoolSpec,
         registry: &PoolRegistry,
-        entry: &Entry,
+        entry: &RegisteredPool,
     ) -> Result<PoolDirectory> {
         let bytes = spec.image_bytes.unwrap_or_default();
         let at = pool_device::mount_point(&self.options, &spec.name)?;
@@ -141,6 +136,32 @@ impl Pools {
     }
 }
 
+/// Registers an open pool. If the registry knows it already and can't be synced, that is only
+/// noted: the pool's own disk is sound, and pods must be able to leave.
+fn remember(
+    pool: &Pool,
+    registry: &PoolRegistry,
+    before: &RegisteredPool,
+    fs_uuid: Option<String>,
+) -> Result<()> {
+    // One write for all fields: a known filesystem without a pool ID is not a valid state.
+    let now = RegisteredPool {
+        id: Some(pool.id),
+        path: pool.spec.path.clone(),
+        fs_uuid,
+        mkfs: None,
+    };
+    let is_known = now == *before;
+    match registry.remember(pool.name(), |entry| *entry = now) {
+        Err(Error::Kernel(e)) if is_known => {
+            let why = format!("after a power cut, this node may not know it any more: {e}");
+            pool.note_unrepaired(About::Pool, Until::Reopened, why);
+            Ok(())
+        }
+        remembered => remembered,
+    }
+}
+
 /// A warning about a pool beneath kubelet's root, which the state directory names where it is the
 /// default one.
 fn beneath_kubelet(pool: &Path, state_dir: &Path) -> Option<String> {
@@ -156,7 +177,7 @@ fn beneath_kubelet(pool: &Path, state_dir: &Path) -> Option<String> {
 
 /// Determines the pool's kind from the file at the path. Creates a directory that neither exists
 /// nor is registered.
-fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
+fn kind_of(spec: &PoolSpec, entry: &RegisteredPool) -> Result<PoolKind> {
     let path = &spec.path;
     let shown = path.display();
     let metadata = match std::fs::metadata(path) {

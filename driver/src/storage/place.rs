@@ -20,14 +20,14 @@ pub struct PoolPlace {
     /// The image, the block device or the directory.
     pub path: PathBuf,
     /// What was there.
-    pub was: Seen,
+    pub was: AtPath,
     /// The device with the pool's filesystem and its mount point, if the driver mounted it.
     pub mounted: Option<(PathBuf, PathBuf)>,
 }
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum AtPath {
     /// Nothing.
     Nothing,
     /// A file or directory, and a file's length in bytes.
@@ -38,18 +38,18 @@ pub enum Seen {
     Unreadable(String),
 }
 
-impl Seen {
+impl AtPath {
     /// Looks at a path. A symlink counts only as a place of a directory or a device, because the
     /// driver opens no image through one.
-    pub fn at(path: &Path, kind: PoolKind) -> Seen {
+    pub fn at(path: &Path, kind: PoolKind) -> AtPath {
         let metadata = match kind {
             PoolKind::Image => path.symlink_metadata(),
             PoolKind::Directory | PoolKind::Device => path.metadata(),
         };
         match metadata {
-            Ok(m) if m.file_type().is_block_device() && is_removed(m.rdev()) => Seen::Nothing,
-            Ok(m) if m.file_type().is_block_device() => Seen::Device(m.rdev()),
-            Ok(m) => Seen::File {
+            Ok(m) if m.file_type().is_block_device() && is_removed(m.rdev()) => AtPath::Nothing,
+            Ok(m) if m.file_type().is_block_device() => AtPath::Device(m.rdev()),
+            Ok(m) => AtPath::File {
                 id: FileId {
                     dev: m.dev(),
                     ino: m.ino(),
@@ -57,9 +57,9 @@ impl Seen {
                 bytes: m.len(),
             },
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                Seen::Nothing
+                AtPath::Nothing
             }
-            Err(e) => Seen::Unreadable(e.to_string()),
+            Err(e) => AtPath::Unreadable(e.to_string()),
         }
     }
 }
@@ -77,14 +77,14 @@ impl PoolPlace {
         PoolPlace {
             kind,
             path: path.to_owned(),
-            was: Seen::at(path, kind),
+            was: AtPath::at(path, kind),
             mounted,
         }
     }
 
     /// What is not there any more.
     pub fn lost(&self) -> Option<Lost> {
-        lost(self, &Seen::at(&self.path, self.kind))
+        lost(self, &AtPath::at(&self.path, self.kind))
     }
 }
 
@@ -92,8 +92,8 @@ impl PoolPlace {
 /// file that is not at the image's path any more, or is cut off.
 pub(crate) fn lost_image(spec: &PoolSpec, device: &LoopInfo, at: PathBuf) -> Option<Lost> {
     let path = spec.path.join(spec.image_name());
-    let now = Seen::at(&path, PoolKind::Image);
-    let was = Seen::File {
+    let now = AtPath::at(&path, PoolKind::Image);
+    let was = AtPath::File {
         id: device.backing?,
         bytes: device.size_bytes,
     };
@@ -110,7 +110,7 @@ pub(crate) fn lost_image(spec: &PoolSpec, device: &LoopInfo, at: PathBuf) -> Opt
 }
 
 /// Compares a place with what is there now; `None` if it is the same.
-fn lost(place: &PoolPlace, now: &Seen) -> Option<Lost> {
+fn lost(place: &PoolPlace, now: &AtPath) -> Option<Lost> {
     let PoolPlace {
         kind,
         path,
@@ -119,7 +119,7 @@ fn lost(place: &PoolPlace, now: &Seen) -> Option<Lost> {
     } = place;
     let path = path.display();
     let (reason, is_same) = match (kind, was, now) {
-        (PoolKind::Image, Seen::File { id, bytes }, Seen::File { id: is, bytes: now }) => {
+        (PoolKind::Image, AtPath::File { id, bytes }, AtPath::File { id: is, bytes: now }) => {
             if id == is && now < bytes {
                 return Some(cut_off(&place.path, *now, *bytes));
             }
@@ -127,7 +127,7 @@ fn lost(place: &PoolPlace, now: &Seen) -> Option<Lost> {
         }
         (PoolKind::Image, ..) => ("PoolImageLost", false),
         (PoolKind::Device, was, now) => ("PoolDeviceLost", was == now),
-        (PoolKind::Directory, Seen::File { id, .. }, Seen::File { id: is, .. }) => {
+        (PoolKind::Directory, AtPath::File { id, .. }, AtPath::File { id: is, .. }) => {
             ("PoolDirectoryLost", id == is)
         }
         (PoolKind::Directory, ..) => ("PoolDirectoryLost", false),
@@ -136,14 +136,18 @@ fn lost(place: &PoolPlace, now: &Seen) -> Option<Lost> {
         return None;
     }
     let what = match now {
-        Seen::Unreadable(why) => format!("{path} can't be looked at: {why}"),
-        Seen::Nothing => format!("{path} is not there any more"),
-        Seen::File { .. } | Seen::Device(_) => format!(
+        AtPath::Unreadable(why) => format!("{path} can't be looked at: {why}"),
+        AtPath::Nothing => format!("{path} is not there any more"),
+        AtPath::File { .. } | AtPath::Device(_) => format!(
             "{path} is something else now: it was replaced, unmounted, or hidden by another mount"
         ),
     };
     Some(match (kind, now, mounted) {
-        (PoolKind::Image, Seen::Nothing | Seen::File { .. } | Seen::Device(_), Some(mounted)) => {
+        (
+            PoolKind::Image,
+            AtPath::Nothing | AtPath::File { .. } | AtPath::Device(_),
+            Some(mounted),
+        ) => {
             let to_do = save_image(&place.path, mounted);
             Lost {
                 reason,
@@ -201,36 +205,36 @@ mod tests {
     use super::*;
     use PoolKind::{Device, Directory, Image};
 
-    fn file(ino: u64, bytes: u64) -> Seen {
-        Seen::File {
+    fn file(ino: u64, bytes: u64) -> AtPath {
+        AtPath::File {
             id: FileId { dev: 1, ino },
             bytes,
         }
     }
 
-    fn unreadable() -> Seen {
-        Seen::Unreadable("Input/output error".to_owned())
+    fn unreadable() -> AtPath {
+        AtPath::Unreadable("Input/output error".to_owned())
     }
 
     #[rstest]
     #[case::image(Image, file(7, 100), file(7, 100), None)]
     #[case::image_grown(Image, file(7, 100), file(7, 200), None)]
     #[case::image_cut_off(Image, file(7, 100), file(7, 99), Some(("PoolImageLost", true, "to 99 bytes of its 100 bytes")))]
-    #[case::image_deleted(Image, file(7, 100), Seen::Nothing, Some(("PoolImageLost", true, "dd if=/dev/loop3 of=")))]
+    #[case::image_deleted(Image, file(7, 100), AtPath::Nothing, Some(("PoolImageLost", true, "dd if=/dev/loop3 of=")))]
     #[case::image_replaced(Image, file(7, 100), file(8, 100), Some(("PoolImageLost", true, "dd if=/dev/loop3 of=")))]
     #[case::image_unreadable(Image, file(7, 100), unreadable(), Some(("PoolImageLost", false, "can't be looked at")))]
     #[case::directory(Directory, file(7, 10), file(7, 20), None)]
-    #[case::directory_gone(Directory, file(7, 0), Seen::Nothing, Some(("PoolDirectoryLost", false, "is not there")))]
+    #[case::directory_gone(Directory, file(7, 0), AtPath::Nothing, Some(("PoolDirectoryLost", false, "is not there")))]
     #[case::directory_replaced(Directory, file(7, 0), file(8, 0), Some(("PoolDirectoryLost", false, "something else")))]
     #[case::directory_unreadable(Directory, file(7, 0), unreadable(), Some(("PoolDirectoryLost", false, "Input/output")))]
-    #[case::device(Device, Seen::Device(9), Seen::Device(9), None)]
-    #[case::device_gone(Device, Seen::Device(9), Seen::Nothing, Some(("PoolDeviceLost", false, "is not there")))]
-    #[case::device_replaced(Device, Seen::Device(9), Seen::Device(8), Some(("PoolDeviceLost", false, "something else")))]
-    #[case::device_now_a_file(Device, Seen::Device(9), file(7, 0), Some(("PoolDeviceLost", false, "something else")))]
+    #[case::device(Device, AtPath::Device(9), AtPath::Device(9), None)]
+    #[case::device_gone(Device, AtPath::Device(9), AtPath::Nothing, Some(("PoolDeviceLost", false, "is not there")))]
+    #[case::device_replaced(Device, AtPath::Device(9), AtPath::Device(8), Some(("PoolDeviceLost", false, "something else")))]
+    #[case::device_now_a_file(Device, AtPath::Device(9), file(7, 0), Some(("PoolDeviceLost", false, "something else")))]
     fn what_is_lost(
         #[case] kind: PoolKind,
-        #[case] was: Seen,
-        #[case] now: Seen,
+        #[case] was: AtPath,
+        #[case] now: AtPath,
         #[case] expected: Option<(&str, bool, &str)>,
     ) {
         let mounted = Some(("/dev/loop3".into(), "/state/pools/p".into()));

@@ -2,7 +2,7 @@
 //!
 //! What is done with a pool stands elsewhere, in files named by the subject.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -10,12 +10,13 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::capacity::{Limits, SpaceRequest};
+use super::capacity::{CapacityLimits, SpaceRequest};
 use super::index::Index;
-use super::joined::JoinedRead;
+use super::joined_read::JoinedRead;
 use super::layout::PoolLayout;
 use super::noted_problem::NotedProblem;
 use super::place::PoolPlace;
+use super::record_sync::RecordSync;
 use super::recovery::Unfinished;
 use super::{PoolId, PoolKind, PoolSpec, VolumeId};
 use crate::kernel::Kernel;
@@ -24,6 +25,7 @@ mod look;
 mod notes;
 mod reading;
 pub(super) mod space;
+mod unsynced;
 
 pub use reading::{Look, Reading};
 
@@ -40,16 +42,21 @@ pub struct Pool {
     pub(super) spec: PoolSpec,
     pub(super) kind: PoolKind,
     pub(super) reflinks: bool,
-    pub(super) limits: Limits,
+    pub(super) limits: CapacityLimits,
     pub(super) layout: PoolLayout,
     pub(super) index: RwLock<Index>,
     /// Held while the record of a volume changes; a volume's ID chooses one.
     pub(super) changing: [Mutex<()>; CHANGING],
-    /// Volumes with a record that is known to survive a power cut. An earlier process may have died
-    /// between the rename of a record and its fsync, and a failed fsync leaves the same.
-    pub(super) synced: Mutex<HashSet<VolumeId>>,
+    /// What is known of the records on disk. Nothing is known of the others: an earlier process may
+    /// have died between the rename of a record and its fsync.
+    pub(super) synced: Mutex<HashMap<VolumeId, RecordSync>>,
+    /// Volumes with a record that could not be synced or written: though its call succeeded, or
+    /// without knowing what is on disk.
+    pub(super) to_sync: Mutex<BTreeSet<VolumeId>>,
     /// True if it is known what snapshots of an earlier process share.
     pub(super) measured: Mutex<bool>,
+    /// True while the pool's directories could not be synced since its opening.
+    pub(super) unsynced: AtomicBool,
     /// Space promised to running operations.
     pub(super) under_way: Mutex<SpaceRequest>,
     /// The filesystems that provide the pool's space; set once the pool is open.
@@ -61,8 +68,8 @@ pub struct Pool {
     pub(super) look: Arc<JoinedRead<Look>>,
     /// What recovery could not repair.
     pub(super) noted: Mutex<Vec<NotedProblem>>,
-    /// Groups that the previous process was creating or deleting when it ended, with members that
-    /// are not freed yet.
+    /// Groups that a process could not finish or delete as a whole, with members that are not freed
+    /// yet.
     pub(super) unfinished: Mutex<Vec<Unfinished>>,
     /// Open lock files that keep other processes out of the pool.
     pub(super) _locks: Vec<File>,

@@ -25,7 +25,7 @@ use self::snapshot_quota::SnapshotQuota;
 
 /// A configured pool, open or not.
 #[derive(Clone, Debug)]
-pub struct Slot {
+pub struct PoolSlot {
     pub spec: PoolSpec,
     /// The open pool, or the reason why it is missing.
     pub state: std::result::Result<Arc<Pool>, String>,
@@ -33,7 +33,7 @@ pub struct Slot {
     pub id: Option<PoolId>,
 }
 
-impl Slot {
+impl PoolSlot {
     /// The open pool, or [`Error::Unavailable`] if it is missing.
     fn pool(&self) -> Result<Arc<Pool>> {
         self.state.clone().map_err(|why| Error::Unavailable {
@@ -47,7 +47,7 @@ impl Slot {
 pub struct Pools {
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) options: PoolOptions,
-    pub(super) slots: RwLock<Vec<Slot>>,
+    pub(super) slots: RwLock<Vec<PoolSlot>>,
     pub(super) opening: Opening,
     pub(super) filesystems: Arc<PoolFilesystems>,
     pub(super) copy_rates: CopyRates,
@@ -73,12 +73,12 @@ impl Pools {
     }
 
     /// The configured pools in order, open or missing.
-    pub fn slots(&self) -> Vec<Slot> {
+    pub fn slots(&self) -> Vec<PoolSlot> {
         self.slots.read().clone()
     }
 
     /// Checks all pools in parallel: all hanging pools together take only as long as one.
-    pub fn look(&self) -> Vec<(Slot, Option<Look>)> {
+    pub fn look(&self) -> Vec<(PoolSlot, Option<Look>)> {
         let slots = self.slots();
         for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
             pool.begin_look(&self.kernel);
@@ -86,7 +86,7 @@ impl Pools {
         slots
             .into_iter()
             .map(|slot| {
-                let look = slot.state.as_ref().ok().map(|pool| pool.look(&self.kernel));
+                let look = slot.state.as_ref().ok().map(|pool| pool.wait_for_look());
                 (slot, look)
             })
             .collect()

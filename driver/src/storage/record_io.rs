@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use hostloop_report::pool_files::{SNAPSHOT_RECORD, VOLUME_RECORD};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,6 +23,9 @@ use crate::record::{SCHEMA, UnusableRecord, check_schema};
 
 #[cfg(test)]
 mod tests;
+
+/// The name of the record in the directory of a group.
+const GROUP_RECORD: &str = "group.json";
 
 /// A record that has a directory in a pool.
 pub(super) trait Record: Serialize + DeserializeOwned {
@@ -49,7 +53,7 @@ pub(super) trait Record: Serialize + DeserializeOwned {
 }
 
 macro_rules! record {
-    ($record:ident, $id:ident, $kind:ident, $file:literal $($more:tt)*) => {
+    ($record:ident, $id:ident, $kind:ident, $file:ident $($more:tt)*) => {
         impl Record for $record {
             type Id = $id;
             const KIND: EntryKind = EntryKind::$kind;
@@ -71,7 +75,7 @@ macro_rules! record {
         }
     };
 }
-record!(VolumeRecord, VolumeId, Volumes, "volume.json"
+record!(VolumeRecord, VolumeId, Volumes, VOLUME_RECORD
     /// Its users may still write all of it.
     fn promised_to(image: &ImageStat) -> u64 {
         image.bytes
@@ -85,7 +89,7 @@ record!(VolumeRecord, VolumeId, Volumes, "volume.json"
         state_until_reboot::add(self, dir, state, boot);
     }
 );
-record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json"
+record!(SnapshotRecord, SnapshotId, Snapshots, SNAPSHOT_RECORD
     fn promised_to(image: &ImageStat) -> u64 {
         image.allocated.min(image.bytes)
     }
@@ -94,7 +98,7 @@ record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json"
         absurd_size("size_bytes", self.size_bytes)
     }
 );
-record!(GroupRecord, GroupId, Groups, "group.json"
+record!(GroupRecord, GroupId, Groups, GROUP_RECORD
     fn promised_to(_image: &ImageStat) -> u64 {
         0
     }

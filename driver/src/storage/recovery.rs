@@ -11,9 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::file_names::EntryKind;
-use super::freeze;
 use super::image_stat::ImageStat;
-use super::index::{Index, Named, Table};
+use super::index::{Index, NamedRecord, RecordTable};
 use super::layout::Left;
 use super::load;
 use super::noted_problem::Until;
@@ -26,29 +25,40 @@ use super::{
 };
 use crate::diagnose::Problem;
 use crate::diagnose::volume::{ImageState, image_problem};
-use crate::kernel::{FileId, Kernel, file, loops_holding, whole_blocks};
+use crate::kernel::{Kernel, file, loops_holding, whole_blocks};
 
+mod blank_images;
 mod recheck;
 mod reconcile_loops;
 mod reread;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod thaw;
 mod unfinished;
 
 pub(super) use recheck::recheck;
+use thaw::Thawed;
+pub(super) use thaw::thaw;
 pub(super) use unfinished::Unfinished;
 
-/// Reads a pool's records, and repairs the effects of a crash, a reboot or outside changes.
-pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
+/// Reads a pool's records, and repairs the effects of a crash, a reboot or outside changes. The
+/// caller has called [`thaw()`] first.
+pub(super) fn recover(
+    pool: &Pool,
+    kernel: &dyn Kernel,
+    options: &PoolOptions,
+    thawed: Thawed,
+) -> Result<()> {
     sweep::sweep(pool)?;
     *pool.index.write() = read_records(pool)?;
     split_old_records(pool);
-    let images = look_at_images(pool);
+    let mut images = look_at_images(pool);
     unmount_old_scratch(pool, kernel, options, &images);
-    thaw(pool, kernel, &images);
-    thaw_without_records(pool, kernel);
+    thaw::record(pool, kernel, &images, thawed);
+    adopt_lengths(pool, &mut images);
     reconcile_loops::reconcile(pool, kernel, &images)?;
+    blank_images::take_formats_back(pool, kernel, &images);
     drop_left_inline(pool, kernel, &images);
     Ok(())
 }
@@ -124,7 +134,7 @@ fn read_records(pool: &Pool) -> Result<Index> {
 }
 
 /// Unusable records stay in the index, because calls for them must not answer "not found".
-fn put_unusable<R: Named>(table: &mut Table<R>, unusable: Vec<(R::Id, UnusableEntry)>) {
+fn put_unusable<R: NamedRecord>(table: &mut RecordTable<R>, unusable: Vec<(R::Id, UnusableEntry)>) {
     for (id, unusable) in unusable {
         table.put_unusable(id, unusable);
     }
@@ -169,7 +179,7 @@ fn split_old_record(pool: &Pool, volume: &VolumeRecord) -> Result<()> {
     }
     let state = state_until_reboot::encode(volume, pool.layout.boot())?;
     pool.layout.replace_state(volume.id, state.as_deref())?;
-    pool.layout.replace(volume)
+    Ok(pool.layout.replace(volume)?)
 }
 
 /// A volume and the file status of its image.
@@ -178,9 +188,7 @@ struct VolumeImage {
     image: ImageStat,
 }
 
-/// Checks all images, and notes a missing or short one. An image longer than its record comes from
-/// an interrupted expansion: the record adopts its length, because the filesystem in it may have
-/// grown already.
+/// Checks all images, and notes a missing or short one. [`adopt_lengths`] handles longer ones.
 fn look_at_images(pool: &Pool) -> Vec<VolumeImage> {
     let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
@@ -192,9 +200,8 @@ fn look_at_images(pool: &Pool) -> Vec<VolumeImage> {
                 (None, ImageState::Unreadable(why))
             }
         };
-        let volume = match image_problem(&state, volume.capacity_bytes) {
-            None => volume,
-            Some(Problem::ImageLong { bytes, .. }) => adopt_length(pool, volume, bytes),
+        match image_problem(&state, volume.capacity_bytes) {
+            None | Some(Problem::ImageLong { .. }) => {}
             Some(problem) => {
                 if let Some(image) = image {
                     // Writes never go beyond the image's end, whatever the record promises.
@@ -202,12 +209,24 @@ fn look_at_images(pool: &Pool) -> Vec<VolumeImage> {
                     pool.index.write().volumes.count_at_most(volume.id, most);
                 }
                 note_image(pool, &volume, problem);
-                volume
             }
-        };
+        }
         found.extend(image.map(|image| VolumeImage { volume, image }));
     }
     found
+}
+
+/// An image longer than its record comes from an interrupted expansion: the record adopts its
+/// length, because the filesystem in it may have grown already. No volume may be frozen any more,
+/// because this waits for the disk.
+fn adopt_lengths(pool: &Pool, images: &mut [VolumeImage]) {
+    for found in images {
+        let state = ImageState::from(Some(found.image));
+        let problem = image_problem(&state, found.volume.capacity_bytes);
+        if let Some(Problem::ImageLong { bytes, .. }) = problem {
+            found.volume = adopt_length(pool, found.volume.clone(), bytes);
+        }
+    }
 }
 
 fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, bytes: u64) -> Arc<VolumeRecord> {
@@ -271,103 +290,131 @@ fn unmount_old_scratch(
     }
 }
 
-/// Thaws filesystems that a dead process froze for a copy; until then, writes of pods hang.
-fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) {
-    for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
-        let id = found.volume.id;
-        let thawed = thaw_image(kernel, id, found.image.file)
-            .and_then(|()| pool.update(&id, |record| record.freeze = None).map(drop));
-        if let Err(e) = thawed {
-            let what = format!("it may still be frozen: {e}");
-            pool.note_unrepaired(About::Volume(id), Until::Thawed(id), what);
-        }
-    }
-}
-
-/// Thaws filesystems of volumes without a usable record, by their `state.json`: pods must be able
-/// to leave.
-fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
-    let ids = pool.index.read().volumes.unusable_ids();
-    for id in ids {
-        let (stage, Some(_)) = pool.state_until_reboot(id) else {
-            continue;
-        };
-        let thawed = pool.stat_image(&id).and_then(|image| {
-            if let Some(image) = image {
-                thaw_image(kernel, id, image.file)?;
-            }
-            let boot = pool.layout.boot();
-            let state = state_until_reboot::encode_parts(stage.as_deref(), None, boot)?;
-            pool.layout.replace_state(id, state.as_deref())
-        });
-        if let Err(e) = thawed {
-            let what = format!("it may still be frozen: {e}");
-            pool.note_unrepaired(About::Volume(id), Until::Reopened, what);
-        }
-    }
-}
-
-fn thaw_image(kernel: &dyn Kernel, id: VolumeId, image: FileId) -> Result<()> {
-    let what = freeze::thaw_leftover(kernel, id, image)?;
-    tracing::info!(volume = %id, ?what, "thawed a filesystem after an interrupted freeze");
-    Ok(())
-}
-
-/// Frees the members of groups that were never finished or are partly deleted. Members of groups
-/// that can't be found are kept and noted, and so are groups with missing members.
-pub(super) fn settle_groups(pools: &Pools) {
+/// Frees the members of groups that were never finished or are partly deleted, then the records of
+/// the groups.
+pub(super) fn finish_groups(pools: &Pools) {
     for pool in pools.pools() {
         let mut unfinished = std::mem::take(&mut *pool.unfinished.lock());
-        unfinished.retain(|unfinished| !finish(pools, &pool, unfinished));
+        unfinished.retain_mut(|unfinished| !finish(pools, &pool, unfinished));
         pool.unfinished.lock().append(&mut unfinished);
     }
+}
+
+/// Notes the members of groups that can't be found, which are kept, and groups with missing
+/// members.
+pub(super) fn note_groups(pools: &Pools) {
     for pool in pools.pools() {
         note_lone_members(pools, &pool);
         note_missing_members(pools, &pool);
     }
 }
 
-/// Frees a group's members, then its record. False if a member must wait, for example until its
-/// pool is open.
-fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -> bool {
-    let freed = match pools.group(&group.id) {
+/// Frees a group's members, then its record. False if the record can't leave its place, or a member
+/// must wait, for example until its pool is open and synced.
+fn finish(pools: &Pools, home: &Pool, unfinished: &mut Unfinished) -> bool {
+    let group = unfinished.group;
+    match pools.indexed_group(&group) {
         Err(Error::NoGroup(_)) => {
+            if !withdraw(home, unfinished) {
+                return false;
+            }
             // Every member is tried, even after a failure.
-            group
-                .snapshots
-                .iter()
-                .filter(|id| !free_member(pools, **id, group.id))
-                .count()
-                == 0
+            unfinished
+                .waiting
+                .retain(|member| !free_member(pools, *member, group));
         }
         // The record is in its final place as well: an operator has restored it.
-        Ok(_) => true,
-        Err(_) => false,
-    };
-    if freed {
-        remove(home, *left, group.id.to_string());
-    }
-    freed
-}
-
-/// Frees a snapshot if its own record also names this group. False if the record is unavailable or
-/// the snapshot can't be freed.
-fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
-    match pools.snapshot(&id) {
-        Ok(member) if member.group == Some(group) => {}
-        Ok(_) | Err(Error::NoSnapshot(_) | Error::ForeignPool(_)) => return true,
+        Ok(_) => unfinished.waiting.clear(),
         Err(_) => return false,
     }
+    let is_finished = unfinished.waiting.is_empty();
+    if is_finished {
+        remove(home, unfinished.left, group.to_string());
+    } else {
+        note_unknown_pool(pools, home, unfinished);
+    }
+    is_finished
+}
+
+/// Moves the record of a failed group out of its place, for good: a later start would find a group
+/// that lacks the members freed until then. False if it may still be there.
+fn withdraw(home: &Pool, unfinished: &mut Unfinished) -> bool {
+    let Left::On(kind) = unfinished.left else {
+        return true;
+    };
+    match home.layout.withdraw(kind, &unfinished.group.to_string()) {
+        Ok(left) => {
+            unfinished.left = left;
+            true
+        }
+        Err(error) => {
+            let group = unfinished.group;
+            tracing::debug!(%group, %error, "a failed group is still in its place");
+            false
+        }
+    }
+}
+
+/// Notes once that a member is in a pool that is not configured, perhaps for good.
+fn note_unknown_pool(pools: &Pools, home: &Pool, unfinished: &Unfinished) {
+    let mut waiting = unfinished.waiting.iter();
+    let Some(member) =
+        waiting.find(|id| matches!(pools.with_id(id.pool()), Err(Error::ForeignPool(_))))
+    else {
+        return;
+    };
+    let (from, entry) = (unfinished.left, unfinished.group.to_string());
+    let until = Until::FileGone(home.root().join(from.name()).join(&entry));
+    if home.noted.lock().iter().any(|noted| noted.until == until) {
+        return;
+    }
+    let why = format!(
+        "is kept: the pool of its snapshot {member} is not configured. Configure that pool, and the \
+         driver frees the snapshot. If the pool is gone for good, move this directory out of the \
+         pool and restart the driver"
+    );
+    note_left(home, from, &entry, why);
+}
+
+/// Frees a snapshot. One in the index is freed only if its record names this group. One that is not
+/// there was never complete, or is gone, and the group's record alone decides. False if the record
+/// is unavailable, if the snapshot can't be freed, or if it is gone but may come back: after a power
+/// cut, or with the next configuration, if this one does not have its pool.
+fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
+    let is_there = match pools.snapshot(&id) {
+        Ok(member) if member.group == Some(group) => true,
+        // Its move to `trash/` may have failed, or only an fsync of that.
+        Err(Error::NoSnapshot(_)) => false,
+        Ok(_) => return true,
+        Err(_) => return false,
+    };
     let Ok(pool) = pools.with_id(id.pool()) else {
         return false;
     };
-    tracing::info!(snapshot = %id, %group, "freeing a snapshot without a complete group");
-    let dropped = pool.drop_snapshot(id);
-    if let Err(e) = &dropped {
-        let what = format!("its group is gone, and it can't be freed: {e}");
-        pool.note_unrepaired(About::Snapshot(id), Until::SnapshotGone(id), what);
+    match pool.drop_snapshot(id) {
+        Ok(()) if is_there => {
+            tracing::info!(snapshot = %id, %group, "freed a snapshot without a complete group")
+        }
+        Ok(()) => {}
+        Err(e) => {
+            tracing::debug!(snapshot = %id, %group, error = %e, "can't free a snapshot yet");
+            if is_there {
+                note_kept_member(&pool, id, &e);
+            }
+            return false;
+        }
     }
-    dropped.is_ok()
+    true
+}
+
+/// Notes once that a member without a group can't be freed.
+fn note_kept_member(pool: &Pool, id: SnapshotId, error: &Error) {
+    let until = Until::SnapshotGone(id);
+    if pool.noted.lock().iter().any(|noted| noted.until == until) {
+        return;
+    }
+    let what = format!("its group is gone, and it can't be freed: {error}");
+    pool.note_unrepaired(About::Snapshot(id), until, what);
 }
 
 /// Notes snapshots of a group that does not exist, and keeps them: a lost or damaged group record
@@ -383,11 +430,13 @@ fn note_lone_members(pools: &Pools, pool: &Pool) {
         .iter()
         .flat_map(|pool: &Arc<Pool>| -> Vec<GroupId> {
             let unfinished = pool.unfinished.lock();
-            unfinished.iter().map(|u| u.group.id).collect()
+            unfinished.iter().map(|u| u.group).collect()
         })
         .collect();
     for (member, group) in members {
-        if waiting.contains(&group) || !matches!(pools.group(&group), Err(Error::NoGroup(_))) {
+        if waiting.contains(&group)
+            || !matches!(pools.indexed_group(&group), Err(Error::NoGroup(_)))
+        {
             continue;
         }
         let about = About::Snapshot(member);
@@ -402,7 +451,7 @@ fn note_missing_members(pools: &Pools, pool: &Pool) {
     for group in groups {
         let members = group.snapshots.iter().copied();
         let missing: Vec<SnapshotId> = members
-            .filter(|member| matches!(pools.snapshot(member), Err(Error::NoSnapshot(_))))
+            .filter(|member| matches!(pools.indexed_snapshot(member), Err(Error::NoSnapshot(_))))
             .collect();
         if !missing.is_empty() {
             let about = About::Group(group.id);

@@ -73,7 +73,7 @@ impl Pool {
     }
 
     /// True if less than the reserve is free: a freeze, which must write back, could then hang.
-    pub(super) fn below_reserve(&self) -> Result<bool> {
+    pub(crate) fn below_reserve(&self) -> Result<bool> {
         let usage = self.usage()?;
         Ok(usage.free_bytes < self.limits.reserve.of(usage.total_bytes))
     }

@@ -8,15 +8,16 @@ use hostloop_events::phase;
 use super::capacity::SpaceRequest;
 use super::content_source::{CopyJob, LocatedSource};
 use super::file_names::EntryKind;
-use super::index::Named;
+use super::index::NamedRecord;
 use super::layout::Incoming;
 use super::pools::snapshot_quota::Allowance;
 use super::reservation::Reservation;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId};
 use super::{SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::{extents, file, wanted};
-use crate::record::{Parameters, SCHEMA};
+use crate::record::{Consistency, Parameters, SCHEMA};
 
+mod powercut;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +29,7 @@ pub(super) struct Shot<'a> {
     image: File,
     job: CopyJob,
     volume: Arc<VolumeRecord>,
-    share: Share<'a>,
+    share: SnapshotShare<'a>,
     room: Reservation<'a>,
     allowance: Option<Allowance<'a>>,
 }
@@ -37,7 +38,7 @@ impl<'a> Shot<'a> {
     /// Reserves what the copy turned out to promise more than was expected: the volume was written
     /// to meanwhile, or could not be cloned.
     fn settle(&mut self, pools: &'a Pools, parameters: &Parameters) -> Result<()> {
-        let all = file::allocated_bytes(&self.image)?.min(self.job.len);
+        let all = file::allocated_bytes(&self.image)?.min(self.job.source_len);
         self.share.own = all.saturating_sub(self.share.common(&self.image));
         self.room.raise(self.pool, self.share.own)?;
         if !self
@@ -51,22 +52,33 @@ impl<'a> Shot<'a> {
         Ok(())
     }
 
+    /// Writes the copied image to disk.
+    fn sync(&self, is_written_back: bool) -> Result<()> {
+        phase("sync", || {
+            if !is_written_back {
+                file::write_back_in_steps(&self.image)?;
+            }
+            Ok(file::sync(&self.image, &self.incoming.image_path())?)
+        })
+    }
+
     /// Writes the record and moves the snapshot into place. The space stays reserved until the
     /// caller has added the record to the index.
-    pub(super) fn commit(self, facts: &Facts<'_>) -> Result<Committed<'a>> {
+    pub(super) fn commit(self, fields: &SnapshotFields<'_>) -> Result<Committed<'a>> {
         let record = SnapshotRecord {
             schema: SCHEMA,
             id: self.id,
-            name: facts.name.clone(),
+            name: fields.name.clone(),
             source: self.volume.id,
             size_bytes: self.volume.capacity_bytes,
             requested_bytes: self.volume.requested_bytes,
-            created_ns: facts.taken_ns,
-            parameters: facts.parameters.clone(),
-            group: facts.group,
+            created_ns: fields.taken_ns,
+            parameters: fields.parameters.clone(),
+            group: fields.group,
             format: self.volume.format,
             provisioning: self.volume.settings.provisioning,
             allocated_bytes: file::allocated_bytes(&self.image)?,
+            consistency: fields.consistency,
         };
         self.incoming.commit(&record, None)?;
         let (pool, record) = (self.pool, Arc::new(record));
@@ -82,7 +94,7 @@ impl<'a> Shot<'a> {
 }
 
 /// What a snapshot shares with the one before it while it is taken. Dropping it ends that.
-struct Share<'a> {
+struct SnapshotShare<'a> {
     pool: &'a Pool,
     volume: VolumeId,
     id: SnapshotId,
@@ -92,10 +104,10 @@ struct Share<'a> {
     own: u64,
 }
 
-impl<'a> Share<'a> {
+impl<'a> SnapshotShare<'a> {
     /// Chooses the newest snapshot of the volume as the base of this one.
-    fn begin(pool: &'a Pool, volume: VolumeId, id: SnapshotId) -> Share<'a> {
-        let mut share = Share {
+    fn begin(pool: &'a Pool, volume: VolumeId, id: SnapshotId) -> SnapshotShare<'a> {
+        let mut share = SnapshotShare {
             pool,
             volume,
             id,
@@ -126,7 +138,7 @@ impl<'a> Share<'a> {
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for SnapshotShare<'_> {
     fn drop(&mut self) {
         let mut index = self.pool.index.write();
         if index
@@ -143,7 +155,7 @@ impl Drop for Share<'_> {
 pub(super) struct Committed<'a> {
     pub(super) pool: &'a Arc<Pool>,
     pub(super) record: Arc<SnapshotRecord>,
-    share: Share<'a>,
+    share: SnapshotShare<'a>,
     _room: Reservation<'a>,
     _allowance: Option<Allowance<'a>>,
 }
@@ -160,11 +172,12 @@ impl Committed<'_> {
 }
 
 /// Fields of a snapshot's record that do not come from its volume's record.
-pub(super) struct Facts<'a> {
+pub(super) struct SnapshotFields<'a> {
     pub(super) name: String,
     pub(super) parameters: &'a Parameters,
     pub(super) group: Option<GroupId>,
     pub(super) taken_ns: u64,
+    pub(super) consistency: Consistency,
 }
 
 impl Pools {
@@ -178,17 +191,18 @@ impl Pools {
         let pools = [self.with_id(volume.pool())?];
         pools[0].index.read().snapshots.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, &[*volume], parameters)?;
-        let facts = Facts {
+        let fields = SnapshotFields {
             name: name.to_owned(),
             parameters,
             group: None,
             taken_ns,
+            consistency: Consistency::Frozen,
         };
         let shot = shots
             .into_iter()
             .next()
             .ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))?;
-        Ok(shot.commit(&facts)?.publish())
+        Ok(shot.commit(&fields)?.publish())
     }
 
     /// Takes snapshots of volumes at one point in time, and returns that time. `pools` lists the
@@ -210,12 +224,7 @@ impl Pools {
         }
         for shot in &mut shots {
             shot.settle(self, parameters)?;
-            phase("sync", || {
-                if !copied.is_written_back {
-                    file::write_back_in_steps(&shot.image)?;
-                }
-                file::sync(&shot.image, &shot.incoming.image_path())
-            })?;
+            shot.sync(copied.is_written_back)?;
         }
         Ok((shots, copied.taken_ns))
     }
@@ -231,14 +240,14 @@ impl Pools {
         let source = LocatedSource::Volume(volume.clone());
         let job = self.copy_job(source, pool, None, Provisioning::Thin)?;
         let id = SnapshotId::generate(pool.id);
-        let share = Share::begin(pool, volume.id, id);
+        let share = SnapshotShare::begin(pool, volume.id, id);
         let take = job.takes();
         let common = if take == 0 {
             share.common(&job.from)
         } else {
             0
         };
-        let promise = job.allocated.min(job.len).saturating_sub(common);
+        let promise = job.allocated.min(job.source_len).saturating_sub(common);
         let allowance = self.allow_snapshot(pool, parameters, promise)?;
         let room = pool.reserve(SpaceRequest {
             promise,
@@ -276,7 +285,7 @@ impl Pools {
             }
             found => found?.group,
         };
-        let group = match named.map(|named| (named, self.group(&named))) {
+        let group = match named.map(|named| (named, self.indexed_group(&named))) {
             // The record may name a deleted group, or, if damaged, a group that never existed.
             None | Some((_, Err(Error::NoGroup(_)))) => self.group_with(id),
             Some((named, _)) => Some(named),

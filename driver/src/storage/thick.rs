@@ -60,7 +60,7 @@ impl Pool {
             thick,
         })?;
         foreground::step_back(|| {
-            phase("allocate", || self.kernel.allocate(image, len))?;
+            phase("allocate", || self.kernel.allocate(image, 0..len))?;
             if shared > 0 {
                 copy_image::keep_thick(image, len, Copied::Shared)?;
             }
@@ -107,7 +107,7 @@ impl Pool {
         }
         let len = file::length(&image.file)?;
         foreground::step_back(|| {
-            phase("allocate", || self.kernel.allocate(&image.file, len))?;
+            phase("allocate", || self.kernel.allocate(&image.file, 0..len))?;
             file::sync(&image.file, &image.path)
         })?;
         self.backed.store(true, Relaxed);

@@ -4,10 +4,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
+
 use super::file_names::{EntryKind, IMAGE};
 use super::image_stat::ImageStat;
+use super::layout::ReplaceError;
 use super::load;
 use super::pool::CHANGING;
+use super::record_sync::RecordSync;
 use super::scratch_mount;
 use super::state_until_reboot;
 use super::{Error, Pool, Pools, Provisioning, Result, Settings};
@@ -50,24 +54,29 @@ impl Pools {
 
     /// Clears a completed state from a record. If the pool takes no writes, only the index
     /// changes. The record on disk then claims more than the kernel shows, as after a crash.
+    /// [`Pools::tend`] tries to write `volume.json` again.
     pub fn clear_in_volume(
         &self,
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<()> {
+        self.with_id(id.pool())?.clear(id, change)
+    }
+
+    /// Syncs a record for a caller that acknowledges its publications as they are. That fails only
+    /// if the disk may have others through a change of this process. On a broken or full disk, what
+    /// an earlier process has done must be enough, and [`Pools::tend`] tries again.
+    pub fn acknowledge_volume(&self, id: &VolumeId) -> Result<()> {
         let pool = self.with_id(id.pool())?;
-        let mut cleared = None;
-        let updated = pool.update(id, |record| {
-            change(record);
-            cleared = Some(record.clone());
-        });
-        match (updated, cleared) {
-            (Err(Error::Kernel(error)), Some(record)) => {
-                tracing::warn!(volume = %id, %error, "can't write the record; on disk it claims more than there is");
-                pool.index.write().put_volume(Arc::new(record));
+        match pool.update(id, |_| {}) {
+            Err(Error::Kernel(error))
+                if pool.synced.lock().get(id) != Some(&RecordSync::Unsynced) =>
+            {
+                tracing::warn!(volume = %id, %error, "can't sync the record, which stays as it is");
+                pool.to_sync.lock().insert(*id);
                 Ok(())
             }
-            (updated, _) => updated.map(drop),
+            updated => updated.map(drop),
         }
     }
 
@@ -126,15 +135,71 @@ impl Pool {
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<Arc<VolumeRecord>> {
-        // A copy changes its source's record beside calls that publish it.
-        let _alone = self.changing[id.uuid().as_u128() as usize % CHANGING].lock();
+        let _lock = self.lock_record(id);
+        self.update_locked(id, change)
+    }
+
+    /// [`Pools::clear_in_volume`].
+    pub(super) fn clear(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<()> {
+        // Held to the end: the index has the old record meanwhile, the disk perhaps the new one.
+        let _lock = self.lock_record(id);
+        let mut cleared = None;
+        let updated = self.update_locked(id, |record| {
+            let before = record.clone();
+            change(record);
+            cleared = Some((record.clone(), before));
+        });
+        match (updated, cleared) {
+            (Err(Error::Kernel(error)), Some((record, before))) => {
+                tracing::warn!(volume = %id, %error, "can't write the record; on disk it claims more than there is");
+                self.note_unwritten(&record, &before);
+                self.index.write().put_volume(Arc::new(record));
+                self.to_sync.lock().insert(*id);
+                Ok(())
+            }
+            (updated, _) => updated.map(drop),
+        }
+    }
+
+    /// Notes that the disk may lack this change of a record, or have it only until a power cut.
+    fn note_unwritten(&self, record: &VolumeRecord, before: &VolumeRecord) {
+        if record.same_durable(before) {
+            return;
+        }
+        let mut synced = self.synced.lock();
+        let is_behind = synced.get(&record.id) != Some(&RecordSync::Unsynced)
+            && record.publications == before.publications;
+        let state = if is_behind {
+            RecordSync::Behind
+        } else {
+            RecordSync::Unsynced
+        };
+        synced.insert(record.id, state);
+    }
+
+    /// Keeps others from changing a volume's record: a copy changes its source's record beside
+    /// calls that publish it.
+    fn lock_record(&self, id: &VolumeId) -> MutexGuard<'_, ()> {
+        self.changing[id.uuid().as_u128() as usize % CHANGING].lock()
+    }
+
+    /// [`Pool::update`], for a caller that has locked the record.
+    fn update_locked(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<Arc<VolumeRecord>> {
         let found = self.index.read().volumes.get(*id)?;
         let before = found.ok_or(Error::NoVolume(VolumeHandle::Id(*id)))?;
         let mut record = (*before).clone();
         change(&mut record);
         let durable = record.with_state_until_reboot(&before);
         if durable == *before {
-            self.sync_record(*id)?;
+            self.sync_or_rewrite(&before)?;
         }
         if record == *before {
             return Ok(before);
@@ -152,32 +217,81 @@ impl Pool {
         Ok(record)
     }
 
-    /// Syncs the name of a record, unless that is known to survive a power cut.
-    fn sync_record(&self, id: VolumeId) -> Result<()> {
-        if self.synced.lock().contains(&id) {
-            return Ok(());
+    /// Syncs the name of a record, unless that is known to survive a power cut. After a change that
+    /// failed, the disk may have another record than the index, and gets this one.
+    fn sync_or_rewrite(&self, record: &VolumeRecord) -> Result<()> {
+        let synced = self.synced.lock().get(&record.id).copied();
+        match synced {
+            Some(RecordSync::Synced) => return Ok(()),
+            Some(RecordSync::Unsynced | RecordSync::Behind)
+                if !self.is_on_disk(record).unwrap_or_default() =>
+            {
+                self.layout.replace(record)?
+            }
+            _ => self.layout.sync_volume(record.id)?,
         }
-        self.layout.sync_volume(id)?;
-        self.synced.lock().insert(id);
+        self.synced.lock().insert(record.id, RecordSync::Synced);
         Ok(())
+    }
+
+    /// True if the disk has the durable part of this record; an error if that can't be read.
+    fn is_on_disk(&self, record: &VolumeRecord) -> Result<bool> {
+        let on_disk: VolumeRecord = load::read_one(&self.layout, record.id)?;
+        Ok(on_disk == record.durable())
+    }
+
+    /// Syncs records that could not be synced, or writes them again.
+    pub(super) fn sync_records_again(&self) {
+        let to_sync = std::mem::take(&mut *self.to_sync.lock());
+        for id in to_sync {
+            // A volume that is gone, or has no usable record, needs no sync.
+            if let Err(Error::Kernel(error)) = self.update(&id, |_| {}) {
+                tracing::debug!(volume = %id, %error, "can't sync the record yet");
+                self.to_sync.lock().insert(id);
+            }
+        }
     }
 
     /// Replaces the durable part of a record on disk, then the record in the index.
     fn replace_durable(&self, record: VolumeRecord) -> Result<()> {
-        self.synced.lock().remove(&record.id);
+        let id = record.id;
+        let before = self.synced.lock().insert(id, RecordSync::Unsynced);
         let replaced = self.layout.replace(&record);
-        if replaced.is_ok() {
-            self.synced.lock().insert(record.id);
-        } else {
-            // Only the last fsync may have failed, so the index follows the record on disk. The
-            // next update repeats the fsync.
-            match load::read_one::<VolumeRecord>(&self.layout, record.id) {
-                Ok(on_disk) if on_disk == record.durable() => {}
-                _ => return replaced,
+        match &replaced {
+            Ok(()) => {
+                self.synced.lock().insert(id, RecordSync::Synced);
             }
+            // The earlier record is as safe as it was, also if the disk can't be read any more.
+            Err(ReplaceError::Before(_)) => {
+                self.restore_synced(id, before);
+                return replaced.map_err(Error::from);
+            }
+            // Over a network, a rename that failed may have happened.
+            Err(ReplaceError::Rename(_)) => match self.is_on_disk(&record) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.restore_synced(id, before);
+                    return replaced.map_err(Error::from);
+                }
+                // Either record may be on disk, so that of the index is written again.
+                Err(_) => {
+                    self.to_sync.lock().insert(id);
+                    return replaced.map_err(Error::from);
+                }
+            },
+            // The index follows the record on disk. The next update repeats the fsync.
+            Err(ReplaceError::Sync(_)) => {}
         }
         self.index.write().put_volume(Arc::new(record));
-        replaced
+        replaced.map_err(Error::from)
+    }
+
+    fn restore_synced(&self, id: VolumeId, before: Option<RecordSync>) {
+        let mut synced = self.synced.lock();
+        match before {
+            Some(before) => synced.insert(id, before),
+            None => synced.remove(&id),
+        };
     }
 
     /// Reads the status of a volume's image without opening it; `None` if it does not exist.
@@ -231,6 +345,6 @@ fn lengthen(
         // The image is longer already: an earlier expansion was interrupted before its record.
         Provisioning::Thin if from >= to => Ok(()),
         Provisioning::Thin => file::set_len(image, to),
-        Provisioning::Thick => kernel.allocate(image, to),
+        Provisioning::Thick => kernel.allocate(image, 0..to),
     }
 }

@@ -16,8 +16,12 @@ use hostloop_driver::storage::{
 #[path = "../testkit/mod.rs"]
 mod testkit;
 
+mod copies;
+mod groups;
 mod opening;
+mod powercut;
 mod syncs;
+mod taken_back;
 mod unsynced;
 
 use testkit::{MI, Site};
@@ -32,7 +36,10 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut site = site("p=DIR/pool");
+        World::with(site("p=DIR/pool"))
+    }
+
+    fn with(mut site: Site) -> World {
         site.open();
         let [mounted, idle] = ["mounted", "idle"].map(|name| site.create(new(name, None)));
         let at = site.root().join("stage");
@@ -65,12 +72,12 @@ impl World {
         (pools.volumes(), pools.snapshots(), pools.groups())
     }
 
-    /// Ends the process and starts the next one, which has no finding.
+    /// Ends the process and starts the next one, which has no problem.
     fn restart(&mut self, context: &str) {
         self.site.close();
         fail::remove("effect");
-        let findings = self.site.open().noted_problems();
-        assert!(findings.is_empty(), "{context}: {findings:?}");
+        let problems = self.site.open().noted_problems();
+        assert!(problems.is_empty(), "{context}: {problems:?}");
     }
 }
 
@@ -213,6 +220,23 @@ fn an_error_at_every_effect() {
     }
     println!("{failures} failures");
     assert!(failures > 100, "{failures}");
+}
+
+/// The renames of an entry into its place and to `trash/` fail: it is in neither.
+#[test]
+fn a_new_entry_that_stays_under_incoming_is_removed_later() {
+    let _scenario = fail::FailScenario::setup();
+    let world = World::new();
+    let before = (world.reported(), world.site.entries());
+    fail::cfg("file.rename", "return(EIO)").unwrap();
+    create(&world, new("new", None)).unwrap_err();
+    let none = BTreeMap::new();
+    let taken = world.pools().create_snapshot(&world.idle, "new", &none);
+    taken.unwrap_err();
+    fail::remove("file.rename");
+    assert_eq!(world.site.entries().len(), before.1.len() + 2);
+    world.site.tend();
+    assert_eq!((world.reported(), world.site.entries()), before);
 }
 
 /// Checks after a failure what is reported, what is on disk, and what the next process finds.

@@ -30,8 +30,8 @@ fn an_error_at_every_effect_of_the_first_start() {
             drop(first);
             let again = site.try_open().unwrap();
             assert_eq!(again.named(None).unwrap().id(), id, "{context}");
-            let findings = again.noted_problems();
-            assert!(findings.is_empty(), "{context}: {findings:?}");
+            let problems = again.noted_problems();
+            assert!(problems.is_empty(), "{context}: {problems:?}");
         }
         println!("{spec}: {effects} effects");
     }
@@ -133,8 +133,8 @@ impl Prepared {
         );
         self.site.kernel.behave();
         let pools = self.open().unwrap_or_else(|e| panic!("{context}: {e}"));
-        let findings = pools.noted_problems();
-        assert!(findings.is_empty(), "{context}: {findings:?}");
+        let problems = pools.noted_problems();
+        assert!(problems.is_empty(), "{context}: {problems:?}");
         if self.site.specs[0].image_bytes.is_some() {
             let mounts = self.site.kernel.mounts().unwrap();
             let pool = pools.named(None).unwrap();

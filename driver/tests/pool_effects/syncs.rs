@@ -178,13 +178,13 @@ fn calls_at_once_share_the_syncs_of_directories() {
     const CALLS: usize = 16;
     let _scenario = fail::FailScenario::setup();
     let rig = Rig::<Model>::new();
-    // Runs the call for each index at once. A sync takes a while, as on a disk.
+    // Runs the call for each index at once. A sync takes longer than the threads need to begin.
     let at_once = |call: &(dyn Fn(usize) + Sync)| {
         static SYNCS: AtomicUsize = AtomicUsize::new(0);
         SYNCS.store(0, Ordering::SeqCst);
         fail::cfg_callback("file.sync", || {
             SYNCS.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(100));
         })
         .unwrap();
         let start = Barrier::new(CALLS);

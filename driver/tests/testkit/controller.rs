@@ -110,6 +110,25 @@ pub(crate) fn create_request(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
+/// The request of [`create_request`], with parameters as for [`pairs`].
+pub(crate) fn create_request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        parameters: pairs(parameters),
+        ..create_request(name)
+    }
+}
+
+/// The request of [`create_request`], with this capability.
+pub(crate) fn create_request_for(
+    name: &str,
+    capability: csi::VolumeCapability,
+) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        volume_capabilities: vec![capability],
+        ..create_request(name)
+    }
+}
+
 pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
     Some(csi::CapacityRange {
         required_bytes,

@@ -49,6 +49,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         freeze: None,
         inline: None,
         growth: None,
+        fault: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
-use hostloop_driver::csi::validate::CapabilityRules;
+use hostloop_driver::csi::capability::CapabilityRules;
 use hostloop_driver::kernel::{FileId, FsType, LoopInfo, MountEntry, file_id, loops_of};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
@@ -35,6 +35,7 @@ impl Default for Configs {
         let controller = controller::Config {
             topology: map(&[("t/node", "n1")]).into(),
             metadata_blocks: MetadataBlocks::Fixed(4096),
+            faults: true,
             ..controller::Config::new("n1")
         };
         let node = node::Config {

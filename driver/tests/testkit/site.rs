@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hostloop_driver::kernel::extents::Range;
+use hostloop_driver::kernel::extents::ByteRange;
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{
     self, FileId, Filesystems, FsType, Kernel, KnownLoops, LoopDevice, LoopDevices, LoopInfo,
@@ -196,11 +196,9 @@ impl<K: TestKernel> Site<K> {
             }
             Err(e) => matches!(e, Error::Locked { .. }),
         };
+        let end = Instant::now() + PATIENCE;
         let mut opened = self.try_open();
-        for _ in 0..100 {
-            if !K::SHARED || !is_locked(&opened) {
-                break;
-            }
+        while K::SHARED && is_locked(&opened) && Instant::now() < end {
             drop(opened);
             std::thread::sleep(Duration::from_millis(20));
             opened = self.try_open();
@@ -372,6 +370,7 @@ impl<K: TestKernel> Drop for Site<K> {
 /// Maintains all pools, as the driver does every few seconds.
 pub(crate) fn tend(pools: &Pools) {
     (0..pools.count()).for_each(|slot| pools.tend(slot));
+    pools.settle_groups();
 }
 
 /// A loop device with direct I/O and autoclear, at a free minor.
@@ -398,8 +397,8 @@ pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> Lo
 
 /// Collects the ranges that a function emits.
 pub(crate) fn collect(
-    find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> kernel::Result<()>,
-) -> Vec<Range> {
+    find: impl FnOnce(&mut dyn FnMut(ByteRange) -> bool) -> kernel::Result<()>,
+) -> Vec<ByteRange> {
     let mut ranges = Vec::new();
     let mut emit = |range| {
         ranges.push(range);

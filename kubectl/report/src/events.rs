@@ -17,7 +17,7 @@ pub const FORMAT: &str = "hostloop.events/v1";
 /// The process that emits the events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// `node` or `controller`.
+    /// `node`, `controller` or `proxy`.
     pub process: String,
     /// The node's ID, on a node.
     pub node: Option<String>,

@@ -1,10 +1,12 @@
-//! What each program knows of the other's command line. The client reads flags from a node pod's
-//! container, and runs other commands in the container with them.
+//! What each program knows of the other's command line.
 
 use std::path::{Path, PathBuf};
 
 /// The default name of the driver in Kubernetes.
 pub const DRIVER_NAME: &str = "hostloop.csi.dev";
+
+/// The percentage of a pool that is never promised, by default.
+pub const RESERVE_PERCENT: u64 = 5;
 
 /// The commands that only the client has. Both programs have `status` and
 /// `events`: of a node, and of a cluster.
@@ -31,22 +33,6 @@ pub const CLIENT_FLAGS: [&str; 8] = [
     "--system-namespace",
     "--driver-name",
 ];
-
-/// The flags about pools, which all commands about pools take. Each takes a value.
-pub const POOL_FLAGS: [&str; 9] = [
-    "pool",
-    "capacity",
-    "drivername",
-    "statedir",
-    "overcommit",
-    "reserve",
-    "max-volume-size",
-    "max-freeze",
-    "max-snapshot-bytes-per-namespace",
-];
-
-/// The flags that say where a process serves its events. Each takes a value.
-pub const EVENT_FLAGS: [&str; 2] = ["endpoint", "events-socket"];
 
 /// The socket for events beside the CSI socket of a driver.
 pub fn events_beside(endpoint: &Path) -> PathBuf {

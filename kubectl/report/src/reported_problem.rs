@@ -94,6 +94,8 @@ pub enum ProblemKind {
     UseWithoutStage,
     /// The start of a freeze is recorded, and its end is not.
     FreezeLeft,
+    /// A volume has the fault that its claim asks for.
+    Fault,
     /// The start of mkfs is recorded, and its end is not.
     FormatLeft,
     /// Direct I/O is requested and not active.

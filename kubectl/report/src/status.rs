@@ -127,6 +127,8 @@ pub struct SnapshotReport {
     pub written_ns: Option<u64>,
     /// The group snapshot of which this is a member.
     pub group: Option<String>,
+    /// `frozen`, or `powercut` for what a power cut would have left; null from earlier versions.
+    pub consistency: Option<Word>,
     /// The point in time that the snapshot shows.
     pub created_ns: u64,
 }

@@ -202,7 +202,13 @@ fn failure(error: &kube::Error) -> String {
     let causes = error_chain(error);
     match error {
         kube::Error::HyperError(_) | kube::Error::Service(_) => {
-            format!("no answer from the API server: {causes}; is the cluster running?")
+            // The words of a connection through a proxy.
+            let question = if causes.contains("tunnel error") {
+                "does the proxy let you through?"
+            } else {
+                "is the cluster running?"
+            };
+            format!("no answer from the API server: {causes}; {question}")
         }
         _ => causes,
     }

@@ -17,7 +17,7 @@ use crate::manifests::{MANAGER, ObjectKey};
 
 /// A kind as this API server serves it.
 #[derive(Clone, Debug)]
-struct Served {
+struct ServedKind {
     resource: ApiResource,
     is_namespaced: bool,
 }
@@ -127,7 +127,7 @@ impl Objects {
         }
     }
 
-    async fn kind(&mut self, version: &str, kind: &str) -> Result<Option<Served>, ApiError> {
+    async fn kind(&mut self, version: &str, kind: &str) -> Result<Option<ServedKind>, ApiError> {
         if !self.groups.contains_key(version) {
             let call = Call::new("get", &format!("the kinds of {version}"), None, "");
             let asked = async {
@@ -150,7 +150,7 @@ impl Objects {
             .map(|found| {
                 let (group, plain) = version.split_once('/').unwrap_or(("", version));
                 let gvk = GroupVersionKind::gvk(group, plain, kind);
-                Served {
+                ServedKind {
                     resource: ApiResource::from_gvk_with_plural(&gvk, &found.name),
                     is_namespaced: found.namespaced,
                 }
@@ -159,7 +159,7 @@ impl Objects {
     }
 }
 
-impl Served {
+impl ServedKind {
     /// The API of the kind in a namespace, or everywhere.
     fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
         if self.is_namespaced && !namespace.is_empty() {

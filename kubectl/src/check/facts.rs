@@ -18,7 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::manifests::Version;
 use crate::node_pods::NodeReport;
-use crate::volume_objects::Objects;
+use crate::volume_objects::VolumeObjects;
 
 /// A piece of knowledge, or why it is unknown.
 pub(super) type Fact<T> = Result<T, Unknown>;
@@ -49,7 +49,7 @@ pub(super) struct Facts {
     /// The time by the API server's clock.
     pub(super) now: Timestamp,
     pub(super) server: Fact<Server>,
-    pub(super) served: Fact<Served>,
+    pub(super) served: Fact<ServedKinds>,
     pub(super) csi_driver: Fact<Option<CSIDriver>>,
     pub(super) classes: Fact<Vec<StorageClass>>,
     /// The VolumeSnapshotClasses of all drivers.
@@ -75,7 +75,7 @@ pub(super) struct Facts {
     /// The lease that all snapshot controllers share.
     pub(super) snapshot_lease: Fact<Option<Lease>>,
     /// Claims, volumes, snapshots and what belongs to them, in all namespaces.
-    pub(super) objects: Fact<Objects>,
+    pub(super) objects: Fact<VolumeObjects>,
     /// What the ready pods report about the volumes of their nodes.
     pub(super) reports: Vec<NodeReport>,
 }
@@ -94,9 +94,9 @@ pub(super) struct Server {
 
 /// The kinds that the API server serves, without the core group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Served(BTreeMap<(String, String), BTreeSet<String>>);
+pub(super) struct ServedKinds(BTreeMap<(String, String), BTreeSet<String>>);
 
-impl Served {
+impl ServedKinds {
     pub(super) fn add(&mut self, group: &str, resource: &str, version: &str) {
         let key = (group.to_owned(), resource.to_owned());
         self.0.entry(key).or_default().insert(version.to_owned());

@@ -10,10 +10,10 @@ use kube::api::ListParams;
 
 use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
-use super::progress::Progress;
+use super::progress_line::ProgressLine;
 use crate::api::{self, ApiError, Kind};
 use crate::node_pods::NODE_PODS;
-use crate::volume_objects::Objects;
+use crate::volume_objects::VolumeObjects;
 use crate::{Cluster, SNAPSHOT_LEASE};
 
 mod enforced;
@@ -32,7 +32,10 @@ impl From<ApiError> for Unknown {
 }
 
 /// Gathers all facts. The error says why the API server does not answer.
-pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result<Facts, String> {
+pub(super) async fn gather(
+    cluster: &Cluster,
+    progress: &mut ProgressLine,
+) -> Result<Facts, String> {
     let client = &cluster.client;
     progress.show("asking the API server for its version");
     let asked = server::server(client).await?;
@@ -54,8 +57,11 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
         all(cluster),
         all(cluster),
     );
-    let (policies, bindings, objects) =
-        tokio::join!(all(cluster), all(cluster), Objects::gather(cluster, None));
+    let (policies, bindings, objects) = tokio::join!(
+        all(cluster),
+        all(cluster),
+        VolumeObjects::gather(cluster, None)
+    );
     let (lease, snapshot_lease) = tokio::join!(
         get(cluster.system(), &lease),
         get(cluster.namespaced(Some(snapshot_namespace)), snapshot_lease),

@@ -13,7 +13,7 @@ use kube::api::PostParams;
 use serde::Serialize;
 
 use super::line::Line;
-use super::progress::Progress;
+use super::progress_line::ProgressLine;
 use crate::Cluster;
 use crate::api::{Call, Namespaced, timely};
 use crate::platform::interrupted;
@@ -23,16 +23,16 @@ mod objects;
 mod plan;
 mod wait;
 
-pub(super) use plan::{Choice, Plan, plan};
+pub(super) use plan::{LiveOptions, LivePlan, plan};
 
-use objects::{Object, Task};
+use objects::{Task, TestObject};
 use wait::Waiting;
 
 /// Runs the plan, and passes each line on as soon as it is known.
 pub(super) async fn run(
     cluster: &Cluster,
-    plan: &Plan,
-    progress: &mut Progress,
+    plan: &LivePlan,
+    progress: &mut ProgressLine,
     said: &mut impl FnMut(Line),
 ) {
     let run = Run {
@@ -76,25 +76,25 @@ pub(super) async fn run(
 
 struct Run<'a> {
     cluster: &'a Cluster,
-    plan: &'a Plan,
+    plan: &'a LivePlan,
     /// What exists, or may exist.
-    made: RefCell<Vec<Object>>,
+    made: RefCell<Vec<TestObject>>,
 }
 
 impl Run<'_> {
     async fn steps(
         &self,
-        progress: &mut Progress,
+        progress: &mut ProgressLine,
         said: &mut impl FnMut(Line),
     ) -> Result<(), Line> {
-        let Plan {
+        let LivePlan {
             name,
             namespace,
             class,
             ..
         } = self.plan;
         let began = Instant::now();
-        self.create(Object::Claim, &self.plan.claim()).await?;
+        self.create(TestObject::Claim, &self.plan.claim()).await?;
         let node = self.pod(Task::Write, name, progress).await?;
         progress.clear();
         said(Line::ok(format!(
@@ -112,9 +112,9 @@ impl Run<'_> {
                     "A snapshot was taken ({})",
                     seconds(began)
                 )));
-                self.create(Object::Restored, &self.plan.restored_claim())
+                self.create(TestObject::Restored, &self.plan.restored_claim())
                     .await?;
-                Object::Restored.name(self.plan)
+                TestObject::Restored.name(self.plan)
             }
         };
         let began = Instant::now();
@@ -131,9 +131,14 @@ impl Run<'_> {
     }
 
     /// Runs a pod until it has ended, and returns its node.
-    async fn pod(&self, task: Task, claim: &str, progress: &mut Progress) -> Result<String, Line> {
-        let name = Object::Pod(task).name(self.plan);
-        self.create(Object::Pod(task), &self.plan.pod(task, claim))
+    async fn pod(
+        &self,
+        task: Task,
+        claim: &str,
+        progress: &mut ProgressLine,
+    ) -> Result<String, Line> {
+        let name = TestObject::Pod(task).name(self.plan);
+        self.create(TestObject::Pod(task), &self.plan.pod(task, claim))
             .await?;
         let waiting = self.waiting(&name, &format!("for pod {name} to {}", task.word()));
         let pods: Api<Pod> = self.api();
@@ -141,9 +146,9 @@ impl Run<'_> {
         ended.map_err(|why| self.failed(&format!("Pod {name} did not {}", task.word()), &why))
     }
 
-    async fn snapshot(&self, class: &str, progress: &mut Progress) -> Result<(), Line> {
-        let Plan { name, .. } = self.plan;
-        self.create(Object::Snapshot, &self.plan.snapshot(class))
+    async fn snapshot(&self, class: &str, progress: &mut ProgressLine) -> Result<(), Line> {
+        let LivePlan { name, .. } = self.plan;
+        self.create(TestObject::Snapshot, &self.plan.snapshot(class))
             .await?;
         let waiting = self.waiting(name, &format!("for snapshot {name} to be ready"));
         let snapshots: Api<VolumeSnapshot> = self.api();
@@ -161,7 +166,7 @@ impl Run<'_> {
             what: what.to_owned(),
             timeout: self.plan.timeout,
             // The events of the claim say why a pod does not start.
-            related: [Object::Claim, Object::Restored].map(|object| object.name(self.plan)),
+            related: [TestObject::Claim, TestObject::Restored].map(|object| object.name(self.plan)),
         }
     }
 
@@ -176,7 +181,7 @@ impl Run<'_> {
         )
     }
 
-    async fn create<K>(&self, object: Object, content: &K) -> Result<(), Line>
+    async fn create<K>(&self, object: TestObject, content: &K) -> Result<(), Line>
     where
         K: Namespaced + Serialize,
     {

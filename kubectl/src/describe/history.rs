@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::events;
-use crate::volume_objects::{Objects, ns};
+use crate::volume_objects::{VolumeObjects, ns};
 
 /// Something that happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Moment {
 }
 
 /// The history of a claim.
-pub(crate) fn history(objects: &Objects) -> Vec<Moment> {
+pub(crate) fn history(objects: &VolumeObjects) -> Vec<Moment> {
     let mut moments = Vec::new();
     objects
         .claims
@@ -48,7 +48,7 @@ pub(crate) fn history(objects: &Objects) -> Vec<Moment> {
         .iter()
         .for_each(|snapshot| of_snapshot(snapshot, &mut moments));
     for group in &objects.groups {
-        let mut object = Object {
+        let mut object = ObjectHistory {
             name: format!("group/{}", group.name_any()),
             moments: &mut moments,
         };
@@ -61,12 +61,12 @@ pub(crate) fn history(objects: &Objects) -> Vec<Moment> {
 }
 
 /// Collects what happened to one object.
-struct Object<'m> {
+struct ObjectHistory<'m> {
     name: String,
     moments: &'m mut Vec<Moment>,
 }
 
-impl Object<'_> {
+impl ObjectHistory<'_> {
     fn add(&mut self, at: Option<&Time>, what: impl Into<String>, is_bad: bool) {
         let Some(at_ns) = at.map(ns) else { return };
         let object = self.name.clone();
@@ -89,7 +89,7 @@ impl Object<'_> {
 }
 
 fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
-    let mut object = Object {
+    let mut object = ObjectHistory {
         name: "claim".to_owned(),
         moments,
     };
@@ -104,7 +104,7 @@ fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
 }
 
 fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
-    let mut object = Object {
+    let mut object = ObjectHistory {
         name: format!("volume/{}", volume.name_any()),
         moments,
     };
@@ -121,7 +121,7 @@ fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
 }
 
 fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
-    let mut object = Object {
+    let mut object = ObjectHistory {
         name: format!("attachment/{}", attachment.name_any()),
         moments,
     };
@@ -144,7 +144,7 @@ fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
 }
 
 fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
-    let mut object = Object {
+    let mut object = ObjectHistory {
         name: format!("pod/{}", pod.name_any()),
         moments,
     };
@@ -158,7 +158,7 @@ fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
 }
 
 fn of_snapshot(snapshot: &VolumeSnapshot, moments: &mut Vec<Moment>) {
-    let mut object = Object {
+    let mut object = ObjectHistory {
         name: format!("snapshot/{}", snapshot.name_any()),
         moments,
     };

@@ -7,7 +7,7 @@ use hostloop_terminal::terminal::printed;
 use serde_json::Value;
 
 use super::*;
-use crate::status::{Look, text as status_text};
+use crate::status::{TableStyle, text as status_text};
 use crate::test_objects::{cluster_of, node_pod, objects};
 
 /// Clears the screen in three ways, writes over the line, begins one, and turns text around.
@@ -82,7 +82,7 @@ async fn facts(api: &FakeApi, report: &Report) -> Result<Facts, Error> {
 
 /// What the commands print about the facts.
 fn said(facts: &Facts) -> Vec<String> {
-    let look = |wide: bool| Look {
+    let look = |wide: bool| TableStyle {
         width: (!wide).then_some(100),
         wide,
         no_headers: false,

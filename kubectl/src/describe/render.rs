@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::history::{Moment, history};
 use super::{Facts, Target};
-use crate::log_line::Call;
+use crate::log_line::LoggedCall;
 use crate::output::one_line;
 use crate::status::{SnapshotRow, VolumeRow, not_known, reason};
 
@@ -152,6 +152,7 @@ fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
             ("size", row.size_bytes.map(bytes)),
             ("on disk", row.used_bytes.map(bytes)),
             ("group", row.group.clone()),
+            ("taken", row.consistency.as_deref().map(str::to_owned)),
             ("ID", row.handle.clone()),
             ("age", Some(age(row.created_ns, facts.now_ns))),
         ],
@@ -240,8 +241,8 @@ fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
     );
 }
 
-fn calls(calls: &[Call], page: &mut Page) {
-    let cells: [Cell<Call>; 5] = [
+fn calls(calls: &[LoggedCall], page: &mut Page) {
+    let cells: [Cell<LoggedCall>; 5] = [
         (words("TIME"), |call, _| time(call.time)),
         (words("CALL"), |call, _| call.method.clone()),
         (words("CODE"), |call, _| call.code.clone()),
@@ -250,7 +251,7 @@ fn calls(calls: &[Call], page: &mut Page) {
             one_line(call.error.as_deref().unwrap_or_default())
         }),
     ];
-    page.painted_table("Last calls", &cells, calls, |call: &Call| {
+    page.painted_table("Last calls", &cells, calls, |call: &LoggedCall| {
         (call.code != "OK").then_some(BAD)
     });
 }

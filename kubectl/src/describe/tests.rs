@@ -251,7 +251,7 @@ async fn pods_without_such_an_inline_volume() {
             "gone",
             None,
             "pod gone does not exist in namespace demo; `kubectl hostloop status -A` shows those \
-             of all namespaces, and other kinds are named as snapshot/NAME, group/NAME or pod/NAME",
+             of all namespaces",
         ),
     ] {
         let target = Target::Inline(pod.to_owned(), volume.map(str::to_owned));

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::Error;
-use super::decide::Plan;
+use super::decide::InstallPlan;
 use super::survey::Survey;
 use crate::api::{ApiError, Objects};
 use crate::manifests::{self, Fitted, ObjectKey};
@@ -25,7 +25,7 @@ pub(super) struct Counts {
 
 /// What the server takes of the plan's objects, definitions aside.
 pub(super) async fn fit(
-    plan: &Plan,
+    plan: &InstallPlan,
     survey: &Survey,
     objects: &mut Objects,
 ) -> Result<Fitted, Error> {
@@ -43,7 +43,7 @@ pub(super) async fn fit(
 
 /// Applies definitions, waits until they are served, then applies the rest.
 pub(super) async fn apply(
-    plan: &Plan,
+    plan: &InstallPlan,
     rest: Vec<Value>,
     objects: &mut Objects,
 ) -> Result<Counts, Error> {
@@ -60,8 +60,8 @@ pub(super) async fn apply(
     Ok(counts)
 }
 
-/// Has the API server check the objects; for requests that change nothing. Returns how many it can't
-/// check, because their kind or their namespace does not exist yet.
+/// Has the API server check the objects; for requests that change nothing. Returns how many it
+/// can't check, because their kind or their namespace does not exist yet.
 pub(super) async fn rehearse(all: &[Value], objects: &mut Objects) -> Result<usize, Error> {
     let (mut counts, mut unchecked) = (Counts::default(), 0);
     for object in all {

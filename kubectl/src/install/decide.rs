@@ -8,12 +8,12 @@ use super::survey::Survey;
 use super::{Args, Error};
 use crate::distribution::Distribution;
 use crate::manifests::{
-    Class, Component, DEFAULT_CLASS, Pool, Settings, base_image, repository, usual_pools,
+    Class, Component, DEFAULT_CLASS, Installed, Pool, Settings, base_image, repository, usual_pools,
 };
 
 /// What is applied, and why.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct InstallPlan {
     pub(super) settings: Settings,
     pub(super) crds: Definitions,
     /// How kubelet's directory was found.
@@ -23,19 +23,20 @@ pub(super) struct Plan {
     pub(super) warnings: Vec<String>,
 }
 
-impl Plan {
+impl InstallPlan {
     /// Decides. `None` is a cluster that nothing is known of.
     pub(super) fn decide(
         args: &Args,
         driver: &str,
         survey: Option<&Survey>,
-    ) -> Result<Plan, Error> {
+    ) -> Result<InstallPlan, Error> {
         let installed = survey.and_then(|survey| survey.installed.as_ref());
         if let Some(release) = installed.and_then(|installed| installed.helm_release.as_ref()) {
             return Err(Error::Helm(release.clone()));
         }
         if let Some(installed) = installed {
             check_driver(driver, installed.driver_name.as_deref())?;
+            check_pools(&args.pools, installed)?;
         }
         if let Some(required) = survey.and_then(|survey| survey.attach_required) {
             check_attach(driver, args.attach, required)?;
@@ -66,6 +67,7 @@ impl Plan {
                 .or_else(|| args.kubelet_dir.clone()),
             pools: pools(args, survey),
             attach: args.attach,
+            faults: args.faults,
             snapshots: snapshots.snapshots,
             default_class,
             image: image(
@@ -74,7 +76,7 @@ impl Plan {
                 RELEASED,
             ),
         };
-        Ok(Plan {
+        Ok(InstallPlan {
             settings,
             crds: snapshots.definitions,
             kubelet: kubelet.map(|found| found.how).unwrap_or_default(),
@@ -134,9 +136,9 @@ fn image(chosen: Option<&str>, installed: Option<&str>, released: Option<&str>) 
 
 /// A driver's name is a promise to its volumes. Versions without a variable for it have the usual
 /// one.
-fn check_driver(asked: &str, installed: Option<&str>) -> Result<(), Error> {
+fn check_driver(requested: &str, installed: Option<&str>) -> Result<(), Error> {
     let installed = installed.unwrap_or(DRIVER_NAME);
-    if asked == installed {
+    if requested == installed {
         Ok(())
     } else {
         Err(Error::OtherName {
@@ -145,13 +147,30 @@ fn check_driver(asked: &str, installed: Option<&str>) -> Result<(), Error> {
     }
 }
 
-fn check_attach(driver: &str, asked: bool, installed: bool) -> Result<(), Error> {
+/// An apply replaces the container's `args` and leaves its `command`. Another pool in the place of
+/// one that can't be read would hide its volumes.
+fn check_pools(chosen: &[Pool], installed: &Installed) -> Result<(), Error> {
+    if installed.has_command_arguments {
+        return Err(Error::CommandHasArguments);
+    }
+    if !chosen.is_empty() {
+        return Ok(());
+    }
+    let found = match (installed.unread_pools.first(), installed.pools.as_slice()) {
+        (Some(pool), _) => format!("the pool {pool:?}, which can't be read"),
+        (None, []) => "no pool".to_owned(),
+        (None, _) => return Ok(()),
+    };
+    Err(Error::UnreadPools { found })
+}
+
+fn check_attach(driver: &str, requested: bool, installed: bool) -> Result<(), Error> {
     let keep = if installed {
         "add --attach"
     } else {
         "leave --attach out"
     };
-    if asked == installed {
+    if requested == installed {
         Ok(())
     } else {
         Err(Error::AttachIsFixed {
@@ -210,17 +229,21 @@ mod tests {
 
     #[test]
     fn a_drivers_name_stays() {
-        for (asked, installed, names) in [
+        for (requested, installed, names) in [
             ("hostloop.csi.dev", Some("hostloop.csi.dev"), None),
             ("hostloop.csi.dev", None, None),
             ("d", Some("d"), None),
             ("d", None, Some("--driver-name hostloop.csi.dev")),
             ("hostloop.csi.dev", Some("d"), Some("--driver-name d")),
         ] {
-            let error = check_driver(asked, installed)
+            let error = check_driver(requested, installed)
                 .err()
                 .map(|error| error.to_string());
-            assert_eq!(error.is_some(), names.is_some(), "{asked} {installed:?}");
+            assert_eq!(
+                error.is_some(),
+                names.is_some(),
+                "{requested} {installed:?}"
+            );
             assert!(
                 error
                     .unwrap_or_default()
@@ -231,13 +254,13 @@ mod tests {
 
     #[test]
     fn attach_required_stays() {
-        for (asked, installed, keep) in [
+        for (requested, installed, keep) in [
             (true, true, None),
             (false, false, None),
             (true, false, Some("leave --attach out")),
             (false, true, Some("add --attach")),
         ] {
-            let error = check_attach("d", asked, installed)
+            let error = check_attach("d", requested, installed)
                 .err()
                 .map(|error| error.to_string());
             assert_eq!(error.is_some(), keep.is_some());

@@ -7,14 +7,14 @@ use crate::manifests::{ObjectKey, field};
 
 /// A directory, and the sign for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct KubeletDirectory {
     pub(super) directory: String,
     pub(super) how: String,
 }
 
-impl Found {
-    fn new(directory: &str, how: impl Into<String>) -> Found {
-        Found {
+impl KubeletDirectory {
+    fn new(directory: &str, how: impl Into<String>) -> KubeletDirectory {
+        KubeletDirectory {
             directory: directory.to_owned(),
             how: how.into(),
         }
@@ -28,25 +28,25 @@ pub(super) fn find(
     installed: Option<&str>,
     distribution: Distribution,
     daemon_sets: &[Value],
-) -> Found {
+) -> KubeletDirectory {
     if let Some(directory) = chosen {
-        return Found::new(directory, "by --kubelet-dir");
+        return KubeletDirectory::new(directory, "by --kubelet-dir");
     }
     if let Some(directory) = installed {
-        return Found::new(directory, "as installed");
+        return KubeletDirectory::new(directory, "as installed");
     }
     let own = distribution.kubelet_dir();
     if own != KUBELET_DIR {
-        return Found::new(own, format!("{distribution} has it there"));
+        return KubeletDirectory::new(own, format!("{distribution} has it there"));
     }
     match daemon_sets.iter().find_map(sign) {
         Some(sign) => sign,
-        None => Found::new(KUBELET_DIR, "the default"),
+        None => KubeletDirectory::new(KUBELET_DIR, "the default"),
     }
 }
 
 /// The directory that a working DaemonSet registers a kubelet plugin in.
-fn sign(daemon_set: &Value) -> Option<Found> {
+fn sign(daemon_set: &Value) -> Option<KubeletDirectory> {
     let is_working = daemon_set["status"]["numberReady"]
         .as_u64()
         .is_some_and(|ready| ready > 0);
@@ -61,7 +61,7 @@ fn sign(daemon_set: &Value) -> Option<Found> {
     });
     let directory = roots.next().filter(|_| is_working)?;
     let how = format!("{} uses it", ObjectKey::of(daemon_set));
-    Some(Found::new(directory, how))
+    Some(KubeletDirectory::new(directory, how))
 }
 
 #[cfg(test)]

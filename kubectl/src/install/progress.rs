@@ -17,7 +17,7 @@ const GENERATION: (&str, &str) = (
 
 /// How far a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PodState {
     /// The pod of the earlier version is still there.
     Old,
     /// The pod is not ready, and the cluster says why.
@@ -32,7 +32,7 @@ pub(super) enum State {
 
 /// What is looked at.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Look {
+pub(super) struct RolloutObjects {
     pub(super) daemon_set: DaemonSet,
     pub(super) controller: Deployment,
     /// The pods of both.
@@ -43,8 +43,8 @@ pub(super) struct Look {
 /// The state of each pod, by node; the controller's has no node's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
-    pub(super) nodes: BTreeMap<String, State>,
-    pub(super) controller: Option<State>,
+    pub(super) nodes: BTreeMap<String, PodState>,
+    pub(super) controller: Option<PodState>,
     /// The number of nodes that are to have a pod.
     pub(super) expected: usize,
     /// True if the cluster acts by the newest version of both workloads.
@@ -53,7 +53,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Judges what was looked at. `driver` is the driver's name.
-    pub(super) fn of(look: &Look, driver: &str) -> Progress {
+    pub(super) fn of(look: &RolloutObjects, driver: &str) -> Progress {
         let meta = &look.daemon_set.metadata;
         let status = look.daemon_set.status.clone().unwrap_or_default();
         let observed = status.observed_generation.unwrap_or_default();
@@ -81,8 +81,8 @@ impl Progress {
                 _ => false,
             };
             let state = match ready_or_why(pod) {
-                _ if is_old => State::Old,
-                State::Ready if !is_registered(look, &node, driver) => State::Registering,
+                _ if is_old => PodState::Old,
+                PodState::Ready if !is_registered(look, &node, driver) => PodState::Registering,
                 state => state,
             };
             progress.nodes.insert(node, state);
@@ -94,13 +94,13 @@ impl Progress {
     pub(super) fn is_done(&self) -> bool {
         self.is_observed
             && self.nodes.len() >= self.expected
-            && self.controller == Some(State::Ready)
-            && self.nodes.values().all(|state| *state == State::Ready)
+            && self.controller == Some(PodState::Ready)
+            && self.nodes.values().all(|state| *state == PodState::Ready)
     }
 }
 
 /// True if kubelet has registered the driver on this node.
-fn is_registered(look: &Look, node: &str, driver: &str) -> bool {
+fn is_registered(look: &RolloutObjects, node: &str, driver: &str) -> bool {
     let node = look.csi_nodes.iter().find(|one| one.name_any() == node);
     node.is_some_and(|node| node.spec.drivers.iter().any(|one| one.name == driver))
 }
@@ -133,29 +133,29 @@ fn node_of(pod: &Pod) -> Option<String> {
 }
 
 /// Whether a pod is ready, or what the cluster says about it.
-fn ready_or_why(pod: &Pod) -> State {
+fn ready_or_why(pod: &Pod) -> PodState {
     if condition(pod, "Ready", "True").is_some() {
-        return State::Ready;
+        return PodState::Ready;
     }
     if let Some(unscheduled) = condition(pod, "PodScheduled", "False") {
-        return State::Waiting(unscheduled.message.clone().unwrap_or_default());
+        return PodState::Waiting(unscheduled.message.clone().unwrap_or_default());
     }
     let mut statuses = pod
         .status
         .iter()
         .flat_map(|s| s.container_statuses.iter().flatten());
-    statuses.find_map(why).unwrap_or(State::Starting)
+    statuses.find_map(why).unwrap_or(PodState::Starting)
 }
 
 /// Why a container does not run, if that is more than "it is being started".
-fn why(container: &ContainerStatus) -> Option<State> {
+fn why(container: &ContainerStatus) -> Option<PodState> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting
         .reason
         .as_deref()
         .filter(|reason| !["ContainerCreating", "PodInitializing"].contains(reason))?;
     let message = waiting.message.as_deref().unwrap_or_default();
-    Some(State::Waiting(
+    Some(PodState::Waiting(
         format!("{reason}: {message}")
             .trim_end_matches(": ")
             .to_owned(),
@@ -190,7 +190,7 @@ mod tests {
         json!({"conditions": [{"type": "Ready", "status": "True"}]})
     }
 
-    fn look(pods: Vec<Pod>, registered: &[&str]) -> Look {
+    fn look(pods: Vec<Pod>, registered: &[&str]) -> RolloutObjects {
         let daemon_set = json!({
             "metadata": {"generation": 2,
                 "annotations": {"deprecated.daemonset.template.generation": "2"}},
@@ -199,7 +199,7 @@ mod tests {
         let csi_nodes = registered.iter().map(|node| {
             read(json!({"metadata": {"name": node}, "spec": {"drivers": [{"name": "d"}]}}))
         });
-        Look {
+        RolloutObjects {
             daemon_set: read(daemon_set),
             controller: Deployment::default(),
             csi_nodes: csi_nodes.collect(),
@@ -213,29 +213,34 @@ mod tests {
             {"type": "PodScheduled", "status": "False", "message": "no room"}]});
         let image = "ErrImageNeverPull: no image";
         for (generation, status, registered, state) in [
-            ("1", ready(), true, State::Old),
-            ("2", json!({}), false, State::Starting),
+            ("1", ready(), true, PodState::Old),
+            ("2", json!({}), false, PodState::Starting),
             (
                 "2",
                 unscheduled,
                 false,
-                State::Waiting("no room".to_owned()),
+                PodState::Waiting("no room".to_owned()),
             ),
-            ("2", waits("ContainerCreating", ""), false, State::Starting),
+            (
+                "2",
+                waits("ContainerCreating", ""),
+                false,
+                PodState::Starting,
+            ),
             (
                 "2",
                 waits("ErrImageNeverPull", "no image"),
                 false,
-                State::Waiting(image.to_owned()),
+                PodState::Waiting(image.to_owned()),
             ),
             (
                 "2",
                 waits("CrashLoopBackOff", ""),
                 true,
-                State::Waiting("CrashLoopBackOff".to_owned()),
+                PodState::Waiting("CrashLoopBackOff".to_owned()),
             ),
-            ("2", ready(), false, State::Registering),
-            ("2", ready(), true, State::Ready),
+            ("2", ready(), false, PodState::Registering),
+            ("2", ready(), true, PodState::Ready),
         ] {
             let pods = vec![pod("n1", "DaemonSet", generation, status)];
             let registered = if registered { vec!["n1"] } else { vec![] };
@@ -248,7 +253,7 @@ mod tests {
     fn it_is_done_when_all_are_ready() {
         let node = || pod("n1", "DaemonSet", "2", ready());
         let controller = |status| pod("n1", "ReplicaSet", "", status);
-        let is_done = |look: &Look| Progress::of(look, "d").is_done();
+        let is_done = |look: &RolloutObjects| Progress::of(look, "d").is_done();
         let whole = look(vec![node(), controller(ready())], &["n1"]);
         assert!(is_done(&whole));
         assert!(

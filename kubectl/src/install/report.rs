@@ -7,19 +7,17 @@ use hostloop_terminal::humanize::count;
 use serde_json::Value;
 
 use super::apply::Counts;
-use super::decide::Plan;
+use super::decide::InstallPlan;
 use super::survey::Survey;
 use crate::manifests::{Installed, ObjectKey};
 
 /// What was found, what follows from it, and what is applied.
-pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
+pub(super) fn lines(plan: &InstallPlan, survey: &Survey) -> Vec<String> {
     let objects = plan.settings.objects();
     let daemon_set = objects.iter().find(|object| object["kind"] == "DaemonSet");
     let chosen = daemon_set
         .map(|daemon_set| Installed::of(daemon_set, None))
         .unwrap_or_default();
-    let fact =
-        |title: &str, text: String| format!("{} {text}", paint(TITLE, &format!("{title:<10}")));
     let pools: Vec<String> = chosen.pools.iter().map(ToString::to_string).collect();
     let mut lines = vec![
         fact("Cluster", cluster(survey)),
@@ -58,6 +56,11 @@ pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {
         lines.push(fact("", paint(QUIET, &kept_crds(plan.crds.kept))));
     }
     lines
+}
+
+/// A line with a title.
+fn fact(title: &str, text: String) -> String {
+    format!("{} {text}", paint(TITLE, &format!("{title:<10}")))
 }
 
 fn cluster(survey: &Survey) -> String {

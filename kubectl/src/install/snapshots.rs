@@ -37,7 +37,7 @@ impl Definition {
 
 /// What of the snapshot API a cluster has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct SnapshotApi {
     /// Definitions by name.
     pub(super) definitions: BTreeMap<String, Definition>,
     /// Signs of snapshot controllers other than hostloop.
@@ -73,8 +73,8 @@ pub(super) struct Decision {
 
 /// Decides by the person's choice and the cluster; `None` is a cluster that nothing is known of.
 /// Definitions belong to the cluster: one that another program made is never changed.
-pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
-    let nothing = Found::default();
+pub(super) fn decide(choice: Choice, found: Option<&SnapshotApi>) -> Decision {
+    let nothing = SnapshotApi::default();
     let cluster = found.unwrap_or(&nothing);
     let is_controller = match choice {
         Choice::Yes => true,
@@ -147,8 +147,8 @@ mod tests {
     use crate::manifests::MANAGER;
 
     /// Definitions that the cluster has: of single snapshots, and of groups.
-    fn cluster(single: Option<(&str, bool)>, groups: Option<(&str, bool)>) -> Found {
-        let mut found = Found::default();
+    fn cluster(single: Option<(&str, bool)>, groups: Option<(&str, bool)>) -> SnapshotApi {
+        let mut found = SnapshotApi::default();
         for object in manifests::crds() {
             let name = ObjectKey::of(&object).name;
             let one = if name.contains(".groupsnapshot.") {
@@ -174,7 +174,7 @@ mod tests {
         let ours = Some(("v1", true));
         let old = Some(("v1beta2", false));
         let none = || Some(cluster(None, None));
-        let other = |mut found: Found| {
+        let other = |mut found: SnapshotApi| {
             found.controllers.push(OTHER.to_owned());
             Some(found)
         };

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::snapshots::{Definition, Found};
+use super::snapshots::{Definition, SnapshotApi};
 use super::{Error, kubelet};
 use crate::api::{Call, Objects, timely};
 use crate::distribution::Distribution;
@@ -28,7 +28,7 @@ pub(super) struct Survey {
     pub(super) distribution: Distribution,
     /// The DaemonSets of others.
     pub(super) daemon_sets: Vec<Value>,
-    pub(super) snapshots: Found,
+    pub(super) snapshots: SnapshotApi,
     /// `None` if there is no DaemonSet of hostloop.
     pub(super) installed: Option<Installed>,
     /// `attachRequired` of the CSIDriver, if there is one.
@@ -90,7 +90,7 @@ impl Survey {
     }
 
     /// Kubelet's directory: the given flag, else what the cluster shows.
-    pub(super) fn kubelet_dir(&self, chosen: Option<&str>) -> kubelet::Found {
+    pub(super) fn kubelet_dir(&self, chosen: Option<&str>) -> kubelet::KubeletDirectory {
         let installed = self
             .installed
             .as_ref()
@@ -103,11 +103,11 @@ async fn snapshots(
     deployments: &[Value],
     installed: Option<&Installed>,
     objects: &mut Objects,
-) -> Result<Found, Error> {
-    let mut found = Found {
+) -> Result<SnapshotApi, Error> {
+    let mut found = SnapshotApi {
         is_ours: installed.is_some_and(|installed| installed.snapshot_controller),
         controllers: controllers(deployments),
-        ..Found::default()
+        ..SnapshotApi::default()
     };
     let (namespace, name) = SNAPSHOT_LEASE;
     let lease = ObjectKey::new("coordination.k8s.io/v1", "Lease", namespace, name);

@@ -46,7 +46,7 @@ async fn install_as(driver: &str, server: &FakeApi, flags: &str) -> Result<apply
     };
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
-    let plan = Plan::decide(&args(flags), driver, Some(&survey))?;
+    let plan = InstallPlan::decide(&args(flags), driver, Some(&survey))?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     apply::apply(&plan, fitted.objects, &mut objects).await
 }
@@ -86,7 +86,7 @@ fn flags_with_and_without_values() {
 
 #[test]
 fn an_unknown_cluster_gets_the_base() {
-    let plan = Plan::decide(&args(""), DRIVER_NAME, None).unwrap();
+    let plan = InstallPlan::decide(&args(""), DRIVER_NAME, None).unwrap();
     assert_eq!(plan.settings, manifests::Settings::default());
     assert!(plan.crds.apply.is_empty());
 }
@@ -130,7 +130,7 @@ async fn an_empty_cluster_gets_everything_once() {
     assert_eq!((counts.created, counts.changed), (0, 1));
     // The pool stays, because volumes may be in it.
     let survey = survey(&server).await.unwrap();
-    let plan = Plan::decide(&args(""), DRIVER_NAME, Some(&survey)).unwrap();
+    let plan = InstallPlan::decide(&args(""), DRIVER_NAME, Some(&survey)).unwrap();
     assert_eq!(plan.settings.pools[0].path, "/srv/a");
 }
 
@@ -169,13 +169,15 @@ async fn distributions_have_the_pools_of_their_overlays() {
 async fn a_second_installation_changes_nothing() {
     for flags in [
         "--attach",
+        "--faults",
         "--pool a=/srv/a,inline --pool b=/dev/sdb",
         "--kubelet-dir /k",
     ] {
         let server = FakeApi::default();
         server.put(node(""));
         install(&server, flags).await.unwrap();
-        let again = if flags == "--attach" { flags } else { "" };
+        let is_kept = !["--attach", "--faults"].contains(&flags);
+        let again = if is_kept { "" } else { flags };
         let counts = install(&server, again).await.unwrap();
         assert_eq!((counts.created, counts.changed), (0, 0), "{flags}");
     }
@@ -249,6 +251,92 @@ async fn what_cannot_be_installed_says_why() {
     }
 }
 
+/// Such a server may lack anything.
+#[tokio::test]
+async fn a_server_whose_version_has_no_numbers_is_refused() {
+    for (major, minor) in [("", ""), ("1", "x"), ("x", "36")] {
+        let server = FakeApi::default();
+        let info = json!({"major": major, "minor": minor, "gitVersion": "v1.next-custom",
+            "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "",
+            "platform": ""});
+        server.answer("/version", 200, info);
+        let error = survey(&server).await.unwrap_err().to_string();
+        has(
+            &error,
+            &["the server is Kubernetes v1.next-custom, and hostloop needs 1.30 or newer"],
+        );
+    }
+}
+
+/// The pools of a DaemonSet stay in whatever form it has them. Those that can't be read are asked
+/// for: volumes may be in them.
+#[tokio::test]
+async fn pools_of_an_earlier_manifest_stay_or_are_asked_for() {
+    let (none, program) = (json!([]), "/usr/bin/hostloop");
+    let (program_alone, all) = (json!([program]), json!([program, "run", "--pool", "a=/p"]));
+    for (command, arguments, flags, expected) in [
+        (&none, json!(["run", "--pool=a=/p"]), "", Ok("a=/p")),
+        (
+            &none,
+            json!(["run", "--pool", "a=/p", "--pool", "b=/q"]),
+            "",
+            Ok("a=/p b=/q"),
+        ),
+        (
+            &program_alone,
+            json!(["run", "--pool", "a=/p"]),
+            "",
+            Ok("a=/p"),
+        ),
+        (
+            &all,
+            json!([]),
+            "--pool a=/p",
+            Err("move all but the program to args"),
+        ),
+        (
+            &none,
+            json!(["run", "--pool"]),
+            "",
+            Err("shows the pool \"true\", which can't be read"),
+        ),
+        (
+            &none,
+            json!(["run", "--pool=a=/p", "--pool=b"]),
+            "",
+            Err("shows the pool \"b\""),
+        ),
+        (
+            &none,
+            json!(["run"]),
+            "",
+            Err("shows no pool, and volumes may be"),
+        ),
+        (&none, json!(["run", "--pool"]), "--pool a=/p", Ok("a=/p")),
+    ] {
+        let server = FakeApi::default();
+        server.put(node(""));
+        let container = json!({"name": "hostloop", "command": command, "args": arguments});
+        server.put(json!({
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "hostloop", "namespace": "hostloop"},
+            "spec": {"template": {"spec": {"containers": [container]}}},
+        }));
+        let survey = survey(&server).await.unwrap();
+        let plan = InstallPlan::decide(&args(flags), DRIVER_NAME, Some(&survey));
+        let pools = plan.map(|plan| {
+            let pools = plan.settings.pools.iter().map(ToString::to_string);
+            pools.collect::<Vec<_>>().join(" ")
+        });
+        match (pools, expected) {
+            (Ok(pools), Ok(expected)) => assert_eq!(pools, expected),
+            (Err(error), Err(words)) => has(&error.to_string(), &[words]),
+            (pools, expected) => panic!("{arguments}: {pools:?} is not {expected:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_missing_right_is_named() {
     for (method, plural, contains) in [
@@ -280,7 +368,7 @@ async fn the_report_says_what_was_found() {
             "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}),
     );
     let survey = survey(&server).await.unwrap();
-    let plan = Plan::decide(&args("--default-class"), DRIVER_NAME, Some(&survey)).unwrap();
+    let plan = InstallPlan::decide(&args("--default-class"), DRIVER_NAME, Some(&survey)).unwrap();
     let lines = report::lines(&plan, &survey).join("\n");
     has(
         &lines,

@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 
 use super::Error;
-use super::progress::{Look, Progress, State};
+use super::progress::{PodState, Progress, RolloutObjects};
 use super::survey::Survey;
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, timely};
@@ -33,7 +33,7 @@ pub(super) async fn until_ready(
     timeout: Duration,
 ) -> Result<(), Error> {
     let started = Instant::now();
-    let mut said: BTreeMap<String, State> = BTreeMap::new();
+    let mut said: BTreeMap<String, PodState> = BTreeMap::new();
     loop {
         let progress = match look(cluster).await {
             Ok(look) => Progress::of(&look, &cluster.driver_name),
@@ -61,7 +61,7 @@ pub(super) async fn until_ready(
 }
 
 /// The states of the nodes, then the controller's.
-fn states(progress: &Progress) -> impl Iterator<Item = (&str, &State)> {
+fn states(progress: &Progress) -> impl Iterator<Item = (&str, &PodState)> {
     let nodes = progress
         .nodes
         .iter()
@@ -70,19 +70,19 @@ fn states(progress: &Progress) -> impl Iterator<Item = (&str, &State)> {
 }
 
 /// What is said of a new state.
-fn lines(name: &str, state: &State, distribution: Distribution, after: Duration) -> Vec<String> {
+fn lines(name: &str, state: &PodState, distribution: Distribution, after: Duration) -> Vec<String> {
     let (mark, text) = match state {
-        State::Old => (paint(QUIET, "·"), "the earlier version runs".to_owned()),
-        State::Starting => (paint(QUIET, "·"), "starting".to_owned()),
-        State::Registering => (paint(QUIET, "·"), "running, not yet registered".to_owned()),
-        State::Ready => {
+        PodState::Old => (paint(QUIET, "·"), "the earlier version runs".to_owned()),
+        PodState::Starting => (paint(QUIET, "·"), "starting".to_owned()),
+        PodState::Registering => (paint(QUIET, "·"), "running, not yet registered".to_owned()),
+        PodState::Ready => {
             let seconds = after.as_secs();
             (paint(GOOD, "✓"), format!("ready after {seconds} s"))
         }
-        State::Waiting(why) => (paint(WARNING, "!"), why.clone()),
+        PodState::Waiting(why) => (paint(WARNING, "!"), why.clone()),
     };
     let mut lines = vec![format!("{mark} {name}: {text}")];
-    if let State::Waiting(why) = state {
+    if let PodState::Waiting(why) = state {
         lines.extend(hint(why, distribution).map(|hint| format!("  {hint}")));
     }
     lines
@@ -132,14 +132,14 @@ async fn reasons(
         });
     }
     let pods = pods(cluster).await?;
-    for (name, state) in states(progress).filter(|(_, state)| **state != State::Ready) {
+    for (name, state) in states(progress).filter(|(_, state)| **state != PodState::Ready) {
         let said = match state {
-            State::Waiting(why) => why.clone(),
-            State::Old => "the earlier version's pod did not end".to_owned(),
-            State::Registering => "kubelet does not register the driver: it has another root \
+            PodState::Waiting(why) => why.clone(),
+            PodState::Old => "the earlier version's pod did not end".to_owned(),
+            PodState::Registering => "kubelet does not register the driver: it has another root \
                                    directory (install with --kubelet-dir), or see its log"
                 .to_owned(),
-            State::Starting | State::Ready => {
+            PodState::Starting | PodState::Ready => {
                 let pod = pods
                     .iter()
                     .find(|pod| match name {
@@ -177,7 +177,7 @@ async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, Ap
     Ok(last.map(events::text))
 }
 
-async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
+async fn look(cluster: &Cluster) -> Result<RolloutObjects, ApiError> {
     let daemon_sets: Api<DaemonSet> = cluster.system();
     let call = Call::of("get", &daemon_sets, "hostloop");
     let daemon_set = timely(call, daemon_sets.get("hostloop")).await?;
@@ -185,7 +185,7 @@ async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
     let call = Call::of("get", &controllers, "hostloop-controller");
     let controller = timely(call, controllers.get("hostloop-controller")).await?;
     let csi_nodes = api::list_all(&cluster.all()).await?;
-    Ok(Look {
+    Ok(RolloutObjects {
         daemon_set,
         controller,
         pods: pods(cluster).await?,
@@ -237,12 +237,15 @@ mod tests {
     #[test]
     fn a_line_for_each_state() {
         for (state, said) in [
-            (State::Old, vec!["n: the earlier version runs"]),
-            (State::Starting, vec!["n: starting"]),
-            (State::Registering, vec!["n: running, not yet registered"]),
-            (State::Ready, vec!["n: ready after 7 s"]),
+            (PodState::Old, vec!["n: the earlier version runs"]),
+            (PodState::Starting, vec!["n: starting"]),
             (
-                State::Waiting("ErrImagePull".to_owned()),
+                PodState::Registering,
+                vec!["n: running, not yet registered"],
+            ),
+            (PodState::Ready, vec!["n: ready after 7 s"]),
+            (
+                PodState::Waiting("ErrImagePull".to_owned()),
                 vec!["n: ErrImagePull", "  load the image"],
             ),
         ] {

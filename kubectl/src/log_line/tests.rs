@@ -108,7 +108,7 @@ fn both_formats_have_the_same_calls() {
     let json = format!(
         r#"{{"timestamp":"{TIME}","level":"WARN","message":"call","method":"NodeStageVolume","about":"vol-1","code":"Internal","ms":12.25,"error":"mkfs \"x\"","target":"hostloop::call"}}"#,
     );
-    let call = Call {
+    let call = LoggedCall {
         time: TIME.parse().unwrap(),
         method: "NodeStageVolume".to_owned(),
         about: "vol-1".to_owned(),

@@ -33,6 +33,8 @@ macro_rules! component {
 
 impl Component {
     pub(super) const ATTACH: Component = component!("components/attach");
+    /// Volumes fail on request.
+    pub(super) const FAULTS: Component = component!("components/faults");
     pub(super) const GROUP_SNAPSHOT_CLASS: Component =
         component!("components/group-snapshot-class", "class.yaml");
     pub(super) const HOST_PATHS: Component = component!("components/host-paths");
@@ -108,14 +110,14 @@ struct Kustomization {
 /// A patch: a list of JSON patch operations, or an object to merge.
 #[derive(Deserialize)]
 struct PatchOf {
-    target: Selector,
+    target: ObjectSelector,
     patch: String,
 }
 
 /// Selects objects.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Selector {
+struct ObjectSelector {
     /// Kinds, separated by `|`.
     kind: Option<String>,
     name: Option<String>,
@@ -123,7 +125,7 @@ struct Selector {
     label_selector: Option<String>,
 }
 
-impl Selector {
+impl ObjectSelector {
     fn selects(&self, object: &Value) -> bool {
         let key = ObjectKey::of(object);
         let has_label = self.label_selector.as_deref().is_none_or(|selector| {
@@ -141,22 +143,22 @@ impl Selector {
 /// Copies a field to other fields.
 #[derive(Deserialize)]
 struct Replacement {
-    source: Source,
-    targets: Vec<Target>,
+    source: FieldSource,
+    targets: Vec<FieldTarget>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Source {
+struct FieldSource {
     #[serde(flatten)]
-    object: Selector,
+    object: ObjectSelector,
     field_path: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Target {
-    select: Selector,
+struct FieldTarget {
+    select: ObjectSelector,
     field_paths: Vec<String>,
 }
 
@@ -192,6 +194,7 @@ mod tests {
         for (name, component, further) in [
             ("kubernetes-1.30", Component::KUBERNETES_1_30, -3),
             ("attach", Component::ATTACH, 0),
+            ("faults", Component::FAULTS, 0),
             ("group-snapshot-class", Component::GROUP_SNAPSHOT_CLASS, 1),
             ("host-paths", Component::HOST_PATHS, 0),
             ("image-pool", Component::IMAGE_POOL, 0),
@@ -259,7 +262,7 @@ mod tests {
             (None, None, text("app=x"), true),
             (None, None, text("app=y"), false),
         ] {
-            let selector = Selector {
+            let selector = ObjectSelector {
                 kind,
                 name,
                 label_selector,

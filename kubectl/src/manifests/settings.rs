@@ -18,9 +18,6 @@ pub(crate) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-cl
 /// The container of the DaemonSet, and its fields.
 const CONTAINER: &str = "spec.template.spec.containers.[name=hostloop]";
 
-/// The argument of the base that names its only pool.
-const POOL_FLAG: &str = "--pool=";
-
 /// The classes of the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Class {
@@ -74,6 +71,8 @@ pub(crate) struct Settings {
     /// The base's pool if empty.
     pub(crate) pools: Vec<Pool>,
     pub(crate) attach: bool,
+    /// Volumes fail on request.
+    pub(crate) faults: bool,
     pub(crate) snapshots: Snapshots,
     pub(crate) default_class: Option<Class>,
     /// The image of the base if `None`.
@@ -90,6 +89,7 @@ impl Settings {
             (self.snapshots.group_class, Component::GROUP_SNAPSHOT_CLASS),
             (self.snapshots.controller, Component::SNAPSHOT_CONTROLLER),
             (self.attach, Component::ATTACH),
+            (self.faults, Component::FAULTS),
             (
                 self.image.as_ref().is_some_and(|image| is_pulled(image)),
                 Component::REGISTRY,
@@ -142,18 +142,15 @@ impl Settings {
             return;
         };
         let daemon_set = daemon_set(objects);
-        let args = list_mut(daemon_set, &format!("{CONTAINER}.args"));
-        let at = args
-            .iter()
-            .position(|arg| arg.as_str().is_some_and(|a| a.starts_with(POOL_FLAG)));
-        let at = at.expect("tests change the pools of the base");
-        args[at] = json!(format!(
-            "{POOL_FLAG}{}=$(POOL_DIR)$(POOL_OPTIONS)",
+        let value = field_mut(
+            daemon_set,
+            &format!("{CONTAINER}.env.[name=HOSTLOOP_POOL].value"),
+        );
+        let further: String = further.iter().map(|pool| format!(";{pool}")).collect();
+        *value.expect("the base has this variable") = json!(format!(
+            "{}=$(POOL_DIR)$(POOL_OPTIONS){further}",
             first.name
         ));
-        for (n, pool) in further.iter().enumerate() {
-            args.insert(at + 1 + n, json!(format!("{POOL_FLAG}{pool}")));
-        }
         let mounts = list_mut(daemon_set, &format!("{CONTAINER}.volumeMounts"));
         set_directories(
             mounts,

@@ -12,7 +12,6 @@ use super::{DEADLINE, NodeError, NodePod, read};
 use crate::NAME_LABEL;
 use crate::api::ApiError;
 use crate::cluster::Cluster;
-use crate::container_flags::{FlagError, event_flags};
 use crate::pod_logs::{self, CONTROLLER};
 
 /// How long the end of a command may take.
@@ -25,8 +24,6 @@ pub(crate) struct EventPod {
     /// `node` or `controller`.
     pub(crate) process: &'static str,
     pub(crate) metrics_port: Option<i32>,
-    /// Where the events are.
-    flags: Result<Vec<String>, FlagError>,
 }
 
 /// Lists the pods with events: those of the nodes, and the controller's.
@@ -49,19 +46,17 @@ impl EventPod {
         Some(EventPod {
             process: if is_controller { "controller" } else { "node" },
             metrics_port: port(container),
-            flags: event_flags(pod, container),
             pod: read,
         })
     }
 
     /// `hostloop events` for a request.
-    fn command(&self, request: &Request) -> Result<Vec<String>, FlagError> {
-        let mut command = vec![self.pod.program().to_owned(), "events".to_owned()];
+    fn command(&self, request: &Request) -> Vec<String> {
+        let mut command = vec![self.pod.program.clone(), "events".to_owned()];
         command.extend(["--follow", "--json", "--until-eof"].map(str::to_owned));
         command.push(format!("--from={}", request.from));
         command.push(format!("--boot={}", request.boot));
-        command.extend(self.flags.clone()?);
-        Ok(command)
+        command
     }
 
     /// Runs `hostloop events` in the pod. It ends with its standard input.
@@ -70,7 +65,7 @@ impl EventPod {
         cluster: &Cluster,
         request: &Request,
     ) -> Result<AttachedProcess, NodeError> {
-        let command = self.command(request)?;
+        let command = self.command(request);
         let started = timeout(DEADLINE, self.pod.exec(cluster, &command, true)).await;
         started.map_err(|_| NodeError::Late(self.pod.name.clone()))?
     }
@@ -108,50 +103,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_says_where_the_events_are() {
-        let pod = |name: &str, args: &[&str], env: serde_json::Value| -> EventPod {
-            let pod = json!({
-                "metadata": {"name": "p", "labels": {"app.kubernetes.io/name": name}},
-                "spec": {"containers": [{"name": name, "args": args, "env": env}]},
-            });
-            EventPod::of(&serde_json::from_value(pod).unwrap()).unwrap()
-        };
+    fn the_command_asks_for_the_events_from_there_on() {
         let request = Request {
             from: 7,
             boot: "b".to_owned(),
             follow: true,
         };
-        const START: &str = "hostloop events --follow --json --until-eof --from=7 --boot=b";
-        let directory = json!([{"name": "DIR", "value": "/d"}]);
-        for (name, args, process, flags) in [
-            (
-                "hostloop",
-                &["run", "--endpoint=unix://$(DIR)/csi.sock", "--pool=a=/p"][..],
-                "node",
-                " --endpoint=unix:///d/csi.sock",
-            ),
-            (
-                "hostloop",
-                &["run", "--endpoint", "unix:///c", "--events-socket=/e"],
-                "node",
-                " --endpoint unix:///c --events-socket=/e",
-            ),
-            ("hostloop-controller", &["controllers"], "controller", ""),
-        ] {
-            let pod = pod(name, args, directory.clone());
+        for (name, process) in [("hostloop", "node"), ("hostloop-controller", "controller")] {
+            let pod = json!({
+                "metadata": {"name": "p", "labels": {"app.kubernetes.io/name": name}},
+                "spec": {"containers": [{"name": name}]},
+            });
+            let pod = EventPod::of(&serde_json::from_value(pod).unwrap()).unwrap();
             assert_eq!(pod.process, process);
             assert_eq!(
-                pod.command(&request).unwrap().join(" "),
-                format!("{START}{flags}")
+                pod.command(&request).join(" "),
+                "hostloop events --follow --json --until-eof --from=7 --boot=b"
             );
         }
-        let unknown = pod("hostloop", &["--endpoint=$(NONE)"], json!([]));
-        assert!(
-            unknown
-                .command(&request)
-                .unwrap_err()
-                .to_string()
-                .contains("$(NONE)")
-        );
     }
 }

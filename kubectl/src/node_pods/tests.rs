@@ -9,7 +9,6 @@ const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 /// A node pod with a container in this state.
 fn pod(name: &str, node: &str, state: Value) -> Value {
     let mut pod = node_pod(name, node);
-    pod["spec"]["containers"][0]["args"] = json!(["run", "--pool=default=/p"]);
     pod["status"]["containerStatuses"][0]["state"] = state;
     pod
 }
@@ -47,11 +46,16 @@ fn containers_that_run_no_command() {
 }
 
 #[test]
-fn the_command_has_the_drivers_flags() {
-    let pod: Pod = read(pod("a", "n1", json!({"running": {}})));
-    let pod = NodePod::of(&pod).unwrap();
-    let words = pod.status.unwrap().join(" ");
-    assert_eq!(words, "hostloop status --json --pool=default=/p");
+fn the_command_runs_the_containers_program() {
+    let mut pod = pod("a", "n1", json!({"running": {}}));
+    for (command, words) in [
+        (Value::Null, "hostloop status --json"),
+        (json!(["/bin/h", "run"]), "/bin/h status --json"),
+    ] {
+        pod["spec"]["containers"][0]["command"] = command;
+        let pod = NodePod::of(&read(pod.clone())).unwrap();
+        assert_eq!(pod.status_command().join(" "), words);
+    }
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use parse::Parser;
 
 /// A template.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Template(Vec<Piece>);
+pub(crate) struct JsonPath(Vec<Piece>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Piece {
@@ -60,9 +60,9 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-impl Template {
-    pub(crate) fn parse(text: &str) -> Result<Template, Error> {
-        Parser::new(text).template().map(Template)
+impl JsonPath {
+    pub(crate) fn parse(text: &str) -> Result<JsonPath, Error> {
+        Parser::new(text).template().map(JsonPath)
     }
 
     /// The text for a document.
@@ -236,7 +236,7 @@ mod tests {
     #[case::boolean("{.items[?(@.ready==true)].name}", "b")]
     #[case::exists("{.items[?(@.pods)].name}", "c")]
     fn evaluated(#[case] template: &str, #[case] text: &str) {
-        let template = Template::parse(template).unwrap();
+        let template = JsonPath::parse(template).unwrap();
         assert_eq!(template.evaluate(&document()), text);
     }
 
@@ -253,7 +253,7 @@ mod tests {
     #[case::and("{.a[?(@.b==1&&@.c==2)]}", "\"&&@.c==2)]}\" is not understood")]
     #[case::number("{.a[99999999999999999999]}", "is not understood")]
     fn refused(#[case] template: &str, #[case] why: &str) {
-        let error = Template::parse(template).unwrap_err().to_string();
+        let error = JsonPath::parse(template).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 }

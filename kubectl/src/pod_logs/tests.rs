@@ -157,7 +157,7 @@ async fn followed_lines_are_not_repeated() {
 #[test]
 fn other_lines_continue_the_one_before() {
     let subject = Subject::named("demo", "data");
-    let mut selector = Selector::new(&subject);
+    let mut selector = LineSelector::new(&subject);
     let time = "2026-01-02T03:04:05Z";
     for (text, selected) in [
         ("  at the start", false),

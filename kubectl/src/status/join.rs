@@ -7,15 +7,15 @@ use hostloop_report::status::{PoolReport, Report, SnapshotReport, VolumeReport};
 use super::report::{ClusterReport, NodeRow, PoolRow};
 use crate::node_pods::NodeReport;
 use crate::verdict::{FailedCalls, OnNode};
-use crate::volume_objects::Objects;
+use crate::volume_objects::VolumeObjects;
 
 mod snapshots;
 mod volumes;
 
-/// The inputs of a report.
-pub(crate) struct Inputs<'a> {
+/// What a report of the cluster is made from.
+pub(crate) struct ClusterFacts<'a> {
     /// What the API server has.
-    pub(crate) objects: &'a Objects,
+    pub(crate) objects: &'a VolumeObjects,
     /// What the nodes report.
     pub(crate) nodes: &'a [NodeReport],
     /// The driver's name.
@@ -28,14 +28,14 @@ pub(crate) struct Inputs<'a> {
 }
 
 /// Builds the report.
-pub(crate) fn join(inputs: &Inputs<'_>) -> ClusterReport {
-    let found = Found::of(inputs.nodes);
+pub(crate) fn join(facts: &ClusterFacts<'_>) -> ClusterReport {
+    let found = ReportedObjects::of(facts.nodes);
     let mut report = ClusterReport {
-        nodes: inputs.nodes.iter().map(node_row).collect(),
-        pools: pools(inputs.nodes),
-        volumes: inputs.volumes(&found),
-        snapshots: inputs.snapshots(&found),
-        missing: inputs.objects.missing.clone(),
+        nodes: facts.nodes.iter().map(node_row).collect(),
+        pools: pools(facts.nodes),
+        volumes: facts.volumes(&found),
+        snapshots: facts.snapshots(&found),
+        missing: facts.objects.missing.clone(),
     };
     report.volumes.sort_by(|a, b| {
         (a.stuck.is_none(), a.claim.is_none())
@@ -55,16 +55,16 @@ pub(crate) fn join(inputs: &Inputs<'_>) -> ClusterReport {
 
 /// The volumes and snapshots in the reports of all nodes.
 #[derive(Default)]
-struct Found<'a> {
+struct ReportedObjects<'a> {
     /// By ID, and by kubelet's handle if inline.
     volumes: BTreeMap<&'a str, (&'a str, &'a VolumeReport)>,
     snapshots: BTreeMap<&'a str, (&'a str, &'a SnapshotReport)>,
     reports: BTreeMap<&'a str, &'a Report>,
 }
 
-impl<'a> Found<'a> {
-    fn of(nodes: &'a [NodeReport]) -> Found<'a> {
-        let mut found = Found::default();
+impl<'a> ReportedObjects<'a> {
+    fn of(nodes: &'a [NodeReport]) -> ReportedObjects<'a> {
+        let mut found = ReportedObjects::default();
         for node in nodes {
             let Ok(report) = &node.report else { continue };
             let name = node.node.as_str();

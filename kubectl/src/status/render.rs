@@ -12,11 +12,11 @@ use hostloop_terminal::table::{long, numbers, prose, words};
 
 use super::report::{ClusterReport, PoolRow, SnapshotRow, VolumeRow};
 use crate::output::{names, one_line};
-use crate::verdict::{State, Stuck};
+use crate::verdict::{Stuck, VolumePhase};
 
 /// How the tables look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct TableStyle {
     /// The terminal's width, if there is one.
     pub(crate) width: Option<usize>,
     /// True for more columns.
@@ -32,7 +32,7 @@ pub(crate) struct Look {
 }
 
 /// Formats the report as lines.
-pub(crate) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
+pub(crate) fn text(report: &ClusterReport, look: TableStyle) -> Vec<String> {
     let mut page = Page::new(look.width, look.now_ns);
     page.no_headers = look.no_headers;
     if !look.no_headers {
@@ -55,7 +55,7 @@ pub(crate) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
 }
 
 /// What is stuck, with the reason in full.
-fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
+fn stuck(report: &ClusterReport, look: TableStyle, page: &mut Page) {
     let volumes = report.volumes.iter().filter_map(|row| {
         let what = match (&row.claim, &row.volume) {
             (Some(_), _) | (None, None) => claim_cell(row),
@@ -122,7 +122,12 @@ fn lost_pools(report: &ClusterReport) -> Vec<(String, String)> {
 }
 
 /// An object with its namespace and node.
-fn place(look: Look, namespace: &Option<String>, what: &str, node: &Option<String>) -> String {
+fn place(
+    look: TableStyle,
+    namespace: &Option<String>,
+    what: &str,
+    node: &Option<String>,
+) -> String {
     let namespace = namespace.as_ref().filter(|_| look.namespaces);
     let namespace = namespace
         .map(|namespace| format!("{namespace}/"))
@@ -134,7 +139,7 @@ fn place(look: Look, namespace: &Option<String>, what: &str, node: &Option<Strin
     format!("{namespace}{what}{node}")
 }
 
-fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
+fn pools(report: &ClusterReport, look: TableStyle, page: &mut Page) {
     let mut cells: Vec<Cell<PoolRow>> = vec![(words("NODE"), |row, _| row.node.clone())];
     cells.extend(columns::pool());
     if !look.wide {
@@ -146,7 +151,7 @@ fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
     });
 }
 
-fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
+fn volumes(report: &ClusterReport, look: TableStyle, page: &mut Page) {
     let mut cells: Vec<Cell<VolumeRow>> = Vec::new();
     if look.namespaces {
         cells.push((long("NAMESPACE", 9), |row, _| {
@@ -186,14 +191,14 @@ fn volume_style(row: &VolumeRow) -> Option<Style> {
     match row {
         VolumeRow { stuck: Some(_), .. } => Some(BAD),
         VolumeRow {
-            state: State::Unclaimed,
+            state: VolumePhase::Unclaimed,
             ..
         } => Some(QUIET),
         _ => None,
     }
 }
 
-fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
+fn snapshots(report: &ClusterReport, look: TableStyle, page: &mut Page) {
     let mut cells: Vec<Cell<SnapshotRow>> = Vec::new();
     if look.namespaces {
         cells.push((long("NAMESPACE", 9), |row, _| {

@@ -1,10 +1,10 @@
 //! The data of `kubectl hostloop status`, in the form that `-o json` prints. Names and meanings are
 //! stable; fields may be added. Sizes are in bytes, times in nanoseconds since the epoch.
 
-use hostloop_report::status::PoolReport;
+use hostloop_report::status::{PoolReport, Word};
 use serde::Serialize;
 
-use crate::verdict::{State, Stuck};
+use crate::verdict::{Stuck, VolumePhase};
 
 /// The whole output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -68,7 +68,7 @@ pub(crate) struct VolumeRow {
     pub(crate) claim_uid: Option<String>,
     /// The volume's name in its pod, for an inline volume.
     pub(crate) inline: Option<String>,
-    pub(crate) state: State,
+    pub(crate) state: VolumePhase,
     /// Why the volume is stuck.
     pub(crate) stuck: Option<Stuck>,
     /// What explains the state of a volume that is not stuck.
@@ -103,7 +103,7 @@ impl VolumeRow {
     /// The state in a word, or two if the volume is stuck.
     pub(crate) fn state_words(&self) -> String {
         match (&self.stuck, self.state) {
-            (Some(_), State::Pending | State::Lost) => "stuck".to_owned(),
+            (Some(_), VolumePhase::Pending | VolumePhase::Lost) => "stuck".to_owned(),
             (Some(_), state) => format!("{}, stuck", state.as_str()),
             (None, state) => state.as_str().to_owned(),
         }
@@ -159,6 +159,8 @@ pub(crate) struct SnapshotRow {
     pub(crate) handle: Option<String>,
     /// The group snapshot.
     pub(crate) group: Option<String>,
+    /// `frozen` or `powercut`; null if unknown.
+    pub(crate) consistency: Option<Word>,
     /// When the snapshot was taken or asked for.
     pub(crate) created_ns: u64,
 }
@@ -170,11 +172,17 @@ impl SnapshotRow {
         Some(format!("volumesnapshot.snapshot.storage.k8s.io/{name}"))
     }
 
+    /// True if the snapshot shows what a power cut would have left.
+    pub(crate) fn is_powercut(&self) -> bool {
+        self.consistency.as_deref() == Some("powercut")
+    }
+
     /// The state in a word.
     pub(crate) fn state_words(&self) -> &'static str {
         match (&self.stuck, &self.name, self.ready) {
             (Some(_), _, _) => "stuck",
             (None, _, _) if self.deleting => "Deleting",
+            (None, _, Some(true)) if self.is_powercut() => "ready, power cut",
             (None, _, Some(true)) => "ready",
             (None, None, None) => "unclaimed",
             (None, _, _) => "being taken",

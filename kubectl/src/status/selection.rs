@@ -12,13 +12,13 @@ use crate::api::{self, ApiError, Namespaced};
 use crate::cluster::Cluster;
 
 /// Namespaces and names of objects.
-type Names = BTreeSet<(String, String)>;
+type ObjectNames = BTreeSet<(String, String)>;
 
 /// The objects with the labels.
 pub(super) struct Selected {
-    claims: Names,
-    pods: Names,
-    snapshots: Names,
+    claims: ObjectNames,
+    pods: ObjectNames,
+    snapshots: ObjectNames,
 }
 
 /// Lists the objects with these labels.
@@ -28,7 +28,7 @@ pub(super) async fn selected(
     labels: &str,
 ) -> Result<Selected, ApiError> {
     let snapshots = match names::<VolumeSnapshot>(cluster, namespace, labels).await {
-        Err(ApiError::NotServed(_)) => Names::new(),
+        Err(ApiError::NotServed(_)) => ObjectNames::new(),
         listed => listed?,
     };
     Ok(Selected {
@@ -42,7 +42,7 @@ async fn names<K: Namespaced>(
     cluster: &Cluster,
     namespace: Option<&str>,
     labels: &str,
-) -> Result<Names, ApiError> {
+) -> Result<ObjectNames, ApiError> {
     let api = cluster.namespaced::<K>(namespace);
     let all = api::list(&api, ListParams::default().labels(labels)).await?;
     let names = all
@@ -67,7 +67,7 @@ impl Selected {
     }
 }
 
-fn has(names: &Names, namespace: Option<&String>, name: Option<&String>) -> bool {
+fn has(names: &ObjectNames, namespace: Option<&String>, name: Option<&String>) -> bool {
     let key = namespace.cloned().zip(name.cloned());
     key.is_some_and(|key| names.contains(&key))
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::status::{SnapshotRow, VolumeRow};
 
-    fn names(names: &[&str]) -> Names {
+    fn names(names: &[&str]) -> ObjectNames {
         let names = names
             .iter()
             .map(|name| ("demo".to_owned(), (*name).to_owned()));

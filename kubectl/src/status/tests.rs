@@ -89,6 +89,15 @@ async fn a_name_that_nothing_has_is_an_error() {
         "no claim, snapshot or inline volume of hostloop in namespace demo is named nosuch; \
          `kubectl hostloop status -A` shows those of all namespaces"
     );
+    let everywhere = Args {
+        all_namespaces: true,
+        ..named(&["nosuch"])
+    };
+    let error = run(&everywhere, &cluster).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no claim, snapshot or inline volume of hostloop in any namespace is named nosuch"
+    );
     // Labels select among the names.
     let labelled = Args {
         selector: Some("app=web".to_owned()),
@@ -99,7 +108,7 @@ async fn a_name_that_nothing_has_is_an_error() {
     let error = run(&named(&["nosuch"]), &cluster).await.unwrap_err();
     let said = error.to_string();
     assert!(
-        said.starts_with("nothing named nosuch can be read in namespace demo: "),
+        said.starts_with("can't tell whether anything in namespace demo is named nosuch: "),
         "{said}"
     );
 }

@@ -35,12 +35,12 @@ pub(super) struct Concern {
 pub(super) struct Concerns {
     history: Arc<History>,
     facts: VerdictFacts,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ConcernsState>>,
 }
 
 #[derive(Default)]
-struct State {
-    objects: BTreeMap<Name, Entry>,
+struct ConcernsState {
+    objects: BTreeMap<Name, KnownObject>,
     /// The objects that name another one.
     users: BTreeMap<Name, BTreeSet<Name>>,
     ended: BTreeSet<Name>,
@@ -48,7 +48,7 @@ struct State {
     ended_order: VecDeque<Name>,
 }
 
-struct Entry {
+struct KnownObject {
     uid: String,
     through: Vec<Name>,
     /// The object, until it is shown.
@@ -85,7 +85,7 @@ impl Concerns {
                 .insert(name.clone());
         }
         let waiting = (!is_shown).then(|| object.clone());
-        let entry = Entry {
+        let entry = KnownObject {
             uid,
             through: concern.through,
             waiting,
@@ -129,7 +129,7 @@ impl Concerns {
     }
 
     /// Shows what waits for an object that is shown now.
-    fn show_users(&self, state: &mut State, shown: Name) {
+    fn show_users(&self, state: &mut ConcernsState, shown: Name) {
         let mut all: Vec<Name> = any_claim_beside(&shown)
             .into_iter()
             .chain([shown])
@@ -164,14 +164,14 @@ fn any_claim_beside((kind, key): &Name) -> Option<Name> {
     (kind == "PersistentVolumeClaim").then(|| any_claim_in(namespace))
 }
 
-impl State {
+impl ConcernsState {
     fn is_shown(&self, name: &Name) -> bool {
         let known = self.objects.get(name);
         known.is_some_and(|entry| entry.waiting.is_none())
             || (known.is_none() && self.ended.contains(name))
     }
 
-    fn remove(&mut self, name: &Name) -> Option<Entry> {
+    fn remove(&mut self, name: &Name) -> Option<KnownObject> {
         let entry = self.objects.remove(name)?;
         for other in &entry.through {
             if let Some(users) = self.users.get_mut(other) {

@@ -13,12 +13,12 @@ use super::message::{Message, Slot};
 /// report or problem of each slot.
 pub(super) struct History {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<HistoryState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct HistoryState {
     /// What dropped messages leave.
     base: BTreeMap<String, Arc<str>>,
     /// The number of the oldest message.
@@ -92,7 +92,7 @@ impl History {
     }
 }
 
-impl State {
+impl HistoryState {
     fn end(&self) -> u64 {
         self.first + self.messages.len() as u64
     }

@@ -1,9 +1,9 @@
 //! Who may read: tokens that work once, and the sessions that browsers get for them.
 //!
 //! The address has a token. While a browser starts, every user of the machine can read its command
-//! line, and the token with it. So a token works once. Who is late is refused, and the terminal says
-//! so. The page keeps its session in the storage of its tab. A cookie would also be sent to other
-//! ports of this machine, which may be another user's.
+//! line, and the token with it. So a token works once. Who is late is refused, and the terminal
+//! says so. The page keeps its session in the storage of its tab. A cookie would also be sent to
+//! other ports of this machine, which may be another user's.
 
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -53,11 +53,11 @@ pub(super) enum Refused {
 
 /// All keys of a server.
 pub(super) struct Keys {
-    state: Mutex<State>,
+    state: Mutex<KeysState>,
     notices: mpsc::UnboundedSender<Notice>,
 }
 
-struct State {
+struct KeysState {
     /// The token of the next browser.
     token: Key,
     /// Used tokens, and whether the person knows of a second use.
@@ -69,7 +69,7 @@ impl Keys {
     /// Makes the first token.
     pub(super) fn new() -> (Keys, mpsc::UnboundedReceiver<Notice>) {
         let (notices, received) = mpsc::unbounded_channel();
-        let state = State {
+        let state = KeysState {
             token: Key::random(),
             used: Vec::new(),
             sessions: Vec::new(),

@@ -24,19 +24,19 @@ pub(super) enum Scope {
 
 /// A kind of objects.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
+pub(super) struct ShownKind {
     pub(super) group: &'static str,
     pub(super) version: &'static str,
     pub(super) kind: &'static str,
     pub(super) plural: &'static str,
     pub(super) scope: Scope,
     /// The parts for the page; `None` for an object that has nothing to do with the driver.
-    pub(super) show: fn(&Value, &Names) -> Option<Value>,
+    pub(super) show: fn(&Value, &OwnNames) -> Option<Value>,
 }
 
 /// The names that decide what is shown.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
+pub(super) struct OwnNames {
     pub(super) driver: String,
     /// The namespace of hostloop's pods.
     pub(super) system_namespace: String,
@@ -44,7 +44,7 @@ pub(super) struct Names {
 
 macro_rules! kinds {
     ($($group:literal $version:literal $kind:literal $plural:literal $scope:ident $show:expr;)+) => {
-        [$(Kind {
+        [$(ShownKind {
             group: $group,
             version: $version,
             kind: $kind,
@@ -56,7 +56,7 @@ macro_rules! kinds {
 }
 
 /// All kinds. Claims come first: they are what most people look for.
-pub(super) const KINDS: [Kind; 15] = kinds! {
+pub(super) const KINDS: [ShownKind; 15] = kinds! {
     "" "v1" "PersistentVolumeClaim" "persistentvolumeclaims" Namespaces |o, _| Some(whole(o));
     "" "v1" "PersistentVolume" "persistentvolumes" Cluster volume;
     "storage.k8s.io" "v1" "StorageClass" "storageclasses" Cluster class;
@@ -84,20 +84,18 @@ const PROVISIONER: [&str; 2] = [
     "/metadata/annotations/volume.beta.kubernetes.io~1storage-provisioner",
 ];
 
-impl Kind {
+impl ShownKind {
     /// Why an object of this kind concerns hostloop.
-    pub(super) fn concern(&self, object: &Value, names: &Names) -> Concern {
+    pub(super) fn concern(&self, object: &Value, names: &OwnNames) -> Concern {
         let namespace = text(object, "/metadata/namespace");
-        let of = |kind: &str, path: &str| named(kind, "", text(object, path));
-        let beside = |kind: &str, path: &str| named(kind, namespace, text(object, path));
         let (itself, through) = match self.kind {
             "PersistentVolumeClaim" => (
                 PROVISIONER
                     .iter()
                     .any(|path| text(object, path) == names.driver),
                 vec![
-                    of("StorageClass", "/spec/storageClassName"),
-                    of("PersistentVolume", "/spec/volumeName"),
+                    cluster_wide(object, "StorageClass", "/spec/storageClassName"),
+                    cluster_wide(object, "PersistentVolume", "/spec/volumeName"),
                 ],
             ),
             "Pod" => (
@@ -112,28 +110,21 @@ impl Kind {
                     vec![named(text(object, kind), about, text(object, name))],
                 )
             }
-            "VolumeSnapshot" => (
-                false,
-                vec![
-                    beside(
-                        "PersistentVolumeClaim",
-                        "/spec/source/persistentVolumeClaimName",
-                    ),
-                    of(
-                        "VolumeSnapshotContent",
-                        "/spec/source/volumeSnapshotContentName",
-                    ),
-                    of(
-                        "VolumeSnapshotContent",
-                        "/status/boundVolumeSnapshotContentName",
-                    ),
-                ],
-            ),
+            "VolumeSnapshot" => {
+                let claim = text(object, "/spec/source/persistentVolumeClaimName");
+                let kind = "VolumeSnapshotContent";
+                let through = vec![
+                    named("PersistentVolumeClaim", namespace, claim),
+                    cluster_wide(object, kind, "/spec/source/volumeSnapshotContentName"),
+                    cluster_wide(object, kind, "/status/boundVolumeSnapshotContentName"),
+                ];
+                (false, through)
+            }
             "VolumeGroupSnapshot" => {
                 let kind = "VolumeGroupSnapshotContent";
                 let contents = [
-                    of(kind, "/spec/source/volumeGroupSnapshotContentName"),
-                    of(kind, "/status/boundVolumeGroupSnapshotContentName"),
+                    cluster_wide(object, kind, "/spec/source/volumeGroupSnapshotContentName"),
+                    cluster_wide(object, kind, "/status/boundVolumeGroupSnapshotContentName"),
                 ];
                 let known: Vec<Name> = contents.into_iter().flatten().collect();
                 let any = known.is_empty().then(|| any_claim_in(namespace));
@@ -147,6 +138,11 @@ impl Kind {
             through: through.into_iter().flatten().collect(),
         }
     }
+}
+
+/// The object without a namespace that `object` names at this path.
+fn cluster_wide(object: &Value, kind: &str, path: &str) -> Option<Name> {
+    named(kind, "", text(object, path))
 }
 
 /// The name of an object, if it has one.
@@ -224,7 +220,7 @@ fn text<'o>(object: &'o Value, path: &str) -> &'o str {
         .unwrap_or_default()
 }
 
-fn volume(object: &Value, names: &Names) -> Option<Value> {
+fn volume(object: &Value, names: &OwnNames) -> Option<Value> {
     if text(object, "/spec/csi/driver") != names.driver {
         return None;
     }
@@ -238,12 +234,12 @@ fn volume(object: &Value, names: &Names) -> Option<Value> {
     Some(shown)
 }
 
-fn class(object: &Value, names: &Names) -> Option<Value> {
+fn class(object: &Value, names: &OwnNames) -> Option<Value> {
     let ours = text(object, "/provisioner") == names.driver;
     ours.then(|| without(object, &["/parameters", "/mountOptions"]))
 }
 
-fn attachment(object: &Value, names: &Names) -> Option<Value> {
+fn attachment(object: &Value, names: &OwnNames) -> Option<Value> {
     let ours = text(object, "/spec/attacher") == names.driver;
     ours.then(|| {
         without(
@@ -256,11 +252,11 @@ fn attachment(object: &Value, names: &Names) -> Option<Value> {
     })
 }
 
-fn content(object: &Value, names: &Names) -> Option<Value> {
+fn content(object: &Value, names: &OwnNames) -> Option<Value> {
     (text(object, "/spec/driver") == names.driver).then(|| whole(object))
 }
 
-fn csi_node(object: &Value, names: &Names) -> Option<Value> {
+fn csi_node(object: &Value, names: &OwnNames) -> Option<Value> {
     let drivers = object.pointer("/spec/drivers")?.as_array()?;
     let ours: Vec<_> = drivers
         .iter()
@@ -281,7 +277,7 @@ fn node(object: &Value) -> Value {
 }
 
 /// A pod that uses volumes, or one of hostloop's.
-fn pod(object: &Value, names: &Names) -> Option<Value> {
+fn pod(object: &Value, names: &OwnNames) -> Option<Value> {
     let volumes: Vec<Value> = volumes(object)
         .filter_map(|volume| pod_volume(volume, names))
         .collect();
@@ -313,7 +309,7 @@ fn pod(object: &Value, names: &Names) -> Option<Value> {
 }
 
 /// True for one of hostloop's pods.
-fn is_system_pod(object: &Value, names: &Names) -> bool {
+fn is_system_pod(object: &Value, names: &OwnNames) -> bool {
     text(object, "/metadata/namespace") == names.system_namespace
         && text(object, "/metadata/labels/app.kubernetes.io~1name").starts_with("hostloop")
 }
@@ -327,7 +323,7 @@ fn volumes(object: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// True if the pod has an inline volume of the driver.
-fn has_inline(object: &Value, names: &Names) -> bool {
+fn has_inline(object: &Value, names: &OwnNames) -> bool {
     volumes(object).any(|volume| text(volume, "/csi/driver") == names.driver)
 }
 
@@ -349,7 +345,7 @@ fn claims(object: &Value) -> Vec<Option<Name>> {
 }
 
 /// A volume of a pod that a CSI driver may serve.
-fn pod_volume(volume: &Value, names: &Names) -> Option<Value> {
+fn pod_volume(volume: &Value, names: &OwnNames) -> Option<Value> {
     let name = &volume["name"];
     let claim = volume.pointer("/persistentVolumeClaim/claimName");
     if let Some(claim) = claim {
@@ -365,7 +361,7 @@ fn pod_volume(volume: &Value, names: &Names) -> Option<Value> {
 }
 
 /// An event about an object that the page may show.
-fn event(object: &Value, _: &Names) -> Option<Value> {
+fn event(object: &Value, _: &OwnNames) -> Option<Value> {
     let about = text(object, "/involvedObject/kind");
     let shown = about == "Pod"
         || about.starts_with("PersistentVolume")

@@ -205,8 +205,8 @@ impl Message {
     }
 
     /// An event of a process.
-    pub(super) fn event(source: &Source, event: &Value) -> Message {
-        let Source { node, process } = source;
+    pub(super) fn event(source: &EventProcess, event: &Value) -> Message {
+        let EventProcess { node, process } = source;
         Message::new(
             Slot::None,
             Body::Event {
@@ -218,8 +218,8 @@ impl Message {
     }
 
     /// Events of a process that are lost.
-    pub(super) fn gap(source: &Source, lost: u64) -> Message {
-        let Source { node, process } = source;
+    pub(super) fn gap(source: &EventProcess, lost: u64) -> Message {
+        let EventProcess { node, process } = source;
         Message::new(
             Slot::None,
             Body::Gap {
@@ -237,8 +237,8 @@ impl Message {
     }
 
     /// The values of metrics of a process.
-    pub(super) fn metrics(source: &Source, values: &BTreeMap<String, f64>) -> Message {
-        let Source { node, process } = source;
+    pub(super) fn metrics(source: &EventProcess, values: &BTreeMap<String, f64>) -> Message {
+        let EventProcess { node, process } = source;
         let slot = Slot::Filled(format!("metrics/{process}/{node}"));
         Message::new(
             slot,
@@ -306,7 +306,7 @@ impl Message {
 
 /// A process with events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct EventProcess {
     /// The node; empty for the controller.
     pub(super) node: String,
     /// `node` or `controller`.
@@ -315,7 +315,7 @@ pub(super) struct Source {
 
 /// What the page shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Subject {
+pub(super) struct PageSubject {
     /// The context of the cluster.
     pub(super) cluster: Option<String>,
     /// The socket of a driver without a cluster.
@@ -326,7 +326,7 @@ pub(super) struct Subject {
     pub(super) driver: String,
 }
 
-impl Subject {
+impl PageSubject {
     /// The first message of each stream.
     pub(super) fn hello(&self) -> Arc<str> {
         Body::Hello {

@@ -8,8 +8,8 @@ use http::Request;
 use tokio::time::{sleep, timeout};
 
 use super::Out;
-use super::message::{Message, Source};
-use super::pods::{self, Pods};
+use super::message::{EventProcess, Message};
+use super::pods::{self, WatchedPods};
 use crate::api::{AT_ONCE, ApiError, Call};
 use crate::cluster::Cluster;
 use crate::node_pods::EventPod;
@@ -32,7 +32,7 @@ const CHOSEN: [&str; 7] = [
 
 /// Sends metrics until the task is dropped. A missing right is reported as a problem, but not a pod
 /// that can't be reached: that would be too much for charts.
-pub(super) async fn send(cluster: Cluster, mut pods: Pods, out: Out) {
+pub(super) async fn send(cluster: Cluster, mut pods: WatchedPods, out: Out) {
     const ABOUT: &str = "the metrics of hostloop's pods";
     let mut known: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
     while let Some(pods) = pods::found(&mut pods).await {
@@ -47,7 +47,7 @@ pub(super) async fn send(cluster: Cluster, mut pods: Pods, out: Out) {
                     out.problems.solved(ABOUT);
                     if known.get(&pod.pod.name) != Some(&values) {
                         let node = pod.pod.node.clone();
-                        let source = Source {
+                        let source = EventProcess {
                             node,
                             process: pod.process.to_owned(),
                         };

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 const ABOUT: &str = "hostloop's pods";
 
 /// The pods of the last look; none before it.
-pub(super) type Pods = watch::Receiver<Vec<EventPod>>;
+pub(super) type WatchedPods = watch::Receiver<Vec<EventPod>>;
 
 /// Lists the pods until the task is dropped.
 pub(super) async fn list(cluster: Cluster, out: Out, pods: watch::Sender<Vec<EventPod>>) {
@@ -35,7 +35,7 @@ pub(super) async fn list(cluster: Cluster, out: Out, pods: watch::Sender<Vec<Eve
 }
 
 /// The pods of the last look, once there are any. `None` after the last look.
-pub(super) async fn found(pods: &mut Pods) -> Option<Vec<EventPod>> {
+pub(super) async fn found(pods: &mut WatchedPods) -> Option<Vec<EventPod>> {
     pods.wait_for(|pods| !pods.is_empty())
         .await
         .ok()

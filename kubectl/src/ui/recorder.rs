@@ -11,10 +11,10 @@ use hostloop_report::status::Report;
 use serde_json::Value;
 
 use super::Out;
-use super::kinds::{KINDS, Kind, Names, Scope};
-use super::message::{Message, Source, Subject};
+use super::kinds::{KINDS, OwnNames, Scope, ShownKind};
+use super::message::{EventProcess, Message, PageSubject};
 use super::recording;
-use super::reports::Known;
+use super::reports::KnownReports;
 use super::verdicts::{Verdicts, messages, verdicts};
 
 /// The cluster of a recording.
@@ -33,9 +33,9 @@ pub struct RecordedCluster<'a> {
 /// A recording that is being made.
 pub struct Recorder {
     hello: Arc<str>,
-    names: Names,
+    names: OwnNames,
     out: Out,
-    reports: Known,
+    reports: KnownReports,
     verdicts: Verdicts,
 }
 
@@ -47,7 +47,7 @@ impl Recorder {
         for kind in KINDS {
             out.verdict_facts.settle(kind.kind, true);
         }
-        let subject = Subject {
+        let subject = PageSubject {
             cluster: Some(cluster.name.to_owned()),
             endpoint: None,
             namespace: cluster.namespace.to_owned(),
@@ -55,12 +55,12 @@ impl Recorder {
         };
         Recorder {
             hello: subject.hello(),
-            names: Names {
+            names: OwnNames {
                 driver: cluster.driver.to_owned(),
                 system_namespace: cluster.system_namespace.to_owned(),
             },
             out,
-            reports: Known::default(),
+            reports: KnownReports::default(),
             verdicts: Verdicts::new(),
         }
     }
@@ -105,7 +105,7 @@ impl Recorder {
     /// Takes an event of a process: of the controllers, or of a node's driver.
     pub fn event(&mut self, node: Option<&str>, event: &Value) {
         let process = if node.is_some() { "node" } else { "controller" };
-        let source = Source {
+        let source = EventProcess {
             node: node.unwrap_or_default().to_owned(),
             process: process.to_owned(),
         };
@@ -141,7 +141,7 @@ impl Recorder {
     }
 
     /// The kind of an object, if the page shows such objects.
-    fn kind(&self, object: &Value) -> Option<Kind> {
+    fn kind(&self, object: &Value) -> Option<ShownKind> {
         let namespace = &object["metadata"]["namespace"];
         KINDS.into_iter().find(|kind| {
             object["kind"] == kind.kind
@@ -151,7 +151,7 @@ impl Recorder {
     }
 }
 
-fn api_version(kind: &Kind) -> String {
+fn api_version(kind: &ShownKind) -> String {
     match kind.group {
         "" => kind.version.to_owned(),
         group => format!("{group}/{}", kind.version),

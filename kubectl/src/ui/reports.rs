@@ -15,7 +15,7 @@ use super::Out;
 use super::block_maps::{BlockMaps, Image};
 use super::local_pools::LocalPools;
 use super::message::Message;
-use super::pods::{self, Pods};
+use super::pods::{self, WatchedPods};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, EventPod, NodePod};
 
@@ -42,7 +42,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Where reports come from.
 pub(super) enum Nodes {
     /// From the node pods of a cluster.
-    Cluster(Cluster, Pods),
+    Cluster(Cluster, WatchedPods),
     /// From this machine.
     Local(LocalPools),
     /// From nowhere: a socket alone has none.
@@ -51,7 +51,7 @@ pub(super) enum Nodes {
 
 /// Sends reports and maps until the task is dropped.
 pub(super) async fn send(mut nodes: Nodes, out: Out) {
-    let mut known = Known::default();
+    let mut known = KnownReports::default();
     loop {
         let (took, pause) = match &mut nodes {
             Nodes::Cluster(cluster, pods) => {
@@ -78,14 +78,14 @@ impl Pause {
     }
 }
 
-/// What is known of the nodes.
+/// The newest report of each node, as the page has it, and the maps of its images.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownReports {
     reports: BTreeMap<String, Value>,
     maps: BlockMaps,
 }
 
-impl Known {
+impl KnownReports {
     /// Sends a report if it is new.
     pub(super) fn report(&mut self, out: &Out, node: &str, report: &Report) {
         for gone in self.maps.see(node, Image::all(report)) {
@@ -157,7 +157,7 @@ async fn of_cluster(
     cluster: &Cluster,
     pods: Vec<EventPod>,
     out: &Out,
-    known: &mut Known,
+    known: &mut KnownReports,
 ) -> Duration {
     let mut took = Duration::ZERO;
     let of_nodes = pods.into_iter().filter(|pod| pod.process == "node");
@@ -191,7 +191,7 @@ async fn of_cluster(
 }
 
 /// Returns how long it took.
-async fn of_machine(pools: &LocalPools, out: &Out, known: &mut Known) -> Duration {
+async fn of_machine(pools: &LocalPools, out: &Out, known: &mut KnownReports) -> Duration {
     const ABOUT: &str = "the report of this machine";
     let started = Instant::now();
     let report = pools.report().await;

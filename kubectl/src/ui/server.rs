@@ -3,8 +3,8 @@
 //! Any program and any web page on the person's machine can reach the port. So the page itself has
 //! no data, and every request for data needs a session. The page gets one for the token in the
 //! address that the person opens ([`Keys`]). The Host header must name this machine: a web page
-//! under a name that resolves to 127.0.0.1 is refused. There is no CORS header, so no other web page
-//! may read an answer.
+//! under a name that resolves to 127.0.0.1 is refused. There is no CORS header, so no other web
+//! page may read an answer.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ use super::{Out, Viewer};
 const TOKEN: HeaderName = HeaderName::from_static("x-hostloop-token");
 
 /// What the server serves.
-pub(super) struct Served {
+pub(super) struct ServedPage {
     pub(super) keys: Keys,
     pub(super) page: String,
     /// The recording that the page shows, as JSON.
@@ -37,7 +37,7 @@ pub(super) struct Served {
 }
 
 /// The routes.
-pub(super) fn router(served: Served) -> Router {
+pub(super) fn router(served: ServedPage) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/session", post(session))
@@ -89,7 +89,7 @@ fn session_of(request: &Request) -> String {
         .unwrap_or_default()
 }
 
-impl Served {
+impl ServedPage {
     /// Refuses a request without a session.
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         check_host(request.headers())?;
@@ -132,7 +132,7 @@ const JSON: (HeaderName, HeaderValue) = (
     HeaderValue::from_static("application/json"),
 );
 
-async fn page(State(served): State<Arc<Served>>, request: Request) -> Response {
+async fn page(State(served): State<Arc<ServedPage>>, request: Request) -> Response {
     if let Err(refusal) = check_host(request.headers()) {
         return answer(refusal);
     }
@@ -143,7 +143,7 @@ async fn page(State(served): State<Arc<Served>>, request: Request) -> Response {
     answer(([html], served.page.clone()))
 }
 
-async fn session(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+async fn session(State(served): State<Arc<ServedPage>>, headers: HeaderMap) -> Response {
     match served.begin(&headers) {
         Err(refusal) => answer(refusal),
         Ok(session) => answer(([JSON], session)),
@@ -151,7 +151,7 @@ async fn session(State(served): State<Arc<Served>>, headers: HeaderMap) -> Respo
 }
 
 async fn messages(
-    State(served): State<Arc<Served>>,
+    State(served): State<Arc<ServedPage>>,
     lasting: Option<Extension<Lasting>>,
     request: Request,
 ) -> Response {
@@ -164,7 +164,7 @@ async fn messages(
     answer(Sse::new(sent(served)).keep_alive(KeepAlive::default()))
 }
 
-async fn recording(State(served): State<Arc<Served>>, request: Request) -> Response {
+async fn recording(State(served): State<Arc<ServedPage>>, request: Request) -> Response {
     if let Err(refusal) = served.check(&request) {
         return answer(refusal);
     }
@@ -174,7 +174,7 @@ async fn recording(State(served): State<Arc<Served>>, request: Request) -> Respo
     }
 }
 
-async fn missing(State(served): State<Arc<Served>>, request: Request) -> Response {
+async fn missing(State(served): State<Arc<ServedPage>>, request: Request) -> Response {
     match served.check(&request) {
         Err(refusal) => answer(refusal),
         Ok(()) => answer((StatusCode::NOT_FOUND, "there is nothing at this path\n")),
@@ -208,7 +208,7 @@ fn answer(body: impl IntoResponse) -> Response {
 
 /// A reader of the messages.
 struct Position {
-    served: Arc<Served>,
+    served: Arc<ServedPage>,
     /// The number of the next message; `None` at the beginning.
     next: Option<u64>,
     ready: VecDeque<Arc<str>>,
@@ -217,7 +217,7 @@ struct Position {
 
 /// The messages for one reader. The stream of a reader that is too slow ends; it connects again and
 /// gets everything from the beginning.
-fn sent(served: Arc<Served>) -> impl Stream<Item = Result<Event, Infallible>> {
+fn sent(served: Arc<ServedPage>) -> impl Stream<Item = Result<Event, Infallible>> {
     let ready = VecDeque::from([(served.hello)()]);
     let viewer = served.out.viewer();
     stream::unfold(

@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Out;
-use super::message::{Message, Source};
-use super::pods::Pods;
+use super::message::{EventProcess, Message};
+use super::pods::WatchedPods;
 use crate::api::ApiError;
 use crate::cluster::Cluster;
 use crate::node_pods::{self, EventPod};
@@ -39,7 +39,7 @@ enum Error {
 
 /// Follows one process. Its state outlives broken streams, so that only new events are passed on.
 struct Follower {
-    source: Source,
+    source: EventProcess,
     out: Out,
     /// The ring and the number of the next event.
     boot: String,
@@ -47,7 +47,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(source: Source, out: Out) -> Follower {
+    fn new(source: EventProcess, out: Out) -> Follower {
         Follower {
             source,
             out,
@@ -104,7 +104,7 @@ impl Follower {
 /// Follows a driver without a cluster.
 pub(super) async fn of_socket(socket: PathBuf, out: Out) {
     let about = format!("the events of {}", socket.display());
-    let mut follower = Follower::new(Source::default(), out);
+    let mut follower = Follower::new(EventProcess::default(), out);
     loop {
         let ended = follow_socket(&socket, &mut follower, &about).await;
         if let Err(error) = ended {
@@ -133,7 +133,7 @@ async fn follow_socket(socket: &Path, follower: &mut Follower, about: &str) -> R
 }
 
 /// Follows all pods of a cluster, also those that come later.
-pub(super) async fn of_pods(cluster: Cluster, mut pods: Pods, out: Out) {
+pub(super) async fn of_pods(cluster: Cluster, mut pods: WatchedPods, out: Out) {
     let mut tasks = Tasks::default();
     while pods.changed().await.is_ok() {
         let found = pods.borrow_and_update().clone();
@@ -189,11 +189,11 @@ fn about(pod: &EventPod) -> String {
 }
 
 async fn of_pod(cluster: Cluster, current: watch::Receiver<EventPod>, out: Out) {
-    let mut follower = Follower::new(Source::default(), out);
+    let mut follower = Follower::new(EventProcess::default(), out);
     loop {
         let pod = current.borrow().clone();
         let about = about(&pod);
-        follower.source = Source {
+        follower.source = EventProcess {
             node: pod.pod.node.clone(),
             process: pod.process.to_owned(),
         };
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_said_and_nothing_comes_twice() {
         let out = Out::new();
-        let mut follower = Follower::new(Source::default(), out.clone());
+        let mut follower = Follower::new(EventProcess::default(), out.clone());
         let event = |seq: u64| Said::Event {
             seq,
             json: json!({"seq": seq}),

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::node_pods::NodeReport;
 use crate::verdict::FailedCalls;
-use crate::volume_objects::Objects;
+use crate::volume_objects::VolumeObjects;
 
 /// Objects of one kind by key.
 type ByKey<T> = BTreeMap<String, T>;
@@ -25,12 +25,12 @@ type ByKey<T> = BTreeMap<String, T>;
 /// The facts as they come. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct VerdictFacts {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FactsState>>,
     changes: watch::Sender<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct FactsState {
     claims: ByKey<PersistentVolumeClaim>,
     volumes: ByKey<PersistentVolume>,
     classes: ByKey<StorageClass>,
@@ -51,7 +51,7 @@ struct State {
 /// All facts at one time.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
-    pub(super) objects: Objects,
+    pub(super) objects: VolumeObjects,
     pub(super) groups: Vec<VolumeGroupSnapshot>,
     pub(super) group_contents: Vec<VolumeGroupSnapshotContent>,
     pub(super) nodes: Vec<NodeReport>,
@@ -119,7 +119,7 @@ impl VerdictFacts {
     }
 }
 
-impl State {
+impl FactsState {
     fn put(&mut self, kind: &str, key: &str, object: Option<&Value>) {
         match kind {
             "PersistentVolumeClaim" => put(&mut self.claims, key, object),
@@ -144,7 +144,7 @@ impl State {
             took: Duration::ZERO,
         });
         Evidence {
-            objects: Objects {
+            objects: VolumeObjects {
                 claims: self.claims.values().cloned().collect(),
                 volumes: self.volumes.values().cloned().collect(),
                 classes: self.classes.values().cloned().collect(),

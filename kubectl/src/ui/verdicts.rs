@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 use super::Out;
 use super::message::{Message, ShownVerdict, Tone};
 use super::verdict_facts::Evidence;
-use crate::status::{Inputs, SnapshotRow, VolumeRow, join};
-use crate::verdict::{State, group_stuck};
+use crate::status::{ClusterFacts, SnapshotRow, VolumeRow, join};
+use crate::verdict::{VolumePhase, group_stuck};
 
 /// The shortest pause between two looks.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
@@ -66,7 +66,7 @@ pub(super) fn messages(before: &Verdicts, now: &Verdicts) -> Vec<Message> {
 
 /// The verdicts about everything.
 pub(super) fn verdicts(evidence: &Evidence, driver: &str, now_ns: u64) -> Verdicts {
-    let report = join(&Inputs {
+    let report = join(&ClusterFacts {
         objects: &evidence.objects,
         nodes: &evidence.nodes,
         driver,
@@ -102,12 +102,14 @@ fn of_volume(row: VolumeRow) -> (Vec<String>, ShownVerdict) {
 fn volume_tone(row: &VolumeRow) -> Tone {
     match row.state {
         _ if row.stuck.is_some() => Tone::Bad,
-        State::Lost => Tone::Bad,
-        State::Pending | State::Deleting => Tone::Wait,
-        State::Released => Tone::Gone,
-        State::Bound | State::Staged | State::Published | State::Available | State::Unclaimed => {
-            Tone::Good
-        }
+        VolumePhase::Lost => Tone::Bad,
+        VolumePhase::Pending | VolumePhase::Deleting => Tone::Wait,
+        VolumePhase::Released => Tone::Gone,
+        VolumePhase::Bound
+        | VolumePhase::Staged
+        | VolumePhase::Published
+        | VolumePhase::Available
+        | VolumePhase::Unclaimed => Tone::Good,
     }
 }
 

@@ -11,7 +11,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::Value;
 
 use super::Out;
-use super::kinds::{Kind, Names, Scope};
+use super::kinds::{OwnNames, Scope, ShownKind};
 use crate::api::{ApiError, Call, Readable, resource};
 use crate::cluster::Cluster;
 use crate::volume_objects::title;
@@ -29,7 +29,7 @@ enum End {
 
 /// Watches a kind until the task is dropped. Without the right for all namespaces, it watches that
 /// of the person.
-pub(super) async fn watch(cluster: Cluster, kind: Kind, out: Out) {
+pub(super) async fn watch(cluster: Cluster, kind: ShownKind, out: Out) {
     let mut watch = Watch::new(&cluster, kind, out);
     let namespaces = match kind.scope {
         Scope::Cluster => vec![None],
@@ -57,16 +57,16 @@ pub(super) async fn watch(cluster: Cluster, kind: Kind, out: Out) {
 }
 
 struct Watch {
-    kind: Kind,
-    names: Names,
+    kind: ShownKind,
+    names: OwnNames,
     out: Out,
     /// The objects that may be shown by key, each with its version.
     known: BTreeMap<String, String>,
 }
 
 impl Watch {
-    fn new(cluster: &Cluster, kind: Kind, out: Out) -> Watch {
-        let names = Names {
+    fn new(cluster: &Cluster, kind: ShownKind, out: Out) -> Watch {
+        let names = OwnNames {
             driver: cluster.driver_name.clone(),
             system_namespace: cluster.system_namespace.clone(),
         };
@@ -92,7 +92,7 @@ impl Watch {
 
     /// Watches in a namespace, or in all.
     async fn run(&mut self, cluster: &Cluster, namespace: &Option<String>) -> End {
-        let Kind {
+        let ShownKind {
             group,
             version,
             kind,

@@ -144,7 +144,7 @@ fn is_foreign(pod: &Pod) -> bool {
 /// Deletes the snapshot API's definitions if the person asks for it and no object needs them; says
 /// which stay.
 pub(super) async fn definitions(
-    asked: bool,
+    requested: bool,
     how: DryRun,
     cluster: &mut Objects,
 ) -> Result<Vec<String>, Error> {
@@ -154,7 +154,7 @@ pub(super) async fn definitions(
         let Some(stored) = cluster.get(&key).await? else {
             continue;
         };
-        if !asked {
+        if !requested {
             lines.push(format!("{key} stays: others may use it"));
             continue;
         }
@@ -175,11 +175,11 @@ pub(super) async fn definitions(
     for (key, stored) in deleted {
         let uid = stored["metadata"]["uid"].as_str();
         if !is_gone_in_time(&key, uid, cluster).await? {
-            return Err(Error::DefinitionStays { name: key.name });
+            return Err(Error::CrdStays { name: key.name });
         }
         lines.push(format!("{key} removed"));
     }
-    if asked || lines.is_empty() {
+    if requested || lines.is_empty() {
         return Ok(lines);
     }
     Ok(vec![

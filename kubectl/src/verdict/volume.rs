@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use crate::events::{self, Warning};
 use crate::verdict::{
-    LONG_FREEZE_NS, NEWS_NS, State, Stuck, Verdict, attachment_stuck, is_overdue,
+    LONG_FREEZE_NS, NEWS_NS, Stuck, Verdict, VolumePhase, attachment_stuck, is_overdue,
 };
 use crate::volume_objects::{bound_volume, condition, created_ns, ns, phase};
 
@@ -58,7 +58,7 @@ pub(crate) fn volume_verdict(facts: &VolumeFacts<'_>) -> Verdict {
         "Lost" => {
             let name = bound_volume(claim).unwrap_or("of the claim");
             let why = format!("PersistentVolume {name} is gone");
-            Verdict::stuck(State::Lost, Stuck::new(why, None))
+            Verdict::stuck(VolumePhase::Lost, Stuck::new(why, None))
         }
         _ if claim.metadata.deletion_timestamp.is_some() => deleting(facts, claim),
         "Bound" => bound(facts, claim),
@@ -71,32 +71,32 @@ fn deleting(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     let since = claim.metadata.deletion_timestamp.as_ref().map(ns);
     if !facts.pods.is_empty() {
         let note = format!("waits for the end of {}", names(&facts.pods));
-        return Verdict::noted(State::Deleting, note);
+        return Verdict::noted(VolumePhase::Deleting, note);
     }
     if is_overdue(since, facts.now_ns) {
         let finalizers = claim.finalizers().join(", ");
         let why = format!("its deletion waits for the finalizers {finalizers}");
-        return Verdict::stuck(State::Deleting, Stuck::new(why, since));
+        return Verdict::stuck(VolumePhase::Deleting, Stuck::new(why, since));
     }
-    Verdict::fine(State::Deleting)
+    Verdict::fine(VolumePhase::Deleting)
 }
 
 fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     if waits_for_first_pod(facts, claim) {
-        return Verdict::noted(State::Pending, "waits for its first pod");
+        return Verdict::noted(VolumePhase::Pending, "waits for its first pod");
     }
     let first_pod = facts.pods.iter().map(|pod| created_ns(*pod)).min();
     let first_pod = first_pod.filter(|_| binds_late(facts, claim)).unwrap_or(0);
     let warning = events::last_warning(facts.events, claim, first_pod);
     if let Some(warning) = warning.or_else(|| pod_warning(facts)) {
-        return Verdict::stuck(State::Pending, warning);
+        return Verdict::stuck(VolumePhase::Pending, warning);
     }
     let (note, why) = pending_words(facts, claim);
     let since = created_ns(claim).max(first_pod);
     if is_overdue(Some(since), facts.now_ns) {
-        return Verdict::stuck(State::Pending, Stuck::new(why, Some(since)));
+        return Verdict::stuck(VolumePhase::Pending, Stuck::new(why, Some(since)));
     }
-    Verdict::noted(State::Pending, note)
+    Verdict::noted(VolumePhase::Pending, note)
 }
 
 /// What a pending claim waits for, at first and when it takes too long.
@@ -148,7 +148,7 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Verdict {
     if facts.volume.is_none() && facts.has_all_volumes {
         let name = bound_volume(claim).unwrap_or("of the claim");
         let why = format!("PersistentVolume {name} does not exist");
-        return Verdict::stuck(State::Lost, Stuck::new(why, None));
+        return Verdict::stuck(VolumePhase::Lost, Stuck::new(why, None));
     }
     let stuck = (facts
         .volume
@@ -197,9 +197,9 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Verdict {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     let state = match phase {
-        Some("Available") => State::Available,
+        Some("Available") => VolumePhase::Available,
         Some("Bound") => in_use(facts),
-        _ => State::Released,
+        _ => VolumePhase::Released,
     };
     let since = phase_since(volume);
     let stuck = volume_failure(volume, facts.now_ns)
@@ -214,12 +214,14 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Verdict {
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
     match (state, policy, facts.attachments.first()) {
-        (State::Released, Some("Retain"), _) => Verdict::noted(state, "kept: its policy is Retain"),
-        (State::Released, _, Some(attachment)) => {
+        (VolumePhase::Released, Some("Retain"), _) => {
+            Verdict::noted(state, "kept: its policy is Retain")
+        }
+        (VolumePhase::Released, _, Some(attachment)) => {
             let node = &attachment.spec.node_name;
             Verdict::noted(state, format!("waits for the detach from node {node}"))
         }
-        (State::Released, Some("Delete"), None) if is_overdue(since, facts.now_ns) => {
+        (VolumePhase::Released, Some("Delete"), None) if is_overdue(since, facts.now_ns) => {
             let why = "it is not deleted, and no event says why; see the log of hostloop's pods";
             Verdict::stuck(state, Stuck::new(why, since))
         }
@@ -232,7 +234,7 @@ fn without_objects(facts: &VolumeFacts<'_>) -> Verdict {
     let is_inline = matches!(&facts.on_node, OnNode::Known(volume) if volume.inline.is_some());
     let is_unclaimed = facts.has_all_volumes && !is_inline && facts.pods.is_empty();
     let state = if is_unclaimed {
-        State::Unclaimed
+        VolumePhase::Unclaimed
     } else {
         in_use(facts)
     };
@@ -257,13 +259,15 @@ fn without_objects(facts: &VolumeFacts<'_>) -> Verdict {
 
 /// How far the volume is on its node. Without the node's report, a running pod proves that its
 /// volumes are mounted.
-fn in_use(facts: &VolumeFacts<'_>) -> State {
+fn in_use(facts: &VolumeFacts<'_>) -> VolumePhase {
     match &facts.on_node {
-        OnNode::Known(volume) if is_published(volume) => State::Published,
-        OnNode::Known(volume) if volume.staged_as.is_some() => State::Staged,
-        OnNode::Unknown if facts.pods.iter().any(|pod| phase(pod) == "Running") => State::Published,
-        OnNode::Unknown if facts.claim.is_none() && facts.volume.is_none() => State::Pending,
-        _ => State::Bound,
+        OnNode::Known(volume) if is_published(volume) => VolumePhase::Published,
+        OnNode::Known(volume) if volume.staged_as.is_some() => VolumePhase::Staged,
+        OnNode::Unknown if facts.pods.iter().any(|pod| phase(pod) == "Running") => {
+            VolumePhase::Published
+        }
+        OnNode::Unknown if facts.claim.is_none() && facts.volume.is_none() => VolumePhase::Pending,
+        _ => VolumePhase::Bound,
     }
 }
 

@@ -22,10 +22,10 @@ fn claims_of_the_driver() {
         let csi = json!({"driver": driver, "volumeHandle": "h"});
         read(json!({"metadata": {"name": name}, "spec": {"csi": csi}}))
     };
-    let objects = Objects {
+    let objects = VolumeObjects {
         classes: vec![class("ours", DRIVER), class("theirs", "other")],
         volumes: vec![volume("pv", DRIVER), volume("other-pv", "other")],
-        ..Objects::default()
+        ..VolumeObjects::default()
     };
     for (value, is_ours) in [
         (json!({"spec": {"volumeName": "pv"}}), true),
@@ -73,7 +73,7 @@ fn pods_of_a_claim() {
     };
     let by_name = |claim: &str| json!({"name": "v", "persistentVolumeClaim": {"claimName": claim}});
     let template = json!({"name": "data", "ephemeral": {}});
-    let objects = Objects {
+    let objects = VolumeObjects {
         pods: vec![
             pod("a", "demo", "Running", by_name("data")),
             pod("b", "demo", "Pending", by_name("data")),
@@ -82,7 +82,7 @@ fn pods_of_a_claim() {
             pod("elsewhere", "default", "Running", by_name("data")),
             pod("web", "demo", "Running", template),
         ],
-        ..Objects::default()
+        ..VolumeObjects::default()
     };
     for (name, pods) in [
         ("data", vec!["a", "b"]),
@@ -157,7 +157,7 @@ async fn lists_without_a_right_are_notes() {
     api.set(&format!("{ns}/persistentvolumeclaims/data"), json!({}));
     api.hide("/api/v1/persistentvolumes", 403);
     api.hide(&format!("{ns}/events"), 403);
-    let objects = Objects::gather(&cluster_of(&api), Some("demo"))
+    let objects = VolumeObjects::gather(&cluster_of(&api), Some("demo"))
         .await
         .unwrap();
     assert_eq!(objects.claims.len(), 1);
@@ -178,7 +178,9 @@ async fn a_server_that_fails_ends_the_command() {
     let api = FakeApi::default();
     let body = json!({"status": "Failure", "message": "no etcd", "code": 500});
     api.answer("/api/v1/persistentvolumeclaims", 500, body);
-    let error = Objects::gather(&cluster_of(&api), None).await.unwrap_err();
+    let error = VolumeObjects::gather(&cluster_of(&api), None)
+        .await
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "list persistentvolumeclaims: no etcd (HTTP 500)"

@@ -22,10 +22,10 @@ pub fn bytes(n: u64) -> String {
 
 /// Bytes as [`bytes`] has them, and their exact number: `1.50 GiB (1610612736 bytes)`.
 pub fn exact_bytes(n: u64) -> String {
-    match n {
-        0..1000 => format!("{n} bytes"),
-        _ => format!("{} ({n} bytes)", bytes(n)),
+    if n < 1000 {
+        return format!("{n} bytes");
     }
+    format!("{} ({n} bytes)", bytes(n))
 }
 
 /// Bytes in the binary unit of this power.

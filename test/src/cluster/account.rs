@@ -10,7 +10,6 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::deployed::NAMESPACE;
 use crate::front::fields::{list, text};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -57,7 +56,7 @@ impl Cluster {
     }
 
     /// Writes the kubeconfig of a service account to this directory.
-    fn kubeconfig_of(&self, namespace: &str, name: &str, dir: &Path) -> PathBuf {
+    pub fn kubeconfig_of(&self, namespace: &str, name: &str, dir: &Path) -> PathBuf {
         let token = ["create", "token", "-n", namespace, name, "--duration=2h"];
         let token = self.kubectl(&token);
         let file = dir.join(format!("{name}.kubeconfig"));
@@ -65,8 +64,9 @@ impl Cluster {
         file
     }
 
-    /// Allows the deployed node account to name these secrets in volumes, but not to read them.
-    pub fn may_use_secrets(&self, namespace: &str, secrets: &[&str]) {
+    /// Allows the node account of the driver in `home` to name these secrets of a namespace in
+    /// volumes, but not to read them.
+    pub fn may_use_secrets(&self, home: &str, namespace: &str, secrets: &[&str]) {
         let metadata = json!({"name": "use-secrets", "namespace": namespace});
         let role = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": metadata,
             "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets,
@@ -74,7 +74,7 @@ impl Cluster {
         let binding = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding",
             "metadata": metadata,
             "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "use-secrets"},
-            "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": NAMESPACE}]});
+            "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": home}]});
         self.apply(
             &json!({"apiVersion": "v1", "kind": "List", "items": [role, binding]}).to_string(),
         );
@@ -122,8 +122,8 @@ impl Cluster {
     }
 }
 
-/// Creates a pod of the deployed node account on this node. No kubelet starts it.
-pub async fn node_pod(client: &Client, name: &str, node: &str) {
+/// Creates a pod of the node account in this namespace, on this node. No kubelet starts it.
+pub async fn node_pod(client: &Client, namespace: &str, name: &str, node: &str) {
     let pod = json!({
         "metadata": {"name": name},
         "spec": {
@@ -135,20 +135,20 @@ pub async fn node_pod(client: &Client, name: &str, node: &str) {
         },
     });
     let pod: Pod = serde_json::from_value(pod).expect("it is a pod");
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let made = pods.create(&PostParams::default(), &pod).await;
     made.unwrap_or_else(|e| panic!("pod {name}: {e}"));
 }
 
-/// A token of a deployed account. A token that is bound to a pod names the pod's node.
-pub async fn token(client: &Client, account: &str, pod: Option<&str>) -> String {
+/// A token of an account in this namespace. A token that is bound to a pod names the pod's node.
+pub async fn token(client: &Client, namespace: &str, account: &str, pod: Option<&str>) -> String {
     let pod = pod.map(|name| json!({"apiVersion": "v1", "kind": "Pod", "name": name}));
     let request = json!({
         "metadata": {},
         "spec": {"audiences": [], "boundObjectRef": pod, "expirationSeconds": 2 * 60 * 60},
     });
     let request: TokenRequest = serde_json::from_value(request).expect("it is a request");
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let made = accounts
         .create_token_request(account, &PostParams::default(), &request)
         .await;

@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cluster::Cluster;
+use crate::PATIENCE;
+use crate::cluster::{Cluster, wait_for};
 use crate::leaks::{Mounted, mounted, mountinfo};
 use crate::loop_devices::{self, Loop};
-use crate::machine;
+use crate::machine::{self, text};
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,5 +77,31 @@ impl Node {
             (None, [tool, arguments @ ..]) => machine::try_run(tool, arguments),
             (None, []) => Err("no command".to_owned()),
         }
+    }
+
+    /// Does on the node what `uninstall --data` advises for these directories.
+    pub async fn remove_data(&self, directories: &[&str]) {
+        for directory in directories {
+            let mounts = self.mounts();
+            let beneath = |mount: &&Mounted| mount.at.starts_with(directory);
+            for mount in mounts.iter().rev().filter(beneath) {
+                self.run(&["umount", text(&mount.at)]);
+            }
+            self.run(&["rm", "-r", directory]);
+        }
+        for directory in directories {
+            wait_for("the end of loop devices", PATIENCE, async || {
+                match &self.loops_beneath(Path::new(directory))[..] {
+                    [] => Ok(()),
+                    left => Err(format!("{left:?}")),
+                }
+            })
+            .await;
+        }
+    }
+
+    /// [`Node::try_run`], but an error fails the test.
+    fn run(&self, command: &[&str]) {
+        self.try_run(command).unwrap_or_else(|why| panic!("{why}"));
     }
 }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use hostloop_api_objects::lease_name::leader_lease;
+use hostloop_report::pool_files::{self, IMAGE, SNAPSHOT_RECORD};
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
@@ -126,7 +128,7 @@ impl Site {
             "metadata": {"name": SNAPSHOTS},
             "rules": [{"apiGroups": rules, "resources": resources, "verbs": ["*"]}]});
         self.cluster.apply(&role.to_string());
-        let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
+        let lease = leader_lease(DRIVER);
         let lease = Place::of("Lease", NAMESPACE, &lease);
         wait_for(
             "the driver on both nodes and its controller",
@@ -168,13 +170,13 @@ impl Site {
         let mut dirs = self
             .pools()
             .into_iter()
-            .map(|pool| pool.join("snapshots").join(snapshot));
+            .map(|pool| pool.join(pool_files::SNAPSHOTS).join(snapshot));
         let dir = dirs
             .find(|dir| dir.is_dir())
             .ok_or_else(|| format!("no pool has the snapshot {snapshot}"))?;
-        let record = std::fs::read(dir.join("snapshot.json")).map_err(|why| why.to_string())?;
+        let record = std::fs::read(dir.join(SNAPSHOT_RECORD)).map_err(|why| why.to_string())?;
         let record: Value = serde_json::from_slice(&record).map_err(|why| why.to_string())?;
-        let image = std::fs::metadata(dir.join("image")).map_err(|why| why.to_string())?;
+        let image = std::fs::metadata(dir.join(IMAGE)).map_err(|why| why.to_string())?;
         let promised = record["allocated_bytes"].as_u64();
         let promised = promised.ok_or_else(|| format!("{snapshot} promises nothing: {record}"))?;
         Ok((promised, image.blocks() * 512))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{pod, wait_for};
-use hostloop_test::deployed::DRIVER;
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, name, text};
 use hostloop_test::front::objects::{self, Place};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl<'s> Victim<'s> {
         objects
             .create(objects::class(CLASS, DRIVER, parameters))
             .await;
-        site.cluster.may_use_secrets(VICTIM, &["stage"]);
+        site.cluster.may_use_secrets(NAMESPACE, VICTIM, &["stage"]);
         let secret = json!({"apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "stage", "namespace": VICTIM}, "stringData": {"token": SECRET}});
         objects.create(secret).await;

@@ -8,6 +8,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch};
 use serde_json::{Value, json};
 
+use crate::installation::Installation;
 use crate::site::{Site, dry_patch, dry_post};
 use crate::target::Target;
 
@@ -17,7 +18,8 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// tries these. Returns the namespace.
 async fn grant_everything(site: &Site) -> String {
     let name = format!("{}-granted", site.names.run);
-    let subjects = json!([{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]);
+    let home = Installation::of_run().namespace;
+    let subjects = json!([{"kind": "ServiceAccount", "name": "hostloop", "namespace": home}]);
     let role = |name: &str, groups: &str, resources: Value, verbs: &str| {
         json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole",
             "metadata": {"name": name},

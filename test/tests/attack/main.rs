@@ -5,7 +5,7 @@
 
 mod document;
 mod granted;
-mod named;
+mod installation;
 mod site;
 mod steal;
 mod table;
@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 
 use hostloop_test::PATIENCE;
 use hostloop_test::front::wait::until;
+use installation::Installation;
 use serde_json::{Value, json};
 use site::Site;
 use table::{Attack, Outcome};
@@ -60,7 +61,7 @@ async fn every_verb_of_the_node_account_is_in_the_table() {
     };
     let granted = site
         .cluster
-        .rights("hostloop:hostloop", deployed)
+        .rights(&Installation::of_run().account(), deployed)
         .into_iter();
     let granted: BTreeSet<_> = granted
         .map(|[_, verb, resource]| (verb, resource))
@@ -147,7 +148,8 @@ async fn a_volume_names_a_secret_that_its_node_may_use() {
         .await
         .expect_err("not granted yet");
     assert!(why.contains("may name only secrets"), "{why}");
-    site.cluster.may_use_secrets(namespace, &["staging"]);
+    let home = Installation::of_run().namespace;
+    site.cluster.may_use_secrets(home, namespace, &["staging"]);
     let allowed = || async { site.try_attack(&granted, Target::Own).await.ok() };
     until(PATIENCE, allowed)
         .await

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::account::{self, write_kubeconfig};
 use hostloop_test::cluster::{self, Cluster};
-use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
+use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait::until;
-use hostloop_test::machine::{root, text};
 use kube::api::{
     DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Request, WatchParams,
 };
@@ -17,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::named::{driver, named};
+use crate::installation::{Installation, named};
 use crate::table::{Attack, Read};
 use crate::target::{Names, Target};
 
@@ -66,10 +65,11 @@ impl Ground {
         };
         let cluster = tokio::task::block_in_place(|| installed(&names));
         let client = cluster.client().await;
-        account::node_pod(&client, &names.run, &names.own).await;
+        let home = Installation::of_run().namespace;
+        account::node_pod(&client, home, &names.run, &names.own).await;
         let kubeconfig = async |name: &str, pod: Option<&str>| {
             let file = cluster.kubeconfig().with_file_name(name);
-            let token = account::token(&client, ACCOUNT, pod).await;
+            let token = account::token(&client, home, ACCOUNT, pod).await;
             write_kubeconfig(&cluster.kubeconfig(), &token, &file);
             file
         };
@@ -147,7 +147,7 @@ impl Names {
     /// The API of a resource in the namespace of this run's objects.
     fn api(&self, client: &Client, resource: &str) -> Api<DynamicObject> {
         let namespace = match resource {
-            "csistoragecapacities" | "leases" => NAMESPACE,
+            "csistoragecapacities" | "leases" => Installation::of_run().namespace,
             _ => &self.run,
         };
         api_of(client, resource, namespace)
@@ -251,7 +251,7 @@ impl Site {
     /// Reads as the node.
     pub(crate) async fn try_read(&self, verb: &str, read: &Read) -> Result<(), String> {
         let namespace = match (verb, read.namespace) {
-            ("get", "") => NAMESPACE,
+            ("get", "") | (_, NAMESPACE) => Installation::of_run().namespace,
             (_, namespace) => namespace,
         };
         let api = api_of(&self.node, read.resource, namespace);
@@ -295,11 +295,7 @@ fn message(error: &kube::Error) -> String {
 fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
     cluster.create_crds();
-    if driver() == DRIVER {
-        cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
-    } else {
-        cluster.apply(&deployed::render(&["--driver-name", driver()]));
-    }
+    cluster.apply(&Installation::of_run().manifest());
     for (kind, name) in [
         ("Node", &names.own),
         ("Node", &names.other),

@@ -9,7 +9,7 @@ use hostloop_test::front::wait::until;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::named::driver;
+use crate::installation::driver;
 use crate::site::Site;
 use crate::target::Target;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::named::named;
+use crate::installation::named;
 use crate::target::KEEP;
 
 mod claims;
@@ -42,8 +42,8 @@ pub(crate) struct Attack {
     pub(crate) resource: &'static str,
     /// Description for the document.
     pub(crate) what: &'static str,
-    /// Merged into the object. `$OWN` and `$OTHER` stand for node names, and the driver's usual
-    /// name for the one in this run.
+    /// Merged into the object. `$OWN` and `$OTHER` stand for node names, and the usual names of
+    /// driver and topology key for those in this run.
     pub(crate) change: Value,
     /// One per target, in the order of [`crate::target::Target::ALL`].
     pub(crate) outcomes: [Outcome; 4],
@@ -60,7 +60,7 @@ impl Attack {
 pub(crate) struct Read {
     pub(crate) resource: &'static str,
     pub(crate) verbs: &'static [&'static str],
-    /// Empty means all namespaces.
+    /// Empty means all namespaces. The usual one stands for that of this run.
     pub(crate) namespace: &'static str,
     /// The object's name, if the role grants only one.
     pub(crate) name: &'static str,

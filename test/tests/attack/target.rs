@@ -1,10 +1,9 @@
 //! The attacked objects and their owners.
 
-use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects;
 use serde_json::{Value, json};
 
-use crate::named::{driver, named};
+use crate::installation::{Installation, driver, named};
 
 /// The owner of an attacked object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,9 +128,10 @@ impl Names {
     }
 
     fn volume(&self, target: Target) -> Value {
+        let key = Installation::of_run().topology_key;
         let affinity = self.placed(target).map(|node| {
             json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}})
+                {"key": key, "operator": "In", "values": [node]}]}]}})
         });
         let provisioned = json!({
             "metadata": {
@@ -166,12 +166,12 @@ impl Names {
 
     fn capacity(&self, target: Target) -> Option<Value> {
         let node = self.placed(target)?;
-        let key = "topology.hostloop.csi.dev/node";
+        let installed = Installation::of_run();
         Some(objects::capacity(
-            NAMESPACE,
+            installed.namespace,
             target.driver(),
             "attack",
-            key,
+            installed.topology_key,
             node,
         ))
     }
@@ -200,7 +200,8 @@ impl Names {
     fn lease(&self) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"namespace": "hostloop"}, "spec": {"holderIdentity": self.own},
+            "metadata": {"namespace": Installation::of_run().namespace},
+            "spec": {"holderIdentity": self.own},
         })
     }
 

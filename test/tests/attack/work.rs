@@ -15,7 +15,7 @@ use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::named;
+use crate::installation::{Installation, driver};
 use crate::site::Site;
 use crate::target::Target;
 
@@ -34,12 +34,13 @@ impl Work {
         let site = Site::up().await;
         let scratch = Scratch::new();
         let own = site.names.own.clone();
+        let installed = Installation::of_run();
         let mut options = Options {
-            name: named::driver().to_owned(),
+            name: installed.driver.clone(),
             node_id: own.clone(),
             pool: "p1".to_owned(),
             topology: vec![BTreeMap::from([(
-                "topology.hostloop.csi.dev/node".to_owned(),
+                installed.topology_key.to_owned(),
                 own.clone(),
             )])],
             capacity: 1 << 40,
@@ -62,10 +63,10 @@ impl Work {
             "--capacity-ownerref-level=-1".to_owned(),
         ];
         let class = format!("{}-work", site.names.run);
-        site.class(&class, named::driver(), "WaitForFirstConsumer")
+        site.class(&class, &installed.driver, "WaitForFirstConsumer")
             .await;
         Work {
-            controllers: Controllers::in_pod(scratch.path(), "hostloop", None, &args),
+            controllers: Controllers::in_pod(scratch.path(), installed.namespace, None, &args),
             site,
             class,
             driver,
@@ -161,7 +162,7 @@ impl Work {
         let at = self.place("PersistentVolumeClaim", claim);
         for (name, parameter) in [("bad", "colour"), ("good", "speed")] {
             let class = format!("{}-{name}", self.site.names.run);
-            let made = objects::attributes_class(&class, named::driver(), json!({parameter: "9"}));
+            let made = objects::attributes_class(&class, driver(), json!({parameter: "9"}));
             self.site.admin.create(made).await;
             self.site
                 .admin

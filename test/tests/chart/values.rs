@@ -65,21 +65,17 @@ fn a_mistake_is_an_error_that_names_the_value() {
 }
 
 #[test]
-fn further_pools_are_arguments_and_volumes() {
+fn further_pools_are_in_the_environment_and_volumes() {
     let objects = of_helm(&json!({"pools": [
         {"name": "slow", "path": "/srv/slow"},
         {"name": "fast", "path": "/srv/fast", "options": ["image=10Gi", "preallocate"]},
         {"name": "disk", "path": "/dev/vdb"},
     ]}));
     let (container, pod) = pod(&objects, "DaemonSet hostloop/hostloop");
-    let args = container["args"].to_string();
-    for arg in [
-        "--pool=slow=$(POOL_DIR)$(POOL_OPTIONS)",
-        "--pool=fast=/srv/fast,image=10Gi,preallocate",
-        "--pool=disk=/dev/vdb",
-    ] {
-        assert!(args.contains(&format!("{arg:?}")), "no {arg} in {args}");
-    }
+    let pools = json!({"name": "HOSTLOOP_POOL",
+        "value": "slow=$(POOL_DIR)$(POOL_OPTIONS);fast=/srv/fast,image=10Gi,preallocate;disk=/dev/vdb"});
+    let env = container["env"].as_array().expect("it has variables");
+    assert!(env.contains(&pools), "{env:?}");
     // A device is in /dev, which the container has.
     let paths = |list: &Value, at: &str| {
         let paths = list.as_array().expect("a list").iter();

@@ -125,20 +125,6 @@ async fn errors_show_on_the_claim() {
     rig.down().await;
 }
 
-/// After a request for too much, the user requests less and gets it.
-#[tokio::test(flavor = "multi_thread")]
-async fn less_than_first_asked_for_is_enough() {
-    let rig = Rig::up(spec("grow-less").driver(|o| o.max_volume_size = 4 * GIB)).await;
-    rig.volume("data").await;
-    let at = rig.claim_at("data");
-    ask(&rig, "data", "9Gi").await;
-    let is = |c: &Value| state(c) == "ControllerResizeInfeasible";
-    rig.until(&at, "infeasible", is).await;
-    ask(&rig, "data", "3Gi").await;
-    rig.until(&at, "larger", |c| capacity(c, "3Gi")).await;
-    rig.down().await;
-}
-
 /// A driver that cannot expand a volume in use is called again when it is not in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_in_use_grows_later() {
@@ -158,20 +144,6 @@ async fn a_volume_in_use_grows_later() {
     let at = rig.claim_at("data");
     rig.warned(&at, "VolumeResizeFailed", &["in use"]).await;
     rig.driver.set_published(handle, "somewhere", None);
-    rig.until(&at, "larger", |c| capacity(c, "2Gi")).await;
-    rig.down().await;
-}
-
-/// Controllers that are killed after the driver has expanded the volume continue at that point.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_resizer_goes_on() {
-    let mut rig = Rig::up(spec("grow-killed")).await;
-    rig.volume("data").await;
-    rig.driver.script(EXPAND, [Step::DropAnswer]);
-    ask(&rig, "data", "2Gi").await;
-    rig.until_called(EXPAND, 1).await;
-    rig.restart_controllers();
-    let at = rig.claim_at("data");
     rig.until(&at, "larger", |c| capacity(c, "2Gi")).await;
     rig.down().await;
 }

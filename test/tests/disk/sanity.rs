@@ -2,10 +2,13 @@
 //! spec runs, none is skipped, and nothing is left behind. The driver that keeps its volumes in
 //! memory must pass them, too, because the controllers are tested with it.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use hostloop_test::child;
-use hostloop_test::driver::DriverSpec;
+use hostloop_test::child::{self, Program};
+use hostloop_test::driver::{self, DriverSpec};
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine::{self, text};
 use hostloop_test::memory::{MemoryDriver, Options};
@@ -130,24 +133,68 @@ fn every_spec_on_raw_block_volumes() {
     sanity(PoolKind::Xfs, &[], &block, EVERYTHING);
 }
 
+/// `hostloop proxy` in front of a driver.
+struct Proxy {
+    socket: PathBuf,
+    _program: Program,
+}
+
+impl Proxy {
+    fn before(driver: &MemoryDriver, scratch: &Scratch) -> Proxy {
+        let socket = scratch.path().join("proxy.sock");
+        let mut command = child::command(driver::binary());
+        command
+            .arg("proxy")
+            .args(["--csi-address", &driver.endpoint()])
+            .args(["--endpoint", text(&socket)]);
+        let log = File::create(scratch.path().join("proxy.log")).expect("a log can be made");
+        child::log_to(&mut command, log);
+        let mut program = Program::new(command.spawn().expect("the proxy starts"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // A socket has its name once it listens.
+        while !socket.exists() {
+            assert_eq!(program.ended(), None, "the proxy ended");
+            assert!(Instant::now() < deadline, "the proxy does not serve");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Proxy {
+            socket,
+            _program: program,
+        }
+    }
+}
+
 #[test]
 fn every_spec_but_one_on_the_memory_driver() {
     let scratch = Scratch::new();
+    let driver = memory_driver(&scratch);
+    memory_sanity("the memory driver", &scratch, &driver.endpoint(), &driver);
+}
+
+/// The proxy changes nothing that csi-sanity could see.
+#[test]
+fn every_spec_but_one_on_the_memory_driver_behind_the_proxy() {
+    let scratch = Scratch::new();
+    let driver = memory_driver(&scratch);
+    let proxy = Proxy::before(&driver, &scratch);
+    let endpoint = format!("unix://{}", text(&proxy.socket));
+    memory_sanity("the proxy", &scratch, &endpoint, &driver);
+}
+
+fn memory_driver(scratch: &Scratch) -> MemoryDriver {
     let options = Options {
         attach_limit: 16,
         known_mutable: Some(["speed".to_owned()].into()),
         ..Options::default()
     };
-    let driver = MemoryDriver::start(scratch.path().join("csi.sock"), options);
-    let args = [mutable(&scratch, "speed: \"9\"\n")];
+    MemoryDriver::start(scratch.path().join("csi.sock"), options)
+}
+
+/// Runs csi-sanity against the memory driver at an endpoint.
+fn memory_sanity(what: &str, scratch: &Scratch, endpoint: &str, driver: &MemoryDriver) {
+    let args = [mutable(scratch, "speed: \"9\"\n")];
     // Snapshots with a topology: csi-sanity compares those by more than their content.
     let expected = "101 Passed | 0 Failed | 1 Pending | 1 Skipped";
-    run(
-        "the memory driver",
-        &scratch,
-        &driver.endpoint(),
-        &args,
-        expected,
-    );
+    run(what, scratch, endpoint, &args, expected);
     driver.assert_nothing_left();
 }

@@ -41,8 +41,11 @@ impl Walk {
     }
 }
 
-/// Runs each named walk, two at a time, and returns what all of them did. Each must disturb about
-/// this number of effects. A walk that ends early disturbs fewer.
+/// Walks that run at a time: a walk often waits for a process, a disk or an effect that comes late.
+const AT_ONCE: usize = 3;
+
+/// Runs each named walk and returns what all of them did. Each must disturb about this number of
+/// effects. A walk that ends early disturbs fewer.
 pub(crate) async fn walk_all<F: Future<Output = Walk> + Send + 'static>(
     walks: impl IntoIterator<Item = (String, usize, F)>,
 ) -> Walk {
@@ -57,7 +60,7 @@ pub(crate) async fn walk_all<F: Future<Output = Walk> + Send + 'static>(
         }
         (name, effects, result)
     });
-    let mut walks = iter(walks).buffer_unordered(2);
+    let mut walks = iter(walks).buffer_unordered(AT_ONCE);
     let (mut all, mut failures) = (Walk::default(), Vec::new());
     while let Some((name, effects, result)) = walks.next().await {
         match result {

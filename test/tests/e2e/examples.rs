@@ -12,7 +12,7 @@ use crate::space::Space;
 use crate::world::{World, check, is_ready};
 
 /// The files with a test below.
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "attributes",
     "block",
     "claim",
@@ -20,11 +20,15 @@ const FILES: [&str; 11] = [
     "expand",
     "group-snapshot",
     "inline",
+    "powercut",
     "rwop",
     "rwx",
     "snapshot",
     "statefulset",
 ];
+
+/// A manifest for a driver that is not there. A test of the command line takes its arguments.
+const OTHER_DRIVER: &str = "other-driver";
 
 fn folder() -> PathBuf {
     machine::root().join("deploy/examples")
@@ -97,7 +101,8 @@ pub(crate) fn every_file_has_a_test(_: &World) {
                 .into_owned()
         })
         .collect();
-    let expected = FILES.iter().map(|file| format!("{file}.yaml"));
+    let all = FILES.into_iter().chain([OTHER_DRIVER]);
+    let expected = all.map(|file| format!("{file}.yaml"));
     assert_eq!(files, expected.collect());
 }
 
@@ -179,6 +184,20 @@ pub(crate) fn inline(world: &World) {
     assert!((150..=256).contains(&mib), "{mib} MiB");
     assert!(world.list("PersistentVolumeClaim", &space.name).is_empty());
     space.end();
+}
+
+/// The shipped driver has no faults, and refuses the snapshot by name.
+pub(crate) fn powercut(world: &World) {
+    let space = applied_to_claim(world, "powercut");
+    let snapshot = ("VolumeSnapshot", space.name.as_str(), "powercut");
+    world.until_is("refused", snapshot, |snapshot| {
+        let why = text(snapshot, "/status/error/message");
+        why.contains("consistency") && why.contains("--enable-faults")
+    });
+    world.remove("VolumeSnapshot", &space.name, "powercut");
+    space.end();
+    let class = ["delete", "volumesnapshotclass", "hostloop-powercut"];
+    world.cluster().kubectl(&class);
 }
 
 pub(crate) fn rwop(world: &World) {

@@ -70,6 +70,7 @@ const SHIPPED: &[Test] = tests! {
         group_snapshot,
         rwop,
         block,
+        powercut,
         inline;
 };
 

@@ -1,12 +1,14 @@
 //! One node's own processes stop and start under running pods, and its pods are evicted.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects;
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::nodes::assert_one_volume_each;
@@ -185,14 +187,7 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     }
     let folders = claims.map(|claim| site.staging(handle_of(&space.volume(claim))));
     let driver = processes(&site);
-    let pod = space.pod("called", &claims);
-    let since = Instant::now();
-    // Kubelet makes a volume's folder just before it calls the driver.
-    while !folders.iter().any(|folder| folder.exists()) {
-        assert!(since.elapsed() < PATIENCE, "{}", space.events());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    send(&driver, Signal::SIGSTOP);
+    let pod = stopped_amid_calls(&space, &site, &driver, &claims, &folders);
     world.cluster().stop(&site.kubelet());
     let uid = text(&pod, "/metadata/uid");
     let published = || site.mounts_with(uid).len();
@@ -214,6 +209,37 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     space.sh("pod", "echo x > /more/x");
     space.volume("more");
     space.end();
+}
+
+/// Stops the driver while kubelet calls it for the pod `called` with these claims, which are staged
+/// in these folders. Returns the pod.
+fn stopped_amid_calls(
+    space: &Space<'_>,
+    site: &Site<'_>,
+    driver: &[Pid],
+    claims: &[&str],
+    folders: &[PathBuf],
+) -> Value {
+    let since = Instant::now();
+    loop {
+        let pod = space.pod("called", claims);
+        // Kubelet makes a volume's folder just before it calls the driver.
+        while !folders.iter().any(|folder| folder.exists()) {
+            assert!(since.elapsed() < PATIENCE, "{}", space.events());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        send(driver, Signal::SIGSTOP);
+        if site.mounts_with(text(&pod, "/metadata/uid")).len() < claims.len() {
+            return pod;
+        }
+        // On a busy machine, all calls may have ended by then.
+        send(driver, Signal::SIGCONT);
+        space.delete_pod("called");
+        space.world.until("the end of the staging", || {
+            let left = folders.iter().find(|folder| folder.exists());
+            left.map_or(Ok(()), |folder| Err(folder.display().to_string()))
+        });
+    }
 }
 
 /// `kubectl drain` evicts all pods of a node. The volumes are unstaged there. A pod that is

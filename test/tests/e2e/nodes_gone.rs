@@ -38,7 +38,7 @@ pub(crate) fn processes(site: &Site<'_>) -> Vec<Pid> {
     let id = id.rsplit('/').next().unwrap_or_default();
     assert!(!id.is_empty(), "the container has an ID");
     let pattern = format!("*/{id}/cgroup.procs");
-    let found = machine::run("find", &["/sys/fs/cgroup", "-path", &pattern]);
+    let found = machine::found(&["/sys/fs/cgroup", "-path", &pattern]);
     let first = found.lines().next().expect("the container has a cgroup");
     let processes = std::fs::read_to_string(first).expect("it can be read");
     let parse = |line: &str| Pid::from_raw(line.parse().expect("a process ID"));

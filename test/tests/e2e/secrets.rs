@@ -29,7 +29,7 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
     let class = space.class("secret", json!({"parameters": parameters}));
     world
         .cluster()
-        .may_use_secrets(&space.name, &["stage-data", "publish"]);
+        .may_use_secrets(NAMESPACE, &space.name, &["stage-data", "publish"]);
     space.claim("data", &class, json!({}));
     let volume = space.volume("data");
     assert_text(&volume, "/spec/csi/nodeStageSecretRef/name", "stage-data");

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hostloop_api_objects::lease_name::leader_lease;
 use hostloop_test::cluster::Node;
 use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::leaks::Mounted;
@@ -84,7 +85,7 @@ impl World {
                 && status["replicas"] == 1
                 && status["updatedReplicas"] == 1
                 && status["availableReplicas"] == 1;
-            let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
+            let lease = leader_lease(DRIVER);
             let lease = self.find("Lease", NAMESPACE, &lease).unwrap_or_default();
             let pod = self.controller_pod().ok_or("there is no pod")?;
             let leads = text(&lease, "/spec/holderIdentity") == name(&pod);

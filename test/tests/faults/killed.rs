@@ -2,50 +2,12 @@
 
 use std::time::Duration;
 
-use hostloop_proto::csi::CreateVolumeRequest;
 use hostloop_test::dice::Dice;
-use hostloop_test::fleet::patience::in_time;
-use hostloop_test::fleet::{Binding, Fleet};
+use hostloop_test::fleet::Fleet;
 use hostloop_test::memory::Step;
 use tokio::time::Instant;
 
 use crate::{beside_others, claims, ends, patience, spec, storms, up};
-
-/// The driver has made the volumes, and the controllers die before they save them. After the
-/// restart, they find the volumes by name.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
-    const EACH: usize = 10;
-    let _turn = beside_others().await;
-    let fleet = up(spec("unwritten", 3)).await;
-    let victim = &fleet.members[0];
-    // A call that times out is repeated: if that were answered, its volume would be written down.
-    victim.driver.always("CreateVolume", Step::DropAnswer);
-    fleet.storm(Binding::Wait, 0..3 * EACH).await;
-    in_time("volumes made", patience(), async || {
-        match victim.driver.left().volumes {
-            EACH => Ok(()),
-            made => Err(format!("{made} volumes")),
-        }
-    })
-    .await;
-    victim.kill();
-    victim.driver.unscript("CreateVolume");
-    let written = fleet.all_volumes().await;
-    let mut nodes = written.iter().map(|v| fleet.node_of(v));
-    let written = nodes.any(|node| node.as_ref() == Some(&victim.node));
-    assert!(!written, "none of its volumes was written down");
-    victim.start();
-    fleet.bound(3 * EACH, patience()).await;
-    let made = victim.driver.left().volumes;
-    assert_eq!(made, EACH, "no volume was made twice");
-    let asked = victim.driver.requests::<CreateVolumeRequest>();
-    for volume in victim.driver.volumes() {
-        let times = asked.iter().filter(|r| r.name == volume.name).count();
-        assert!(times >= 2, "{} was asked for {times} times", volume.name);
-    }
-    ends(fleet, 3 * EACH).await;
-}
 
 /// Nodes are killed at random moments, one after the other, while volumes are made and deleted.
 #[tokio::test(flavor = "multi_thread")]

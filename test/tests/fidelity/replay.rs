@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use hostloop_fidelity::{Call, Difference, Export, Names, Pool, QUIET, State, Step, known};
+use hostloop_fidelity::{
+    Call, ClusterState, Difference, Export, Names, QUIET, RecordDirectory, ReplayedStep, known,
+};
 use tokio::time::sleep;
 
 use crate::site::Site;
@@ -28,7 +30,7 @@ pub(crate) struct Replayed {
 
 /// Repeats a history. A difference that stays is reported at its first step only.
 pub(crate) async fn replay(site: &Site, export: &Export) -> Replayed {
-    let pool = Pool::at(&site.pool());
+    let pool = RecordDirectory::at(&site.pool());
     let (mut replayed, mut before) = (Replayed::default(), BTreeSet::new());
     for (number, step) in export.steps.iter().enumerate() {
         let number = number + 1;
@@ -62,7 +64,7 @@ pub(crate) async fn replay(site: &Site, export: &Export) -> Replayed {
 }
 
 /// Sends the writes of a step. Returns which of them were answered in another way.
-async fn answers(site: &Site, pool: &Pool, step: &Step) -> BTreeSet<Difference> {
+async fn answers(site: &Site, pool: &RecordDirectory, step: &ReplayedStep) -> BTreeSet<Difference> {
     let names = Names::of(&site.found(pool).await);
     let mut differences = BTreeSet::new();
     for call in &step.calls {
@@ -96,14 +98,14 @@ fn request(call: &Call) -> String {
 /// Returns all differences, and the cluster's state. Those from before need not go.
 async fn settled(
     site: &Site,
-    pool: &Pool,
-    expected: &State,
+    pool: &RecordDirectory,
+    expected: &ClusterState,
     before: &BTreeSet<Difference>,
-) -> (BTreeSet<Difference>, State) {
+) -> (BTreeSet<Difference>, ClusterState) {
     let started = Instant::now();
     let mut agreed = None;
     loop {
-        let real = State::of(&site.found(pool).await);
+        let real = ClusterState::of(&site.found(pool).await);
         let differences = expected.differences(&real);
         let mut new = differences.difference(before);
         if new.all(|difference| known(difference).is_some()) {
@@ -125,8 +127,8 @@ async fn settled(
 async fn print_details(
     site: &Site,
     differences: &BTreeSet<Difference>,
-    simulated: &State,
-    real: &State,
+    simulated: &ClusterState,
+    real: &ClusterState,
 ) {
     let objects: BTreeSet<&str> = differences.iter().filter_map(Difference::object).collect();
     for object in objects {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::{Method, Request};
-use hostloop_fidelity::{Call, Found, KINDS, NAMESPACE as USERS, Names, Pool};
+use hostloop_api_objects::lease_name::leader_lease;
+use hostloop_fidelity::{Call, FoundObjects, KINDS, NAMESPACE as USERS, Names, RecordDirectory};
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, wait_for};
 use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
@@ -62,7 +63,7 @@ impl Site {
     }
 
     async fn wait_for_driver(&self) {
-        let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
+        let lease = leader_lease(DRIVER);
         let lease = Place::of("Lease", NAMESPACE, &lease);
         let node = Place::of("CSINode", "", &self.cluster.node(1));
         wait_for("the driver and its controller", PATIENCE, async || {
@@ -147,8 +148,8 @@ impl Site {
     }
 
     /// What the cluster has now.
-    pub(crate) async fn found(&self, pool: &Pool) -> Found {
-        let mut found = Found::new(pool.records());
+    pub(crate) async fn found(&self, pool: &RecordDirectory) -> FoundObjects {
+        let mut found = FoundObjects::new(pool.records());
         for (kind, _) in KINDS {
             found.add(kind, self.objects.list(kind, "").await);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_driver::controller::{self, Controller};
-use hostloop_driver::csi::validate::CapabilityRules;
+use hostloop_driver::csi::capability::CapabilityRules;
 use hostloop_driver::kernel::{LoopDevices, Mounts};
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::storage::{self, PoolOptions, PoolSpec, Pools, Reserve};

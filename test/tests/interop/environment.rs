@@ -1,10 +1,9 @@
 //! Nothing that a script or a test starts looks for the cluster of the person who runs it.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop_test::PATIENCE;
@@ -12,9 +11,9 @@ use hostloop_test::driver::binary;
 use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::{self, root, text, tool_cache};
 use hostloop_test::plugin;
+use hostloop_test::process::{Process, common};
 use hostloop_test::scratch::Scratch;
-
-use crate::process::{Process, common};
+use parking_lot::Mutex;
 
 /// The variable that makes a process of this program play the tests of that person.
 const PLAYS_TESTS: &str = "HOSTLOOP_TEST_PLAYS_TESTS";
@@ -37,7 +36,8 @@ done
 struct Listener {
     kubeconfig: PathBuf,
     port: u16,
-    connections: Arc<AtomicUsize>,
+    /// The port of each client, in the order of their connections.
+    clients: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Listener {
@@ -51,22 +51,38 @@ impl Listener {
             users: [{{name: u, user: {{}}}}]}}"
         );
         std::fs::write(&kubeconfig, content).expect("it can be written");
-        let connections = Arc::new(AtomicUsize::new(0));
-        let counted = connections.clone();
+        let clients = Arc::new(Mutex::new(Vec::new()));
+        let accepted = clients.clone();
         std::thread::spawn(move || {
-            for _ in listener.incoming() {
-                counted.fetch_add(1, Ordering::SeqCst);
+            loop {
+                if let Ok((_, client)) = listener.accept() {
+                    accepted.lock().push(client.port());
+                }
             }
         });
         Listener {
             kubeconfig,
             port,
-            connections,
+            clients,
         }
     }
 
+    /// The number of those who have connected so far. A connection of its own comes after them, and
+    /// shows that all of them are counted.
     fn count(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
+        let last = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let last = last.local_addr().expect("it has an address").port();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut clients = self.clients.lock();
+            if let Some(place) = clients.iter().rposition(|client| *client == last) {
+                clients.remove(place);
+                return clients.len();
+            }
+            drop(clients);
+            assert!(Instant::now() < deadline, "it accepts nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn wait_for(&self, process: &Process) {

@@ -7,7 +7,6 @@
 mod environment;
 mod kubelet;
 mod lifecycle;
-mod process;
 mod refused;
 mod site;
 mod sizes;

@@ -13,10 +13,9 @@ use hostloop_test::front::wait;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::process::{Process, common};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
-
-use crate::process::{Process, common};
 
 /// The namespace of the claims.
 pub(crate) const NAMESPACE: &str = "default";

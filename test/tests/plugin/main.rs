@@ -1,5 +1,7 @@
 //! `kubectl hostloop` on a cluster, from the first command to the last, as a person types them.
 
+use std::time::Instant;
+
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::driver::binary;
@@ -19,10 +21,9 @@ mod tables;
 
 /// The events of the node have the calls of the claim's life in order, and their steps.
 #[track_caller]
-fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
+fn assert_life(cluster: &Cluster) {
     let uid = cluster.kubectl(&["get", "pvc", "claim", "-o", "jsonpath={.metadata.uid}"]);
-    let socket = format!("unix://{kubelet_dir}/plugins/hostloop.csi.dev/csi.sock");
-    let command = ["hostloop", "events", "--json", "--endpoint", &socket];
+    let command = ["hostloop", "events", "--json"];
     let events = cluster.exec("hostloop", "daemonset/hostloop", &command);
     let events: Vec<Value> = events
         .lines()
@@ -106,6 +107,23 @@ fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     cluster.kubectl(&["delete", "csidriver", "hostloop.csi.dev"]);
 }
 
+/// Waits until no pod of hostloop has its image.
+async fn until_image_is_missed(cluster: &Cluster) {
+    let reasons = "jsonpath={range .items[*]}\
+        {.status.containerStatuses[*].state.waiting.reason}{\"\\n\"}{end}";
+    wait_for("the reason of each pod", PATIENCE, async || {
+        let said = cluster.try_kubectl(&["get", "pods", "-n", "hostloop", "-o", reasons])?;
+        let is_missed = |line: &str| line.contains("ErrImageNeverPull");
+        // The one of the node, and the controller's.
+        if said.lines().count() >= 2 && said.lines().all(is_missed) {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    })
+    .await;
+}
+
 /// Runs the commands with kubectl that README.md shows below these words, and returns what they
 /// print.
 fn paste(cluster: &Cluster, words: &str) -> String {
@@ -173,7 +191,9 @@ async fn a_life_by_the_plugin() {
     // Without the image, the reason and the remedy are said.
     let attach = [&install[..], &["--attach", "--snapshot-controller", "no"]].concat();
     let remedy = ["ErrImageNeverPull", "ctr --namespace k8s.io images import"];
-    plugin.fails(&[&attach[..], &["--timeout", "15s"]].concat(), &remedy);
+    plugin.fails(&[&attach[..], &["--timeout", "1s"]].concat(), &[]);
+    until_image_is_missed(&cluster).await;
+    plugin.fails(&[&attach[..], &["--timeout", "5s"]].concat(), &remedy);
     plugin.fails(
         &["load", text(&binary())],
         &["does not know this cluster's distribution"],
@@ -206,13 +226,17 @@ async fn a_life_by_the_plugin() {
     claim.is_described();
     claim.is_in_logs();
     rights::each_missing_right_is_named(&cluster, &plugin, scratch.path());
-    assert_life(&cluster, kubelet_dir);
+    assert_life(&cluster);
+    let status = cluster.exec("hostloop", "daemonset/hostloop", &["hostloop", "status"]);
+    assert_has(&status, &[fixture.name.as_str(), "hostloop-"]);
 
     // As the first minutes of README.md go on.
+    let started = Instant::now();
     let said = paste(
         &cluster,
         "**A volume, its snapshot, and a larger volume restored from it**",
     );
+    println!("the block of README.md: {:.1?}", started.elapsed());
     assert_has(
         &said,
         &[

@@ -18,8 +18,13 @@ use crate::volume::BOUNDED;
 /// The namespace of the pods with volumes.
 pub(crate) const SPACE: &str = "upgrade";
 
-/// The argument with the pool in the manifests of every version.
-const POOL: &str = "- --pool=default=$(POOL_DIR)$(POOL_OPTIONS)";
+/// The pool in the manifests of this version.
+const POOL: &str = "value: default=$(POOL_DIR)$(POOL_OPTIONS)";
+/// The argument with the pool in earlier versions.
+const POOL_ARGUMENT: &str = "- --pool=default=$(POOL_DIR)$(POOL_OPTIONS)";
+
+/// Of a large disk, 5 % may be all that is free.
+const RESERVE: &str = "64Mi";
 
 /// A version of hostloop: its image and its manifests.
 pub(crate) struct Release {
@@ -93,13 +98,11 @@ impl Site {
         self.cluster.kubelet_dir().join("plugins").join(DRIVER)
     }
 
-    /// The flags of the pools: one in a directory, one in an image.
-    fn pool_flags(&self, dir: &str) -> [String; 3] {
+    /// The pools: one in a directory, one in an image.
+    fn pool_list(dir: &str) -> [String; 2] {
         [
-            format!("--pool=default={dir}/plain"),
-            format!("--pool=bounded={dir}/bounded,image=6Gi"),
-            // 5 % of a large disk may be all that is free.
-            "--reserve=64Mi".to_owned(),
+            format!("default={dir}/plain"),
+            format!("bounded={dir}/bounded,image=6Gi"),
         ]
     }
 
@@ -131,15 +134,22 @@ impl Site {
                 &release.image,
             ],
         );
+        let pools = Site::pool_list("$(POOL_DIR)");
+        if manifest.contains(POOL) {
+            let variables = format!(
+                "value: {}\n        - name: HOSTLOOP_RESERVE\n          value: {RESERVE}",
+                pools.join(";")
+            );
+            return manifest.replacen(POOL, &variables, 1);
+        }
         assert!(
-            manifest.contains(POOL),
+            manifest.contains(POOL_ARGUMENT),
             "{}: the DaemonSet has a pool",
             release.name
         );
-        let flags = self
-            .pool_flags("$(POOL_DIR)")
-            .map(|flag| format!("- {flag}"));
-        manifest.replacen(POOL, &flags.join("\n        "), 1)
+        let [first, second] = pools.map(|pool| format!("- --pool={pool}\n        "));
+        let arguments = format!("{first}{second}- --reserve={RESERVE}");
+        manifest.replacen(POOL_ARGUMENT, &arguments, 1)
     }
 
     /// Applies the definitions and the manifest of a version, and waits until all of its pods are
@@ -203,10 +213,19 @@ impl Site {
 
     /// `hostloop fsck` finds nothing on any node.
     pub(crate) async fn assert_sound(&self) {
-        let flags = self.pool_flags(text(self.pool_dir.path()));
-        let state_dir = format!("--statedir={}", text(&self.state_dir()));
-        let mut fsck = vec!["hostloop", "fsck", &state_dir];
-        fsck.extend(flags.iter().map(String::as_str));
+        // The containers of earlier versions do not have them in their environment.
+        let pools = Site::pool_list(text(self.pool_dir.path())).join(";");
+        let state_dir = self.state_dir();
+        let fsck = [
+            "hostloop",
+            "fsck",
+            "--statedir",
+            text(&state_dir),
+            "--reserve",
+            RESERVE,
+            "--pool",
+            &pools,
+        ];
         let pods = self.objects.list("Pod", NAMESPACE).await;
         let is_node =
             |pod: &&Value| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "hostloop";

@@ -146,7 +146,7 @@ fn volumes_of_attachments() {
     for (volume, attaching, fails) in [
         (
             Some(deleted(&[FINALIZER])),
-            " is marked for deletion",
+            ": clone its claim to keep the data, then delete the claim and its pods",
             false,
         ),
         (

@@ -32,10 +32,10 @@ use crate::client::kube::in_memory;
 /// The most bytes that the objects of a namespace may take together: 15,000 usual claims.
 pub(super) const MAX: usize = 16 * 1024 * 1024;
 /// The most bytes that the objects of all namespaces may take together. Four kinds that users write
-/// are watched, so these take 104 MiB. Volumes and capacities of a stolen node take 16 MiB more, and
-/// the names of what is left out 24 MiB. The controller has 256 MiB. A node has 1 GiB, and can have
-/// two stores of a kind, one of its own objects and one of all. One namespace does not use up what
-/// there is for all.
+/// are watched, so these take 104 MiB. Volumes and capacities of a stolen node take 16 MiB more,
+/// and the names of what is left out 24 MiB. The controller has 256 MiB. A node has 1 GiB, and can
+/// have two stores of a kind, one of its own objects and one of all. One namespace does not use up
+/// what there is for all.
 pub(super) const TOTAL: usize = 26 * 1024 * 1024;
 /// The most bytes that the objects of a node may take together: some 9,000 usual volumes.
 const MAX_OF_NODE: usize = 8 * 1024 * 1024;
@@ -50,7 +50,8 @@ const OF_HOLDER: usize = 448;
 
 /// What an object takes in the maps of a budget, before the free part of their nodes.
 #[cfg(test)]
-pub(super) const BYTES_OF_ENTRIES: usize = size_of::<(Key, Counted)>() + size_of::<(usize, Key)>();
+pub(super) const BYTES_OF_ENTRIES: usize =
+    size_of::<(Key, CountedObject)>() + size_of::<(usize, Key)>();
 
 /// The most bytes that the objects of a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl Limits {
 /// The bytes of each object of a namespace or node, its holder.
 pub(super) struct Budget {
     limits: Limits,
-    kept: BTreeMap<Key, Counted>,
+    kept: BTreeMap<Key, CountedObject>,
     /// What each holder has that has anything.
     holdings: BTreeMap<Arc<str>, Holding>,
     /// The holders by their bytes.
@@ -97,7 +98,7 @@ pub(super) struct Budget {
 }
 
 /// What an object counts, and for whom.
-pub(super) struct Counted {
+pub(super) struct CountedObject {
     holder: Arc<str>,
     size: usize,
 }
@@ -125,7 +126,7 @@ struct Shares {
 
 /// Whether there is room for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum BudgetRoom {
     Free,
     /// Once the holder that has most gives up its largest object. More may have to follow, and
     /// there is room in the end.
@@ -136,18 +137,18 @@ enum Room {
 impl Shares {
     /// Whether an object of this size has room. Another holder gives way only to one that has less
     /// afterwards, so the two never push each other out in turns.
-    fn room(self, size: usize, limits: Limits) -> Room {
+    fn room(self, size: usize, limits: Limits) -> BudgetRoom {
         let share = self.own + size;
         let excess = (self.all + size).saturating_sub(limits.of_all);
         let suffices = self.largest >= excess || share + excess <= self.most;
         if share > limits.of_each {
-            Room::None
+            BudgetRoom::None
         } else if excess == 0 {
-            Room::Free
+            BudgetRoom::Free
         } else if share < self.most && suffices {
-            Room::OfMost
+            BudgetRoom::OfMost
         } else {
-            Room::None
+            BudgetRoom::None
         }
     }
 
@@ -156,16 +157,16 @@ impl Shares {
     /// free room, unless its holder would still have clearly less than the one that has most.
     fn is_worth_a_list(self, size: usize, limits: Limits) -> bool {
         match self.room(size, limits) {
-            Room::Free => true,
-            Room::OfMost => self.own + size + limits.of_each / 16 <= self.most,
-            Room::None => false,
+            BudgetRoom::Free => true,
+            BudgetRoom::OfMost => self.own + size + limits.of_each / 16 <= self.most,
+            BudgetRoom::None => false,
         }
     }
 }
 
 /// What an object needs before it is kept.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum ObjectAdmission {
     Keep,
     /// Leave this object of another holder out, and ask again.
     PushOut(Key),
@@ -184,17 +185,22 @@ impl Budget {
     }
 
     /// Decides whether an object of this size is kept. An object without a holder has no limit.
-    pub(super) fn admission(&self, key: &Key, holder: Option<&str>, size: usize) -> Admission {
+    pub(super) fn admission(
+        &self,
+        key: &Key,
+        holder: Option<&str>,
+        size: usize,
+    ) -> ObjectAdmission {
         let Some(holder) = holder else {
-            return Admission::Keep;
+            return ObjectAdmission::Keep;
         };
         let most = self.most();
         match self.shares(key, holder, most).room(size, self.limits) {
-            Room::Free => Admission::Keep,
-            Room::OfMost => most.map_or(Admission::LeaveOut, |most| {
-                Admission::PushOut(most.key.clone())
+            BudgetRoom::Free => ObjectAdmission::Keep,
+            BudgetRoom::OfMost => most.map_or(ObjectAdmission::LeaveOut, |most| {
+                ObjectAdmission::PushOut(most.key.clone())
             }),
-            Room::None => Admission::LeaveOut,
+            BudgetRoom::None => ObjectAdmission::LeaveOut,
         }
     }
 
@@ -250,13 +256,14 @@ impl Budget {
         holding.by_size.insert((size, key.clone()));
         self.by_bytes.insert((holding.bytes, holder.clone()));
         self.total += size;
-        self.kept.insert(key.clone(), Counted { holder, size });
+        self.kept
+            .insert(key.clone(), CountedObject { holder, size });
     }
 
     /// Forgets an object that is not kept any more.
-    pub(super) fn forget(&mut self, key: &Key) -> Option<Counted> {
+    pub(super) fn forget(&mut self, key: &Key) -> Option<CountedObject> {
         let counted = self.kept.remove(key)?;
-        let Counted { holder, size } = &counted;
+        let CountedObject { holder, size } = &counted;
         self.total -= size;
         if let Some(holding) = self.holdings.get_mut(holder) {
             self.by_bytes.remove(&(holding.bytes, holder.clone()));

@@ -9,14 +9,14 @@ use super::recent::Recent;
 use super::{Key, version};
 use crate::client::Resource;
 
-/// A larger object does not serve others as their dictionary. The smallest of these would keep it in
-/// memory after it is gone, and a user can make any number of small ones.
+/// A larger object does not serve others as their dictionary. The smallest of these would keep it
+/// in memory after it is gone, and a user can make any number of small ones.
 const MAX_DICTIONARY: usize = 4 * 1024;
 /// How many dictionaries several objects may use. One of them keeps its dictionary in memory after
 /// the object that it was made of is gone, and counts only for itself. All of them take 2 MiB.
 const MAX_DICTIONARIES: usize = 512;
-/// How many of them may be of objects of one namespace or node. Otherwise its user could use them up,
-/// and the last one would remain the dictionary of all.
+/// How many of them may be of objects of one namespace or node. Otherwise its user could use them
+/// up, and the last one would remain the dictionary of all.
 const MAX_DICTIONARIES_OF_HOLDER: usize = 16;
 
 /// How a store keeps objects in memory.
@@ -35,7 +35,7 @@ pub struct Packing<K> {
     pack: fn(&K) -> serde_json::Result<Vec<u8>>,
     make: fn(&[u8]) -> serde_json::Result<K>,
     /// The dictionary for the next object.
-    pattern: Option<Arc<Dictionary<K>>>,
+    dictionary: Option<Arc<Dictionary<K>>>,
     /// True if an object uses that dictionary which it was not made of.
     is_shared: bool,
     /// The dictionaries before it of which that was true.
@@ -59,7 +59,7 @@ pub(super) enum StoredObject<K> {
         version: u64,
         /// The object's JSON, compressed against the dictionary.
         rest: Arc<[u8]>,
-        pattern: Arc<Dictionary<K>>,
+        dictionary: Arc<Dictionary<K>>,
     },
 }
 
@@ -70,11 +70,11 @@ impl<K> Clone for StoredObject<K> {
             StoredObject::Packed {
                 version,
                 rest,
-                pattern,
+                dictionary,
             } => StoredObject::Packed {
                 version: *version,
                 rest: rest.clone(),
-                pattern: pattern.clone(),
+                dictionary: dictionary.clone(),
             },
         }
     }
@@ -86,7 +86,7 @@ impl<K: Resource> Encoding<K> {
         Encoding::Packed(Packing {
             pack: serde_json::to_vec,
             make: |json| serde_json::from_slice(json),
-            pattern: None,
+            dictionary: None,
             is_shared: false,
             shared: Vec::new(),
             recent: Recent::default(),
@@ -146,66 +146,66 @@ impl<K> Packing<K> {
         json: Vec<u8>,
         near: Option<Arc<Dictionary<K>>>,
     ) -> (StoredObject<K>, usize) {
-        for pattern in self.pattern.clone().into_iter().chain(near) {
-            let rest = compress_prepend_size_with_dict(&json, &pattern.json);
-            if rest.len() <= json.len() / 2 && self.share(&pattern) {
+        for dictionary in self.dictionary.clone().into_iter().chain(near) {
+            let rest = compress_prepend_size_with_dict(&json, &dictionary.json);
+            if rest.len() <= json.len() / 2 && self.share(&dictionary) {
                 let bytes = rest.len();
                 let packed = StoredObject::Packed {
                     version,
                     rest: rest.into(),
-                    pattern,
+                    dictionary,
                 };
                 return (packed, bytes);
             }
         }
-        let pattern = Arc::new(Dictionary {
+        let dictionary = Arc::new(Dictionary {
             json: json.into(),
             holder: holder.into(),
             make: self.make,
         });
-        self.offer(&pattern);
-        let rest = compress_prepend_size_with_dict(&pattern.json, &pattern.json);
-        let bytes = pattern.json.len() + rest.len();
+        self.offer(&dictionary);
+        let rest = compress_prepend_size_with_dict(&dictionary.json, &dictionary.json);
+        let bytes = dictionary.json.len() + rest.len();
         let packed = StoredObject::Packed {
             version,
             rest: rest.into(),
-            pattern,
+            dictionary,
         };
         (packed, bytes)
     }
 
     /// Makes an object's own dictionary that of the next ones, unless it is large, or too many are
     /// shared.
-    fn offer(&mut self, pattern: &Arc<Dictionary<K>>) {
-        if pattern.json.len() > MAX_DICTIONARY {
+    fn offer(&mut self, dictionary: &Arc<Dictionary<K>>) {
+        if dictionary.json.len() > MAX_DICTIONARY {
             return;
         }
-        if !self.has_room(&pattern.holder) {
+        if !self.has_room(&dictionary.holder) {
             return;
         }
         if self.is_shared {
             self.shared
-                .extend(self.pattern.as_ref().map(Arc::downgrade));
+                .extend(self.dictionary.as_ref().map(Arc::downgrade));
         }
-        self.pattern = Some(pattern.clone());
+        self.dictionary = Some(dictionary.clone());
         self.is_shared = false;
     }
 
     /// Notes that another object uses a dictionary. False if too many are shared.
-    fn share(&mut self, pattern: &Arc<Dictionary<K>>) -> bool {
-        if let Some(current) = &self.pattern
-            && Arc::ptr_eq(current, pattern)
+    fn share(&mut self, dictionary: &Arc<Dictionary<K>>) -> bool {
+        if let Some(current) = &self.dictionary
+            && Arc::ptr_eq(current, dictionary)
         {
             self.is_shared = true;
             return true;
         }
         let mut shared = self.shared.iter();
-        if shared.any(|known| known.as_ptr() == Arc::as_ptr(pattern)) {
+        if shared.any(|known| known.as_ptr() == Arc::as_ptr(dictionary)) {
             return true;
         }
-        let has_room = pattern.json.len() <= MAX_DICTIONARY && self.has_room(&pattern.holder);
+        let has_room = dictionary.json.len() <= MAX_DICTIONARY && self.has_room(&dictionary.holder);
         if has_room {
-            self.shared.push(Arc::downgrade(pattern));
+            self.shared.push(Arc::downgrade(dictionary));
         }
         has_room
     }
@@ -228,10 +228,12 @@ impl<K: Resource> StoredObject<K> {
     pub(super) fn get(&self) -> Arc<K> {
         match self {
             StoredObject::Open(object) => object.clone(),
-            StoredObject::Packed { rest, pattern, .. } => {
-                let json = decompress_size_prepended_with_dict(rest, &pattern.json)
+            StoredObject::Packed {
+                rest, dictionary, ..
+            } => {
+                let json = decompress_size_prepended_with_dict(rest, &dictionary.json)
                     .expect("what was compressed here");
-                Arc::new((pattern.make)(&json).expect("an object that its own kind has written"))
+                Arc::new((dictionary.make)(&json).expect("an object that its own kind has written"))
             }
         }
     }
@@ -240,7 +242,7 @@ impl<K: Resource> StoredObject<K> {
     pub(super) fn dictionary(&self) -> Option<Arc<Dictionary<K>>> {
         match self {
             StoredObject::Open(_) => None,
-            StoredObject::Packed { pattern, .. } => Some(pattern.clone()),
+            StoredObject::Packed { dictionary, .. } => Some(dictionary.clone()),
         }
     }
 

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::budget::{Admission, Budget, Limits, MAX_NAMES};
+use super::budget::{Budget, Limits, MAX_NAMES, ObjectAdmission};
 use super::{BETWEEN, Key, named};
 
 /// What a name takes besides its text: its entries in three maps, in tree nodes that are two thirds
@@ -120,8 +120,9 @@ impl LeftOut {
         self.named.len()
     }
 
-    /// Adds an object of a holder, with what it counts if it is left out because of the others. The
-    /// list that has begun has shown it, or may yet have to. True if it is new, and its name is kept.
+    /// Adds an object of a holder, with what it counts if it is left out because of the others.
+    /// `is_listed`: the list that is going on has shown it. True if it is new, and its name is
+    /// kept.
     pub(super) fn add(
         &mut self,
         key: Key,
@@ -132,9 +133,9 @@ impl LeftOut {
         let bytes = OVERHEAD + key.len();
         loop {
             match self.budget.admission(&key, Some(holder), bytes) {
-                Admission::Keep => break,
-                Admission::PushOut(other) => self.give_up(&other),
-                Admission::LeaveOut => {
+                ObjectAdmission::Keep => break,
+                ObjectAdmission::PushOut(other) => self.give_up(&other),
+                ObjectAdmission::LeaveOut => {
                     self.give_up(&key);
                     return false;
                 }
@@ -221,6 +222,12 @@ impl LeftOut {
     /// is to bring many of them.
     pub(super) fn has_room_for_names(&self) -> bool {
         !self.unnamed.is_empty() && self.budget.total() <= MAX_NAMES / 2
+    }
+
+    /// Pretends that there are objects without a name in too many namespaces.
+    #[cfg(test)]
+    pub(super) fn give_all_up(&mut self) {
+        self.unnamed = Namespaces::All;
     }
 
     /// True if the users of an object are yet to learn of it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::budget::{self, Admission, Budget};
+use super::budget::{self, Budget, ObjectAdmission};
 use super::compress::{Dictionary, Encoding, StoredObject};
 use super::holder::holder_of;
 use super::index::IndexState;
@@ -16,8 +16,8 @@ use crate::client::kube::{Resource, too_large};
 
 /// How many objects that are too large are logged at a time: a user can make any number of them.
 const LOGGED: usize = 100;
-/// How many objects on each side are asked for their dictionary. Of those that changed last, none has
-/// one.
+/// How many objects on each side are asked for their dictionary. Of those that changed last, none
+/// has one.
 const NEAR: usize = 4;
 
 pub(super) struct State<K> {
@@ -98,8 +98,8 @@ impl<K: Resource> State<K> {
         self.whole = self.selector.is_all();
     }
 
-    /// Forgets an object of a holder, except that there is one. With what it counts if it is left
-    /// out because of the others. Its users are to learn of it.
+    /// Forgets the object but not that it exists, and lets its users learn of it. `size` is what it
+    /// counts, if it is left out because of the others.
     pub(super) fn leave_out(&mut self, key: &Key, holder: &str, size: Option<usize>) {
         self.delete(key);
         let is_listed = self
@@ -140,9 +140,9 @@ impl<K: Resource> State<K> {
         let size = self.size(&key, &object);
         loop {
             match self.budget.admission(&key, holder_of(&object), size) {
-                Admission::Keep => break,
-                Admission::PushOut(other) => self.push_out(&other),
-                Admission::LeaveOut => {
+                ObjectAdmission::Keep => break,
+                ObjectAdmission::PushOut(other) => self.push_out(&other),
+                ObjectAdmission::LeaveOut => {
                     let holder = holder_of(&object).unwrap_or_default();
                     self.leave_out(&key, holder, Some(size));
                     return Some(object);

@@ -8,18 +8,18 @@ fn item(class: &str, node: &str) -> Item {
     }
 }
 
-fn room(available: i64) -> Room {
-    Room {
+fn room(available: i64) -> FreeCapacity {
+    FreeCapacity {
         available,
         largest: Some(available / 2),
     }
 }
 
-fn object_with(item: &Item, room: Room, marks: &Marks) -> Arc<CSIStorageCapacity> {
+fn object_with(item: &Item, room: FreeCapacity, marks: &Marks) -> Arc<CSIStorageCapacity> {
     Arc::new(Writer::new("d", None).object(item, room, "ns", marks))
 }
 
-fn object(item: &Item, room: Room) -> Arc<CSIStorageCapacity> {
+fn object(item: &Item, room: FreeCapacity) -> Arc<CSIStorageCapacity> {
     object_with(item, room, &Marks::default())
 }
 
@@ -135,7 +135,7 @@ fn a_successor_updates_the_marks() {
 
 #[test]
 fn a_small_change_may_wait_for_an_exact_pass() {
-    let of = |available, largest| Room { available, largest };
+    let of = |available, largest| FreeCapacity { available, largest };
     for (published, now, near) in [
         (of(3200, None), of(3200, None), true),
         (of(3200, None), of(3101, None), true),
@@ -180,7 +180,7 @@ fn patches() {
     let owners = there.metadata.owner_references.get_or_insert_default();
     owners.push(bystander.clone());
     there.metadata.resource_version = Some("7".to_owned());
-    let gib = Room {
+    let gib = FreeCapacity {
         available: 3 << 30,
         largest: None,
     };
@@ -211,7 +211,7 @@ fn sizes_are_read_in_any_form() {
     ] {
         object.capacity = Some(Quantity(capacity.to_owned()));
         object.maximum_volume_size = largest.map(|text| Quantity(text.to_owned()));
-        let expected = expected.map(|(available, largest)| Room { available, largest });
+        let expected = expected.map(|(available, largest)| FreeCapacity { available, largest });
         assert_eq!(super::room(&object), expected, "{capacity} {largest:?}");
     }
 }

@@ -38,7 +38,7 @@ where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
 {
-    type Response = Response<Counted<B>>;
+    type Response = Response<CountedBody<B>>;
     type Error = S::Error;
     type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
 
@@ -54,7 +54,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            Ok(answer.map(|body| Counted { body, counter }))
+            Ok(answer.map(|body| CountedBody { body, counter }))
         })
     }
 }
@@ -92,12 +92,12 @@ pub(crate) fn is_watch(query: Option<&str>) -> bool {
 }
 
 /// A response body that is counted as it arrives: the body of a watch has no end.
-pub(super) struct Counted<B> {
+pub(super) struct CountedBody<B> {
     body: B,
     counter: Counter,
 }
 
-impl<B> HttpBody for Counted<B>
+impl<B> HttpBody for CountedBody<B>
 where
     B: HttpBody<Data = tonic::codegen::Bytes> + Unpin,
 {

@@ -76,6 +76,14 @@ const PAGE: &[(&str, Keep)] = &[("resourceVersion", Keep::Whole), ("continue", K
 /// Members of a status, which can come instead of an object.
 const STATUS: &[&str] = &["apiVersion", "kind", "status", "message", "reason", "code"];
 
+/// What the value of the member `key` is.
+fn member(members: &[(&str, Keep)], key: &[u8]) -> Node {
+    members
+        .iter()
+        .find(|(name, _)| name.as_bytes() == key)
+        .map_or(Node::Dropped, |(_, keep)| Node::Kept(*keep))
+}
+
 /// An object or a list that is being read, of which members are kept.
 #[derive(Debug)]
 struct Frame {
@@ -260,18 +268,14 @@ impl Trimmer {
         }
         frame.value_follows = false;
         let key = self.key.as_slice();
-        let of = |members: &'static [(&'static str, Keep)]| {
-            let found = members.iter().find(|(name, _)| name.as_bytes() == key);
-            found.map_or(Node::Dropped, |(_, keep)| Node::Kept(*keep))
-        };
         match (frame.node, key) {
-            (Node::Kept(Keep::Members(members)), _) => of(members),
+            (Node::Kept(Keep::Members(members)), _) => member(members, key),
             (Node::List, b"items") | (Node::Event, b"object") => Node::Object,
             (Node::List, b"metadata") => Node::Kept(Keep::Members(PAGE)),
             (Node::List, b"apiVersion" | b"kind") | (Node::Event, b"type") => {
                 Node::Kept(Keep::Whole)
             }
-            (Node::Object, key) => match of(self.kind.members) {
+            (Node::Object, key) => match member(self.kind.members, key) {
                 Node::Dropped if STATUS.iter().any(|name| name.as_bytes() == key) => {
                     Node::Kept(Keep::Whole)
                 }

@@ -2,18 +2,18 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Findings from a text such as `Full 90%; Slow`.
-fn findings(text: &str) -> Vec<Finding> {
+/// Problems from a text such as `Full 90%; Slow`.
+fn problems(text: &str) -> Vec<HealthProblem> {
     let texts = text.split("; ").filter(|text| !text.is_empty());
-    let finding = |text: &str| {
+    let problem = |text: &str| {
         let (reason, message) = text.split_once(' ').unwrap_or((text, ""));
-        Finding {
+        HealthProblem {
             status: "Degraded",
             reason: reason.to_owned(),
             message: message.to_owned(),
         }
     };
-    texts.map(finding).collect()
+    texts.map(problem).collect()
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_condition_is_reported_when_it_changes() {
     let both = "Degraded: Full: 91%; Degraded: Slow";
     let start = Instant::now();
     let mut known = None;
-    // Case, time in seconds, findings, and the expected event.
+    // Case, time in seconds, problems, and the expected event.
     for (what, at, text, expected) in [
         ("healthy", 0, "", ""),
         ("a problem", 1, "Full 90%", "Degraded: Full: 90%"),
@@ -37,14 +37,14 @@ fn a_condition_is_reported_when_it_changes() {
         ("still healthy", 7 + repeat, "", ""),
         ("again", 8 + repeat, "Full 90%", "Degraded: Full: 90%"),
     ] {
-        let (found, now) = (findings(text), start + Duration::from_secs(at));
+        let (found, now) = (problems(text), start + Duration::from_secs(at));
         let change = match condition_change(&mut known, &found, now) {
             None => String::new(),
             Some(HealthChange::Normal) => "normal".to_owned(),
             Some(HealthChange::Abnormal(text)) => text,
         };
         assert_eq!(change, expected, "{what}");
-        let kept = known.as_ref().map(|known| known.findings.clone());
+        let kept = known.as_ref().map(|known| known.problems.clone());
         assert_eq!(kept.unwrap_or_default(), found, "{what}");
     }
 }
@@ -64,7 +64,7 @@ fn volume(uid: &str, handle: &str) -> Volume {
 
 #[test]
 fn claims_get_the_events_of_their_volumes() {
-    // Case, handles by volume, findings by handle, the expected events by claim, and the volumes
+    // Case, handles by volume, problems by handle, the expected events by claim, and the volumes
     // with a condition after that.
     let mut known = KnownConditions::new();
     for (what, volumes, found, events, left) in [
@@ -81,7 +81,7 @@ fn claims_get_the_events_of_their_volumes() {
         let volumes: Vec<_> = pairs(volumes)
             .map(|(uid, handle)| volume(uid, handle))
             .collect();
-        let found = pairs(found).map(|(handle, text)| (handle.to_owned(), findings(text)));
+        let found = pairs(found).map(|(handle, text)| (handle.to_owned(), problems(text)));
         let found = found.collect();
         let facts = Facts { volumes, found };
         let changes = volume_changes(&mut known, &facts, Instant::now());
@@ -167,7 +167,7 @@ fn statuses_have_words() {
             reason: "R".to_owned(),
             message: String::new(),
         };
-        assert_eq!(Finding::from(entry).status, word, "{status}");
+        assert_eq!(HealthProblem::from(entry).status, word, "{status}");
     }
     for (status, word) in [
         (0, "Unknown"),
@@ -179,6 +179,6 @@ fn statuses_have_words() {
             status,
             ..StorageBackendHealth::default()
         };
-        assert_eq!(Finding::from(entry).status, word, "{status}");
+        assert_eq!(HealthProblem::from(entry).status, word, "{status}");
     }
 }

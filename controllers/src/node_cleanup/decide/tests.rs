@@ -215,7 +215,7 @@ fn contents() {
                 annotation(keys.being_deleted, Value::Null),
                 "n2 nothing",
             ),
-            ("retained", retained, "n2 nothing"),
+            ("retained", retained, release),
             ("without us", finalizers(&["x/y"]), "n2 nothing"),
             ("unbound, pre-provisioned", given, release),
             ("unbound, of a volume", unbound, "n2 nothing"),
@@ -250,6 +250,98 @@ fn contents() {
 
 fn label(node: &str) -> Value {
     json!({"metadata": {"labels": {crate::api::scope::MANAGED_BY: node}}})
+}
+
+/// A user snapshots a volume after its node has gone, and deletes the snapshot again.
+#[test]
+fn contents_that_no_node_has_begun() {
+    let lone = json!({"metadata": {"labels": null}});
+    let begun =
+        |keys: &ContentKeys| json!({"metadata": {"annotations": {keys.being_created: "yes"}}});
+    let taken = [
+        json!({"status": {"snapshotHandle": "s"}}),
+        json!({"status": {"volumeGroupSnapshotHandle": "g"}}),
+    ];
+    let in_use =
+        |keys: &ContentKeys| json!({"metadata": {"annotations": {keys.being_deleted: null}}});
+    let nothing = json!({});
+    for (what, handles, change, steps) in [
+        (
+            "alone",
+            ["handle-of-gone"; 2],
+            [nothing.clone(), nothing.clone()],
+            ["n2 release content", "n2 release group"],
+        ),
+        (
+            "one of two volumes",
+            ["handle-of-here", "handle-of-gone"],
+            [nothing.clone(), nothing.clone()],
+            ["", "n2 release group"],
+        ),
+        (
+            "not deleted",
+            ["handle-of-gone"; 2],
+            [in_use(&SINGLE), in_use(&GROUP)],
+            ["n2 nothing"; 2],
+        ),
+        (
+            "begun without a label",
+            ["handle-of-gone"; 2],
+            [begun(&SINGLE), begun(&GROUP)],
+            [""; 2],
+        ),
+        (
+            "taken without a label",
+            ["handle-of-gone"; 2],
+            taken,
+            [""; 2],
+        ),
+        (
+            "of a present node",
+            ["handle-of-gone"; 2],
+            [label("n1"), label("n1")],
+            [""; 2],
+        ),
+        (
+            "on a present node",
+            ["handle-of-here"; 2],
+            [nothing.clone(), nothing.clone()],
+            [""; 2],
+        ),
+        (
+            "of no known volume",
+            ["handle-of-none"; 2],
+            [nothing.clone(), nothing],
+            [""; 2],
+        ),
+    ] {
+        let [of_single, of_group] = change;
+        let single = json!({"spec": {"source": {"volumeHandle": handles[0]}}});
+        let group = json!({"spec": {"source": {"volumeHandles": handles}}});
+        let single = with(
+            with(with(content("c", "n2"), lone.clone()), single),
+            of_single,
+        );
+        let group = with(
+            with(with(group_content("c", "n2"), lone.clone()), group),
+            of_group,
+        );
+        let volumes: [Arc<PersistentVolume>; 2] =
+            [object(volume("gone", "n2")), object(volume("here", "n1"))];
+        let of_single = Facts {
+            volumes: volumes.to_vec(),
+            contents: vec![object(single)],
+            ..Facts::default()
+        };
+        let of_group = Facts {
+            volumes: volumes.to_vec(),
+            groups: vec![object(group)],
+            ..Facts::default()
+        };
+        // The bound volume is reported each time.
+        let found = [of_single, of_group].map(|facts| found(&facts)[1..].join(", "));
+        assert_eq!(found, steps, "{what}");
+    }
 }
 
 #[test]

@@ -258,6 +258,31 @@ async fn contents_without_a_known_node_say_so() {
     }
 }
 
+/// The API server goes back to a backup from before the report.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_is_lost_is_made_again() {
+    let rig = Rig::new(&["n1"]);
+    rig.room("n1", "now", 5);
+    let path = "volumesnapshotcontents/c";
+    rig.content("c", json!({"snapshotHandle": "snap-poolx-1"}), json!({}));
+    let backup = rig.world.api.get(path).expect("the content");
+    let message = || {
+        let content = rig.world.api.get(path).expect("the content");
+        content["status"]["error"]["message"].clone()
+    };
+    rig.at_work.content_label("c").await;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(rig.at_work.content_label("c").await, Outcome::Done);
+    let reported = message();
+    assert!(reported.is_string(), "{reported}");
+
+    let contents = rig.world.context.caches.contents();
+    rig.world.add(&contents, backup);
+    assert!(message().is_null());
+    assert_eq!(rig.at_work.content_label("c").await, Outcome::Done);
+    assert_eq!(message(), reported);
+}
+
 #[tokio::test]
 async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
     let other = "other.csi.dev";

@@ -67,15 +67,37 @@ pub(crate) fn able_driver() -> Capabilities {
     )
 }
 
+/// What the references of a draft led to.
+#[derive(Default)]
+pub(crate) struct Resolved {
+    source: UsableSource,
+    topology: Option<TopologyRequirement>,
+    attributes: Option<Arc<VolumeAttributesClass>>,
+}
+
+impl Resolved {
+    fn finish(self, draft: Draft, driver: &Capabilities, flags: &Flags) -> Result<Plan, Error> {
+        let (source, topology) = ((self.source, true), (self.topology, None));
+        finish(
+            draft,
+            source,
+            topology,
+            self.attributes.as_deref(),
+            driver,
+            flags,
+        )
+    }
+}
+
 pub(crate) fn planned(
     claim_changes: &[(&str, Value)],
     class_changes: &[(&str, Value)],
-    found: Found,
+    resolved: Resolved,
     flags: &Flags,
 ) -> Result<Plan, Error> {
     let driver = able_driver();
     let draft = draft(&claim(claim_changes), &class(class_changes), &driver, flags)?;
-    finish(draft, found, &driver, flags)
+    resolved.finish(draft, &driver, flags)
 }
 
 #[tokio::test]
@@ -84,9 +106,9 @@ async fn the_request() {
         requisite: vec![Topology::default()],
         preferred: Vec::new(),
     };
-    let found = Found {
+    let resolved = Resolved {
         topology: Some(topology.clone()),
-        ..Found::default()
+        ..Resolved::default()
     };
     let class = [
         ("/mountOptions", json!(["noatime"])),
@@ -104,7 +126,7 @@ async fn the_request() {
         "/spec/accessModes",
         json!(["ReadWriteOnce", "ReadOnlyMany"]),
     );
-    let plan = planned(&[modes], &class, found, &flags()).expect("a plan");
+    let plan = planned(&[modes], &class, resolved, &flags()).expect("a plan");
     let request = plan.request;
     assert_eq!(request.name, "pvc-u-1");
     let range = request.capacity_range.expect("a range");
@@ -153,15 +175,11 @@ async fn the_word_that_a_mode_may_change() {
             may_change_mode,
             ..UsableSource::default()
         };
-        let plan = finish(
-            draft,
-            Found {
-                source,
-                ..Found::default()
-            },
-            &driver,
-            &flags,
-        );
+        let resolved = Resolved {
+            source,
+            ..Resolved::default()
+        };
+        let plan = resolved.finish(draft, &driver, &flags);
         let parameters = plan.expect("a plan").request.parameters;
         let allow = parameters.get("allow").map(String::as_str);
         assert_eq!(
@@ -189,7 +207,7 @@ async fn filesystems() {
             ..flags()
         };
         let mode = [("/spec/volumeMode", json!(mode))];
-        let plan = planned(&mode, &class, Found::default(), &flags).expect("a plan");
+        let plan = planned(&mode, &class, Resolved::default(), &flags).expect("a plan");
         match (plan.draft.volume_mode, expected) {
             (VolumeMode::Filesystem { fs_type, .. }, Some(expected)) => {
                 assert_eq!(fs_type, expected)
@@ -232,14 +250,14 @@ async fn bad_objects() {
         (ATTRIBUTES, json!("gold"), NoChange, no_class),
         (ATTRIBUTES, json!("silver"), Finished, "for the driver e"),
     ] {
-        let found = Found {
+        let resolved = Resolved {
             attributes: attributes("e").filter(|_| value == "silver"),
-            ..Found::default()
+            ..Resolved::default()
         };
         let change = [(path, value)];
         let planned = match path {
-            CLASS => planned(&[], &change, found, &flags()),
-            _ => planned(&change, &[], found, &flags()),
+            CLASS => planned(&[], &change, resolved, &flags()),
+            _ => planned(&change, &[], resolved, &flags()),
         };
         let error = planned.expect_err(part);
         let text = error.to_string();

@@ -3,11 +3,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::pv;
-use crate::provisioner::decide::Found;
-use crate::provisioner::decide::tests::{flags, planned};
+use crate::provisioner::decide::tests::{Resolved, flags, planned};
 
 fn plan(claim: &[(&str, Value)], class: &[(&str, Value)]) -> Plan {
-    planned(claim, class, Found::default(), &flags()).expect("a plan")
+    planned(claim, class, Resolved::default(), &flags()).expect("a plan")
 }
 
 fn made() -> Volume {

@@ -51,7 +51,7 @@ fn join(parts: &[&[u8]]) -> Vec<u8> {
 /// The output for the input split into pieces of these sizes, with the rest in one piece.
 fn repaired(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let mut repair = Repair::default();
+    let mut repair = AuthorityRewrite::default();
     let mut rest = bytes.as_mut_slice();
     for size in sizes {
         let (piece, others) = rest.split_at_mut((*size).min(rest.len()));

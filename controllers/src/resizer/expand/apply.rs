@@ -17,7 +17,7 @@ use crate::csi::{CallKind, ErrorClass, Freed, class};
 use crate::queue::Outcome;
 use crate::resizer::claim::{STORAGE, capacity, size, volume_capacity};
 use crate::resizer::recover::Sizes;
-use crate::resizer::{ClaimKey, ResizeError, Resizer, Users, lacks_room, outcome_of};
+use crate::resizer::{ClaimKey, PodsByClaim, ResizeError, Resizer, lacks_room, outcome_of};
 
 impl Resizer {
     /// Reconciles the size of a claim's volume.
@@ -105,7 +105,7 @@ impl Resizer {
         let begin = self.users.get_or_init(|| async {
             let pods = self.context.caches.pods();
             pods.synced().await;
-            Users::of(&pods, self.awaited())
+            PodsByClaim::of(&pods, self.awaited())
         });
         let users = self.context.stop.run_until_cancelled(begin).await;
         Ok(users.ok_or(ResizeError::Stopped)?.any(key))

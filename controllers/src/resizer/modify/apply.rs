@@ -170,8 +170,8 @@ impl Resizer {
         }
     }
 
-    /// Writes that the claim waits for its class. The class watch reports one that is created later,
-    /// or that replaces another driver's class.
+    /// Writes that the claim waits for its class. The class watch reports one that is created
+    /// later, or that replaces another driver's class.
     async fn await_class(
         &self,
         claim: Arc<PersistentVolumeClaim>,

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::decide::decide;
 use super::decide::tests::{DELETED, class, of};
 use super::*;
+use crate::api::scope::MANAGED_BY;
 use crate::testing::{self, DRIVER, with};
 
 mod members;
@@ -183,6 +184,30 @@ fn what_a_group_is_of() {
         });
         facts.own.sources = sources(&facts.snapshot, &claims, Some(&nodes));
         expect(&facts, expected);
+    }
+}
+
+/// A label would name a node that can't take the group.
+#[test]
+fn a_group_with_a_volume_of_a_gone_node_gets_no_label() {
+    let affine = |node: &str| json!({"spec": {"nodeAffinity": testing::affinity("on", &[node])}});
+    let nodes: [Arc<Node>; 1] = [of(
+        json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}),
+    )];
+    for (first, second, expected) in [
+        (affine("1"), affine("1"), Some("node-1")),
+        (affine("1"), json!({}), Some("node-1")),
+        (affine("1"), affine("9"), None),
+        (affine("9"), affine("9"), None),
+    ] {
+        let mut facts = facts(group(json!({})));
+        let claims = [claim(1, json!({}), first), claim(2, json!({}), second)];
+        facts.own.sources = sources(&facts.snapshot, &claims, Some(&nodes));
+        let Step::Create(made) = decide(&facts) else {
+            panic!("{:?}", decide(&facts));
+        };
+        let label = made.labels().get(MANAGED_BY).map(String::as_str);
+        assert_eq!(label, expected, "{claims:?}");
     }
 }
 

@@ -95,6 +95,61 @@ async fn a_content_goes_with_a_snapshot_that_was_seen() {
     }
 }
 
+/// The API server went back to a backup, and the cache still has a snapshot from after it.
+#[tokio::test]
+async fn no_content_goes_with_a_snapshot_that_is_not_deleted_any_more() {
+    for (uid, deleted, goes) in [
+        ("u", json!(DELETED), true),
+        ("u", Value::Null, false),
+        // A new one of the same name.
+        ("v", json!(DELETED), false),
+    ] {
+        for more in [json!({}), marks()] {
+            let world = World::new(&[]);
+            let controller = controller(&world);
+            let what = format!("{uid} {deleted} {more}");
+            let cached = json!({
+                "metadata": {"deletionTimestamp": DELETED, "finalizers": [names::SNAPSHOT_BOUND]},
+                "status": {"boundVolumeSnapshotContentName": CONTENT},
+            });
+            let cached = with(snapshot("u"), cached);
+            world.add(&controller.watches.snapshots, cached.clone());
+            world.add(&controller.watches.contents, content(more.clone()));
+            world.api.take("/snap");
+            let now = json!({"metadata": {"uid": uid, "deletionTimestamp": deleted}});
+            world.api.put(with(cached, now));
+            let worked = controller.work(snapshot_of("snap")).await;
+            let left = left(&world).expect("the content");
+            let is_deleted = !left["metadata"]["deletionTimestamp"].is_null();
+            assert_eq!(is_deleted, goes, "{what}: {worked:?}");
+            let is_marked = !left["metadata"]["annotations"].is_null();
+            assert_eq!(is_marked, goes || more == marks(), "{what}: {worked:?}");
+        }
+    }
+}
+
+/// The data goes with a content that has the finalizer. Who deletes a content that was made by hand,
+/// and that no snapshot is bound to, does not say that the data is unwanted.
+#[tokio::test]
+async fn a_content_has_the_finalizer_once_a_snapshot_is_bound() {
+    let given = json!({"metadata": {"finalizers": null},
+        "spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}});
+    for (uid, expected) in [
+        (Value::Null, Value::Null),
+        (json!("u"), json!([SINGLE.finalizer])),
+    ] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        let reference = json!({"spec": {"volumeSnapshotRef": {"uid": uid}}});
+        let content = with(content(given.clone()), reference);
+        world.add(&controller.watches.contents, content);
+        let key = SnapshotKey::Content(ObjectKey::new(Some("team"), CONTENT));
+        assert_eq!(controller.work(key).await, Outcome::Done);
+        let left = left(&world).expect("the content");
+        assert_eq!(left["metadata"]["finalizers"], expected, "{uid}");
+    }
+}
+
 /// Contents can be copied from another cluster, where their snapshots are.
 #[tokio::test]
 async fn a_content_without_a_snapshot_stays_unless_it_is_marked() {
@@ -167,6 +222,18 @@ async fn a_snapshot_that_is_too_large_is_let_go() {
         let is_kept = left(&world).is_some_and(|it| it["metadata"]["deletionTimestamp"].is_null());
         assert_eq!(is_kept, !goes);
     }
+}
+
+/// Where not all names are known, the caches may leave out whatever they do not have.
+#[tokio::test]
+async fn the_members_of_a_group_that_is_gone_are_queued_though_it_may_be_left_out() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    let of_group = json!({"status": {"volumeGroupSnapshotName": "group"}});
+    world.add(&controller.watches.snapshots, with(snapshot("u"), of_group));
+    controller.watches.groups.note_left_out("team", "group");
+    assert_eq!(controller.work(group_key()).await, Outcome::Done);
+    assert_eq!(controller.queue.ready_keys(), [snapshot_of("snap")]);
 }
 
 /// Other users may use up the room for a source while it is read.

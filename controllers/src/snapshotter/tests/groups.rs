@@ -97,6 +97,22 @@ async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
     assert_eq!(rig.content(), Value::Null);
 }
 
+/// A repeated call has to find the group of the first one, so that it can be deleted.
+#[tokio::test]
+async fn a_missing_secret_does_not_block_the_deletion_of_a_late_group() {
+    let annotations = json!({GROUP.being_created: "yes", GROUP.secret_name: "gone"});
+    let more = json!({"metadata": {"annotations": annotations}});
+    let rig = rig(and(deleted::<GroupContents>(), more));
+    rig.answers.group(Ok(group(true)));
+    rig.answers.deletion(Ok(()));
+    assert_eq!(
+        rig.reconcile().await,
+        Outcome::RequeueAfter(std::time::Duration::ZERO)
+    );
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.content(), Value::Null);
+}
+
 #[tokio::test]
 async fn a_group_is_deleted_with_its_members() {
     let reported = json!({"status": {"volumeGroupSnapshotHandle": "g", "readyToUse": true,
@@ -108,11 +124,12 @@ async fn a_group_is_deleted_with_its_members() {
         assert_eq!(rig.reconcile().await, Outcome::Done);
         let happened = rig.happened();
         let delete = format!("DeleteGroup g {members} with pass=open");
-        assert_eq!(happened[..2], [GET_SECRET.to_owned(), delete]);
+        let get = "GET volumegroupsnapshotcontents/c".to_owned();
+        assert_eq!(happened[..3], [GET_SECRET.to_owned(), get, delete]);
         let cleared = json!({"volumeGroupSnapshotHandle": null, "readyToUse": null,
             "creationTime": null, "error": null});
-        assert_eq!(happened[2], status::<GroupContents>(cleared));
-        assert_eq!(happened.len(), 4);
+        assert_eq!(happened[3], status::<GroupContents>(cleared));
+        assert_eq!(happened.len(), 5);
         assert!(rig.content().is_null());
     }
     let mut unnamed = rig(and(deleted::<GroupContents>(), bare));

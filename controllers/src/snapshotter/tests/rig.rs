@@ -160,6 +160,12 @@ impl<K: Sample> Rig<K> {
         self.world.api.get(K::PATH).unwrap_or_default()
     }
 
+    /// Replaces the content in the API server and in the cache.
+    pub(super) fn replace(&self, content: Value) {
+        let (contents, _) = K::watches(&self.world.context.caches);
+        self.world.add(&contents, content);
+    }
+
     /// The label with the owner, also after the content's deletion.
     pub(super) fn owner(&self) -> Option<String> {
         let (contents, _) = K::watches(&self.world.context.caches);

@@ -160,3 +160,21 @@ async fn handles_decide_the_owner() {
         assert_eq!(deleted, deletes, "{happened:?}");
     }
 }
+
+/// A group of volumes on two nodes is taken by none. The label says which one releases its content.
+#[tokio::test]
+async fn the_labelled_node_releases_a_group_that_none_takes() {
+    for (label, more, released) in [
+        ("n1", deleted::<GroupContents>(), true),
+        ("n2", deleted::<GroupContents>(), false),
+        ("n1", json!({}), false),
+    ] {
+        let rig: Group = Rig::with(and(labelled(label), more.clone()), |setup| {
+            setup.scope = node_scope("n1", "t/node");
+            setup.pools = Pools::reported(|| vec!["a1".to_owned()]);
+        });
+        assert_eq!(rig.reconcile().await, Outcome::Done, "{label} {more}");
+        assert_eq!(rig.content().is_null(), released, "{label} {more}");
+        assert_eq!(rig.happened().is_empty(), !released, "{label} {more}");
+    }
+}

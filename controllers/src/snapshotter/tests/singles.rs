@@ -12,6 +12,8 @@ use crate::snapshots::content::{GROUP_HANDLE, SINGLE};
 use crate::testing::Fault;
 
 const CREATE: &str = "CreateSnapshot snapshot-u-1 of v with pass=open";
+const DELETE: &str = "DeleteSnapshot h with pass=open";
+const GET_CONTENT: &str = "GET volumesnapshotcontents/c";
 
 fn given() -> Value {
     json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}})
@@ -198,7 +200,7 @@ async fn a_conflict_does_not_lose_the_answer() {
         .fault(&["PATCH"], path, Some(2), Fault::Refuse(409));
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let mut expected = created(&[known(true), known(true), known(true)]);
-    let get = "GET volumesnapshotcontents/c".to_owned();
+    let get = GET_CONTENT.to_owned();
     expected.insert(4, get.clone());
     expected.insert(6, get);
     assert_eq!(rig.happened(), expected);
@@ -299,8 +301,7 @@ async fn a_snapshot_is_deleted() {
         .deletion(Err(Status::failed_precondition("in use")));
     rig.answers.deletion(Ok(()));
     assert_eq!(rig.reconcile().await, Outcome::Failed);
-    let delete = "DeleteSnapshot h with pass=open";
-    assert_eq!(rig.happened(), [GET_SECRET, delete]);
+    assert_eq!(rig.happened(), [GET_SECRET, GET_CONTENT, DELETE]);
     let event = "Warning SnapshotDeleteError: Failed to delete snapshot: \
                  DeleteSnapshot: FailedPrecondition: in use";
     assert_eq!(rig.world.events(), [event]);
@@ -315,12 +316,62 @@ async fn a_snapshot_is_deleted() {
         "restoreSize": null});
     let expected = [
         GET_SECRET,
-        delete,
+        GET_CONTENT,
+        DELETE,
         &status::<SingleContents>(cleared),
         &patch::<SingleContents>(release),
     ];
     assert_eq!(rig.happened(), expected);
     assert!(rig.content().is_null());
+}
+
+/// The API server went back to a backup in which the snapshot lives, and the cache does not show it
+/// yet.
+#[tokio::test]
+async fn a_snapshot_stays_unless_the_api_server_says_that_it_goes() {
+    let ready = json!({"status": {"snapshotHandle": "h", "readyToUse": true}});
+    let lives = json!({"metadata": {"deletionTimestamp": null,
+        "annotations": {SINGLE.being_deleted: null}}});
+    for (what, now) in [
+        ("it lives", lives),
+        ("it is kept", json!({"spec": {"deletionPolicy": "Retain"}})),
+        ("it is another one", json!({"metadata": {"uid": "another"}})),
+        (
+            "it has another handle",
+            json!({"status": {"snapshotHandle": "i"}}),
+        ),
+    ] {
+        let rig = Single::new(and(deleted::<SingleContents>(), ready.clone()));
+        rig.world.api.put(and(rig.content(), now));
+        assert_eq!(rig.reconcile().await, Outcome::Failed, "{what}");
+        assert_eq!(rig.happened(), [GET_SECRET, GET_CONTENT], "{what}");
+    }
+}
+
+/// While the driver takes the snapshot, the API server goes back to a backup without the annotation
+/// of that, and the user deletes the VolumeSnapshot.
+#[tokio::test]
+async fn a_snapshot_is_deleted_that_the_api_server_has_forgotten() {
+    for (failure, is_final) in [
+        (Status::deadline_exceeded("slow"), false),
+        (no_room(Code::ResourceExhausted, "full".to_owned()), true),
+    ] {
+        let rig = Single::new(json!({}));
+        let backup = rig.content();
+        rig.answers.single(Err(failure.clone()));
+        assert_eq!(rig.reconcile().await, Outcome::Failed, "{failure}");
+        rig.replace(and(backup, deleted::<SingleContents>()));
+        rig.answers.single(Ok(snapshot(true)));
+        rig.answers.deletion(Ok(()));
+        rig.happened();
+        for _ in 0..3 {
+            rig.reconcile().await;
+        }
+        let happened = rig.happened();
+        let is_deleted = happened.iter().any(|one| one == DELETE);
+        assert_eq!(is_deleted, !is_final, "{failure}: {happened:?}");
+        assert!(rig.content().is_null(), "{failure}: {happened:?}");
+    }
 }
 
 /// The secret may be gone with its namespace, which waits for the snapshot.
@@ -333,8 +384,66 @@ async fn a_missing_secret_does_not_block_deletion() {
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let happened = rig.happened();
     assert_eq!(happened[0], "GET safe/secrets/gone");
-    assert!(happened[1].starts_with("DeleteSnapshot h"), "{happened:?}");
+    assert!(happened[2].starts_with("DeleteSnapshot h"), "{happened:?}");
     assert!(rig.content().is_null());
+}
+
+/// A content without its secret. Its CreateSnapshot has no final answer yet.
+fn unanswered() -> Value {
+    let annotations = json!({SINGLE.being_created: "yes", SINGLE.secret_name: "gone"});
+    json!({"metadata": {"annotations": annotations}})
+}
+
+/// A repeated call has to find the snapshot of the first one, so that it can be deleted.
+#[tokio::test]
+async fn a_missing_secret_does_not_block_the_deletion_of_a_late_snapshot() {
+    let rig = Single::new(and(deleted::<SingleContents>(), unanswered()));
+    rig.answers.single(Err(Status::deadline_exceeded("later")));
+    rig.answers.single(Ok(snapshot(true)));
+    rig.answers.deletion(Ok(()));
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
+    assert!(rig.is_marked());
+    rig.happened();
+    assert_eq!(rig.reconcile().await, Outcome::RequeueAfter(Duration::ZERO));
+    let calls = [
+        "GET safe/secrets/gone",
+        "CreateSnapshot snapshot-u-1 of v with",
+    ];
+    assert_eq!(rig.happened()[..2], calls);
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert!(rig.content().is_null());
+    // A snapshot that is to stay waits for its secret.
+    let wanted = Single::new(unanswered());
+    assert_eq!(wanted.reconcile().await, Outcome::Failed);
+    let calls = wanted.happened();
+    assert!(!calls.iter().any(|call| call.starts_with("CreateSnapshot")));
+}
+
+/// The driver may refuse a call for lack of its secret, although the snapshot exists.
+#[tokio::test]
+async fn a_failure_without_the_secret_is_final_if_it_is_not_about_the_secret() {
+    for (failure, is_final) in [
+        (Status::not_found("no volume"), true),
+        (Status::failed_precondition("not frozen"), true),
+        (no_room(Code::ResourceExhausted, "full".to_owned()), true),
+        (Status::invalid_argument("no key"), false),
+        (Status::unauthenticated("no key"), false),
+        (Status::permission_denied("no key"), false),
+        (Status::internal("no key"), false),
+        (Status::unknown("no key"), false),
+    ] {
+        let rig = Single::new(and(deleted::<SingleContents>(), unanswered()));
+        rig.answers.single(Err(failure.clone()));
+        let outcome = rig.reconcile().await;
+        assert_eq!(rig.is_marked(), !is_final, "{failure}");
+        if is_final {
+            assert_eq!(outcome, Outcome::RequeueAfter(Duration::ZERO), "{failure}");
+            continue;
+        }
+        assert_eq!(outcome, Outcome::Failed, "{failure}");
+        let message = "Failed to create snapshot: secret safe/gone does not exist: create it";
+        assert_eq!(rig.content()["status"]["error"]["message"], message);
+    }
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ fn a_refusal_says_the_limit_and_what_to_do() {
         assert_eq!(why.most(), most);
         let text = why.to_string();
         assert!(
-            text.contains(says) && text.contains("8589934592 bytes at most"),
+            text.contains(says) && text.contains("8 GiB (8589934592 bytes) at most"),
             "{text}"
         );
         assert!(text.contains("into a new volume"), "{text}");

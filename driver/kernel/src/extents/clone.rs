@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use super::fiemap::{self, BATCH, LAST};
 use crate::failpoint::effect;
 use crate::file::{self, Pace, name_of, on_file};
-use crate::foreground::{Share, Steps};
+use crate::foreground::{Steps, TimeShare};
 use crate::{Error, Result};
 
 /// Makes `to` (empty) share all extents of `from`, and gives it the same length, like
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 pub fn clone_in_steps(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) -> Result<()> {
     let len = file::length(from)?;
     let (mut at, mut extents) = (0, 0);
-    let mut steps = (pace == Pace::Gentle).then(|| Steps::begin(Share::Tenth));
+    let mut steps = (pace == Pace::Gentle).then(|| Steps::begin(TimeShare::Tenth));
     loop {
         let step = match fiemap::fiemap(from.as_fd(), at, len - at) {
             Ok(step) => step,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::Range;
+use super::ByteRange;
 use crate::file::on_file;
 use crate::{BLOCK_SIZE, Result};
 
@@ -19,11 +19,11 @@ const UNIT: usize = BLOCK_SIZE as usize;
 pub(super) fn contents(
     base: &File,
     target: &File,
-    range: Range,
-    emit: &mut dyn FnMut(Range) -> bool,
+    range: ByteRange,
+    emit: &mut dyn FnMut(ByteRange) -> bool,
 ) -> Result<bool> {
     let (mut left, mut right) = (vec![0; STEP], vec![0; STEP]);
-    let mut run: Option<Range> = None;
+    let mut run: Option<ByteRange> = None;
     let mut at = range.offset;
     while at < range.end() {
         let n = usize::try_from(range.end() - at).map_or(STEP, |left| left.min(STEP));
@@ -31,7 +31,7 @@ pub(super) fn contents(
         fill(target, &mut right[..n], at)?;
         let pairs = left[..n].chunks(UNIT).zip(right[..n].chunks(UNIT));
         for (i, (l, r)) in pairs.enumerate() {
-            let block = Range {
+            let block = ByteRange {
                 offset: at + (i * UNIT) as u64,
                 length: l.len() as u64,
             };

@@ -34,7 +34,7 @@ pub(super) struct RawExtent {
 
 /// `struct fiemap`, with space for the returned extents.
 #[repr(C)]
-struct Request {
+struct FiemapRequest {
     start: u64,
     length: u64,
     flags: u32,
@@ -45,12 +45,12 @@ struct Request {
 }
 
 /// Size of `struct fiemap` without extents, from which the ioctl's number is computed.
-const HEADER: usize = size_of::<Request>() - size_of::<[RawExtent; BATCH]>();
+const HEADER: usize = size_of::<FiemapRequest>() - size_of::<[RawExtent; BATCH]>();
 
 nix::ioctl_readwrite_bad!(
     fs_ioc_fiemap,
     nix::request_code_readwrite!(b'f', 11, HEADER),
-    Request
+    FiemapRequest
 );
 
 /// `struct file_clone_range`.
@@ -90,8 +90,8 @@ pub(super) fn count(file: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(request.mapped_extents.into())
 }
 
-fn request(start: u64, length: u64, extent_count: u32) -> Box<Request> {
-    Box::new(Request {
+fn request(start: u64, length: u64, extent_count: u32) -> Box<FiemapRequest> {
+    Box::new(FiemapRequest {
         start,
         length,
         flags: SYNC,

@@ -26,7 +26,7 @@ fn vague(logical: u64, blocks: u64) -> Extent {
 }
 
 /// The ranges that a function emits.
-fn collect(find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> Result<()>) -> Vec<Range> {
+fn collect(find: impl FnOnce(&mut dyn FnMut(ByteRange) -> bool) -> Result<()>) -> Vec<ByteRange> {
     let mut ranges = Vec::new();
     let mut emit = |range| {
         ranges.push(range);
@@ -183,7 +183,7 @@ proptest! {
         blocks in 1u64..200,
     ) {
         let (left, right) = (content(&base), content(&target));
-        let range = Range { offset: from * K, length: blocks * K };
+        let range = ByteRange { offset: from * K, length: blocks * K };
         let found = collect(|emit| {
             compare::contents(&left, &right, range, emit).map(|more| assert!(more))
         });
@@ -210,7 +210,7 @@ fn content(blocks: &[u8]) -> File {
 fn compare_stops_on_request() {
     let (left, right) = (content(&[1, 0, 1, 0, 1]), content(&[]));
     let mut calls = 0;
-    let range = Range {
+    let range = ByteRange {
         offset: 0,
         length: 5 * K,
     };
@@ -231,10 +231,10 @@ fn a_file_of_many_extents_is_read_in_windows() {
     for i in 0..blocks {
         file.write_all_at(&[7; 4096], 2 * i * K).unwrap();
     }
-    let range = |offset, length| Range { offset, length };
-    let every_other: Vec<Range> = (0..blocks).map(|i| range(2 * i * K, K)).collect();
+    let range = |offset, length| ByteRange { offset, length };
+    let every_other: Vec<ByteRange> = (0..blocks).map(|i| range(2 * i * K, K)).collect();
     let all = extents(&file).unwrap();
-    let all: Vec<Range> = all.iter().map(|e| range(e.logical, e.length)).collect();
+    let all: Vec<ByteRange> = all.iter().map(|e| range(e.logical, e.length)).collect();
     assert_eq!(all, every_other);
     let some = collect(|emit| allocated(&file, range(100 * K, 2000 * K), emit));
     assert_eq!(some, every_other[50..1050]);
@@ -251,8 +251,8 @@ fn without_fiemap_runs_have_no_address() {
     let base = tempfile::tempfile_in("/dev/shm").unwrap();
     base.write_all_at(&[1; 4096], 8 * K).unwrap();
     let (offset, length) = (0, 65 * K);
-    let span = Range { offset, length };
+    let span = ByteRange { offset, length };
     let found = collect(|emit| changed(&base, &file, span, true, emit));
     let (offset, length) = (63 * K, 2 * K);
-    assert_eq!(found, [Range { offset, length }]);
+    assert_eq!(found, [ByteRange { offset, length }]);
 }

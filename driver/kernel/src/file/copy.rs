@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{length, name_of, on_file, retry, set_len, sync};
 use crate::failpoint::effect;
-use crate::foreground::{self, Share, Steps};
+use crate::foreground::{self, Steps, TimeShare};
 use crate::linux::page_cache;
 use crate::{Error, Result, file_changes, magic, wanted};
 
@@ -181,7 +181,7 @@ struct WriteBack<'a> {
 
 impl<'a> WriteBack<'a> {
     fn begin(from: Option<&'a File>, to: &'a File) -> Self {
-        let (longest, steps) = (longest_step(), Steps::begin(Share::Tenth));
+        let (longest, steps) = (longest_step(), Steps::begin(TimeShare::Tenth));
         WriteBack {
             from,
             to,

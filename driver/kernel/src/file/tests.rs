@@ -83,7 +83,7 @@ fn allocates_and_sets_lengths() {
     assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
     set_len(&file, 4 << 20).unwrap();
     assert_eq!(allocated_bytes(&file).unwrap(), 0);
-    allocate(&file, 2 << 20).unwrap();
+    allocate(&file, 0..2 << 20).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 4 << 20);
     assert!(allocated_bytes(&file).unwrap() >= 2 << 20);
     sync(&file, Path::new("image")).unwrap();
@@ -104,7 +104,7 @@ fn an_allocation_gives_way_between_its_steps(#[case] len: u64, #[case] expected:
     }));
     let before = foreground::paused();
     wanted
-        .run(|| foreground::behind(vec![pool], || allocate_in_steps(&file, len, 4096)))
+        .run(|| foreground::behind(vec![pool], || allocate_in_steps(&file, 0..len, 4096)))
         .unwrap();
     assert_eq!(foreground::paused() > before, expected);
     assert_eq!(length(&file).unwrap(), len);
@@ -269,7 +269,7 @@ fn an_allocation_that_nobody_wants_ends() {
     let file = create(&d, "image");
     let unwanted = std::sync::Arc::new(wanted::Wanted::default());
     unwanted.end();
-    let result = unwanted.run(|| allocate(&file, 2 << 20));
+    let result = unwanted.run(|| allocate(&file, 0..2 << 20));
     assert!(matches!(result, Err(Error::Unwanted { .. })), "{result:?}");
     assert_eq!(allocated_bytes(&file).unwrap(), 0);
 }

@@ -8,27 +8,39 @@ const fn ms(ms: u64) -> Duration {
 }
 
 #[rstest]
-#[case::no_call_ever_came(Quiet::For(Duration::MAX), Share::Tenth, ms(5), ms(0), false)]
-#[case::a_call_runs(Quiet::Not, Share::Tenth, ms(5), ms(0), true)]
-#[case::a_call_just_ended(Quiet::For(ms(9)), Share::Tenth, ms(5), ms(20), true)]
-#[case::the_moment_is_over(Quiet::For(ms(10)), Share::Tenth, ms(5), ms(20), false)]
-#[case::calls_never_end(Quiet::Not, Share::Tenth, ms(1), ms(8), true)]
-#[case::calls_never_end_but_it_has_its_share(Quiet::Not, Share::Tenth, ms(1), ms(9), false)]
-#[case::a_slow_step_costs_a_long_pause(Quiet::Not, Share::Tenth, ms(20), ms(179), true)]
-#[case::of_nine_times_the_step(Quiet::Not, Share::Tenth, ms(20), ms(180), false)]
-#[case::a_disk_that_hangs(Quiet::Not, Share::Tenth, ms(60_000), ms(499), true)]
-#[case::holds_it_up_for_no_longer(Quiet::Not, Share::Tenth, ms(60_000), ms(500), false)]
-#[case::series_of_calls(Quiet::For(ms(1)), Share::Tenth, ms(5), ms(50), false)]
-#[case::without_data_no_call_ever_came(Quiet::For(Duration::MAX), Share::Half, ms(5), ms(0), false)]
-#[case::without_data_a_call_runs(Quiet::Not, Share::Half, ms(20), ms(19), true)]
-#[case::without_data_it_pauses_as_long_as_its_step(Quiet::Not, Share::Half, ms(20), ms(20), false)]
-#[case::without_data_a_call_just_ended(Quiet::For(ms(9)), Share::Half, ms(20), ms(10), true)]
-#[case::without_data_the_moment_is_over(Quiet::For(ms(10)), Share::Half, ms(20), ms(10), false)]
-#[case::without_data_a_slow_step(Quiet::Not, Share::Half, ms(3_000), ms(499), true)]
-#[case::without_data_no_longer_than_others(Quiet::Not, Share::Half, ms(3_000), ms(500), false)]
+#[case::no_call_ever_came(Quiet::For(Duration::MAX), TimeShare::Tenth, ms(5), ms(0), false)]
+#[case::a_call_runs(Quiet::Not, TimeShare::Tenth, ms(5), ms(0), true)]
+#[case::a_call_just_ended(Quiet::For(ms(9)), TimeShare::Tenth, ms(5), ms(20), true)]
+#[case::the_moment_is_over(Quiet::For(ms(10)), TimeShare::Tenth, ms(5), ms(20), false)]
+#[case::calls_never_end(Quiet::Not, TimeShare::Tenth, ms(1), ms(8), true)]
+#[case::calls_never_end_but_it_has_its_share(Quiet::Not, TimeShare::Tenth, ms(1), ms(9), false)]
+#[case::a_slow_step_costs_a_long_pause(Quiet::Not, TimeShare::Tenth, ms(20), ms(179), true)]
+#[case::of_nine_times_the_step(Quiet::Not, TimeShare::Tenth, ms(20), ms(180), false)]
+#[case::a_disk_that_hangs(Quiet::Not, TimeShare::Tenth, ms(60_000), ms(499), true)]
+#[case::holds_it_up_for_no_longer(Quiet::Not, TimeShare::Tenth, ms(60_000), ms(500), false)]
+#[case::series_of_calls(Quiet::For(ms(1)), TimeShare::Tenth, ms(5), ms(50), false)]
+#[case::without_data_no_call_ever_came(
+    Quiet::For(Duration::MAX),
+    TimeShare::Half,
+    ms(5),
+    ms(0),
+    false
+)]
+#[case::without_data_a_call_runs(Quiet::Not, TimeShare::Half, ms(20), ms(19), true)]
+#[case::without_data_it_pauses_as_long_as_its_step(
+    Quiet::Not,
+    TimeShare::Half,
+    ms(20),
+    ms(20),
+    false
+)]
+#[case::without_data_a_call_just_ended(Quiet::For(ms(9)), TimeShare::Half, ms(20), ms(10), true)]
+#[case::without_data_the_moment_is_over(Quiet::For(ms(10)), TimeShare::Half, ms(20), ms(10), false)]
+#[case::without_data_a_slow_step(Quiet::Not, TimeShare::Half, ms(3_000), ms(499), true)]
+#[case::without_data_no_longer_than_others(Quiet::Not, TimeShare::Half, ms(3_000), ms(500), false)]
 fn when_long_work_pauses(
     #[case] quiet: Quiet,
-    #[case] share: Share,
+    #[case] share: TimeShare,
     #[case] step: Duration,
     #[case] paused: Duration,
     #[case] expected: bool,
@@ -40,7 +52,7 @@ fn when_long_work_pauses(
 }
 
 /// Does long work for this time, and gives way.
-fn step(took: Duration, share: Share) {
+fn step(took: Duration, share: TimeShare) {
     let mut steps = Steps {
         began: Instant::now().checked_sub(took).unwrap(),
         share,
@@ -55,7 +67,7 @@ fn has_paused(pools: &[Arc<Foreground>], awaited: bool) -> bool {
         wanted.hurry();
     }
     let before = paused();
-    wanted.run(|| behind(pools.to_vec(), || step(ms(5), Share::Tenth)));
+    wanted.run(|| behind(pools.to_vec(), || step(ms(5), TimeShare::Tenth)));
     paused() - before >= POLL
 }
 
@@ -133,14 +145,14 @@ fn a_panic_leaves_the_thread_without_pools() {
 
 /// Calls that never end keep no copy and no allocation from its end.
 #[rstest]
-#[case::steps_that_cost_less_than_a_look(Duration::from_micros(50), Share::Tenth, ms(0))]
-#[case::quick_steps(ms(1), Share::Tenth, ms(9))]
-#[case::slow_steps(ms(10), Share::Tenth, ms(90))]
-#[case::quick_steps_of_an_allocation(Duration::from_micros(300), Share::Half, ms(0))]
-#[case::slow_steps_of_an_allocation(ms(10), Share::Half, ms(10))]
+#[case::steps_that_cost_less_than_a_look(Duration::from_micros(50), TimeShare::Tenth, ms(0))]
+#[case::quick_steps(ms(1), TimeShare::Tenth, ms(9))]
+#[case::slow_steps(ms(10), TimeShare::Tenth, ms(90))]
+#[case::quick_steps_of_an_allocation(Duration::from_micros(300), TimeShare::Half, ms(0))]
+#[case::slow_steps_of_an_allocation(ms(10), TimeShare::Half, ms(10))]
 fn calls_that_never_end_leave_long_work_its_share(
     #[case] took: Duration,
-    #[case] share: Share,
+    #[case] share: TimeShare,
     #[case] expected: Duration,
 ) {
     let pool = Arc::new(Foreground::default());

@@ -24,16 +24,16 @@ const STALL: Duration = Duration::from_millis(20);
 /// Maximum number of idle threads to keep.
 const IDLE: usize = 4;
 
-type Job = Box<dyn FnOnce() + Send>;
+type DeviceQuery = Box<dyn FnOnce() + Send>;
 
 /// Queries devices, with a timeout.
 #[derive(Debug)]
 pub(super) struct Asking {
     patience: Duration,
     turns: Arc<Turns>,
-    /// Senders to idle threads, all of them in the process's mount namespace. A thread ends when its
-    /// sender is dropped.
-    idle: Mutex<Vec<Sender<Job>>>,
+    /// Senders to idle threads, all of them in the process's mount namespace. A thread ends when
+    /// its sender is dropped.
+    idle: Mutex<Vec<Sender<DeviceQuery>>>,
 }
 
 /// The devices with a running query, and when it began.
@@ -55,7 +55,7 @@ enum Unasked {
 /// A thread with a job.
 struct Worker {
     /// Takes its next job. The thread ends when this is dropped.
-    jobs: Sender<Job>,
+    jobs: Sender<DeviceQuery>,
     /// The job holds it until it ends.
     running: Weak<()>,
 }
@@ -179,12 +179,12 @@ impl Asking {
     }
 
     /// Runs the job on a thread, an idle one if `reuse`; `None` if no thread can be started.
-    fn run(&self, job: Job, reuse: bool) -> Option<Worker> {
+    fn run(&self, job: DeviceQuery, reuse: bool) -> Option<Worker> {
         let idle = self.idle.lock().pop_if(|_| reuse);
         let jobs = match idle {
             Some(jobs) => jobs,
             None => {
-                let (jobs, queue) = channel::<Job>();
+                let (jobs, queue) = channel::<DeviceQuery>();
                 let name = "ask-loop".to_owned();
                 thread::Builder::new()
                     .name(name)
@@ -224,7 +224,7 @@ impl Worker {
 
 impl<Q> DeviceRound<Q> {
     /// Queries devices until none remains.
-    fn job<T: Send + 'static>(self: &Arc<Self>, send: &Sender<(usize, Asked<T>)>) -> Job
+    fn job<T: Send + 'static>(self: &Arc<Self>, send: &Sender<(usize, Asked<T>)>) -> DeviceQuery
     where
         Q: Fn(u32) -> T + Send + Sync + 'static,
     {

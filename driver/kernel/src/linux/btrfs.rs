@@ -47,12 +47,12 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
     if mounts.is_empty() {
         return unknown;
     }
-    let reached: BTreeMap<u32, Vec<Mounted>> = mounts
+    let reached: BTreeMap<u32, Vec<BtrfsMount>> = mounts
         .iter()
         .map(|(number, at)| {
             (
                 *number,
-                at.iter().map(|at| Mounted::of(&entries[*at])).collect(),
+                at.iter().map(|at| BtrfsMount::of(&entries[*at])).collect(),
             )
         })
         .collect();
@@ -75,17 +75,17 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
 }
 
 /// A mount of a btrfs.
-struct Mounted {
+struct BtrfsMount {
     path: PathBuf,
     id: u64,
     /// The ID of the mounted subvolume.
     subvolume: Option<u64>,
 }
 
-impl Mounted {
-    fn of(mount: &MountEntry) -> Mounted {
+impl BtrfsMount {
+    fn of(mount: &MountEntry) -> BtrfsMount {
         let mut options = mount.super_options.iter();
-        Mounted {
+        BtrfsMount {
             path: mount.mount_point.to_path_buf(),
             id: mount.id,
             subvolume: options.find_map(|o| o.strip_prefix("subvolid=")?.parse().ok()),

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::superblock::{self, ext4};
-use super::{ioctl, mount, open, read_attribute};
+use super::{attributes, ioctl, mount, open, read_attribute};
 use crate::failpoint::effect;
 use crate::file::{self, is_shutdown, name_of};
 use crate::{Error, Freeze, FsType, FsUsage, Result, magic, reflink_support};
@@ -58,6 +58,20 @@ pub(super) fn thaw(on: &File) -> Result<()> {
     }
 }
 
+pub(super) fn shut_down(on: &File) -> Result<()> {
+    effect("shut-down")
+        .and_then(|()| ioctl::shut_down(on))
+        .map_err(|e| Error::io("shut down", name_of(on), e))
+}
+
+pub(super) fn trigger_error(minor: u32) -> Result<()> {
+    let path = ext4_attribute_path(minor, "trigger_fs_error");
+    // The text becomes the message in the kernel's log.
+    effect("trigger-error")
+        .and_then(|()| attributes::write(&path, "a fault that was asked for"))
+        .map_err(|e| Error::io("write", &path, e))
+}
+
 pub(super) fn usage(at: &Path) -> Result<FsUsage> {
     // Open the path once, so that the result is the usage of the topmost mount.
     let on = rustix::fs::open(
@@ -100,7 +114,11 @@ fn ext4_errors(minor: u32) -> Result<Option<String>> {
 }
 
 fn ext4_attribute(minor: u32, name: &str) -> Result<String> {
-    read_attribute(Path::new(&format!("/sys/fs/ext4/loop{minor}/{name}")))
+    read_attribute(&ext4_attribute_path(minor, name))
+}
+
+fn ext4_attribute_path(minor: u32, name: &str) -> PathBuf {
+    PathBuf::from(format!("/sys/fs/ext4/loop{minor}/{name}"))
 }
 
 fn btrfs_errors(dir: &File, mounted_at: &Path) -> Result<Option<String>> {

@@ -153,7 +153,11 @@ fn without_fast_commit(spec: &MkfsSpec<'_>) -> Result<()> {
         Some(image) => tool.arg_file(image)?,
         None => tool.arg(spec.device),
     };
-    tool.run(spec.device)?.expect_zero()
+    match tool.run(spec.device) {
+        // mkfs has run, and this error must not say otherwise.
+        Err(Error::NotRun { tool, path, why }) => Err(Error::tool(tool, &path, None, why)),
+        ran => ran?.expect_zero(),
+    }
 }
 
 fn mkfs_name(fs: FsType) -> &'static str {

@@ -18,6 +18,7 @@ mod ioctls {
 
     nix::ioctl_write_ptr_bad!(loop_configure, lo::LOOP_CONFIGURE, lo::loop_config);
     nix::ioctl_read_bad!(loop_get_status64, lo::LOOP_GET_STATUS64, lo::loop_info64);
+    nix::ioctl_write_ptr_bad!(loop_set_status64, lo::LOOP_SET_STATUS64, lo::loop_info64);
     nix::ioctl_write_int_bad!(loop_set_direct_io, lo::LOOP_SET_DIRECT_IO);
     nix::ioctl_none_bad!(loop_clr_fd, lo::LOOP_CLR_FD);
     nix::ioctl_none_bad!(loop_set_capacity, lo::LOOP_SET_CAPACITY);
@@ -32,6 +33,13 @@ mod ioctls {
     nix::ioctl_none_bad!(
         fithaw,
         nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>())
+    );
+
+    // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN: declared as a read, and only written.
+    nix::ioctl_write_ptr_bad!(
+        shut_down,
+        nix::request_code_read!(b'X', 125, size_of::<u32>()),
+        u32
     );
 
     nix::ioctl_none!(blkflsbuf, 0x12, 97);
@@ -157,6 +165,12 @@ pub(super) fn loop_get_status(device: &File) -> io::Result<loop_info64> {
     Ok(info)
 }
 
+/// Calls LOOP_SET_STATUS64.
+pub(super) fn loop_set_status(device: &File, info: &loop_info64) -> io::Result<()> {
+    // SAFETY: `info` is a whole loop_info64, which the kernel only reads.
+    done(unsafe { ioctls::loop_set_status64(device.as_raw_fd(), &raw const *info) }).map(drop)
+}
+
 /// Calls LOOP_CLR_FD.
 pub(super) fn loop_clear(device: &File) -> io::Result<()> {
     // SAFETY: takes no argument.
@@ -200,6 +214,16 @@ pub(super) fn freeze(on: &File) -> io::Result<()> {
 pub(super) fn thaw(on: &File) -> io::Result<()> {
     // SAFETY: the kernel does not read the argument.
     done(unsafe { ioctls::fithaw(on.as_raw_fd()) }).map(drop)
+}
+
+/// Calls EXT4_IOC_SHUTDOWN or XFS_IOC_GOINGDOWN, which are one number, so that the log is not
+/// written.
+pub(super) fn shut_down(on: &File) -> io::Result<()> {
+    /// EXT4_GOING_FLAGS_NOLOGFLUSH and XFS_FSOP_GOING_FLAGS_NOLOGFLUSH.
+    const WITHOUT_LOG: u32 = 2;
+    let flags = WITHOUT_LOG;
+    // SAFETY: the kernel reads a 32-bit number, which lives across the call.
+    done(unsafe { ioctls::shut_down(on.as_raw_fd(), &raw const flags) }).map(drop)
 }
 
 /// Calls BLKFLSBUF: syncs the filesystem that is mounted from the device, in whichever mount

@@ -15,12 +15,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
 
-use super::uevents::{Changes, Uevents};
+use super::uevents::{DeviceChanges, Uevents};
 use super::{Linux, btrfs, ioctl, loopdev, mount, statmount};
 use crate::file::mount_id;
 use crate::look::LOOKS;
@@ -48,7 +49,7 @@ pub(super) struct Known {
     /// 6.2 to 6.14 may not, and user namespaces get no messages.)
     uevents: OnceLock<Option<Uevents>>,
     loops: Mutex<Loops>,
-    mounts: Mutex<Option<Mounts>>,
+    mounts: Mutex<Option<KnownMounts>>,
     /// Where this process has unmounted something since the last look.
     unmounted: Mutex<Vec<PathBuf>>,
 }
@@ -87,10 +88,10 @@ enum Query {
 
 impl Loops {
     /// Takes in messages, and says what to query for this scope.
-    fn note(&mut self, changes: Changes, scope: LoopScope<'_>) -> Query {
+    fn note(&mut self, changes: DeviceChanges, scope: LoopScope<'_>) -> Query {
         match changes {
-            Changes::Loops(minors) => minors.into_iter().for_each(|minor| self.change(minor)),
-            Changes::Unknown => self.forget(),
+            DeviceChanges::Loops(minors) => minors.into_iter().for_each(|minor| self.change(minor)),
+            DeviceChanges::Unknown => self.forget(),
         }
         if !self.complete {
             return Query::All(self.messages);
@@ -180,7 +181,7 @@ fn whole(answer: &LoopInfo) -> Option<u32> {
 
 /// The known mounts of one mount namespace.
 #[derive(Debug)]
-struct Mounts {
+struct KnownMounts {
     /// Inode number of the namespace. Tests enter other ones with single threads.
     namespace: u64,
     /// An open mountinfo; poll on it reports a changed mount table once.
@@ -195,15 +196,17 @@ struct Mounts {
     table: MountTable,
     /// Numbers of the btrfs mounts without known devices: their filesystem could not be asked yet.
     unasked: BTreeSet<u64>,
+    /// When the table was last read whole.
+    read_whole: Option<Instant>,
     words: Words,
 }
 
-impl Mounts {
-    fn read(namespace: u64, queries: MountQueries) -> Result<Mounts> {
+impl KnownMounts {
+    fn read(namespace: u64, queries: MountQueries) -> Result<KnownMounts> {
         // Opened first: poll reports what changes from now on.
         let [notice, opened] = [MOUNTINFO, NAMESPACE]
             .map(|path| File::open(path).map_err(|e| Error::io("open", path, e)));
-        let mut mounts = Mounts {
+        let mut mounts = KnownMounts {
             namespace,
             notice: notice?,
             opened: opened?,
@@ -211,6 +214,7 @@ impl Mounts {
             queries,
             table: MountTable::default(),
             unasked: BTreeSet::new(),
+            read_whole: None,
             words: Words::default(),
         };
         mounts.list()?;
@@ -229,7 +233,8 @@ impl Mounts {
         // known by its ID can be asked alone.
         let is_unanswered =
             self.queries == MountQueries::Table && self.table.of_any_loop().next().is_some();
-        if !self.has_changed()? && !is_unanswered {
+        let is_due = is_unanswered && self.read_whole.is_none_or(|at| at.elapsed() >= ASK_AGAIN);
+        if !self.has_changed()? && !is_due {
             return Ok(());
         }
         for _ in 0..LOOKS {
@@ -278,7 +283,7 @@ impl Mounts {
     }
 
     /// Asks those filesystems again that could not be asked before. Where the table is read whole,
-    /// [`Mounts::follow_changes`] does that.
+    /// [`KnownMounts::follow_changes`] does that.
     fn ask_again(&mut self) {
         if self.unasked.is_empty() || self.queries == MountQueries::Table {
             return;
@@ -301,6 +306,7 @@ impl Mounts {
         let Some((table, unasked)) = listed else {
             self.queries = MountQueries::Table;
             (self.unlisted, self.table) = (None, mount::table()?);
+            self.read_whole = Some(Instant::now());
             return Ok(());
         };
         self.unasked.extend(unasked);
@@ -333,6 +339,9 @@ impl Mounts {
 /// namespace gets its ID here when it is attached there.) A mount that appears still later changes
 /// the count. It is missed only if a foreign old mount goes before the same look.
 const LATEST: usize = 64;
+/// How long an unchanged table is not read whole again for the answer of a btrfs. One that is
+/// covered everywhere never answers, and each of many calls would read the table for it.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
@@ -470,7 +479,7 @@ impl Known {
                 followed
             }
             None => Ok(known
-                .insert(Mounts::read(namespace, self.queries)?)
+                .insert(KnownMounts::read(namespace, self.queries)?)
                 .table
                 .clone()),
         }

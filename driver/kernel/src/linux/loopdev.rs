@@ -14,10 +14,10 @@ use loopdev::LoopControl;
 
 use super::asking::{Asking, PATIENCE};
 use super::ioctl::{self, flags};
-use super::uevents::{Changes, Uevents};
+use super::uevents::{DeviceChanges, Uevents};
 use super::{Linux, attributes, device_size, read_attribute, sysfs};
 use crate::failpoint::effect;
-use crate::under_way::Entry;
+use crate::under_way::UnderWayGuard;
 use crate::{
     BLOCK_SIZE, Detached, Error, FileId, LoopDevice, LoopDevices, LoopInfo, LoopScope, LoopSpec,
     Mounts, Result, file_id, loop_path,
@@ -100,8 +100,8 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
     )
     .ok()?;
     let announced = match uevents.drain().ok()? {
-        Changes::Loops(minors) => minors.contains(&minor),
-        Changes::Unknown => false,
+        DeviceChanges::Loops(minors) => minors.contains(&minor),
+        DeviceChanges::Unknown => false,
     };
     announced.then_some(uevents)
 }
@@ -138,7 +138,7 @@ fn offered(control: &LoopControl) -> Result<u32> {
 
 /// Keeps other threads from this minor. `None` if one of them attaches a file there, or one is
 /// attached.
-fn enter(linux: &Linux, minor: u32) -> Option<Entry<'_, u32>> {
+fn enter(linux: &Linux, minor: u32) -> Option<UnderWayGuard<'_, u32>> {
     linux.attaching.enter(minor).filter(|_| !is_attached(minor))
 }
 
@@ -488,6 +488,25 @@ pub(super) fn grow(device: &LoopDevice) -> Result<()> {
     effect("loop.grow")
         .and_then(|()| ioctl::loop_set_capacity(&device.file))
         .map_err(|e| Error::io("LOOP_SET_CAPACITY", device.path(), e))
+}
+
+/// Keeps all else of the status. The kernel writes the cache of the device back first, and an older
+/// one refuses the change with EAGAIN while there is any.
+pub(super) fn limit(device: &LoopDevice, bytes: u64) -> Result<()> {
+    set_limit(&device.file, bytes).map_err(|e| Error::io("LOOP_SET_STATUS64", device.path(), e))
+}
+
+fn set_limit(device: &File, bytes: u64) -> io::Result<()> {
+    effect("loop.limit")?;
+    let mut status = ioctl::loop_get_status(device)?;
+    status.lo_sizelimit = bytes;
+    for pause in [1, 5, 20, 80] {
+        match ioctl::loop_set_status(device, &status) {
+            Err(e) if is(&e, libc::EAGAIN) => sleep(Duration::from_millis(pause)),
+            set => return set,
+        }
+    }
+    ioctl::loop_set_status(device, &status)
 }
 
 pub(super) fn set_direct_io(device: &LoopDevice, on: bool) -> Result<bool> {

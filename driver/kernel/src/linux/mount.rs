@@ -39,7 +39,7 @@ pub(super) fn entries() -> Result<Vec<MountEntry>> {
 pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
     let (flags, data) = flags_and_data(spec.read_only, spec.options);
     let data = data.join(",");
-    let target = Target::open(spec.target)?;
+    let target = PinnedTarget::open(spec.target)?;
     effect("mount").map_err(|e| Error::io("mount", spec.target, e))?;
     let builder = Mount::builder()
         .fstype(spec.fs.as_str())
@@ -51,10 +51,10 @@ pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
 }
 
 /// A pinned mount target: the mount goes onto the inspected file or directory, never a symlink.
-struct Target(File);
+struct PinnedTarget(File);
 
-impl Target {
-    fn open(path: &Path) -> Result<Target> {
+impl PinnedTarget {
+    fn open(path: &Path) -> Result<PinnedTarget> {
         let file = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
@@ -64,7 +64,7 @@ impl Target {
         if metadata.is_symlink() {
             return Err(Error::errno("open", path, libc::ELOOP));
         }
-        Ok(Target(file))
+        Ok(PinnedTarget(file))
     }
 
     /// A path to the target for mount(2), which takes no handle.
@@ -149,7 +149,7 @@ fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
 }
 
 pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
-    let to = Target::open(target)?;
+    let to = PinnedTarget::open(target)?;
     let tree = api::open_tree(
         CWD,
         source,
@@ -172,7 +172,7 @@ pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()>
 }
 
 pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()> {
-    let top = Target::open(target)?;
+    let top = PinnedTarget::open(target)?;
     // fspick keeps the filesystem's options; MS_REMOUNT would need all of them again.
     let context = api::fspick(
         &top.0,

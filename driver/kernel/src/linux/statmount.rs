@@ -34,7 +34,7 @@ const LARGEST: usize = 1 << 20;
 const BATCH: usize = 512;
 
 /// A mount, as statmount shows it.
-pub(super) struct Shown<'a> {
+pub(super) struct StatmountEntry<'a> {
     id: u64,
     unique_id: u64,
     parent: u64,
@@ -48,7 +48,7 @@ pub(super) struct Shown<'a> {
     super_options: String,
 }
 
-impl Shown<'_> {
+impl StatmountEntry<'_> {
     pub(super) fn is_at(&self, path: &Path) -> bool {
         path == self.mount_point
     }
@@ -154,7 +154,10 @@ fn list_beneath(mount: u64, after: u64) -> io::Result<Vec<u64>> {
 }
 
 /// Looks at a mount by its unique ID; `None` if it is not in this thread's namespace any more.
-pub(super) fn stat<T>(id: u64, look: impl FnOnce(&Shown<'_>) -> T) -> io::Result<Option<T>> {
+pub(super) fn stat<T>(
+    id: u64,
+    look: impl FnOnce(&StatmountEntry<'_>) -> T,
+) -> io::Result<Option<T>> {
     let request = request(id, FIELDS.into());
     // Nearly all answers need no allocation.
     let (mut first, mut larger) = ([0_u64; BUFFER], Vec::new());
@@ -191,7 +194,7 @@ pub(super) fn stat<T>(id: u64, look: impl FnOnce(&Shown<'_>) -> T) -> io::Result
     }
 }
 
-fn read(buffer: &[u64]) -> Shown<'_> {
+fn read(buffer: &[u64]) -> StatmountEntry<'_> {
     assert!(size_of_val(buffer) >= FIXED);
     // SAFETY: the buffer is at least as large as the structure and aligned for it. All its fields
     // are integers, for which any bits are valid.
@@ -215,7 +218,7 @@ fn read(buffer: &[u64]) -> Shown<'_> {
         Some(options) if !options.is_empty() => format!("{access},{options}"),
         _ => access.to_owned(),
     };
-    Shown {
+    StatmountEntry {
         id: answer.mnt_id_old.into(),
         unique_id: answer.mnt_id,
         parent: answer.mnt_parent_id_old.into(),

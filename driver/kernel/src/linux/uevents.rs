@@ -28,7 +28,7 @@ pub(super) struct Uevents(OwnedFd);
 
 /// The messages since the last time.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Changes {
+pub(super) enum DeviceChanges {
     /// These loop devices may have changed.
     Loops(Vec<u32>),
     /// The kernel dropped messages, so any device may have changed.
@@ -50,7 +50,7 @@ impl Uevents {
     }
 
     /// Reads all messages that are there; never waits.
-    pub(super) fn drain(&self) -> io::Result<Changes> {
+    pub(super) fn drain(&self) -> io::Result<DeviceChanges> {
         let mut buffer = [0; LARGEST];
         let mut minors = Vec::new();
         let mut dropped = false;
@@ -69,9 +69,9 @@ impl Uevents {
             }
         }
         Ok(if dropped {
-            Changes::Unknown
+            DeviceChanges::Unknown
         } else {
-            Changes::Loops(minors)
+            DeviceChanges::Loops(minors)
         })
     }
 }
@@ -96,8 +96,8 @@ impl LoopNotices {
             Err(error) => return Err(error.into()),
         }
         Ok(match self.0.drain()? {
-            Changes::Loops(minors) => Some(minors),
-            Changes::Unknown => None,
+            DeviceChanges::Loops(minors) => Some(minors),
+            DeviceChanges::Unknown => None,
         })
     }
 }

@@ -5,7 +5,7 @@ use hostloop_proto::csi::{BlockMetadata, BlockMetadataType};
 use crate::controller::MetadataBlocks;
 use crate::csi::int64;
 use crate::kernel::BLOCK_SIZE;
-use crate::kernel::extents::Range;
+use crate::kernel::extents::ByteRange;
 
 /// The maximum number of tuples in a message, even if the caller allows more: about 30 KiB.
 const MAX_TUPLES: usize = 1024;
@@ -52,9 +52,9 @@ impl Style {
     }
 
     /// The range to read: from the block that contains `start` to the end.
-    pub(super) fn span(&self, start: u64) -> Range {
+    pub(super) fn span(&self, start: u64) -> ByteRange {
         let offset = start - start % self.unit;
-        Range {
+        ByteRange {
             offset,
             length: self.capacity.saturating_sub(offset),
         }
@@ -71,7 +71,7 @@ pub(super) struct Tuples<'a> {
     max: usize,
     send: &'a mut dyn FnMut(Vec<BlockMetadata>) -> bool,
     /// The last run, which the next one may continue.
-    run: Option<Range>,
+    run: Option<ByteRange>,
     message: Vec<BlockMetadata>,
     sent: bool,
     /// True while the caller receives messages.
@@ -100,7 +100,7 @@ impl<'a> Tuples<'a> {
 
     /// Adds the next run, which starts at or behind the end of the last; false once the caller
     /// hangs up.
-    pub(super) fn add(&mut self, run: Range) -> bool {
+    pub(super) fn add(&mut self, run: ByteRange) -> bool {
         let unit = self.style.unit;
         let offset = run.offset - run.offset % unit;
         let end = run.end().next_multiple_of(unit).min(self.style.capacity);
@@ -112,7 +112,7 @@ impl<'a> Tuples<'a> {
             }
             last => {
                 let length = end - offset;
-                last.replace(Range { offset, length })
+                last.replace(ByteRange { offset, length })
                     .is_none_or(|done| self.put(done))
             }
         }
@@ -128,7 +128,7 @@ impl<'a> Tuples<'a> {
         }
     }
 
-    fn put(&mut self, run: Range) -> bool {
+    fn put(&mut self, run: ByteRange) -> bool {
         let size = if self.style.fixed {
             self.style.unit
         } else {
@@ -173,7 +173,7 @@ mod tests {
         };
         let mut tuples = Tuples::new(style, max, &mut send);
         for &(offset, length) in runs {
-            assert!(tuples.add(Range { offset, length }));
+            assert!(tuples.add(ByteRange { offset, length }));
         }
         tuples.finish();
         messages
@@ -205,7 +205,7 @@ mod tests {
         let variable = Style::new(MetadataBlocks::Variable, 64 * K);
         assert_eq!(
             variable.span(K + 1),
-            Range {
+            ByteRange {
                 offset: K,
                 length: 63 * K
             }
@@ -260,11 +260,11 @@ mod tests {
         };
         let style = Style::new(MetadataBlocks::Fixed(K as u32), 4096 * K);
         let mut tuples = Tuples::new(style, 1, &mut send);
-        assert!(tuples.add(Range {
+        assert!(tuples.add(ByteRange {
             offset: 0,
             length: 100 * K
         }));
-        assert!(!tuples.add(Range {
+        assert!(!tuples.add(ByteRange {
             offset: 200 * K,
             length: K
         }));

@@ -1,7 +1,7 @@
 //! The table of class parameters: what each is called, what it may say, and how it is read. It is
 //! also the source of `docs/reference/class-parameters.md`.
 
-use super::{Changes, Class, POOL, PROVISIONING, boolean, provisioning, read_ahead, words};
+use super::{Class, POOL, PROVISIONING, SettingsChange, boolean, provisioning, read_ahead, words};
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 
 /// How a parameter's value is read. The error says what is wrong with it.
@@ -12,7 +12,7 @@ pub(super) enum Reader {
     /// Only classes have it.
     Class(fn(&mut Class, &str) -> Result<(), &'static str>),
     /// Classes have it, and a VolumeAttributesClass can change it later.
-    Change(fn(&mut Changes, &str) -> Result<(), &'static str>),
+    Change(fn(&mut SettingsChange, &str) -> Result<(), &'static str>),
     /// The provisioner passes it in the volume's capability.
     Provisioner,
 }

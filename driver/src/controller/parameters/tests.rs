@@ -11,8 +11,8 @@ fn changes(
     discard: Option<bool>,
     direct_io: Option<bool>,
     read_ahead_kib: Option<u32>,
-) -> Changes {
-    Changes {
+) -> SettingsChange {
+    SettingsChange {
         provisioning,
         discard,
         direct_io,
@@ -133,8 +133,8 @@ fn an_invalid_class_parameter_is_named() {
 #[test]
 fn mutable_parameters_are_read() {
     let discard = changes(None, Some(true), None, None);
-    let none = Changes::default();
-    let table: [(&str, &[&str], Result<Changes, &str>); 9] = [
+    let none = SettingsChange::default();
+    let table: [(&str, &[&str], Result<SettingsChange, &str>); 9] = [
         ("discard=true", &[], Ok(discard)),
         ("discard=true", &["discard", "other"], Ok(discard)),
         ("csi.storage.k8s.io/pv/name=x", &["discard"], Ok(none)),
@@ -241,7 +241,7 @@ fn maps_are_compared_without_the_keys_of_provisioners() {
 }
 
 #[test]
-fn snapshots_have_no_parameters() {
+fn parameters_of_snapshots_without_effect_are_few() {
     for (text, expected) in [
         ("csi.storage.k8s.io/volumesnapshot/name=x", Ok(())),
         ("deletionPolicy=Retain", Ok(())),
@@ -254,7 +254,9 @@ fn snapshots_have_no_parameters() {
         ("deletionPolicy=Delete a=b", Err(r#"parameters["a"]"#)),
         ("a=b", Err(r#"parameters["a"]"#)),
     ] {
-        let got = none(&pairs(text), UnknownKeys::Rejected).map_err(|e| e.field);
+        let got = snapshot(&pairs(text), UnknownKeys::Rejected)
+            .map(drop)
+            .map_err(|e| e.field);
         assert_eq!(got, expected.map_err(str::to_owned), "{text}");
     }
 }
@@ -284,7 +286,40 @@ fn unknown_snapshot_parameters_are_ignored_on_request() {
             Err(r#"parameters["ignoreFailedRead"]"#),
         ),
     ] {
-        let got = none(&pairs(text), UnknownKeys::Ignored).map_err(|e| e.field);
+        let got = snapshot(&pairs(text), UnknownKeys::Ignored)
+            .map(drop)
+            .map_err(|e| e.field);
         assert_eq!(got, expected.map_err(str::to_owned), "{text}");
+    }
+}
+
+#[rstest]
+#[case::absent("", Ok(Consistency::Frozen), true)]
+#[case::frozen("consistency=frozen", Ok(Consistency::Frozen), true)]
+#[case::powercut("consistency=powercut", Ok(Consistency::Powercut), false)]
+#[case::beside_another(
+    "consistency=powercut ignoreFailedRead=true",
+    Ok(Consistency::Powercut),
+    false
+)]
+#[case::empty("consistency=", Err("is neither frozen nor powercut"), false)]
+#[case::another_word("consistency=crash", Err("is neither frozen nor powercut"), false)]
+#[case::upper_case("consistency=Powercut", Err("is neither frozen nor powercut"), false)]
+#[case::another_key("Consistency=powercut", Err("is not a parameter of snapshots"), false)]
+fn snapshots_are_frozen_or_power_cuts_and_groups_are_frozen(
+    #[case] text: &str,
+    #[case] expected: Result<Consistency, &str>,
+    #[case] fits_groups: bool,
+) {
+    let parameters = pairs(text);
+    let read = snapshot(&parameters, UnknownKeys::Rejected).map_err(|e| e.why);
+    assert_eq!(read, expected.map_err(str::to_owned));
+    let of_group = group(&parameters, UnknownKeys::Rejected);
+    assert_eq!(of_group.is_ok(), fits_groups, "{of_group:?}");
+    assert!(ignored(&parameters).all(|(key, _)| key != CONSISTENCY));
+    // `--ignore-unknown-parameters` is for keys: a mistyped value would take another snapshot.
+    if parameters.contains_key(CONSISTENCY) {
+        let lenient = snapshot(&parameters, UnknownKeys::Ignored);
+        assert_eq!(lenient.is_ok(), expected.is_ok());
     }
 }

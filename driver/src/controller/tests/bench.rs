@@ -12,7 +12,8 @@ use crate::controller::{Config, Error, Result};
 use crate::storage::PoolOptions;
 use crate::testkit::{Configs, Rig};
 pub(crate) use crate::testkit::{
-    block_as, create_request, from, map, mount_as, of_snapshot, of_volume, pairs, range,
+    block_as, create_request, create_request_for, create_request_with, from, map, mount_as,
+    of_snapshot, of_volume, pairs, range,
 };
 
 pub(crate) const MI: i64 = 1 << 20;
@@ -156,20 +157,33 @@ impl Bench {
     }
 }
 
-/// The request of [`create_request`], with these parameters.
-pub(crate) fn create_request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
-    csi::CreateVolumeRequest {
-        parameters: pairs(parameters),
-        ..create_request(name)
-    }
-}
-
 pub(crate) fn mount(fs: &str) -> csi::VolumeCapability {
     mount_as(fs, Mode::SingleNodeWriter)
 }
 
 pub(crate) fn block() -> csi::VolumeCapability {
     block_as(Mode::SingleNodeWriter)
+}
+
+/// A request for 8 MiB of ext4.
+pub(crate) fn ext4_request() -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        volume_capabilities: vec![mount("ext4")],
+        ..create_request_with("pvc-1", "pool=default csi.storage.k8s.io/pvc/name=a")
+    }
+}
+
+pub(crate) type RequestChange = fn(&mut csi::CreateVolumeRequest);
+
+/// [`ext4_request`] with this change.
+pub(crate) fn changed_request(change: RequestChange) -> csi::CreateVolumeRequest {
+    let mut request = ext4_request();
+    change(&mut request);
+    request
+}
+
+pub(crate) fn from_volume(id: impl ToString) -> Option<csi::VolumeContentSource> {
+    from(of_volume(id))
 }
 
 /// The topology with these segments: "t/node=n1" is this node, "t/node=n2" another.

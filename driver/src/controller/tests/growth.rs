@@ -11,7 +11,7 @@ fn out_of_range<T: std::fmt::Debug>(answer: Result<T, Error>) {
     };
     for says in [
         "capacity_range.required_bytes",
-        "8589934592 bytes at most",
+        "8 GiB (8589934592 bytes) at most",
         "CAP_SYS_RESOURCE",
     ] {
         assert!(why.contains(says), "{why}");

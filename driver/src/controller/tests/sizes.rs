@@ -25,8 +25,7 @@ fn request(
 ) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         capacity_range: range(required, 0),
-        volume_capabilities: vec![capability.clone()],
-        ..create_request(name)
+        ..create_request_for(name, capability.clone())
     }
 }
 

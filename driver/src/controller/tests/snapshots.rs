@@ -1,9 +1,14 @@
 //! Snapshots and groups.
 
+use std::io::Write;
+use std::sync::Arc;
+
 use hostloop_proto::csi;
+use parking_lot::Mutex;
 
 use super::bench::*;
 use crate::controller::Result;
+use crate::controller::parameters::UnknownKeys;
 
 fn get(bench: &Bench, id: &str) -> Result<csi::Snapshot> {
     let request = csi::GetSnapshotRequest {
@@ -134,4 +139,76 @@ fn a_group_is_taken_once_and_deleted_as_a_whole() {
     delete_group(&bench, id, &[]).unwrap();
     assert_answer(get_group(&bench, id, &members), "NotFound");
     assert!(none_left(&bench));
+}
+
+/// The log of a thread. Clones share it.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The lines that these calls log with this text.
+    fn lines_with(text: &str, calls: impl FnOnce()) -> usize {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, calls);
+        let bytes = log.0.lock().clone();
+        let lines = String::from_utf8(bytes).unwrap();
+        lines.lines().filter(|line| line.contains(text)).count()
+    }
+}
+
+/// The server asks first whether a call that may take long is refused.
+#[test]
+fn a_call_warns_once_of_a_parameter_without_effect() {
+    let bench = Bench::with(|plan| plan.config.unknown_parameters = UnknownKeys::Ignored);
+    let volume = bench.create("a");
+    for (name, parameters, warning) in [
+        (
+            "kept",
+            "deletionPolicy=Retain",
+            "only its field deletionPolicy",
+        ),
+        ("fast", "speed=high", "this driver does not have it"),
+    ] {
+        let request = csi::CreateSnapshotRequest {
+            name: name.to_owned(),
+            source_volume_id: volume.clone(),
+            parameters: pairs(parameters),
+            ..Default::default()
+        };
+        let warnings = Log::lines_with(warning, || {
+            assert!(!bench.controller.refuses_snapshot(&request));
+            bench.controller.create_snapshot(request).unwrap();
+        });
+        assert_eq!(warnings, 1, "{parameters}");
+        let request = csi::CreateVolumeGroupSnapshotRequest {
+            name: format!("group-{name}"),
+            source_volume_ids: vec![volume.clone()],
+            parameters: pairs(parameters),
+            ..Default::default()
+        };
+        let warnings = Log::lines_with(warning, || {
+            assert!(!bench.controller.refuses_group(&request));
+            bench
+                .controller
+                .create_volume_group_snapshot(request)
+                .unwrap();
+        });
+        assert_eq!(warnings, 1, "group {parameters}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Finds the source of a copied volume.
 
 use super::create_request::RequestedSource;
-use crate::controller::capability::CapabilitySet;
+use crate::controller::capability_set::CapabilitySet;
 use crate::controller::{Controller, Result};
 use crate::csi::capability::carried_fs;
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;

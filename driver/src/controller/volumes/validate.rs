@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use crate::controller::capability::CapabilitySet;
+use crate::controller::capability_set::CapabilitySet;
 use crate::controller::parameters::{self, METADATA};
 use crate::controller::{Config, Controller, Result};
 use crate::csi::capability::{own_fs, unsupported};

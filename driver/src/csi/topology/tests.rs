@@ -76,6 +76,26 @@ fn an_unreadable_file_counts_as_none() {
 }
 
 #[test]
+fn an_unreadable_file_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory {
+        dir: dir.path().join("state"),
+        node: "n1".to_owned(),
+    };
+    assert_eq!(memory.read().unwrap(), Segments::new());
+    std::fs::create_dir(&memory.dir).unwrap();
+    assert_eq!(memory.read().unwrap(), Segments::new());
+    for (content, expected) in [
+        ("{", "is not readable"),
+        (r#"{"schema": 2, "labels": []}"#, "has schema 2"),
+    ] {
+        std::fs::write(memory.dir.join(FILE), content).unwrap();
+        let why = memory.read().unwrap_err().to_string();
+        assert!(why.contains(FILE) && why.contains(expected), "{why}");
+    }
+}
+
+#[test]
 fn labels_change_only_until_they_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     at(dir.path(), "zone").take(&pairs("zone=a")).unwrap();

@@ -10,6 +10,7 @@ use crate::health::{Condition, VolumeFacts, volume_conditions};
 use crate::inspect::fsck::Subject;
 use crate::inspect::fsck::scene::{pool, volume};
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
+use crate::record::FaultRecord;
 use crate::storage::{Format, FreezeIntent, PoolId, Provisioning};
 use crate::testkit::{mounted, stage_at};
 
@@ -107,6 +108,18 @@ impl Scene {
 
     fn options(self, options: &'static str) -> Scene {
         self.with(|s| s.mounts[0].2 = options)
+    }
+
+    /// Gives the volume this fault in its record.
+    fn fault(self, fault: &str, over: bool, limit: Option<u64>) -> Scene {
+        let fault = FaultRecord {
+            fault: fault.to_owned(),
+            since_ns: 1,
+            over,
+            limit,
+            file: None,
+        };
+        self.with(|s| s.record.fault = Some(Box::new(fault)))
     }
 
     /// Stages the volume only for reading.
@@ -289,6 +302,40 @@ const GI: u64 = 1 << 30;
 #[case::shut_down(
     scene().options("rw,shutdown"), "Inaccessible FilesystemShutDown", "Error FilesystemShutDown"
 )]
+#[case::faulty(
+    scene().fault("gone,for=600s", false, Some(4096)).with(|s| s.loops[0].size_limit = 4096),
+    "Inaccessible FaultInjected",
+    "Note Fault"
+)]
+#[case::faulty_from_an_offset(
+    scene().fault("eio-from=8192,for=600s", false, Some(8192)).with(|s| {
+        (s.loops[0].size_limit, s.loops[0].size_bytes) = (8192, 8192);
+    }),
+    "Degraded FaultInjected",
+    "Note Fault"
+)]
+// Not yet limited, or attached again.
+#[case::faulty_without_its_limit(
+    scene().fault("gone,for=600s", false, Some(4096)), "Inaccessible FaultInjected", "Note Fault"
+)]
+#[case::limited_by_a_user(
+    scene().fault("gone,for=600s", false, Some(4096)).with(|s| s.loops[0].size_limit = 8192),
+    "Inaccessible DeviceChanged, Inaccessible FaultInjected",
+    "Note Fault"
+)]
+#[case::frozen_by_a_fault(
+    scene().fault("frozen,for=30s", false, None).with(|s| {
+        s.record.freeze = Some(FreezeIntent { since_ns: 1 });
+    }),
+    "Inaccessible FaultInjected",
+    "Note Fault"
+)]
+#[case::stopped_by_a_fault(
+    scene().fault("powercut", true, None).options("rw,shutdown"),
+    "Inaccessible FaultInjected",
+    "Note Fault"
+)]
+#[case::staged_again_after_a_fault(scene().fault("powercut", true, None), "", "")]
 #[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "Warning UseWithoutStage")]
 #[case::frozen_for_too_long(
     scene().with(|s| s.record.freeze = Some(FreezeIntent { since_ns: 1 })),

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::path::Path;
 
-use super::{Found, VolumeState};
+use super::{MountedObject, VolumeState};
 use crate::diagnose::Problem;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::kernel::{MountEntry, mounts_read_only, whole_blocks};
@@ -64,9 +64,12 @@ pub(crate) fn volume_problems(
         }
         None => problems.extend(used_unstaged(state)),
     }
-    problems.extend(record.freeze.map(|freeze| Problem::Frozen {
+    // A fault explains a freeze.
+    let freeze = record.freeze.filter(|_| record.fault.is_none());
+    problems.extend(freeze.map(|freeze| Problem::Frozen {
         since_ns: freeze.since_ns,
     }));
+    problems.extend(fault_problem(record, state));
     if let Format::Formatting(fs) = record.format {
         problems.push(Problem::Formatting(fs));
     }
@@ -96,14 +99,18 @@ fn image_problems(record: &VolumeRecord, image: &ImageState, state: &VolumeState
 fn device_problems(record: &VolumeRecord, image: &ImageState, state: &VolumeState) -> Vec<Problem> {
     let mut problems = Vec::new();
     let silent = state.own().filter(|l| l.backing.is_none());
-    problems.extend(silent.map(|l| Problem::DeviceSilent { minor: l.minor }));
+    problems.extend(silent.map(|l| Problem::DeviceSilent {
+        minor: l.minor,
+        file: l.backing_path.clone(),
+    }));
     if destroy_data(state.own()) {
         let minors = state.own().map(|l| l.minor).collect();
         problems.push(Problem::AttachedTwice { minors });
     }
-    for device in state.own().chain(state.over()) {
+    let own = state.own().map(|l| (l, record.own_limit()));
+    for (device, limit) in own.chain(state.over().map(|l| (l, None))) {
         let minor = device.minor;
-        if let Some(why) = device.tampered() {
+        if let Some(why) = device.tampered_beside(limit) {
             problems.push(Problem::DeviceChanged { minor, why });
         }
     }
@@ -115,7 +122,8 @@ fn device_problems(record: &VolumeRecord, image: &ImageState, state: &VolumeStat
         let ImageState::Present { bytes: image, .. } = *image else {
             continue;
         };
-        if bytes < whole_blocks(image) {
+        let is_faulty = record.own_limit() == Some(device.size_limit);
+        if bytes < whole_blocks(image) && !is_faulty {
             problems.push(Problem::DeviceSmall {
                 minor,
                 bytes,
@@ -165,12 +173,39 @@ fn mount_problems(record: &VolumeRecord, stage: &Stage, state: &VolumeState) -> 
             staging: !formatted && mount.is_none(),
         });
     }
-    if mount.is_some_and(|m| m.super_options.has("shutdown")) {
-        problems.push(Problem::FilesystemShutDown);
-    } else if mount.is_some_and(MountEntry::fs_read_only) && !read_only(&stage.capability) {
-        problems.push(Problem::FilesystemReadOnly);
-    }
+    let stopped = mount.and_then(|mount| stopped(stage, mount));
+    problems.extend(stopped.filter(|_| record.fault.is_none()));
     problems
+}
+
+/// The problem of a filesystem that stopped by itself.
+fn stopped(stage: &Stage, mount: &MountEntry) -> Option<Problem> {
+    if mount.super_options.has("shutdown") {
+        Some(Problem::FilesystemShutDown)
+    } else if mount.fs_read_only() && !read_only(&stage.capability) {
+        Some(Problem::FilesystemReadOnly)
+    } else {
+        None
+    }
+}
+
+/// The fault of a volume, while it lasts or has left the filesystem stopped. It is the cause of
+/// that, so the latter is not another problem.
+fn fault_problem(record: &VolumeRecord, state: &VolumeState) -> Option<Problem> {
+    let fault = record.fault.as_deref()?;
+    let is_stopped = has_stopped(record, state);
+    (!fault.over || is_stopped).then(|| Problem::Fault {
+        fault: fault.fault.clone(),
+        total: fault.is_total() || is_stopped,
+    })
+}
+
+/// True if the filesystem of a staged volume says that it has shut down or become read-only. An
+/// XFS and a btrfs do not say that they have shut down.
+pub(crate) fn has_stopped(record: &VolumeRecord, state: &VolumeState) -> bool {
+    let stage = record.stage.as_deref();
+    let mount = stage.and_then(|stage| Some((stage, state.staged_mount(stage)?)));
+    mount.is_some_and(|(stage, mount)| stopped(stage, mount).is_some())
 }
 
 /// True if a volume is staged only for reading.
@@ -182,10 +217,10 @@ fn read_only(capability: &Capability) -> bool {
 pub(crate) fn target_problem(state: &VolumeState, target: &Path) -> Option<Problem> {
     let path = target.to_path_buf();
     match state.at(target) {
-        Found::Filesystem { .. } | Found::Device { .. } => None,
-        Found::Nothing => Some(Problem::NotPublished { target: path }),
-        Found::Stale => Some(Problem::TargetLost { target: path }),
-        Found::Foreign(what) => Some(Problem::ForeignMount { what, target: path }),
+        MountedObject::Filesystem { .. } | MountedObject::Device { .. } => None,
+        MountedObject::Nothing => Some(Problem::NotPublished { target: path }),
+        MountedObject::Stale => Some(Problem::TargetLost { target: path }),
+        MountedObject::Foreign(what) => Some(Problem::ForeignMount { what, target: path }),
     }
 }
 
@@ -202,14 +237,16 @@ pub(crate) fn staging_problem(
         .as_ref()
         .is_some_and(|stage| stage.capability.access == Access::Block);
     match state.at(staging) {
-        Found::Filesystem { .. } => None,
-        Found::Nothing if is_raw => None,
-        Found::Nothing => Some(Problem::NotStaged { staging: path }),
-        Found::Foreign(what) => Some(Problem::ForeignStagingMount {
+        MountedObject::Filesystem { .. } => None,
+        MountedObject::Nothing if is_raw => None,
+        MountedObject::Nothing => Some(Problem::NotStaged { staging: path }),
+        MountedObject::Foreign(what) => Some(Problem::ForeignStagingMount {
             what,
             staging: path,
         }),
-        Found::Device { .. } | Found::Stale => Some(Problem::DeviceAtStaging { staging: path }),
+        MountedObject::Device { .. } | MountedObject::Stale => {
+            Some(Problem::DeviceAtStaging { staging: path })
+        }
     }
 }
 

@@ -9,6 +9,8 @@ use crate::storage::Provisioning;
 use crate::testkit::{Site, from, new, of_volume, pairs};
 
 mod copies;
+mod faults;
+mod refusals;
 
 fn map(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("key".to_owned(), value.to_owned())])

@@ -156,3 +156,15 @@ fn nothing_secret_is_in_an_event() {
         json!({"volume_id": "vol-1", "node_id": "n1", "readonly": true})
     );
 }
+
+#[test]
+fn a_power_cut_is_named_and_no_other_value() {
+    for (value, expected) in [("powercut", Some("powercut")), (SECRET, None)] {
+        let shown = json(&csi::CreateSnapshotRequest {
+            name: "s".to_owned(),
+            parameters: BTreeMap::from([(CONSISTENCY.to_owned(), value.to_owned())]),
+            ..Default::default()
+        });
+        assert_eq!(shown.get("consistency").and_then(Value::as_str), expected);
+    }
+}

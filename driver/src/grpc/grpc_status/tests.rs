@@ -59,6 +59,14 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
             },
             Code::Internal,
         ),
+        (
+            NotRun {
+                tool: "mkfs.xfs",
+                path: path(),
+                why: "not installed".into(),
+            },
+            Code::Internal,
+        ),
         (Covered { op, path: path() }, Code::Aborted),
         (Unwanted { path: path() }, Code::Aborted),
         (

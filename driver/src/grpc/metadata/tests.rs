@@ -1,9 +1,10 @@
-use tokio_stream::StreamExt;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::*;
 use crate::grpc::metrics::Calls;
 use crate::grpc::permits::Permits;
+use crate::rpc_faults::Outcome;
 
 fn report() -> Report {
     let calls = Arc::new(Calls::new("test"));
@@ -39,6 +40,54 @@ async fn everything_comes_in_order() {
         Ok(())
     });
     assert_eq!(drain(answers.await).await, ((0..100).collect(), Code::Ok));
+}
+
+fn fault(outcome: Outcome, delay_after: Duration) -> Fault {
+    Fault {
+        rule: "r".into(),
+        delay_before: Duration::from_secs(1),
+        delay_after,
+        outcome,
+        stop: CancellationToken::new(),
+    }
+}
+
+fn lost() -> Outcome {
+    Outcome::Lost {
+        code: Code::Unavailable,
+        message: "lost".to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_lost_as_a_whole_and_done() {
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    let mut answers = start(STALL, |emit| {
+        assert!((0..100).all(&mut *emit));
+        done.send(()).unwrap();
+        Ok(())
+    })
+    .await;
+    let fault = fault(lost(), Duration::from_millis(20));
+    let seen = hide(&fault, &mut answers).await.unwrap_err();
+    assert_eq!((seen.code(), seen.message()), (Code::Unavailable, "lost"));
+    is_done.await.unwrap();
+    assert_eq!(drain(answers).await, (Vec::new(), Code::Ok));
+}
+
+/// A thread that read ahead meanwhile would take its stream for a stalled one.
+#[tokio::test(start_paused = true)]
+async fn a_delayed_stream_has_both_waits_before_it() {
+    let delay = 2 * STALL;
+    for (outcome, expected) in [
+        (Outcome::Answered, Duration::from_secs(1) + delay),
+        (lost(), Duration::from_secs(1)),
+    ] {
+        let started = tokio::time::Instant::now();
+        before_stream(&fault(outcome, delay)).await.unwrap();
+        let took = started.elapsed();
+        assert_eq!(took.as_secs(), expected.as_secs());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -525,7 +525,7 @@ async fn only_copies_of_a_snapshot_share_it() {
             caller.await.unwrap();
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), all)
+    tokio::time::timeout(Duration::from_secs(300), all)
         .await
         .expect("no deadlock");
     for count in [ran, shared, aborted] {
@@ -541,6 +541,7 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .max_blocking_threads(1)
+        .enable_time()
         .build()
         .unwrap();
     let locks = OperationLocks::new();

@@ -12,7 +12,7 @@ use crate::kernel::{FileId, LoopInfo, MountEntry, loop_path};
 
 /// The object that backs one of the driver's loop devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub enum LoopOwner {
     /// The image file that contains a pool.
     Pool(String),
     /// A volume's image, by its directory name.
@@ -27,17 +27,17 @@ pub enum Owner {
     Loop(u32),
 }
 
-impl Owner {
+impl LoopOwner {
     /// The kind of the object in the output, and the object: a pool's name, an ID, a path, or a
     /// device.
     pub fn parts(&self) -> (&'static str, String) {
         match self {
-            Owner::Pool(name) => ("pool", name.clone()),
-            Owner::Volume(name) => ("volume", name.clone()),
-            Owner::Snapshot(name) => ("snapshot", name.clone()),
-            Owner::Leftover(name) => ("leftover", name.clone()),
-            Owner::Deleted(path) => ("deleted", path.clone()),
-            Owner::Loop(minor) => ("loop", loop_path(*minor).display().to_string()),
+            LoopOwner::Pool(name) => ("pool", name.clone()),
+            LoopOwner::Volume(name) => ("volume", name.clone()),
+            LoopOwner::Snapshot(name) => ("snapshot", name.clone()),
+            LoopOwner::Leftover(name) => ("leftover", name.clone()),
+            LoopOwner::Deleted(path) => ("deleted", path.clone()),
+            LoopOwner::Loop(minor) => ("loop", loop_path(*minor).display().to_string()),
         }
     }
 }
@@ -47,7 +47,7 @@ impl Owner {
 pub struct LoopUse {
     pub device: LoopInfo,
     /// The object that backs the device.
-    pub owner: Owner,
+    pub owner: LoopOwner,
     /// Mounts of the device's filesystem and binds of its node, in the mount table's order.
     pub mounts: Vec<MountEntry>,
 }
@@ -70,7 +70,10 @@ pub fn loop_uses(survey: &Survey) -> BTreeMap<u32, LoopUse> {
     for device in survey.kernel.loops.iter() {
         let below = device.below().filter(|minor| loops.contains_key(minor));
         if let Some(minor) = below {
-            loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));
+            loops.insert(
+                device.minor,
+                loop_use(survey, device, LoopOwner::Loop(minor)),
+            );
         }
     }
     loops
@@ -87,7 +90,7 @@ pub fn mounts(loops: &BTreeMap<u32, LoopUse>) -> Vec<(&LoopUse, &MountEntry)> {
     by_id.into_values().collect()
 }
 
-fn loop_use(survey: &Survey, device: &LoopInfo, owner: Owner) -> LoopUse {
+fn loop_use(survey: &Survey, device: &LoopInfo, owner: LoopOwner) -> LoopUse {
     LoopUse {
         device: device.clone(),
         owner,
@@ -95,11 +98,11 @@ fn loop_use(survey: &Survey, device: &LoopInfo, owner: Owner) -> LoopUse {
     }
 }
 
-fn known_images(survey: &Survey) -> BTreeMap<FileId, Owner> {
+fn known_images(survey: &Survey) -> BTreeMap<FileId, LoopOwner> {
     let mut known = BTreeMap::new();
     for pool in &survey.pools {
         if let Some(image) = &pool.image {
-            known.insert(image.file, Owner::Pool(pool.name.clone()));
+            known.insert(image.file, LoopOwner::Pool(pool.name.clone()));
         }
         if let Ok(contents) = &pool.state {
             add_contents(&mut known, contents);
@@ -108,20 +111,20 @@ fn known_images(survey: &Survey) -> BTreeMap<FileId, Owner> {
     known
 }
 
-fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
+fn add_contents(known: &mut BTreeMap<FileId, LoopOwner>, contents: &Contents) {
     for volume in &contents.volumes {
         if let Some(image) = &volume.image {
-            known.insert(image.file, Owner::Volume(volume.name.clone()));
+            known.insert(image.file, LoopOwner::Volume(volume.name.clone()));
         }
     }
     for snapshot in &contents.snapshots {
         if let Some(image) = &snapshot.image {
-            known.insert(image.file, Owner::Snapshot(snapshot.name.clone()));
+            known.insert(image.file, LoopOwner::Snapshot(snapshot.name.clone()));
         }
     }
     for leftover in &contents.leftovers {
         if let Some(image) = &leftover.image {
-            let owner = Owner::Leftover(format!("{}/{}", leftover.area, leftover.name));
+            let owner = LoopOwner::Leftover(format!("{}/{}", leftover.area, leftover.name));
             known.insert(image.file, owner);
         }
     }
@@ -129,7 +132,7 @@ fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
 
 /// Returns an owner if the deleted file was on a pool's filesystem, in a directory named by an ID
 /// of the same pool.
-fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
+fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<LoopOwner> {
     let is_here = survey.contents().any(|(_, contents)| {
         let files = PoolFiles {
             id: contents.id,
@@ -138,5 +141,5 @@ fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
         };
         files.holds(device, |_| None)
     });
-    (device.is_deleted() && is_here).then(|| Owner::Deleted(device.backing_path.clone()))
+    (device.is_deleted() && is_here).then(|| LoopOwner::Deleted(device.backing_path.clone()))
 }

@@ -43,7 +43,7 @@ const VOLUME: [Cell<VolumeReport>; 11] = [
     (numbers("AGE"), |v, now_ns| age(v.created_ns, now_ns)),
 ];
 
-const SNAPSHOT: [Cell<SnapshotReport>; 8] = [
+const SNAPSHOT: [Cell<SnapshotReport>; 9] = [
     (long("ID", 14), |s, _| s.id.clone()),
     (long("NAME", 14), |s, _| s.name.clone()),
     (words("POOL"), |s, _| s.pool.clone()),
@@ -56,6 +56,9 @@ const SNAPSHOT: [Cell<SnapshotReport>; 8] = [
     }),
     (numbers("SIZE"), |s, _| bytes(s.size_bytes)),
     (numbers("ON DISK"), |s, _| size(s.allocated_bytes)),
+    (words("TAKEN"), |s, _| {
+        or_dash(s.consistency.as_deref().map(str::to_owned))
+    }),
     (long("GROUP", 8), |s, _| or_dash(s.group.clone())),
     (numbers("AGE"), |s, now_ns| age(s.created_ns, now_ns)),
 ];

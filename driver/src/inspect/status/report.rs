@@ -152,6 +152,7 @@ fn snapshot(
         allocated_bytes: image.map(|i| i.allocated),
         written_ns: image.map(|i| i.written_ns),
         group: s.group.map(|g| g.to_string()),
+        consistency: Some(s.consistency.as_str().into()),
         created_ns: s.created_ns,
     }
 }

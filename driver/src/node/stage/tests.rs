@@ -10,7 +10,7 @@ fn staged(path: &str, capability: &Capability) -> Option<Box<Stage>> {
 
 #[test]
 fn a_request_is_judged_by_what_the_kernel_still_shows() {
-    let seen = |attached, mounted: &[&str]| Seen {
+    let seen = |attached, mounted: &[&str]| StateBefore {
         attached,
         mounted_at: mounted.iter().map(PathBuf::from).collect(),
     };

@@ -83,6 +83,21 @@ fn a_btrfs_that_does_not_answer_stays_mounted_and_is_not_handed_out() {
     rig.assert_clean(id);
 }
 
+#[test]
+fn a_btrfs_that_did_not_answer_is_forgotten_with_its_staging() {
+    let rig = Rig::new();
+    let cap = mount("btrfs");
+    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
+    rig.kernel.set_unasked(true);
+    let unknown = rig.stage(id, "a", &cap);
+    refused!(unknown, Error::Kernel(KernelError::UnknownMount { .. }));
+    assert!(!rig.node.unknown_mounts.is_empty());
+    rig.kernel.set_unasked(false);
+    rig.unstage(id, "a").unwrap();
+    assert!(rig.node.unknown_mounts.is_empty());
+    rig.assert_clean(id);
+}
+
 /// A volume that is staged as a device is never formatted again, and none can be while a filesystem
 /// may be mounted from it. So the record must not change first.
 #[test]

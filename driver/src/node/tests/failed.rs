@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
+use parking_lot::Mutex;
 use rstest::rstest;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, LoopDevices, Mounts, READ_AHEAD_KIB};
+use crate::kernel::{Error as KernelError, FsType, LoopDevices, Mounts, READ_AHEAD_KIB, loops_of};
 use crate::node::Error;
-use crate::storage::{Access, Capability, Format, FreezeIntent};
+use crate::storage::{Access, Capability, Format, FreezeIntent, VolumeId};
 use crate::testkit::*;
 
 #[test]
@@ -106,6 +108,108 @@ fn what_others_write_during_the_first_staging_is_not_formatted_over() {
     let mut found = [0; 6];
     rig.open_image(id).read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"theirs");
+}
+
+/// Its mkfs has not begun, so nothing in the image is what an interrupted one has left.
+#[test]
+fn what_others_write_after_a_failed_staging_is_not_formatted_over() {
+    let mut failures = 0;
+    for op in ["mounts", "loops", "loop.attach", "loop.read-ahead"] {
+        for nth in 1.. {
+            let (rig, cap) = (Rig::new(), mount("ext4"));
+            let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+            rig.kernel.take_effects();
+            rig.kernel.fail(op, nth, libc::EIO);
+            let staged = rig.stage(id, "a", &cap);
+            rig.kernel.behave();
+            if staged.is_ok() || rig.kernel.take_effects().contains(&"mkfs") {
+                break;
+            }
+            failures += 1;
+            assert_eq!(rig.record(id).format, Format::None, "{op} {nth}");
+            rig.open_image(id).write_all_at(b"theirs", 0).unwrap();
+            let refused = rig.stage(id, "a", &cap);
+            refused!(refused, Error::FailedPrecondition(_), "{op} {nth}");
+            assert!(!rig.kernel.take_effects().contains(&"mkfs"), "{op} {nth}");
+        }
+    }
+    assert!(failures >= 4, "{failures}");
+}
+
+/// A tool that is not installed, or can't be started, leaves nothing. What mkfs itself has left may
+/// be overwritten.
+#[test]
+fn what_others_write_after_an_mkfs_that_wrote_nothing_is_not_formatted_over() {
+    let cap = mount("ext4");
+    for wrote in [false, true] {
+        let rig = Rig::new();
+        let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+        if wrote {
+            rig.kernel.fail_afterwards("mkfs", 1, libc::EIO);
+        } else {
+            rig.kernel.fail("mkfs", 1, libc::EAGAIN);
+        }
+        rig.stage(id, "a", &cap).unwrap_err();
+        rig.kernel.behave();
+        if wrote {
+            let begun = Format::Formatting(FsType::Ext4);
+            assert_eq!(rig.record(id).format, begun);
+            rig.stage(id, "a", &cap).unwrap();
+            continue;
+        }
+        assert_not_begun(&rig, id, &cap);
+    }
+}
+
+/// The record says that mkfs has not begun, so what others write now is not formatted over.
+#[track_caller]
+fn assert_not_begun(rig: &Rig, id: VolumeId, cap: &csi::VolumeCapability) {
+    assert_eq!(rig.record(id).format, Format::None);
+    rig.open_image(id).write_all_at(b"theirs", 0).unwrap();
+    rig.kernel.take_effects();
+    refused!(rig.stage(id, "a", cap), Error::FailedPrecondition(_));
+    assert!(!rig.kernel.take_effects().contains(&"mkfs"));
+}
+
+/// Allocated zeros look like data. An mkfs that did not start has not written them.
+#[test]
+fn an_mkfs_that_did_not_start_has_not_begun() {
+    let (rig, cap) = (Rig::new(), mount("ext4"));
+    let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+    rig.open_image(id).write_all_at(&[0; 4096], MI).unwrap();
+    rig.kernel.hook("mkfs", |device| {
+        Err(KernelError::NotRun {
+            tool: "mkfs.ext4",
+            path: device.into(),
+            why: "not installed".to_owned(),
+        })
+    });
+    let failed = rig.stage(id, "a", &cap);
+    refused!(failed, Error::Kernel(KernelError::NotRun { .. }));
+    rig.kernel.behave();
+    assert_not_begun(&rig, id, &cap);
+}
+
+/// Another program holds the device, so the staging can't tell that mkfs has written nothing.
+#[test]
+fn an_unstaging_takes_back_an_mkfs_that_wrote_nothing() {
+    let (rig, cap) = (Rig::new(), mount("ext4"));
+    let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+    let held = Arc::new(Mutex::new(None));
+    let (kernel, image, holder) = (rig.kernel.clone(), rig.image(id), held.clone());
+    rig.kernel.hook("mkfs", move |device| {
+        let loops = loops_of(&*kernel, image)?;
+        *holder.lock() = Some(kernel.loop_reopen(&loops[0])?);
+        Err(KernelError::errno("mkfs", device, libc::EIO))
+    });
+    rig.stage(id, "a", &cap).unwrap_err();
+    rig.kernel.behave();
+    let begun = Format::Formatting(FsType::Ext4);
+    assert_eq!(rig.record(id).format, begun);
+    drop(held.lock().take());
+    rig.unstage(id, "a").unwrap();
+    assert_eq!(rig.record(id).format, Format::None);
+    rig.assert_clean(id);
 }
 
 /// Only a device that can't be opened has detached since the look.
@@ -257,7 +361,8 @@ fn health_opens_no_image_in_a_pool_that_does_not_answer() {
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    // The volume's device is not over this image, so opening it makes the mount look like that of another.
+    // The volume's device is not over this image, so opening it makes the mount look like that of
+    // another.
     let pool = rig.root().join("pool");
     let entry = pool.join("volumes").join(id.to_string());
     std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();

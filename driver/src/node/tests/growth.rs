@@ -44,7 +44,7 @@ fn an_ext4_beyond_its_limit_is_mounted_as_it_is() {
         let Err(Error::FailedPrecondition(why)) = rig.expand(id, &rig.staging("a"), 20 * GI) else {
             panic!("it can't grow");
         };
-        assert!(why.contains("8589934592 bytes at most"), "{why}");
+        assert!(why.contains("8 GiB (8589934592 bytes) at most"), "{why}");
         rig.publish(id, "a", "p", &cap, false).unwrap();
         rig.unpublish(id, "p").unwrap();
         rig.unstage(id, "a").unwrap();

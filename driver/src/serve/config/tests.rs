@@ -42,6 +42,15 @@ fn assert_topology(settings: &Settings, expected: &str) {
 }
 
 #[test]
+fn fault_rules_need_a_permission() {
+    let error = read("--fault-rules /etc/rules.yaml").unwrap_err();
+    assert!(error.contains("--enable-faults"), "{error}");
+    let settings = read("--fault-rules /etc/rules.yaml --enable-faults").unwrap();
+    assert_eq!(settings.fault_rules, Some("/etc/rules.yaml".into()));
+    assert_eq!(read("--enable-faults").unwrap().fault_rules, None);
+}
+
+#[test]
 fn a_node_can_have_more_topology_segments() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().display();
@@ -162,6 +171,17 @@ fn each_half_of_expansion_can_be_switched_off() {
             settings.node.expansion,
         );
         assert_eq!(got, (plugin, controller, node), "{flags}");
+    }
+}
+
+#[test]
+fn faults_are_off_unless_the_flag_is_given() {
+    for (flags, expected) in [
+        ("", false),
+        ("--enable-faults", true),
+        ("--enable-faults=false", false),
+    ] {
+        assert_eq!(read(flags).unwrap().controller.faults, expected, "{flags}");
     }
 }
 

@@ -4,8 +4,8 @@ use super::*;
 
 const GI: u64 = 1 << 30;
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> CapacityLimits {
+    CapacityLimits {
         overcommit: 1.0,
         reserve: Reserve::Bytes(0),
         max_volume_bytes: None,
@@ -30,29 +30,29 @@ fn usage(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
     }
 }
 
-fn reserve() -> Limits {
-    Limits {
+fn reserve() -> CapacityLimits {
+    CapacityLimits {
         reserve: Reserve::Percent(5.0),
         ..limits()
     }
 }
 
-fn double() -> Limits {
-    Limits {
+fn double() -> CapacityLimits {
+    CapacityLimits {
         overcommit: 2.0,
         ..limits()
     }
 }
 
-fn double_with_reserve() -> Limits {
-    Limits {
+fn double_with_reserve() -> CapacityLimits {
+    CapacityLimits {
         overcommit: 2.0,
         ..reserve()
     }
 }
 
-fn capped(gi: u64) -> Limits {
-    Limits {
+fn capped(gi: u64) -> CapacityLimits {
+    CapacityLimits {
         capacity_bytes: Some(gi * GI),
         ..limits()
     }
@@ -85,7 +85,7 @@ fn capped(gi: u64) -> Limits {
 #[case::root_reserve(root_reserve(), limits(), 95, 95)]
 fn promisable_space(
     #[case] usage: SpaceUsage,
-    #[case] limits: Limits,
+    #[case] limits: CapacityLimits,
     #[case] thin: u64,
     #[case] thick: u64,
 ) {
@@ -110,7 +110,7 @@ fn root_reserve() -> SpaceUsage {
 
 #[test]
 fn one_volume_is_limited() {
-    let limits = Limits {
+    let limits = CapacityLimits {
         max_volume_bytes: Some(10 * GI + 5),
         ..limits()
     };
@@ -180,7 +180,7 @@ fn a_thick_volume_needs_the_whole_image(
 #[case::nothing_requested(usage(0, 0, 100, 9), limits(), 0, Provisioning::Thin, Ok(()))]
 fn admission(
     #[case] usage: SpaceUsage,
-    #[case] limits: Limits,
+    #[case] limits: CapacityLimits,
     #[case] gi: u64,
     #[case] provisioning: Provisioning,
     #[case] expected: Result<(), u64>,

@@ -1,6 +1,6 @@
 //! The steps to freeze a volume, derived from the tables of loop devices and mounts. Pure.
 
-use super::Target;
+use super::FreezeTarget;
 use crate::kernel::{FileId, LoopInfo, MountEntry, MountTable};
 use crate::storage::{Error, Result, VolumeId};
 
@@ -8,7 +8,7 @@ use crate::storage::{Error, Result, VolumeId};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FreezeStep {
     /// Freeze the filesystem on the device.
-    Freeze(Mounted),
+    Freeze(MountedVolume),
     /// Write back dirty data of a raw block device, or of a device with no filesystem mounted here.
     Flush {
         /// The volume's image.
@@ -22,7 +22,7 @@ pub(super) enum FreezeStep {
 
 /// A mounted filesystem of a volume.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mounted {
+pub(super) struct MountedVolume {
     pub(super) volume: VolumeId,
     /// The volume's image and the loop device's minor.
     pub(super) device: (FileId, u32),
@@ -34,7 +34,7 @@ pub(super) struct Mounted {
 
 /// Returns the steps for one of `group` volumes; `loops` are the loop devices of its image.
 pub(super) fn steps(
-    target: &Target,
+    target: &FreezeTarget,
     group: usize,
     loops: &[LoopInfo],
     mounts: &MountTable,
@@ -54,14 +54,14 @@ pub(super) fn steps(
         .collect())
 }
 
-fn step(target: &Target, device: &LoopInfo, mounts: &MountTable) -> FreezeStep {
+fn step(target: &FreezeTarget, device: &LoopInfo, mounts: &MountTable) -> FreezeStep {
     let (image, minor) = (target.image, device.minor);
     let mounts: Vec<MountEntry> = mounts.of_loop(minor).cloned().collect();
     if target.raw_staged || mounts.is_empty() {
         let raw = target.raw_staged;
         return FreezeStep::Flush { image, minor, raw };
     }
-    FreezeStep::Freeze(Mounted {
+    FreezeStep::Freeze(MountedVolume {
         volume: target.volume,
         device: (image, minor),
         mounts,
@@ -133,7 +133,7 @@ mod tests {
         #[case] minors: &[u32],
         #[case] expected: &[&str],
     ) {
-        let target = Target {
+        let target = FreezeTarget {
             volume: VolumeId::generate(PoolId::generate()),
             image: IMAGE,
             raw_staged,

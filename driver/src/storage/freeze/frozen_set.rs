@@ -5,9 +5,9 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::freeze_plan::{FreezeStep, Mounted};
+use super::freeze_plan::{FreezeStep, MountedVolume};
 use super::freeze_thread::{Done, FreezeThread, Phase};
-use super::{Intents, Limits, too_long};
+use super::{FreezeLimits, Intents, too_long};
 use crate::kernel::{self, FileId, Kernel, MountEntry};
 use crate::storage::{Error, Result, VolumeId};
 
@@ -21,7 +21,7 @@ const LESS_BUSY: &str = "try again when it is less busy";
 const THAW: Duration = Duration::from_secs(10);
 
 /// A filesystem to freeze.
-struct Held {
+struct HeldFilesystem {
     volume: VolumeId,
     /// The volume's image and the loop device's minor.
     device: (FileId, u32),
@@ -36,7 +36,7 @@ pub(super) struct FrozenSet<'a> {
     kernel: &'a Arc<dyn Kernel>,
     intents: &'a dyn Intents,
     max_freeze: Duration,
-    held: Vec<Held>,
+    held: Vec<HeldFilesystem>,
     /// Volumes with a freeze intent in their record.
     intended: BTreeSet<VolumeId>,
     /// The time when the freezes end.
@@ -48,7 +48,7 @@ impl<'a> FrozenSet<'a> {
     pub(super) fn prepare(
         kernel: &'a Arc<dyn Kernel>,
         intents: &'a dyn Intents,
-        limits: &Limits<'_>,
+        limits: &FreezeLimits<'_>,
         steps: Vec<FreezeStep>,
     ) -> Result<Self> {
         let mut set = FrozenSet {
@@ -78,14 +78,14 @@ impl<'a> FrozenSet<'a> {
         self.held.is_empty()
     }
 
-    fn add(&mut self, mounted: &Mounted) -> Result<()> {
+    fn add(&mut self, mounted: &MountedVolume) -> Result<()> {
         let (volume, device) = (mounted.volume, mounted.device);
         let mount = Arc::new(open_any(self.kernel.as_ref(), mounted.mounts.iter())?);
         if mounted.thaw_first {
             self.kernel.thaw(&mount)?;
         }
         let thread = start(self.kernel, &mount, volume, device)?;
-        self.held.push(Held {
+        self.held.push(HeldFilesystem {
             volume,
             device,
             mount,
@@ -268,7 +268,7 @@ enum Frozen {
     ByAnother,
 }
 
-fn wait_frozen(held: &Held, until: Instant, max_freeze: Duration) -> Result<Frozen> {
+fn wait_frozen(held: &HeldFilesystem, until: Instant, max_freeze: Duration) -> Result<Frozen> {
     held.thread.wait_frozen(until, |phase| match phase {
         Phase::Frozen => Ok(Frozen::ByUs),
         Phase::Done(Done::AlreadyFrozen) => Ok(Frozen::ByAnother),

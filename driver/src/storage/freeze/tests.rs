@@ -61,8 +61,8 @@ impl Volume {
         self.device.as_ref().unwrap()
     }
 
-    fn target(&self) -> Target {
-        Target {
+    fn target(&self) -> FreezeTarget {
+        FreezeTarget {
             volume: self.id,
             image: self.image,
             raw_staged: false,
@@ -145,11 +145,11 @@ impl Bench {
 
     fn quiesced<T>(
         &self,
-        targets: &[Target],
+        targets: &[FreezeTarget],
         max_freeze: Duration,
         copy: impl FnOnce(&Still) -> Result<T>,
     ) -> Result<T> {
-        let limits = Limits {
+        let limits = FreezeLimits {
             max_freeze,
             check: &self.check,
         };
@@ -197,7 +197,7 @@ fn a_volume_at_rest_needs_nothing() {
 fn mounted_volumes_are_frozen_together_for_the_copy_only() {
     let bench = Bench::new();
     let volumes = [bench.mounted("a"), bench.at_rest("b"), bench.mounted("c")];
-    let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    let targets: Vec<FreezeTarget> = volumes.iter().map(Volume::target).collect();
     bench
         .quiesced(&targets, PATIENCE, |still| {
             let frozen = volumes.iter().map(|v| bench.frozen(v));
@@ -236,7 +236,7 @@ fn a_copy_that_fails_or_panics_thaws() {
 fn one_that_cannot_be_frozen_thaws_the_others() {
     let bench = Bench::new();
     let volumes = [bench.mounted("a"), bench.mounted("b"), bench.mounted("c")];
-    let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    let targets: Vec<FreezeTarget> = volumes.iter().map(Volume::target).collect();
     bench.model.fail("freeze", 2, libc::EIO);
     let refused = bench.quiesced::<()>(&targets, PATIENCE, not_copied);
     cannot_freeze(refused, "can't be frozen");
@@ -275,7 +275,7 @@ fn a_freeze_of_another_process_is_left_alone() {
     let bench = Bench::new();
     let volumes = [bench.mounted("a"), bench.mounted("b")];
     bench.freeze(&volumes[0]);
-    let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    let targets: Vec<FreezeTarget> = volumes.iter().map(Volume::target).collect();
     bench
         .quiesced(&targets, PATIENCE, |_| {
             assert!(volumes.iter().all(|v| bench.frozen(v)));

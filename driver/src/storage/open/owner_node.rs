@@ -17,7 +17,7 @@ use crate::storage::{Error, PoolOptions, PoolSpec, Result, encoding};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Owner {
+struct OwnerNode {
     schema: u32,
     node: String,
 }
@@ -40,7 +40,7 @@ pub(super) fn claim(
 ) -> Result<()> {
     let note = path.join(OWNER).display().to_string();
     if let Some(node) = new_owner(spec, options, &note, root)? {
-        let owner = Owner {
+        let owner = OwnerNode {
             schema: SCHEMA,
             node: node.to_owned(),
         };
@@ -59,7 +59,7 @@ fn new_owner<'a>(
     let Some(node) = &options.node_id else {
         return Ok(None);
     };
-    let found = encoding::read_versioned::<Owner>(root, OWNER, || {
+    let found = encoding::read_versioned::<OwnerNode>(root, OWNER, || {
         format!("if the pool belongs to this node, {node}, delete {note}")
     })?;
     let owner = match found {

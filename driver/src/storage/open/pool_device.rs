@@ -2,9 +2,9 @@
 //!
 //! mkfs runs on a blank device, or with the option `wipe` on bytes without a signature. It also
 //! runs again over an interrupted mkfs of this driver. Two facts must prove that: the UUID recorded
-//! in [`Entry::mkfs`] before mkfs began, and a superblock with that UUID that marks an unfinished
-//! mkfs. Such a filesystem was never mounted, so it holds no data. If any other filesystem does not
-//! mount, that is an error, and the driver never writes to it.
+//! in [`RegisteredPool::mkfs`] before mkfs began, and a superblock with that UUID that marks an
+//! unfinished mkfs. Such a filesystem was never mounted, so it holds no data. If any other
+//! filesystem does not mount, that is an error, and the driver never writes to it.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::identity::identity;
 use super::owner_node;
 use super::pool_directory::PoolDirectory;
 use super::pool_error::{refused, unavailable};
-use super::pool_registry::{Entry, PoolRegistry};
+use super::pool_registry::{PoolRegistry, RegisteredPool};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::layout::open_dir;
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
@@ -33,7 +33,7 @@ pub(super) struct Device {
 
 /// What to do with a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Plan {
+enum DevicePlan {
     /// Mount it: it has the filesystem with this UUID, which this driver made.
     Mount(String),
     /// Make the filesystem.
@@ -54,13 +54,13 @@ const TO_GIVE_IT_AWAY: &str =
     "if nothing on it is needed, erase it (wipefs --all DEVICE; blkdiscard DEVICE)";
 
 /// True if the registry says that this driver made the filesystem with this UUID.
-fn is_ours(entry: &Entry, uuid: &str) -> bool {
+fn is_ours(entry: &RegisteredPool, uuid: &str) -> bool {
     [&entry.fs_uuid, &entry.mkfs]
         .into_iter()
         .any(|known| known.as_deref() == Some(uuid))
 }
 
-fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
+fn plan(entry: &RegisteredPool, probe: &Probe, wipe: bool) -> DevicePlan {
     let carries = match probe {
         Probe::Blank => "nothing".to_owned(),
         Probe::Unknown { offset } => format!(
@@ -82,21 +82,23 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
             id,
         ) if is_ours(entry, uuid) || id.is_none() => {
             if is_ours(entry, uuid) {
-                Plan::Mount(uuid.clone())
+                DevicePlan::Mount(uuid.clone())
             } else {
-                Plan::Look(uuid.clone())
+                DevicePlan::Look(uuid.clone())
             }
         }
-        (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
-        (Probe::Blank, None) => Plan::Make,
-        (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
-            Plan::MakeAgain(uuid.clone())
+        (_, Some(_)) => {
+            DevicePlan::Missing(format!("carries {carries}, not the pool that was there"))
         }
-        (Probe::Unknown { .. }, None) if wipe => Plan::Make,
-        (Probe::Unknown { .. }, None) => Plan::Refuse(format!(
+        (Probe::Blank, None) => DevicePlan::Make,
+        (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
+            DevicePlan::MakeAgain(uuid.clone())
+        }
+        (Probe::Unknown { .. }, None) if wipe => DevicePlan::Make,
+        (Probe::Unknown { .. }, None) => DevicePlan::Refuse(format!(
             "carries {carries}: {TO_GIVE_IT_AWAY}, or give the pool the option `wipe`"
         )),
-        _ => Plan::Refuse(format!("carries {carries}: {TO_GIVE_IT_AWAY}")),
+        _ => DevicePlan::Refuse(format!("carries {carries}: {TO_GIVE_IT_AWAY}")),
     }
 }
 
@@ -104,14 +106,14 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
 pub(super) fn directory(
     pools: &Pools,
     spec: &PoolSpec,
-    (registry, entry): (&PoolRegistry, &Entry),
+    (registry, entry): (&PoolRegistry, &RegisteredPool),
     kind: PoolKind,
     device: &Device,
 ) -> Result<PoolDirectory> {
     let (kernel, options) = (&*pools.kernel, &pools.options);
     let at = mount_point(options, &spec.name)?;
     let mounted = is_mounted(kernel, spec, device, &at)?;
-    let mounting = Mounting {
+    let mounting = PoolMount {
         kernel,
         spec,
         options,
@@ -173,7 +175,7 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
     }
 }
 
-struct Mounting<'a> {
+struct PoolMount<'a> {
     kernel: &'a dyn Kernel,
     spec: &'a PoolSpec,
     options: &'a PoolOptions,
@@ -181,11 +183,11 @@ struct Mounting<'a> {
     at: &'a Path,
 }
 
-impl Mounting<'_> {
+impl PoolMount<'_> {
     /// Carries the plan out, and returns the UUID of the mounted filesystem.
-    fn carry_out(&self, registry: &PoolRegistry, plan: Plan) -> Result<String> {
+    fn carry_out(&self, registry: &PoolRegistry, plan: DevicePlan) -> Result<String> {
         match plan {
-            Plan::Mount(uuid) => {
+            DevicePlan::Mount(uuid) => {
                 // Another node may have the filesystem mounted by now, and a writable mount would
                 // replay its log. The mount below reports any other error of this inspection again.
                 if self.options.node_id.is_some()
@@ -195,9 +197,9 @@ impl Mounting<'_> {
                 }
                 self.mount().map(|()| uuid)
             }
-            Plan::Make => self.make(registry, None),
-            Plan::MakeAgain(uuid) => self.make(registry, Some(uuid)),
-            Plan::Look(uuid) => {
+            DevicePlan::Make => self.make(registry, None),
+            DevicePlan::MakeAgain(uuid) => self.make(registry, Some(uuid)),
+            DevicePlan::Look(uuid) => {
                 let found = self.holds_a_pool().map_err(|e| match e {
                     e @ Error::OtherNode { .. } => e,
                     e => {
@@ -217,11 +219,11 @@ impl Mounting<'_> {
                 }
                 self.mount().map(|()| uuid)
             }
-            Plan::Missing(why) => {
+            DevicePlan::Missing(why) => {
                 let why = format!("{} {why}", self.device.path.display());
                 Err(unavailable(self.spec, why))
             }
-            Plan::Refuse(why) => Err(self.refuse(why)),
+            DevicePlan::Refuse(why) => Err(self.refuse(why)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -12,9 +12,9 @@ use super::identity::{self, IDENTITY, identity, pool_of_entries, recipe};
 use super::owner_node;
 use super::pool_error::{refused, unavailable};
 use super::pool_lock::take_lock;
-use super::pool_registry::Entry;
+use super::pool_registry::RegisteredPool;
 use crate::kernel::{BLOCK_SIZE, Kernel, file};
-use crate::storage::capacity::{Limits, SpaceRequest};
+use crate::storage::capacity::{CapacityLimits, SpaceRequest};
 use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
 use crate::storage::layout::{PoolLayout, open_dir};
@@ -80,11 +80,11 @@ pub(super) fn verdict(known: Option<PoolId>, found: Option<PoolId>, empty: bool)
     }
 }
 
-/// Locks the pool, determines its identity, and opens its directories.
+/// Locks the pool, determines its identity, and opens its directories. The caller calls [`sync`].
 pub(super) fn open_pool(
     spec: &PoolSpec,
     directory: PoolDirectory,
-    entry: &Entry,
+    entry: &RegisteredPool,
     options: &PoolOptions,
     kernel: &Arc<dyn Kernel>,
 ) -> Result<Pool> {
@@ -106,25 +106,19 @@ pub(super) fn open_pool(
         other => other.map(|()| None)?,
     };
     let layout = PoolLayout::open(root, &path, entry.id.is_none(), &**kernel)?;
-    let unsynced = match layout.sync() {
-        // The pool counts as known from now on, so its directories must survive a power cut.
-        Err(e) if entry.id.is_none() => return Err(e.into()),
-        // Pods must be able to leave.
-        synced => synced.err().map(|e| {
-            format!("what an earlier process created or deleted may not survive a power cut: {e}")
-        }),
-    };
     file::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         kernel: kernel.clone(),
         id,
         kind,
         reflinks: kernel.can_clone(layout.incoming())?,
-        limits: Limits::new(options, spec.capacity_bytes),
+        limits: CapacityLimits::new(options, spec.capacity_bytes),
         spec: spec.clone(),
         layout,
         index: RwLock::new(Index::default()),
         synced: Mutex::default(),
+        to_sync: Mutex::default(),
+        unsynced: AtomicBool::new(false),
         measured: Mutex::default(),
         changing: std::array::from_fn(|_| Mutex::default()),
         under_way: Mutex::new(SpaceRequest::default()),
@@ -138,11 +132,30 @@ pub(super) fn open_pool(
     };
     let block = file::block_size(pool.layout.root())?;
     let limits = limitations(&**kernel, pool.reflinks, block);
-    let notes = notes.into_iter().chain(unclaimed).chain(unsynced);
+    let notes = notes.into_iter().chain(unclaimed);
     for note in notes.chain(limits) {
         pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
     Ok(pool)
+}
+
+/// Syncs the directories of a pool that was just opened. If they can't be synced, that is noted,
+/// and [`Pools::tend`](crate::storage::Pools::tend) tries again.
+pub(super) fn sync(pool: &Pool, entry: &RegisteredPool) -> Result<()> {
+    match pool.layout.sync() {
+        Ok(()) => Ok(()),
+        // The pool counts as known from now on, so its directories must survive a power cut.
+        Err(e) if entry.id.is_none() => Err(e.into()),
+        // Pods must be able to leave.
+        Err(e) => {
+            let why = format!(
+                "what an earlier process created or deleted may not survive a power cut: {e}"
+            );
+            pool.unsynced.store(true, Ordering::SeqCst);
+            pool.note_unrepaired(About::Pool, Until::Synced, why);
+            Ok(())
+        }
+    }
 }
 
 /// Takes the pool's lock and returns its ID, which a new pool gets here.
@@ -150,7 +163,7 @@ fn lock_and_identify(
     spec: &PoolSpec,
     path: &Path,
     root: BorrowedFd<'_>,
-    entry: &Entry,
+    entry: &RegisteredPool,
     locks: &mut Vec<File>,
 ) -> Result<PoolId> {
     let found = identity(root, entry.id)?;
@@ -176,7 +189,12 @@ fn lock_and_identify(
 }
 
 /// Says what is there in place of the expected pool.
-fn why_missing(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>, entry: &Entry) -> String {
+fn why_missing(
+    spec: &PoolSpec,
+    path: &Path,
+    root: BorrowedFd<'_>,
+    entry: &RegisteredPool,
+) -> String {
     let shown = path.display();
     if entry.id.is_some() && pool_of_entries(root) == entry.id {
         let recipe = recipe(entry.id);

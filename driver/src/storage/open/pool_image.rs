@@ -10,7 +10,7 @@ use hostloop_terminal::humanize::exact_bytes;
 use super::pool_device::Device;
 use super::pool_error::{refused, unavailable};
 use super::pool_lock::flock;
-use super::pool_registry::Entry;
+use super::pool_registry::RegisteredPool;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
 use crate::storage::layout::{open_dir, open_file};
 use crate::storage::{PoolSpec, Result, place};
@@ -33,7 +33,7 @@ pub(super) struct Attached {
 pub(super) fn attach(
     kernel: &dyn Kernel,
     spec: &PoolSpec,
-    entry: &Entry,
+    entry: &RegisteredPool,
     at: &Path,
     bytes: u64,
 ) -> Result<Attached> {
@@ -41,28 +41,7 @@ pub(super) fn attach(
     let path = spec.path.join(&name);
     not_lost(kernel, spec, at)?;
     let dir = open_dir(&spec.path)?;
-    let (image, new) = match open_file(dir.as_fd(), &name) {
-        Ok(image) => (image, false),
-        Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
-            let shown = path.display();
-            let why = if entry.fs_uuid.is_none() {
-                format!(
-                    "{shown} is not there: this pool was a directory ({}), and the kind of a pool \
-                     can't change. Leave out image=SIZE, or give the pool in an image another name",
-                    entry.path.display()
-                )
-            } else {
-                format!("{shown} is not there{}", entry.path_before(spec))
-            };
-            return Err(unavailable(spec, why));
-        }
-        Err(kernel::Error::NotFound { .. }) => {
-            let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
-            file::set_no_cow_on_btrfs(image.as_fd())?;
-            (image, true)
-        }
-        Err(e) => return Err(e.into()),
-    };
+    let (image, new) = open_or_create(spec, entry, &dir, &name)?;
     // A separate file handle: the loop device keeps the other one open, so a lock on that would
     // outlive this process.
     let lock = open_file(dir.as_fd(), &name)?;
@@ -99,6 +78,42 @@ pub(super) fn attach(
         lock,
         notes,
     })
+}
+
+/// Opens the image, or creates it for a pool that was never made. True if it is new.
+fn open_or_create(
+    spec: &PoolSpec,
+    entry: &RegisteredPool,
+    dir: &File,
+    name: &str,
+) -> Result<(File, bool)> {
+    match open_file(dir.as_fd(), name) {
+        Ok(image) => Ok((image, false)),
+        Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
+            Err(unavailable(spec, why_missing(spec, entry, name)))
+        }
+        Err(kernel::Error::NotFound { .. }) => {
+            let image = file::create_beneath(dir.as_fd(), Path::new(name))?;
+            file::set_no_cow_on_btrfs(image.as_fd())?;
+            Ok((image, true))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Why the image of a pool that was made is not there.
+fn why_missing(spec: &PoolSpec, entry: &RegisteredPool, name: &str) -> String {
+    let path = spec.path.join(name);
+    let shown = path.display();
+    if entry.fs_uuid.is_none() {
+        format!(
+            "{shown} is not there: this pool was a directory ({}), and the kind of a pool can't \
+             change. Leave out image=SIZE, or give the pool in an image another name",
+            entry.path.display()
+        )
+    } else {
+        format!("{shown} is not there{}", entry.path_before(spec))
+    }
 }
 
 /// Fails if the pool is mounted from an image that is not at its path any more. Only its loop
@@ -181,7 +196,7 @@ fn resize(
             file::set_len(image, bytes)?;
         }
     } else if spec.preallocate && lacks > 0 {
-        kernel.allocate(image, bytes)?;
+        kernel.allocate(image, 0..bytes)?;
     } else if len < bytes {
         file::set_len(image, bytes)?;
     }

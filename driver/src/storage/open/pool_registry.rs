@@ -21,7 +21,7 @@ const LOCK: &str = "pools.lock";
 /// The registered state of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::storage) struct Entry {
+pub(in crate::storage) struct RegisteredPool {
     /// The pool's identity; `None` before the pool was first opened.
     pub(in crate::storage) id: Option<PoolId>,
     /// The configured path; for people.
@@ -36,7 +36,7 @@ pub(in crate::storage) struct Entry {
     pub(super) mkfs: Option<String>,
 }
 
-impl Entry {
+impl RegisteredPool {
     /// The end of a sentence that says where the pool was; empty if its path has not changed.
     pub(super) fn path_before(&self, spec: &PoolSpec) -> String {
         if self.path.as_os_str().is_empty() || self.path == spec.path {
@@ -51,7 +51,7 @@ impl Entry {
 #[serde(deny_unknown_fields)]
 struct RegistryContent {
     schema: u32,
-    pools: BTreeMap<String, Entry>,
+    pools: BTreeMap<String, RegisteredPool>,
 }
 
 /// The registry file, `pools.json`.
@@ -69,13 +69,17 @@ impl PoolRegistry {
     }
 
     /// The entry of a pool; an unknown pool has the default entry.
-    pub(in crate::storage) fn entry(&self, name: &str) -> Result<Entry> {
+    pub(in crate::storage) fn entry(&self, name: &str) -> Result<RegisteredPool> {
         Ok(self.read()?.pools.remove(name).unwrap_or_default())
     }
 
     /// Changes the entry of a pool on disk. An entry that stays the same is synced, too: the
     /// process that wrote it may have died between the rename and its fsync.
-    pub(super) fn remember(&self, name: &str, change: impl FnOnce(&mut Entry)) -> Result<()> {
+    pub(super) fn remember(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut RegisteredPool),
+    ) -> Result<()> {
         let _lock = self.lock()?;
         let mut content = self.read()?;
         let entry = content.pools.entry(name.to_owned()).or_default();
@@ -116,7 +120,7 @@ mod tests {
     fn remembers() {
         let dir = tempfile::tempdir().unwrap();
         let registry = PoolRegistry::at(&dir.path().join("state")).unwrap();
-        assert_eq!(registry.entry("a").unwrap(), Entry::default());
+        assert_eq!(registry.entry("a").unwrap(), RegisteredPool::default());
         let id = PoolId::generate();
         registry
             .remember("a", |e| e.fs_uuid = Some("x".into()))
@@ -126,7 +130,7 @@ mod tests {
         let again = PoolRegistry::at(&dir.path().join("state")).unwrap();
         let entry = again.entry("a").unwrap();
         assert_eq!((entry.id, entry.fs_uuid.as_deref()), (Some(id), Some("x")));
-        assert_eq!(again.entry("b").unwrap(), Entry::default());
+        assert_eq!(again.entry("b").unwrap(), RegisteredPool::default());
     }
 
     #[test]

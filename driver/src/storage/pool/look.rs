@@ -16,7 +16,8 @@ use crate::storage::{Error, Provisioning, Result, layers};
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Pool {
-    /// Starts a check on another thread; [`Pool::look`] returns its result.
+    /// Starts a check on another thread, or joins a running one. [`Pool::wait_for_look`] returns
+    /// its result.
     pub fn begin_look(self: &Arc<Self>, kernel: &Arc<dyn Kernel>) {
         let (pool, kernel) = (self.clone(), kernel.clone());
         self.look.begin(move || {
@@ -43,10 +44,9 @@ impl Pool {
         })
     }
 
-    /// Checks the pool, or joins a running check. A check that hangs returns an error after two
-    /// seconds, and occupies only one thread for any number of callers.
-    pub fn look(self: &Arc<Self>, kernel: &Arc<dyn Kernel>) -> Look {
-        self.begin_look(kernel);
+    /// The result of the check that [`Pool::begin_look`] started. A check that hangs returns an
+    /// error after two seconds, and occupies only one thread for any number of callers.
+    pub fn wait_for_look(&self) -> Look {
         self.look
             .answer(LOOK)
             .unwrap_or_else(|| Err(format!("it has not answered for {} s", LOOK.as_secs())))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Pools, Slot};
+use super::{PoolSlot, Pools};
 use crate::storage::index::Index;
 use crate::storage::{
     Error, GroupId, GroupRecord, Pool, PoolId, Result, SnapshotId, SnapshotRecord, VolumeHandle,
@@ -17,7 +17,7 @@ impl Pools {
     }
 
     /// [`Error::Unavailable`] while a pool is missing for which `may_hold` is true.
-    fn none_missing(&self, may_hold: impl Fn(&Slot) -> bool) -> Result<()> {
+    fn none_missing(&self, may_hold: impl Fn(&PoolSlot) -> bool) -> Result<()> {
         let slots = self.slots.read();
         let mut slots = slots.iter().filter(|slot| may_hold(slot));
         slots.try_for_each(|slot| slot.pool().map(drop))
@@ -68,12 +68,17 @@ impl Pools {
     }
 
     /// Finds a volume. Fails with [`Error::NoVolume`], [`Error::ForeignPool`] or
-    /// [`Error::Unavailable`], and with [`Error::Corrupt`] if the record can't be used.
+    /// [`Error::Unavailable`], and with [`Error::Corrupt`] if the record can't be used. A volume of
+    /// a pool that could not be synced may come back, so it is not [`Error::NoVolume`].
     pub fn volume(&self, handle: &VolumeHandle) -> Result<Arc<VolumeRecord>> {
         let found = match handle {
             VolumeHandle::Id(id) => {
                 let pool = self.with_id(id.pool())?;
-                pool.index.read().volumes.get(*id)?
+                let found = pool.index.read().volumes.get(*id)?;
+                if found.is_none() {
+                    pool.check_synced()?;
+                }
+                found
             }
             VolumeHandle::Inline(name) => {
                 let found = self.find(|index| index.inline(name));
@@ -84,6 +89,12 @@ impl Pools {
             }
         };
         found.ok_or_else(|| Error::NoVolume(handle.clone()))
+    }
+
+    /// Fails with [`Error::Unavailable`] while what an earlier process created in a pool may not
+    /// survive a power cut: a caller that found it by its name must not acknowledge it.
+    pub fn check_synced(&self, id: PoolId) -> Result<()> {
+        self.with_id(id)?.check_synced()
     }
 
     /// Finds the volume with this name in the open pools.
@@ -106,6 +117,18 @@ impl Pools {
 
     /// Finds a snapshot. Errors are those of [`Pools::volume`], with [`Error::NoSnapshot`].
     pub fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
+        let found = self.indexed_snapshot(id);
+        if let Err(Error::NoSnapshot(_)) = found {
+            self.with_id(id.pool())?.check_synced()?;
+        }
+        found
+    }
+
+    /// Finds a snapshot, even if its end may not survive a power cut.
+    pub(in crate::storage) fn indexed_snapshot(
+        &self,
+        id: &SnapshotId,
+    ) -> Result<Arc<SnapshotRecord>> {
         let pool = self.with_id(id.pool())?;
         let found = pool.index.read().snapshots.get(*id)?;
         found.ok_or(Error::NoSnapshot(*id))
@@ -125,6 +148,15 @@ impl Pools {
 
     /// Finds a group. Errors are those of [`Pools::volume`], with [`Error::NoGroup`].
     pub fn group(&self, id: &GroupId) -> Result<Arc<GroupRecord>> {
+        let found = self.indexed_group(id);
+        if let Err(Error::NoGroup(_)) = found {
+            self.with_id(id.pool())?.check_synced()?;
+        }
+        found
+    }
+
+    /// Finds a group, even if its end may not survive a power cut.
+    pub(in crate::storage) fn indexed_group(&self, id: &GroupId) -> Result<Arc<GroupRecord>> {
         let pool = self.with_id(id.pool())?;
         let found = pool.index.read().groups.get(*id)?;
         found.ok_or(Error::NoGroup(*id))

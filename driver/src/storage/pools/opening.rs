@@ -1,6 +1,7 @@
 //! Lets each pool be opened by one thread, and into one slot.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -15,6 +16,8 @@ pub(in crate::storage) struct Opening {
     claimed: Mutex<BTreeMap<PoolId, usize>>,
     /// Held while groups are settled, because a group may have members in several pools.
     pub(super) settling: Mutex<()>,
+    /// A pool has opened since groups were settled.
+    pub(super) has_opened: AtomicBool,
 }
 
 /// A pool ID claimed by one slot. Dropping it without [`Claim::keep`] frees the ID.
@@ -44,6 +47,7 @@ impl Opening {
             turns: (0..slots).map(|_| Mutex::default()).collect(),
             claimed: Mutex::default(),
             settling: Mutex::default(),
+            has_opened: AtomicBool::new(false),
         }
     }
 

@@ -4,6 +4,7 @@
 //! no other. Until a pool is open, its slot says why it is missing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use parking_lot::RwLock;
 use super::freed::Announcements;
 use super::opening::Opening;
 use super::snapshot_quota::SnapshotQuota;
-use super::{Pools, Slot};
+use super::{PoolSlot, Pools};
 use crate::kernel::{self, Kernel};
 use crate::storage::copy_rate::CopyRates;
 use crate::storage::growths::Growths;
@@ -61,7 +62,7 @@ impl Pools {
             slots: RwLock::new(
                 specs
                     .iter()
-                    .map(|spec| Slot {
+                    .map(|spec| PoolSlot {
                         spec: spec.clone(),
                         state: Err(OPENING.to_owned()),
                         // An unreadable registry is reported when the pool is opened.
@@ -133,12 +134,14 @@ impl Pools {
     }
 
     /// Maintains one pool; called periodically. Opens and recovers a missing pool once it is
-    /// available. In an open pool, it retries failed removals and drops noted problems
-    /// that are over.
+    /// available. In an open pool, it retries failed syncs and removals, and drops noted problems
+    /// that are over. It works in no other pool, which may hang.
     pub fn tend(&self, slot: usize) {
         let state = self.slots.read()[slot].state.clone();
         match state {
             Ok(pool) => {
+                pool.sync_again();
+                pool.sync_records_again();
                 pool.layout.remove_left();
                 recovery::recheck(&pool, &*self.kernel);
                 if self.options.max_snapshot_bytes_per_namespace.is_some() {
@@ -191,10 +194,31 @@ impl Pools {
         let found = state.is_ok();
         self.settle_slot(i, state, id);
         if found {
-            let _one_at_a_time = self.opening.settling.lock();
-            recovery::settle_groups(self);
+            self.opening.has_opened.store(true, Ordering::SeqCst);
+        }
+        if found && first {
+            self.settle_groups();
         }
         Ok(())
+    }
+
+    /// True if [`Pools::settle_groups`] may have something to do.
+    pub fn has_unsettled_groups(&self) -> bool {
+        let mut pools = self.pools().into_iter();
+        self.opening.has_opened.load(Ordering::SeqCst)
+            || pools.any(|pool| !pool.unfinished.lock().is_empty())
+    }
+
+    /// Frees the members of groups that were never finished or are partly deleted, then the records
+    /// of the groups; called periodically. Notes the members of groups that can't be found. A group
+    /// may have members in any pool, so one that hangs holds this up.
+    pub fn settle_groups(&self) {
+        let _one_at_a_time = self.opening.settling.lock();
+        let has_opened = self.opening.has_opened.swap(false, Ordering::SeqCst);
+        recovery::finish_groups(self);
+        if has_opened {
+            recovery::note_groups(self);
+        }
     }
 
     fn settle_slot(

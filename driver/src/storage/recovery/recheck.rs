@@ -1,6 +1,8 @@
 //! Ends problems that recovery noted and that are over: an operator, later calls of kubelet, or the
 //! driver itself may have solved them since.
 
+use std::sync::atomic::Ordering;
+
 use crate::diagnose::KernelState;
 use crate::diagnose::volume::{ImageState, image_problem};
 use crate::kernel::Kernel;
@@ -56,6 +58,7 @@ fn end(pool: &Pool, until: &Until) {
 fn is_over(pool: &Pool, state: Option<&KernelState>, until: &Until) -> Result<bool> {
     match until {
         Until::Reopened => Ok(false),
+        Until::Synced => Ok(!pool.unsynced.load(Ordering::SeqCst)),
         Until::FileGone(path) => Ok(path.symlink_metadata().is_err()),
         Until::ImageWhole(id) => of_volume(pool, *id, |volume| {
             let image = ImageState::from(pool.stat_image(&volume.id)?);

@@ -47,8 +47,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]
         attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
         if let Some(silent) = kernel_state.loops.silent().find(|l| l.may_hold(&name)) {
-            let minor = silent.minor;
-            note(pool, &found.volume, Problem::DeviceSilent { minor });
+            let (minor, file) = (silent.minor, silent.backing_path.clone());
+            note(pool, &found.volume, Problem::DeviceSilent { minor, file });
             continue;
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::storage::index::{Named, Table};
+use crate::storage::index::{NamedRecord, RecordTable};
 use crate::storage::load::{self, Again};
 use crate::storage::{About, Pool, Result};
 
@@ -39,7 +39,7 @@ pub(super) fn is_still_unusable(pool: &Pool, about: &About) -> Result<bool> {
 }
 
 /// Changes the table to what was read. True if the record still can't be used.
-fn settle<R: Named>(table: &mut Table<R>, id: R::Id, again: Again<R>) -> bool {
+fn settle<R: NamedRecord>(table: &mut RecordTable<R>, id: R::Id, again: Again<R>) -> bool {
     if !table.is_unusable(id) {
         return false;
     }

@@ -10,19 +10,23 @@
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
+
 use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
+use crate::record::UnusableRecord;
 use crate::storage::file_names::{EntryKind, IMAGE};
 use crate::storage::layout::{Left, PoolLayout};
-use crate::storage::load;
+use crate::storage::load::read_record_bytes;
 use crate::storage::noted_problem::Until;
+use crate::storage::record_io::{Record, decode};
 use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
 
 #[cfg(test)]
 mod tests;
 
 /// Removes unfinished entries and frees deleted entries. The records of groups stay until
-/// [`settle_groups`](super::settle_groups) has freed the members. Sweeping runs before the pool
+/// [`finish_groups`](super::finish_groups) has freed the members. Sweeping runs before the pool
 /// serves calls, so it never collects the group of a running CreateVolumeGroupSnapshot.
 pub(super) fn sweep(pool: &Pool) -> Result<()> {
     let mut left = Vec::new();
@@ -113,24 +117,47 @@ fn kind_of(name: &str) -> Option<EntryKind> {
 }
 
 fn sweep_one(pool: &Pool, left: SweptEntry) {
-    let dir = pool.layout.dir(left.from);
-    let id = left
-        .name
-        .parse::<GroupId>()
-        .ok()
-        .filter(|id| id.pool() == pool.id);
-    match id.and_then(|id| group_in(dir, id)) {
-        Some(group) => pool.unfinished.lock().push(Unfinished {
+    let id = left.name.parse::<GroupId>().ok();
+    let Some(id) = id.filter(|id| id.pool() == pool.id) else {
+        return remove(pool, left.from, left.name);
+    };
+    match members_of(pool.layout.dir(left.from), left.from, id) {
+        Ok(None) => remove(pool, left.from, left.name),
+        Ok(Some(waiting)) => pool.unfinished.lock().push(Unfinished {
+            group: id,
             left: left.from,
-            group,
+            waiting,
         }),
-        None => remove(pool, left.from, left.name),
+        Err(why) => {
+            let what = format!(
+                "is kept: its record {why}. Restore the record and restart the driver, which then \
+                 frees the group's snapshots. Or move this directory out of the pool, and delete the \
+                 snapshots by hand"
+            );
+            note_left(pool, left.from, &left.name, what);
+        }
     }
 }
 
-/// Reads the record of a group under `incoming/` or `trash/`; `None` if it can't be read.
-fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
-    load::stored(dir, &id.to_string(), id, &mut Vec::new()).ok()
+/// The members in the record of a group under `incoming/` or `trash/`; `None` if no member can be
+/// in place. A record that can't be read may list some.
+fn members_of(
+    dir: BorrowedFd<'_>,
+    from: Left,
+    id: GroupId,
+) -> std::result::Result<Option<Vec<SnapshotId>>, UnusableRecord> {
+    let mut bytes = Vec::new();
+    match read_record_bytes(dir, &id.to_string(), GroupRecord::FILE, &mut bytes) {
+        Err(UnusableRecord::Missing) => return Ok(None),
+        read => read?,
+    }
+    // The members are moved into place once the record is written and synced.
+    let is_whole = serde_json::from_slice::<IgnoredAny>(&bytes).is_ok();
+    if from == Left::Incoming && !is_whole {
+        return Ok(None);
+    }
+    let group: GroupRecord = decode(&bytes, id)?;
+    Ok(Some(group.snapshots))
 }
 
 fn put_back(pool: &Pool, left: &SweptEntry, kind: EntryKind) {

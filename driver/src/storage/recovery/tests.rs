@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -103,6 +104,33 @@ fn a_staged_volume_without_its_mount_is_unstaged_and_detached() {
         assert_eq!(reopened(&mut site), [], "reboot: {reboot}");
         assert_eq!(site.volume(before.id).stage, None, "reboot: {reboot}");
         assert!(minors(&site).is_empty(), "reboot: {reboot}");
+    }
+}
+
+/// A process died before its mkfs, in the middle of it, or beside an mkfs that goes on.
+#[test]
+fn the_start_of_an_mkfs_that_wrote_nothing_is_taken_back() {
+    let begun = Format::Formatting(FsType::Ext4);
+    for (what, data, in_use, expected) in [
+        ("blank", false, false, Format::None),
+        ("with data", true, false, begun),
+        ("attached", false, true, begun),
+    ] {
+        let mut site = Site::fake(&["a"]);
+        let volume = site.make("one");
+        let image = site.pools().open_image(&volume, true).unwrap();
+        image.set_len(0).unwrap();
+        image.set_len(volume.capacity_bytes).unwrap();
+        if data {
+            image.write_all_at(b"mkfs", 4096).unwrap();
+        }
+        site.update(volume.id, |r| r.format = begun);
+        let device = in_use.then(|| bound(&site, &volume));
+        site.open();
+        assert_eq!(site.volume(volume.id).format, expected, "{what}");
+        drop(device);
+        let on_disk: VolumeRecord = load::read_one(&site.pool().layout, volume.id).unwrap();
+        assert_eq!(on_disk.format, expected, "{what}");
     }
 }
 

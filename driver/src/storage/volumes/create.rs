@@ -8,6 +8,7 @@ use super::{format_at_create, lengthen};
 use crate::kernel::{file, wanted};
 use crate::record::{SCHEMA, now_ns};
 use crate::storage::capacity::SpaceRequest;
+use crate::storage::record_sync::RecordSync;
 use crate::storage::{Format, NewVolume, Pool, Pools, Result, VolumeId, VolumeRecord};
 
 #[cfg(test)]
@@ -59,7 +60,7 @@ impl Pools {
         pool.index.write().share(&mut record);
         let record = Arc::new(record);
         incoming.commit(&*record, Some(&image))?;
-        pool.synced.lock().insert(id);
+        pool.synced.lock().insert(id, RecordSync::Synced);
         pool.index.write().put_volume(record.clone());
         Ok(record)
     }
@@ -86,5 +87,6 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         freeze: None,
         inline: new.inline.map(Into::into),
         growth: None,
+        fault: None,
     }
 }

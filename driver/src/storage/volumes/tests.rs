@@ -1,4 +1,5 @@
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::kernel::FsType;
@@ -89,6 +90,39 @@ fn a_record_is_changed_on_disk_first() {
     let lost = pools.update_volume(&made.id, |r| r.format = Format::None);
     assert!(lost.is_err());
     assert_eq!(site.volume(made.id).format, Format::Raw);
+}
+
+/// The upkeep may run at any moment, and writes what the index has.
+#[test]
+fn a_record_that_could_not_be_cleared_is_queued_once_the_index_has_it() {
+    let site = Site::fake(&["a"]);
+    let made = site.make("one");
+    let pool = site.pool();
+    // The temporary file of the record can't be created.
+    let in_the_way = site.path(format!("volumes/{}/.volume.json.new", made.id));
+    std::fs::create_dir(&in_the_way).unwrap();
+    std::thread::scope(|scope| {
+        let index = pool.index.read();
+        let clearing = scope.spawn(|| {
+            let pools = site.pools();
+            pools.clear_in_volume(&made.id, |record| record.format = Format::Raw)
+        });
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            assert!(pool.to_sync.lock().is_empty());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(index);
+        clearing.join().unwrap().unwrap();
+    });
+    assert_eq!(site.volume(made.id).format, Format::Raw);
+    assert!(pool.to_sync.lock().contains(&made.id));
+
+    std::fs::remove_dir(&in_the_way).unwrap();
+    site.tend();
+    assert!(pool.to_sync.lock().is_empty());
+    let on_disk: VolumeRecord = load::read_one(&pool.layout, made.id).unwrap();
+    assert_eq!(on_disk.format, Format::Raw);
 }
 
 #[test]

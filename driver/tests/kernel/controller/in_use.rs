@@ -6,7 +6,9 @@ use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{Filesystems, LoopDevices, LoopInfo, Mounts};
 use hostloop_proto::csi;
 
-use crate::testkit::{Rig, block, create_request, from, mount, of_snapshot, range};
+use crate::testkit::{
+    Rig, block, create_request, create_request_for, from, mount, of_snapshot, range,
+};
 
 const MI: i64 = 1 << 20;
 
@@ -22,8 +24,7 @@ impl Staged {
         let rig = Rig::new();
         let request = csi::CreateVolumeRequest {
             capacity_range: range(mib * MI, 0),
-            volume_capabilities: vec![capability.clone()],
-            ..create_request("v")
+            ..create_request_for("v", capability.clone())
         };
         let id = rig.created(request);
         let volume = Staged {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use hostloop_driver::kernel::extents::{self, Range};
+use hostloop_driver::kernel::extents::{self, ByteRange};
 use hostloop_driver::kernel::file::Copied;
 use hostloop_driver::storage::copy_image;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -30,8 +30,8 @@ impl Snapshot {
     }
 }
 
-fn blocks(runs: &[Range]) -> BTreeSet<u64> {
-    let run = |r: &Range| r.offset / BLOCK..r.end().div_ceil(BLOCK);
+fn blocks(runs: &[ByteRange]) -> BTreeSet<u64> {
+    let run = |r: &ByteRange| r.offset / BLOCK..r.end().div_ceil(BLOCK);
     runs.iter().flat_map(run).collect()
 }
 
@@ -63,7 +63,7 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
     let mut len = 32 << 20;
     let image = sparse(&path, len);
     if thick {
-        hostloop_driver::kernel::file::allocate(&image, len).unwrap();
+        hostloop_driver::kernel::file::allocate(&image, 0..len).unwrap();
     }
     let device = Loop::attach(&path);
     let mut snapshots: Vec<Snapshot> = Vec::new();
@@ -152,7 +152,7 @@ fn allocated_runs_hold_every_byte(#[case] fs: &str, #[case] thick: bool) {
     let pool = Pool::new(fs, 2 << 30);
     for snapshot in history(&pool, thick, &mut Random(0xa110c)) {
         let length = snapshot.content.len() as u64;
-        let span = Range { offset: 0, length };
+        let span = ByteRange { offset: 0, length };
         let runs = collect(|emit| extents::allocated(&snapshot.file, span, emit));
         let found = blocks(&runs);
         let zeros = [0; BLOCK as usize];

@@ -12,7 +12,9 @@ use hostloop_driver::kernel::file::Copied;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{self, FileId, Freeze, FsType, Kernel, LoopDevice};
 use hostloop_driver::kernel::{BindFlags, MountSpec};
-use hostloop_driver::storage::freeze::{self, Intents, LeftoverFreeze, Limits, Still, Target};
+use hostloop_driver::storage::freeze::{
+    self, FreezeLimits, FreezeTarget, Intents, LeftoverFreeze, Still,
+};
 use hostloop_driver::storage::{Error, PoolId, Result, VolumeId};
 use parking_lot::Mutex;
 use rstest::rstest;
@@ -67,8 +69,8 @@ impl Volume {
         mount(&*self.kernel, &self.device, &self.at, self.fs);
     }
 
-    fn target(&self) -> Target {
-        Target {
+    fn target(&self) -> FreezeTarget {
+        FreezeTarget {
             volume: self.id,
             image: self.image,
             raw_staged: false,
@@ -172,17 +174,17 @@ impl Intents for Notes {
     }
 }
 
-fn quiesced<T>(targets: &[Target], copy: impl FnOnce(&Still) -> Result<T>) -> Result<T> {
+fn quiesced<T>(targets: &[FreezeTarget], copy: impl FnOnce(&Still) -> Result<T>) -> Result<T> {
     limited(targets, PATIENCE, copy)
 }
 
 fn limited<T>(
-    targets: &[Target],
+    targets: &[FreezeTarget],
     max_freeze: Duration,
     copy: impl FnOnce(&Still) -> Result<T>,
 ) -> Result<T> {
     let notes = Notes::default();
-    let limits = Limits {
+    let limits = FreezeLimits {
         max_freeze,
         check: &|| Ok(()),
     };
@@ -247,8 +249,8 @@ fn a_group_is_frozen_together() {
     let pool = Pool::new("xfs", 3 << 30);
     let volumes = [Ext4, Xfs, Btrfs].map(|fs| Volume::mounted(&pool, fs.as_str(), fs));
     let rest = sparse(&pool.path("rest"), 1 << 20);
-    let mut targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
-    targets.push(Target {
+    let mut targets: Vec<FreezeTarget> = volumes.iter().map(Volume::target).collect();
+    targets.push(FreezeTarget {
         volume: VolumeId::generate(PoolId::generate()),
         image: kernel::file_id(&rest).unwrap(),
         raw_staged: true,
@@ -315,7 +317,9 @@ fn a_copy_that_takes_too_long_gives_up_and_thaws() {
         Err(Error::CannotFreeze(why)) => assert!(why.contains("--max-freeze"), "{why}"),
         other => panic!("{other:?}"),
     }
-    assert!(!volume.is_frozen() && volume.takes_writes());
+    // On a busy disk, the freeze itself is given up, and its thread thaws when it ends.
+    until("it is thawed", || !volume.is_frozen());
+    assert!(volume.takes_writes());
 }
 
 /// A process died between freeze and thaw, and its frozen filesystem was unmounted or not.
@@ -402,7 +406,7 @@ fn a_full_pool_does_not_hang_the_caller() {
         volume.write(&format!("file-{i}"), &[1; 20000]);
     }
     let notes = Notes::default();
-    let limits = Limits {
+    let limits = FreezeLimits {
         max_freeze: Duration::from_secs(2),
         check: &|| Ok(()),
     };

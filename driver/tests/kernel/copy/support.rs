@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use hostloop_driver::kernel::extents::{self, Range};
+use hostloop_driver::kernel::extents::{self, ByteRange};
 use hostloop_driver::kernel::file::{Copied, Pace};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::storage::Provisioning;
@@ -80,9 +80,9 @@ pub(crate) fn populate(from: &File, to: &File, want: &NewImage) -> Copied {
 }
 
 /// The ranges from `offset` on that `extents` reports as changed.
-pub(crate) fn changed(base: &File, target: &File, offset: u64, shares: bool) -> Vec<Range> {
+pub(crate) fn changed(base: &File, target: &File, offset: u64, shares: bool) -> Vec<ByteRange> {
     let length = target.metadata().unwrap().len() - offset;
-    let span = Range { offset, length };
+    let span = ByteRange { offset, length };
     collect(|emit| extents::changed(base, target, span, shares, emit))
 }
 

@@ -16,7 +16,7 @@ use crate::testkit::MI;
 /// A fallocated image with its first half written.
 fn thick_image(pool: &Pool, len: u64) -> File {
     let image = sparse(&pool.path("image"), len);
-    file::allocate(&image, len).unwrap();
+    file::allocate(&image, 0..len).unwrap();
     for at in (0..len / 2).step_by(MI as usize) {
         image.write_all_at(&[7; MI as usize], at).unwrap();
     }

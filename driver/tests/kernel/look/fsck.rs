@@ -4,7 +4,7 @@ use std::fs;
 
 use hostloop_driver::inspect::Error;
 use hostloop_driver::inspect::fsck::{
-    CLEAN, Outcome, PROBLEMS, ProblemKind, REPAIRED, Repair, ReportedProblem, examine,
+    CLEAN, FsckReport, PROBLEMS, ProblemKind, REPAIRED, Repair, ReportedProblem, examine,
 };
 use hostloop_driver::kernel::LoopDevices;
 use hostloop_driver::storage::{FreezeIntent, VolumeId};
@@ -13,7 +13,7 @@ use super::{Site, attach, site};
 use crate::tools::run;
 
 /// What `fsck` finds, without loop devices of other tests.
-fn look(site: &Site, repair: bool) -> Outcome {
+fn look(site: &Site, repair: bool) -> FsckReport {
     let mut found = examine(&site.specs, &site.options, site.kernel.clone(), repair).unwrap();
     found
         .problems

@@ -73,7 +73,7 @@ fn fill(rig: &Rig) -> std::fs::File {
         .usage()
         .unwrap()
         .free_bytes;
-    while file::allocate(&hog, len).is_err() {
+    while file::allocate(&hog, 0..len).is_err() {
         len -= 4096;
     }
     // The rest, block by block.

@@ -384,14 +384,14 @@ fn preallocation_without_room_keeps_the_pool() {
     world.open();
     let made = world.create(thin("one", MI));
     world.specs[0].preallocate = true;
-    let findings = world.open().noted_problems();
-    assert_eq!(findings.len(), 1, "{findings:?}");
+    let problems = world.open().noted_problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        findings[0]
+        problems[0]
             .problem
             .to_string()
             .contains("can't be preallocated"),
-        "{findings:?}"
+        "{problems:?}"
     );
     assert_eq!(world.volume(made.id), made);
 }

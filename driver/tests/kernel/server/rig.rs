@@ -1,13 +1,14 @@
 //! A server over one pool, served on a socket in a temporary directory, and a client of it.
 
+use std::fs::DirBuilder;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hostloop_controllers::socket::Socket;
 use hostloop_driver::controller::Controller;
 use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::grpc::Server;
-use hostloop_driver::grpc::socket;
 use hostloop_driver::node::Node;
 use hostloop_driver::storage::{NewVolume, Pools};
 use hostloop_fake_kernel::Model;
@@ -79,7 +80,8 @@ impl<K: TestKernel> Rig<K> {
         let pools = site.start();
         let server = server(&pools, configs);
         let socket = site.root().join("csi.sock");
-        let (listener, name) = socket::bind(&socket).unwrap().into_parts();
+        let bound = Socket::bind(&socket, &DirBuilder::new()).unwrap();
+        let (listener, name) = bound.into_parts();
         let connections = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
         let (stop, stopped) = oneshot::channel();
         let serving = {

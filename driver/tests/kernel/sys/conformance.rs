@@ -45,6 +45,10 @@ fn run(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> 
     for fs in FsType::ALL {
         script.unmount_frozen(fs);
     }
+    for fs in [Ext4, Xfs] {
+        script.limit_and_shut_down(fs);
+    }
+    script.meet_an_error();
     script.refuse();
     script.clone_and_grow();
     script.raw_block();
@@ -63,7 +67,7 @@ fn plain<T: std::fmt::Debug>(answer: Result<T>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),
         Err(Error::Io { source, .. }) => format!("errno {:?}", source.raw_os_error()),
-        Err(Error::Tool { .. }) => "tool failed".to_owned(),
+        Err(Error::Tool { .. } | Error::NotRun { .. }) => "tool failed".to_owned(),
         Err(e) => format!("{e:?}").split(' ').next().unwrap().to_owned(),
     }
 }
@@ -307,6 +311,48 @@ impl Script<'_> {
         drop(root);
         std::fs::write(at.join("file"), "x").unwrap();
         self.unmount("unmount", &at);
+        self.gone("gone", &image);
+    }
+
+    /// A device is limited while it is open. A filesystem that shuts down loses what it has not
+    /// written, and works again once it is unmounted and mounted.
+    fn limit_and_shut_down(&mut self, fs: FsType) {
+        let image = self.image(&format!("cut-{fs}"), scratch::size(fs));
+        let at = self.directory(&format!("cut-{fs}.mnt"));
+        let device = self.attach(&image);
+        for bytes in [4096, MI, 1024 * MI, 0] {
+            self.did("limit", self.kernel.loop_limit(&device, bytes));
+            let info = self.kernel.loop_info(device.minor).unwrap().unwrap();
+            self.say("limited to", info.size_limit);
+            self.look("limited", &image);
+        }
+        make_fs(self.kernel, &device, fs);
+        self.mount("mount", &device, fs, &at, &[]);
+        let root = File::open(&at).unwrap();
+        self.did("shut down", self.kernel.shut_down(&root));
+        drop(root);
+        self.unmount("unmount", &at);
+        self.mount("mount again", &device, fs, &at, &[]);
+        self.unmount("unmount again", &at);
+        drop(device);
+        self.gone("gone", &image);
+    }
+
+    fn meet_an_error(&mut self) {
+        let image = self.image("error", scratch::size(Ext4));
+        let at = self.directory("error.mnt");
+        let device = self.attach(&image);
+        make_fs(self.kernel, &device, Ext4);
+        let options = ["errors=remount-ro"];
+        self.mount("mount", &device, Ext4, &at, &options);
+        let met = self.kernel.trigger_error(device.minor);
+        self.did("an error", met);
+        self.look("read-only", &image);
+        self.unmount("unmount", &at);
+        self.mount("mount again", &device, Ext4, &at, &options);
+        self.look("writable", &image);
+        self.unmount("unmount again", &at);
+        drop(device);
         self.gone("gone", &image);
     }
 

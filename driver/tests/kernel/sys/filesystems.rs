@@ -98,7 +98,7 @@ fn gives_space_back(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
 fn thick_stays_allocated(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
     let image = s.image("image", size(fs));
-    file::allocate(&image, size(fs)).unwrap();
+    file::allocate(&image, 0..size(fs)).unwrap();
     let device = s.attach(&image);
     // A user's own extended options must not undo it.
     let options = ["-E", "root_owner=0:0"].map(str::to_owned);

@@ -7,7 +7,7 @@ use std::path::Path;
 use hostloop_driver::kernel::Freeze;
 use hostloop_driver::kernel::file::allocated_bytes;
 use hostloop_driver::node::Error;
-use hostloop_driver::storage::{Access, Provisioning, Reserve, VolumeId};
+use hostloop_driver::storage::{Access, Format, Provisioning, Reserve, VolumeId};
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
 use hostloop_proto::csi::{self, VolumeHealthErrorType::Inaccessible};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -191,6 +191,7 @@ pub(crate) fn mkfs_options_of_older_records_are_not_obeyed<K: TestKernel>() {
         panic!("{refused:?}");
     };
     assert!(why.contains("mkfsOptions"), "{why}");
+    assert_eq!(rig.record(id).format, Format::None, "mkfs has not begun");
     rig.assert_clean(id);
 }
 

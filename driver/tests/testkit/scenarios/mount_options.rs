@@ -41,10 +41,7 @@ pub(crate) fn a_class_with_options_that_reach_other_devices_makes_nothing<K: Tes
             other => panic!("{fs} {flags:?}: {other:?}"),
         }
         assert_eq!(rig.kernel.changes(), before, "{fs} {flags:?}");
-        let made = rig.created(csi::CreateVolumeRequest {
-            volume_capabilities: vec![mount(fs)],
-            ..create_request(&format!("{fs}-{named}"))
-        });
+        let made = rig.created(create_request_for(&format!("{fs}-{named}"), mount(fs)));
         let request = csi::ValidateVolumeCapabilitiesRequest {
             volume_id: made,
             volume_capabilities: vec![capability],
@@ -62,16 +59,10 @@ pub(crate) fn a_class_with_options_that_reach_other_devices_makes_nothing<K: Tes
 /// An earlier version accepted the options, or an administrator wrote them into the object.
 pub(crate) fn a_volume_that_has_other_options_is_mounted_and_says_so<K: TestKernel>() {
     let rig = Rig::<K>::new();
-    let flagged = |name: &str| csi::CreateVolumeRequest {
-        volume_capabilities: vec![with_flags(mount("ext4"), &["noload", "noatime"])],
-        ..create_request(name)
-    };
-    refused!(rig.try_create(flagged("new")), Error::Invalid(_));
-    let made = rig.created(csi::CreateVolumeRequest {
-        volume_capabilities: vec![mount("ext4")],
-        ..create_request("old")
-    });
     let capability = with_flags(mount("ext4"), &["noload", "noatime"]);
+    let new = create_request_for("new", capability.clone());
+    refused!(rig.try_create(new), Error::Invalid(_));
+    let made = rig.created(create_request_for("old", mount("ext4")));
     let id = rig.record(&made).id;
     rig.update(id, |record| {
         let Access::Mount { flags, .. } = &mut Arc::make_mut(&mut record.capabilities)[0].access
@@ -80,7 +71,8 @@ pub(crate) fn a_volume_that_has_other_options_is_mounted_and_says_so<K: TestKern
         };
         *flags = ["noload", "noatime"].map(str::to_owned).to_vec();
     });
-    assert_eq!(rig.created(flagged("old")), made, "a repeated call");
+    let again = create_request_for("old", capability.clone());
+    assert_eq!(rig.created(again), made, "a repeated call");
 
     let reasons = |staged: bool| {
         let health = rig.health(&made).unwrap();

@@ -12,21 +12,17 @@ use super::*;
 pub(crate) fn raw_bytes_are_mounted_by_an_administrators_word_alone<K: TestKernel>() {
     let rig = Rig::<K>::new();
     let cap = mount("ext4");
-    let request = |name: &str, capability: &csi::VolumeCapability| csi::CreateVolumeRequest {
-        volume_capabilities: vec![capability.clone()],
-        ..create_request(name)
-    };
     let copy = |name: &str, source: Type, allowed: &str| {
         rig.try_create(csi::CreateVolumeRequest {
             volume_content_source: from(source),
             parameters: pairs(allowed),
-            ..request(name, &cap)
+            ..create_request_for(name, cap.clone())
         })
     };
     const ALLOWED: &str = "allowVolumeModeChange=true";
 
     // A user writes a filesystem.
-    let raw = rig.created(request("raw", &block()));
+    let raw = rig.created(create_request_for("raw", block()));
     rig.stage(&raw, "a", &block()).unwrap();
     let held = rig.kernel.loop_reopen(&rig.device(&raw)).unwrap();
     make_fs(&*rig.kernel, &held, FsType::Ext4);
@@ -73,7 +69,7 @@ pub(crate) fn raw_bytes_are_mounted_by_an_administrators_word_alone<K: TestKerne
         // As a block device it needs no word.
         let again = csi::CreateVolumeRequest {
             volume_content_source: from(of_snapshot(&snapshot)),
-            ..request(&format!("again-{gone}"), &block())
+            ..create_request_for(&format!("again-{gone}"), block())
         };
         rig.created(again);
         if !gone {
@@ -115,8 +111,7 @@ pub(crate) fn a_filesystem_that_was_a_block_device_is_raw<K: TestKernel>() {
     let snapshot = rig.snapshot("s", &first).unwrap().snapshot_id;
     let device = rig.created(csi::CreateVolumeRequest {
         volume_content_source: from(of_snapshot(&snapshot)),
-        volume_capabilities: vec![block()],
-        ..create_request("device")
+        ..create_request_for("device", block())
     });
     assert_eq!(rig.record(&device).capabilities[0].access, Access::Block);
     let back = rig.try_create(csi::CreateVolumeRequest {

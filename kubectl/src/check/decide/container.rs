@@ -1,9 +1,9 @@
 //! The command lines of containers in manifests.
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-use crate::container_flags::arguments;
+use crate::container_flags::flag_values;
 use crate::volume_objects::title;
 
 /// The container in which the driver runs.
@@ -19,29 +19,9 @@ pub(super) fn runs_driver(container: &Container) -> bool {
     container.args.iter().flatten().any(|arg| arg == "run")
 }
 
-/// The value of a flag: from the arguments, or from its environment variable. A flag without a
-/// value is `true`.
+/// The first value of a flag.
 pub(in crate::check) fn flag(container: &Container, name: &str) -> Option<String> {
-    // A pod template has no values for the fields of a pod.
-    let given = arguments(&Pod::default(), container)
-        .into_iter()
-        .find_map(|arg| {
-            let rest = arg.strip_prefix("--")?.strip_prefix(name)?;
-            match rest.strip_prefix('=') {
-                Some(value) => Some(value.to_owned()),
-                None if rest.is_empty() => Some("true".to_owned()),
-                None => None,
-            }
-        });
-    let variable = format!("HOSTLOOP_{}", name.to_ascii_uppercase().replace('-', "_"));
-    given.or_else(|| {
-        let variable = container
-            .env
-            .iter()
-            .flatten()
-            .find(|v| v.name == variable)?;
-        variable.value.clone()
-    })
+    flag_values(container, name).next()
 }
 
 /// The Deployments that run a snapshot controller, as `namespace/name`.
@@ -66,9 +46,9 @@ fn is_snapshot_controller(container: &Container) -> bool {
     let image = container.image.as_deref().unwrap_or_default();
     let name = image.rsplit('/').next().unwrap_or_default();
     let name = name.split(['@', ':']).next().unwrap_or_default();
-    let ours = flag(container, "controllers");
+    // The image first, because that is enough for most of the Deployments of all namespaces.
     name.ends_with("snapshot-controller")
-        || ours.is_some_and(|list| {
+        || flag(container, "controllers").is_some_and(|list| {
             list.split(',')
                 .any(|role| role.trim() == "snapshot-controller")
         })
@@ -81,29 +61,6 @@ mod tests {
 
     use super::*;
     use crate::check::decide::testing::object;
-
-    fn container(args: &[&str]) -> Container {
-        object(json!({
-            "name": "c",
-            "args": args,
-            "env": [
-                {"name": "ATTACH", "value": "false"},
-                {"name": "EMPTY"},
-                {"name": "HOSTLOOP_REJECT_MULTI_NODE", "value": "true"},
-            ],
-        }))
-    }
-
-    #[rstest]
-    #[case(&["--enable-attach=$(ATTACH)"], "enable-attach", Some("false"))]
-    #[case(&["run", "--enable-attach"], "enable-attach", Some("true"))]
-    #[case(&["--enable-attach-more=1"], "enable-attach", None)]
-    #[case(&[], "reject-multi-node", Some("true"))]
-    #[case(&["--reject-multi-node=false"], "reject-multi-node", Some("false"))]
-    #[case(&["--a=$(NONE)x$(EMPTY)y"], "a", Some("$(NONE)xy"))]
-    fn flags(#[case] args: &[&str], #[case] name: &str, #[case] value: Option<&str>) {
-        assert_eq!(flag(&container(args), name).as_deref(), value);
-    }
 
     #[rstest]
     #[case("registry.k8s.io/sig-storage/snapshot-controller:v8.2.0", "", 1, true)]

@@ -45,10 +45,10 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 }
 
 /// The node pods, by node.
-type Pods<'a> = BTreeMap<&'a str, &'a Pod>;
+type PodsByNode<'a> = BTreeMap<&'a str, &'a Pod>;
 
 /// The pods of DaemonSets that run the driver, by node.
-pub(in crate::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
+pub(in crate::check) fn pods_by_node(pods: &[Pod]) -> PodsByNode<'_> {
     pods.iter()
         .filter(|pod| is_of_daemon_set(pod) && has_driver(pod))
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod)))
@@ -71,7 +71,7 @@ fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-fn scheduled(sets: &[DaemonSet], pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
+fn scheduled(sets: &[DaemonSet], pods: &PodsByNode<'_>, namespace: &str) -> Vec<Line> {
     let wanted = sets.iter().filter_map(|set| set.status.as_ref());
     let wanted: i32 = wanted.map(|status| status.desired_number_scheduled).sum();
     let wanted = usize::try_from(wanted).unwrap_or_default();
@@ -94,7 +94,7 @@ fn scheduled(sets: &[DaemonSet], pods: &Pods<'_>, namespace: &str) -> Vec<Line> 
     }
 }
 
-fn ready(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
+fn ready(pods: &PodsByNode<'_>, namespace: &str) -> Vec<Line> {
     let (ready, not_ready): (Vec<_>, Vec<_>) = pods.iter().partition(|(_, pod)| is_ready(pod));
     let mut lines: Vec<Line> = not_ready
         .into_iter()
@@ -107,7 +107,7 @@ fn ready(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
     lines
 }
 
-fn image(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
+fn image(pods: &PodsByNode<'_>, namespace: &str) -> Vec<Line> {
     let images = images(pods);
     match images.iter().collect::<Vec<_>>().as_slice() {
         [] => Vec::new(),
@@ -131,7 +131,7 @@ fn image(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
 }
 
 /// The images of the node pods, and their nodes.
-fn images<'a>(pods: &Pods<'a>) -> BTreeMap<&'a str, Vec<&'a str>> {
+fn images<'a>(pods: &PodsByNode<'a>) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut images: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, pod) in pods {
         let container = pod.spec.as_ref().and_then(driver_container);
@@ -143,7 +143,7 @@ fn images<'a>(pods: &Pods<'a>) -> BTreeMap<&'a str, Vec<&'a str>> {
 }
 
 /// Versions of the driver: as the pods report them, or else as in the tags of their images.
-fn version(pods: &Pods<'_>, facts: &Facts) -> Vec<Line> {
+fn version(pods: &PodsByNode<'_>, facts: &Facts) -> Vec<Line> {
     let machines = facts
         .machines
         .values()
@@ -176,7 +176,7 @@ fn tag(image: &str) -> Option<&str> {
     tag.starts_with(|c: char| c.is_ascii_digit()).then_some(tag)
 }
 
-fn registered(pods: &Pods<'_>, facts: &Facts) -> Part {
+fn registered(pods: &PodsByNode<'_>, facts: &Facts) -> Part {
     let nodes = known("Registration", &facts.csi_nodes)?;
     let has_driver: BTreeSet<&str> = nodes
         .iter()

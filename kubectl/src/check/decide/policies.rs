@@ -34,7 +34,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         .and_then(|policies| Ok((policies, known("Bindings of policies", &facts.bindings)?)));
     match both {
         Ok((policies, bindings)) => {
-            let mut lines = judge(policies, bindings);
+            let mut lines = policy_lines(policies, bindings);
             // A missing policy explains an accepted write.
             if lines.iter().all(|line| line.mark != Mark::Failed) {
                 lines.push(enforced(&facts.enforced));
@@ -56,7 +56,7 @@ fn enforced(enforced: &Fact<bool>) -> Line {
     }
 }
 
-fn judge(
+fn policy_lines(
     policies: &[ValidatingAdmissionPolicy],
     bindings: &[ValidatingAdmissionPolicyBinding],
 ) -> Vec<Line> {
@@ -64,14 +64,14 @@ fn judge(
         .iter()
         .filter_map(|p| Some((p.metadata.name.as_deref()?, p)))
         .collect();
-    let states: Vec<(&str, State)> = POLICIES
+    let states: Vec<(&str, PolicyState)> = POLICIES
         .iter()
         .map(|name| (*name, state(policies.get(*name).copied(), bindings, name)))
         .collect();
     let mut lines = Vec::new();
     for (state, what, advice) in [
-        (State::Missing, "do not exist", APPLY),
-        (State::Unbound, "have no binding that denies", APPLY),
+        (PolicyState::Missing, "do not exist", APPLY),
+        (PolicyState::Unbound, "have no binding that denies", APPLY),
     ] {
         let bad = in_state(&states, state);
         if !bad.is_empty() {
@@ -83,12 +83,12 @@ fn judge(
     }
     for (state, what, advice) in [
         (
-            State::Unseen,
+            PolicyState::Unseen,
             "The controller manager has not checked policies",
             "Run the check again. If this stays, look at the log of kube-controller-manager.",
         ),
         (
-            State::Doubted,
+            PolicyState::Doubted,
             "The controller manager warns about expressions of policies",
             "Look at: kubectl get validatingadmissionpolicies NAME -o \
              jsonpath={.status.typeChecking}",
@@ -99,7 +99,7 @@ fn judge(
             lines.push(Line::warning(format!("{what}: {}", names(bad)), advice));
         }
     }
-    let good = in_state(&states, State::InForce).len();
+    let good = in_state(&states, PolicyState::InForce).len();
     if good == POLICIES.len() {
         lines.push(Line::ok(format!("{good} admission policies are in force")));
     }
@@ -107,7 +107,7 @@ fn judge(
 }
 
 /// The policies in a state.
-fn in_state<'a>(states: &[(&'a str, State)], wanted: State) -> Vec<&'a str> {
+fn in_state<'a>(states: &[(&'a str, PolicyState)], wanted: PolicyState) -> Vec<&'a str> {
     states
         .iter()
         .filter(|(_, state)| *state == wanted)
@@ -116,7 +116,7 @@ fn in_state<'a>(states: &[(&'a str, State)], wanted: State) -> Vec<&'a str> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PolicyState {
     /// The policy does not exist.
     Missing,
     /// No binding of it denies.
@@ -132,9 +132,9 @@ fn state(
     policy: Option<&ValidatingAdmissionPolicy>,
     bindings: &[ValidatingAdmissionPolicyBinding],
     name: &str,
-) -> State {
+) -> PolicyState {
     let Some(policy) = policy else {
-        return State::Missing;
+        return PolicyState::Missing;
     };
     let denies = bindings.iter().map(|binding| &binding.spec).any(|spec| {
         spec.policy_name == name
@@ -145,17 +145,17 @@ fn state(
                 .any(|action| action == "Deny")
     });
     if !denies {
-        return State::Unbound;
+        return PolicyState::Unbound;
     }
     let status = policy.status.as_ref();
     if status.and_then(|s| s.observed_generation) != policy.metadata.generation {
-        return State::Unseen;
+        return PolicyState::Unseen;
     }
     let warnings = status.and_then(|s| s.type_checking.as_ref()?.expression_warnings.as_ref());
     if warnings.is_some_and(|warnings| !warnings.is_empty()) {
-        State::Doubted
+        PolicyState::Doubted
     } else {
-        State::InForce
+        PolicyState::InForce
     }
 }
 
@@ -204,20 +204,20 @@ mod tests {
 
     #[rstest]
     #[case(json!({"policyName": "p", "validationActions": ["Deny"]}),
-        json!({"observedGeneration": 2}), State::InForce)]
+        json!({"observedGeneration": 2}), PolicyState::InForce)]
     #[case(json!({"policyName": "p", "validationActions": ["Audit"]}),
-        json!({"observedGeneration": 2}), State::Unbound)]
+        json!({"observedGeneration": 2}), PolicyState::Unbound)]
     #[case(json!({"policyName": "q", "validationActions": ["Deny"]}),
-        json!({"observedGeneration": 2}), State::Unbound)]
+        json!({"observedGeneration": 2}), PolicyState::Unbound)]
     #[case(json!({"policyName": "p", "validationActions": ["Deny"], "matchResources": {}}),
-        json!({"observedGeneration": 2}), State::Unbound)]
+        json!({"observedGeneration": 2}), PolicyState::Unbound)]
     #[case(json!({"policyName": "p", "validationActions": ["Deny"]}),
-        json!({"observedGeneration": 1}), State::Unseen)]
-    #[case(json!({"policyName": "p", "validationActions": ["Deny"]}), json!({}), State::Unseen)]
+        json!({"observedGeneration": 1}), PolicyState::Unseen)]
+    #[case(json!({"policyName": "p", "validationActions": ["Deny"]}), json!({}), PolicyState::Unseen)]
     #[case(json!({"policyName": "p", "validationActions": ["Deny"]}),
         json!({"observedGeneration": 2, "typeChecking": {"expressionWarnings":
-            [{"fieldRef": "spec", "warning": "w"}]}}), State::Doubted)]
-    fn states(#[case] spec: Value, #[case] status: Value, #[case] expected: State) {
+            [{"fieldRef": "spec", "warning": "w"}]}}), PolicyState::Doubted)]
+    fn states(#[case] spec: Value, #[case] status: Value, #[case] expected: PolicyState) {
         assert_eq!(
             state(Some(&policy(status)), &[binding(spec)], "p"),
             expected

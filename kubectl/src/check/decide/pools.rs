@@ -15,7 +15,7 @@ const LOW_PERCENT: u64 = 10;
 const FULL_PERCENT: u64 = 1;
 
 /// A pool of a node, and what the machine says about its root.
-struct Pool<'a> {
+struct CheckedPool<'a> {
     node: &'a str,
     report: &'a PoolReport,
     /// Why direct I/O does not work in it; `None` if it works or is unknown.
@@ -24,7 +24,7 @@ struct Pool<'a> {
     promisable: Option<u64>,
 }
 
-impl Pool<'_> {
+impl CheckedPool<'_> {
     /// As in `default on n1`.
     fn name(&self) -> String {
         format!("{} on {}", self.report.name, self.node)
@@ -35,7 +35,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = unreported(&facts.machines, "Pools", |machine| {
         machine.pools.as_ref().err()
     });
-    let mut pools: Vec<Pool<'_>> = facts
+    let mut pools: Vec<CheckedPool<'_>> = facts
         .machines
         .iter()
         .flat_map(|(n, m)| of_node(n, m))
@@ -59,10 +59,10 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     lines
 }
 
-fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<Pool<'a>> {
+fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<CheckedPool<'a>> {
     let tested = machine.report.iter().flat_map(|report| &report.direct_io);
     let tested: Vec<_> = tested.collect();
-    let pools = machine.pools.iter().flatten().map(|report| Pool {
+    let pools = machine.pools.iter().flatten().map(|report| CheckedPool {
         node,
         report,
         no_direct_io: tested
@@ -79,11 +79,11 @@ fn report_of<'a>(facts: &'a Facts, node: &str) -> Option<&'a Report> {
     report.report.as_ref().ok()
 }
 
-fn list(pools: &[&Pool<'_>]) -> String {
+fn list(pools: &[&CheckedPool<'_>]) -> String {
     names(pools.iter().map(|pool| pool.name()))
 }
 
-fn not_open(pool: &Pool<'_>) -> Line {
+fn not_open(pool: &CheckedPool<'_>) -> Line {
     let why = pool
         .report
         .why
@@ -99,7 +99,7 @@ fn not_open(pool: &Pool<'_>) -> Line {
     )
 }
 
-fn reflinks(pools: &[&Pool<'_>]) -> Vec<Line> {
+fn reflinks(pools: &[&CheckedPool<'_>]) -> Vec<Line> {
     let without: Vec<_> = pools
         .iter()
         .filter(|pool| pool.report.reflinks == Some(false))
@@ -119,7 +119,7 @@ fn reflinks(pools: &[&Pool<'_>]) -> Vec<Line> {
     }]
 }
 
-fn direct_io(pools: &[&Pool<'_>]) -> Vec<Line> {
+fn direct_io(pools: &[&CheckedPool<'_>]) -> Vec<Line> {
     let without: Vec<_> = pools
         .iter()
         .filter(|p| p.no_direct_io.is_some())
@@ -138,7 +138,7 @@ fn direct_io(pools: &[&Pool<'_>]) -> Vec<Line> {
     }]
 }
 
-fn room(pools: &[&Pool<'_>]) -> Vec<Line> {
+fn room(pools: &[&CheckedPool<'_>]) -> Vec<Line> {
     let mut lines: Vec<Line> = pools
         .iter()
         .filter_map(|pool| low(pool).or_else(|| scarce(pool)))
@@ -149,7 +149,7 @@ fn room(pools: &[&Pool<'_>]) -> Vec<Line> {
         let promisable = promisable
             .map(|left| {
                 format!(
-                    ", and about {} or more can still be promised to volumes",
+                    ", and at least about {} can still be promised to volumes",
                     bytes(left)
                 )
             })
@@ -167,7 +167,7 @@ fn percent(part: u64, whole: u64) -> u128 {
     u128::from(part) * 100 / u128::from(whole.max(1))
 }
 
-fn low(pool: &Pool<'_>) -> Option<Line> {
+fn low(pool: &CheckedPool<'_>) -> Option<Line> {
     let (free, size) = (pool.report.free_bytes?, pool.report.size_bytes?);
     let text = format!(
         "Pool {} has {} of {} free",
@@ -185,7 +185,7 @@ fn low(pool: &Pool<'_>) -> Option<Line> {
 }
 
 /// A pool may have free space that is promised: a new volume then finds no room.
-fn scarce(pool: &Pool<'_>) -> Option<Line> {
+fn scarce(pool: &CheckedPool<'_>) -> Option<Line> {
     let (left, size) = (pool.promisable?, pool.report.size_bytes?);
     if percent(left, size) >= u128::from(LOW_PERCENT) {
         return None;
@@ -277,7 +277,7 @@ mod tests {
     #[case::enough(
         100,
         Passed,
-        "and about 750 B or more can still be promised to volumes"
+        "and at least about 750 B can still be promised to volumes"
     )]
     #[case::little(
         760,

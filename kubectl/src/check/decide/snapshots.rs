@@ -3,7 +3,7 @@
 use hostloop_api_objects::constants::{GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 
 use super::{Part, join, known, leader, snapshot_controllers};
-use crate::check::facts::{Facts, Served, Unknown};
+use crate::check::facts::{Facts, ServedKinds, Unknown};
 use crate::check::line::{Line, names};
 
 const KINDS: [&str; 3] = [
@@ -39,13 +39,13 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 }
 
 /// True if the server serves all kinds of snapshots.
-pub(in crate::check) fn has_snapshots(served: &Served) -> bool {
+pub(in crate::check) fn has_snapshots(served: &ServedKinds) -> bool {
     KINDS
         .iter()
         .all(|kind| served.has(SNAPSHOT_GROUP, kind, VERSION))
 }
 
-fn missing(served: &Served, group: &str, kinds: &[&'static str]) -> Vec<&'static str> {
+fn missing(served: &ServedKinds, group: &str, kinds: &[&'static str]) -> Vec<&'static str> {
     kinds
         .iter()
         .filter(|kind| !served.has(group, kind, VERSION))
@@ -53,13 +53,13 @@ fn missing(served: &Served, group: &str, kinds: &[&'static str]) -> Vec<&'static
         .collect()
 }
 
-fn versions(served: &Served, group: &str, kinds: &[&str]) -> String {
+fn versions(served: &ServedKinds, group: &str, kinds: &[&str]) -> String {
     let all = kinds.iter().flat_map(|kind| served.versions(group, kind));
     let all: std::collections::BTreeSet<&str> = all.collect();
     all.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-fn kinds(served: &Served) -> Line {
+fn kinds(served: &ServedKinds) -> Line {
     let missing = missing(served, SNAPSHOT_GROUP, &KINDS);
     match missing.len() {
         0 => Line::ok(format!(
@@ -80,7 +80,7 @@ fn kinds(served: &Served) -> Line {
     }
 }
 
-fn group_kinds(served: &Served) -> Line {
+fn group_kinds(served: &ServedKinds) -> Line {
     let missing = missing(served, GROUP_SNAPSHOT_GROUP, &GROUP_KINDS);
     let versions = versions(served, GROUP_SNAPSHOT_GROUP, &GROUP_KINDS);
     match (missing.len(), versions.as_str()) {
@@ -158,8 +158,8 @@ mod tests {
     use crate::check::decide::testing::{good, marks, object};
     use crate::check::line::Mark::{self, *};
 
-    fn served(kinds: &[(&str, &str, &str)]) -> Served {
-        let mut served = Served::default();
+    fn served(kinds: &[(&str, &str, &str)]) -> ServedKinds {
+        let mut served = ServedKinds::default();
         for (group, kind, version) in kinds {
             served.add(group, kind, version);
         }
@@ -185,7 +185,7 @@ mod tests {
     #[case::older(&["v1beta1", "v1beta2"], Skipped, "as v1beta1, v1beta2, and hostloop uses v1")]
     #[case::both(&["v1beta2", "v1"], Passed, "v1, v1beta2")]
     fn groups(#[case] versions: &[&str], #[case] mark: Mark, #[case] text: &str) {
-        let mut served = Served::default();
+        let mut served = ServedKinds::default();
         for kind in GROUP_KINDS {
             for version in versions {
                 served.add(GROUP_SNAPSHOT_GROUP, kind, version);

@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use super::{driver_container, flag, known};
 use crate::check::facts::Facts;
 use crate::check::line::{Line, names};
-use crate::status::{self, Inputs, VolumeRow};
-use crate::verdict::{FailedCalls, State, Stuck, attachment_stuck};
-use crate::volume_objects::{Objects, provisioner, title};
+use crate::status::{self, ClusterFacts, VolumeRow};
+use crate::verdict::{FailedCalls, Stuck, VolumePhase, attachment_stuck};
+use crate::volume_objects::{VolumeObjects, provisioner, title};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let objects = match known("Claims and volumes", &facts.objects) {
@@ -15,7 +15,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         Err(line) => return vec![line],
     };
     let now_ns = u64::try_from(facts.now.as_nanosecond()).unwrap_or_default();
-    let report = status::join(&Inputs {
+    let report = status::join(&ClusterFacts {
         objects,
         nodes: &facts.reports,
         driver: &facts.driver,
@@ -105,7 +105,7 @@ fn stuck_claims<'a>(
 ) -> impl Iterator<Item = (String, &'a Stuck)> {
     claims
         .iter()
-        .filter(move |(row, _)| (row.state == State::Lost) == is_lost)
+        .filter(move |(row, _)| (row.state == VolumePhase::Lost) == is_lost)
         .filter_map(|&(row, claim)| {
             Some((
                 in_namespace(row.namespace.as_ref(), claim),
@@ -136,7 +136,7 @@ fn volumes(rows: &[VolumeRow]) -> Vec<Line> {
     volumes.into_iter().chain(inline).collect()
 }
 
-fn attachments(facts: &Facts, objects: &Objects, now_ns: u64) -> Option<Line> {
+fn attachments(facts: &Facts, objects: &VolumeObjects, now_ns: u64) -> Option<Line> {
     let ours = objects
         .attachments
         .iter()
@@ -157,7 +157,7 @@ fn attachments(facts: &Facts, objects: &Objects, now_ns: u64) -> Option<Line> {
 }
 
 /// Claims with ReadWriteMany work, but only on one node.
-fn multi_node(facts: &Facts, objects: &Objects) -> Vec<Line> {
+fn multi_node(facts: &Facts, objects: &VolumeObjects) -> Vec<Line> {
     let Ok(sets) = &facts.daemon_sets else {
         return Vec::new();
     };

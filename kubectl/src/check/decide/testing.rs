@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::policies;
-use crate::check::facts::{ClockOffset, Fact, Facts, Machine, Right, Served, Server, Unknown};
+use crate::check::facts::{ClockOffset, Fact, Facts, Machine, Right, ServedKinds, Server, Unknown};
 use crate::check::line::{Line, Mark};
 use crate::manifests::Version;
 pub(in crate::check) use crate::test_objects::read as object;
@@ -12,7 +12,7 @@ use hostloop_report::machine::{DirectIoReport, FilesystemReport, MachineReport};
 use hostloop_report::status::PoolReport;
 
 use crate::test_objects::{objects, of_kind};
-use crate::volume_objects::Objects;
+use crate::volume_objects::VolumeObjects;
 
 pub(in crate::check) const DRIVER: &str = "hostloop.csi.dev";
 
@@ -64,9 +64,9 @@ pub(in crate::check) fn good() -> Facts {
         enforced: Ok(true),
         lease: Ok(of_kind(&all, "Lease").pop()),
         snapshot_lease: Ok(None),
-        objects: Ok(Objects {
+        objects: Ok(VolumeObjects {
             has_all_volumes: true,
-            ..Objects::default()
+            ..VolumeObjects::default()
         }),
         reports: Vec::new(),
     }
@@ -100,8 +100,8 @@ pub(super) fn forbidden() -> Facts {
     }
 }
 
-fn served() -> Served {
-    let mut served = Served::default();
+fn served() -> ServedKinds {
+    let mut served = ServedKinds::default();
     for (group, resources) in [
         ("storage.k8s.io", &["volumeattributesclasses"][..]),
         (
@@ -144,8 +144,7 @@ pub(in crate::check) fn node_pod<T: DeserializeOwned>(node: &str) -> T {
         "spec": {"nodeName": node, "containers": [{
             "name": "hostloop",
             "image": concat!("hostloop.csi.dev/hostloop:", env!("CARGO_PKG_VERSION")),
-            "args": ["run", "--plugin-registration-path=$(KUBELET_DIR)/plugins_registry",
-                "--pool=default=/p"],
+            "args": ["run", "--plugin-registration-path=$(KUBELET_DIR)/plugins_registry"],
             "env": [{"name": "KUBELET_DIR", "value": "/var/lib/kubelet"}],
         }]},
         "status": {

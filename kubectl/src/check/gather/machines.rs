@@ -80,7 +80,7 @@ async fn machine(
 async fn probe(cluster: &Cluster, pod: &NodePod, pools: &[PoolReport]) -> Fact<MachineReport> {
     let roots = pools.iter().filter_map(|pool| pool.root.as_ref());
     let roots = roots.map(|root| format!("--pool-root={}", root.display()));
-    let command: Vec<String> = [pod.program(), "probe", "machine"]
+    let command: Vec<String> = [pod.program.as_str(), "probe", "machine"]
         .map(str::to_owned)
         .into_iter()
         .chain(roots)

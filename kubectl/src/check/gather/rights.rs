@@ -38,7 +38,7 @@ struct Manifest {
     metadata: Metadata,
     rules: Vec<Rule>,
     role_ref: RoleRef,
-    subjects: Vec<Subject>,
+    subjects: Vec<BindingSubject>,
 }
 
 #[derive(Default, Deserialize)]
@@ -66,7 +66,7 @@ struct RoleRef {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Subject {
+struct BindingSubject {
     name: String,
 }
 
@@ -102,7 +102,12 @@ pub(super) fn required(cluster: &Cluster, snapshot_controller: bool) -> Vec<Requ
     required
 }
 
-fn of_rule(cluster: &Cluster, binding: &Manifest, subject: &Subject, rule: &Rule) -> Vec<Required> {
+fn of_rule(
+    cluster: &Cluster,
+    binding: &Manifest,
+    subject: &BindingSubject,
+    rule: &Rule,
+) -> Vec<Required> {
     let namespace = match binding.metadata.namespace.as_deref() {
         Some(NAMESPACE) => Some(cluster.system_namespace.clone()),
         other => other.map(str::to_owned),
@@ -224,20 +229,18 @@ impl Required {
             subresource,
             ..
         } = &self.attributes;
-        let text = |part: &Option<String>| part.clone().unwrap_or_default();
-        let dotted = |group: &str| match group {
-            "" => String::new(),
-            group => format!(".{group}"),
+        let dotted = match group.as_deref() {
+            None | Some("") => String::new(),
+            Some(group) => format!(".{group}"),
         };
         let slashed = subresource
             .as_ref()
             .map(|sub| format!("/{sub}"))
             .unwrap_or_default();
         format!(
-            "{} {}{}{slashed}",
-            text(verb),
-            text(resource),
-            dotted(&text(group))
+            "{} {}{dotted}{slashed}",
+            verb.as_deref().unwrap_or_default(),
+            resource.as_deref().unwrap_or_default(),
         )
     }
 }

@@ -10,7 +10,7 @@ use kube::client::Body;
 use tokio::time::timeout;
 
 use crate::api::{Call, DEADLINE, error_chain, timely};
-use crate::check::facts::{Fact, Served, Server, Unknown};
+use crate::check::facts::{Fact, ServedKinds, Server, Unknown};
 use crate::manifests::Version;
 
 /// The API server, and this machine's clock against its clock.
@@ -74,10 +74,10 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
 }
 
 /// Asks for all served kinds.
-pub(super) async fn served(client: &Client) -> Fact<Served> {
+pub(super) async fn served(client: &Client) -> Fact<ServedKinds> {
     let call = Call::new("get", "/apis", None, "");
     let groups = timely(call, client.list_api_groups_aggregated()).await?;
-    let mut served = Served::default();
+    let mut served = ServedKinds::default();
     for group in groups.items {
         let name = group
             .metadata

@@ -38,7 +38,7 @@ fn api() -> FakeApi {
 }
 
 async fn facts(api: &FakeApi) -> Facts {
-    gather(&cluster_of(api), &mut Progress::new())
+    gather(&cluster_of(api), &mut ProgressLine::new())
         .await
         .unwrap()
 }
@@ -126,7 +126,9 @@ async fn without_hostloop_no_rights_are_reviewed() {
 async fn credentials_that_are_not_accepted_end_the_check() {
     let api = api();
     api.answer("/version", 401, json!({"kind": "Status", "code": 401}));
-    let error = gather(&cluster_of(&api), &mut Progress::new()).await.err();
+    let error = gather(&cluster_of(&api), &mut ProgressLine::new())
+        .await
+        .err();
     assert!(error.unwrap().contains("log in again"));
     api.answer("/version", 503, json!({}));
     let server = facts(&api).await.server;

@@ -7,18 +7,18 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::DeleteParams;
 
-use super::objects::Object;
-use super::{Plan, seconds, wait};
+use super::objects::TestObject;
+use super::{LivePlan, seconds, wait};
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, Kind, Namespaced, timely};
-use crate::check::progress::Progress;
+use crate::check::progress_line::ProgressLine;
 
 /// Deletes everything, and says so. The error is what is left.
 pub(super) async fn clean_up(
     cluster: &Cluster,
-    plan: &Plan,
-    made: &[Object],
-    progress: &mut Progress,
+    plan: &LivePlan,
+    made: &[TestObject],
+    progress: &mut ProgressLine,
 ) -> Result<String, String> {
     progress.show("deleting what the check has made");
     let cleaner = Cleaner {
@@ -28,11 +28,11 @@ pub(super) async fn clean_up(
     };
     // A volume is known only while its claim exists.
     let mut volumes = Vec::new();
-    for claim in [Object::Claim, Object::Restored] {
+    for claim in [TestObject::Claim, TestObject::Restored] {
         volumes.extend(cleaner.volume(&claim.name(plan)).await);
     }
     let mut problems = Vec::new();
-    for object in Object::ALL
+    for object in TestObject::ALL
         .into_iter()
         .filter(|object| made.contains(object))
     {
@@ -50,7 +50,7 @@ pub(super) async fn clean_up(
 
 struct Cleaner<'a> {
     cluster: &'a Cluster,
-    plan: &'a Plan,
+    plan: &'a LivePlan,
     began: Instant,
 }
 
@@ -67,14 +67,14 @@ impl Cleaner<'_> {
         claim.spec?.volume_name
     }
 
-    async fn delete(&self, object: Object) -> Result<(), String> {
+    async fn delete(&self, object: TestObject) -> Result<(), String> {
         let name = object.name(self.plan);
         match object {
-            Object::Claim | Object::Restored => {
+            TestObject::Claim | TestObject::Restored => {
                 self.delete_kind::<PersistentVolumeClaim>(&name).await
             }
-            Object::Snapshot => self.delete_kind::<VolumeSnapshot>(&name).await,
-            Object::Pod(_) => self.delete_kind::<Pod>(&name).await,
+            TestObject::Snapshot => self.delete_kind::<VolumeSnapshot>(&name).await,
+            TestObject::Pod(_) => self.delete_kind::<Pod>(&name).await,
         }
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Plan;
+use super::LivePlan;
 
 /// The label that all objects of one check share. Its value is their name.
 pub(super) const LABEL: &str = "hostloop.csi.dev/check";
@@ -37,28 +37,28 @@ impl Task {
 
 /// One of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Object {
+pub(super) enum TestObject {
     Claim,
     Snapshot,
     Restored,
     Pod(Task),
 }
 
-impl Object {
+impl TestObject {
     /// In the order of deletion: pods hold claims, and a restored claim may hold its snapshot.
-    pub(super) const ALL: [Object; 5] = [
-        Object::Pod(Task::Write),
-        Object::Pod(Task::Verify),
-        Object::Restored,
-        Object::Snapshot,
-        Object::Claim,
+    pub(super) const ALL: [TestObject; 5] = [
+        TestObject::Pod(Task::Write),
+        TestObject::Pod(Task::Verify),
+        TestObject::Restored,
+        TestObject::Snapshot,
+        TestObject::Claim,
     ];
 
-    pub(super) fn name(self, plan: &Plan) -> String {
+    pub(super) fn name(self, plan: &LivePlan) -> String {
         match self {
-            Object::Claim | Object::Snapshot => plan.name.clone(),
-            Object::Restored => format!("{}-restored", plan.name),
-            Object::Pod(task) => format!("{}-{}", plan.name, task.word()),
+            TestObject::Claim | TestObject::Snapshot => plan.name.clone(),
+            TestObject::Restored => format!("{}-restored", plan.name),
+            TestObject::Pod(task) => format!("{}-{}", plan.name, task.word()),
         }
     }
 }
@@ -67,7 +67,7 @@ fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("tests read each object")
 }
 
-impl Plan {
+impl LivePlan {
     fn metadata(&self, name: &str) -> Value {
         json!({
             "name": name,
@@ -87,7 +87,7 @@ impl Plan {
             "kind": "VolumeSnapshot",
             "name": self.name,
         });
-        self.claim_from(&Object::Restored.name(self), snapshot)
+        self.claim_from(&TestObject::Restored.name(self), snapshot)
     }
 
     fn claim_from(&self, name: &str, source: Value) -> PersistentVolumeClaim {
@@ -138,7 +138,7 @@ impl Plan {
             container["command"] = json!([program]);
         }
         read(json!({
-            "metadata": self.metadata(&Object::Pod(task).name(self)),
+            "metadata": self.metadata(&TestObject::Pod(task).name(self)),
             "spec": {
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": false,

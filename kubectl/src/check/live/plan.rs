@@ -9,12 +9,10 @@ use crate::check::decide::{
 };
 use crate::check::facts::{Fact, Facts, Unknown};
 use crate::check::line::Line;
-
-/// The class that an installation always has, and that README.md uses.
-const USUAL: &str = "hostloop-ext4";
+use crate::manifests::Class;
 
 /// What a person chose.
-pub(in crate::check) struct Choice {
+pub(in crate::check) struct LiveOptions {
     /// The namespace of the objects.
     pub(in crate::check) namespace: String,
     /// The StorageClass, if the person named one.
@@ -27,7 +25,7 @@ pub(in crate::check) struct Choice {
 
 /// A live check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::check) struct Plan {
+pub(in crate::check) struct LivePlan {
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) class: String,
@@ -42,7 +40,7 @@ pub(in crate::check) struct Plan {
     pub(super) left_out: Option<String>,
 }
 
-impl Plan {
+impl LivePlan {
     /// A line about what the check leaves out.
     pub(in crate::check) fn left_out(&self) -> Option<Line> {
         self.left_out.as_ref().map(Line::skipped)
@@ -50,7 +48,7 @@ impl Plan {
 }
 
 /// Plans the check, or says why it can't run.
-pub(in crate::check) fn plan(facts: &Facts, choice: Choice) -> Result<Plan, Line> {
+pub(in crate::check) fn plan(facts: &Facts, choice: LiveOptions) -> Result<LivePlan, Line> {
     let pod = pods_by_node(needed(&facts.pods)?)
         .into_values()
         .find(|pod| is_ready(pod));
@@ -65,7 +63,7 @@ pub(in crate::check) fn plan(facts: &Facts, choice: Choice) -> Result<Plan, Line
         Ok(class) => (Some(class), None),
         Err(why) => (None, Some(format!("The snapshot is left out: {why}"))),
     };
-    Ok(Plan {
+    Ok(LivePlan {
         class: class(facts, choice.class.as_deref())?,
         snapshot_class,
         image: container.image.clone().unwrap_or_default(),
@@ -116,7 +114,7 @@ fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
                 is_thick(class),
                 !is_default(class),
                 is_immediate(class),
-                name_of(class) != USUAL,
+                name_of(class) != Class::Ext4.name(),
                 name_of(class),
             )
         })
@@ -168,8 +166,8 @@ mod tests {
     use super::*;
     use crate::check::decide::testing::{DRIVER, good, object};
 
-    fn choice(class: Option<&str>) -> Choice {
-        Choice {
+    fn choice(class: Option<&str>) -> LiveOptions {
+        LiveOptions {
             namespace: "demo".into(),
             class: class.map(str::to_owned),
             timeout: Duration::from_secs(1),

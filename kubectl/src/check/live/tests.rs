@@ -66,8 +66,8 @@ fn left(server: &FakeApi) -> Vec<&'static str> {
         .collect()
 }
 
-fn plan() -> Plan {
-    Plan {
+fn plan() -> LivePlan {
+    LivePlan {
         name: "hostloop-check-x".into(),
         namespace: "demo".into(),
         class: "hostloop-ext4".into(),
@@ -80,9 +80,9 @@ fn plan() -> Plan {
     }
 }
 
-async fn lines(server: &FakeApi, plan: &Plan) -> Vec<Line> {
+async fn lines(server: &FakeApi, plan: &LivePlan) -> Vec<Line> {
     let mut lines = Vec::new();
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     run(&cluster_of(server), plan, &mut progress, &mut |line| {
         lines.push(line)
     })
@@ -104,7 +104,7 @@ async fn a_good_cluster() {
 #[tokio::test]
 async fn without_snapshots_another_pod_reads_the_claim() {
     let server = server();
-    let plan = Plan {
+    let plan = LivePlan {
         snapshot_class: None,
         ..plan()
     };

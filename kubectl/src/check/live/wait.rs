@@ -9,7 +9,7 @@ use kube::api::ListParams;
 
 use crate::Cluster;
 use crate::api::{self, Kind};
-use crate::check::progress::Progress;
+use crate::check::progress_line::ProgressLine;
 use crate::events;
 use crate::volume_objects::condition;
 
@@ -18,7 +18,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// What an object shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Look<T> {
+pub(super) enum Awaited<T> {
     /// What was waited for.
     Done(T),
     /// Not yet; the reason so far, or nothing.
@@ -44,8 +44,8 @@ impl Waiting<'_> {
     pub(super) async fn until<K: Kind, T>(
         &self,
         api: &Api<K>,
-        progress: &mut Progress,
-        look: impl Fn(&K) -> Look<T>,
+        progress: &mut ProgressLine,
+        look: impl Fn(&K) -> Awaited<T>,
     ) -> Result<T, String> {
         let began = Instant::now();
         loop {
@@ -54,9 +54,9 @@ impl Waiting<'_> {
                 Err(error) => error.to_string(),
                 Ok(None) => return Err("it was deleted".to_owned()),
                 Ok(Some(object)) => match look(&object) {
-                    Look::Done(found) => return Ok(found),
-                    Look::Failed(why) => return Err(why),
-                    Look::NotYet(why) => why,
+                    Awaited::Done(found) => return Ok(found),
+                    Awaited::Failed(why) => return Err(why),
+                    Awaited::NotYet(why) => why,
                 },
             };
             if began.elapsed() >= self.timeout {
@@ -97,7 +97,7 @@ impl Waiting<'_> {
 }
 
 /// Whether a pod has ended; its node.
-pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
+pub(super) fn pod_ended(pod: &Pod) -> Awaited<String> {
     let node = pod
         .spec
         .as_ref()
@@ -107,7 +107,7 @@ pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
     let mut containers = status.container_statuses.iter().flatten();
     let state = containers.find_map(|container| container.state.as_ref());
     match status.phase.as_deref() {
-        Some("Succeeded") => Look::Done(node),
+        Some("Succeeded") => Awaited::Done(node),
         Some("Failed") => {
             let ended = state.and_then(|state| state.terminated.as_ref());
             let message = ended.and_then(|ended| ended.message.clone());
@@ -118,24 +118,24 @@ pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
                 .or(status.message.clone())
                 .or(reason)
                 .unwrap_or_default();
-            Look::Failed(format!("on node {node} it failed: {}", why.trim()))
+            Awaited::Failed(format!("on node {node} it failed: {}", why.trim()))
         }
         _ => {
             let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
             let unscheduled = condition(pod, "PodScheduled", "False");
             let message = unscheduled.and_then(|condition| condition.message.clone());
-            Look::NotYet(waiting.or(message).unwrap_or_default())
+            Awaited::NotYet(waiting.or(message).unwrap_or_default())
         }
     }
 }
 
 /// Whether a snapshot can be restored.
-pub(super) fn snapshot_ready(snapshot: &VolumeSnapshot) -> Look<()> {
+pub(super) fn snapshot_ready(snapshot: &VolumeSnapshot) -> Awaited<()> {
     let status = snapshot.status.clone().unwrap_or_default();
     match status.ready_to_use {
-        Some(true) => Look::Done(()),
+        Some(true) => Awaited::Done(()),
         // An error may pass: the snapshotter tries again.
-        _ => Look::NotYet(
+        _ => Awaited::NotYet(
             match (
                 status.error.and_then(|e| e.message),
                 status.bound_volume_snapshot_content_name,
@@ -162,26 +162,26 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"phase": "Succeeded"}), Look::Done("n1".into()))]
-    #[case(json!({"phase": "Running"}), Look::NotYet(String::new()))]
-    #[case(failed(json!("it differs\n")), Look::Failed("on node n1 it failed: it differs".into()))]
-    #[case(failed(json!(null)), Look::Failed("on node n1 it failed: Error".into()))]
+    #[case(json!({"phase": "Succeeded"}), Awaited::Done("n1".into()))]
+    #[case(json!({"phase": "Running"}), Awaited::NotYet(String::new()))]
+    #[case(failed(json!("it differs\n")), Awaited::Failed("on node n1 it failed: it differs".into()))]
+    #[case(failed(json!(null)), Awaited::Failed("on node n1 it failed: Error".into()))]
     #[case(json!({"phase": "Failed", "reason": "Evicted"}),
-        Look::Failed("on node n1 it failed: Evicted".into()))]
+        Awaited::Failed("on node n1 it failed: Evicted".into()))]
     #[case(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
-        "message": "no node fits"}]}), Look::NotYet("no node fits".into()))]
-    fn pods(#[case] status: Value, #[case] expected: Look<String>) {
+        "message": "no node fits"}]}), Awaited::NotYet("no node fits".into()))]
+    fn pods(#[case] status: Value, #[case] expected: Awaited<String>) {
         let pod: Pod = object(json!({"spec": {"nodeName": "n1"}, "status": status}));
         assert_eq!(pod_ended(&pod), expected);
     }
 
     #[rstest]
-    #[case(json!({"readyToUse": true}), Look::Done(()))]
+    #[case(json!({"readyToUse": true}), Awaited::Done(()))]
     #[case(json!({"readyToUse": false, "boundVolumeSnapshotContentName": "c"}),
-        Look::NotYet(String::new()))]
-    #[case(json!({"error": {"message": "no room"}}), Look::NotYet("no room".into()))]
-    #[case(json!({}), Look::NotYet("no snapshot controller has given it a content".into()))]
-    fn snapshots(#[case] status: Value, #[case] expected: Look<()>) {
+        Awaited::NotYet(String::new()))]
+    #[case(json!({"error": {"message": "no room"}}), Awaited::NotYet("no room".into()))]
+    #[case(json!({}), Awaited::NotYet("no snapshot controller has given it a content".into()))]
+    fn snapshots(#[case] status: Value, #[case] expected: Awaited<()>) {
         let snapshot: VolumeSnapshot = object(json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "s"}, "spec": {"source": {}}, "status": status,

@@ -94,6 +94,11 @@ fn snapshot(facts: &Facts, snapshot: &SnapshotRow) -> Row {
         (None, Some(true), None) => "ready".to_owned(),
         (None, ..) => "being taken".to_owned(),
     };
+    let state = if snapshot.is_powercut() {
+        format!("{state}, power cut")
+    } else {
+        state
+    };
     let name = or_dash(snapshot.name.clone());
     let mut objects = facts.objects.snapshots.iter();
     let object = objects.find(|object| object.name_any() == name);

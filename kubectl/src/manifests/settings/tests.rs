@@ -150,38 +150,45 @@ fn kubelets_directory_is_a_variable_and_a_volume() {
 
 #[test]
 fn pools_by_what_they_are() {
-    let base_arg = "--pool=default=$(POOL_DIR)$(POOL_OPTIONS)";
-    let fast = "--pool=fast=$(POOL_DIR)$(POOL_OPTIONS)";
+    let base = "default=$(POOL_DIR)$(POOL_OPTIONS)";
     let (first, second) = (Some(("pool-dir", "/srv/a")), Some(("pool-dir-2", "/srv/a")));
-    for (words, args, options, path) in [
-        (vec!["default=/srv/a"], vec![base_arg], None, first),
+    for (words, variable, options, path) in [
+        (vec!["default=/srv/a"], base, None, first),
         (
             vec!["default=/srv/a,image=20Gi"],
-            vec![base_arg],
+            base,
             Some(",image=20Gi"),
             first,
         ),
-        (vec!["fast=/srv/a"], vec![fast], None, first),
+        (
+            vec!["fast=/srv/a"],
+            "fast=$(POOL_DIR)$(POOL_OPTIONS)",
+            None,
+            first,
+        ),
         (
             vec!["fast=/dev/nvme1n1", "slow=/srv/a,inline"],
-            vec![fast, "--pool=slow=/srv/a,inline"],
+            "fast=$(POOL_DIR)$(POOL_OPTIONS);slow=/srv/a,inline",
             None,
             second,
         ),
-        (vec!["default=/dev/sdb"], vec![base_arg], None, None),
+        (vec!["default=/dev/sdb"], base, None, None),
+        (
+            vec!["a=/dev/vdb,wipe", "c=/dev/vdc"],
+            "a=$(POOL_DIR)$(POOL_OPTIONS);c=/dev/vdc",
+            Some(",wipe"),
+            None,
+        ),
     ] {
         let settings = Settings {
             pools: pools(&words),
             ..Settings::default()
         };
         let container = container(&settings);
-        let all = container["args"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter_map(Value::as_str);
-        let got: Vec<&str> = all.filter(|arg| arg.starts_with("--pool=")).collect();
-        assert_eq!(got, args, "{words:?}");
+        let value = field(&container, "env.[name=HOSTLOOP_POOL].value");
+        assert_eq!(value, Some(&json!(variable)), "{words:?}");
+        let value = field(&container, "env.[name=POOL_DIR].value");
+        assert_eq!(value, Some(&json!(settings.pools[0].path)), "{words:?}");
         let value = field(&container, "env.[name=POOL_OPTIONS].value").and_then(Value::as_str);
         assert_eq!(value, options, "{words:?}");
         let mut directories = volumes(&settings);
@@ -192,6 +199,46 @@ fn pools_by_what_they_are() {
             let mount = field(&container, &format!("volumeMounts.[name={name}].mountPath"));
             assert_eq!(mount, Some(&json!(path)), "{words:?}");
         }
+    }
+}
+
+/// Kubelet knows the variables before a value that names them, and no others.
+#[test]
+fn commands_in_the_container_need_no_flags() {
+    let chosen = Settings {
+        driver_name: Some("d.example.com".to_owned()),
+        kubelet_dir: Some("/k".to_owned()),
+        pools: pools(&["a=/srv/a,image=1Gi", "b=/srv/b"]),
+        attach: true,
+        ..Settings::default()
+    };
+    for settings in [Settings::default(), chosen] {
+        let container = container(&settings);
+        let mut known = Vec::new();
+        for variable in container["env"].as_array().unwrap() {
+            let value = variable["value"].as_str().unwrap_or_default();
+            for rest in value.split("$(").skip(1) {
+                let (named, _) = rest.split_once(')').unwrap();
+                assert!(known.contains(&named), "{variable} comes after {known:?}");
+            }
+            known.push(variable["name"].as_str().unwrap());
+        }
+        for name in ["HOSTLOOP_POOL", "HOSTLOOP_STATEDIR", "HOSTLOOP_ENDPOINT"] {
+            assert!(known.contains(&name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn faults_are_a_variable() {
+    for faults in [false, true] {
+        let settings = Settings {
+            faults,
+            ..Settings::default()
+        };
+        let container = container(&settings);
+        let variable = field(&container, "env.[name=HOSTLOOP_ENABLE_FAULTS].value");
+        assert_eq!(variable, faults.then_some(&json!("true")));
     }
 }
 
@@ -311,9 +358,43 @@ fn an_installation_shows_its_settings() {
                 image,
                 attach: Some(attach),
                 snapshot_controller,
-                helm_release: None,
+                ..Installed::default()
             };
             assert_eq!(installed, expected);
         }
+    }
+}
+
+#[test]
+fn an_earlier_version_has_its_pools_in_arguments() {
+    let (first, second) = ("default=$(POOL_DIR)$(POOL_OPTIONS)", "b=/dev/sdb");
+    let one_word = [first, second].map(|pool| format!("--pool={pool}"));
+    let [first_word, second_word] = one_word.each_ref().map(String::as_str);
+    let program = "/usr/bin/hostloop";
+    for (command, args) in [
+        (vec![], vec!["run", first_word, second_word]),
+        (vec![], vec!["run", "--pool", first, "--pool", second]),
+        (vec![program], vec!["run", "--pool", first, second_word]),
+        (vec![program, "run", first_word, "--pool", second], vec![]),
+        (vec![program, "run", first_word], vec![second_word]),
+        (vec![program, "run", "--pool"], vec![first, second_word]),
+    ] {
+        let container = json!({
+            "name": "hostloop",
+            "command": command,
+            "args": args,
+            "env": [
+                {"name": "POOL_DIR", "value": "/srv/a"},
+                {"name": "POOL_OPTIONS", "value": ",image=1Gi"},
+            ],
+        });
+        let daemon_set = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
+        let installed = Installed::of(&daemon_set, None);
+        let expected = Installed {
+            pools: pools(&["default=/srv/a,image=1Gi", "b=/dev/sdb"]),
+            has_command_arguments: command.len() > 1,
+            ..Installed::default()
+        };
+        assert_eq!(installed, expected, "{command:?} {args:?}");
     }
 }

@@ -8,13 +8,13 @@ use hostloop_report::quantity;
 use hostloop_report::status::SnapshotReport;
 use kube::ResourceExt;
 
-use super::{Found, Inputs};
+use super::{ClusterFacts, ReportedObjects};
 use crate::status::report::SnapshotRow;
 use crate::verdict::snapshot_stuck;
 use crate::volume_objects::{content_name, created_ns, ns};
 
-impl Inputs<'_> {
-    pub(super) fn snapshots(&self, found: &Found<'_>) -> Vec<SnapshotRow> {
+impl ClusterFacts<'_> {
+    pub(super) fn snapshots(&self, found: &ReportedObjects<'_>) -> Vec<SnapshotRow> {
         let objects = self.objects;
         let mut rows = Vec::new();
         let mut seen = BTreeSet::new();
@@ -77,7 +77,7 @@ impl Inputs<'_> {
         &self,
         snapshot: Option<&VolumeSnapshot>,
         content: Option<&VolumeSnapshotContent>,
-        found: &Found<'_>,
+        found: &ReportedObjects<'_>,
     ) -> SnapshotRow {
         let status = snapshot.and_then(|snapshot| snapshot.status.as_ref());
         let content_status = content.and_then(|content| content.status.as_ref());
@@ -137,6 +137,7 @@ fn on_disk(row: SnapshotRow, snapshot: &SnapshotReport) -> SnapshotRow {
         source: row.source.or_else(|| Some(snapshot.source.clone())),
         handle: Some(snapshot.id.clone()),
         group: row.group.or_else(|| snapshot.group.clone()),
+        consistency: snapshot.consistency.clone(),
         created_ns: match row.created_ns {
             0 => snapshot.created_ns,
             created => created,

@@ -60,7 +60,7 @@ fn silent(name: &str) -> NodeReport {
     }
 }
 
-fn objects() -> Objects {
+fn objects() -> VolumeObjects {
     test_objects::cluster(&test_objects::objects(include_str!("tests/objects.yaml")))
 }
 
@@ -89,8 +89,8 @@ fn inline_handle() -> String {
         .clone()
 }
 
-fn joined(objects: &Objects, nodes: &[NodeReport], namespace: Option<&str>) -> ClusterReport {
-    join(&Inputs {
+fn joined(objects: &VolumeObjects, nodes: &[NodeReport], namespace: Option<&str>) -> ClusterReport {
+    join(&ClusterFacts {
         objects,
         nodes,
         driver: DRIVER,
@@ -209,7 +209,7 @@ fn without_reports_the_objects_remain() {
 
 #[test]
 fn without_claims_their_volumes_remain() {
-    let objects = Objects {
+    let objects = VolumeObjects {
         claims: Vec::new(),
         ..objects()
     };
@@ -249,7 +249,7 @@ fn calls_that_fail_explain_what_no_object_does() {
             "request": {"volume_id": id},
         }));
     }
-    let report = join(&Inputs {
+    let report = join(&ClusterFacts {
         objects: &objects(),
         nodes: &nodes(),
         driver: DRIVER,
@@ -309,6 +309,20 @@ fn snapshots() {
         let lines: Vec<String> = report.snapshots.iter().map(snapshot_line).collect();
         assert_eq!(lines, expected, "{namespace:?}");
     }
+}
+
+#[test]
+fn a_power_cut_is_one_by_what_its_node_reports() {
+    let mut cut = snapshot_on_node("snap-cut");
+    cut["consistency"] = json!("powercut");
+    let mut frozen = snapshot_on_node("snap-frozen");
+    frozen["consistency"] = json!("frozen");
+    let earlier = snapshot_on_node("snap-earlier");
+    let nodes = [node("n1", pool("open", None), &[], &[cut, frozen, earlier])];
+    let report = joined(&objects(), &nodes, None);
+    let mut cuts = report.snapshots.iter().filter(|row| row.is_powercut());
+    assert_eq!(cuts.next().map(|row| word(&row.handle)), Some("snap-cut"));
+    assert!(cuts.next().is_none());
 }
 
 #[test]

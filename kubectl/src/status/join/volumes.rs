@@ -7,15 +7,15 @@ use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
-use super::{Found, Inputs};
+use super::{ClusterFacts, ReportedObjects};
 use crate::status::report::VolumeRow;
 use crate::verdict::{OnNode, Verdict, VolumeFacts, volume_verdict};
 use crate::volume_objects::{
     claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };
 
-impl Inputs<'_> {
-    pub(super) fn volumes(&self, found: &Found<'_>) -> Vec<VolumeRow> {
+impl ClusterFacts<'_> {
+    pub(super) fn volumes(&self, found: &ReportedObjects<'_>) -> Vec<VolumeRow> {
         let objects = self.objects;
         let mut rows = Vec::new();
         let mut seen = BTreeSet::new();
@@ -101,7 +101,7 @@ impl Inputs<'_> {
         }
     }
 
-    fn claim_row(&self, claim: &PersistentVolumeClaim, found: &Found<'_>) -> VolumeRow {
+    fn claim_row(&self, claim: &PersistentVolumeClaim, found: &ReportedObjects<'_>) -> VolumeRow {
         let objects = self.objects;
         let volume = objects.volume_of(claim);
         let handle = volume.and_then(|volume| handle(volume, self.driver));
@@ -140,10 +140,16 @@ impl Inputs<'_> {
             created_ns: created_ns(claim),
             ..VolumeRow::default()
         };
-        judged(row, &facts, found)
+        completed(row, &facts, found)
     }
 
-    fn inline_row(&self, pod: &Pod, name: String, handle: &str, found: &Found<'_>) -> VolumeRow {
+    fn inline_row(
+        &self,
+        pod: &Pod,
+        name: String,
+        handle: &str,
+        found: &ReportedObjects<'_>,
+    ) -> VolumeRow {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let on_node = found
             .volumes
@@ -161,14 +167,14 @@ impl Inputs<'_> {
             created_ns: created_ns(pod),
             ..VolumeRow::default()
         };
-        judged(row, &facts, found)
+        completed(row, &facts, found)
     }
 
     fn unclaimed_row(
         &self,
         volume: &PersistentVolume,
         handle: &str,
-        found: &Found<'_>,
+        found: &ReportedObjects<'_>,
     ) -> VolumeRow {
         let node = node_of(volume);
         let facts = VolumeFacts {
@@ -194,7 +200,7 @@ impl Inputs<'_> {
             created_ns: created_ns(volume),
             ..VolumeRow::default()
         };
-        judged(row, &facts, found)
+        completed(row, &facts, found)
     }
 
     fn unknown_row(&self, node: &str, volume: &VolumeReport) -> VolumeRow {
@@ -224,7 +230,7 @@ impl Inputs<'_> {
 }
 
 /// Completes a row by the decision and by what the node reports.
-fn judged(row: VolumeRow, facts: &VolumeFacts<'_>, found: &Found<'_>) -> VolumeRow {
+fn completed(row: VolumeRow, facts: &VolumeFacts<'_>, found: &ReportedObjects<'_>) -> VolumeRow {
     let row = with_verdict(row, facts);
     let OnNode::Known(volume) = &facts.on_node else {
         return row;

@@ -12,7 +12,7 @@ fn report() -> ClusterReport {
     let volume = VolumeRow {
         namespace: text_of("demo"),
         claim: text_of("data"),
-        state: State::Published,
+        state: VolumePhase::Published,
         node: text_of("n1"),
         pool: text_of("default"),
         size_bytes: Some(1 << 30),
@@ -94,12 +94,12 @@ fn report() -> ClusterReport {
             VolumeRow {
                 namespace: text_of("demo"),
                 inline: text_of("scratch"),
-                state: State::Staged,
+                state: VolumePhase::Staged,
                 pods: vec!["job".to_owned()],
                 ..VolumeRow::default()
             },
             VolumeRow {
-                state: State::Unclaimed,
+                state: VolumePhase::Unclaimed,
                 note: text_of("no PersistentVolume has it"),
                 ..VolumeRow::default()
             },
@@ -123,10 +123,10 @@ fn report() -> ClusterReport {
     }
 }
 
-fn lines(report: &ClusterReport, look: Look) -> Vec<String> {
+fn lines(report: &ClusterReport, look: TableStyle) -> Vec<String> {
     plain(&text(
         report,
-        Look {
+        TableStyle {
             now_ns: 90_000_000_000,
             ..look
         },
@@ -136,7 +136,7 @@ fn lines(report: &ClusterReport, look: Look) -> Vec<String> {
 #[test]
 fn what_is_stuck_comes_first() {
     assert_eq!(
-        lines(&report(), Look::default()),
+        lines(&report(), TableStyle::default()),
         [
             "Stuck (3)",
             "  pool fast on node n1: no such device",
@@ -178,10 +178,10 @@ fn what_is_stuck_comes_first() {
 fn more_and_fewer_columns() {
     let wide = lines(
         &report(),
-        Look {
+        TableStyle {
             wide: true,
             namespaces: true,
-            ..Look::default()
+            ..TableStyle::default()
         },
     );
     let whole = wide.join("\n");
@@ -199,9 +199,9 @@ fn more_and_fewer_columns() {
     );
     let few = lines(
         &report(),
-        Look {
+        TableStyle {
             only_objects: true,
-            ..Look::default()
+            ..TableStyle::default()
         },
     );
     assert!(!few.iter().any(|line| line == "Pools"), "{few:?}");
@@ -210,9 +210,9 @@ fn more_and_fewer_columns() {
 
 #[test]
 fn tables_fit_a_narrow_terminal() {
-    let look = Look {
+    let look = TableStyle {
         width: Some(100),
-        ..Look::default()
+        ..TableStyle::default()
     };
     let mut report = report();
     report.volumes[1].claim = Some("a-claim-with-a-very-long-name-that-does-not-fit".to_owned());
@@ -232,7 +232,7 @@ fn tables_fit_a_narrow_terminal() {
 fn an_empty_cluster() {
     let report = ClusterReport::default();
     assert_eq!(
-        lines(&report, Look::default()),
+        lines(&report, TableStyle::default()),
         ["No volumes and no snapshots."]
     );
 }
@@ -253,11 +253,11 @@ fn names_of_nodes() {
 fn states_in_words() {
     let stuck = || Some(Stuck::default());
     for (state, stuck, text) in [
-        (State::Pending, None, "Pending"),
-        (State::Pending, stuck(), "stuck"),
-        (State::Lost, stuck(), "stuck"),
-        (State::Staged, stuck(), "staged, stuck"),
-        (State::Published, None, "published"),
+        (VolumePhase::Pending, None, "Pending"),
+        (VolumePhase::Pending, stuck(), "stuck"),
+        (VolumePhase::Lost, stuck(), "stuck"),
+        (VolumePhase::Staged, stuck(), "staged, stuck"),
+        (VolumePhase::Published, None, "published"),
     ] {
         let row = VolumeRow {
             state,
@@ -278,6 +278,18 @@ fn states_in_words() {
             ready,
             name: name.map(str::to_owned),
             deleting,
+            ..SnapshotRow::default()
+        };
+        assert_eq!(row.state_words(), text);
+    }
+    for (ready, text) in [
+        (Some(true), "ready, power cut"),
+        (Some(false), "being taken"),
+    ] {
+        let row = SnapshotRow {
+            ready,
+            name: text_of("s"),
+            consistency: Some("powercut".into()),
             ..SnapshotRow::default()
         };
         assert_eq!(row.state_words(), text);

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::ui::kinds::{KINDS, Names};
+use crate::ui::kinds::{KINDS, OwnNames};
 
 /// A cluster with objects of two drivers, as a page of driver `d` gets them.
 struct Scene {
@@ -19,7 +19,7 @@ impl Scene {
     }
 
     fn set(&self, kind: &str, key: &str, mut object: Value) {
-        let names = Names {
+        let names = OwnNames {
             driver: "d".to_owned(),
             system_namespace: "hostloop".to_owned(),
         };

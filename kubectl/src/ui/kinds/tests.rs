@@ -4,8 +4,8 @@ use super::*;
 
 const SECRET: &str = "hush-90ab12";
 
-fn names() -> Names {
-    Names {
+fn names() -> OwnNames {
+    OwnNames {
         driver: "d".to_owned(),
         system_namespace: "hostloop".to_owned(),
     }

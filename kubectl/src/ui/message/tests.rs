@@ -22,7 +22,7 @@ fn the_page_has_these_types() {
 #[test]
 fn messages_change_the_slots_they_name() {
     let filled = |slot: &str| Slot::Filled(slot.to_owned());
-    let source = Source {
+    let source = EventProcess {
         node: "n1".to_owned(),
         process: "node".to_owned(),
     };

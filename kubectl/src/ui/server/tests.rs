@@ -7,8 +7,8 @@ use crate::ui::history::History;
 
 const PAGE: &str = "<html><script>let a = 1;</script><script type=\"module\">b</script></html>";
 
-fn served(recording: Option<&str>, out: Out) -> Served {
-    Served {
+fn served(recording: Option<&str>, out: Out) -> ServedPage {
+    ServedPage {
         keys: Keys::new().0,
         page: PAGE.to_owned(),
         recording: recording.map(str::to_owned),

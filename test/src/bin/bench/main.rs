@@ -18,6 +18,7 @@ mod parallel;
 mod process;
 mod runtime;
 mod scale;
+mod sidecars;
 mod snapshot;
 mod stage;
 mod volumes;
@@ -41,7 +42,7 @@ type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
 /// These parts run only if they are named: they take long, or need a Kubernetes, which takes long
 /// to build.
-const IF_NAMED: [&str; 4] = ["density", "cluster", "events", "scale"];
+const IF_NAMED: [&str; 5] = ["density", "cluster", "events", "scale", "sidecars"];
 
 const PARTS: &[Part] = &[
     ("attach", |runtime, _| attach::figures(runtime)),
@@ -64,19 +65,23 @@ const PARTS: &[Part] = &[
     ("scale", |runtime, args| {
         scale::figures(runtime, &args.scale(), &args.docs())
     }),
+    ("sidecars", |runtime, args| {
+        sidecars::figures(runtime, &args.sidecars())
+    }),
 ];
 
 /// Measures the driver and its controllers against floors taken in the same run.
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// The parts to measure; by default, all but density, cluster, events and scale
+    /// The parts to measure; by default, all but density, cluster, events, scale
+    /// and sidecars
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,
     /// Keep the figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// density, events, scale: few volumes, instances and claims
+    /// density, events, scale, sidecars: few volumes, instances and claims
     #[arg(long)]
     quick: bool,
     /// density: numbers of attached volumes
@@ -85,7 +90,7 @@ struct Args {
     /// scale: numbers of instances
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     instances: Vec<usize>,
-    /// scale: claims of each kind for each number
+    /// scale: claims of each kind for each number; sidecars: claims of a round
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
     /// Runs of each part: more of them decide closer aims, and three decide an aim of scale
@@ -129,6 +134,18 @@ impl Args {
             settings.volumes.clone_from(&self.volumes);
         }
         settings
+    }
+
+    fn sidecars(&self) -> sidecars::Settings {
+        let settings = if self.quick {
+            sidecars::Settings::quick()
+        } else {
+            sidecars::Settings::default()
+        };
+        sidecars::Settings {
+            claims: self.claims.unwrap_or(settings.claims),
+            ..settings
+        }
     }
 
     fn scale(&self) -> scale::Settings {

@@ -62,7 +62,7 @@ fn what_others_have_said_is_not_kept_again() {
 }
 
 #[test]
-fn an_object_outlives_its_pattern() {
+fn an_object_outlives_its_dictionary() {
     let mut form = Encoding::packed();
     let first = keep(&mut form, &claim(1, false));
     let odd: PersistentVolumeClaim = read(json!({
@@ -86,16 +86,20 @@ fn labelled(name: &str, length: usize) -> Arc<PersistentVolumeClaim> {
 
 /// A small object that stays keeps no large one in memory that is gone.
 #[test]
-fn a_large_object_is_no_pattern_of_others() {
-    for (length, is_pattern) in [(1_000, true), (15_000, false)] {
+fn a_large_object_is_no_dictionary_of_others() {
+    for (length, is_dictionary) in [(1_000, true), (15_000, false)] {
         let mut form = Encoding::packed();
         let first = keep(&mut form, &labelled("a", length));
         let second = keep(&mut form, &labelled("b", length));
-        let patterns = [&first, &second].map(|kept| match kept {
-            StoredObject::Packed { pattern, .. } => Arc::as_ptr(pattern),
+        let dictionaries = [&first, &second].map(|kept| match kept {
+            StoredObject::Packed { dictionary, .. } => Arc::as_ptr(dictionary),
             StoredObject::Open(_) => panic!("it is packed"),
         });
-        assert_eq!(patterns[0] == patterns[1], is_pattern, "{length} bytes");
+        assert_eq!(
+            dictionaries[0] == dictionaries[1],
+            is_dictionary,
+            "{length} bytes"
+        );
         assert_eq!(second.get(), labelled("b", length));
     }
 }

@@ -159,6 +159,43 @@ pub const NODE: &[EventReason] = &[
         "Nothing is wrong with the volume any more",
         "Nothing",
     ),
+    normal(
+        "FaultWaiting",
+        "PersistentVolumeClaim",
+        "The claim asks for a fault, and no pod uses the volume yet",
+        "Nothing",
+    ),
+    warning(
+        "FaultInjected",
+        "PersistentVolumeClaim",
+        "The volume has the fault that the claim asks for",
+        "Remove the annotation hostloop.csi.dev/fault when it is to end",
+    ),
+    normal(
+        "FaultHealed",
+        "PersistentVolumeClaim",
+        "The fault has ended, and the volume works again",
+        "Nothing",
+    ),
+    warning(
+        "FaultNeedsRestage",
+        "PersistentVolumeClaim",
+        "The fault has ended, and the volume's filesystem stays stopped",
+        "Delete the pods that use the volume; to restart their containers is not enough",
+    ),
+    warning(
+        "FaultRefused",
+        "PersistentVolumeClaim",
+        "Why the volume does not get the fault: faults are off, the annotation has a mistake, or the \
+         volume can't have it",
+        "What the message says",
+    ),
+    warning(
+        "FaultFailed",
+        "PersistentVolumeClaim",
+        "Why the fault could not begin or end. It is tried again",
+        "What the message says",
+    ),
     warning(
         "StorageConditionAbnormal",
         "Node",

@@ -16,12 +16,12 @@ fn in_zone(name: &str, zone: &str) -> NodeTopology {
 
 /// A decision as text. For a volume to create, it names the source, its protection, and the zones.
 fn shown(step: Result<Step, Error>) -> String {
-    let creation = match step {
+    let plan = match step {
         Err(error) => return format!("{:?}: {error}", error.state()),
-        Ok(Step::Create(creation)) => creation,
+        Ok(Step::Create(plan)) => plan,
         Ok(other) => return format!("{other:?}"),
     };
-    let request = creation.plan.request;
+    let request = plan.request;
     let source = request.volume_content_source.and_then(|one| one.r#type);
     let source = source.map(|source| match source {
         Type::Snapshot(one) => one.snapshot_id,
@@ -33,7 +33,7 @@ fn shown(step: Result<Step, Error>) -> String {
         .iter()
         .map(|one| &*one.segments["zone"])
         .collect();
-    let kept = creation.protects_source && source.is_some();
+    let kept = plan.protects_source && source.is_some();
     format!("create {source:?} {kept} {}", zones.join(" "))
 }
 
@@ -81,7 +81,7 @@ async fn decisions() {
         ..SourceObjects::default()
     };
     // Decides for a claim in these circumstances; `last` is the call that may be running.
-    let decided = |claim_changes: &Changes, words: &str, last: Option<&Creation>| {
+    let decided = |claim_changes: &Changes, words: &str, last: Option<&Plan>| {
         let is = |word: &str| words.split(' ').any(|one| one == word);
         let mut class_changes = Vec::new();
         if is("late") {
@@ -96,7 +96,7 @@ async fn decisions() {
             class: (!is("no-class")).then(|| class(&class_changes)),
             has_volume: is("volume"),
             wait: is("wait").then_some(Duration::from_secs(5)),
-            last: last.map(|last| Arc::new(last.plan.clone())),
+            last: last.map(|last| Arc::new(last.clone())),
         };
         let of_volume = VolumeFacts {
             source: if is("source") {
@@ -125,7 +125,7 @@ async fn decisions() {
         decide(&facts, settings)
     };
     let created = |changes, words| match decided(&changes, words, None) {
-        Ok(Step::Create(creation)) => creation,
+        Ok(Step::Create(plan)) => plan,
         other => panic!("{other:?}"),
     };
     let (plain, cloning) = (created(on("n1"), ""), created(clone(), "source"));

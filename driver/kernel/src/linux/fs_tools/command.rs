@@ -144,7 +144,8 @@ impl Tool {
         self
     }
 
-    /// Runs the program and waits for its end. `on` is only for messages.
+    /// Runs the program and waits for its end. `on` is only for messages. [`Error::NotRun`] if the
+    /// program can't be started.
     pub(super) fn run(self, on: &Path) -> Result<Output> {
         let program = find(self.name).ok_or_else(|| not_run(self.name, on, "not installed"))?;
         let path = std::env::join_paths(search_path()).map_err(|e| not_run(self.name, on, e))?;
@@ -189,13 +190,17 @@ impl Tool {
                 path: loopdev::image_of(on),
                 seconds: self.limit.as_secs(),
             }),
-            Err(e) => Err(not_run(self.name, on, e)),
+            Err(e) => Err(Error::tool(self.name, on, None, e.to_string())),
         }
     }
 }
 
 fn not_run(tool: &'static str, on: &Path, why: impl fmt::Display) -> Error {
-    Error::tool(tool, on, None, why.to_string())
+    Error::NotRun {
+        tool,
+        path: on.to_path_buf(),
+        why: why.to_string(),
+    }
 }
 
 /// Collects a program's output and waits for its end; `None` if the time limit killed it.
@@ -333,5 +338,12 @@ mod tests {
     fn messages_name_the_image(#[case] output: &str, #[case] expected: &str) {
         let named = with_name(output, Path::new("/dev/loop1"), Path::new("/p/image"));
         assert_eq!(named, expected);
+    }
+
+    #[test]
+    fn a_program_that_is_not_installed_is_not_run() {
+        let tool = Tool::new("hostloop-has-no-such-program", Duration::from_secs(1));
+        let run = tool.run(Path::new("/dev/null"));
+        assert!(matches!(run, Err(Error::NotRun { .. })));
     }
 }

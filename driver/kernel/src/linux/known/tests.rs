@@ -23,7 +23,7 @@ fn silent(minor: u32) -> LoopInfo {
 /// Devices that were listed once, with nothing left to query.
 fn listed(devices: &[LoopInfo]) -> Loops {
     let mut loops = Loops::default();
-    let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
+    let query = loops.note(DeviceChanges::Loops(vec![]), LoopScope::All);
     assert_eq!(query, Query::All(0), "the first look lists all devices");
     loops.learn(query, devices.to_vec());
     loops
@@ -70,7 +70,7 @@ fn only_changed_devices_are_queried() {
     ];
     for (known, messages, expected, answers, list) in table {
         let mut loops = listed(&known);
-        let query = loops.note(Changes::Loops(messages), LoopScope::All);
+        let query = loops.note(DeviceChanges::Loops(messages), LoopScope::All);
         assert_eq!(minors(&query), Some(expected), "{known:?}");
         assert_eq!(all(&loops.learn(query, answers)), list);
     }
@@ -80,14 +80,14 @@ fn only_changed_devices_are_queried() {
 fn a_device_that_does_not_report_its_file_is_queried_each_time() {
     let mut loops = listed(&[silent(1), device(2, 2)]);
     for _ in 0..2 {
-        let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
+        let query = loops.note(DeviceChanges::Loops(vec![]), LoopScope::All);
         assert_eq!(minors(&query), Some(vec![1]));
         loops.learn(query, vec![silent(1)]);
     }
-    let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
+    let query = loops.note(DeviceChanges::Loops(vec![]), LoopScope::All);
     loops.learn(query, vec![device(1, 1)]);
     assert_eq!(
-        minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)),
+        minors(&loops.note(DeviceChanges::Loops(vec![]), LoopScope::All)),
         Some(vec![])
     );
 }
@@ -103,9 +103,9 @@ fn a_device_of_another_image_is_queried_when_it_is_needed() {
         directory,
         minors: &EMPTY,
     };
-    let none = || Changes::Loops(vec![]);
+    let none = || DeviceChanges::Loops(vec![]);
     let mut loops = listed(&[]);
-    let query = loops.note(Changes::Loops(vec![5]), of("vol-a-1"));
+    let query = loops.note(DeviceChanges::Loops(vec![5]), of("vol-a-1"));
     assert_eq!(minors(&query), Some(vec![5]), "its path is not known yet");
     assert_eq!(
         all(&loops.learn(query, vec![seen.clone()])),
@@ -127,7 +127,7 @@ fn a_device_of_another_image_is_queried_when_it_is_needed() {
     }
     let query = loops.note(none(), LoopScope::All);
     // A look for another image meanwhile reads the path after that.
-    let late = loops.note(Changes::Loops(vec![5]), of("vol-a-1"));
+    let late = loops.note(DeviceChanges::Loops(vec![5]), of("vol-a-1"));
     assert_eq!(minors(&late), Some(vec![5]), "it changed again");
     let whole = LoopInfo {
         backing_path: path("2"),
@@ -158,11 +158,11 @@ fn only_the_devices_of_the_last_answers_are_not_old() {
             .map(|info| info.minor)
             .collect::<Vec<_>>()
     };
-    let none = || Changes::Loops(vec![]);
+    let none = || DeviceChanges::Loops(vec![]);
     let mut loops = Loops::default();
     let query = loops.note(none(), LoopScope::All);
     assert_eq!(old(loops.learn(query, vec![device(1, 1), silent(2)])), [2]);
-    let query = loops.note(Changes::Loops(vec![3, 4]), LoopScope::All);
+    let query = loops.note(DeviceChanges::Loops(vec![3, 4]), LoopScope::All);
     assert_eq!(
         old(loops.learn(query, vec![silent(2), device(3, 3)])),
         [1, 2]
@@ -170,8 +170,8 @@ fn only_the_devices_of_the_last_answers_are_not_old() {
     let query = loops.note(none(), LoopScope::All);
     assert_eq!(old(loops.learn(query, vec![silent(2)])), [1, 2, 3]);
     // The device changes again during its query, and another call has the later answer.
-    let first = loops.note(Changes::Loops(vec![1]), LoopScope::All);
-    let second = loops.note(Changes::Loops(vec![1]), LoopScope::All);
+    let first = loops.note(DeviceChanges::Loops(vec![1]), LoopScope::All);
+    let second = loops.note(DeviceChanges::Loops(vec![1]), LoopScope::All);
     assert_eq!(old(loops.learn(first.clone(), vec![device(1, 2)])), [1, 3]);
     assert_eq!(old(loops.learn(second, vec![device(1, 3)])), [3]);
     assert_eq!(old(loops.learn(first, vec![device(1, 2)])), [1, 3]);
@@ -180,11 +180,11 @@ fn only_the_devices_of_the_last_answers_are_not_old() {
 #[test]
 fn lost_messages_list_all_devices() {
     let mut loops = listed(&[device(1, 1)]);
-    let query = loops.note(Changes::Unknown, LoopScope::All);
+    let query = loops.note(DeviceChanges::Unknown, LoopScope::All);
     assert_eq!(minors(&query), None);
     assert_eq!(all(&loops.learn(query, vec![device(2, 2)])), [device(2, 2)]);
     assert_eq!(
-        minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)),
+        minors(&loops.note(DeviceChanges::Loops(vec![]), LoopScope::All)),
         Some(vec![])
     );
 }
@@ -192,11 +192,14 @@ fn lost_messages_list_all_devices() {
 #[test]
 fn messages_lost_during_a_listing_list_again() {
     let mut loops = listed(&[]);
-    let first = loops.note(Changes::Unknown, LoopScope::All);
-    assert_eq!(minors(&loops.note(Changes::Unknown, LoopScope::All)), None);
+    let first = loops.note(DeviceChanges::Unknown, LoopScope::All);
+    assert_eq!(
+        minors(&loops.note(DeviceChanges::Unknown, LoopScope::All)),
+        None
+    );
     loops.learn(first, vec![device(1, 1)]);
     assert_eq!(
-        minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)),
+        minors(&loops.note(DeviceChanges::Loops(vec![]), LoopScope::All)),
         None
     );
 }
@@ -207,14 +210,14 @@ fn a_device_that_changes_during_a_query_is_queried_again() {
     for lost in [true, false] {
         let mut loops = listed(&[device(1, 1)]);
         let changes = if lost {
-            Changes::Unknown
+            DeviceChanges::Unknown
         } else {
-            Changes::Loops(vec![1])
+            DeviceChanges::Loops(vec![1])
         };
         let first = loops.note(changes, LoopScope::All);
-        let second = loops.note(Changes::Loops(vec![1]), LoopScope::All);
+        let second = loops.note(DeviceChanges::Loops(vec![1]), LoopScope::All);
         loops.learn(first, vec![device(1, 2)]);
-        let third = loops.note(Changes::Loops(vec![]), LoopScope::All);
+        let third = loops.note(DeviceChanges::Loops(vec![]), LoopScope::All);
         assert_eq!(minors(&third), Some(vec![1]), "lost: {lost}");
         assert_eq!(all(&loops.learn(third, vec![device(1, 3)])), [device(1, 3)]);
         // An answer to an older query comes last, and has nothing new.
@@ -231,12 +234,24 @@ fn a_device_that_changes_during_a_query_is_queried_again() {
 /// alone, only the whole table shows it.
 #[test]
 fn a_whole_table_is_read_again_while_a_btrfs_in_it_is_unknown() {
-    let mut mounts = Mounts::read(0, MountQueries::Table).unwrap();
+    let mut mounts = KnownMounts::read(0, MountQueries::Table).unwrap();
     let at = Path::new("/no/mount/of/this/machine");
     let line = format!("30 1 0:99 / {} rw - btrfs none rw\n", at.display());
     mounts.table = MountTable::parse(line.as_bytes()).unwrap();
     assert_eq!(mounts.table.of_any_loop().count(), 1);
+    mounts.read_whole = None;
     mounts.follow(&[]).unwrap();
     assert!(mounts.table.at(at).is_none(), "{:?}", mounts.table);
     assert!(!mounts.table.entries.is_empty());
+
+    // It was read just now, and a btrfs that never answers must not slow down each look. Other
+    // programs may change the mounts meanwhile, but not each time.
+    assert!(mounts.read_whole.is_some());
+    let is_kept = (0..100).any(|_| {
+        mounts.table = MountTable::parse(line.as_bytes()).unwrap();
+        mounts.read_whole = Some(Instant::now());
+        mounts.follow(&[]).unwrap();
+        mounts.table.at(at).is_some()
+    });
+    assert!(is_kept);
 }

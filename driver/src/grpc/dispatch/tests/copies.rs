@@ -1,6 +1,7 @@
 //! Many copies that hang, and the calls of others beside them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
 use parking_lot::{Condvar, Mutex};
@@ -24,6 +25,8 @@ struct Service {
     begun: Mutex<Vec<String>>,
     answered: AtomicUsize,
 }
+
+impl<C> Refuses<C> for Service {}
 
 impl Service {
     fn hang<C: Call, R: Default>(&self, request: C) -> Result<R, Status> {
@@ -92,6 +95,7 @@ impl Rig {
             pool_threads: PoolThreads::default(),
             pools: site.pools().clone(),
             calls: Arc::new(Calls::new("test")),
+            faults: None,
         };
         Rig {
             site,

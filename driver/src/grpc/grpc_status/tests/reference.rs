@@ -185,7 +185,7 @@ fn of_kernel_error(error: &kernel::Error) -> (&'static str, &'static str) {
         ),
         Unsupported { .. } => (ANY, "this kernel or filesystem cannot do it"),
         NotMountable { .. } => (MOUNTING, "the kernel cannot mount the filesystem"),
-        Tool { .. } => (
+        Tool { .. } | NotRun { .. } => (
             WITH_TOOLS,
             "mkfs, fsck or another tool failed. The message ends with what it says",
         ),

@@ -117,6 +117,29 @@ async fn a_copy_ends_once_no_caller_has_come_for_the_time_of_grace() {
     assert_eq!(copying.call(1).await.unwrap().unwrap(), 7);
 }
 
+/// Otherwise a deletion that waits would be done even after its object came back from a backup.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_ends_once_no_caller_has_come_for_the_time_of_grace() {
+    let grace = crate::grpc::operation_locks::GRACE;
+    let copying = Copying::new();
+    let copy = copying.call(1);
+    copying.begun(1).await;
+    let delete = operation(B, volume("v"), 2, Duration::from_secs(9));
+    let locks = copying.locks.clone();
+    let delete = tokio::spawn(async move { locks.run(many(), delete, never).await });
+    pass(Duration::from_secs(9)).await;
+    let refused = delete.await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted);
+    pass(grace - Duration::from_secs(1)).await;
+    assert_eq!(copying.locks.in_flight(), 2);
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(copying.locks.in_flight(), 1);
+    // The copy does not wait, and has a caller.
+    copying.gate.open();
+    assert_eq!(copy.await.unwrap().unwrap(), 7);
+    assert!(copying.locks.table.lock().queues.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_process_ends_copies() {
     let copying = Copying::new();

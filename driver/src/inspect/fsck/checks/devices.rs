@@ -1,12 +1,14 @@
 //! Finds loop devices that no volume or pool needs, and images with two writable loop devices.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 
 use hostloop_report::machine::LeftoverLoop;
 
+use crate::diagnose::Problem;
 use crate::diagnose::kernel_state::destroy_data;
-use crate::inspect::inventory::{LoopUse, Owner, Survey, loop_uses};
+use crate::inspect::inventory::{LoopOwner, LoopUse, Survey, loop_uses};
 use crate::kernel::{LoopInfo, loop_path};
 use crate::storage::pool_named_in;
 
@@ -19,41 +21,49 @@ pub(super) fn check(survey: &Survey, found: &mut Vec<ReportedProblem>) {
     found.extend(twice(&loops));
     found.extend(survey.kernel.loops.iter().filter_map(silent));
     found.extend(survey.leftover.iter().map(leftover));
-    found.extend(loops.values().filter_map(changed));
+    found.extend(loops.values().filter_map(|l| changed(survey, l)));
     found.extend(loops.values().filter_map(|l| match &l.owner {
-        Owner::Deleted(path) => Some(over_deleted(l, path)),
-        Owner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
-        Owner::Snapshot(name) | Owner::Leftover(name) => unused(l, name),
-        Owner::Pool(_) | Owner::Loop(_) => None,
+        LoopOwner::Deleted(path) => Some(over_deleted(l, path)),
+        LoopOwner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
+        LoopOwner::Snapshot(name) | LoopOwner::Leftover(name) => unused(l, name),
+        LoopOwner::Pool(_) | LoopOwner::Loop(_) => None,
     }));
 }
 
 /// Finds images with more than one loop device, at least one of them writable. Each device has its
 /// own page cache.
 fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
-    let mut over: BTreeMap<&Owner, Vec<&LoopUse>> = BTreeMap::new();
+    let mut over: BTreeMap<&LoopOwner, Vec<&LoopUse>> = BTreeMap::new();
     for l in loops.values() {
         match l.owner {
-            Owner::Loop(_) | Owner::Deleted(_) => {}
+            LoopOwner::Loop(_) | LoopOwner::Deleted(_) => {}
             _ => over.entry(&l.owner).or_default().push(l),
         }
     }
     over.into_iter()
         .filter(|(_, loops)| destroy_data(loops.iter().map(|l| &l.device)))
         .map(|(owner, loops)| {
-            let devices: Vec<String> = loops.iter().map(|l| device(l)).collect();
-            problem(
+            let minors = loops.iter().map(|l| l.device.minor).collect();
+            let found = Problem::AttachedTwice { minors };
+            report(
                 Severity::Error,
                 ProblemKind::LoopTwice,
                 object(owner),
-                format!(
-                    "it is on {} at once: that destroys data",
-                    devices.join(" and ")
-                ),
-                person("stop what uses the later one, and detach it"),
+                &found,
             )
         })
         .collect()
+}
+
+/// Reports a problem that a volume's health may show, too, in the same words.
+fn report(
+    severity: Severity,
+    kind: ProblemKind,
+    object: impl Display,
+    found: &Problem,
+) -> ReportedProblem {
+    let advice = found.advice().unwrap_or_default();
+    problem(severity, kind, object, found.to_string(), person(advice))
 }
 
 /// Reports a device that a deleted cluster may have left. A pool of this driver that can't be read
@@ -77,31 +87,35 @@ fn leftover(l: &LeftoverLoop) -> ReportedProblem {
 fn silent(device: &LoopInfo) -> Option<ReportedProblem> {
     let ours = pool_named_in(Path::new(&device.backing_path)).is_some();
     (device.backing.is_none() && ours).then(|| {
-        problem(
+        let found = Problem::DeviceSilent {
+            minor: device.minor,
+            file: device.backing_path.clone(),
+        };
+        let object = loop_path(device.minor);
+        report(
             Severity::Warning,
             ProblemKind::LoopSilent,
-            loop_path(device.minor).display(),
-            format!(
-                "it does not say which file it holds (maybe {}): that filesystem has shut down or hangs",
-                device.backing_path
-            ),
-            person("bring that filesystem back; until then the volume can be unpublished and unstaged"),
+            object.display(),
+            &found,
         )
     })
 }
 
-fn changed(l: &LoopUse) -> Option<ReportedProblem> {
+fn changed(survey: &Survey, l: &LoopUse) -> Option<ReportedProblem> {
     // The driver attaches none of these. A person may attach one to inspect it.
-    if let Owner::Snapshot(_) | Owner::Leftover(_) | Owner::Deleted(_) = l.owner {
+    if let LoopOwner::Snapshot(_) | LoopOwner::Leftover(_) | LoopOwner::Deleted(_) = l.owner {
         return None;
     }
-    let why = l.device.tampered()?;
-    Some(problem(
+    l.device.tampered()?;
+    let found = Problem::DeviceChanged {
+        minor: l.device.minor,
+        why: l.device.tampered_beside(own_limit(survey, &l.owner))?,
+    };
+    Some(report(
         Severity::Error,
         ProblemKind::LoopChanged,
-        device(l),
-        format!("it was changed by one of its users: {why}"),
-        person("unpublish and unstage the volume: the next staging attaches it again"),
+        object(&l.owner),
+        &found,
     ))
 }
 
@@ -150,13 +164,23 @@ fn staged(survey: &Survey, name: &str) -> bool {
     volumes.any(|item| item.name == name && item.record.as_ref().is_ok_and(|v| v.stage.is_some()))
 }
 
+/// The limit that the driver itself has set to the device of a volume, for a fault.
+fn own_limit(survey: &Survey, owner: &LoopOwner) -> Option<u64> {
+    let LoopOwner::Volume(name) = owner else {
+        return None;
+    };
+    let mut volumes = survey.contents().flat_map(|(_, c)| &c.volumes);
+    let item = volumes.find(|item| item.name == *name)?;
+    item.record.as_ref().ok()?.own_limit()
+}
+
 fn device(l: &LoopUse) -> String {
     loop_path(l.device.minor).display().to_string()
 }
 
-fn object(owner: &Owner) -> String {
+fn object(owner: &LoopOwner) -> String {
     match owner {
-        Owner::Pool(name) => format!("pool {name}"),
+        LoopOwner::Pool(name) => format!("pool {name}"),
         owner => owner.parts().1,
     }
 }

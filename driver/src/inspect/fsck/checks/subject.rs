@@ -57,7 +57,7 @@ impl<'a> Subject<'a> {
             Problem::ImageShort { .. } => (Error, ProblemKind::ImageShort),
             Problem::ImageLong { .. } => (Warning, ProblemKind::ImageLong),
             Problem::NotThick { .. } => (Warning, ProblemKind::NotThick),
-            Problem::RecordUnusable(why) => (Error, of_record(why)),
+            Problem::RecordUnusable(why) => (Error, record_problem_kind(why)),
             Problem::Buffered { .. } => (Warning, ProblemKind::DirectIoOff),
             Problem::DeviceSmall { .. } => (Note, ProblemKind::LoopSize),
             Problem::NoDevice { .. } => (Warning, ProblemKind::StageWithoutLoop),
@@ -67,6 +67,7 @@ impl<'a> Subject<'a> {
             }
             Problem::UsedUnstaged { .. } => (Warning, ProblemKind::UseWithoutStage),
             Problem::Frozen { .. } => (unless_running(self.pool, Error), ProblemKind::FreezeLeft),
+            Problem::Fault { .. } => (Note, ProblemKind::Fault),
             Problem::Formatting(_) => (Note, ProblemKind::FormatLeft),
             Problem::FilesystemShutDown => (Error, ProblemKind::FilesystemShutDown),
             Problem::FilesystemReadOnly => (Error, ProblemKind::FilesystemReadOnly),
@@ -117,7 +118,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-fn of_record(why: &UnusableRecord) -> ProblemKind {
+fn record_problem_kind(why: &UnusableRecord) -> ProblemKind {
     match why {
         UnusableRecord::Missing => ProblemKind::RecordMissing,
         UnusableRecord::Newer(_) => ProblemKind::RecordNewer,

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::Severity::{Error, Note, Warning};
 use super::*;
-use crate::diagnose::KernelState;
+use crate::diagnose::{KernelState, Problem};
 use crate::inspect::inventory::{
     Area, Contents, ImageStat, Item, Leftover, UnusableRecord, lock_holder::Holder,
 };
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
 use crate::storage::{
-    Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind, Provisioning, SnapshotId,
-    SnapshotRecord, Stage, VolumeId, VolumeRecord,
+    Consistency, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind, Provisioning,
+    SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
 };
 use crate::testkit::{edit_loops, mounted, raw, record_of, stage_at};
 
@@ -98,6 +98,7 @@ impl Scene {
             format: Format::Done(FsType::Ext4),
             provisioning: Provisioning::Thin,
             allocated_bytes: 4096,
+            consistency: Consistency::Frozen,
         };
         let group = GroupRecord {
             schema: 1,
@@ -282,6 +283,36 @@ fn bad_images_devices_and_mounts_are_one_problem_each() {
     finds(Warning, ProblemKind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
     });
+}
+
+/// Health says the same of a volume with these devices.
+#[test]
+fn problems_of_devices_have_the_words_of_the_driver() {
+    let mut twice = Scene::new();
+    twice.add_loop(on_loop(5, 10));
+    let mut changed = Scene::new();
+    edit_loops(&mut changed.survey.kernel.loops, |l| l[0].block_size = 512);
+    let mut silent = Scene::new();
+    let file = format!(
+        "/x/volumes/{}/image",
+        VolumeId::generate(PoolId::generate())
+    );
+    silent.add_loop(LoopInfo {
+        backing: None,
+        backing_path: file.clone(),
+        ..on_loop(8, 40)
+    });
+    let why = "its blocks are of 512 bytes, not 4096".to_owned();
+    for (scene, expected) in [
+        (twice, Problem::AttachedTwice { minors: vec![3, 5] }),
+        (changed, Problem::DeviceChanged { minor: 3, why }),
+        (silent, Problem::DeviceSilent { minor: 8, file }),
+    ] {
+        let found = scene.check();
+        let found: Vec<_> = found.iter().map(|p| (p.what.clone(), &p.repair)).collect();
+        let advice = person(expected.advice().unwrap());
+        assert_eq!(found, [(expected.to_string(), &advice)]);
+    }
 }
 
 /// A user of a snapshot's device, or kubelet with its device over a volume's, may change it.

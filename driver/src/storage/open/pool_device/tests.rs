@@ -16,14 +16,14 @@ fn unfinished(uuid: &str) -> Probe {
 }
 
 /// A plan as one word, and its message.
-fn planned(entry: &Entry, probe: &Probe, wipe: bool) -> (&'static str, String) {
+fn planned(entry: &RegisteredPool, probe: &Probe, wipe: bool) -> (&'static str, String) {
     match plan(entry, probe, wipe) {
-        Plan::Mount(uuid) => ("mount", uuid),
-        Plan::Make => ("make", String::new()),
-        Plan::MakeAgain(uuid) => ("make again", uuid),
-        Plan::Look(uuid) => ("look", uuid),
-        Plan::Missing(why) => ("missing", why),
-        Plan::Refuse(why) => ("refuse", why),
+        DevicePlan::Mount(uuid) => ("mount", uuid),
+        DevicePlan::Make => ("make", String::new()),
+        DevicePlan::MakeAgain(uuid) => ("make again", uuid),
+        DevicePlan::Look(uuid) => ("look", uuid),
+        DevicePlan::Missing(why) => ("missing", why),
+        DevicePlan::Refuse(why) => ("refuse", why),
     }
 }
 
@@ -33,17 +33,17 @@ fn plans() {
     let ext4 = filesystem(FsType::Ext4, UUID);
     let other = Probe::Other("LVM2_member".into());
     let random = Probe::Unknown { offset: 7 };
-    let new = Entry::default();
-    let begun = Entry {
+    let new = RegisteredPool::default();
+    let begun = RegisteredPool {
         mkfs: Some(UUID.into()),
-        ..Entry::default()
+        ..RegisteredPool::default()
     };
     // The state that version 0.1.0 left if it was killed during mkfs, or before it knew the pool.
-    let old = Entry {
+    let old = RegisteredPool {
         fs_uuid: Some(UUID.into()),
-        ..Entry::default()
+        ..RegisteredPool::default()
     };
-    let known = Entry {
+    let known = RegisteredPool {
         id: Some(PoolId::generate()),
         ..old.clone()
     };

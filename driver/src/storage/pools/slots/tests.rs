@@ -1,5 +1,6 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -101,6 +102,39 @@ fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
     while !health::storage(pools).is_empty() {
         assert!(Instant::now() < deadline);
     }
+}
+
+/// The first pool answers last.
+#[test]
+fn a_look_at_all_pools_looks_once_at_each() {
+    let site = Site::fake(&["a", "b"]);
+    let [a, b] = ["a", "b"].map(|name| site.named(name).root().canonicalize().unwrap());
+    let read = Arc::new(AtomicUsize::new(0));
+    let reads = read.clone();
+    site.kernel.set_disk(move |path, usage| {
+        if path.starts_with(&a) {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        if path.starts_with(&b) {
+            reads.fetch_add(1, Ordering::SeqCst);
+        }
+        usage
+    });
+    let pools = site.pools();
+    // The first look may read what the later ones know, and both pools are on one disk.
+    let [_, alone] = [(); 2].map(|()| {
+        for name in ["a", "b"] {
+            let pool = site.named(name);
+            pool.begin_look(&pools.kernel);
+            pool.wait_for_look().unwrap();
+        }
+        read.swap(0, Ordering::SeqCst)
+    });
+    assert!(alone > 0);
+    for (_, look) in pools.look() {
+        look.unwrap().unwrap();
+    }
+    assert_eq!(read.load(Ordering::SeqCst), alone);
 }
 
 #[test]

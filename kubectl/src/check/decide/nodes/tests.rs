@@ -12,7 +12,7 @@ fn pod(node: &str, changes: Value) -> Pod {
     object(pod)
 }
 
-fn pods(facts: &Facts) -> Pods<'_> {
+fn pods(facts: &Facts) -> PodsByNode<'_> {
     pods_by_node(facts.pods.as_ref().unwrap())
 }
 

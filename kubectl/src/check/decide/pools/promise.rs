@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use hostloop_report::flags::RESERVE_PERCENT;
 use hostloop_report::status::{PoolReport, Report};
+use k8s_openapi::api::core::v1::Container;
 
 use crate::check::decide::{driver_container, flag};
 use crate::check::facts::Facts;
-
-/// Percentage of a pool that is never promised, the driver's default for `--reserve`.
-const RESERVE_PERCENT: u64 = 5;
+use crate::container_flags::flag_values;
 
 /// Flags of the driver that change what it promises.
 const SETTINGS: [&str; 3] = ["overcommit", "reserve", "capacity"];
@@ -22,7 +22,14 @@ pub(super) fn is_by_defaults(facts: &Facts) -> bool {
     let mut containers = sets
         .iter()
         .filter_map(|set| driver_container(set.spec.as_ref()?.template.spec.as_ref()?));
-    !containers.any(|container| SETTINGS.iter().any(|name| flag(container, name).is_some()))
+    !containers.any(|container| {
+        SETTINGS.iter().any(|name| flag(container, name).is_some()) || caps_a_pool(container)
+    })
+}
+
+/// True if an option of a pool limits what the driver promises from it.
+fn caps_a_pool(container: &Container) -> bool {
+    flag_values(container, "pool").any(|pools| pools.contains(",capacity="))
 }
 
 /// Bytes that the pool can still promise: the available space and what its images hold, without
@@ -189,11 +196,28 @@ mod tests {
     #[case::overcommit("--overcommit=2", false)]
     #[case::reserve("--reserve=1Gi", false)]
     #[case::capacity("--capacity=default=5Gi", false)]
+    #[case::pool("--pool=default=/p,image=9Gi", true)]
+    #[case::capped_pool("--pool=default=/p,capacity=5Gi", false)]
+    #[case::option_of_a_variable("--pool=default=/p$(POOL_OPTIONS)", false)]
     fn settings_of_the_driver(#[case] argument: &str, #[case] by_defaults: bool) {
         let mut facts = good();
-        let container = json!({"name": "hostloop", "args": ["run", argument]});
+        let env = json!([{"name": "POOL_OPTIONS", "value": ",inline,capacity=5Gi"}]);
+        let container = json!({"name": "hostloop", "args": ["run", argument], "env": env});
         let set = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
         facts.daemon_sets = Ok(vec![object(set)]);
         assert_eq!(is_by_defaults(&facts), by_defaults);
+    }
+
+    #[test]
+    fn a_variable_caps_a_pool_too() {
+        let mut facts = good();
+        let env = json!([
+            {"name": "POOL_OPTIONS", "value": ",capacity=5Gi"},
+            {"name": "HOSTLOOP_POOL", "value": "default=/p$(POOL_OPTIONS)"},
+        ]);
+        let container = json!({"name": "hostloop", "args": ["run"], "env": env});
+        let set = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
+        facts.daemon_sets = Ok(vec![object(set)]);
+        assert!(!is_by_defaults(&facts));
     }
 }

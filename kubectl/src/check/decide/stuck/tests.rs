@@ -22,7 +22,7 @@ fn judged(facts: &Facts) -> (Vec<Mark>, String) {
     (marks(&lines), text)
 }
 
-fn with(change: impl FnOnce(&mut Objects)) -> Facts {
+fn with(change: impl FnOnce(&mut VolumeObjects)) -> Facts {
     let mut facts = good();
     change(facts.objects.as_mut().unwrap());
     facts
@@ -138,7 +138,7 @@ fn check_and_status_agree() {
     facts.now = "2027-01-01T00:00:00Z".parse().unwrap();
     let objects = facts.objects.as_ref().unwrap();
     let now_ns = facts.now.as_nanosecond().try_into().unwrap();
-    let report = status::join(&Inputs {
+    let report = status::join(&ClusterFacts {
         objects,
         nodes: &facts.reports,
         driver: &facts.driver,

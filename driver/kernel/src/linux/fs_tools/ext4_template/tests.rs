@@ -106,7 +106,7 @@ fn only_an_equal_image_is_copied() {
     }
     // More data than is worth keeping, or allocated space.
     let thick = image(dir.path(), 64 * MI);
-    crate::file::allocate(&thick, 64 * MI).unwrap();
+    crate::file::allocate(&thick, 0..64 * MI).unwrap();
     make(&templates, &thick, &plain);
     assert!(!is_copied(&templates, 64 * MI, &plain));
     make(&templates, &image(dir.path(), 4 << 40), &plain);

@@ -1,0 +1,264 @@
+//! What the controller asks of the driver, and what it says.
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{DRIVER, World, with};
+
+/// A driver that notes what it is asked for, and gives the answers of a test.
+#[derive(Clone, Default)]
+struct FakeDriver(Arc<Mutex<FakeDriverState>>);
+
+#[derive(Default)]
+struct FakeDriverState {
+    requests: Vec<String>,
+    answers: Vec<Result<FaultReport, Status>>,
+    faulty: Vec<String>,
+}
+
+impl FakeDriver {
+    fn volume_faults(&self, is_enabled: bool) -> VolumeFaults {
+        let (asked, listed) = (self.clone(), self.clone());
+        VolumeFaults::within(
+            is_enabled,
+            move |request| {
+                let mut state = asked.0.lock();
+                let fault = request.fault.map(|fault| fault.to_string());
+                let fault = fault.unwrap_or_default();
+                let FaultRequest {
+                    volume, namespace, ..
+                } = request;
+                state.requests.push(format!("{namespace} {volume} {fault}"));
+                std::future::ready(state.answers.remove(0)).boxed()
+            },
+            move || listed.0.lock().faulty.clone(),
+        )
+    }
+
+    fn answers(&self, answer: Result<FaultReport, Status>) {
+        self.0.lock().answers.push(answer);
+    }
+
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().requests)
+    }
+}
+
+/// The key of the volume.
+fn key() -> VolumeKey {
+    ("ns".to_owned(), "pv".to_owned())
+}
+
+struct Rig {
+    world: World,
+    driver: FakeDriver,
+    faults: ClaimFaults,
+}
+
+fn claim(annotation: Option<&str>, uid: &str) -> Value {
+    let annotations = annotation.map(|fault| json!({"hostloop.csi.dev/fault": fault}));
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "ns", "uid": uid, "annotations": annotations},
+        "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+    })
+}
+
+fn volume() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv", "uid": "v"},
+        "spec": {
+            "claimRef": {"namespace": "ns", "name": "data", "uid": "c"},
+            "csi": {"driver": DRIVER, "volumeHandle": "h"},
+        },
+    })
+}
+
+/// A controller with a claim of this annotation, and its volume.
+fn rig(is_enabled: bool, annotation: Option<&str>) -> Rig {
+    let (world, driver) = (World::new(&[]), FakeDriver::default());
+    let asked = driver.volume_faults(is_enabled);
+    let faults = ClaimFaults::new(world.context.clone(), asked, Metrics::default());
+    world.add(&faults.claims, claim(annotation, "c"));
+    world.add(&faults.volumes, volume());
+    Rig {
+        world,
+        driver,
+        faults,
+    }
+}
+
+fn report(state: FaultState, message: &str, seconds: Option<u64>) -> FaultReport {
+    FaultReport {
+        state,
+        message: message.to_owned(),
+        again: seconds.map(Duration::from_secs),
+    }
+}
+
+#[tokio::test]
+async fn a_fault_begins_and_ends_with_the_annotation() {
+    let mut rig = rig(true, Some("gone"));
+    for (message, events) in [("bad", &["Warning FaultInjected: bad"][..]), ("bad", &[])] {
+        rig.driver
+            .answers(Ok(report(FaultState::Active, message, Some(5))));
+        let outcome = rig.faults.reconcile(&key()).await;
+        assert_eq!(outcome, Outcome::RequeueAfter(Duration::from_secs(5)));
+        assert_eq!(rig.driver.requests(), ["ns h gone,for=600s"]);
+        assert_eq!(rig.world.events(), events);
+    }
+    rig.world.add(&rig.faults.claims, claim(None, "c"));
+    rig.driver
+        .answers(Ok(report(FaultState::Healed, "good", None)));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert_eq!(rig.driver.requests(), ["ns h "]);
+    assert_eq!(rig.world.events(), ["Normal FaultHealed: good"]);
+}
+
+#[tokio::test]
+async fn a_fault_is_refused_by_name_without_the_flag_and_with_a_mistake() {
+    for (is_enabled, annotation, why) in [
+        (false, "gone", "the driver runs without --enable-faults"),
+        (
+            true,
+            "gone,for=1y",
+            "for: \"1y\" is not a duration such as 30s or 5m",
+        ),
+    ] {
+        let mut rig = rig(is_enabled, Some(annotation));
+        for expected in [1, 0] {
+            rig.driver.answers(Ok(FaultReport::none()));
+            assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+            assert_eq!(rig.driver.requests(), ["ns h "], "none is left");
+            let events = rig.world.events();
+            assert_eq!(events.len(), expected, "{events:?}");
+            let all = events
+                .iter()
+                .all(|event| event.starts_with("Warning FaultRefused: ") && event.ends_with(why));
+            assert!(all, "{events:?}");
+        }
+    }
+}
+
+/// A claim of the same name may ask for a fault of its own volume only.
+#[tokio::test]
+async fn only_the_volumes_own_claim_counts() {
+    let mut rig = rig(true, None);
+    rig.world
+        .add(&rig.faults.claims, claim(Some("gone"), "another"));
+    rig.driver.answers(Ok(FaultReport::none()));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert_eq!(rig.driver.requests(), ["ns h "]);
+    assert!(rig.world.events().is_empty());
+    let foreign = json!({"spec": {"csi": {"driver": "another"}}});
+    rig.world.add(&rig.faults.volumes, with(volume(), foreign));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert!(rig.driver.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_failure_is_said_and_a_busy_volume_is_not() {
+    let mut rig = rig(true, Some("gone"));
+    rig.driver.answers(Err(Status::aborted("busy")));
+    assert_eq!(
+        rig.faults.reconcile(&key()).await,
+        Outcome::RequeueAfter(BUSY)
+    );
+    assert!(rig.world.events().is_empty());
+    rig.driver.answers(Err(Status::internal("broken")));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Failed);
+    let expected =
+        "Warning FaultFailed: rpc error: code = Internal desc = broken; it is tried again";
+    assert_eq!(rig.world.events(), [expected]);
+}
+
+/// The annotation may have gone while no process ran.
+#[tokio::test]
+async fn volumes_with_a_recorded_fault_are_looked_at() {
+    let rig = rig(true, None);
+    assert!(rig.faults.faulty_volumes().is_empty());
+    rig.driver.0.lock().faulty = vec!["other".to_owned(), "h".to_owned()];
+    assert_eq!(rig.faults.faulty_volumes(), [key()]);
+}
+
+#[test]
+fn only_changes_of_the_annotation_are_worked_on() {
+    let read = |value: Value| -> Arc<PersistentVolumeClaim> {
+        Arc::new(serde_json::from_value(value).expect("a claim"))
+    };
+    let bound = |annotation| read(claim(annotation, "c"));
+    let in_phase = |annotation, phase: &str| {
+        let patch = json!({"status": {"phase": phase}});
+        read(with(claim(annotation, "c"), patch))
+    };
+    let pending = |annotation| in_phase(annotation, "Pending");
+    let lost = |annotation| in_phase(annotation, "Lost");
+    for (old, new, is_queued) in [
+        (None, bound(None), false),
+        (None, bound(Some("gone")), true),
+        (Some(bound(Some("gone"))), bound(Some("gone")), false),
+        (Some(bound(Some("gone"))), bound(Some("frozen")), true),
+        (Some(bound(Some("gone"))), bound(None), true),
+        (Some(bound(None)), bound(None), false),
+        (Some(pending(Some("gone"))), bound(Some("gone")), true),
+        (Some(bound(Some("gone"))), lost(Some("gone")), true),
+        (Some(lost(Some("gone"))), lost(Some("full")), false),
+        // Such a claim may name the volume of anyone.
+        (None, pending(Some("gone")), false),
+        (Some(pending(None)), pending(Some("gone")), false),
+    ] {
+        let change = Change::Applied { old, new };
+        let expected = is_queued.then(key);
+        assert_eq!(changed_volume(&change), expected, "{change:?}");
+    }
+    let change = Change::Deleted(pending(Some("gone")));
+    assert_eq!(changed_volume(&change), None);
+    for (annotation, is_queued) in [(None, false), (Some("gone"), true)] {
+        let change = Change::Deleted(bound(annotation));
+        assert_eq!(changed_volume(&change).is_some(), is_queued);
+    }
+}
+
+/// A user of one namespace may name any volume in a claim.
+#[tokio::test]
+async fn a_claim_of_another_namespace_does_not_reach_the_driver() {
+    let rig = rig(true, Some("gone"));
+    let theirs = ("other".to_owned(), "pv".to_owned());
+    assert_eq!(rig.faults.reconcile(&theirs).await, Outcome::Done);
+    assert!(rig.driver.requests().is_empty());
+}
+
+/// A frozen volume would block sync(2) of its node until the next start of the driver.
+#[tokio::test]
+async fn a_fault_ends_with_its_persistent_volume() {
+    let mut rig = rig(true, Some("frozen"));
+    rig.driver
+        .answers(Ok(report(FaultState::Active, "bad", Some(5))));
+    rig.faults.reconcile(&key()).await;
+    assert_eq!(rig.driver.requests(), ["ns h frozen,for=30s"]);
+    rig.world.events();
+    rig.world.api.take("/pv");
+    rig.faults.volumes.note_deleted("", "pv");
+    rig.driver
+        .answers(Ok(report(FaultState::Healed, "good", None)));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert_eq!(rig.driver.requests(), [" h "]);
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert!(rig.driver.requests().is_empty(), "it is forgotten");
+}
+
+/// Otherwise the fault would begin again at once, and a power cut would be repeated.
+#[tokio::test]
+async fn a_second_persistent_volume_of_a_handle_ends_no_fault() {
+    let rig = rig(true, Some("powercut"));
+    rig.driver
+        .answers(Ok(report(FaultState::Active, "bad", None)));
+    rig.faults.reconcile(&key()).await;
+    assert_eq!(rig.driver.requests(), ["ns h powercut"]);
+    let second = json!({"metadata": {"name": "pv2", "uid": "v2"}, "spec": {"claimRef": null}});
+    rig.world.add(&rig.faults.volumes, with(volume(), second));
+    let second = (String::new(), "pv2".to_owned());
+    assert_eq!(rig.faults.reconcile(&second).await, Outcome::Done);
+    assert!(rig.driver.requests().is_empty());
+}

@@ -1,0 +1,306 @@
+//! Faults of mounted volumes, which their claims ask for by an annotation.
+//!
+//! [`decide`] compares what a claim asks for with the volume's record, [`effects`] lists what each
+//! fault does, and [`reconcile`] does it. The record is written before an effect, so that the driver
+//! knows its own faults after a restart, and `fsck` in another process knows them, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_controllers::api::claim_fault::ClaimFault;
+use hostloop_controllers::api::constants::FAULT;
+use hostloop_controllers::claim_faults::{FaultReport, FaultState};
+
+use crate::kernel;
+use crate::record::{FaultRecord, VolumeRecord, now_ns};
+use crate::storage::{self, Pools, VolumeHandle};
+
+mod decide;
+mod effects;
+mod frozen;
+mod full;
+mod powercut;
+mod read_only;
+mod size_limit;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use decide::FaultStep;
+use target::Target;
+
+/// How often the driver looks whether a fault still has its effect, which another staging ends.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Why a fault is not as its claim asks for.
+#[derive(Debug, thiserror::Error)]
+pub enum FaultError {
+    /// The volume can't have this fault, whatever happens to it.
+    #[error("{0}")]
+    Impossible(String),
+    /// It can't end before the volume is used again.
+    #[error("{0}")]
+    Later(String),
+    #[error(transparent)]
+    Kernel(#[from] kernel::Error),
+    #[error(transparent)]
+    Pool(#[from] storage::Error),
+}
+
+/// The volumes with a recorded fault, by their handles. From memory.
+pub fn faulty(pools: &Pools) -> Vec<String> {
+    let volumes = pools.volumes().into_iter();
+    volumes
+        .filter(|volume| volume.fault.is_some())
+        .map(|volume| volume.id.to_string())
+        .collect()
+}
+
+/// Thaws what faults have frozen, before the process ends: another one may never start. The records
+/// keep the faults, which the next process goes on with while they last. No call may be under way.
+pub fn thaw_all(pools: &Pools) {
+    let volumes = pools.volumes().into_iter();
+    for volume in volumes.filter(|volume| is_frozen(volume)) {
+        let id = volume.id;
+        let thawed = Target::find(pools, volume).and_then(|target| frozen::thaw(&target));
+        if let Err(error) = thawed {
+            tracing::warn!(volume = %id, %error, "a fault leaves the filesystem frozen");
+        }
+    }
+}
+
+/// True if a fault, and no copy, has frozen the volume.
+fn is_frozen(volume: &VolumeRecord) -> bool {
+    let fault = volume.fault.as_ref();
+    volume.freeze.is_some() && fault.is_some_and(|fault| fault.name() == "frozen")
+}
+
+/// The answer about a volume with nothing to begin and nothing to end, from memory. Such a volume
+/// needs no lock, so calls for it are not aborted.
+pub fn at_rest(pools: &Pools, volume: &str, requested: Option<&ClaimFault>) -> Option<FaultReport> {
+    let handle = volume.parse::<VolumeHandle>().ok();
+    let record = handle.and_then(|handle| pools.volume(&handle).ok())?;
+    match (&record.fault, requested) {
+        (None, None) => Some(FaultReport::none()),
+        (None, Some(requested)) if record.stage.is_none() => Some(waiting(requested)),
+        _ => None,
+    }
+}
+
+/// Gives a volume the fault that its claim asks for, and takes away any other. Blocks. The caller
+/// holds the volume's lock.
+pub fn reconcile(
+    pools: &Pools,
+    volume: &str,
+    requested: Option<&ClaimFault>,
+) -> Result<FaultReport, FaultError> {
+    let Ok(handle) = volume.parse::<VolumeHandle>() else {
+        return Ok(FaultReport::none());
+    };
+    let record = match pools.volume(&handle) {
+        Err(storage::Error::NoVolume(_) | storage::Error::ForeignPool(_)) => {
+            return Ok(FaultReport::none());
+        }
+        found => found?,
+    };
+    if record.fault.is_none() && requested.is_none() {
+        return Ok(FaultReport::none());
+    }
+    let target = Target::find(pools, record)?;
+    let record = &target.record;
+    let step = decide::decide(
+        record.fault.as_deref(),
+        requested,
+        target.is_in_use(),
+        now_ns(),
+    );
+    match (step, requested) {
+        (FaultStep::Begin, Some(requested)) => begin(&target, requested),
+        (FaultStep::Keep, Some(requested)) => keep(&target, requested),
+        (FaultStep::Expire, _) => expire(&target).or_else(later),
+        (FaultStep::End, _) => match (end(&target), requested) {
+            // The record has no fault now, so this is done at most once.
+            (Ok(_), Some(_)) => reconcile(pools, volume, requested),
+            (ended, _) => ended.or_else(later),
+        },
+        (FaultStep::Wait, Some(requested)) => Ok(waiting(requested)),
+        (FaultStep::Rest, Some(requested)) => Ok(FaultReport {
+            state: FaultState::Over,
+            message: over(&requested.to_string()),
+            again: None,
+        }),
+        _ => Ok(FaultReport::none()),
+    }
+}
+
+/// Begins a fault, or refuses it.
+fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, FaultError> {
+    let effect = effects::of(requested.kind);
+    if let Some(why) = (effect.obstacle)(target, requested.kind) {
+        return Ok(refused(requested, &why));
+    }
+    let (id, now) = (target.record.id, now_ns());
+    let fault = FaultRecord {
+        fault: requested.to_string(),
+        since_ns: now,
+        over: false,
+        limit: (effect.limit)(target, requested.kind),
+        file: None,
+    };
+    let record = target
+        .pools
+        .update_volume(&id, |record| record.fault = Some(Box::new(fault)))?;
+    tracing::warn!(volume = %id, fault = %requested, "the volume gets the fault that its claim asks for");
+    let target = target.with(record);
+    match (effect.begin)(&target) {
+        Ok(()) => {}
+        Err(FaultError::Impossible(why)) => {
+            end(&target)?;
+            return Ok(refused(requested, &why));
+        }
+        Err(error) => return Err(error),
+    }
+    if requested.lasts.is_none() {
+        mark_over(&target)?;
+    }
+    Ok(active(requested, now))
+}
+
+/// Repeats the effect of a fault that has it no more: the volume was staged again, or a copy of it
+/// had to thaw it.
+fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, FaultError> {
+    let since_ns = target.record.fault.as_ref().map_or(0, |f| f.since_ns);
+    (effects::of(requested.kind).begin)(target)?;
+    if requested.lasts.is_none() {
+        // The process ended between the effect and its record.
+        mark_over(target)?;
+    }
+    Ok(active(requested, since_ns))
+}
+
+/// Ends a fault after its time has passed, and remembers it. The limit and the file leave the record:
+/// what looks like them later belongs to a user.
+fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
+    effects::end(target)?;
+    target.pools.clear_in_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            (fault.over, fault.limit, fault.file) = (true, None, None);
+        }
+    })?;
+    let ended = ended(target)?;
+    let state = match ended.state {
+        FaultState::Healed => FaultState::Expired,
+        other => other,
+    };
+    Ok(FaultReport { state, ..ended })
+}
+
+/// Ends a fault, and forgets it.
+fn end(target: &Target<'_>) -> Result<FaultReport, FaultError> {
+    effects::end(target)?;
+    let ended = ended(target)?;
+    let id = target.record.id;
+    target
+        .pools
+        .clear_in_volume(&id, |record| record.fault = None)?;
+    tracing::info!(volume = %id, fault = target.recorded(), "the volume's fault has ended");
+    Ok(ended)
+}
+
+fn mark_over(target: &Target<'_>) -> Result<(), FaultError> {
+    Ok(target.pools.clear_in_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            fault.over = true;
+        }
+    })?)
+}
+
+fn active(requested: &ClaimFault, since_ns: u64) -> FaultReport {
+    let Some(lasts) = requested.lasts else {
+        return FaultReport {
+            state: FaultState::Active,
+            message: over(&requested.to_string()),
+            again: None,
+        };
+    };
+    let left = decide::left(since_ns, lasts, now_ns());
+    FaultReport {
+        state: FaultState::Active,
+        message: format!(
+            "The volume has the fault {requested}, which the annotation {FAULT} asks for; it ends with \
+             the annotation"
+        ),
+        again: Some(left.clamp(Duration::from_millis(100), LOOK)),
+    }
+}
+
+fn waiting(requested: &ClaimFault) -> FaultReport {
+    FaultReport {
+        state: FaultState::Waiting,
+        message: format!("The volume gets the fault {requested} once a pod uses it"),
+        again: Some(LOOK),
+    }
+}
+
+fn refused(requested: &ClaimFault, why: &str) -> FaultReport {
+    FaultReport {
+        state: FaultState::Refused,
+        message: format!("The volume can't have the fault {requested}: {why}"),
+        again: None,
+    }
+}
+
+/// What is left of a fault that has ended.
+fn ended(target: &Target<'_>) -> Result<FaultReport, FaultError> {
+    let (fault, now) = (target.recorded(), target.look_again()?);
+    let report = if now.has_stopped() {
+        FaultReport {
+            state: FaultState::NeedsRestage,
+            message: format!(
+                "The fault {fault} has ended, and the volume's filesystem stays stopped: delete the \
+                 pods that use the volume, and it is checked and mounted again for the next ones. \
+                 To restart their containers is not enough"
+            ),
+            again: None,
+        }
+    } else {
+        FaultReport {
+            state: FaultState::Healed,
+            message: format!("The fault {fault} has ended, and the volume works again"),
+            again: None,
+        }
+    };
+    Ok(report)
+}
+
+/// What is reported of a fault that can't end yet.
+fn later(error: FaultError) -> Result<FaultReport, FaultError> {
+    match error {
+        FaultError::Later(why) => Ok(FaultReport {
+            state: FaultState::Waiting,
+            message: format!("The fault can't end yet: {why}"),
+            again: Some(LOOK),
+        }),
+        error => Err(error),
+    }
+}
+
+/// What is said of a fault that happened at one instant.
+fn over(fault: &str) -> String {
+    format!(
+        "The volume has had the fault {fault}: delete the pods that use it, and it is mounted again \
+         for the next ones, as after a power cut. Another seed repeats the fault"
+    )
+}
+
+impl<'a> Target<'a> {
+    /// This volume after its record has changed.
+    fn with(&self, record: Arc<VolumeRecord>) -> Target<'a> {
+        Target {
+            record,
+            pools: self.pools,
+            identity: self.identity.clone(),
+            state: self.state.clone(),
+        }
+    }
+}

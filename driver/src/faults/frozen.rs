@@ -1,0 +1,73 @@
+//! `frozen`: writes wait. The freeze is recorded like that of a copy, so a restart of the driver, an
+//! unstaging, a growth and a copy of the volume thaw it; the next look freezes it again.
+
+use hostloop_controllers::api::claim_fault::FaultKind;
+
+use super::FaultError;
+use super::target::{NO_FILESYSTEM, Target};
+use crate::kernel::Freeze;
+use crate::record::{FreezeIntent, now_ns};
+use crate::storage::freeze as storage_freeze;
+
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<String> {
+    if target.fs().is_none() {
+        return Some(NO_FILESYSTEM.to_owned());
+    }
+    nearly_full(target)
+}
+
+/// Why a filesystem in this pool can't be frozen now.
+fn nearly_full(target: &Target<'_>) -> Option<String> {
+    let pool = target.pools.with_id(target.record.id.pool()).ok()?;
+    let is_full = matches!(pool.below_reserve(), Ok(true));
+    is_full.then(|| {
+        "its pool is nearly full, and freezing a filesystem in it might not end".to_owned()
+    })
+}
+
+pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
+    let root = target.root()?;
+    let id = target.record.id;
+    let is_recorded = target.record.freeze.is_some();
+    if !is_recorded {
+        // A copy has thawed it, or it was staged again, and the pool may have filled meanwhile.
+        if let Some(why) = nearly_full(target) {
+            return Err(FaultError::Impossible(why));
+        }
+        let since_ns = now_ns();
+        target.pools.update_volume(&id, |record| {
+            record.freeze = Some(FreezeIntent { since_ns });
+        })?;
+    }
+    match target.kernel().freeze(&root) {
+        Ok(Freeze::AlreadyFrozen) if !is_recorded => {
+            // The program that froze it has to thaw it.
+            forget(target)?;
+            let why = "another program has frozen its filesystem already";
+            Err(FaultError::Impossible(why.to_owned()))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => {
+            if !is_recorded {
+                forget(target)?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
+    let record = target.pools.volume(&target.handle())?;
+    if let (Some(_), Some(image)) = (record.freeze, target.identity.image()) {
+        storage_freeze::thaw_leftover(target.kernel(), record.id, image)?;
+        forget(target)?;
+    }
+    Ok(())
+}
+
+fn forget(target: &Target<'_>) -> Result<(), FaultError> {
+    let id = target.record.id;
+    Ok(target
+        .pools
+        .clear_in_volume(&id, |record| record.freeze = None)?)
+}

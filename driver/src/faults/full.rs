@@ -1,0 +1,133 @@
+//! `full`: a file in the root directory takes all free room of the filesystem. Its name says what it
+//! is. Room that others free later stays free.
+
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use hostloop_controllers::api::claim_fault::FaultKind;
+use rustix::fs::OFlags;
+
+use super::FaultError;
+use super::target::{NO_FILESYSTEM, Target};
+use crate::kernel::{self, BLOCK_SIZE, file};
+
+/// The name of the file.
+const NAME: &str = "hostloop-fault-full";
+
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<String> {
+    let Some(mount) = target.mount() else {
+        return Some(NO_FILESYSTEM.to_owned());
+    };
+    mount
+        .fs_read_only()
+        .then(|| "its filesystem is read-only, so nothing can take its room".to_owned())
+}
+
+/// Makes the file and fills the filesystem, unless that is done.
+pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
+    let root = target.root()?;
+    let made = match own_file(target, &root)? {
+        Some(own) if file::length(&own)? > 0 => return Ok(()),
+        // The process ended before it took the room.
+        Some(own) => return take_free_room(target, &own),
+        None => file::create_beneath(root.as_fd(), Path::new(NAME)),
+    };
+    let made = match made {
+        Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
+            let why = format!("its users have a file {NAME} in its root directory");
+            return Err(FaultError::Impossible(why));
+        }
+        made => made?,
+    };
+    let inode = metadata(&made)?.ino();
+    target.pools.update_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            fault.file = Some(inode);
+        }
+    })?;
+    take_free_room(target, &made).inspect_err(|_| {
+        // The next look begins again.
+        let _ = file::remove(root.as_fd(), NAME);
+    })
+}
+
+/// Removes the file, unless users have put another one in its place, or written to it.
+pub(super) fn remove(target: &Target<'_>) -> Result<(), FaultError> {
+    if target.recorded_file().is_none() {
+        return Ok(());
+    }
+    if target.fs().is_none() {
+        return Err(FaultError::Later(format!(
+            "the file {NAME} is removed once a pod uses the volume"
+        )));
+    }
+    if target.has_stopped() {
+        return Err(FaultError::Later(format!(
+            "the volume's filesystem has stopped. The file {NAME} is removed once it is mounted again"
+        )));
+    }
+    let root = target.root()?;
+    if let Some(own) = own_file(target, &root)? {
+        // Its room is free at once, also while a process has it open.
+        file::set_len(&own, 0)?;
+        file::remove(root.as_fd(), NAME)?;
+    }
+    Ok(())
+}
+
+/// Opens the file, if it is the one in the record, and has nothing that users have written. They may
+/// have removed it: then any new file can have its inode number.
+fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError> {
+    let Some(recorded) = target.recorded_file() else {
+        return Ok(None);
+    };
+    // To open a device of users could do something, so this looks before it opens.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW;
+    let found = match file::open_beneath(root.as_fd(), Path::new(NAME), flags) {
+        Ok(found) => found,
+        Err(kernel::Error::NotFound { .. }) => return Ok(None),
+        // A symlink.
+        Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::ELOOP) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let metadata = metadata(&found)?;
+    if !metadata.is_file() || metadata.ino() != recorded {
+        return Ok(None);
+    }
+    // The file that it looked at, whatever the name is for by now.
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let own = File::options().read(true).write(true).open(path);
+    let own = own.map_err(|e| kernel::Error::io("open", NAME, e))?;
+    Ok((!file::has_data(&own)?).then_some(own))
+}
+
+fn metadata(file: &File) -> Result<Metadata, FaultError> {
+    let metadata = file.metadata();
+    Ok(metadata.map_err(|e| kernel::Error::io("fstat", NAME, e))?)
+}
+
+/// Allocates what is free, in ever smaller parts: a filesystem keeps some for itself.
+fn take_free_room(target: &Target<'_>, file: &File) -> Result<(), FaultError> {
+    let kernel = target.kernel();
+    let at = target.mount().map(|mount| mount.mount_point.to_path_buf());
+    let free = match at {
+        Some(at) => kernel.usage(&at)?.free_bytes,
+        None => 0,
+    };
+    // A btrfs writes zeros into the rest of a block, which then counts as data of users.
+    let block = u64::from(BLOCK_SIZE);
+    let mut part = free / block * block;
+    while part > 0 {
+        let taken = file::length(file)?;
+        match kernel.allocate(file, taken..taken + part) {
+            Ok(()) => part = part.min(free.saturating_sub(taken + part) / block * block),
+            Err(error) if error.is_no_space() => part = part / 2 / block * block,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

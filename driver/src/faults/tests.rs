@@ -1,0 +1,508 @@
+//! Faults of volumes over the fake kernel: what they do, and what is left when they end.
+
+use hostloop_fake_kernel::{Model, Stamps};
+use rstest::rstest;
+
+use super::*;
+use crate::kernel::{Filesystems, FsType, MountEntry, Mounts};
+use crate::record::Access;
+use crate::storage::{Reserve, SnapshotId, VolumeId};
+use crate::testkit::*;
+
+type Rig = crate::testkit::Rig<Model>;
+
+const LONG_AGO: u64 = 1;
+
+/// Reconciles a volume with an annotation.
+fn ask(rig: &Rig, id: VolumeId, annotation: Option<&str>) -> FaultReport {
+    let requested = annotation.map(|text| ClaimFault::parse(text).unwrap());
+    reconcile(&rig.node.pools, &id.to_string(), requested.as_ref()).unwrap()
+}
+
+fn state(rig: &Rig, id: VolumeId, annotation: Option<&str>) -> FaultState {
+    ask(rig, id, annotation).state
+}
+
+/// The reasons of the conditions of a volume, as CSI reports them.
+fn reasons(rig: &Rig, id: VolumeId) -> Vec<String> {
+    let health = rig.node_health(&id.to_string()).unwrap();
+    health.into_iter().map(|(_, reason)| reason).collect()
+}
+
+fn limit(rig: &Rig, id: VolumeId) -> u64 {
+    rig.device(id).size_limit
+}
+
+/// A rig with a volume of this filesystem, staged at "a".
+fn staged(fs: FsType) -> (Rig, VolumeId) {
+    let rig = Rig::new();
+    let id = rig.volume(on(fs), 512 * MI);
+    rig.stage(id, "a", &mount(fs)).unwrap();
+    (rig, id)
+}
+
+/// The mount of the volume that is staged at "a".
+fn mount_of(rig: &Rig) -> MountEntry {
+    let at = rig.staging("a").canonicalize().unwrap();
+    rig.kernel.mounts().unwrap().at(&at).unwrap().clone()
+}
+
+/// Moves the beginning of a volume's fault into the past.
+fn age(rig: &Rig, id: VolumeId) {
+    rig.update(id, |record| {
+        record.fault.as_mut().unwrap().since_ns = LONG_AGO;
+    });
+}
+
+#[rstest]
+#[case::gone("gone", 4096)]
+#[case::from_an_offset("eio-from=8Mi", 8 * MI)]
+fn a_limited_device_heals_in_place(#[case] fault: &str, #[case] bytes: u64) {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some(fault)), FaultState::Active);
+    assert_eq!(limit(&rig, id), bytes);
+    assert_eq!(
+        reasons(&rig, id),
+        ["FaultInjected"],
+        "not changed by a user"
+    );
+    rig.kernel.take_effects();
+    assert_eq!(state(&rig, id, Some(fault)), FaultState::Active);
+    assert!(rig.kernel.take_effects().is_empty(), "it is there already");
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert_eq!(limit(&rig, id), 0);
+    assert_eq!(rig.record(id).fault, None);
+    assert!(reasons(&rig, id).is_empty());
+    assert_eq!(state(&rig, id, None), FaultState::Absent);
+}
+
+#[test]
+fn a_fault_ends_in_time_and_is_not_repeated() {
+    let (rig, id) = staged(FsType::Ext4);
+    let report = ask(&rig, id, Some("gone,for=10s"));
+    assert_eq!(
+        (report.state, report.again),
+        (FaultState::Active, Some(LOOK))
+    );
+    age(&rig, id);
+    assert_eq!(state(&rig, id, Some("gone,for=10s")), FaultState::Expired);
+    assert_eq!(limit(&rig, id), 0);
+    assert_eq!(state(&rig, id, Some("gone,for=10s")), FaultState::Over);
+    assert_eq!(limit(&rig, id), 0);
+    assert!(reasons(&rig, id).is_empty());
+    let again = "gone,for=10s,seed=1";
+    assert_eq!(state(&rig, id, Some(again)), FaultState::Active);
+    assert_eq!(limit(&rig, id), 4096);
+}
+
+/// The process may end anywhere, and so may the use of the volume.
+#[test]
+fn a_fault_outlives_a_restart_and_a_staging() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    let rig = rig.restarted();
+    assert_eq!(limit(&rig, id), 4096);
+    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
+    assert_eq!(faulty(&rig.node.pools), [id.to_string()]);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Waiting);
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert_eq!(limit(&rig, id), 0, "it is a new device");
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    assert_eq!(limit(&rig, id), 4096);
+    rig.unstage(id, "a").unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    rig.node.pools.delete_volume(&id).unwrap();
+}
+
+#[test]
+fn a_faulty_volume_is_unstaged_and_deleted() {
+    for fault in ["gone", "eio-from=1Mi", "powercut", "frozen", "readonly"] {
+        let (rig, id) = staged(FsType::Ext4);
+        assert_eq!(state(&rig, id, Some(fault)), FaultState::Active, "{fault}");
+        rig.unstage(id, "a").unwrap();
+        rig.assert_detached(id);
+        rig.node.pools.delete_volume(&id).unwrap();
+        assert_eq!(state(&rig, id, Some(fault)), FaultState::Absent, "{fault}");
+    }
+}
+
+#[test]
+fn a_power_cut_loses_what_is_not_synced_once() {
+    let (rig, id) = staged(FsType::Ext4);
+    let at = rig.staging("a");
+    rig.kernel.write_stamp(&at, 1).unwrap();
+    rig.kernel.sync_stamp(&at).unwrap();
+    rig.kernel.write_stamp(&at, 2).unwrap();
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    assert!(rig.kernel.stamps_at(&at).is_err());
+    assert_eq!(
+        reasons(&rig, id),
+        ["FaultInjected"],
+        "not an error of the disk"
+    );
+    rig.kernel.take_effects();
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Over);
+    assert!(rig.kernel.take_effects().is_empty());
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    let (_, stamps) = rig.kernel.stamps_at(&at).unwrap();
+    let synced = Stamps {
+        written: 1,
+        synced: 1,
+    };
+    assert_eq!(stamps, synced);
+    assert!(reasons(&rig, id).is_empty());
+    assert_eq!(
+        state(&rig, id, Some("powercut")),
+        FaultState::Over,
+        "there is one cut"
+    );
+    assert_eq!(state(&rig, id, Some("powercut,seed=1")), FaultState::Active);
+    let left = ask(&rig, id, None);
+    assert_eq!(left.state, FaultState::NeedsRestage);
+    assert!(left.message.contains("delete the pods"), "{}", left.message);
+}
+
+/// The process may end after the cut and before its record.
+#[test]
+fn a_power_cut_that_was_not_recorded_is_not_repeated() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    rig.update(id, |record| record.fault.as_mut().unwrap().over = false);
+    rig.kernel.take_effects();
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    assert!(rig.kernel.take_effects().is_empty());
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Over);
+}
+
+/// The kernel can't shut a btrfs down.
+#[test]
+fn a_power_cut_of_a_btrfs_cuts_its_device_off() {
+    let (rig, id) = staged(FsType::Btrfs);
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    assert_eq!(limit(&rig, id), 4096);
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Over);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("btrfs")).unwrap();
+    assert_eq!(limit(&rig, id), 0);
+}
+
+#[test]
+fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
+    let (rig, id) = staged(FsType::Ext4);
+    let minor = rig.device(id).minor;
+    let is_frozen = |rig: &Rig| rig.kernel.is_frozen(minor);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    assert!(is_frozen(&rig));
+    assert_eq!(reasons(&rig, id), ["FaultInjected"], "not left by a copy");
+    let taken = rig
+        .node
+        .pools
+        .create_snapshot(&id, "s", &Default::default());
+    let taken: SnapshotId = taken.unwrap().id;
+    assert!(!is_frozen(&rig));
+    rig.node.pools.delete_snapshot(&taken).unwrap();
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    assert!(is_frozen(&rig), "the next look freezes it again");
+    let rig = rig.restarted();
+    assert!(!is_frozen(&rig));
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    assert!(is_frozen(&rig));
+    thaw_all(&rig.node.pools);
+    assert!(!is_frozen(&rig), "the process ends");
+    assert_eq!(rig.record(id).freeze, None);
+    assert!(rig.record(id).fault.is_some());
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    assert!(is_frozen(&rig));
+    age(&rig, id);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Expired);
+    assert!(!is_frozen(&rig));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
+/// A call that waits for a frozen filesystem would keep the fault from ending.
+#[test]
+fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
+    let rig = Rig::new();
+    let cap = with_group(mount("ext4"), "4711");
+    let id = rig.staged(ext4(), "a", &cap);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+}
+
+/// The program that has frozen it has to thaw it.
+#[test]
+fn a_filesystem_that_others_froze_is_left_to_them() {
+    let (rig, id) = staged(FsType::Ext4);
+    let root = rig.kernel.open_mount(&mount_of(&rig)).unwrap();
+    rig.kernel.freeze(&root).unwrap();
+    let refused = ask(&rig, id, Some("frozen"));
+    assert_eq!(refused.state, FaultState::Refused);
+    assert!(
+        refused.message.contains("another program"),
+        "{}",
+        refused.message
+    );
+    assert!(rig.kernel.is_frozen(rig.device(id).minor));
+    let record = rig.record(id);
+    assert_eq!((&record.fault, record.freeze), (&None, None));
+}
+
+#[test]
+fn an_ext4_becomes_read_only_until_it_is_staged_again() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("readonly")), FaultState::Active);
+    assert!(mount_of(&rig).fs_read_only());
+    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
+    assert_eq!(state(&rig, id, None), FaultState::NeedsRestage);
+    assert_eq!(reasons(&rig, id), ["FilesystemReadOnly"]);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert!(reasons(&rig, id).is_empty());
+}
+
+#[test]
+fn a_visible_file_takes_the_free_room() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let file = rig.staging("a").join("hostloop-fault-full");
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(file.metadata().unwrap().len(), 16 * MI);
+    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    rig.unstage(id, "a").unwrap();
+    let waits = ask(&rig, id, None);
+    assert_eq!(
+        (waits.state, waits.again),
+        (FaultState::Waiting, Some(LOOK))
+    );
+    assert!(rig.record(id).fault.is_some());
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
+    assert_eq!(rig.record(id).fault, None);
+}
+
+/// A filesystem keeps some of its free room for itself.
+#[test]
+fn a_filesystem_is_filled_in_ever_smaller_parts() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    rig.kernel.fail("allocate", 1, libc::ENOSPC);
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    let file = rig.staging("a").join("hostloop-fault-full");
+    assert_eq!(file.metadata().unwrap().len(), 16 * MI);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+}
+
+#[test]
+fn a_file_of_users_is_neither_used_nor_removed() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let file = rig.staging("a").join("hostloop-fault-full");
+    std::fs::write(&file, "theirs").unwrap();
+    let refused = ask(&rig, id, Some("full"));
+    assert_eq!(refused.state, FaultState::Refused);
+    assert!(
+        refused.message.contains("its users have a file"),
+        "{}",
+        refused.message
+    );
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    // Its inode stays in use, so that the next file has another one.
+    std::fs::rename(&file, rig.staging("a").join("moved")).unwrap();
+    std::fs::write(&file, "theirs").unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
+}
+
+/// Users may have removed the file, and any new one can have its inode number.
+#[test]
+fn a_file_with_data_of_users_stays() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let file = rig.staging("a").join("hostloop-fault-full");
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    std::fs::write(&file, "theirs").unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
+}
+
+/// The process may end after it has made the file.
+#[test]
+fn an_empty_file_is_filled() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let file = rig.staging("a").join("hostloop-fault-full");
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    let open = std::fs::File::options().write(true).open(&file).unwrap();
+    open.set_len(0).unwrap();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(open.metadata().unwrap().len(), 16 * MI);
+}
+
+#[test]
+fn a_read_only_filesystem_is_neither_filled_nor_emptied() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    rig.kernel.turn_read_only(rig.device(id).minor);
+    let waits = ask(&rig, id, None);
+    assert_eq!(waits.state, FaultState::Waiting);
+    assert!(waits.message.contains("has stopped"), "{}", waits.message);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    rig.kernel.turn_read_only(rig.device(id).minor);
+    let refused = ask(&rig, id, Some("full"));
+    assert_eq!(refused.state, FaultState::Refused);
+    assert!(refused.message.contains("read-only"), "{}", refused.message);
+}
+
+/// What users make after the end is theirs, and nothing waits for a pod.
+#[test]
+fn a_fault_that_has_expired_has_nothing_to_take_back() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    age(&rig, id);
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Expired);
+    let fault = rig.record(id).fault.clone().unwrap();
+    assert_eq!((fault.over, fault.limit, fault.file), (true, None, None));
+    rig.unstage(id, "a").unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+}
+
+/// A container may keep the device after the unstaging.
+#[test]
+fn a_new_staging_sees_the_whole_device() {
+    let (rig, id) = staged(FsType::Btrfs);
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    rig.unstage(id, "a").unwrap();
+    let kept = rig.attach_file(&rig.open_image(id));
+    rig.kernel.tamper(kept.minor, 0, 4096);
+    rig.stage(id, "a", &mount("btrfs")).unwrap();
+    assert_eq!(rig.device(id).minor, kept.minor);
+    assert_eq!(limit(&rig, id), 0);
+}
+
+/// A freeze has to write back, which might not end there.
+#[test]
+fn a_filesystem_in_a_full_pool_is_not_frozen_again() {
+    let (mut rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    rig.options.reserve = Reserve::Bytes(u64::MAX / 4);
+    let rig = rig.restarted();
+    let requested = ClaimFault::parse("frozen").unwrap();
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(
+        matches!(failed, Err(FaultError::Impossible(_))),
+        "{failed:?}"
+    );
+    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
+/// A call for a volume that finds another one under way is aborted.
+#[test]
+fn a_volume_without_a_fault_is_not_locked() {
+    let (rig, id) = staged(FsType::Ext4);
+    let rest = |annotation: Option<&str>| {
+        let requested = annotation.map(|text| ClaimFault::parse(text).unwrap());
+        let report = at_rest(&rig.node.pools, &id.to_string(), requested.as_ref());
+        report.map(|report| report.state)
+    };
+    rig.kernel.take_effects();
+    assert_eq!(rest(None), Some(FaultState::Absent));
+    assert_eq!(rest(Some("gone")), None);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    assert_eq!((rest(None), rest(Some("gone"))), (None, None));
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    rig.unstage(id, "a").unwrap();
+    assert_eq!(rest(Some("gone")), Some(FaultState::Waiting));
+}
+
+#[rstest]
+#[case::xfs(FsType::Xfs, "readonly", "an XFS shuts down")]
+#[case::btrfs(FsType::Btrfs, "readonly", "a btrfs becomes read-only only after")]
+#[case::beyond(FsType::Ext4, "eio-from=512Mi", "not within its 512 MiB")]
+fn what_a_volume_cannot_have_is_refused(
+    #[case] fs: FsType,
+    #[case] fault: &str,
+    #[case] why: &str,
+) {
+    let (rig, id) = staged(fs);
+    rig.kernel.take_effects();
+    let refused = ask(&rig, id, Some(fault));
+    assert_eq!(refused.state, FaultState::Refused);
+    assert!(refused.message.contains(why), "{}", refused.message);
+    assert_eq!(rig.record(id).fault, None);
+    assert!(rig.kernel.take_effects().is_empty());
+}
+
+#[test]
+fn a_raw_block_volume_has_only_faults_of_devices() {
+    let rig = Rig::new();
+    let id = rig.staged(Access::Block, "b", &block());
+    for fault in ["powercut", "frozen", "readonly", "full"] {
+        let refused = ask(&rig, id, Some(fault));
+        assert_eq!(refused.state, FaultState::Refused, "{fault}");
+        assert!(refused.message.contains("raw block"), "{}", refused.message);
+    }
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.publish(id, "b", "q", &block(), false).unwrap();
+    assert_eq!(state(&rig, id, Some("eio-from=1Mi")), FaultState::Active);
+    assert_eq!(limit(&rig, id), MI);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert_eq!(limit(&rig, id), 0);
+}
+
+/// A user of a raw block volume can limit its device, too.
+#[test]
+fn a_limit_of_a_user_is_no_fault() {
+    let rig = Rig::new();
+    let id = rig.staged(Access::Block, "b", &block());
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.kernel.tamper(rig.device(id).minor, 0, 8192);
+    let found = reasons(&rig, id);
+    assert!(found.contains(&"DeviceChanged".to_owned()), "{found:?}");
+    ask(&rig, id, None);
+    assert_eq!(limit(&rig, id), 8192, "it is the user's");
+}
+
+#[test]
+fn a_limited_filesystem_does_not_seem_to_grow() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    let grown = rig.expand(id, &rig.staging("a"), 600 * MI);
+    let why = grown.unwrap_err().to_string();
+    assert!(why.contains("once the fault has ended"), "{why}");
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    rig.expand(id, &rig.staging("a"), 600 * MI).unwrap();
+}
+
+/// Each step may fail, and the next look goes on from there.
+#[rstest]
+#[case::gone("gone", "loop.limit")]
+#[case::powercut("powercut", "shut-down")]
+#[case::frozen("frozen", "freeze")]
+#[case::readonly("readonly", "trigger-error")]
+fn a_fault_that_fails_is_tried_again(#[case] fault: &str, #[case] op: &'static str) {
+    let (rig, id) = staged(FsType::Ext4);
+    let requested = ClaimFault::parse(fault).unwrap();
+    rig.kernel.fail(op, 1, libc::EIO);
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(failed.is_err(), "{failed:?}");
+    assert!(rig.record(id).fault.is_some(), "it is recorded before");
+    assert_eq!(state(&rig, id, Some(fault)), FaultState::Active);
+    ask(&rig, id, None);
+    assert_eq!(rig.record(id).fault, None);
+    rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
+}

@@ -1,0 +1,68 @@
+//! The fault that a volume's claim asks for.
+
+use serde::{Deserialize, Serialize};
+
+use super::VolumeRecord;
+
+/// A fault of a volume, recorded from before its first effect until its claim asks for it no more.
+///
+/// The record tells what the driver itself did to a device or a filesystem from what others did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultRecord {
+    /// The fault as text, with its time and its seed.
+    pub fault: String,
+    /// When it began, nanoseconds since the epoch.
+    pub since_ns: u64,
+    /// It is over, and does not begin again: its time has passed, or it happened at one instant.
+    pub over: bool,
+    /// The number of bytes of the image that the loop device shows because of it.
+    pub limit: Option<u64>,
+    /// The inode number of the file that takes the free room because of it.
+    pub file: Option<u64>,
+}
+
+impl FaultRecord {
+    /// The first word of the fault.
+    pub fn name(&self) -> &str {
+        let end = self.fault.find([',', '=']).unwrap_or(self.fault.len());
+        &self.fault[..end]
+    }
+
+    /// True if pods can't use the volume meanwhile. With other faults, a part of it fails.
+    pub(crate) fn is_total(&self) -> bool {
+        !["eio-from", "full"].contains(&self.name())
+    }
+}
+
+impl VolumeRecord {
+    /// The number of bytes to which the driver itself has limited the volume's loop device.
+    pub(crate) fn own_limit(&self) -> Option<u64> {
+        self.fault.as_ref().and_then(|fault| fault.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_word_is_the_name() {
+        for (fault, name, is_total) in [
+            ("gone,for=600s", "gone", true),
+            ("eio-from=4096,for=600s", "eio-from", false),
+            ("powercut", "powercut", true),
+            ("full,for=600s,seed=1", "full", false),
+            ("", "", true),
+        ] {
+            let record = FaultRecord {
+                fault: fault.to_owned(),
+                since_ns: 1,
+                over: false,
+                limit: None,
+                file: None,
+            };
+            assert_eq!((record.name(), record.is_total()), (name, is_total));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Snapshots that show what a power cut would have left of a volume: neither frozen nor flushed.
+
+use std::sync::Arc;
+
+use super::SnapshotFields;
+use crate::record::{Consistency, Parameters};
+use crate::storage::{Pools, Result, SnapshotRecord, VolumeId};
+
+#[cfg(test)]
+mod tests;
+
+impl Pools {
+    /// Takes a snapshot that is a power cut. Writes that the volume's device has completed are in
+    /// it, and what its filesystem only has in memory is not. Nothing of the volume changes. Fails
+    /// with [`Refused`](crate::storage::Error::Refused) in a pool that would have to copy.
+    pub fn create_powercut(
+        &self,
+        volume: &VolumeId,
+        name: &str,
+        parameters: &Parameters,
+    ) -> Result<Arc<SnapshotRecord>> {
+        let pool = self.with_id(volume.pool())?;
+        pool.index.read().snapshots.check_unused(name)?;
+        pool.check_clones_live()?;
+        let mut shot = self.prepare(&pool, volume, parameters)?;
+        let taken_ns = self.clone_live(&shot.job, &shot.image)?;
+        shot.settle(self, parameters)?;
+        shot.sync(true)?;
+        let fields = SnapshotFields {
+            name: name.to_owned(),
+            parameters,
+            group: None,
+            taken_ns,
+            consistency: Consistency::Powercut,
+        };
+        let taken = shot.commit(&fields)?.publish();
+        tracing::info!(
+            volume = %taken.source,
+            snapshot = %taken.id,
+            "took a snapshot that is a power cut: nothing was frozen or flushed"
+        );
+        Ok(taken)
+    }
+}

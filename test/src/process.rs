@@ -1,0 +1,124 @@
+//! Programs with a log: upstream's sidecars, hostloop's controllers, and the driver of another
+//! author.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use nix::sys::signal::Signal;
+
+use crate::PATIENCE;
+use crate::child::{self, Program};
+use crate::cluster::wait_for;
+use crate::driver::binary;
+use crate::machine::text;
+use crate::tools;
+
+/// A running program with its log.
+pub struct Process {
+    name: String,
+    log: PathBuf,
+    program: Program,
+}
+
+impl Process {
+    /// A program of upstream.
+    pub fn sidecar(dir: &Path, name: &str, args: &[String]) -> Process {
+        Process::start(
+            dir,
+            name,
+            child::command(tools::sidecars().join(name)).args(args),
+        )
+    }
+
+    /// Hostloop's controllers.
+    pub fn controllers(dir: &Path, args: &[String]) -> Process {
+        let mut command = child::command(binary());
+        Process::start(dir, "hostloop", command.arg("controllers").args(args))
+    }
+
+    /// Hostloop with a command line of the sidecars, which names no subcommand, as in a pod of this
+    /// namespace.
+    pub fn one_sidecar(dir: &Path, namespace: &str, args: &[String]) -> Process {
+        let mut command = child::command(binary());
+        let command = command.args(args).env("POD_NAMESPACE", namespace);
+        Process::start(dir, "hostloop", command)
+    }
+
+    /// Starts a program. Its log is NAME.log in `dir`.
+    pub(crate) fn start(dir: &Path, name: &str, command: &mut Command) -> Process {
+        let log = dir.join(format!("{name}.log"));
+        child::log_to(command, File::create(&log).expect("a log can be made"));
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("{name} does not start: {e}"));
+        Process {
+            name: name.to_owned(),
+            log,
+            program: Program::new(child),
+        }
+    }
+
+    /// Waits until the program listens at this socket.
+    pub(crate) async fn until_serving(mut self, socket: &Path) -> Process {
+        wait_for("a program that listens", PATIENCE, async || {
+            if let Some(status) = self.ended() {
+                panic!("{} has ended: {status}\n{}", self.name, self.tail());
+            }
+            UnixStream::connect(socket)
+                .map(drop)
+                .map_err(|e| format!("{}: {e}", socket.display()))
+        })
+        .await;
+        self
+    }
+
+    /// The process ID.
+    pub fn pid(&self) -> u32 {
+        self.program.pid()
+    }
+
+    /// The exit status, if the program has ended.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.program.ended()
+    }
+
+    /// The program's log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The end of the program's log, under the program's name.
+    pub fn tail(&self) -> String {
+        format!(
+            "--- the end of {}'s log:\n{}",
+            self.name,
+            child::tail(&self.log())
+        )
+    }
+
+    /// Sends SIGTERM and waits for the end. The program must still run, and must not have panicked.
+    pub fn stop(mut self) {
+        let ended = self.ended();
+        let (name, tail) = (&self.name, self.tail());
+        assert!(ended.is_none(), "{name} has ended: {ended:?}\n{tail}");
+        let log = self.log();
+        for bad in ["panic: ", "panicked", "forbidden"] {
+            assert!(!log.contains(bad), "{bad:?} is in {name}'s log:\n{log}");
+        }
+        self.program.signal(Signal::SIGTERM);
+        assert!(
+            self.program.wait(PATIENCE).is_some(),
+            "{name} ignores SIGTERM"
+        );
+    }
+}
+
+/// Arguments that all sidecars take: the addresses of the driver and of the cluster.
+pub fn common(endpoint: &str, kubeconfig: &Path) -> Vec<String> {
+    vec![
+        format!("--csi-address={endpoint}"),
+        format!("--kubeconfig={}", text(kubeconfig)),
+    ]
+}
