@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::nodes::assert_one_volume_each;
-use crate::nodes_gone::{processes, send, signal};
+use crate::nodes_gone::{processes, send, signal, stop};
 use crate::objects::{assert_text, handle_of, name, restarts, text};
 use crate::site::Site;
 use crate::snapshots::{content_of, ready};
@@ -20,6 +20,7 @@ use crate::space::{Space, inline_volumes, on_node, staged_as, there};
 use crate::world::{World, check};
 
 /// A pod that appends to a file, and ends at the first failed write: a restart shows a disturbance.
+/// It also appends to a file in its container, which shows how long the machine itself pauses.
 pub(crate) struct Writer<'a, 'w> {
     space: &'a Space<'w>,
 }
@@ -28,9 +29,11 @@ impl<'a, 'w> Writer<'a, 'w> {
     /// Runs the pod `writer` with the new claim `data` of a class.
     pub(crate) fn start(space: &'a Space<'w>, class: &str) -> Writer<'a, 'w> {
         space.claim("data", class, json!({}));
-        let script = "set -e; while :; do date +%s%N >> /data/log; sleep 0.05; done";
+        let script = "set -e; while :; do date +%s%N >> /beats; sleep 0.2; done & \
+                      while :; do date +%s%N >> /data/log; sleep 0.05; done";
         space.run_script("writer", &["data"], script);
-        space.sh("writer", "until [ -s /data/log ]; do sleep 0.1; done");
+        let begun = "until [ -s /data/log ] && [ -s /beats ]; do sleep 0.1; done";
+        space.sh("writer", begun);
         Writer { space }
     }
 
@@ -54,11 +57,17 @@ impl<'a, 'w> Writer<'a, 'w> {
     /// [`Writer::assert_writes`], also without a long pause.
     fn assert_unharmed(&self) {
         self.assert_writes();
-        // Gaps are no longer than on a busy machine.
+        // Gaps are no longer than on a busy machine, and than the machine itself stood still.
+        let [gap, pause] = ["/data/log", "/beats"].map(|file| self.longest_gap(file));
+        assert!(gap < 10 + pause, "a gap of {gap} s, and one of {pause} s");
+    }
+
+    /// The longest time between two lines of a file of times, in whole seconds.
+    fn longest_gap(&self, file: &str) -> u64 {
         let gaps = "awk 'NR > 1 && $1 - last > max { max = $1 - last } { last = $1 } \
-                    END { print int(max / 1e9) }' /data/log";
-        let gap = self.space.sh("writer", gaps);
-        assert!(gap.parse::<u64>().is_ok_and(|s| s < 10), "a gap of {gap} s");
+                    END { print int(max / 1e9) }'";
+        let gap = self.space.sh("writer", &format!("{gaps} {file}"));
+        gap.parse().unwrap_or_else(|_| panic!("awk: {gap:?}"))
     }
 }
 
@@ -118,24 +127,10 @@ pub(crate) fn a_new_driver_finishes_what_the_last_one_began(world: &World) {
     let mut taken = BTreeSet::new();
     // In this order: kubelet delays the second restart of a container.
     for end in ["replaced", "killed"] {
-        let pod = site.driver_ready();
-        let driver = processes(&site);
-        let names: Vec<String> = (0..6).map(|i| format!("{end}-{i}")).collect();
-        for named in &names {
-            space.create(objects::snapshot(&space.name, named, "hostloop", "data"));
-            space.sized(named, &class, "64Mi");
-        }
-        match end {
-            "replaced" => world.delete("Pod", NAMESPACE, name(&pod)),
-            _ => send(&driver, Signal::SIGKILL),
-        }
-        let open = unfinished(&space, end);
-        println!("    {open} of {} calls were not finished", 2 * names.len());
-        assert!(open > 0, "no call was in flight");
-        for named in &names {
-            volumes.push(space.volume(named));
-            ready(&space, "VolumeSnapshot", named);
-            let content = content_of(&space, named);
+        for named in ended_amid_calls(&space, &site, &class, end) {
+            volumes.push(space.volume(&named));
+            ready(&space, "VolumeSnapshot", &named);
+            let content = content_of(&space, &named);
             taken.insert(text(&content, "/status/snapshotHandle").to_owned());
         }
         writer.assert_writes();
@@ -143,16 +138,54 @@ pub(crate) fn a_new_driver_finishes_what_the_last_one_began(world: &World) {
     site.driver_ready();
     assert_one_volume_each(world, &space, &volumes);
     assert_eq!(taken.len() + 1, volumes.len());
-    let there = std::fs::read_dir(site.pool().join("snapshots")).expect("the pool is mounted");
-    let there = there.map(|entry| entry.expect("its name").file_name());
-    let there: BTreeSet<_> = there
-        .map(|name| name.to_string_lossy().into_owned())
-        .collect();
-    assert_eq!(there, taken, "the pool has no other snapshot");
+    world.until("no other snapshot in the pool", || {
+        let there = std::fs::read_dir(site.pool().join("snapshots")).expect("the pool is mounted");
+        let there = there.map(|entry| entry.expect("its name").file_name());
+        let there: BTreeSet<_> = there
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        check(there == taken, || format!("{there:?}, not {taken:?}"))
+    });
     for named in world.list("VolumeSnapshot", &space.name) {
         world.delete("VolumeSnapshot", &space.name, name(&named));
     }
     space.end();
+}
+
+/// Makes claims and snapshots, and ends the driver amid the calls for them: its pod is `replaced`, or
+/// it is `killed`. Returns the names of the claims, which are those of the snapshots, too.
+fn ended_amid_calls(space: &Space<'_>, site: &Site<'_>, class: &str, end: &str) -> Vec<String> {
+    const AT_ONCE: usize = 6;
+    let world = space.world;
+    let since = Instant::now();
+    let mut names: Vec<String> = Vec::new();
+    loop {
+        let pod = site.driver_ready();
+        let driver = processes(site);
+        let first = names.len();
+        names.extend((first..first + AT_ONCE).map(|i| format!("{end}-{i}")));
+        for named in &names[first..] {
+            space.create(objects::snapshot(&space.name, named, "hostloop", "data"));
+            space.sized(named, class, "64Mi");
+        }
+        match end {
+            "replaced" => world.delete("Pod", NAMESPACE, name(&pod)),
+            _ => send(&driver, Signal::SIGKILL),
+        }
+        let open = unfinished(space, end);
+        println!("    {open} of {} calls were not finished", 2 * AT_ONCE);
+        if open > 0 {
+            return names;
+        }
+        // On a busy machine, all calls may have ended by then.
+        assert!(since.elapsed() < PATIENCE, "no call was in flight");
+        if end == "replaced" {
+            world.gone("Pod", NAMESPACE, name(&pod));
+        } else {
+            let again = |now: &Value| restarts(now) > restarts(&pod);
+            world.until_is("restarted", ("Pod", NAMESPACE, name(&pod)), again);
+        }
+    }
 }
 
 /// The number of claims and snapshots with this prefix that are not bound or ready.
@@ -228,7 +261,7 @@ fn stopped_amid_calls(
             assert!(since.elapsed() < PATIENCE, "{}", space.events());
             std::thread::sleep(Duration::from_millis(1));
         }
-        send(driver, Signal::SIGSTOP);
+        stop(space.world, driver);
         if site.mounts_with(text(&pod, "/metadata/uid")).len() < claims.len() {
             return pod;
         }
@@ -268,9 +301,10 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
         "--ignore-daemonsets",
         "--delete-emptydir-data",
     ];
+    let timeout = format!("--timeout={}s", PATIENCE.as_secs());
     world
         .cluster()
-        .kubectl(&[&drain[..], &["--timeout=120s"]].concat());
+        .kubectl(&[&drain[..], &[&*timeout]].concat());
     space.off_node(&volume);
     let uids = [&kept, &moved].map(|pod| text(pod, "/metadata/uid"));
     let handle = handle_of(&volume);

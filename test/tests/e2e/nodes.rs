@@ -7,6 +7,7 @@ use hostloop_test::front::objects::{cloned, restored};
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, handle_of, name, text};
+use crate::site::Site;
 use crate::snapshots::{content_of, group_snapshot, label, larger, snapshot};
 use crate::space::{Space, on_node, there};
 use crate::world::{World, check};
@@ -148,25 +149,34 @@ pub(crate) fn the_api_server_places_claims(world: &World) {
     space.end();
 }
 
-/// Checks that there is one volume per claim, on its own node.
+/// Waits until there is one volume per claim, on its own node. A driver that was stopped or killed
+/// may have made one more, and deletes it once it knows that it is not needed.
 pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: &[Value]) {
     let handles: BTreeSet<&str> = volumes.iter().map(handle_of).collect();
     assert_eq!(handles.len(), volumes.len());
-    let objects = world.list("PersistentVolume", "");
-    let mut ours: Vec<_> = objects.iter().collect();
-    ours.retain(|v| text(v, "/spec/claimRef/namespace") == space.name);
-    assert_eq!(ours.len(), volumes.len(), "an object for each claim");
+    let mut objects = world.list("PersistentVolume", "");
+    objects.retain(|v| text(v, "/spec/claimRef/namespace") == space.name);
+    assert_eq!(objects.len(), volumes.len(), "an object for each claim");
     let names: BTreeSet<&str> = volumes.iter().map(name).collect();
-    for site in world.sites() {
-        let made = site.volumes();
-        let made = made.iter().filter(|(_, named)| names.contains(&**named));
-        let here: BTreeSet<&str> = made.map(|(handle, _)| &**handle).collect();
-        let expected = volumes
+    let sites = world.sites();
+    let expected = |site: &Site<'_>| {
+        let here = volumes
             .iter()
             .filter(|v| world.home(v).name() == site.name());
-        let expected: BTreeSet<&str> = expected.map(handle_of).collect();
-        assert_eq!(here, expected, "on {}", site.name());
-    }
+        let handles: BTreeSet<String> = here.map(|v| handle_of(v).to_owned()).collect();
+        (site.name().to_owned(), handles)
+    };
+    let expected: BTreeMap<_, _> = sites.iter().map(expected).collect();
+    world.until("one volume for each claim, on its node", || {
+        let made = |site: &Site<'_>| {
+            let mut made = site.volumes();
+            made.retain(|(_, named)| names.contains(&**named));
+            let handles: BTreeSet<String> = made.into_iter().map(|(handle, _)| handle).collect();
+            (site.name().to_owned(), handles)
+        };
+        let seen: BTreeMap<_, _> = sites.iter().map(made).collect();
+        check(seen == expected, || format!("{seen:?}, not {expected:?}"))
+    });
 }
 
 /// A volume from a snapshot or a clone is on the node of its source, with either binding mode, and

@@ -9,7 +9,7 @@ use crate::objects::{assert_text, name, text};
 use crate::rights::ACCOUNTS;
 use crate::site::Site;
 use crate::space::{Space, on_node};
-use crate::world::World;
+use crate::world::{World, check};
 
 /// Uses up space of a node with a volume of this size.
 fn fill(space: &Space<'_>, site: &Site<'_>, named: &str, size: &str) {
@@ -30,18 +30,20 @@ fn published(world: &World) -> BTreeSet<(String, String)> {
     all.iter().map(named).collect()
 }
 
-/// [`published`], once the objects for deleted classes of earlier tests are gone.
+/// [`published`], once the objects for deleted classes of earlier tests are gone, and those of the
+/// manifest's four classes are there on both nodes.
 fn settled(world: &World) -> BTreeSet<(String, String)> {
     let classes = world.list("StorageClass", "");
     let classes: BTreeSet<_> = classes.iter().map(|c| name(c).to_owned()).collect();
-    world.until("the end of the capacity for deleted classes", || {
+    world.until("the capacity for the classes that exist", || {
         let published = published(world);
         let class = |what: &str| what.split(' ').next().unwrap_or_default().to_owned();
         let mut all = published.iter();
-        match all.find(|(_, what)| !classes.contains(&class(what))) {
-            None => Ok(published),
-            Some((_, what)) => Err(format!("still published: {what}")),
+        if let Some((_, what)) = all.find(|(_, what)| !classes.contains(&class(what))) {
+            return Err(format!("still published: {what}"));
         }
+        check(published.len() >= 8, || format!("{published:?}"))?;
+        Ok(published)
     })
 }
 
@@ -95,18 +97,20 @@ pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
 pub(crate) fn capacity_stays_published_over_an_upgrade(world: &World) {
     world.drivers_ready();
     let before = settled(world);
-    assert!(before.len() >= 8, "four classes on two nodes: {before:?}");
     let asked = world.audit();
     let changed = format!("E2E_UPGRADE={}", std::process::id());
-    let of = ["-n", NAMESPACE, "daemonset/hostloop"];
-    let set = [&["set", "env"], &of[..], &[&changed]].concat();
-    world.cluster().kubectl(&set);
-    let done = [&["rollout", "status"], &of[..], &["--timeout=10ms"]].concat();
+    world.set_env("daemonset/hostloop", &[&changed]);
     world.until("the upgrade", || {
         let now = published(world);
         let lost: Vec<_> = before.difference(&now).collect();
         assert!(lost.is_empty(), "no longer published: {lost:?}");
-        world.cluster().try_kubectl(&done)
+        let set = world.get("DaemonSet", NAMESPACE, "hostloop");
+        let status = &set["status"];
+        let all = &status["desiredNumberScheduled"];
+        let is_done = status["observedGeneration"] == set["metadata"]["generation"]
+            && status["updatedNumberScheduled"] == *all
+            && status["numberAvailable"] == *all;
+        check(is_done, || status.to_string())
     });
     world.drivers_ready();
     assert_eq!(published(world), before);

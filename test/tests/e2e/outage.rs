@@ -33,13 +33,15 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     let script = "trap '' TERM; while :; do date >> /stays/log; sleep 0.1; done";
     space.run_script("stays", &["stays"], script);
     // The pod takes time to end: by then the API server is away.
-    let grace = json!({"terminationGracePeriodSeconds": 15});
+    let grace = json!({"terminationGracePeriodSeconds": 30});
     space.run_with("goes", &["goes"], grace);
     // The node of the volumes that come and go meanwhile.
     let site = world.home(&volumes[2]);
     let driver = site.driver_ready();
 
     world.delete("Pod", &space.name, "goes");
+    // Without the API server, kubelet would not hear of the deletion.
+    space.event("goes", "Killing", "");
     let gone = Instant::now();
     world.cluster().stop("apiserver");
     let handles = volumes.each_ref().map(handle_of);

@@ -181,6 +181,16 @@ impl Site<'_> {
         self.world.pod_of("hostloop", here)
     }
 
+    /// The driver's pods, also those that are being deleted.
+    pub(crate) fn driver_pods(&self) -> Vec<Value> {
+        let mut pods = self.world.list("Pod", NAMESPACE);
+        pods.retain(|pod| {
+            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop"
+                && text(pod, "/spec/nodeName") == self.name()
+        });
+        pods
+    }
+
     /// Waits until the driver is ready for pods, and returns its pod.
     pub(crate) fn driver_ready(&self) -> Value {
         let what = format!("the driver's pod on {}", self.name());

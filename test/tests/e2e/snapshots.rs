@@ -120,8 +120,11 @@ pub(crate) fn a_group_is_snapshotted_at_one_moment(world: &World) {
 
     for claim in claims {
         let member = member_of(&space, claim);
-        let snapshot = ready(&space, "VolumeSnapshot", &member);
-        assert_text(&snapshot, "/status/volumeGroupSnapshotName", "both");
+        ready(&space, "VolumeSnapshot", &member);
+        let at = ("VolumeSnapshot", space.name.as_str(), member.as_str());
+        world.until_is("of its group", at, |snapshot| {
+            text(snapshot, "/status/volumeGroupSnapshotName") == "both"
+        });
         assert_content(&space, &member);
         space.claim(&format!("{claim}-again"), "hostloop-xfs", restored(&member));
     }

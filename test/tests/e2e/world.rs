@@ -123,9 +123,10 @@ impl World {
         }
         self.remove("DaemonSet", NAMESPACE, "hostloop");
         for site in self.sites() {
-            self.until("the end of the driver's pod", || match site.driver_pod() {
-                None => Ok(()),
-                Some(pod) => Err(pod["status"].to_string()),
+            // Until then, its driver may still run and know its pools.
+            self.until("the end of the driver's pod", || {
+                let left = site.driver_pods();
+                check(left.is_empty(), || format!("{left:?}"))
             });
             // The driver refuses to replace a registered pool by another.
             let known = site.plugin_dir().join("pools.json");
@@ -274,15 +275,21 @@ impl World {
         let manifest = self.manifest(&[]);
         self.cluster.delete(&manifest);
         drop(self.cluster);
-        let mut devices = loop_devices::all();
-        devices
-            .retain(|l| images.contains(&l.backing_inode) && l.backing.ends_with("default.pool"));
-        assert!(devices.is_empty(), "still attached: {devices:?}");
+        // A device that another program has open for a moment is detached after it.
+        until("the end of the pools' devices", PATIENCE, || {
+            let mut devices = loop_devices::all();
+            devices.retain(|l| {
+                images.contains(&l.backing_inode) && l.backing.ends_with("default.pool")
+            });
+            check(devices.is_empty(), || format!("{devices:?}"))
+        });
         // The directories of the other nodes disappear with those nodes.
         std::fs::remove_dir_all(&self.pool_dir).expect("the test's own folder can be removed");
-        let mut left = mounted(&mountinfo("self"));
-        left.retain(|m| m.at.starts_with(&kubelet_dir) || path_text(&m.at).contains(&name));
-        assert!(left.is_empty(), "still mounted: {left:?}");
+        until("the end of the mounts", PATIENCE, || {
+            let mut left = mounted(&mountinfo("self"));
+            left.retain(|m| m.at.starts_with(&kubelet_dir) || path_text(&m.at).contains(&name));
+            check(left.is_empty(), || format!("{left:?}"))
+        });
     }
 }
 
