@@ -11,6 +11,7 @@ use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
 use hostloop_test::front::objects::sized;
 use hostloop_test::front::wait::until;
 use hostloop_test::front::{FrontSpec, objects};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::{LABEL, Rig, SELECTED_NODE as SELECTED, annotation, in_class};
@@ -239,14 +240,25 @@ async fn the_api_server_places_claims_by_the_table() {
     policed.down().await;
 }
 
-/// The number of claims that a fleet's leader has placed itself.
-fn placed_by_leader(fleet: &Fleet) -> usize {
+/// The number of claims that a fleet's leader has placed itself, by its metrics.
+fn counted_by_leader(fleet: &Fleet) -> usize {
     let placed = r#"hostloop_assignments_total{outcome="assigned"}"#;
     fleet
         .members
         .iter()
         .map(|member| member.counter(placed))
         .sum()
+}
+
+/// The number of claims that a fleet's leader has placed itself. Their nodes have a manager, and those
+/// of a policy have none. The leader counts later than it writes.
+async fn placed_by_leader(fleet: &Fleet) -> usize {
+    let field = format!("f:{SELECTED}");
+    let claims = fleet.all_claims().await;
+    let managers = claims.iter().map(|claim| json!(claim.managed_fields()));
+    managers
+        .filter(|managers| managers.to_string().contains(&field))
+        .count()
 }
 
 /// The leader maintains the table, the API server places claims from it, and nodes make their
@@ -266,18 +278,18 @@ async fn claims_are_placed_without_a_write() {
     let mut made = 0;
     let in_force = async {
         loop {
-            let before = placed_by_leader(&fleet);
+            let before = placed_by_leader(&fleet).await;
             fleet.storm(Binding::Immediate, made..made + 1).await;
             made += 1;
             fleet.bound(made, PATIENCE).await;
-            if placed_by_leader(&fleet) == before {
+            if placed_by_leader(&fleet).await == before {
                 break;
             }
         }
     };
     let in_force = tokio::time::timeout(PATIENCE, in_force).await;
     in_force.expect("the API server places claims before long");
-    let before = placed_by_leader(&fleet);
+    let before = placed_by_leader(&fleet).await;
     fleet.storm(Binding::Immediate, made..made + 30).await;
     // The table is older than one of the nodes, which now has the most room.
     let place = objects::Place::of("ConfigMap", &fleet.namespace, deployed::TABLE);
@@ -295,7 +307,10 @@ async fn claims_are_placed_without_a_write() {
     fleet.storm(Binding::Immediate, made + 30..made + 90).await;
     fleet.bound(made + 90, PATIENCE).await;
     fleet.each_once(PATIENCE).await;
-    assert_eq!(placed_by_leader(&fleet), before);
+    assert_eq!(placed_by_leader(&fleet).await, before);
+    let counted = || async { (counted_by_leader(&fleet) == before).then_some(()) };
+    let counted = until(PATIENCE, counted).await;
+    counted.unwrap_or_else(|| panic!("{before}, not {}", counted_by_leader(&fleet)));
     let volumes = fleet.all_volumes().await;
     let nodes: BTreeSet<_> = volumes.iter().filter_map(|v| fleet.node_of(v)).collect();
     assert_eq!(nodes.len(), 3, "each node has made some");

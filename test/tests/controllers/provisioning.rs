@@ -299,7 +299,9 @@ async fn many_claims_cost_one_call_each() {
     const MANY: usize = 40;
     let metrics = machine::own_address().to_string();
     let endpoint = format!("--http-endpoint={metrics}");
-    let rig = Rig::up(FrontSpec::new("many", "provisioner").args(&[&endpoint])).await;
+    // A busy driver must not be asked again before it answers.
+    let args = [&*endpoint, "--timeout=60s"];
+    let rig = Rig::up(FrontSpec::new("many", "provisioner").args(&args)).await;
     let names: Vec<_> = (0..MANY).map(|i| format!("c-{i}")).collect();
     let started = std::time::Instant::now();
     join_all(names.iter().map(|name| rig.claim(name, json!({})))).await;

@@ -136,10 +136,10 @@ async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
     let place = at("VolumeAttachment", &name);
     let attachment = site.until(&place, "attached", attached).await;
     let finalizer = format!("external-attacher/{}", DRIVER.replace('.', "-"));
-    let volume = site.objects.get(&at("PersistentVolume", volume)).await;
-    for object in [&attachment, &volume.expect("the volume")] {
-        assert!(has_finalizer(object, &finalizer), "{object}");
-    }
+    let held = |object: &Value| has_finalizer(object, &finalizer);
+    assert!(held(&attachment), "{attachment}");
+    let volume = at("PersistentVolume", volume);
+    site.until(&volume, "held by the attacher", held).await;
     attachment
 }
 

@@ -1,6 +1,8 @@
 //! One life of several volumes. Each step waits for what a user would see, and checks what the
 //! driver did.
 
+use hostloop_test::PATIENCE;
+use hostloop_test::cluster::wait_for;
 use hostloop_test::data;
 use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::fields::{
@@ -162,8 +164,7 @@ async fn grouped(site: &Site, pods: &[&Mounted]) {
     let group = site.objects.create(group).await;
     let place = Place::of_object(&group);
     site.until(&place, "ready", is_ready_to_use).await;
-    let members = members(site, &group).await;
-    assert_eq!(members.len(), pods.len(), "{members:?}");
+    let members = members(site, &group, pods.len()).await;
     let mut found = Vec::new();
     for (n, member) in members.iter().enumerate() {
         ready(site, &at("VolumeSnapshot", member)).await;
@@ -183,15 +184,23 @@ async fn grouped(site: &Site, pods: &[&Mounted]) {
     }
 }
 
-/// The names of a group's snapshots.
-async fn members(site: &Site, group: &Value) -> Vec<String> {
-    let snapshots = site.objects.list("VolumeSnapshot", NAMESPACE).await;
-    let owned = |s: &&Value| {
-        let mut owners = list(&s["metadata"]["ownerReferences"]);
-        owners.any(|owner| owner["uid"] == group["metadata"]["uid"])
-    };
-    let owned = snapshots.iter().filter(owned);
-    owned.map(|s| name(s).to_owned()).collect()
+/// The names of a group's snapshots, once there are this many.
+async fn members(site: &Site, group: &Value, count: usize) -> Vec<String> {
+    wait_for("the members of the group", PATIENCE, async || {
+        let snapshots = site.objects.list("VolumeSnapshot", NAMESPACE).await;
+        let owned = |s: &&Value| {
+            let mut owners = list(&s["metadata"]["ownerReferences"]);
+            owners.any(|owner| owner["uid"] == group["metadata"]["uid"])
+        };
+        let owned = snapshots.iter().filter(owned);
+        let names: Vec<String> = owned.map(|s| name(s).to_owned()).collect();
+        if names.len() == count {
+            Ok(names)
+        } else {
+            Err(format!("{names:?}"))
+        }
+    })
+    .await
 }
 
 /// A claim that is taken with its group, in a class of attributes.

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use hostloop_proto::csi;
+use hostloop_test::PATIENCE;
+use hostloop_test::cluster::wait_for;
 use hostloop_test::front::fields::{is_bound, text};
 use hostloop_test::front::objects::{self, Place};
 use hostloop_test::machine;
@@ -115,8 +117,7 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     site.until(&claim, "as before", settled).await;
     if takes_snapshot {
         site.delete(&snapshot).await;
-        let contents = site.objects.list("VolumeSnapshotContent", "").await;
-        assert!(contents.is_empty(), "{contents:?}");
+        until_no_content(site).await;
     }
     let left = ballast.shrink();
     site.objects.merge(&claim, objects::sized("400Mi")).await;
@@ -132,9 +133,21 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     }
     site.delete(&Place::of("Namespace", "", SPACE)).await;
     site.until_gone(&volume).await;
-    let left = site.objects.list("VolumeSnapshotContent", "").await;
-    assert!(left.is_empty(), "{left:?}");
+    until_no_content(site).await;
     ballast.remove();
+}
+
+/// Waits until no content of a snapshot is left.
+async fn until_no_content(site: &Site) {
+    wait_for("the end of all contents", PATIENCE, async || {
+        let left = site.objects.list("VolumeSnapshotContent", "").await;
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    })
+    .await;
 }
 
 /// Takes a snapshot of the claim, and waits until it is refused.

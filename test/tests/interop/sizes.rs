@@ -1,6 +1,6 @@
 //! Claims of odd sizes, which the driver rounds up: each one's own text is enough for its copies.
 
-use hostloop_test::front::fields::{is_bound, is_ready_to_use, text};
+use hostloop_test::front::fields::{is_bound, is_ready_to_use};
 use hostloop_test::front::objects::{self, Place, cloned, restored, with};
 use serde_json::{Value, json};
 
@@ -86,8 +86,9 @@ async fn snapshot(site: &Site, claim: &str) {
 
 /// Waits until a snapshot can be restored by a claim of this size.
 async fn ready(site: &Site, snapshot: &str, size: &str) {
+    let ready = |s: &Value| is_ready_to_use(s) && s["status"]["restoreSize"].is_string();
     let snapshot = site
-        .until(&at("VolumeSnapshot", snapshot), "ready", is_ready_to_use)
+        .until(&at("VolumeSnapshot", snapshot), "ready", ready)
         .await;
-    assert_eq!(text(&snapshot["status"]["restoreSize"]), size);
+    assert_eq!(snapshot["status"]["restoreSize"], size);
 }
