@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::child;
@@ -30,6 +31,20 @@ fn traces(name: &str) -> Vec<String> {
         .filter(|line| line.contains(name) && !line.starts_with('Z'))
         .map(str::to_owned)
         .collect()
+}
+
+/// Waits until nothing is left of a cluster. The kernel takes away what a process had after its end.
+#[track_caller]
+fn assert_no_traces(name: &str, why: &str) {
+    let started = Instant::now();
+    loop {
+        let left = traces(name);
+        if left.is_empty() {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{left:#?} {why}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,11 +77,14 @@ async fn a_control_plane_comes_and_goes() {
     cluster.kill("apiserver");
     assert!(maps.get("one").await.is_err());
     cluster.start("apiserver");
-    maps.get("one").await.expect("it is still there");
+    wait_for("what it knew", PATIENCE, async || {
+        maps.get("one").await.map_err(|e| e.to_string())
+    })
+    .await;
 
     assert_ne!(traces(&name), Vec::<String>::new());
     drop(cluster);
-    assert_eq!(traces(&name), Vec::<String>::new());
+    assert_no_traces(&name, "");
     assert!(!kubeconfig.exists());
 }
 
@@ -129,7 +147,11 @@ async fn nodes_run_pods_and_go_without_a_trace() {
         cluster.pod_ready("default", pod);
         let exec = |command: &str| cluster.exec("default", pod, &["sh", "-c", command]);
         assert_eq!(exec("echo here > /m/file; cat /m/file"), "here\n");
-        assert_eq!(cluster.logs("default", pod), "begun\n");
+        wait_for("the pod's words", PATIENCE, async || {
+            let log = cluster.logs("default", pod);
+            if log == "begun\n" { Ok(()) } else { Err(log) }
+        })
+        .await;
         // The service's address leads to the API server: it takes the connection.
         let connect = "nc -w 5 $KUBERNETES_SERVICE_HOST 443 </dev/null && echo open";
         assert_eq!(exec(connect), "open\n");
@@ -146,14 +168,14 @@ async fn nodes_run_pods_and_go_without_a_trace() {
     }
 
     drop(cluster);
-    assert_eq!(traces(&name), Vec::<String>::new());
+    assert_no_traces(&name, "");
     let left: Vec<_> = std::fs::read_dir(&kubelet_dir)
         .expect("it is there as before")
         .map(|entry| entry.expect("it can be read").path())
         .collect();
     assert_eq!(left, [earlier]);
     own.close().expect("the test made it");
-    assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
+    assert_no_traces(&kubelet_dir, "");
 }
 
 /// Attaches new files of a folder on a node to loop devices. Where a device has no node, one is
@@ -271,17 +293,28 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     assert_eq!(own_root, Ok(machine::text(&shown).to_owned()));
 
     drop(cluster);
-    // Another process may have taken the device for a file of its own.
-    let mut left = loop_devices::all();
-    left.retain(|l| there[0] == format!("/dev/loop{}", l.minor));
-    left.retain(|l| l.backing.contains(machine::text(&folder)));
-    assert!(left.is_empty(), "{left:?}");
+    wait_for(
+        "the end of the second node's device",
+        PATIENCE,
+        async || {
+            // Another process may have taken the device for a file of its own.
+            let mut left = loop_devices::all();
+            left.retain(|l| there[0] == format!("/dev/loop{}", l.minor));
+            left.retain(|l| l.backing.contains(machine::text(&folder)));
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{left:?}"))
+            }
+        },
+    )
+    .await;
     for device in &here {
         machine::run("losetup", &["--detach", device]);
     }
     std::fs::remove_dir_all(&folder).expect("the test's own folder can be removed");
-    assert_eq!(traces(&name), Vec::<String>::new());
-    assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
+    assert_no_traces(&name, "");
+    assert_no_traces(&kubelet_dir, "");
 }
 
 /// A folder of tools like the script's own, in which one program fails.
@@ -334,7 +367,7 @@ fn fails(name: &str, why: &str, change: impl FnOnce(&mut Command)) {
     let printed = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success(), "{up:?}");
     assert!(printed.contains(why), "{up:?}: {printed}");
-    assert_eq!(traces(&name), Vec::<String>::new(), "{up:?}: {printed}");
+    assert_no_traces(&name, &format!("after {up:?}: {printed}"));
 }
 
 fn map(name: &str) -> ConfigMap {

@@ -59,7 +59,7 @@ impl Site {
             text(&values),
             "--wait",
             "--timeout",
-            "3m",
+            "5m",
         ];
         self.helm(verb, &[&usual, args].concat())
             .unwrap_or_else(|why| panic!("{why}"));

@@ -127,13 +127,13 @@ async fn lives_in(layout: &Layout) {
             "rollout",
             "status",
             "--namespace=hostloop",
-            "--timeout=180s",
+            "--timeout=300s",
             workload,
         ];
         cluster.kubectl(&rollout);
     }
     let steps = walk::walk(&cluster).await;
-    cluster.kubectl(&["delete", "-k", text(&overlay), "--timeout=120s"]);
+    cluster.kubectl(&["delete", "-k", text(&overlay), "--timeout=300s"]);
 
     let plugin = Plugin::of(&cluster);
     let kubelet_dir = ["--kubelet-dir", layout.kubelet_dir];
@@ -187,7 +187,7 @@ async fn csi_hostpath() {
     let manifest = deployed::render(&arguments);
     cluster.apply(&manifest);
     for workload in ["statefulset/csi-hostpathplugin", "daemonset/hostloop"] {
-        let rollout = ["rollout", "status", "--timeout=180s", workload];
+        let rollout = ["rollout", "status", "--timeout=300s", workload];
         cluster.kubectl(&rollout);
     }
     let ready = [

@@ -1,6 +1,8 @@
 //! Users of a cluster, which its audit log distinguishes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -10,6 +12,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Cluster;
+use crate::PATIENCE;
 use crate::front::fields::{list, text};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -29,18 +32,29 @@ impl Cluster {
         name: &str,
         dir: &Path,
     ) -> (String, PathBuf) {
-        let user = format!("{namespace}:{name}");
+        let account = format!("{namespace}:{name}");
+        let user = format!("system:serviceaccount:{account}");
         self.kubectl(&["create", "serviceaccount", "-n", namespace, name]);
         let role = format!("--clusterrole={role}");
         let (binding, to) = (
             format!("{namespace}-{name}"),
-            format!("--serviceaccount={user}"),
+            format!("--serviceaccount={account}"),
         );
+        let before = self.rights_in_force(&user);
         self.kubectl(&["create", "clusterrolebinding", &binding, &role, &to]);
-        (
-            format!("system:serviceaccount:{user}"),
-            self.kubeconfig_of(namespace, name, dir),
-        )
+        // The API server knows a binding a little later than it has stored it.
+        let started = Instant::now();
+        while self.rights_in_force(&user) == before {
+            assert!(started.elapsed() < PATIENCE, "{user} has no further rights");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        (user, self.kubeconfig_of(namespace, name, dir))
+    }
+
+    /// The rights of a user as the API server applies them by now, in lines without an order.
+    fn rights_in_force(&self, user: &str) -> BTreeSet<String> {
+        let listed = self.kubectl(&["auth", "can-i", "--list", "--as", user]);
+        listed.lines().map(str::to_owned).collect()
     }
 
     /// Creates a service account with the rights of these ClusterRoles in its own namespace alone.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::installation::{Installation, named};
-use crate::table::{Attack, Read};
+use crate::table::{self, Attack, Read};
 use crate::target::{Names, Target};
 
 /// The resources with an object for each target.
@@ -100,8 +100,15 @@ impl Ground {
     }
 }
 
-/// Waits until the API server enforces the policies.
+/// Waits until the API server applies the roles, which would be what refuses, and the policies.
 async fn in_force(node: &Client, names: &Names) {
+    for read in table::reads() {
+        for verb in read.verbs {
+            let granted = || async { read_as(node, verb, &read).await.ok() };
+            let granted = until(PATIENCE, granted).await;
+            granted.unwrap_or_else(|| panic!("no role for {verb} {} is in force", read.resource));
+        }
+    }
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     for resource in ATTACKED {
         let api = names.api(node, resource);
@@ -250,23 +257,28 @@ impl Site {
 
     /// Reads as the node.
     pub(crate) async fn try_read(&self, verb: &str, read: &Read) -> Result<(), String> {
-        let namespace = match (verb, read.namespace) {
-            ("get", "") | (_, NAMESPACE) => Installation::of_run().namespace,
-            (_, namespace) => namespace,
-        };
-        let api = api_of(&self.node, read.resource, namespace);
-        let done = match verb {
-            // A missing object does not matter: authorization comes first.
-            "get" => api.get_opt(&named(read.name)).await.map(drop),
-            "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
-            "watch" => api
-                .watch(&WatchParams::default().timeout(1), "0")
-                .await
-                .map(drop),
-            verb => panic!("{verb} does not read"),
-        };
-        done.map_err(|error| message(&error))
+        read_as(&self.node, verb, read).await
     }
+}
+
+/// Reads with this client.
+async fn read_as(client: &Client, verb: &str, read: &Read) -> Result<(), String> {
+    let namespace = match (verb, read.namespace) {
+        ("get", "") | (_, NAMESPACE) => Installation::of_run().namespace,
+        (_, namespace) => namespace,
+    };
+    let api = api_of(client, read.resource, namespace);
+    let done = match verb {
+        // A missing object does not matter: authorization comes first.
+        "get" => api.get_opt(&named(read.name)).await.map(drop),
+        "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
+        "watch" => api
+            .watch(&WatchParams::default().timeout(1), "0")
+            .await
+            .map(drop),
+        verb => panic!("{verb} does not read"),
+    };
+    done.map_err(|error| message(&error))
 }
 
 pub(crate) fn dry_patch() -> PatchParams {

@@ -10,6 +10,7 @@ use hostloop_test::PATIENCE;
 use hostloop_test::front::fields::is_bound;
 use hostloop_test::front::objects::{self, Place, sized};
 use hostloop_test::front::process::{Controllers, log};
+use hostloop_test::front::wait::until;
 use hostloop_test::memory::{MemoryDriver, Options, Step};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
@@ -128,8 +129,16 @@ impl Work {
                 },
             }))
             .await;
-        admin.merge(&at, self.selected()).await;
-        self.until(&at, "bound", is_bound).await;
+        // As the scheduler does, again if the node does not know of the pod yet and gives it back.
+        let bound = || async {
+            let claim = admin.get(&at).await.expect("the claim");
+            if given_back(&claim) {
+                admin.merge(&at, self.selected()).await;
+            }
+            is_bound(&claim).then_some(())
+        };
+        let bound = until(PATIENCE, bound).await;
+        bound.unwrap_or_else(|| panic!("{at} is not bound\n{}", log(self.scratch.path())));
         admin.delete(&Place::of_object(&pod)).await;
         admin.merge(&node, json!({"spec": {"taints": null}})).await;
     }

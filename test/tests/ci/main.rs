@@ -86,7 +86,7 @@ async fn the_scripts_of_the_action_do_the_same() {
     for workload in ["daemonset/hostloop", "deployment/hostloop-controller"] {
         let rollout = ["rollout", "status", "--namespace=hostloop", workload];
         site.cluster
-            .kubectl(&[&rollout[..], &["--timeout=180s"]].concat());
+            .kubectl(&[&rollout[..], &["--timeout=300s"]].concat());
     }
     site.uses("hostloop-ext4").await;
     site.pulled_nothing();

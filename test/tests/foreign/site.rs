@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
@@ -63,6 +64,7 @@ impl Site {
         cluster.apply(&rights());
         cluster.apply(&surroundings(kind).to_string());
         let kubeconfig = cluster.kubeconfig_of(NAMESPACE, ACCOUNT, scratch.path());
+        until_granted(&cluster).await;
 
         let sockets = cluster.kubelet_dir().join("plugins").join(kind.driver());
         std::fs::create_dir_all(&sockets).expect("kubelet's directory can be written");
@@ -174,8 +176,16 @@ impl Site {
             });
             assert!(counted, "{call} is not in the metrics:\n{metrics}");
         }
-        let healthy = http(&format!("127.0.0.1:{}", self.health), "/healthz");
-        assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
+        // It asks a driver that may be slow at this moment.
+        wait_for("a healthy driver", PATIENCE, async || {
+            let healthy = http(&format!("127.0.0.1:{}", self.health), "/healthz");
+            if healthy.starts_with("HTTP/1.1 200") {
+                Ok(())
+            } else {
+                Err(healthy)
+            }
+        })
+        .await;
 
         let log = self.controllers.log();
         assert!(log.contains("ignored: --feature-gates"), "{log}");
@@ -234,16 +244,42 @@ fn one_sidecar(kind: Kind, driver: &Driver, kubeconfig: &Path, registry: &Path) 
     args
 }
 
+/// Waits until the API server applies the roles of the account, of each file of them.
+async fn until_granted(cluster: &Cluster) {
+    let user = format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}");
+    for (verb, resource) in [
+        ("list", "persistentvolumes"),
+        ("create", "leases.coordination.k8s.io"),
+        ("create", "volumesnapshots.snapshot.storage.k8s.io"),
+    ] {
+        let can = ["auth", "can-i", verb, resource, "-n", NAMESPACE];
+        let as_account = [&can[..], &["--as", &*user]].concat();
+        wait_for(
+            &format!("the right to {verb} {resource}"),
+            PATIENCE,
+            async || cluster.try_kubectl(&as_account).map(drop),
+        )
+        .await;
+    }
+}
+
 /// The directory in which kubelet looks for plugins.
 fn registry(cluster: &Cluster) -> PathBuf {
     cluster.kubelet_dir().join("plugins_registry")
 }
 
 /// A port on which no program listens. Kubelet reaches a liveness endpoint at the pod's address, so it
-/// listens on all of them.
+/// listens on all of them. The kernel gives none of these ports to a connection, which could have it
+/// before the controllers do.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("0.0.0.0:0").expect("there is a free port");
-    listener.local_addr().expect("it has an address").port()
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    let first = 12_000 + u16::try_from(std::process::id() % 4_000).expect("a small number");
+    loop {
+        let port = first + TRIED.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The rights of the example, and those of the cluster's snapshot controller for the same account.

@@ -23,7 +23,7 @@ fn installs(site: &Site, project: &str) {
 /// Takes back all that a project has typed.
 async fn leaves(site: &Site, project: &str) {
     site.clears().await;
-    let delete = "kubectl delete -k deploy/overlays/csi-hostpath --ignore-not-found --timeout=120s";
+    let delete = "kubectl delete -k deploy/overlays/csi-hostpath --ignore-not-found --timeout=300s";
     site.types(project, delete);
     site.cluster.until_no_pods(PODS).await;
     site.types(project, "back");

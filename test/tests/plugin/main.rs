@@ -37,36 +37,37 @@ fn assert_life(cluster: &Cluster) {
         .iter()
         .filter(|event| event["kind"] == "call" && event["us"].is_u64());
     let calls: Vec<&&Value> = calls.collect();
-    let names: Vec<&str> = calls
+    let mut names: Vec<&str> = calls
         .iter()
         .map(|call| call["name"].as_str().expect("text"))
         .collect();
-    assert_eq!(
-        names,
-        ["CreateVolume", "NodeStageVolume", "NodePublishVolume"],
-        "{events:#?}"
-    );
+    // Kubernetes repeats a call whose answer is late.
+    names.dedup();
+    assert_eq!(names, shown::CALLS, "{events:#?}");
     let logs = cluster.logs("hostloop", "daemonset/hostloop");
-    for (call, step) in calls.iter().zip(["mkfs", "loop attach", "bind mount"]) {
-        let inside = events
-            .iter()
-            .any(|e| e["parent"] == call["id"] && e["name"] == step);
-        assert!(inside, "{step} is not a step of {call}");
+    for (name, step) in shown::CALLS
+        .into_iter()
+        .zip(["mkfs", "loop attach", "bind mount"])
+    {
+        let has_step = |call: &Value| {
+            events
+                .iter()
+                .any(|e| e["parent"] == call["id"] && e["name"] == step)
+        };
+        let mut of_name = calls.iter().filter(|call| call["name"] == name);
+        let call = of_name.find(|call| has_step(call));
+        let call = call.unwrap_or_else(|| panic!("{step} is not a step of {name}: {events:#?}"));
         let ms = call["us"].as_f64().expect("a number") / 1e3;
-        let (name, about) = (&call["name"], &call["about"]);
-        let line = logs.lines().find(|line| {
-            let has = |value: &Value| line.contains(value.as_str().expect("text"));
-            line.contains("hostloop::call") && has(name) && has(about)
+        let about = call["about"].as_str().expect("text");
+        let of_calls = logs.lines().filter(|line| {
+            line.contains("hostloop::call") && line.contains(name) && line.contains(about)
         });
-        let line = line.unwrap_or_else(|| panic!("no line about {call}"));
-        let logged = line
-            .split(" ms=")
-            .nth(1)
-            .and_then(|rest| rest.split(' ').next());
-        let logged: f64 = logged.and_then(|ms| ms.parse().ok()).expect("a duration");
+        let logged: Vec<f64> = of_calls
+            .filter_map(|line| line.split(" ms=").nth(1)?.split(' ').next()?.parse().ok())
+            .collect();
         assert!(
-            (ms - logged).abs() < 5.0,
-            "{name}: {ms} ms, and in the log {line}"
+            logged.iter().any(|logged| (ms - logged).abs() < 5.0),
+            "{name}: {ms} ms, and in the log {logged:?}"
         );
     }
     let work = events
@@ -77,7 +78,7 @@ fn assert_life(cluster: &Cluster) {
 
 /// A volume is attached, on a cluster without the snapshot API. The audit log has the attachment,
 /// which ends with the volume's pod.
-fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
+async fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     let definitions = cluster.kubectl(&["get", "crd", "-o", "name"]);
     assert!(
         !definitions.contains("snapshot.storage.k8s.io"),
@@ -93,14 +94,22 @@ fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     ];
     let said = plugin.succeeds(&["check", "--live"], &lines);
     assert!(!said.contains("  × "), "{said}");
-    let audit = cluster.audit();
-    let mut requests = audit
-        .of("system:serviceaccount:hostloop:hostloop")
-        .into_iter();
-    let attached = requests.any(|request| {
-        request.resource == "volumeattachments/status" && (200..300).contains(&request.code)
-    });
-    assert!(attached, "the driver reported no attachment");
+    // The API server writes its log a little after its answer.
+    wait_for("the attachment in the audit log", PATIENCE, async || {
+        let audit = cluster.audit();
+        let mut requests = audit
+            .of("system:serviceaccount:hostloop:hostloop")
+            .into_iter();
+        let attached = requests.any(|request| {
+            request.resource == "volumeattachments/status" && (200..300).contains(&request.code)
+        });
+        if attached {
+            Ok(())
+        } else {
+            Err("the driver reported no attachment".to_owned())
+        }
+    })
+    .await;
 
     let words = ["attachRequired: true, which is immutable", "add --attach"];
     plugin.fails(&["install", "--default-class"], &words);
@@ -201,7 +210,7 @@ async fn a_life_by_the_plugin() {
 
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     plugin.succeeds(&attach, &["no snapshot controller", "ready after"]);
-    attaches_without_snapshots(&cluster, &plugin);
+    attaches_without_snapshots(&cluster, &plugin).await;
 
     let node = format!("{}: ready after", cluster.node(1));
     let words = [
@@ -237,14 +246,18 @@ async fn a_life_by_the_plugin() {
         "**A volume, its snapshot, and a larger volume restored from it**",
     );
     println!("the block of README.md: {:.1?}", started.elapsed());
-    assert_has(
-        &said,
-        &[
-            "pod/claim condition met",
-            "pod/snapshot condition met",
-            "begun on ",
-        ],
-    );
+    let met = ["pod/claim condition met", "pod/snapshot condition met"];
+    assert_has(&said, &met);
+    // A pod that has only started has printed nothing yet when the last command looks.
+    wait_for("what the first pod had written", PATIENCE, async || {
+        let log = cluster.try_kubectl(&["logs", "snapshot"])?;
+        if log.contains("begun on ") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    })
+    .await;
     plugin.fails(
         &["uninstall", "--yes"],
         &["of claim default/claim", "Delete the pods, claims"],
@@ -253,7 +266,7 @@ async fn a_life_by_the_plugin() {
     let restored = machine::root().join("deploy/examples/snapshot.yaml");
     cluster.kubectl(&[
         "delete",
-        "--timeout=120s",
+        "--timeout=300s",
         "-f",
         text(&restored),
         "-f",

@@ -82,7 +82,7 @@ async fn the_page_in_a_browser() {
         "clusterrolebinding",
         &format!("{NAMESPACE}-viewer"),
     ]);
-    cluster.kubectl(&["delete", "namespace", NAMESPACE, "--timeout=120s"]);
+    cluster.kubectl(&["delete", "namespace", NAMESPACE, "--timeout=300s"]);
     walk::until_no_volume(&cluster).await;
     plugin.uninstalls_all();
     stock.assert_nothing_left(&cluster).await;

@@ -36,7 +36,7 @@ const MORE_COLUMNS: [&str; 7] = [
 ];
 
 /// The calls of the claim's life so far, in order.
-const CALLS: [&str; 3] = ["CreateVolume", "NodeStageVolume", "NodePublishVolume"];
+pub(crate) const CALLS: [&str; 3] = ["CreateVolume", "NodeStageVolume", "NodePublishVolume"];
 
 /// The claim `claim` of namespace `default`, which a pod of the same name uses.
 pub(crate) struct InUse<'c> {
@@ -337,10 +337,15 @@ impl<'c> InUse<'c> {
             .iter()
             .filter(|row| CALLS.contains(&row["CALL"].as_str()))
             .collect();
-        let calls: Vec<&str> = life.iter().map(|row| row["CALL"].as_str()).collect();
+        let mut calls: Vec<&str> = life.iter().map(|row| row["CALL"].as_str()).collect();
+        // Kubernetes repeats a call whose answer is late.
+        calls.dedup();
         assert_eq!(calls, CALLS, "{said}");
-        for row in life {
-            assert_row(row, &[("CODE", "OK")]);
+        for call in CALLS {
+            let done = life
+                .iter()
+                .find(|row| row["CALL"] == call && row["CODE"] == "OK");
+            let row = done.unwrap_or_else(|| panic!("no {call} succeeded: {said}"));
             let ms: f64 = row["MS"].parse().expect("a duration");
             assert!(ms > 0.0 && ms < 60e3, "{row:?}");
         }
@@ -360,11 +365,9 @@ impl<'c> InUse<'c> {
             ("pod/claim", "Started: "),
         ] {
             let is_it = |row: &&Row| row["OBJECT"] == object && row["WHAT"].starts_with(what);
-            assert_eq!(
-                rows.iter().filter(is_it).count(),
-                1,
-                "{object} {what}: {said}"
-            );
+            // An event that gets no answer is sent again, with the same time.
+            let found: BTreeSet<&Row> = rows.iter().filter(is_it).collect();
+            assert_eq!(found.len(), 1, "{object} {what}: {said}");
         }
         assert_row(&rows[0], &[("OBJECT", "claim"), ("WHAT", "created")]);
     }
@@ -373,17 +376,18 @@ impl<'c> InUse<'c> {
     pub(crate) fn is_in_logs(&self) {
         let (said, _) = self.says(&["logs", "claim"]);
         let calls = said.lines().filter(|line| line.contains("hostloop::call"));
-        let calls: Vec<&str> = calls
+        let mut calls: Vec<&str> = calls
             .filter_map(|line| {
                 let (node, text) = line.split_once("  ").expect("a source");
                 let call = CALLS
                     .into_iter()
                     .find(|call| text.contains(&format!("{call:?}")))?;
                 assert_eq!(node.trim_end(), self.node, "{line}");
-                assert!(text.contains("code=OK") && text.contains(" ms="), "{line}");
-                Some(call)
+                assert!(text.contains("code=") && text.contains(" ms="), "{line}");
+                text.contains("code=OK").then_some(call)
             })
             .collect();
+        calls.dedup();
         assert_eq!(calls, CALLS, "{said}");
         let sources: BTreeSet<&str> = said
             .lines()

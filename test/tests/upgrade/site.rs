@@ -163,7 +163,7 @@ impl Site {
         let defined = [
             "wait",
             "--for=condition=Established",
-            "--timeout=60s",
+            "--timeout=300s",
             "crd",
             "--all",
         ];
@@ -265,14 +265,14 @@ impl Site {
     /// Deletes a pod, and waits until it is gone.
     pub(crate) fn remove_pod(&self, pod: &str) {
         self.cluster
-            .kubectl(&["delete", "pod", "-n", SPACE, pod, "--timeout=120s"]);
+            .kubectl(&["delete", "pod", "-n", SPACE, pod, "--timeout=300s"]);
     }
 
     /// Deletes the pods, their volumes and snapshots.
     pub(crate) fn delete_everything(&self) {
         let all = |kind: &str| {
             self.cluster
-                .kubectl(&["delete", kind, "-n", SPACE, "--all", "--timeout=120s"]);
+                .kubectl(&["delete", kind, "-n", SPACE, "--all", "--timeout=300s"]);
         };
         for kind in ["pod", "volumegroupsnapshot", "volumesnapshot", "pvc"] {
             all(kind);

@@ -68,10 +68,19 @@ impl Writer {
             "{}",
             self.pod
         );
+        let logs = wait_for("new lines on each volume", PATIENCE, async || {
+            let logs = self.logs(site);
+            let before = |claim: &str| self.seen.get(claim).copied().unwrap_or(0);
+            if logs.iter().all(|(claim, log)| log.lines > before(claim)) {
+                Ok(logs)
+            } else {
+                Err(format!("{logs:?}, and before {:?}", self.seen))
+            }
+        })
+        .await;
         let mut all = Log::default();
-        for (claim, log) in self.logs(site) {
-            let before = self.seen.insert(claim.clone(), log.lines).unwrap_or(0);
-            assert!(log.lines > before, "{claim}: still {before} lines");
+        for (claim, log) in logs {
+            self.seen.insert(claim, log.lines);
             all.lines += log.lines;
             all.longest_pause = all.longest_pause.max(log.longest_pause);
         }
