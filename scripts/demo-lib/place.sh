@@ -196,12 +196,12 @@ left_in_api() {
 
 uninstall() {
   [ -f "$WORK/hostloop.yaml" ] || return 0
-  kube delete -f "$WORK/hostloop.yaml" --ignore-not-found --timeout=120s
+  kube delete -f "$WORK/hostloop.yaml" --ignore-not-found --timeout="$LONG"
   # Deleting a definition deletes its objects, so only the demo's own unused definitions go.
   [ ! -f "$WORK/definitions" ] || while read -r file; do
     local name
     name=$(k get -f "$file" --output jsonpath='{.metadata.name}')
-    [ -n "$(k get "$name" --all-namespaces --output name)" ] || k delete -f "$file" --timeout=60s
+    [ -n "$(k get "$name" --all-namespaces --output name)" ] || k delete -f "$file" --timeout="$LONG"
   done <"$WORK/definitions"
 }
 

@@ -122,12 +122,12 @@ event_of() {
 # Ten numbers a second, each on a line, so that a missing or repeated number shows.
 COUNTING='n=0; while :; do n=$((n + 1)); echo $n >>/data/log; sleep 0.1; done'
 counts_on() {
-  local before after
-  before=$(in_pod "$1" tail -n 1 /data/log)
-  sleep 1
-  after=$(in_pod "$1" tail -n 1 /data/log)
-  is_at_least "$after" $((before + 1)) && in_pod "$1" awk '$1 != NR { exit 1 }' /data/log
+  until_so has_counted "$1" 1 &&
+    until_so has_counted "$1" $(($(counted "$1") + 1)) &&
+    in_pod "$1" awk '$1 != NR { exit 1 }' /data/log
 }
+counted() { in_pod "$1" tail -n 1 /data/log; }
+has_counted() { is_at_least "$(counted "$1" || echo 0)" "$2"; }
 
 the_pod() {
   step "Its first pod" "The scheduler chooses a node and the provisioner makes the volume there: a record, and a sparse file with a filesystem. The attacher publishes it to the node; kubelet has it staged (loop device, mount) and bound into the pod."
@@ -267,6 +267,7 @@ the_group() {
   LABEL=pair claim journal 512Mi
   pod pair 'n=0; while :; do n=$((n + 1)); echo $n >>/journal/n; echo $n >>/table/n; done' journal=/journal table=/table
   await_ready pair
+  call "kubectl exec pair -- test -s /table/n   (until it has written)" until_so in_pod pair test -s /table/n
   cat >"$WORK/objects/group.yaml" <<YAML
 apiVersion: groupsnapshot.storage.k8s.io/v1
 kind: VolumeGroupSnapshot
@@ -348,6 +349,7 @@ the_replacement() {
   kernel_now >"$WORK/kernel-before"
   was=$DRIVER_POD
   call "kubectl delete pod $was" kube --namespace hostloop delete pod "$was" --timeout="$LONG"
+  call "kubectl get pods   (until another is ready)" until_so is_replaced "$was"
   call "kubectl rollout status daemonset/hostloop" rolled_out daemonset/hostloop
   changes
   fact pod "$was → $DRIVER_POD"
@@ -355,6 +357,13 @@ the_replacement() {
   check "it is another pod" test "$was" != "$DRIVER_POD"
   check "every loop device and every mount is as it was" diff "$WORK/kernel-before" "$WORK/kernel-now"
   check "the pod wrote on all the time" not_disturbed writer
+}
+
+# is_replaced POD: true if another pod has its place, and is ready.
+is_replaced() {
+  driver_pod && [ "$DRIVER_POD" != "$1" ] &&
+    kube --namespace hostloop get pod "$DRIVER_POD" --output json |
+    jq -e 'any(.status.conditions[]?; .type == "Ready" and .status == "True")' >/dev/null
 }
 
 # A new container has the same mounts, in another order.
@@ -374,7 +383,11 @@ the_pods_go() {
 }
 
 none_attached() { look && [ "$(how_many VolumeAttachment)" = 0 ]; }
-none_staged() { look && jq -e '[.volumes[] | select(.staged_as or .published_nodes != [])] == []' "$WORK/status.json" >/dev/null; }
+# A loop device that another program has open for a moment is detached after it.
+none_staged() {
+  look && jq -e '[.volumes[] | select(.staged_as or .published_nodes != [])] == []
+    and [.loops[] | select(.over != "pool")] == []' "$WORK/status.json" >/dev/null
+}
 
 the_volumes_go() {
   step "The volumes go" "Claims are deleted, and with them, since their class says Delete, volumes and images. Snapshots outlive the volume they were taken of, and are deleted after it."
@@ -412,13 +425,21 @@ nothing_is_left() {
   check "no driver is registered" until_so not_registered
   call "scripts/cluster down --name $CLUSTER" cluster down --name "$CLUSTER" --dir "$CLUSTER_DIR"
   STARTED=no
-  check "no loop device of it is left" is_empty "$(losetup --list --noheadings --raw --output NAME,BACK-FILE | grep -F -e "$CLUSTER_DIR/" -e "$KUBELET_DIR/" || true)"
-  check "no mount of it is left" is_empty "$(awk -v a="$CLUSTER_DIR/" -v b="$KUBELET_DIR/" 'index($5 "/", a) == 1 || index($5 "/", b) == 1 {print $5}' /proc/self/mountinfo)"
-  check "no process of it is left" is_empty "$(processes_left)"
+  check "no loop device of it is left" until_so no_loop_left
+  check "no mount of it is left" until_so no_mount_left
+  check "no process of it is left" until_so no_process_left
   check "no file of it is left" test ! -e "$CLUSTER_DIR"
 }
 
 not_registered() { ! registered; }
+
+no_loop_left() {
+  is_empty "$(losetup --list --noheadings --raw --output NAME,BACK-FILE | grep -F -e "$CLUSTER_DIR/" -e "$KUBELET_DIR/" || true)"
+}
+no_mount_left() {
+  is_empty "$(awk -v a="$CLUSTER_DIR/" -v b="$KUBELET_DIR/" 'index($5 "/", a) == 1 || index($5 "/", b) == 1 {print $5}' /proc/self/mountinfo)"
+}
+no_process_left() { is_empty "$(processes_left)"; }
 
 # Prints processes with the demo's folder in their command line. Containers' processes lack it.
 processes_left() {

@@ -133,7 +133,7 @@ async fn a_node_reads_its_topology_from_its_labels() {
     assert_eq!(remembered, expected("a"));
     driver.stop();
 
-    // A node that waits in vain for its labels goes on with the stored ones.
+    // A node that waits too long for its labels goes on with the stored ones.
     let mut in_time = false;
     for zone in ["b", "c", "d", "e", "f"] {
         label(zone).await;

@@ -41,7 +41,7 @@ fn assert_life(cluster: &Cluster) {
         .iter()
         .map(|call| call["name"].as_str().expect("text"))
         .collect();
-    // Kubernetes repeats a call whose answer is late.
+    // Kubernetes repeats a call that is answered late.
     names.dedup();
     assert_eq!(names, shown::CALLS, "{events:#?}");
     let logs = cluster.logs("hostloop", "daemonset/hostloop");

@@ -338,7 +338,7 @@ impl<'c> InUse<'c> {
             .filter(|row| CALLS.contains(&row["CALL"].as_str()))
             .collect();
         let mut calls: Vec<&str> = life.iter().map(|row| row["CALL"].as_str()).collect();
-        // Kubernetes repeats a call whose answer is late.
+        // Kubernetes repeats a call that is answered late.
         calls.dedup();
         assert_eq!(calls, CALLS, "{said}");
         for call in CALLS {
