@@ -183,7 +183,7 @@ async fn work(
     follow_faults(faults.as_ref(), &stop, &mut roles);
     let shown = ReportedComponents {
         services: Some(server.shown()),
-        controllers: controllers.as_ref().map(Controllers::view),
+        controllers: controllers.as_ref().map(Controllers::telemetry),
         dropped: exporter.as_ref().map(Exporter::dropped),
         faults,
     };
