@@ -53,9 +53,13 @@ const RETRY: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_secs(300);
 
 /// Runs the selected controllers until `stop` is set, or until one of them ends.
-pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> Result<(), Error> {
+pub async fn run(
+    mut setup: Setup,
+    telemetry: Telemetry,
+    stop: CancellationToken,
+) -> Result<(), Error> {
     setup.check().map_err(Error::Args)?;
-    setup.driver = setup.driver.counted(view.common());
+    setup.driver = setup.driver.counted(telemetry.common());
     let mut tasks = Tasks::default();
     let checks = Checks::default();
     let registration = begin_for_kubelet(&setup, &checks, &stop, &mut tasks);
@@ -64,8 +68,8 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
     // A caller that drops this future ends everything that it has begun.
     let _ending = begun.clone().drop_guard();
     let controllers = {
-        let (begun, view) = (begun.clone(), view.clone());
-        begin_controllers(setup, view, checks, registration, begun)
+        let (begun, telemetry) = (begun.clone(), telemetry.clone());
+        begin_controllers(setup, telemetry, checks, registration, begun)
     };
     let ended = tokio::select! {
         controllers = controllers => match controllers {
@@ -153,7 +157,7 @@ fn everywhere() -> IpAddr {
 /// Starts the controllers that work with the API server.
 async fn begin_controllers(
     setup: Setup,
-    view: Telemetry,
+    telemetry: Telemetry,
     checks: Checks,
     registration: Option<registrar::Health>,
     stop: CancellationToken,
@@ -164,7 +168,7 @@ async fn begin_controllers(
         return Ok(tasks);
     }
     let client = setup.client.await?;
-    let api = ApiConnection::new(client, &setup.args, view.common().clone(), stop);
+    let api = ApiConnection::new(client, &setup.args, telemetry.common().clone(), stop);
     if let Some(labels) = setup.labels {
         // Start this before NodeGetInfo: the driver may not know its topology without the labels.
         let read = labels.run(api.kube.clone(), api.stop.clone());
@@ -195,11 +199,11 @@ async fn begin_controllers(
             registration.keep(api.stop.clone()),
         );
     }
-    let mut elections = api.elections(&setup.args, setup.pod.clone(), view.clone());
+    let mut elections = api.elections(&setup.args, setup.pod.clone(), telemetry.clone());
     let leader = elections.of_nodes(&driver.name, &scope, &mut tasks);
     if leader_tasks == LeaderTasks::Only {
-        let view = view.clone();
-        checks.add("leader election", move || view.leaders());
+        let telemetry = telemetry.clone();
+        checks.add("leader election", move || telemetry.leaders());
     }
     if !watch_scope::is_narrow(&setup.args, &leader) {
         caches.set_watch_scope(WatchScope::Whole);
@@ -222,7 +226,7 @@ async fn begin_controllers(
     let manager = controllers::Manager {
         inputs: controllers::ControllerInputs {
             args: setup.args,
-            counts: view.counts(),
+            counts: telemetry.counts(),
             inventory: setup.inventory,
             faults: setup.faults,
         },

@@ -48,7 +48,7 @@ mod signals;
 mod topology_flags;
 pub mod upkeep;
 
-use config::Settings;
+use config::ServeSettings;
 use controllers::{Controllers, RunningControllers};
 use http_endpoint::ReportedComponents;
 use process::{GRACE, bind_socket, fault_injector, follow_faults, show};
@@ -112,7 +112,7 @@ fn serve_with(
 ) -> Result<(), Error> {
     logging::start(&args.watch)?;
     descriptors::raise();
-    let settings = Settings::read(args, labels, preflight::hostname)?;
+    let settings = ServeSettings::read(args, labels, preflight::hostname)?;
     // Before the pools are touched: another driver may be using them.
     socket::check(&settings.endpoint)?;
     let kernel = Linux::following(MountQueries::default());
@@ -155,7 +155,7 @@ struct Outputs<'a> {
 }
 
 async fn work(
-    settings: Settings,
+    settings: ServeSettings,
     outputs: Outputs<'_>,
     pools: Arc<Pools>,
     controllers: Option<ControllerArgs>,
@@ -183,7 +183,7 @@ async fn work(
     follow_faults(faults.as_ref(), &stop, &mut roles);
     let shown = ReportedComponents {
         services: Some(server.shown()),
-        controllers: controllers.as_ref().map(Controllers::view),
+        controllers: controllers.as_ref().map(Controllers::telemetry),
         dropped: exporter.as_ref().map(Exporter::dropped),
         faults,
     };

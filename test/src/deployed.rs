@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cluster::Cluster;
 use crate::driver::binary;
+use crate::leaks::{mounted, mountinfo};
+use crate::loop_devices;
 use crate::machine::{self, text};
 
 /// The namespace of the deployed driver and its accounts.
@@ -23,6 +26,19 @@ pub const DATA_AS_HOST_PATH: [&str; 2] = [
 
 /// The name of the deployed ConfigMap from which the API server's policy places claims.
 pub const TABLE: &str = "hostloop-places";
+
+/// Removes a driver by its manifest, and the cluster. Nothing may stay attached from the directory of
+/// its pools, or mounted beneath kubelet's.
+pub fn remove(cluster: Cluster, manifest: &str, pool_dir: &Path) {
+    cluster.delete(manifest);
+    let kubelet_dir = cluster.kubelet_dir().to_path_buf();
+    drop(cluster);
+    let devices = loop_devices::beneath(pool_dir);
+    assert!(devices.is_empty(), "still attached: {devices:?}");
+    let mut left = mounted(&mountinfo("self"));
+    left.retain(|mount| mount.at.starts_with(&kubelet_dir));
+    assert!(left.is_empty(), "still mounted: {left:?}");
+}
 
 /// A policy that matches nothing and has ConfigMaps as parameters. After the last such policy is
 /// deleted, the API server (1.36 and 1.37) stops watching ConfigMaps and cannot start again. This

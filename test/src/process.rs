@@ -38,6 +38,18 @@ impl Process {
         Process::start(dir, "hostloop", command.arg("controllers").args(args))
     }
 
+    /// `hostloop proxy` at this socket in front of a driver, once it serves.
+    pub async fn proxy(dir: &Path, driver: &str, socket: &Path) -> Process {
+        let mut command = child::command(binary());
+        command
+            .arg("proxy")
+            .args(["--csi-address", driver])
+            .args(["--endpoint", text(socket)]);
+        Process::start(dir, "proxy", &mut command)
+            .until_serving(socket)
+            .await
+    }
+
     /// Hostloop with a command line of the sidecars, which names no subcommand, as in a pod of this
     /// namespace.
     pub fn one_sidecar(dir: &Path, namespace: &str, args: &[String]) -> Process {

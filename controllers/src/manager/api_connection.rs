@@ -82,8 +82,8 @@ impl ApiConnection {
     }
 
     /// The elections of a process in this pod.
-    pub(super) fn elections(&self, args: &Args, pod: OwnPod, view: Telemetry) -> Elections {
+    pub(super) fn elections(&self, args: &Args, pod: OwnPod, telemetry: Telemetry) -> Elections {
         let (client, metrics) = (self.client.clone(), self.metrics.clone());
-        Elections::new(args, pod, client, metrics, view, self.stop.clone())
+        Elections::new(args, pod, client, metrics, telemetry, self.stop.clone())
     }
 }

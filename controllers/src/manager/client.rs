@@ -17,14 +17,14 @@ use crate::kept_fields::KEPT_FIELDS;
 /// kubeconfig applies. The client connects on the first request.
 pub fn connect(
     kubeconfig: Option<PathBuf>,
-    view: &Telemetry,
+    telemetry: &Telemetry,
 ) -> impl Future<Output = Result<Client, ClientError>> + Send + use<> {
-    let metrics = view.common().clone();
+    let metrics = telemetry.common().clone();
     async move { api::connect(kubeconfig.as_deref(), metrics, KEPT_FIELDS).await }
 }
 
 /// Creates a client over these connections.
-pub fn client_over<S, B>(connections: ClientBuilder<S>, view: &Telemetry) -> Client
+pub fn client_over<S, B>(connections: ClientBuilder<S>, telemetry: &Telemetry) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
     S::Future: Send + 'static,
@@ -32,5 +32,5 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    api::over(connections, view.common().clone(), KEPT_FIELDS)
+    api::over(connections, telemetry.common().clone(), KEPT_FIELDS)
 }

@@ -22,7 +22,7 @@ pub(super) struct Elections {
     args: Args,
     client: Client,
     metrics: Arc<Metrics>,
-    view: Telemetry,
+    telemetry: Telemetry,
     pod: OwnPod,
     /// Keyed by namespace and name. Two holders with one identity would each mistake the other's
     /// renewals for another process's.
@@ -36,7 +36,7 @@ impl Elections {
         pod: OwnPod,
         client: Client,
         metrics: Arc<Metrics>,
-        view: Telemetry,
+        telemetry: Telemetry,
         stop: CancellationToken,
     ) -> Self {
         let args = args.clone();
@@ -44,7 +44,7 @@ impl Elections {
             args,
             client,
             metrics,
-            view,
+            telemetry,
             pod,
             held: BTreeMap::new(),
             stop,
@@ -114,7 +114,7 @@ impl Elections {
             self.metrics.clone(),
             self.stop.clone(),
         );
-        self.view.add_leader(&lease, &leader);
+        self.telemetry.add_leader(&lease, &leader);
         tasks.start("leader election", async {
             task.await;
             Ok(())

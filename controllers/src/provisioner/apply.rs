@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi::{DeleteVolumeRequest, Volume};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
@@ -15,9 +15,9 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::{ObjectKey, finalizers};
-use crate::csi::{CallKind, ErrorClass, Failure, Freed, class, may_lack_secret};
+use crate::csi::{CallKind, ErrorClass, Failure, Freed, class};
 use crate::queue::Outcome;
-use crate::secrets::{self, Credentials, SecretError};
+use crate::secrets::{self, Credentials, LackedSecret};
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
@@ -249,7 +249,7 @@ impl Provisioner {
 
     /// Calls CreateVolume. Returns `None` if another process serves the claim by now.
     async fn call(&self, plan: &Plan, again: bool) -> Result<Option<Volume>, Error> {
-        let (secrets, missing) = self.credentials(plan, again).await?;
+        let (secrets, lacked) = self.credentials(plan, again).await?;
         let mut request = plan.request.clone();
         request.secrets = secrets.clone();
         if !self.context.acts() {
@@ -264,10 +264,9 @@ impl Provisioner {
                 call.await
             }
         };
-        let answer = answer.map_err(|failure| match missing {
-            // The driver may have a volume, and refuse only a call that lacks the secret.
-            Some(missing) if may_lack_secret(&failure) => missing,
-            _ => self.refused(plan, &failure, &secrets),
+        let answer = answer.map_err(|failure| match lacked.explains(&failure) {
+            Some(missing) => Error::of_secret(missing, &plan.draft.class.name_any()),
+            None => self.refused(plan, &failure, &secrets),
         })?;
         match pv_object::check(plan, answer) {
             Ok(volume) => Ok(Some(volume)),
@@ -285,25 +284,17 @@ impl Provisioner {
         }
     }
 
-    /// Reads the secret of a CreateVolume call. If it is missing and the claim of a repeated call is
-    /// gone, the call lacks it, and the error is returned beside it. The secret may be gone with the
-    /// claim's namespace. The call must still find the volume of the earlier call, so that it can
-    /// be deleted.
+    /// Reads the secret of a CreateVolume call. If the claim of a repeated call is gone, the volume
+    /// is only to be deleted, and the call may lack its secret.
     async fn credentials(
         &self,
         plan: &Plan,
         again: bool,
-    ) -> Result<(Credentials, Option<Error>), Error> {
-        let class_name = plan.draft.class.name_any();
-        let secrets = plan.secrets.provisioner.as_ref();
-        match self.secret(secrets, &class_name).await {
-            Err(missing @ Error::NoSecret { .. })
-                if again && self.claims.get(plan.uid()).is_empty() =>
-            {
-                Ok((Credentials::new(), Some(missing)))
-            }
-            read => Ok((read?, None)),
-        }
+    ) -> Result<(Credentials, LackedSecret), Error> {
+        let read = secrets::read(&self.kube, plan.secrets.provisioner.as_ref()).await;
+        let is_unwanted = again && self.claims.get(plan.uid()).is_empty();
+        secrets::unless_unwanted(read, is_unwanted)
+            .map_err(|error| Error::of_secret(error, &plan.draft.class.name_any()))
     }
 
     /// Emits `Provisioning` for the first call.
@@ -416,24 +407,6 @@ impl Provisioner {
     pub(super) fn known_class<'a>(&self, name: &'a str) -> &'a str {
         let found = self.context.caches.classes().get(name);
         found.map_or("", |_| name)
-    }
-
-    /// Reads a secret that a class names.
-    async fn secret(
-        &self,
-        reference: Option<&SecretReference>,
-        class_name: &str,
-    ) -> Result<Credentials, Error> {
-        secrets::read(&self.kube, reference)
-            .await
-            .map_err(|error| match error {
-                SecretError::Missing { namespace, name } => Error::NoSecret {
-                    namespace,
-                    name,
-                    class: class_name.to_owned(),
-                },
-                error => error.into(),
-            })
     }
 
     /// Counts and reports a volume after its PersistentVolume is created.

@@ -127,6 +127,18 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// The error about a secret that this class names.
+    pub(super) fn of_secret(error: SecretError, class: &str) -> Error {
+        match error {
+            SecretError::Missing { namespace, name } => Error::NoSecret {
+                namespace,
+                name,
+                class: class.to_owned(),
+            },
+            error => error.into(),
+        }
+    }
+
     /// True if another attempt may succeed once a pool of the same node has more room.
     pub(crate) fn lacks_room(&self) -> bool {
         matches!(self, Error::Create { lacks_room: true, state, .. } if *state != AttemptState::Reschedule)

@@ -8,9 +8,9 @@ use super::decide::Step;
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::constants::RESERVED;
 use crate::controller::{ObjectKey, content_owner};
-use crate::csi::{CallKind, ErrorClass, Freed, class, may_lack_secret};
+use crate::csi::{CallKind, ErrorClass, Freed, class};
 use crate::queue::Outcome;
-use crate::secrets::{self, Credentials, SecretError};
+use crate::secrets::{self, LackedSecret};
 use crate::snapshots::content::{Content, SnapshotClass};
 
 impl<K: ContentKind> Reconciler<K> {
@@ -36,7 +36,7 @@ impl<K: ContentKind> Reconciler<K> {
     }
 
     async fn create(&self, content: &K::Content) -> Result<K::Content, WorkError> {
-        let (making, missing) = self.making(content).await?;
+        let (making, lacked) = self.making(content).await?;
         let marked = self.contents.begin(content, self.label(content)).await?;
         let key = ObjectKey::of_content(content);
         self.for_room.enter(&key, Freed::Room);
@@ -52,9 +52,7 @@ impl<K: ContentKind> Reconciler<K> {
             Ok(reported) => reported,
             Err(failure) => {
                 if class(CallKind::Snapshot, &failure) == ErrorClass::Final {
-                    if let Some(missing) = missing
-                        && may_lack_secret(&failure)
-                    {
+                    if let Some(missing) = lacked.explains(&failure) {
                         return Err(missing.into());
                     }
                     self.contents.requested.remove(key.name());
@@ -94,10 +92,8 @@ impl<K: ContentKind> Reconciler<K> {
 
     async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
         let secrets = match self.secrets(content).await {
-            Err(WorkError::Secret(error)) => {
-                secrets::unless_missing(Err(error)).map_err(WorkError::from)
-            }
-            read => read,
+            Ok(read) => secrets::unless_missing(read).map_err(WorkError::from),
+            Err(error) => Err(error.into()),
         };
         let secrets = match secrets {
             Ok(secrets) => secrets,
@@ -148,14 +144,9 @@ impl<K: ContentKind> Reconciler<K> {
         content_owner::label(&self.shared.context.scope, content.labels())
     }
 
-    /// Builds the request for a snapshot. If the secret of an unwanted content is missing, the
-    /// request lacks it, and the error is returned beside it. The secret may be gone with its
-    /// namespace, which waits for the content. The call must still find the snapshot of an earlier
-    /// call, so that it can be deleted.
-    async fn making(
-        &self,
-        content: &K::Content,
-    ) -> Result<(K::Making, Option<SecretError>), WorkError> {
+    /// Builds the request for a snapshot. That of an unwanted content may lack its secret, to find
+    /// the snapshot of an earlier call.
+    async fn making(&self, content: &K::Content) -> Result<(K::Making, LackedSecret), WorkError> {
         let view = content.view();
         let class = self.class(content)?;
         let class = class.ok_or_else(|| WorkError::Classless {
@@ -186,14 +177,8 @@ impl<K: ContentKind> Reconciler<K> {
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
-        let (secrets, missing) = match self.secrets(content).await {
-            Err(WorkError::Secret(error @ SecretError::Missing { .. }))
-                if content.is_unwanted() =>
-            {
-                (Credentials::new(), Some(error))
-            }
-            read => (read?, None),
-        };
+        let read = self.secrets(content).await?;
+        let (secrets, lacked) = secrets::unless_unwanted(read, content.is_unwanted())?;
         let inputs = SnapshotInputs {
             uid,
             secrets,
@@ -203,6 +188,6 @@ impl<K: ContentKind> Reconciler<K> {
         let making = making.ok_or_else(|| WorkError::Unbound {
             content: content.name_any(),
         })?;
-        Ok((making, missing))
+        Ok((making, lacked))
     }
 }

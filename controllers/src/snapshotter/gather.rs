@@ -7,11 +7,11 @@ use kube::ResourceExt;
 use super::content_client::{Part, WorkError};
 use super::content_reconciler::{Answer, ContentKind, Reconciler};
 use super::decide::Step;
-use super::parameters;
+use super::parameters::{self, ParameterError};
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
-use crate::secrets::{self, Credentials};
+use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::content::{Content, SnapshotClass};
 
 impl<K: ContentKind> Reconciler<K> {
@@ -117,10 +117,13 @@ impl<K: ContentKind> Reconciler<K> {
     }
 
     /// The secret for create and delete calls.
-    pub(super) async fn secrets(&self, content: &K::Content) -> Result<Credentials, WorkError> {
+    pub(super) async fn secrets(
+        &self,
+        content: &K::Content,
+    ) -> Result<Result<Credentials, SecretError>, ParameterError> {
         let keys = K::Content::KEYS;
         let secret = parameters::secret_by_annotations(content.annotations(), keys)?;
-        Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
+        Ok(secrets::read(&self.shared.kube, secret.as_ref()).await)
     }
 
     /// The secret for read calls.

@@ -160,7 +160,7 @@ async fn secrets(
 ) -> Result<Credentials, WorkError> {
     let view = content.view();
     if view.is_member || view.group.is_some() {
-        reconciler.secrets(content).await
+        Ok(reconciler.secrets(content).await??)
     } else {
         reconciler.asking(content).await
     }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 /// What becomes of a flag of the host-path driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum HostPathFlag {
     /// `hostloop serve` has it, with a value.
     Value,
     /// `hostloop serve` has it, as a boolean.
@@ -21,41 +21,41 @@ enum Meaning {
 }
 
 /// The flags of the host-path driver, and those of Go's logging library.
-const FLAGS: [(&str, Meaning); 33] = [
-    ("drivername", Meaning::Value),
-    ("endpoint", Meaning::Value),
-    ("nodeid", Meaning::Value),
-    ("v", Meaning::Value),
-    ("maxvolumespernode", Meaning::Value),
-    ("attach-limit", Meaning::Value),
-    ("max-volume-size", Meaning::Value),
-    ("max-volume-size-node", Meaning::Value),
-    ("accepted-mutable-parameter-names", Meaning::Value),
-    ("snapshot-metadata-block-type", Meaning::Value),
-    ("enable-attach", Meaning::Switch),
-    ("enable-topology", Meaning::Switch),
-    ("enable-volume-expansion", Meaning::Switch),
-    ("disable-controller-expansion", Meaning::Switch),
-    ("disable-node-expansion", Meaning::Switch),
-    ("enable-controller-modify-volume", Meaning::Switch),
-    ("enable-snapshot-metadata", Meaning::Switch),
-    ("check-volume-lifecycle", Meaning::Switch),
-    ("statedir", Meaning::Directory),
-    ("capacity", Meaning::Kind),
+const FLAGS: [(&str, HostPathFlag); 33] = [
+    ("drivername", HostPathFlag::Value),
+    ("endpoint", HostPathFlag::Value),
+    ("nodeid", HostPathFlag::Value),
+    ("v", HostPathFlag::Value),
+    ("maxvolumespernode", HostPathFlag::Value),
+    ("attach-limit", HostPathFlag::Value),
+    ("max-volume-size", HostPathFlag::Value),
+    ("max-volume-size-node", HostPathFlag::Value),
+    ("accepted-mutable-parameter-names", HostPathFlag::Value),
+    ("snapshot-metadata-block-type", HostPathFlag::Value),
+    ("enable-attach", HostPathFlag::Switch),
+    ("enable-topology", HostPathFlag::Switch),
+    ("enable-volume-expansion", HostPathFlag::Switch),
+    ("disable-controller-expansion", HostPathFlag::Switch),
+    ("disable-node-expansion", HostPathFlag::Switch),
+    ("enable-controller-modify-volume", HostPathFlag::Switch),
+    ("enable-snapshot-metadata", HostPathFlag::Switch),
+    ("check-volume-lifecycle", HostPathFlag::Switch),
+    ("statedir", HostPathFlag::Directory),
+    ("capacity", HostPathFlag::Kind),
     // Kubelet says which volumes are inline ones, and snapshots are always listed.
-    ("ephemeral", Meaning::IgnoredSwitch),
-    ("enable-list-snapshots", Meaning::IgnoredSwitch),
-    ("logtostderr", Meaning::IgnoredSwitch),
-    ("alsologtostderr", Meaning::IgnoredSwitch),
-    ("one_output", Meaning::IgnoredSwitch),
-    ("skip_headers", Meaning::IgnoredSwitch),
-    ("skip_log_headers", Meaning::IgnoredSwitch),
-    ("add_dir_header", Meaning::IgnoredSwitch),
-    ("stderrthreshold", Meaning::IgnoredValue),
-    ("vmodule", Meaning::IgnoredValue),
-    ("log_backtrace_at", Meaning::IgnoredValue),
-    ("log_dir", Meaning::IgnoredValue),
-    ("log_file", Meaning::IgnoredValue),
+    ("ephemeral", HostPathFlag::IgnoredSwitch),
+    ("enable-list-snapshots", HostPathFlag::IgnoredSwitch),
+    ("logtostderr", HostPathFlag::IgnoredSwitch),
+    ("alsologtostderr", HostPathFlag::IgnoredSwitch),
+    ("one_output", HostPathFlag::IgnoredSwitch),
+    ("skip_headers", HostPathFlag::IgnoredSwitch),
+    ("skip_log_headers", HostPathFlag::IgnoredSwitch),
+    ("add_dir_header", HostPathFlag::IgnoredSwitch),
+    ("stderrthreshold", HostPathFlag::IgnoredValue),
+    ("vmodule", HostPathFlag::IgnoredValue),
+    ("log_backtrace_at", HostPathFlag::IgnoredValue),
+    ("log_dir", HostPathFlag::IgnoredValue),
+    ("log_file", HostPathFlag::IgnoredValue),
 ];
 
 /// What the host-path driver does without these flags, where `hostloop serve` does something else.
@@ -90,7 +90,7 @@ impl HostPathLine {
         let words = words?;
         let (program, words) = words.split_first()?;
         meaning(words.first()?)?;
-        let mut read = Read::default();
+        let mut read = HostPathWords::default();
         read.words(words);
         let flags = read.finish(&is_set);
         let mut line = vec![OsString::from(program), OsString::from("serve")];
@@ -122,7 +122,7 @@ fn flag(word: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// The meaning of a word; `None` if it is not a flag of the host-path driver.
-fn meaning(word: &str) -> Option<Meaning> {
+fn meaning(word: &str) -> Option<HostPathFlag> {
     let (name, _) = flag(word)?;
     let known = FLAGS.iter().find(|(flag, _)| *flag == name);
     known.map(|(_, meaning)| *meaning)
@@ -130,7 +130,7 @@ fn meaning(word: &str) -> Option<Meaning> {
 
 /// What has been read.
 #[derive(Debug, Default)]
-struct Read {
+struct HostPathWords {
     /// Names of flags with their values; the last value of a name counts, as in Go.
     flags: Vec<(String, String)>,
     directory: Option<String>,
@@ -141,7 +141,7 @@ struct Read {
     ignored: Vec<String>,
 }
 
-impl Read {
+impl HostPathWords {
     fn words(&mut self, words: &[&str]) {
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -151,22 +151,22 @@ impl Read {
             };
             let value = match (given, meaning) {
                 (Some(value), _) => value,
-                (None, Meaning::Switch | Meaning::IgnoredSwitch) => "true",
+                (None, HostPathFlag::Switch | HostPathFlag::IgnoredSwitch) => "true",
                 (None, _) => words.next().copied().unwrap_or_default(),
             };
             self.take(name, value, meaning);
         }
     }
 
-    fn take(&mut self, name: &str, value: &str, meaning: Meaning) {
+    fn take(&mut self, name: &str, value: &str, meaning: HostPathFlag) {
         match meaning {
-            Meaning::Value | Meaning::Switch => {
+            HostPathFlag::Value | HostPathFlag::Switch => {
                 self.flags.retain(|(earlier, _)| earlier != name);
                 self.flags.push((name.to_owned(), value.to_owned()));
             }
-            Meaning::Directory => self.directory = Some(value.to_owned()),
-            Meaning::Kind => self.kinds.push(value.to_owned()),
-            Meaning::IgnoredValue | Meaning::IgnoredSwitch => {
+            HostPathFlag::Directory => self.directory = Some(value.to_owned()),
+            HostPathFlag::Kind => self.kinds.push(value.to_owned()),
+            HostPathFlag::IgnoredValue | HostPathFlag::IgnoredSwitch => {
                 let ignored = format!("--{name}");
                 if !self.ignored.contains(&ignored) {
                     self.ignored.push(ignored);

@@ -9,7 +9,7 @@ use hostloop_controllers::roles::{Role, SIDECARS};
 
 /// What becomes of a flag of the sidecars that `hostloop controllers` does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum SidecarFlag {
     /// `hostloop controllers` has it under this name.
     Named(&'static str),
     /// Its first text is the only value that may be given. The second says what to do instead.
@@ -23,67 +23,70 @@ enum Meaning {
 }
 
 /// Flags of the sidecars.
-const FLAGS: [(&str, Meaning); 17] = [
-    ("metrics-address", Meaning::Named("http-endpoint")),
+const FLAGS: [(&str, SidecarFlag); 17] = [
+    ("metrics-address", SidecarFlag::Named("http-endpoint")),
     (
         "metrics-path",
-        Meaning::Only(
+        SidecarFlag::Only(
             "/metrics",
             "metrics are at /metrics of --http-endpoint; leave the flag out",
         ),
     ),
     (
         "master",
-        Meaning::Only(
+        SidecarFlag::Only(
             "",
             "the kubeconfig names the server; set --kubeconfig instead",
         ),
     ),
     (
         "mode",
-        Meaning::Only(
+        SidecarFlag::Only(
             "registration",
             "/healthz at --health-port covers the registration; probe it instead",
         ),
     ),
     (
         "threads",
-        Meaning::Only("10", "set --snapshot-controller-worker-threads instead"),
+        SidecarFlag::Only("10", "set --snapshot-controller-worker-threads instead"),
     ),
-    ("feature-gates", Meaning::Features),
-    ("automaxprocs", Meaning::IgnoredSwitch),
-    ("enable-pprof", Meaning::IgnoredSwitch),
-    ("max-grpc-log-length", Meaning::IgnoredValue),
-    ("capacity-threads", Meaning::IgnoredValue),
-    ("node-deployment-immediate-binding", Meaning::IgnoredSwitch),
-    ("node-deployment-base-delay", Meaning::IgnoredValue),
-    ("node-deployment-max-delay", Meaning::IgnoredValue),
-    ("retry-crd-interval-max", Meaning::IgnoredValue),
-    ("volume-list-add-interval", Meaning::IgnoredValue),
-    ("node-list-add-interval", Meaning::IgnoredValue),
-    ("operation-timeout", Meaning::IgnoredValue),
+    ("feature-gates", SidecarFlag::Features),
+    ("automaxprocs", SidecarFlag::IgnoredSwitch),
+    ("enable-pprof", SidecarFlag::IgnoredSwitch),
+    ("max-grpc-log-length", SidecarFlag::IgnoredValue),
+    ("capacity-threads", SidecarFlag::IgnoredValue),
+    (
+        "node-deployment-immediate-binding",
+        SidecarFlag::IgnoredSwitch,
+    ),
+    ("node-deployment-base-delay", SidecarFlag::IgnoredValue),
+    ("node-deployment-max-delay", SidecarFlag::IgnoredValue),
+    ("retry-crd-interval-max", SidecarFlag::IgnoredValue),
+    ("volume-list-add-interval", SidecarFlag::IgnoredValue),
+    ("node-list-add-interval", SidecarFlag::IgnoredValue),
+    ("operation-timeout", SidecarFlag::IgnoredValue),
 ];
 
 /// Flags of Go's logging libraries. They may have underscores instead of hyphens.
-const LOGGING: [(&str, Meaning); 18] = [
-    ("logging-format", Meaning::Named("log-format")),
-    ("logtostderr", Meaning::IgnoredSwitch),
-    ("alsologtostderr", Meaning::IgnoredSwitch),
-    ("one-output", Meaning::IgnoredSwitch),
-    ("skip-headers", Meaning::IgnoredSwitch),
-    ("skip-log-headers", Meaning::IgnoredSwitch),
-    ("add-dir-header", Meaning::IgnoredSwitch),
-    ("stderrthreshold", Meaning::IgnoredValue),
-    ("vmodule", Meaning::IgnoredValue),
-    ("log-backtrace-at", Meaning::IgnoredValue),
-    ("log-dir", Meaning::IgnoredValue),
-    ("log-file", Meaning::IgnoredValue),
-    ("log-file-max-size", Meaning::IgnoredValue),
-    ("log-flush-frequency", Meaning::IgnoredValue),
-    ("log-json-info-buffer-size", Meaning::IgnoredValue),
-    ("log-json-split-stream", Meaning::IgnoredSwitch),
-    ("log-text-info-buffer-size", Meaning::IgnoredValue),
-    ("log-text-split-stream", Meaning::IgnoredSwitch),
+const LOGGING: [(&str, SidecarFlag); 18] = [
+    ("logging-format", SidecarFlag::Named("log-format")),
+    ("logtostderr", SidecarFlag::IgnoredSwitch),
+    ("alsologtostderr", SidecarFlag::IgnoredSwitch),
+    ("one-output", SidecarFlag::IgnoredSwitch),
+    ("skip-headers", SidecarFlag::IgnoredSwitch),
+    ("skip-log-headers", SidecarFlag::IgnoredSwitch),
+    ("add-dir-header", SidecarFlag::IgnoredSwitch),
+    ("stderrthreshold", SidecarFlag::IgnoredValue),
+    ("vmodule", SidecarFlag::IgnoredValue),
+    ("log-backtrace-at", SidecarFlag::IgnoredValue),
+    ("log-dir", SidecarFlag::IgnoredValue),
+    ("log-file", SidecarFlag::IgnoredValue),
+    ("log-file-max-size", SidecarFlag::IgnoredValue),
+    ("log-flush-frequency", SidecarFlag::IgnoredValue),
+    ("log-json-info-buffer-size", SidecarFlag::IgnoredValue),
+    ("log-json-split-stream", SidecarFlag::IgnoredSwitch),
+    ("log-text-info-buffer-size", SidecarFlag::IgnoredValue),
+    ("log-text-split-stream", SidecarFlag::IgnoredSwitch),
 ];
 
 /// The prefixes of flags for one controller, that controller's name, and the flags that it alone
@@ -226,7 +229,7 @@ impl SidecarLine {
         if named.is_none() && !is_bare(words) {
             return Ok(None);
         }
-        let mut read = Read::default();
+        let mut read = SidecarWords::default();
         read.words(named.unwrap_or(words))?;
         let mut line = vec![OsString::from(program), OsString::from("controllers")];
         line.extend(read.selection().map(OsString::from));
@@ -279,7 +282,7 @@ fn flag(word: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// The meaning of a flag that `hostloop controllers` does not have.
-fn meaning(name: &str) -> Option<Meaning> {
+fn meaning(name: &str) -> Option<SidecarFlag> {
     let hyphens = name.replace('_', "-");
     let sidecars = FLAGS.iter().find(|(flag, _)| *flag == name);
     let known = sidecars.or_else(|| LOGGING.iter().find(|(flag, _)| *flag == hyphens));
@@ -313,7 +316,7 @@ fn prefixed(name: &str) -> Option<Prefixed> {
 
 /// What has been read.
 #[derive(Debug, Default)]
-struct Read {
+struct SidecarWords {
     /// The words for `hostloop controllers`, without the selection of controllers.
     line: Vec<String>,
     /// The selected controllers; the last selection counts, as in Go.
@@ -323,7 +326,7 @@ struct Read {
     ignored: Vec<String>,
 }
 
-impl Read {
+impl SidecarWords {
     fn words(&mut self, words: &[&str]) -> Result<(), SidecarLineError> {
         let mut words = words.iter().copied();
         while let Some(word) = words.next() {
@@ -361,21 +364,21 @@ impl Read {
         };
         match meaning(name) {
             None => self.pass(name, value, rest),
-            Some(Meaning::IgnoredSwitch) => self.ignore(typed),
-            Some(Meaning::IgnoredValue) => {
+            Some(SidecarFlag::IgnoredSwitch) => self.ignore(typed),
+            Some(SidecarFlag::IgnoredValue) => {
                 let _value = value.or_else(|| rest.next());
                 self.ignore(typed);
             }
-            Some(Meaning::Named(own)) => {
+            Some(SidecarFlag::Named(own)) => {
                 let value = value.or_else(|| rest.next());
                 self.pass(own, Some(value.unwrap_or_default()), rest);
             }
-            Some(Meaning::Features) => {
+            Some(SidecarFlag::Features) => {
                 let value = value.or_else(|| rest.next()).unwrap_or_default();
                 check_features(typed, value)?;
                 self.ignore(typed);
             }
-            Some(Meaning::Only(only, instead)) => {
+            Some(SidecarFlag::Only(only, instead)) => {
                 let value = value.or_else(|| rest.next()).unwrap_or_default();
                 if value != only {
                     return Err(SidecarLineError::Value {

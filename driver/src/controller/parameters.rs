@@ -6,7 +6,7 @@
 
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
-use crate::storage::{Consistency, Provisioning, Settings};
+use crate::storage::{self, Consistency, Provisioning, Settings};
 
 mod class_parameter;
 mod shell_split;
@@ -258,6 +258,17 @@ pub fn group(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invali
 /// The error for a power cut that is not possible.
 pub fn refused_powercut(why: &str) -> Invalid {
     invalid(field("parameters", CONSISTENCY), format!("powercut {why}"))
+}
+
+/// The error of a pool that refuses a power cut, with the parameter that requests it.
+pub fn of_powercut(error: storage::Error) -> storage::Error {
+    match error {
+        storage::Error::Refused(why) => {
+            let refused = refused_powercut(&format!("is not possible: {why}"));
+            storage::Error::Refused(refused.to_string())
+        }
+        error => error,
+    }
 }
 
 /// The parameters that [`snapshot`] accepted, but that have no effect.

@@ -110,7 +110,8 @@ impl Controller {
             let why = "is a fault, which this driver does not serve: start it with --enable-faults";
             return Err(parameters::refused_powercut(why).into());
         }
-        Ok(self.pools.with_id(source.pool())?.check_clones_live()?)
+        let pool = self.pools.with_id(source.pool())?;
+        Ok(pool.check_clones_live().map_err(parameters::of_powercut)?)
     }
 
     fn snapshot_of(
@@ -146,7 +147,9 @@ impl Controller {
             Consistency::Frozen => self.pools.create_snapshot(source, name, parameters),
             Consistency::Powercut => {
                 self.check_powercut(source)?;
-                self.pools.create_powercut(source, name, parameters)
+                self.pools
+                    .create_powercut(source, name, parameters)
+                    .map_err(parameters::of_powercut)
             }
         };
         Ok(taken?)

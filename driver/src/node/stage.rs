@@ -75,8 +75,12 @@ impl StateBefore {
 /// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
 /// identify a repeated request, and `volume_context` does not. What is staged stays as it is if its
 /// PV has other mount options since.
-fn decide(stage: Option<&Stage>, seen: &StateBefore, requested: &Requested) -> Result<StageAction> {
-    if let Some(stage) = stage.filter(|stage| seen.confirms(stage)) {
+fn decide(
+    stage: Option<&Stage>,
+    before: &StateBefore,
+    requested: &Requested,
+) -> Result<StageAction> {
+    if let Some(stage) = stage.filter(|stage| before.confirms(stage)) {
         if stage.path != requested.path {
             return Err(elsewhere(&stage.path));
         }
@@ -86,8 +90,8 @@ fn decide(stage: Option<&Stage>, seen: &StateBefore, requested: &Requested) -> R
         }
         return Ok(StageAction::Finish);
     }
-    match (&requested.capability.access, seen.mounted_at.first()) {
-        (Access::Mount { .. }, Some(_)) if seen.is_mounted_at(&requested.path) => {
+    match (&requested.capability.access, before.mounted_at.first()) {
+        (Access::Mount { .. }, Some(_)) if before.is_mounted_at(&requested.path) => {
             Ok(StageAction::Finish)
         }
         (_, Some(path)) => Err(elsewhere(path)),
@@ -207,8 +211,8 @@ impl Node {
         found: ToStage,
     ) -> Result<()> {
         let ToStage { image, state } = found;
-        let seen = StateBefore::of(&state);
-        let action = decide(record.stage.as_deref(), &seen, requested)?;
+        let before = StateBefore::of(&state);
+        let action = decide(record.stage.as_deref(), &before, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
             note_new_flags(record, &stage.capability, &requested.capability);
         }

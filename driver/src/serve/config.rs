@@ -44,7 +44,7 @@ pub enum SettingsError {
 
 /// The configurations of the driver's parts.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct ServeSettings {
     pub(super) endpoint: PathBuf,
     pub(super) http: Option<String>,
     pub(super) fault_rules: Option<PathBuf>,
@@ -57,13 +57,13 @@ pub(super) struct Settings {
     pub(super) node: node::Config,
 }
 
-impl Settings {
+impl ServeSettings {
     /// Reads the arguments and topology labels, on a host of this name.
     pub(super) fn read(
         args: &ServeArgs,
         labels: &[String],
         hostname: impl FnOnce() -> io::Result<String>,
-    ) -> Result<Settings, SettingsError> {
+    ) -> Result<ServeSettings, SettingsError> {
         let endpoint = args.endpoint().ok_or(SettingsError::NoEndpoint)?.clone();
         let node_id = match &args.node_id {
             Some(id) => id.clone(),
@@ -76,7 +76,7 @@ impl Settings {
             return Err(SettingsError::FaultsNotEnabled);
         }
         let expansion = on.enable_volume_expansion;
-        Ok(Settings {
+        Ok(ServeSettings {
             endpoint,
             http: args.watch.http_endpoint.as_ref().map(ToString::to_string),
             fault_rules: args.faults.fault_rules.clone(),

@@ -35,7 +35,7 @@ use crate::storage::{self, Pools, VolumeRecord};
 /// The controllers, ready to start.
 pub(super) struct Controllers {
     setup: Setup,
-    view: Telemetry,
+    telemetry: Telemetry,
 }
 
 /// How controllers reach the API server, and as whom.
@@ -48,8 +48,8 @@ pub struct ApiAccess {
 
 impl ApiAccess {
     /// Access by `--kubeconfig` or the pod's service account, as the pod of the environment.
-    fn from_environment(args: &Args, view: &Telemetry) -> Self {
-        let client = controllers::connect(args.api.kubeconfig.clone(), view);
+    fn from_environment(args: &Args, telemetry: &Telemetry) -> Self {
+        let client = controllers::connect(args.api.kubeconfig.clone(), telemetry);
         ApiAccess {
             client: client.boxed(),
             pod: OwnPod::from_environment(),
@@ -115,21 +115,21 @@ impl Controllers {
         endpoint: &Path,
         labels: Option<NodeLabels>,
     ) -> Self {
-        let view = Telemetry::new();
-        let access = ApiAccess::from_environment(&args, &view);
+        let telemetry = Telemetry::new();
+        let access = ApiAccess::from_environment(&args, &telemetry);
         Controllers {
             setup: setup_with_driver(server, args, endpoint, labels, access),
-            view,
+            telemetry,
         }
     }
 
-    pub(super) fn view(&self) -> Telemetry {
-        self.view.clone()
+    pub(super) fn telemetry(&self) -> Telemetry {
+        self.telemetry.clone()
     }
 
     pub(super) fn start(self) -> RunningControllers {
         let stop = CancellationToken::new();
-        let task = tokio::spawn(controllers::run(self.setup, self.view, stop.clone()));
+        let task = tokio::spawn(controllers::run(self.setup, self.telemetry, stop.clone()));
         RunningControllers { stop, task }
     }
 }
@@ -258,11 +258,11 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut signals = Signals::install()?;
     let stop = CancellationToken::new();
     let mut roles = Tasks::default();
-    let view = Telemetry::new();
-    let access = ApiAccess::from_environment(&args.controllers, &view);
+    let telemetry = Telemetry::new();
+    let access = ApiAccess::from_environment(&args.controllers, &telemetry);
     let controllers = Controllers {
         setup: setup_without_driver(args, access),
-        view,
+        telemetry,
     };
     let process = Process {
         process: "controller".to_owned(),
@@ -273,7 +273,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let dropped = exporter.as_ref().map(Exporter::dropped);
     let shown = ReportedComponents {
         services: None,
-        controllers: Some(controllers.view()),
+        controllers: Some(controllers.telemetry()),
         dropped,
         faults: None,
     };

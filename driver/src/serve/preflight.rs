@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::config::Settings;
+use super::config::ServeSettings;
 use super::error::Error;
 use crate::kernel::{FsType, Kernel};
 
@@ -18,7 +18,7 @@ pub(super) fn hostname() -> io::Result<String> {
 pub(super) fn check(
     missing: Vec<String>,
     kernel: &dyn Kernel,
-    settings: &Settings,
+    settings: &ServeSettings,
 ) -> Result<(), Error> {
     let found = find(
         missing,

@@ -46,8 +46,13 @@ async fn tend(
 ) -> Result<(), String> {
     while has_waited(SEARCH, &stop).await {
         let pools = pools.clone();
-        let tend = move || pools.tend(slot);
-        work("looking after a pool", tend, &blocking, &stop).await?;
+        work(
+            "looking after a pool",
+            move || pools.tend(slot),
+            &blocking,
+            &stop,
+        )
+        .await?;
     }
     Ok(())
 }
@@ -64,8 +69,13 @@ async fn settle_groups(
             continue;
         }
         let pools = pools.clone();
-        let settle = move || pools.settle_groups();
-        work("settling groups", settle, &blocking, &stop).await?;
+        work(
+            "settling groups",
+            move || pools.settle_groups(),
+            &blocking,
+            &stop,
+        )
+        .await?;
     }
     Ok(())
 }
@@ -79,11 +89,16 @@ async fn refresh_read_only(
     let mut caches = ReadOnlyCaches::default();
     while has_waited(REFRESH, &stop).await {
         let node = node.clone();
-        let refresh = move || {
-            node.drop_stale_caches(&mut caches);
-            caches
-        };
-        match work("refreshing read-only targets", refresh, &blocking, &stop).await? {
+        let refreshed = work(
+            "refreshing read-only targets",
+            move || {
+                node.drop_stale_caches(&mut caches);
+                caches
+            },
+            &blocking,
+            &stop,
+        );
+        match refreshed.await? {
             Some(refreshed) => caches = refreshed,
             None => break,
         }

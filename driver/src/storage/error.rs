@@ -45,12 +45,12 @@ pub enum Error {
     #[error(
         "pool {pool} has no room for {}: it can promise {} more. Delete volumes or snapshots, or \
          raise --overcommit",
-        exact_bytes(*wanted),
+        exact_bytes(*requested),
         exact_bytes(*available)
     )]
     NoRoom {
         pool: String,
-        wanted: u64,
+        requested: u64,
         available: u64,
     },
     /// The disk below can't hold the whole image of a pool, which a thick volume needs.
@@ -71,12 +71,12 @@ pub enum Error {
         "the snapshots of namespace {namespace:?} promise {} on this node, and {} more would exceed \
          its limit of {} (--max-snapshot-bytes-per-namespace): delete some",
         exact_bytes(*used),
-        exact_bytes(*wanted),
+        exact_bytes(*requested),
         exact_bytes(*limit)
     )]
     SnapshotQuota {
         namespace: String,
-        wanted: u64,
+        requested: u64,
         used: u64,
         limit: u64,
     },

@@ -116,19 +116,19 @@ fn note_left(pool: &Pool, from: Left, entry: &str, why: impl Display) {
 
 fn read_records(pool: &Pool) -> Result<Index> {
     let mut index = Index::default();
-    let unusable = read_shelf(pool, About::Volume, |mut record| {
+    let unusable = read_kind(pool, About::Volume, |mut record| {
         index.share(&mut record);
         index.put_volume(Arc::new(record));
     })?;
     put_unusable(&mut index.volumes, unusable);
     index.volumes.pack();
-    let unusable = read_shelf(pool, About::Snapshot, |record: SnapshotRecord| {
+    let unusable = read_kind(pool, About::Snapshot, |record: SnapshotRecord| {
         let all = record.promised();
         index.put_snapshot(Arc::new(record), all);
     })?;
     put_unusable(&mut index.snapshots, unusable);
     let groups = &mut index.groups;
-    let unusable = read_shelf(pool, About::Group, |record| groups.put(Arc::new(record)))?;
+    let unusable = read_kind(pool, About::Group, |record| groups.put(Arc::new(record)))?;
     put_unusable(groups, unusable);
     Ok(index)
 }
@@ -141,7 +141,7 @@ fn put_unusable<R: NamedRecord>(table: &mut RecordTable<R>, unusable: Vec<(R::Id
 }
 
 /// Hands over the usable records of a kind, and returns the unusable ones, which are noted.
-fn read_shelf<R: Record>(
+fn read_kind<R: Record>(
     pool: &Pool,
     about: impl Fn(R::Id) -> About,
     put: impl FnMut(R),

@@ -67,7 +67,7 @@ impl Pool {
     pub(super) fn admit(&self, usages: &[SpaceUsage], request: SpaceRequest) -> Result<()> {
         capacity::admit(usages, &self.limits, request).map_err(|available| Error::NoRoom {
             pool: self.name().to_owned(),
-            wanted: request.promise.max(request.take),
+            requested: request.promise.max(request.take),
             available,
         })
     }

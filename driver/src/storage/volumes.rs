@@ -325,7 +325,7 @@ impl Pool {
         match self.limits.max_volume_bytes {
             Some(max) if capacity_bytes > max => Err(Error::NoRoom {
                 pool: self.name().to_owned(),
-                wanted: capacity_bytes,
+                requested: capacity_bytes,
                 available: max,
             }),
             _ => Ok(()),

@@ -98,6 +98,12 @@ impl<K: TestKernel> Rig<K> {
         let entries = health.health_statuses.into_iter();
         Ok(entries.map(|e| (e.status(), e.reason)).collect())
     }
+
+    /// The reasons of a volume's problems.
+    pub(crate) fn reasons(&self, id: impl ToString) -> Vec<String> {
+        let health = self.health(&id.to_string()).unwrap();
+        health.into_iter().map(|(_, reason)| reason).collect()
+    }
 }
 
 /// A request for 8 MiB of the default filesystem.

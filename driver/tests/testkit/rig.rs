@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::capability::CapabilityRules;
-use hostloop_driver::kernel::{FileId, FsType, LoopInfo, MountEntry, file_id, loops_of};
+use hostloop_driver::kernel::{FileId, FsType, LoopInfo, MountEntry, file_id, loop_path, loops_of};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
     Access, Format, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId,
@@ -393,6 +393,13 @@ impl<K: TestKernel> Rig<K> {
             ..Default::default()
         };
         Ok(self.node.node_get_volume_stats(request)?.usage)
+    }
+
+    /// The size of the ext4 of a volume that is staged at "a".
+    pub(crate) fn ext4_bytes(&self, id: VolumeId) -> u64 {
+        let device = loop_path(self.device(id).minor);
+        let at = self.staging("a");
+        self.kernel.fs_size(&at, &device, FsType::Ext4).unwrap()
     }
 
     /// The reasons of a block volume's problems, and of those at a target.

@@ -149,9 +149,10 @@ impl<K: TestKernel> Site<K> {
         let prefix = format!("hostloop-test-{}-", std::process::id());
         builder.prefix(&prefix);
         // Direct I/O works in /var/tmp; /tmp may be a tmpfs.
-        let dir = match K::SHARED {
-            true => builder.tempdir_in("/var/tmp"),
-            false => builder.tempdir(),
+        let dir = if K::SHARED {
+            builder.tempdir_in("/var/tmp")
+        } else {
+            builder.tempdir()
         };
         let dir = dir.unwrap();
         let root = dir.path().to_str().unwrap();

@@ -28,11 +28,11 @@ enum Piece {
 struct Path {
     /// True if it begins at the whole document also within a loop: with `$`.
     is_absolute: bool,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum PathStep {
     Field(String),
     /// From the end if it is negative.
     Element(i64),
@@ -112,24 +112,26 @@ impl Path {
     }
 }
 
-impl Step {
+impl PathStep {
     fn values<'v>(&self, root: &'v Value, value: &'v Value) -> Vec<&'v Value> {
         match (self, value) {
-            (Step::Field(name), Value::Object(fields)) => fields.get(name).into_iter().collect(),
-            (Step::All, Value::Object(fields)) => fields.values().collect(),
-            (Step::All, Value::Array(all)) => all.iter().collect(),
-            (Step::Element(at), Value::Array(all)) => {
+            (PathStep::Field(name), Value::Object(fields)) => {
+                fields.get(name).into_iter().collect()
+            }
+            (PathStep::All, Value::Object(fields)) => fields.values().collect(),
+            (PathStep::All, Value::Array(all)) => all.iter().collect(),
+            (PathStep::Element(at), Value::Array(all)) => {
                 // An element before the first does not exist.
                 let at = if *at < 0 { at + length(all) } else { *at };
                 let at = usize::try_from(at).ok();
                 at.and_then(|at| all.get(at)).into_iter().collect()
             }
-            (Step::Elements(from, to), Value::Array(all)) => {
+            (PathStep::Elements(from, to), Value::Array(all)) => {
                 let from = bound(from.unwrap_or(0), all);
                 let to = bound(to.unwrap_or(i64::MAX), all);
                 all.get(from..to).into_iter().flatten().collect()
             }
-            (Step::Filter(filter), Value::Array(all)) => {
+            (PathStep::Filter(filter), Value::Array(all)) => {
                 let chosen = all.iter().filter(|one| filter.chooses(root, one));
                 chosen.collect()
             }

@@ -12,7 +12,7 @@ use crate::verdict::{Stuck, is_overdue};
 use crate::volume_objects::{created_ns, ns};
 
 /// What snapshots and groups have in common.
-struct Facts<'a> {
+struct SnapshotFacts<'a> {
     /// True if a controller has seen the object.
     is_seen: bool,
     is_ready: bool,
@@ -36,7 +36,7 @@ pub(crate) fn snapshot_stuck(
     let is_ready = status.and_then(|status| status.ready_to_use);
     let is_ready = is_ready.or(content_status.and_then(|status| status.ready_to_use));
     let error = status.and_then(|status| status.error.as_ref());
-    let facts = Facts {
+    let facts = SnapshotFacts {
         is_seen: status.is_some(),
         is_ready: is_ready == Some(true),
         error: error.or(content_status.and_then(|status| status.error.as_ref())),
@@ -57,7 +57,7 @@ pub(crate) fn group_stuck(
     let is_ready = status.and_then(|status| status.ready_to_use);
     let is_ready = is_ready.or(content_status.and_then(|status| status.ready_to_use));
     let error = status.and_then(|status| status.error.as_ref());
-    let facts = Facts {
+    let facts = SnapshotFacts {
         is_seen: status.is_some(),
         is_ready: is_ready == Some(true),
         error: error.or(content_status.and_then(|status| status.error.as_ref())),
@@ -66,7 +66,11 @@ pub(crate) fn group_stuck(
     stuck(Some(group), facts, now_ns)
 }
 
-fn stuck(object: Option<&impl ResourceExt>, facts: Facts<'_>, now_ns: u64) -> Option<Stuck> {
+fn stuck(
+    object: Option<&impl ResourceExt>,
+    facts: SnapshotFacts<'_>,
+    now_ns: u64,
+) -> Option<Stuck> {
     let undeleted = object.and_then(|object| deletion_stuck(object, now_ns));
     if undeleted.is_some() {
         return undeleted;

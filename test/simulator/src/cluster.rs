@@ -95,11 +95,15 @@ impl Replica {
             return;
         }
         let connection = doors.connect(self.actor);
-        let (access, view) = access(doors, self.actor, self.pod, &connection);
+        let (access, telemetry) = access(doors, self.actor, self.pod, &connection);
         let mut tasks = JoinSet::new();
         let never_dead = CancellationToken::new();
-        let telemetry = view.clone();
-        tasks.spawn(process(self.actor, leader_setup(access), view, never_dead));
+        tasks.spawn(process(
+            self.actor,
+            leader_setup(access),
+            telemetry.clone(),
+            never_dead,
+        ));
         self.running = Some(Running {
             connection,
             tasks,
@@ -292,10 +296,10 @@ impl Cluster {
 pub(crate) async fn process(
     name: &'static str,
     setup: Setup,
-    view: Telemetry,
+    telemetry: Telemetry,
     dead: CancellationToken,
 ) {
-    let ended = manager::run(setup, view, CancellationToken::new()).await;
+    let ended = manager::run(setup, telemetry, CancellationToken::new()).await;
     if !dead.is_cancelled() {
         trace::violation(format!("the controllers of {name} ended: {ended:?}"));
     }
@@ -308,9 +312,9 @@ pub(crate) fn access(
     pod: &str,
     connection: &Connection,
 ) -> (ApiAccess, Telemetry) {
-    let view = Telemetry::new();
+    let telemetry = Telemetry::new();
     let service = doors.over(actor, connection);
-    let client = client_over(ClientBuilder::new(service, "default"), &view);
+    let client = client_over(ClientBuilder::new(service, "default"), &telemetry);
     let access = ApiAccess {
         client: async move { Ok(client) }.boxed(),
         pod: OwnPod {
@@ -320,7 +324,7 @@ pub(crate) fn access(
             identity: pod.to_owned(),
         },
     };
-    (access, view)
+    (access, telemetry)
 }
 
 pub(crate) fn parse(args: &[&str]) -> Command {

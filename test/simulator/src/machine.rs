@@ -294,12 +294,16 @@ impl Machine {
         let connection = doors.connect(names.driver);
         effects::start(names.node, connection.clone(), dead.clone());
         let server = site.serve(&dead, &mut tasks);
-        let (access, view) = access(doors, names.driver, names.pod, &connection);
+        let (access, telemetry) = access(doors, names.driver, names.pod, &connection);
         let endpoint = PathBuf::from(format!("{}/csi.sock", site.dir.display()));
         let args = site.args();
         let setup = setup_with_driver(&server, args.controllers, &endpoint, None, access);
-        let telemetry = view.clone();
-        tasks.spawn(process(names.driver, setup, view, dead.clone()));
+        tasks.spawn(process(
+            names.driver,
+            setup,
+            telemetry.clone(),
+            dead.clone(),
+        ));
         self.line.open(server.routes(), dead.clone());
         self.process = Some(Process {
             pools: server.pools().clone(),

@@ -11,8 +11,6 @@ use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
 use hostloop_test::front::fields::{list, text};
 use hostloop_test::front::objects::{self, Objects, Place};
-use hostloop_test::leaks::{mounted, mountinfo};
-use hostloop_test::loop_devices;
 use hostloop_test::machine::{self, text as path_text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -235,14 +233,8 @@ impl Site {
 
     /// Removes the driver, which must leave nothing, and the cluster.
     pub(crate) fn down(self) {
-        self.cluster.delete(&self.manifest());
-        let kubelet_dir = self.cluster.kubelet_dir().to_path_buf();
-        drop(self.cluster);
-        let devices = loop_devices::beneath(self.pool_dir.path());
-        assert!(devices.is_empty(), "still attached: {devices:?}");
-        let mut left = mounted(&mountinfo("self"));
-        left.retain(|mount| mount.at.starts_with(&kubelet_dir));
-        assert!(left.is_empty(), "still mounted: {left:?}");
+        let manifest = self.manifest();
+        deployed::remove(self.cluster, &manifest, self.pool_dir.path());
     }
 }
 

@@ -2,17 +2,15 @@
 //! spec runs, none is skipped, and nothing is left behind. The driver that keeps its volumes in
 //! memory must pass them, too, because the controllers are tested with it.
 
-use std::fs::File;
-use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use hostloop_test::child::{self, Program};
-use hostloop_test::driver::{self, DriverSpec};
+use hostloop_test::child;
+use hostloop_test::driver::DriverSpec;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine::{self, text};
 use hostloop_test::memory::{MemoryDriver, Options};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::process::Process;
 use hostloop_test::scratch::Scratch;
 use hostloop_test::tools::csi_sanity;
 
@@ -133,37 +131,6 @@ fn every_spec_on_raw_block_volumes() {
     sanity(PoolKind::Xfs, &[], &block, EVERYTHING);
 }
 
-/// `hostloop proxy` in front of a driver.
-struct Proxy {
-    socket: PathBuf,
-    _program: Program,
-}
-
-impl Proxy {
-    fn before(driver: &MemoryDriver, scratch: &Scratch) -> Proxy {
-        let socket = scratch.path().join("proxy.sock");
-        let mut command = child::command(driver::binary());
-        command
-            .arg("proxy")
-            .args(["--csi-address", &driver.endpoint()])
-            .args(["--endpoint", text(&socket)]);
-        let log = File::create(scratch.path().join("proxy.log")).expect("a log can be made");
-        child::log_to(&mut command, log);
-        let mut program = Program::new(command.spawn().expect("the proxy starts"));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        // A socket has its name once it listens.
-        while !socket.exists() {
-            assert_eq!(program.ended(), None, "the proxy ended");
-            assert!(Instant::now() < deadline, "the proxy does not serve");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Proxy {
-            socket,
-            _program: program,
-        }
-    }
-}
-
 #[test]
 fn every_spec_but_one_on_the_memory_driver() {
     let scratch = Scratch::new();
@@ -172,12 +139,13 @@ fn every_spec_but_one_on_the_memory_driver() {
 }
 
 /// The proxy changes nothing that csi-sanity could see.
-#[test]
-fn every_spec_but_one_on_the_memory_driver_behind_the_proxy() {
+#[tokio::test(flavor = "multi_thread")]
+async fn every_spec_but_one_on_the_memory_driver_behind_the_proxy() {
     let scratch = Scratch::new();
     let driver = memory_driver(&scratch);
-    let proxy = Proxy::before(&driver, &scratch);
-    let endpoint = format!("unix://{}", text(&proxy.socket));
+    let socket = scratch.path().join("proxy.sock");
+    let _proxy = Process::proxy(scratch.path(), &driver.endpoint(), &socket).await;
+    let endpoint = format!("unix://{}", text(&socket));
     memory_sanity("the proxy", &scratch, &endpoint, &driver);
 }
 

@@ -12,7 +12,6 @@ use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
 use hostloop_test::front::fields::{list, name, text};
 use hostloop_test::front::objects::{Objects, Place};
 use hostloop_test::front::wait::until;
-use hostloop_test::leaks::{mounted, mountinfo};
 use hostloop_test::loop_devices::{self, Loop};
 use hostloop_test::machine::text as path_text;
 use hostloop_test::scratch::Scratch;
@@ -273,14 +272,8 @@ impl Site {
 
     /// Removes the driver, and the cluster.
     pub(crate) fn down(self) {
-        self.cluster.delete(&self.manifest());
-        let kubelet_dir = self.cluster.kubelet_dir().to_path_buf();
-        drop(self.cluster);
-        let devices = loop_devices::beneath(self.pool_dir.path());
-        assert!(devices.is_empty(), "still attached: {devices:?}");
-        let mut left = mounted(&mountinfo("self"));
-        left.retain(|mount| mount.at.starts_with(&kubelet_dir));
-        assert!(left.is_empty(), "still mounted: {left:?}");
+        let manifest = self.manifest();
+        deployed::remove(self.cluster, &manifest, self.pool_dir.path());
     }
 }
 

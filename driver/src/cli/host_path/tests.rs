@@ -127,7 +127,10 @@ fn the_table_agrees_with_serve() {
         .filter_map(|arg| arg.get_long())
         .collect();
     for (name, meaning) in FLAGS {
-        let ours = !matches!(meaning, Meaning::IgnoredValue | Meaning::IgnoredSwitch);
+        let ours = !matches!(
+            meaning,
+            HostPathFlag::IgnoredValue | HostPathFlag::IgnoredSwitch
+        );
         assert_eq!(served.contains(name), ours, "--{name}");
     }
     for (name, _) in DEFAULTS {

@@ -196,12 +196,12 @@ fn the_line_of_the_proposal_is_taken() {
 fn the_tables_agree_with_controllers() {
     let own = own_flags();
     let known = |name: &str| own.contains(name) || meaning(name).is_some();
-    let all: Vec<(&str, Meaning)> = [&FLAGS[..], &LOGGING[..]].concat();
+    let all: Vec<(&str, SidecarFlag)> = [&FLAGS[..], &LOGGING[..]].concat();
     let names: BTreeSet<&str> = all.iter().map(|(name, _)| *name).collect();
     assert_eq!(names.len(), all.len());
     for (name, meaning) in all {
         assert!(!own.contains(name), "--{name}");
-        if let Meaning::Named(name) = meaning {
+        if let SidecarFlag::Named(name) = meaning {
             assert!(own.contains(name), "--{name}");
         }
     }
@@ -225,9 +225,11 @@ fn the_page_of_flags_agrees_with_the_table() {
     let page = include_str!("../../../../docs/flags.md");
     for (name, meaning) in FLAGS {
         let cell = match meaning {
-            Meaning::Named(_) => "renamed",
-            Meaning::Only(..) => "no",
-            Meaning::Features | Meaning::IgnoredValue | Meaning::IgnoredSwitch => "ignored",
+            SidecarFlag::Named(_) => "renamed",
+            SidecarFlag::Only(..) => "no",
+            SidecarFlag::Features | SidecarFlag::IgnoredValue | SidecarFlag::IgnoredSwitch => {
+                "ignored"
+            }
         };
         let row = format!("| `--{name}` | {cell} |");
         assert!(page.contains(&row), "{row}");

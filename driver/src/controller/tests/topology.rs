@@ -30,13 +30,11 @@ fn answers_have_all_keys_and_requests_match_by_some() {
             accessibility_requirements: required([requested]),
             ..create_request(requested)
         });
-        match matches {
-            true => assert_eq!(
-                made.unwrap().accessible_topology,
-                [place(all)],
-                "{requested}"
-            ),
-            false => assert_eq!(answer(made), "ResourceExhausted", "{requested}"),
+        if matches {
+            let topology = made.unwrap().accessible_topology;
+            assert_eq!(topology, [place(all)], "{requested}");
+        } else {
+            assert_eq!(answer(made), "ResourceExhausted", "{requested}");
         }
     }
     let volume = bench.create("v");

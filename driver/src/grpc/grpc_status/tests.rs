@@ -99,7 +99,7 @@ fn nowhere() -> Unknown {
 fn full_pool() -> storage::Error {
     storage::Error::NoRoom {
         pool: "x".into(),
-        wanted: 2,
+        requested: 2,
         available: 1,
     }
 }
@@ -138,7 +138,7 @@ fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
     };
     let quota = SnapshotQuota {
         namespace: "ns".into(),
-        wanted: 2,
+        requested: 2,
         used: 1,
         limit: 2,
     };

@@ -105,9 +105,10 @@ fn another_use_than_staged_is_refused() {
                 Published { here, elsewhere },
             ))
         };
-        let expected = match fits {
-            true => (Ok(NodePublish::Bind), Ok(NodePublish::Done)),
-            false => (Err(FailedPrecondition), Err(AlreadyExists)),
+        let expected = if fits {
+            (Ok(NodePublish::Bind), Ok(NodePublish::Done))
+        } else {
+            (Err(FailedPrecondition), Err(AlreadyExists))
         };
         assert_eq!(
             (says(None), says(Some(false))),

@@ -60,9 +60,10 @@ fn at_each_call(
 impl Life {
     fn rig(self) -> (Rig, VolumeId) {
         let rig = Rig::new();
-        let id = match self.block {
-            true => rig.volume(Access::Block, 16 * MI),
-            false => rig.unformatted(new_volume(ext4(), 16 * MI)),
+        let id = if self.block {
+            rig.volume(Access::Block, 16 * MI)
+        } else {
+            rig.unformatted(new_volume(ext4(), 16 * MI))
         };
         (rig, id)
     }

@@ -1,7 +1,7 @@
 //! Growth of an ext4 by a driver without CAP_SYS_RESOURCE.
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, Filesystems, FsType, Mounts, loop_path};
+use crate::kernel::{Error as KernelError, FsType, Mounts};
 use crate::node::Error;
 use crate::storage::{Access, Capability, NewVolume, Provisioning, Source, VolumeId};
 use crate::testkit::*;
@@ -19,27 +19,14 @@ fn enlarged(bytes: u64) -> (Rig, VolumeId) {
     (rig, id)
 }
 
-fn filesystem_bytes(rig: &Rig, id: VolumeId) -> u64 {
-    let device = loop_path(rig.device(id).minor);
-    rig.kernel
-        .fs_size(&rig.staging("a"), &device, FsType::Ext4)
-        .unwrap()
-}
-
-/// The reasons of a volume's conditions.
-fn reasons(rig: &Rig, id: VolumeId) -> Vec<String> {
-    let health = rig.health(&id.to_string()).unwrap();
-    health.into_iter().map(|(_, reason)| reason).collect()
-}
-
 #[test]
 fn an_ext4_beyond_its_limit_is_mounted_as_it_is() {
     let (rig, id) = enlarged(20 * GI);
     let cap = mount("ext4");
     for _ in 0..2 {
         rig.stage(id, "a", &cap).unwrap();
-        assert_eq!(filesystem_bytes(&rig, id), 8 * MI);
-        assert_eq!(reasons(&rig, id), ["FilesystemSmaller"]);
+        assert_eq!(rig.ext4_bytes(id), 8 * MI);
+        assert_eq!(rig.reasons(id), ["FilesystemSmaller"]);
         // After any other code, kubelet would not start the pod.
         let Err(Error::FailedPrecondition(why)) = rig.expand(id, &rig.staging("a"), 20 * GI) else {
             panic!("it can't grow");
@@ -58,8 +45,8 @@ fn an_ext4_beyond_its_limit_is_mounted_as_it_is() {
     // With the right, it grows.
     rig.kernel.withhold_growth(false);
     rig.stage(id, "a", &cap).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), 20 * GI);
-    assert_eq!(reasons(&rig, id), [] as [&str; 0]);
+    assert_eq!(rig.ext4_bytes(id), 20 * GI);
+    assert_eq!(rig.reasons(id), [] as [&str; 0]);
 }
 
 #[test]
@@ -67,7 +54,7 @@ fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
     let (rig, id) = enlarged(8 * GI);
     let cap = mount("ext4");
     rig.stage(id, "a", &cap).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), 8 * GI);
+    assert_eq!(rig.ext4_bytes(id), 8 * GI);
     let effects = rig.kernel.take_effects();
     let order = ["check-whole", "grow", "loop.flush", "mount"].map(|op| {
         effects
@@ -88,11 +75,11 @@ fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
         rig.expand(id, &rig.staging("a"), 9 * GI),
         Error::FailedPrecondition(_)
     );
-    assert_eq!(reasons(&rig, id), ["FilesystemSmaller"]);
+    assert_eq!(rig.reasons(id), ["FilesystemSmaller"]);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &cap).unwrap();
-    assert_eq!(reasons(&rig, id), [] as [&str; 0]);
-    assert_eq!(filesystem_bytes(&rig, id), 9 * GI);
+    assert_eq!(rig.reasons(id), [] as [&str; 0]);
+    assert_eq!(rig.ext4_bytes(id), 9 * GI);
 }
 
 /// With these options, not even a mount changes anything.
@@ -106,10 +93,10 @@ fn an_ext4_that_is_mounted_read_only_is_not_grown() {
         !effects.contains(&"grow") && !effects.contains(&"check-whole"),
         "{effects:?}"
     );
-    assert_eq!(filesystem_bytes(&rig, id), 8 * MI);
+    assert_eq!(rig.ext4_bytes(id), 8 * MI);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), GI);
+    assert_eq!(rig.ext4_bytes(id), GI);
 }
 
 /// A failed growth leaves a filesystem that only the driver can repair.
@@ -133,13 +120,13 @@ fn a_growth_that_fails_is_mended_and_the_volume_is_mounted() {
             .unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(rig.record(id).growth, None, "{what}");
         if op != "loop.flush" {
-            assert!(filesystem_bytes(&rig, id) < GI, "{what}");
-            assert_eq!(reasons(&rig, id), ["FilesystemSmaller"], "{what}");
+            assert!(rig.ext4_bytes(id) < GI, "{what}");
+            assert_eq!(rig.reasons(id), ["FilesystemSmaller"], "{what}");
         }
         rig.unstage(id, "a").unwrap();
         rig.stage(id, "a", &cap).unwrap();
-        assert_eq!(filesystem_bytes(&rig, id), GI, "{what}");
-        assert_eq!(reasons(&rig, id), [] as [&str; 0], "{what}");
+        assert_eq!(rig.ext4_bytes(id), GI, "{what}");
+        assert_eq!(rig.reasons(id), [] as [&str; 0], "{what}");
         rig.unstage(id, "a").unwrap();
         rig.assert_clean_after(id, &what);
     }
@@ -176,9 +163,9 @@ fn an_interrupted_growth_is_completed_by_the_next_staging() {
             .unwrap_err();
 
         rig.stage(id, "a", &cap).unwrap();
-        assert_eq!(filesystem_bytes(&rig, id), GI, "{killed}");
+        assert_eq!(rig.ext4_bytes(id), GI, "{killed}");
         assert_eq!(rig.record(id).growth, None, "{killed}");
-        assert_eq!(reasons(&rig, id), [] as [&str; 0], "{killed}");
+        assert_eq!(rig.reasons(id), [] as [&str; 0], "{killed}");
         rig.unstage(id, "a").unwrap();
         rig.assert_clean_after(id, killed);
     }
@@ -206,7 +193,7 @@ fn a_device_is_not_staged_while_a_growth_is_interrupted() {
     };
     assert!(why.contains("was interrupted"), "{why}");
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), GI);
+    assert_eq!(rig.ext4_bytes(id), GI);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "b", &block()).unwrap();
 }
@@ -236,7 +223,7 @@ fn a_mounted_filesystem_that_fails_to_grow_stays_mounted() {
         rig.node.pools.expand_volume(&id, GI).unwrap();
         rig.kernel.fail("grow", 1, libc::EIO);
         rig.stage(id, "a", &cap).unwrap();
-        assert_eq!(reasons(&rig, id), ["FilesystemSmaller"], "{fs}");
+        assert_eq!(rig.reasons(id), ["FilesystemSmaller"], "{fs}");
         // What may succeed later keeps its code.
         rig.kernel.fail("grow", 1, libc::EIO);
         refused!(
@@ -244,7 +231,7 @@ fn a_mounted_filesystem_that_fails_to_grow_stays_mounted() {
             Error::Kernel(KernelError::Io { .. })
         );
         rig.stage(id, "a", &cap).unwrap();
-        assert_eq!(reasons(&rig, id), [] as [&str; 0], "{fs}");
+        assert_eq!(rig.reasons(id), [] as [&str; 0], "{fs}");
         assert_eq!(rig.expand(id, &rig.staging("a"), GI).unwrap(), GI);
     }
 }

@@ -12,7 +12,7 @@ fn parse(command: &str, flags: &str) -> Result<Command, String> {
 }
 
 /// Reads the settings of `hostloop serve`.
-fn read(flags: &str) -> Result<Settings, String> {
+fn read(flags: &str) -> Result<ServeSettings, String> {
     match parse("serve", flags).unwrap() {
         Command::Serve(args) => settings(&args, &[]),
         other => panic!("{other:?}"),
@@ -20,21 +20,21 @@ fn read(flags: &str) -> Result<Settings, String> {
 }
 
 /// Reads the settings of `hostloop run`.
-fn run(flags: &str) -> Result<Settings, String> {
+fn run(flags: &str) -> Result<ServeSettings, String> {
     match parse("run", flags)? {
         Command::Run(args) => settings(&args.serve, &args.topology_from_node_labels),
         other => panic!("{other:?}"),
     }
 }
 
-fn settings(args: &ServeArgs, labels: &[String]) -> Result<Settings, String> {
-    let read = Settings::read(args, labels, || Ok("host".to_owned()));
+fn settings(args: &ServeArgs, labels: &[String]) -> Result<ServeSettings, String> {
+    let read = ServeSettings::read(args, labels, || Ok("host".to_owned()));
     read.map_err(|error| error.to_string())
 }
 
 /// Checks the topology of all parts.
 #[track_caller]
-fn assert_topology(settings: &Settings, expected: &str) {
+fn assert_topology(settings: &ServeSettings, expected: &str) {
     let expected = pairs(expected);
     assert_eq!(*settings.topology.segments().unwrap(), expected);
     assert_eq!(*settings.controller.topology.segments().unwrap(), expected);

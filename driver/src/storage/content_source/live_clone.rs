@@ -8,7 +8,7 @@ use crate::record::now_ns;
 use crate::storage::{Error, Pool, Pools, Result, copy_image};
 
 /// Why nothing but a clone will do.
-const LIVE: &str = "the volume is taken as it is at one instant (consistency=powercut)";
+const LIVE: &str = "the volume is taken as it is at one instant";
 
 impl Pool {
     /// Fails if this pool would have to copy bytes: the copy would have parts of different times.
@@ -17,9 +17,8 @@ impl Pool {
             return Ok(());
         }
         Err(Error::Refused(format!(
-            "parameters[\"consistency\"]: powercut needs a pool that clones files, and pool {} would \
-             have to copy, which mixes different points in time: keep the volume in a pool with \
-             reflinks (XFS, btrfs, or image=)",
+            "pool {} would have to copy, which mixes different points in time: keep the volume in a \
+             pool with reflinks (XFS, btrfs, or image=)",
             self.name()
         )))
     }
@@ -32,9 +31,8 @@ impl Pools {
     pub(in crate::storage) fn clone_live(&self, job: &CopyJob, to: &File) -> Result<u64> {
         if !copy_image::may_share(&job.image, to) {
             return Err(Error::Refused(
-                "parameters[\"consistency\"]: powercut needs a clone, and the filesystem of this \
-                 pool can't give a thick volume its blocks back after one: make the volume thin, \
-                 or keep it in a pool on XFS (a block device, or image=)"
+                "the filesystem of this pool can't give a thick volume its blocks back after a \
+                 clone: make the volume thin, or keep it in a pool on XFS (a block device, or image=)"
                     .to_owned(),
             ));
         }

@@ -1,4 +1,5 @@
-//! A pool in one image file: it provides reflinks on any filesystem, and a hard limit.
+//! A pool in one image file: it provides reflinks on any filesystem, and a hard limit. The filesystem
+//! on its loop device is made and mounted as that of a block device (`pool_device.rs`).
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -64,7 +64,7 @@ impl Pools {
             let namespace = namespace.to_owned();
             return Err(Error::SnapshotQuota {
                 namespace,
-                wanted: bytes,
+                requested: bytes,
                 used,
                 limit,
             });

@@ -97,9 +97,10 @@ fn a_staged_volume_without_its_mount_is_unstaged_and_detached() {
         let mut site = Site::fake(&["a"]);
         let (before, at) = staged(&site);
         site.close();
-        match reboot {
-            true => site.kernel.reboot(),
-            false => site.kernel.unmount(&at).unwrap(),
+        if reboot {
+            site.kernel.reboot();
+        } else {
+            site.kernel.unmount(&at).unwrap();
         }
         assert_eq!(reopened(&mut site), [], "reboot: {reboot}");
         assert_eq!(site.volume(before.id).stage, None, "reboot: {reboot}");

@@ -313,12 +313,11 @@ impl World {
     /// too: it held one of the devices open for a moment.
     fn lives(&self, before: usize, change: fn(&World)) -> Result<Option<Lived>, String> {
         let kept = self.id.get();
-        let life = match LAST.contains(&LIFE[before]) {
-            false => &LIFE[..LIFE.len() - 1],
-            true => {
-                self.id.set(self.rig.volume(self.access.clone(), 16 * MI));
-                &LIFE[..]
-            }
+        let life = if LAST.contains(&LIFE[before]) {
+            self.id.set(self.rig.volume(self.access.clone(), 16 * MI));
+            &LIFE[..]
+        } else {
+            &LIFE[..LIFE.len() - 1]
         };
         let lived = self.live(life, before, change);
         self.reset();
@@ -372,9 +371,10 @@ impl World {
         rig.kernel.clean(rig.root());
         for target in std::fs::read_dir(rig.root().join("pods")).unwrap() {
             let target = target.unwrap().path();
-            let removed = match target.is_dir() {
-                true => std::fs::remove_dir(&target),
-                false => std::fs::remove_file(&target),
+            let removed = if target.is_dir() {
+                std::fs::remove_dir(&target)
+            } else {
+                std::fs::remove_file(&target)
             };
             removed.unwrap();
         }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::kernel::{Filesystems, FsType, loop_path};
+use hostloop_driver::kernel::{Filesystems, FsType};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{NewVolume, VolumeId};
 
@@ -44,18 +44,6 @@ fn enlarged(rig: &Rig, features: &str, from: u64, to: u64) -> VolumeId {
     id
 }
 
-fn filesystem_bytes(rig: &Rig, id: VolumeId) -> u64 {
-    let device = loop_path(rig.device(id).minor);
-    rig.kernel
-        .fs_size(&rig.staging("a"), &device, FsType::Ext4)
-        .unwrap()
-}
-
-fn reasons(rig: &Rig, id: VolumeId) -> Vec<String> {
-    let health = rig.health(&id.to_string()).unwrap();
-    health.into_iter().map(|(_, reason)| reason).collect()
-}
-
 /// Unstages the volume, and checks all of its filesystem.
 #[track_caller]
 fn assert_sound(rig: &Rig, id: VolumeId) {
@@ -77,9 +65,9 @@ fn an_ext4_grown_beyond_its_limit_keeps_its_files() {
     } else {
         (8 * MI, true)
     };
-    assert_eq!(filesystem_bytes(&rig, id), bytes);
+    assert_eq!(rig.ext4_bytes(id), bytes);
     assert_eq!(
-        reasons(&rig, id).contains(&"FilesystemSmaller".to_owned()),
+        rig.reasons(id).contains(&"FilesystemSmaller".to_owned()),
         smaller
     );
     assert_eq!(rig.expand(id, &rig.staging("a"), 20 * GI).is_err(), smaller);
@@ -96,7 +84,7 @@ fn an_ext4_grows_unmounted_to_its_limit_with_a_journal_to_replay() {
         &["-w", "-R", "feature needs_recovery", arg(&image)],
     );
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), 8 * GI);
+    assert_eq!(rig.ext4_bytes(id), 8 * GI);
     assert_eq!(rig.record(id).growth, None);
     assert_sound(&rig, id);
 }
@@ -108,7 +96,7 @@ fn an_ext4_with_bigalloc_is_mounted_whether_it_grows_or_not() {
     let id = enlarged(&rig, "-O bigalloc", 64 * MI, GI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
     let grown = grows_mounted(&rig, "growing a mounted ext4 with bigalloc");
-    assert_eq!(filesystem_bytes(&rig, id), if grown { GI } else { 64 * MI });
+    assert_eq!(rig.ext4_bytes(id), if grown { GI } else { 64 * MI });
     let answer = rig.expand(id, &rig.staging("a"), GI);
     if !grown {
         refused!(answer, Error::FailedPrecondition(_));
@@ -122,7 +110,7 @@ fn an_ext4_with_sparse_super2_grows_before_it_is_mounted() {
     let rig = Rig::new();
     let id = enlarged(&rig, "-O sparse_super2", 64 * MI, GI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), GI);
+    assert_eq!(rig.ext4_bytes(id), GI);
     // In use, it waits for the next staging.
     rig.node.pools.expand_volume(&id, 2 * GI).unwrap();
     refused!(
@@ -130,10 +118,10 @@ fn an_ext4_with_sparse_super2_grows_before_it_is_mounted() {
         Error::FailedPrecondition(_)
     );
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), GI);
+    assert_eq!(rig.ext4_bytes(id), GI);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(filesystem_bytes(&rig, id), 2 * GI);
+    assert_eq!(rig.ext4_bytes(id), 2 * GI);
     assert_sound(&rig, id);
 }
 
@@ -152,11 +140,11 @@ fn a_mounted_ext4_grows_from_8_mib_to_20_gib_under_writes() {
         for bytes in [GI, 8 * GI, 20 * GI] {
             rig.grow(&id.to_string(), range(bytes as i64, 0)).unwrap();
             assert_eq!(rig.expand(id, &at, bytes).unwrap(), bytes);
-            assert_eq!(filesystem_bytes(&rig, id), bytes);
+            assert_eq!(rig.ext4_bytes(id), bytes);
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(reasons(&rig, id), [] as [&str; 0]);
+    assert_eq!(rig.reasons(id), [] as [&str; 0]);
     assert_sound(&rig, id);
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert_sound(&rig, id);

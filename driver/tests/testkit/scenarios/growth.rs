@@ -19,9 +19,10 @@ pub(crate) fn filesystems_grow_online_and_offline<K: TestKernel>() {
         rig.publish(id, "a", "rw", &cap, false).unwrap();
         rig.publish(id, "a", "ro", &cap, true).unwrap();
         keep(&rig, &rig.target("rw"), 1);
-        match rig.kernel.grows_mounted(fs) {
-            true => grows_online(&rig, id, fs),
-            false => is_refused_online(&rig, id),
+        if rig.kernel.grows_mounted(fs) {
+            grows_online(&rig, id, fs);
+        } else {
+            is_refused_online(&rig, id);
         }
         assert_kept(&rig, &rig.target("rw"), 1);
         rig.unpublish(id, "rw").unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Comparison, Filter, Path, Piece, Step};
+use super::{Comparison, Filter, Path, PathStep, Piece};
 
 /// Why a template is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,9 +132,9 @@ impl<'t> Parser<'t> {
     }
 
     /// What stands behind a dot: a name, a star, or nothing at the end of `{.}`.
-    fn field(&mut self) -> Result<Option<Step>, Error> {
+    fn field(&mut self) -> Result<Option<PathStep>, Error> {
         if self.takes("*") {
-            return Ok(Some(Step::All));
+            return Ok(Some(PathStep::All));
         }
         let mut name = String::new();
         loop {
@@ -150,26 +150,26 @@ impl<'t> Parser<'t> {
             self.rest = chars.as_str();
         }
         match self.rest.chars().next() {
-            _ if !name.is_empty() => Ok(Some(Step::Field(name))),
+            _ if !name.is_empty() => Ok(Some(PathStep::Field(name))),
             None | Some('}' | ' ' | '[' | ')') => Ok(None),
             Some(_) => Err(self.unknown()),
         }
     }
 
     /// What stands in brackets, to the closing one.
-    fn bracket(&mut self) -> Result<Step, Error> {
+    fn bracket(&mut self) -> Result<PathStep, Error> {
         self.skip_blanks();
         let step = if self.takes("*") {
-            Step::All
+            PathStep::All
         } else if self.takes("?(") {
-            Step::Filter(self.filter()?)
+            PathStep::Filter(self.filter()?)
         } else if self.rest.starts_with(['"', '\'']) {
-            Step::Field(self.quoted()?)
+            PathStep::Field(self.quoted()?)
         } else {
             let from = self.number()?;
             match (self.takes(":"), from) {
-                (true, from) => Step::Elements(from, self.number()?),
-                (false, Some(at)) => Step::Element(at),
+                (true, from) => PathStep::Elements(from, self.number()?),
+                (false, Some(at)) => PathStep::Element(at),
                 (false, None) => return Err(self.unknown()),
             }
         };

@@ -28,7 +28,7 @@ let browser: Promise<Browser> | undefined;
 after(async () => (await browser)?.close());
 
 /** The browser of this test file. */
-export function launch(): Promise<Browser> {
+function launch(): Promise<Browser> {
   if (!browser) {
     // Root has no sandbox in chromium, and tests often run as root.
     const args = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
@@ -45,9 +45,14 @@ afterEach(async () => {
   for (const end of endings.splice(0)) await end();
 });
 
+/** A profile of the browser, which its caller ends. */
+export async function profile(options: BrowserContextOptions = {}): Promise<BrowserContext> {
+  return (await launch()).newContext({ viewport: { width: 1280, height: 800 }, timezoneId: "UTC", ...options });
+}
+
 /** A profile of the browser for one test, which ends with it. */
 export async function context(options: BrowserContextOptions = {}): Promise<BrowserContext> {
-  const made = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, timezoneId: "UTC", ...options });
+  const made = await profile(options);
   endings.push(() => made.close());
   made.setDefaultTimeout(PATIENCE_MS);
   return made;

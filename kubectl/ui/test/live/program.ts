@@ -6,7 +6,7 @@ import { connect, createServer, type Socket } from "node:net";
 import { createInterface } from "node:readline";
 import { after } from "node:test";
 import type { Page } from "playwright-core";
-import { launch, watch } from "../browser/harness.ts";
+import { profile, watch } from "../browser/harness.ts";
 import { variable } from "./cluster.ts";
 
 const PATIENCE_MS = 300_000;
@@ -83,7 +83,8 @@ export async function visit(kubeconfig: string, init: () => void = () => {}): Pr
   const wire = await Wire.start(Number(address.port));
   after(() => wire.close());
   address.port = String(wire.port);
-  const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 } });
+  // All tests of the file use it.
+  const context = await profile();
   context.setDefaultTimeout(PATIENCE_MS);
   after(() => context.close());
   const page = await context.newPage();

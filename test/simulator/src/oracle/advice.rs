@@ -13,7 +13,7 @@ use crate::model::view::{
 use crate::oracle::objects::Objects;
 use crate::oracle::remedies::{self, Remedy, SnapshotRemedy};
 use crate::oracle::{deletions, missing};
-use crate::users::{bytes, path_in, request_of};
+use crate::users::{bytes, is_immediate, path_in, request_of};
 
 /// The class of the snapshots and groups that are taken again.
 const SNAPSHOT_CLASS: &str = "deleted";
@@ -198,8 +198,22 @@ pub(super) fn helps_claim(cluster: &Cluster, objects: &Objects, claim: &Value) -
         || pods.any(|pod| {
             is_deleting(pod)
                 || gives_up(cluster, objects, pod)
-                || conditions(pod).any(|message| remedies::is_about_other_claims(&message))
+                || conditions(pod).any(|message| {
+                    is_about_another(&message, claim, claims(objects, pod).flatten())
+                })
         })
+}
+
+/// True if a message about a pod means that another of its claims keeps this one waiting, which waits
+/// for the pod. What is said at that one counts.
+fn is_about_another<'a>(
+    message: &str,
+    claim: &Value,
+    mut of_pod: impl Iterator<Item = &'a Value>,
+) -> bool {
+    remedies::is_about_immediate_claims(message)
+        && !is_immediate(text(claim, "/spec/storageClassName"))
+        && of_pod.any(|other| uid(other) != uid(claim) && is_pending(other))
 }
 
 /// True if a pod is to run and does not.
@@ -355,5 +369,29 @@ mod tests {
         let mut messages = vec![message.to_owned()];
         messages.retain(|message| !message.is_empty());
         assert_eq!(unready(is_out_of_reach, &messages, advice), expected);
+    }
+
+    const IMMEDIATE: &str = "pod has unbound immediate PersistentVolumeClaims";
+
+    #[rstest]
+    #[case::another("ext4", &[("ext4-now", "Pending")], IMMEDIATE, true)]
+    #[case::of_something_else("ext4", &[("ext4-now", "Pending")], "Insufficient cpu", false)]
+    #[case::itself("ext4-now", &[], IMMEDIATE, false)]
+    #[case::both("ext4-now", &[("ext4-now", "Pending")], IMMEDIATE, false)]
+    #[case::over("ext4", &[("ext4-now", "Bound")], IMMEDIATE, false)]
+    fn a_claim_may_wait_for_another(
+        #[case] class: &str,
+        #[case] others: &[(&str, &str)],
+        #[case] message: &str,
+        #[case] expected: bool,
+    ) {
+        let claim = |uid: &str, class: &str, phase: &str| {
+            json!({"metadata": {"uid": uid}, "spec": {"storageClassName": class},
+                "status": {"phase": phase}})
+        };
+        let waiting = claim("0", class, "Pending");
+        let mut of_pod = vec![waiting.clone()];
+        of_pod.extend(others.iter().map(|(class, phase)| claim("1", class, phase)));
+        assert_eq!(is_about_another(message, &waiting, of_pod.iter()), expected);
     }
 }

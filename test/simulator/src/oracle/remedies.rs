@@ -202,8 +202,8 @@ pub(super) fn gives_up_pod(message: &str) -> bool {
 }
 
 /// True if a message about a pod means that claims without a volume delay it that do not wait for
-/// pods. What is said at these claims counts.
-pub(super) fn is_about_other_claims(message: &str) -> bool {
+/// pods.
+pub(super) fn is_about_immediate_claims(message: &str) -> bool {
     message.contains("unbound immediate PersistentVolumeClaims")
 }
 
