@@ -204,6 +204,11 @@ impl Scene {
         }));
     }
 
+    /// Forgets that the first volume is staged.
+    pub(crate) fn unstage(&mut self) {
+        self.volume(0).stage = None;
+    }
+
     /// Shuts the filesystem of the first volume down.
     pub(crate) fn shut_down(&mut self) {
         let id = self.volume(0).id;
