@@ -1,5 +1,5 @@
-//! Gives volumes the faults that their claims ask for by the annotation `hostloop.csi.dev/fault`,
-//! and says so by events, metrics and log lines.
+//! Gives volumes the faults that their claims ask for by the annotation `hostloop.csi.dev/fault`, or
+//! their classes by a parameter, and says so by events, metrics and log lines.
 //!
 //! Only a process with the driver in it can do that, for the volumes of its node. It writes nothing
 //! to the claim: users who may change the claim decide about the fault. Without `--enable-faults`,
@@ -21,12 +21,14 @@ use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller};
 use crate::queue::{Outcome, Queue};
 
+mod class_presets;
 mod decide;
 mod metrics;
 #[cfg(test)]
 mod tests;
 mod volume_faults;
 
+use class_presets::ClassPresets;
 use decide::RequestedFault;
 pub use metrics::Metrics;
 pub use volume_faults::{FaultReport, FaultRequest, FaultState, VolumeFaults};
@@ -66,6 +68,7 @@ struct ClaimFaults {
     metrics: Metrics,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
+    presets: ClassPresets,
     queue: Queue<VolumeKey>,
     known: Mutex<BTreeMap<String, KnownFault>>,
 }
@@ -73,11 +76,13 @@ struct ClaimFaults {
 /// Watches the claims of this node until `context.stop`.
 pub(crate) async fn run(context: Context, driver_faults: VolumeFaults, metrics: Metrics) {
     let faults = Arc::new(ClaimFaults::new(context.clone(), driver_faults, metrics));
-    let queue = faults.queue.clone();
+    let (queue, presets) = (faults.queue.clone(), faults.presets.clone());
     let workers = context.common.workers(WORKERS);
     Controller::new(&context, faults.clone())
         .after(|this| async move { this.synced().await })
-        .feed(&faults.claims, &queue, changed_volume)
+        .feed(&faults.claims, &queue, move |change| {
+            changed_volume(change, &presets)
+        })
         .work("claim-faults", &queue, workers, |this, key| async move {
             this.reconcile(&key).await
         })
@@ -90,10 +95,14 @@ pub(crate) async fn run(context: Context, driver_faults: VolumeFaults, metrics: 
         .await;
 }
 
-/// The volume of a claim that asks for a fault, or has just asked for one. A claim that is not bound
-/// may name any volume, so its annotation counts once it is bound, and while it ceases to be.
-fn changed_volume(change: &Change<PersistentVolumeClaim>) -> Option<VolumeKey> {
-    let (claim, asks) = match change {
+/// The volume of a claim that asks for a fault, or has just asked for one, or whose class does. A
+/// claim that is not bound may name any volume, so its annotation counts once it is bound, and while
+/// it ceases to be.
+fn changed_volume(
+    change: &Change<PersistentVolumeClaim>,
+    presets: &ClassPresets,
+) -> Option<VolumeKey> {
+    let (claim, is_changed) = match change {
         Change::Applied { old, new } => {
             let (before, now) = (
                 old.as_ref().and_then(|old| pvc::fault(old)),
@@ -104,11 +113,17 @@ fn changed_volume(change: &Change<PersistentVolumeClaim>) -> Option<VolumeKey> {
                 pvc::is_bound(new),
             );
             let is_other = before != now || was != is;
-            (new, is_other && (was || is) && before.or(now).is_some())
+            let asks = is_other && (was || is) && before.or(now).is_some();
+            // The fault of the class has nothing to do before or after.
+            (new, asks || (was != is && presets.of(new).is_some()))
         }
-        Change::Deleted(old) => (old, pvc::is_bound(old) && pvc::fault(old).is_some()),
+        Change::Deleted(old) => {
+            let asks =
+                pvc::is_bound(old) && (pvc::fault(old).is_some() || presets.of(old).is_some());
+            (old, asks)
+        }
     };
-    let name = pvc::volume_name(claim).filter(|_| asks)?;
+    let name = pvc::volume_name(claim).filter(|_| is_changed)?;
     Some((claim.namespace().unwrap_or_default(), name.to_owned()))
 }
 
@@ -117,6 +132,7 @@ impl ClaimFaults {
         ClaimFaults {
             claims: context.caches.claims(),
             volumes: context.caches.volumes(),
+            presets: ClassPresets::new(context.caches.classes(), &context.driver.name),
             queue: context.queue(),
             known: Mutex::default(),
             driver_faults,
@@ -128,6 +144,7 @@ impl ClaimFaults {
     async fn synced(&self) {
         self.claims.synced().await;
         self.volumes.synced().await;
+        self.presets.synced().await;
     }
 
     /// The PersistentVolumes of the volumes with a recorded fault.
@@ -186,7 +203,9 @@ impl ClaimFaults {
         }
         let claim = self.claim_of(&volume).await?;
         let annotation = claim.as_deref().and_then(pvc::fault);
-        let requested = decide::requested(annotation, self.driver_faults.is_enabled());
+        let preset = claim.as_deref().and_then(|claim| self.presets.of(claim));
+        let is_enabled = self.driver_faults.is_enabled();
+        let requested = decide::requested(annotation, preset.as_deref(), is_enabled);
         if requested == RequestedFault::Nothing && self.is_of_another(name, handle) {
             return Ok(None);
         }

@@ -227,8 +227,9 @@ fn active(requested: &ClaimFault, since_ns: u64) -> FaultReport {
     FaultReport {
         state: FaultState::Active,
         message: format!(
-            "The volume has the fault {requested}, which the annotation {FAULT} asks for; it ends with \
-             the annotation"
+            "The volume has the fault {requested}, which its claim or its class asks for. To end it, \
+             remove the annotation {FAULT} of the claim, or set it to none if it is the fault of the \
+             class"
         ),
         again: Some(left.clamp(Duration::from_millis(100), LOOK)),
     }
