@@ -95,9 +95,9 @@ pub(crate) async fn run(context: Context, driver_faults: VolumeFaults, metrics: 
         .await;
 }
 
-/// The volume of a claim that asks for a fault, or has just asked for one, or whose class does. A
-/// claim that is not bound may name any volume, so its annotation counts once it is bound, and while
-/// it ceases to be.
+/// The volume of a claim that asks for a fault, by itself or by its class, or has just asked for one.
+/// A claim that is not bound may name any volume, so it counts once it is bound, and while it ceases to
+/// be.
 fn changed_volume(
     change: &Change<PersistentVolumeClaim>,
     presets: &ClassPresets,

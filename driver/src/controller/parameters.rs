@@ -54,7 +54,7 @@ pub struct Class {
     pub changes: SettingsChange,
     /// A filesystem may be mounted that users of a block device wrote.
     pub allow_volume_mode_change: bool,
-    /// The fault of volumes whose claims ask for none.
+    /// The fault of a volume, unless its claim says another one.
     pub fault: Option<ClaimFault>,
     /// Keys without an effect ([`UnknownKeys::Ignored`]).
     pub ignored: Vec<String>,

@@ -8,8 +8,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use super::rule::Rule;
-
 /// How long a caller without a deadline waits for an answer that never comes.
 const NEVER: Duration = Duration::from_secs(600);
 
@@ -39,17 +37,6 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// What a rule does to a call of a process with this stop.
-    pub(super) fn of(rule: &Rule, stop: &CancellationToken) -> Fault {
-        Fault {
-            rule: rule.name.clone(),
-            delay_before: rule.delay_before,
-            delay_after: rule.delay_after,
-            outcome: rule.outcome.clone(),
-            stop: stop.clone(),
-        }
-    }
-
     /// The word for it in logs and metrics.
     pub fn effect(&self) -> &'static str {
         match self.outcome {

@@ -92,7 +92,13 @@ impl FaultInjector {
         let rule = state
             .rules
             .decide(path, subject, &self.node, Instant::now())?;
-        let fault = Fault::of(rule, &self.stop);
+        let fault = Fault {
+            rule: rule.name.clone(),
+            delay_before: rule.delay_before,
+            delay_after: rule.delay_after,
+            outcome: rule.outcome.clone(),
+            stop: self.stop.clone(),
+        };
         state.count(&fault);
         drop(state);
         let about = Shortened(subject.about(), MAX_SUBJECT).to_string();
