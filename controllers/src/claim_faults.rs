@@ -5,13 +5,14 @@
 //! to the claim: users who may change the claim decide about the fault. Without `--enable-faults`,
 //! each fault is refused by an event, and one that an earlier process has left is ended.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use parking_lot::Mutex;
+use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use crate::api::{pv, pvc};
@@ -19,6 +20,7 @@ use crate::cache::{Change, Store};
 use crate::client::ApiError;
 use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller};
+use crate::kept_fields::HANDLES;
 use crate::queue::{Outcome, Queue};
 
 mod class_presets;
@@ -35,6 +37,8 @@ pub use volume_faults::{FaultReport, FaultRequest, FaultState, VolumeFaults};
 
 /// How often all volumes with a fault are looked at again.
 const RESYNC: Duration = Duration::from_secs(600);
+/// The wait before the next try if that failed.
+const LOOK_RETRY: Duration = Duration::from_secs(15);
 /// The wait while another call uses the volume.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -86,11 +90,7 @@ pub(crate) async fn run(context: Context, driver_faults: VolumeFaults, metrics: 
         .work("claim-faults", &queue, workers, |this, key| async move {
             this.reconcile(&key).await
         })
-        // The claim may have lost its annotation while no process ran.
-        .beside(|this| async move {
-            this.queue.add_each(this.faulty_volumes()).await;
-        })
-        .resync(RESYNC, &queue, |this| this.faulty_volumes())
+        .beside(|this| async move { this.keep_looking().await })
         .run()
         .await;
 }
@@ -147,20 +147,83 @@ impl ClaimFaults {
         self.presets.synced().await;
     }
 
-    /// The PersistentVolumes of the volumes with a recorded fault.
-    fn faulty_volumes(&self) -> Vec<VolumeKey> {
-        let faulty: HashSet<String> = self.driver_faults.faulty().into_iter().collect();
-        if faulty.is_empty() {
-            return Vec::new();
+    async fn keep_looking(&self) {
+        loop {
+            sleep(self.look_again().await).await;
         }
-        let volumes = self.volumes.each();
-        volumes
-            .filter(|volume| {
-                let handle = pv::handle(volume, &self.context.driver.name);
-                handle.is_some_and(|handle| faulty.contains(handle))
-            })
-            .map(|volume| volume_key(&volume))
-            .collect()
+    }
+
+    /// Looks at all volumes with a recorded fault: their claims may have lost the annotation while no
+    /// process ran, or they their PersistentVolumes. Returns the pause before the next look.
+    async fn look_again(&self) -> Duration {
+        let (keys, unnamed) = self.faulty_volumes();
+        self.queue.add_each(keys).await;
+        if unnamed.is_empty() {
+            return RESYNC;
+        }
+        match self.end_unnamed(unnamed).await {
+            Ok(()) => RESYNC,
+            Err(error) => {
+                tracing::warn!(%error, "a fault without a PersistentVolume has not ended, and is tried again");
+                LOOK_RETRY
+            }
+        }
+    }
+
+    /// The cached PersistentVolumes of the volumes with a recorded fault, and the handles of those
+    /// without one.
+    fn faulty_volumes(&self) -> (Vec<VolumeKey>, BTreeSet<String>) {
+        let (mut keys, mut unnamed) = (Vec::new(), BTreeSet::new());
+        for handle in self.driver_faults.faulty() {
+            let context = &self.context;
+            let volumes = context.caches.volumes_of(&context.driver.name, &handle);
+            keys.extend(volumes.iter().map(|volume| volume_key(volume)));
+            if volumes.is_empty() {
+                unnamed.insert(handle);
+            }
+        }
+        (keys, unnamed)
+    }
+
+    /// Ends the faults of volumes that no PersistentVolume names. The cache may lack one, so this asks
+    /// the API server.
+    async fn end_unnamed(&self, handles: BTreeSet<String>) -> Result<(), ClaimFaultsError> {
+        let (kube, driver) = (&self.context.kube, &self.context.driver.name);
+        let (mut named, mut names) = (BTreeSet::new(), Vec::new());
+        kube.each_fields::<PersistentVolume>(&HANDLES, |volume| {
+            let handle = pv::handle(&volume, driver).map(str::to_owned);
+            if let Some(handle) = handle.filter(|handle| handles.contains(handle)) {
+                named.insert(handle);
+                names.push(volume.name_any());
+            }
+        })
+        .await?;
+        for name in names {
+            let volume = kube.get::<PersistentVolume>("", &name).await?;
+            self.queue.add_all(volume.as_ref().map(volume_key));
+        }
+        let mut failed = None;
+        for handle in handles.difference(&named) {
+            match self.end(handle).await {
+                Ok(ended) => tracing::info!(
+                    volume = handle.as_str(),
+                    state = ?ended.state,
+                    "the fault of a volume ends with its PersistentVolume"
+                ),
+                Err(status) => failed = Some(status),
+            }
+        }
+        failed.map_or(Ok(()), |status| Err(ClaimFaultsError::Driver(status)))
+    }
+
+    /// Ends the fault of a volume without a claim.
+    async fn end(&self, handle: &str) -> Result<FaultReport, Status> {
+        let request = FaultRequest {
+            volume: handle.to_owned(),
+            namespace: String::new(),
+            fault: None,
+        };
+        self.driver_faults.apply(request).await
     }
 
     async fn reconcile(&self, key: &VolumeKey) -> Outcome {
@@ -251,12 +314,7 @@ impl ClaimFaults {
         let Some(known) = known else {
             return Ok(None);
         };
-        let request = FaultRequest {
-            volume: known.handle.clone(),
-            namespace: String::new(),
-            fault: None,
-        };
-        let ended = self.driver_faults.apply(request).await;
+        let ended = self.end(&known.handle).await;
         let report = ended.map_err(ClaimFaultsError::Driver)?;
         let again = report.again;
         self.found(name, None, KnownFault { report, ..known });

@@ -49,17 +49,14 @@ pub enum FaultError {
 
 /// The volumes with a recorded fault, by their handles. From memory.
 pub fn faulty(pools: &Pools) -> Vec<String> {
-    let volumes = pools.volumes().into_iter();
-    volumes
-        .filter(|volume| volume.fault.is_some())
-        .map(|volume| volume.id.to_string())
-        .collect()
+    let volumes = pools.faulty_volumes().into_iter();
+    volumes.map(|volume| volume.id.to_string()).collect()
 }
 
 /// Thaws what faults have frozen, before the process ends: another one may never start. The records
 /// keep the faults, which the next process goes on with while they last. No call may be under way.
 pub fn thaw_all(pools: &Pools) {
-    let volumes = pools.volumes().into_iter();
+    let volumes = pools.faulty_volumes().into_iter();
     for volume in volumes.filter(|volume| is_frozen(volume)) {
         let id = volume.id;
         let thawed = Target::find(pools, volume).and_then(|target| frozen::thaw(&target));

@@ -262,9 +262,30 @@ async fn a_failure_is_said_and_a_busy_volume_is_not() {
 #[tokio::test]
 async fn volumes_with_a_recorded_fault_are_looked_at() {
     let rig = rig(true, None);
-    assert!(rig.faults.faulty_volumes().is_empty());
+    let none = (Vec::new(), BTreeSet::new());
+    assert_eq!(rig.faults.faulty_volumes(), none);
     rig.driver.0.lock().faulty = vec!["other".to_owned(), "h".to_owned()];
-    assert_eq!(rig.faults.faulty_volumes(), [key()]);
+    let expected = (vec![key()], BTreeSet::from(["other".to_owned()]));
+    assert_eq!(rig.faults.faulty_volumes(), expected);
+}
+
+/// It would last until the volume is deleted.
+#[tokio::test]
+async fn a_fault_ends_whose_persistent_volume_has_gone_while_no_process_ran() {
+    let rig = rig(true, None);
+    rig.driver.0.lock().faulty = vec!["h".to_owned()];
+    // The cache lacks it, and the API server has it.
+    rig.faults.volumes.note_deleted("", "pv");
+    assert_eq!(rig.faults.look_again().await, RESYNC);
+    assert!(rig.driver.requests().is_empty());
+
+    rig.world.api.take("/pv");
+    rig.driver.answers(Err(Status::aborted("busy")));
+    assert_eq!(rig.faults.look_again().await, LOOK_RETRY);
+    rig.driver
+        .answers(Ok(report(FaultState::Healed, "good", None)));
+    assert_eq!(rig.faults.look_again().await, RESYNC);
+    assert_eq!(rig.driver.requests(), [" h ", " h "]);
 }
 
 #[tokio::test]
