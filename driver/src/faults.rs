@@ -11,12 +11,12 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_controllers::claim_faults::{FaultReport, FaultState};
 
-use crate::kernel;
 use crate::record::{FaultRecord, VolumeRecord, now_ns};
 use crate::storage::{self, Pools, VolumeHandle};
 
 mod decide;
 mod effects;
+mod error;
 mod frozen;
 mod full;
 mod powercut;
@@ -27,25 +27,11 @@ mod target;
 mod tests;
 
 use decide::FaultStep;
+pub use error::{EndsLater, FaultError, Obstacle};
 use target::Target;
 
 /// How often the driver looks whether a fault still has its effect, which another staging ends.
 const LOOK: Duration = Duration::from_secs(5);
-
-/// Why a fault is not as its claim asks for.
-#[derive(Debug, thiserror::Error)]
-pub enum FaultError {
-    /// The volume can't have this fault, whatever happens to it.
-    #[error("{0}")]
-    Impossible(String),
-    /// It can't end before the volume is used again.
-    #[error("{0}")]
-    Later(String),
-    #[error(transparent)]
-    Kernel(#[from] kernel::Error),
-    #[error(transparent)]
-    Pool(#[from] storage::Error),
-}
 
 /// The volumes with a recorded fault, by their handles. From memory.
 pub fn faulty(pools: &Pools) -> Vec<String> {
@@ -240,7 +226,7 @@ fn waiting(requested: &ClaimFault) -> FaultReport {
     }
 }
 
-fn refused(requested: &ClaimFault, why: &str) -> FaultReport {
+fn refused(requested: &ClaimFault, why: &Obstacle) -> FaultReport {
     FaultReport {
         state: FaultState::Refused,
         message: format!("The volume can't have the fault {requested}: {why}"),
