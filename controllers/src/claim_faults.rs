@@ -1,17 +1,18 @@
-//! Gives volumes the faults that their claims ask for by the annotation `hostloop.csi.dev/fault`,
-//! and says so by events, metrics and log lines.
+//! Gives volumes the faults that their claims ask for by the annotation `hostloop.csi.dev/fault`, or
+//! their classes by a parameter, and says so by events, metrics and log lines.
 //!
 //! Only a process with the driver in it can do that, for the volumes of its node. It writes nothing
 //! to the claim: users who may change the claim decide about the fault. Without `--enable-faults`,
 //! each fault is refused by an event, and one that an earlier process has left is ended.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use parking_lot::Mutex;
+use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use crate::api::{pv, pvc};
@@ -19,20 +20,25 @@ use crate::cache::{Change, Store};
 use crate::client::ApiError;
 use crate::controller::workers::WORKERS;
 use crate::controller::{Context, Controller};
+use crate::kept_fields::HANDLES;
 use crate::queue::{Outcome, Queue};
 
+mod class_presets;
 mod decide;
 mod metrics;
 #[cfg(test)]
 mod tests;
 mod volume_faults;
 
+use class_presets::ClassPresets;
 use decide::RequestedFault;
 pub use metrics::Metrics;
 pub use volume_faults::{FaultReport, FaultRequest, FaultState, VolumeFaults};
 
 /// How often all volumes with a fault are looked at again.
 const RESYNC: Duration = Duration::from_secs(600);
+/// The wait before the next try if that failed.
+const LOOK_RETRY: Duration = Duration::from_secs(15);
 /// The wait while another call uses the volume.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -66,6 +72,7 @@ struct ClaimFaults {
     metrics: Metrics,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
+    presets: ClassPresets,
     queue: Queue<VolumeKey>,
     known: Mutex<BTreeMap<String, KnownFault>>,
 }
@@ -73,27 +80,29 @@ struct ClaimFaults {
 /// Watches the claims of this node until `context.stop`.
 pub(crate) async fn run(context: Context, driver_faults: VolumeFaults, metrics: Metrics) {
     let faults = Arc::new(ClaimFaults::new(context.clone(), driver_faults, metrics));
-    let queue = faults.queue.clone();
+    let (queue, presets) = (faults.queue.clone(), faults.presets.clone());
     let workers = context.common.workers(WORKERS);
     Controller::new(&context, faults.clone())
         .after(|this| async move { this.synced().await })
-        .feed(&faults.claims, &queue, changed_volume)
+        .feed(&faults.claims, &queue, move |change| {
+            changed_volume(change, &presets)
+        })
         .work("claim-faults", &queue, workers, |this, key| async move {
             this.reconcile(&key).await
         })
-        // The claim may have lost its annotation while no process ran.
-        .beside(|this| async move {
-            this.queue.add_each(this.faulty_volumes()).await;
-        })
-        .resync(RESYNC, &queue, |this| this.faulty_volumes())
+        .beside(|this| async move { this.keep_looking().await })
         .run()
         .await;
 }
 
-/// The volume of a claim that asks for a fault, or has just asked for one. A claim that is not bound
-/// may name any volume, so its annotation counts once it is bound, and while it ceases to be.
-fn changed_volume(change: &Change<PersistentVolumeClaim>) -> Option<VolumeKey> {
-    let (claim, asks) = match change {
+/// The volume of a claim that asks for a fault, by itself or by its class, or has just asked for one.
+/// A claim that is not bound may name any volume, so it counts once it is bound, and while it ceases to
+/// be.
+fn changed_volume(
+    change: &Change<PersistentVolumeClaim>,
+    presets: &ClassPresets,
+) -> Option<VolumeKey> {
+    let (claim, is_changed) = match change {
         Change::Applied { old, new } => {
             let (before, now) = (
                 old.as_ref().and_then(|old| pvc::fault(old)),
@@ -104,11 +113,17 @@ fn changed_volume(change: &Change<PersistentVolumeClaim>) -> Option<VolumeKey> {
                 pvc::is_bound(new),
             );
             let is_other = before != now || was != is;
-            (new, is_other && (was || is) && before.or(now).is_some())
+            let asks = is_other && (was || is) && before.or(now).is_some();
+            // The fault of the class has nothing to do before or after.
+            (new, asks || (was != is && presets.of(new).is_some()))
         }
-        Change::Deleted(old) => (old, pvc::is_bound(old) && pvc::fault(old).is_some()),
+        Change::Deleted(old) => {
+            let asks =
+                pvc::is_bound(old) && (pvc::fault(old).is_some() || presets.of(old).is_some());
+            (old, asks)
+        }
     };
-    let name = pvc::volume_name(claim).filter(|_| asks)?;
+    let name = pvc::volume_name(claim).filter(|_| is_changed)?;
     Some((claim.namespace().unwrap_or_default(), name.to_owned()))
 }
 
@@ -117,6 +132,7 @@ impl ClaimFaults {
         ClaimFaults {
             claims: context.caches.claims(),
             volumes: context.caches.volumes(),
+            presets: ClassPresets::new(context.caches.classes(), &context.driver.name),
             queue: context.queue(),
             known: Mutex::default(),
             driver_faults,
@@ -128,22 +144,86 @@ impl ClaimFaults {
     async fn synced(&self) {
         self.claims.synced().await;
         self.volumes.synced().await;
+        self.presets.synced().await;
     }
 
-    /// The PersistentVolumes of the volumes with a recorded fault.
-    fn faulty_volumes(&self) -> Vec<VolumeKey> {
-        let faulty: HashSet<String> = self.driver_faults.faulty().into_iter().collect();
-        if faulty.is_empty() {
-            return Vec::new();
+    async fn keep_looking(&self) {
+        loop {
+            sleep(self.look_again().await).await;
         }
-        let volumes = self.volumes.each();
-        volumes
-            .filter(|volume| {
-                let handle = pv::handle(volume, &self.context.driver.name);
-                handle.is_some_and(|handle| faulty.contains(handle))
-            })
-            .map(|volume| volume_key(&volume))
-            .collect()
+    }
+
+    /// Looks at all volumes with a recorded fault: their claims may have lost the annotation while no
+    /// process ran, or they their PersistentVolumes. Returns the pause before the next look.
+    async fn look_again(&self) -> Duration {
+        let (keys, unnamed) = self.faulty_volumes();
+        self.queue.add_each(keys).await;
+        if unnamed.is_empty() {
+            return RESYNC;
+        }
+        match self.end_unnamed(unnamed).await {
+            Ok(()) => RESYNC,
+            Err(error) => {
+                tracing::warn!(%error, "a fault without a PersistentVolume has not ended, and is tried again");
+                LOOK_RETRY
+            }
+        }
+    }
+
+    /// The cached PersistentVolumes of the volumes with a recorded fault, and the handles of those
+    /// without one.
+    fn faulty_volumes(&self) -> (Vec<VolumeKey>, BTreeSet<String>) {
+        let (mut keys, mut unnamed) = (Vec::new(), BTreeSet::new());
+        for handle in self.driver_faults.faulty() {
+            let context = &self.context;
+            let volumes = context.caches.volumes_of(&context.driver.name, &handle);
+            keys.extend(volumes.iter().map(|volume| volume_key(volume)));
+            if volumes.is_empty() {
+                unnamed.insert(handle);
+            }
+        }
+        (keys, unnamed)
+    }
+
+    /// Ends the faults of volumes that no PersistentVolume names. The cache may lack one, so this asks
+    /// the API server.
+    async fn end_unnamed(&self, handles: BTreeSet<String>) -> Result<(), ClaimFaultsError> {
+        let (kube, driver) = (&self.context.kube, &self.context.driver.name);
+        let (mut named, mut names) = (BTreeSet::new(), Vec::new());
+        kube.each_fields::<PersistentVolume>(&HANDLES, |volume| {
+            let handle = pv::handle(&volume, driver).map(str::to_owned);
+            if let Some(handle) = handle.filter(|handle| handles.contains(handle)) {
+                named.insert(handle);
+                names.push(volume.name_any());
+            }
+        })
+        .await?;
+        for name in names {
+            let volume = kube.get::<PersistentVolume>("", &name).await?;
+            self.queue.add_all(volume.as_ref().map(volume_key));
+        }
+        let mut failed = None;
+        for handle in handles.difference(&named) {
+            match self.end(handle).await {
+                Ok(ended) => tracing::info!(
+                    volume = handle.as_str(),
+                    state = ?ended.state,
+                    "the fault of a volume ends with its PersistentVolume"
+                ),
+                Err(status) => failed = Some(status),
+            }
+        }
+        failed.map_or(Ok(()), |status| Err(ClaimFaultsError::Driver(status)))
+    }
+
+    /// Ends the fault of a volume without a claim.
+    async fn end(&self, handle: &str) -> Result<FaultReport, Status> {
+        let request = FaultRequest {
+            volume: handle.to_owned(),
+            namespace: String::new(),
+            fault: None,
+        };
+        self.driver_faults.apply(request).await
     }
 
     async fn reconcile(&self, key: &VolumeKey) -> Outcome {
@@ -186,7 +266,9 @@ impl ClaimFaults {
         }
         let claim = self.claim_of(&volume).await?;
         let annotation = claim.as_deref().and_then(pvc::fault);
-        let requested = decide::requested(annotation, self.driver_faults.is_enabled());
+        let preset = claim.as_deref().and_then(|claim| self.presets.of(claim));
+        let is_enabled = self.driver_faults.is_enabled();
+        let requested = decide::requested(annotation, preset.as_deref(), is_enabled);
         if requested == RequestedFault::Nothing && self.is_of_another(name, handle) {
             return Ok(None);
         }
@@ -232,12 +314,7 @@ impl ClaimFaults {
         let Some(known) = known else {
             return Ok(None);
         };
-        let request = FaultRequest {
-            volume: known.handle.clone(),
-            namespace: String::new(),
-            fault: None,
-        };
-        let ended = self.driver_faults.apply(request).await;
+        let ended = self.end(&known.handle).await;
         let report = ended.map_err(ClaimFaultsError::Driver)?;
         let again = report.again;
         self.found(name, None, KnownFault { report, ..known });

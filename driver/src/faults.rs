@@ -11,12 +11,12 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_controllers::claim_faults::{FaultReport, FaultState};
 
-use crate::kernel;
 use crate::record::{FaultRecord, VolumeRecord, now_ns};
 use crate::storage::{self, Pools, VolumeHandle};
 
 mod decide;
 mod effects;
+mod error;
 mod frozen;
 mod full;
 mod powercut;
@@ -27,39 +27,22 @@ mod target;
 mod tests;
 
 use decide::FaultStep;
+pub use error::{EndsLater, FaultError, Obstacle};
 use target::Target;
 
 /// How often the driver looks whether a fault still has its effect, which another staging ends.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Why a fault is not as its claim asks for.
-#[derive(Debug, thiserror::Error)]
-pub enum FaultError {
-    /// The volume can't have this fault, whatever happens to it.
-    #[error("{0}")]
-    Impossible(String),
-    /// It can't end before the volume is used again.
-    #[error("{0}")]
-    Later(String),
-    #[error(transparent)]
-    Kernel(#[from] kernel::Error),
-    #[error(transparent)]
-    Pool(#[from] storage::Error),
-}
-
 /// The volumes with a recorded fault, by their handles. From memory.
 pub fn faulty(pools: &Pools) -> Vec<String> {
-    let volumes = pools.volumes().into_iter();
-    volumes
-        .filter(|volume| volume.fault.is_some())
-        .map(|volume| volume.id.to_string())
-        .collect()
+    let volumes = pools.faulty_volumes().into_iter();
+    volumes.map(|volume| volume.id.to_string()).collect()
 }
 
 /// Thaws what faults have frozen, before the process ends: another one may never start. The records
 /// keep the faults, which the next process goes on with while they last. No call may be under way.
 pub fn thaw_all(pools: &Pools) {
-    let volumes = pools.volumes().into_iter();
+    let volumes = pools.faulty_volumes().into_iter();
     for volume in volumes.filter(|volume| is_frozen(volume)) {
         let id = volume.id;
         let thawed = Target::find(pools, volume).and_then(|target| frozen::thaw(&target));
@@ -227,8 +210,9 @@ fn active(requested: &ClaimFault, since_ns: u64) -> FaultReport {
     FaultReport {
         state: FaultState::Active,
         message: format!(
-            "The volume has the fault {requested}, which the annotation {FAULT} asks for; it ends with \
-             the annotation"
+            "The volume has the fault {requested}, which its claim or its class asks for. To end it, \
+             remove the annotation {FAULT} of the claim, or set it to none if it is the fault of the \
+             class"
         ),
         again: Some(left.clamp(Duration::from_millis(100), LOOK)),
     }
@@ -242,7 +226,7 @@ fn waiting(requested: &ClaimFault) -> FaultReport {
     }
 }
 
-fn refused(requested: &ClaimFault, why: &str) -> FaultReport {
+fn refused(requested: &ClaimFault, why: &Obstacle) -> FaultReport {
     FaultReport {
         state: FaultState::Refused,
         message: format!("The volume can't have the fault {requested}: {why}"),

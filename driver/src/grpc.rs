@@ -3,7 +3,7 @@
 //!
 //! For each RPC, tonic decodes the request, and the table of `dispatch` names its lock keys.
 //! [`operation_locks`] waits for earlier RPCs on these and runs the work on a blocking thread.
-//! [`grpc_status`] maps an error to a code, and `call_log` logs the RPC.
+//! [`grpc_status`] maps an error to a code, and `call_log` reports the RPC.
 
 use std::io;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use crate::node::Node;
 use crate::rpc_faults::FaultInjector;
 use crate::storage::Pools;
 
+pub(crate) mod call_line;
 mod call_log;
 mod controller;
 mod dispatch;

@@ -1,4 +1,5 @@
-//! The faults that a claim asks for by its annotation: `gone`, `eio-from=1Gi,for=10m,seed=7`.
+//! The faults that a claim asks for by its annotation: `gone`, `eio-from=1Gi,for=10m,seed=7`. The
+//! parameter [`CLASS_PARAMETER`] of a class has the same form, and is for its claims without one.
 //!
 //! The first word is the fault. `for` limits how long it lasts, and every fault has a maximum. The
 //! seed tells a repetition from the fault before it.
@@ -7,6 +8,11 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{duration, quantity};
+
+/// The parameter of a StorageClass with the fault of its claims.
+pub const CLASS_PARAMETER: &str = "fault";
+/// The annotation of a claim that is to have no fault, whatever its class says.
+pub const NONE: &str = "none";
 
 /// The longest annotation that is read, in bytes.
 const MAX_TEXT: usize = 256;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::claim_fault::ClaimFault;
+use crate::api::claim_fault::{CLASS_PARAMETER, ClaimFault, NONE};
 use crate::api::constants::FAULT;
 use crate::client::EventKind;
 
@@ -11,7 +11,7 @@ use super::{FaultReport, FaultState};
 /// The wait before a refusal that follows the end of a fault.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What the annotation of a claim asks for.
+/// What a claim asks for, or its class.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RequestedFault {
     Nothing,
@@ -30,19 +30,25 @@ impl RequestedFault {
     }
 }
 
-/// Reads an annotation.
-pub(super) fn requested(annotation: Option<&str>, is_enabled: bool) -> RequestedFault {
-    let Some(text) = annotation else {
-        return RequestedFault::Nothing;
+/// Reads the annotation of a claim or, without one, the parameter of its class.
+pub(super) fn requested(
+    annotation: Option<&str>,
+    preset: Option<&str>,
+    is_enabled: bool,
+) -> RequestedFault {
+    let (source, text) = match (annotation, preset) {
+        (Some(NONE), _) | (None, None) => return RequestedFault::Nothing,
+        (Some(text), _) => (format!("annotation {FAULT}"), text),
+        (None, Some(text)) => (format!("parameter {CLASS_PARAMETER} of its class"), text),
     };
     if !is_enabled {
         return RequestedFault::Refused(format!(
-            "The annotation {FAULT} has no effect: the driver runs without --enable-faults"
+            "The {source} has no effect: the driver runs without --enable-faults"
         ));
     }
     match ClaimFault::parse(text) {
         Ok(fault) => RequestedFault::Fault(fault),
-        Err(why) => RequestedFault::Refused(format!("The annotation {FAULT} has no effect: {why}")),
+        Err(why) => RequestedFault::Refused(format!("The {source} has no effect: {why}")),
     }
 }
 
@@ -88,15 +94,46 @@ mod tests {
 
     #[test]
     fn a_fault_needs_the_flag_and_a_valid_annotation() {
-        let gone = ClaimFault::parse("gone").unwrap();
-        for (annotation, is_enabled, expected) in [
-            (None, true, Ok(None)),
-            (None, false, Ok(None)),
-            (Some("gone"), true, Ok(Some(gone))),
-            (Some("gone"), false, Err("without --enable-faults")),
-            (Some("speed=3"), true, Err("unknown fault \"speed=3\"")),
+        let (gone, full) = (
+            ClaimFault::parse("gone").unwrap(),
+            ClaimFault::parse("full").unwrap(),
+        );
+        for (annotation, preset, is_enabled, expected) in [
+            (None, None, true, Ok(None)),
+            (None, None, false, Ok(None)),
+            (Some("gone"), None, true, Ok(Some(gone))),
+            (
+                Some("gone"),
+                None,
+                false,
+                Err("The annotation hostloop.csi.dev/fault has no effect: the driver runs without"),
+            ),
+            (
+                Some("speed=3"),
+                None,
+                true,
+                Err("unknown fault \"speed=3\""),
+            ),
+            (None, Some("full"), true, Ok(Some(full))),
+            (
+                None,
+                Some("full"),
+                false,
+                Err("The parameter fault of its class has no effect: the driver runs without"),
+            ),
+            (
+                None,
+                Some(""),
+                true,
+                Err("The parameter fault of its class has no effect: unknown fault \"\""),
+            ),
+            (Some("gone"), Some("full"), true, Ok(Some(gone))),
+            (Some("x"), Some("full"), true, Err("unknown fault \"x\"")),
+            (Some("none"), Some("full"), true, Ok(None)),
+            (Some("none"), Some("full"), false, Ok(None)),
+            (Some("none"), None, true, Ok(None)),
         ] {
-            match (requested(annotation, is_enabled), expected) {
+            match (requested(annotation, preset, is_enabled), expected) {
                 (RequestedFault::Nothing, Ok(None)) => {}
                 (RequestedFault::Fault(fault), Ok(Some(expected))) => assert_eq!(fault, expected),
                 (RequestedFault::Refused(why), Err(expected)) => {

@@ -141,6 +141,91 @@ async fn a_fault_is_refused_by_name_without_the_flag_and_with_a_mistake() {
     }
 }
 
+/// Adds the class of the claim, with this fault.
+fn add_class(rig: &Rig, provisioner: &str, fault: &str) {
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "bad"},
+        "provisioner": provisioner, "parameters": {"fault": fault},
+    });
+    rig.world.add(&rig.world.context.caches.classes(), class);
+}
+
+/// The claim, of that class.
+fn claim_of_class(annotation: Option<&str>) -> Value {
+    with(
+        claim(annotation, "c"),
+        json!({"spec": {"storageClassName": "bad"}}),
+    )
+}
+
+#[tokio::test]
+async fn a_class_has_a_fault_for_claims_without_one() {
+    let mut rig = rig(true, None);
+    add_class(&rig, DRIVER, "full,for=5m");
+    for (annotation, asked) in [
+        (None, "ns h full,for=300s"),
+        (Some("gone"), "ns h gone,for=600s"),
+        (Some("none"), "ns h "),
+    ] {
+        rig.world
+            .add(&rig.faults.claims, claim_of_class(annotation));
+        rig.driver.answers(Ok(FaultReport::none()));
+        assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+        assert_eq!(rig.driver.requests(), [asked]);
+    }
+    assert!(rig.world.events().is_empty());
+    rig.world.add(&rig.faults.claims, claim_of_class(Some("x")));
+    rig.driver.answers(Ok(FaultReport::none()));
+    rig.faults.reconcile(&key()).await;
+    assert_eq!(rig.driver.requests(), ["ns h "], "nor that of the class");
+    assert_eq!(rig.world.events().len(), 1);
+}
+
+#[tokio::test]
+async fn a_fault_of_a_class_is_refused_by_name_without_the_flag() {
+    let mut rig = rig(false, None);
+    add_class(&rig, DRIVER, "full");
+    rig.world.add(&rig.faults.claims, claim_of_class(None));
+    rig.driver.answers(Ok(FaultReport::none()));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert_eq!(rig.driver.requests(), ["ns h "]);
+    let expected = "Warning FaultRefused: The parameter fault of its class has no effect: the driver \
+                    runs without --enable-faults";
+    assert_eq!(rig.world.events(), [expected]);
+}
+
+#[tokio::test]
+async fn claims_of_a_class_with_a_fault_are_worked_on_once_they_are_bound() {
+    for (provisioner, has_fault) in [(DRIVER, true), ("another", false)] {
+        let rig = rig(true, None);
+        add_class(&rig, provisioner, "full");
+        let read = |value: Value| -> Arc<PersistentVolumeClaim> {
+            Arc::new(serde_json::from_value(value).expect("a claim"))
+        };
+        let bound = || read(claim_of_class(None));
+        let phase = json!({"status": {"phase": "Pending"}});
+        let pending = || read(with(claim_of_class(None), phase.clone()));
+        for (change, is_queued) in [
+            (applied(None, bound()), has_fault),
+            (applied(Some(pending()), bound()), has_fault),
+            (applied(None, pending()), false),
+            (applied(Some(bound()), bound()), false),
+            (Change::Deleted(bound()), has_fault),
+            (Change::Deleted(pending()), false),
+        ] {
+            let expected = is_queued.then(key);
+            assert_eq!(changed_volume(&change, &rig.faults.presets), expected);
+        }
+    }
+}
+
+fn applied(
+    old: Option<Arc<PersistentVolumeClaim>>,
+    new: Arc<PersistentVolumeClaim>,
+) -> Change<PersistentVolumeClaim> {
+    Change::Applied { old, new }
+}
+
 /// A claim of the same name may ask for a fault of its own volume only.
 #[tokio::test]
 async fn only_the_volumes_own_claim_counts() {
@@ -177,13 +262,37 @@ async fn a_failure_is_said_and_a_busy_volume_is_not() {
 #[tokio::test]
 async fn volumes_with_a_recorded_fault_are_looked_at() {
     let rig = rig(true, None);
-    assert!(rig.faults.faulty_volumes().is_empty());
+    let none = (Vec::new(), BTreeSet::new());
+    assert_eq!(rig.faults.faulty_volumes(), none);
     rig.driver.0.lock().faulty = vec!["other".to_owned(), "h".to_owned()];
-    assert_eq!(rig.faults.faulty_volumes(), [key()]);
+    let expected = (vec![key()], BTreeSet::from(["other".to_owned()]));
+    assert_eq!(rig.faults.faulty_volumes(), expected);
 }
 
-#[test]
-fn only_changes_of_the_annotation_are_worked_on() {
+/// It would last until the volume is deleted.
+#[tokio::test]
+async fn a_fault_ends_whose_persistent_volume_has_gone_while_no_process_ran() {
+    let rig = rig(true, None);
+    rig.driver.0.lock().faulty = vec!["h".to_owned()];
+    // The cache lacks it, and the API server has it.
+    rig.faults.volumes.note_deleted("", "pv");
+    assert_eq!(rig.faults.look_again().await, RESYNC);
+    assert!(rig.driver.requests().is_empty());
+
+    rig.world.api.take("/pv");
+    rig.driver.answers(Err(Status::aborted("busy")));
+    assert_eq!(rig.faults.look_again().await, LOOK_RETRY);
+    rig.driver
+        .answers(Ok(report(FaultState::Healed, "good", None)));
+    assert_eq!(rig.faults.look_again().await, RESYNC);
+    assert_eq!(rig.driver.requests(), [" h ", " h "]);
+}
+
+#[tokio::test]
+async fn only_changes_of_the_annotation_are_worked_on() {
+    let rig = rig(true, None);
+    let changed_volume =
+        |change: &Change<PersistentVolumeClaim>| super::changed_volume(change, &rig.faults.presets);
     let read = |value: Value| -> Arc<PersistentVolumeClaim> {
         Arc::new(serde_json::from_value(value).expect("a claim"))
     };

@@ -46,7 +46,7 @@ impl FaultState {
         match self {
             FaultState::Absent => "absent",
             FaultState::Waiting => "waiting",
-            FaultState::Active => "injected",
+            FaultState::Active => "active",
             FaultState::Over => "over",
             FaultState::Expired => "expired",
             FaultState::Healed => "healed",

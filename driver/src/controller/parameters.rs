@@ -4,6 +4,8 @@
 //! unless [`UnknownKeys`] says so. A provisioner adds the keys under [`METADATA`], not the user;
 //! only [`filesystem`] reads one of them.
 
+use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
+
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
 use crate::storage::{self, Consistency, Provisioning, Settings};
@@ -52,6 +54,8 @@ pub struct Class {
     pub changes: SettingsChange,
     /// A filesystem may be mounted that users of a block device wrote.
     pub allow_volume_mode_change: bool,
+    /// The fault of a volume, unless its claim says another one.
+    pub fault: Option<ClaimFault>,
     /// Keys without an effect ([`UnknownKeys::Ignored`]).
     pub ignored: Vec<String>,
 }
@@ -140,9 +144,11 @@ pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Inv
         let read = match (reader(key), unknown) {
             (Some(Reader::Pool), _) => continue,
             (Some(Reader::Class(read)), _) => read(&mut class, value),
-            (Some(Reader::Change(read)), _) => read(&mut class.changes, value),
+            (Some(Reader::Change(read)), _) => {
+                read(&mut class.changes, value).map_err(str::to_owned)
+            }
             (Some(Reader::Provisioner) | None, UnknownKeys::Rejected) => {
-                Err("is not a parameter of this driver")
+                Err("is not a parameter of this driver".to_owned())
             }
             (Some(Reader::Provisioner) | None, UnknownKeys::Ignored) => {
                 class.ignored.push(key.to_owned());
@@ -253,6 +259,15 @@ pub fn group(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invali
              a state that no power cut leaves",
         )),
     }
+}
+
+/// Why a fault is refused without `--enable-faults`.
+pub const FAULTS_ARE_OFF: &str =
+    "is a fault, which this driver does not serve: start it with --enable-faults";
+
+/// The error for a fault of a class without `--enable-faults`.
+pub fn refused_preset() -> Invalid {
+    invalid(field("parameters", CLASS_PARAMETER), FAULTS_ARE_OFF)
 }
 
 /// The error for a power cut that is not possible.

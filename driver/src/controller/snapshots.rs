@@ -107,8 +107,7 @@ impl Controller {
     /// is an answer to its repeated call, whatever the flags say by now.
     fn check_powercut(&self, source: &VolumeId) -> Result<()> {
         if !self.config.faults {
-            let why = "is a fault, which this driver does not serve: start it with --enable-faults";
-            return Err(parameters::refused_powercut(why).into());
+            return Err(parameters::refused_powercut(parameters::FAULTS_ARE_OFF).into());
         }
         let pool = self.pools.with_id(source.pool())?;
         Ok(pool.check_clones_live().map_err(parameters::of_powercut)?)

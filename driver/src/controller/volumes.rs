@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 use hostloop_terminal::humanize::exact_bytes;
 
-use super::{Controller, Error, Result, lookup, to_proto};
+use super::{Controller, Error, Result, lookup, parameters, to_proto};
 use crate::csi::capability::carried_fs;
 use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
@@ -100,6 +100,9 @@ impl Controller {
 
     /// Decides about a new volume by what is known without a look at disks and tools.
     fn plan(&self, request: CreateRequest) -> Result<Plan> {
+        if request.class.fault.is_some() && !self.config.faults {
+            return Err(parameters::refused_preset().into());
+        }
         if !request.accessible {
             return Err(Error::ResourceExhausted(
                 "volumes of this node are accessible from none of the requisite topologies"

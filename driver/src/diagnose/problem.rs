@@ -125,9 +125,10 @@ pub enum Problem {
     /// The start of a freeze is recorded, and its end is not.
     #[error("its filesystem was frozen for a copy and not thawed")]
     Frozen { since_ns: u64 },
-    /// The volume has the fault that its claim asks for. With a total one, it can't be used.
+    /// The volume has the fault that its claim or its class asks for. With a total one, it can't be
+    /// used.
     #[error(
-        "it has the fault {fault}, which the annotation {} of its claim asks for",
+        "it has the fault {fault}, by the annotation {} of its claim or by its class",
         FAULT
     )]
     Fault { fault: String, total: bool },
@@ -175,8 +176,9 @@ const TO_MOUNT_AGAIN: &str = "the kernel's log (dmesg) has the cause: often the 
      again for the next one";
 
 /// The advice for a fault that a claim asks for.
-const TO_END_A_FAULT: &str = "remove that annotation; a filesystem that has shut down or become \
-     read-only is mounted again once the pods that use the volume are deleted";
+const TO_END_A_FAULT: &str = "remove that annotation, or set it to none if it is the fault of the \
+     class; a filesystem that has shut down or become read-only is mounted again once the pods that \
+     use the volume are deleted";
 
 /// The advice for a pool on a read-only filesystem.
 const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) has the cause: a full or failing disk makes \

@@ -3,14 +3,14 @@
 use hostloop_controllers::api::claim_fault::FaultKind;
 
 use super::target::Target;
-use super::{FaultError, frozen, full, powercut, read_only, size_limit};
+use super::{FaultError, Obstacle, frozen, full, powercut, read_only, size_limit};
 
 /// What a fault does.
 pub(super) struct FaultEffect {
     /// The word of the annotation.
     pub(super) name: &'static str,
     /// Why a volume can't have it; `None` if it can.
-    pub(super) obstacle: fn(&Target<'_>, FaultKind) -> Option<String>,
+    pub(super) obstacle: fn(&Target<'_>, FaultKind) -> Option<Obstacle>,
     /// The number of bytes to which it limits the loop device, if it does.
     pub(super) limit: fn(&Target<'_>, FaultKind) -> Option<u64>,
     /// Causes it, unless it is there. The record has it already.

@@ -3,26 +3,24 @@
 
 use hostloop_controllers::api::claim_fault::FaultKind;
 
-use super::FaultError;
-use super::target::{NO_FILESYSTEM, Target};
+use super::target::Target;
+use super::{FaultError, Obstacle};
 use crate::kernel::Freeze;
 use crate::record::{FreezeIntent, now_ns};
 use crate::storage::freeze as storage_freeze;
 
-pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<String> {
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
     if target.fs().is_none() {
-        return Some(NO_FILESYSTEM.to_owned());
+        return Some(Obstacle::NoFilesystem);
     }
     nearly_full(target)
 }
 
 /// Why a filesystem in this pool can't be frozen now.
-fn nearly_full(target: &Target<'_>) -> Option<String> {
+fn nearly_full(target: &Target<'_>) -> Option<Obstacle> {
     let pool = target.pools.with_id(target.record.id.pool()).ok()?;
     let is_full = matches!(pool.below_reserve(), Ok(true));
-    is_full.then(|| {
-        "its pool is nearly full, and freezing a filesystem in it might not end".to_owned()
-    })
+    is_full.then_some(Obstacle::PoolNearlyFull)
 }
 
 pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
@@ -32,7 +30,7 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
     if !is_recorded {
         // A copy has thawed it, or it was staged again, and the pool may have filled meanwhile.
         if let Some(why) = nearly_full(target) {
-            return Err(FaultError::Impossible(why));
+            return Err(why.into());
         }
         let since_ns = now_ns();
         target.pools.update_volume(&id, |record| {
@@ -43,8 +41,7 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
         Ok(Freeze::AlreadyFrozen) if !is_recorded => {
             // The program that froze it has to thaw it.
             forget(target)?;
-            let why = "another program has frozen its filesystem already";
-            Err(FaultError::Impossible(why.to_owned()))
+            Err(Obstacle::FrozenByOthers.into())
         }
         Ok(_) => Ok(()),
         Err(error) => {

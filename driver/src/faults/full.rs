@@ -9,20 +9,18 @@ use std::path::Path;
 use hostloop_controllers::api::claim_fault::FaultKind;
 use rustix::fs::OFlags;
 
-use super::FaultError;
-use super::target::{NO_FILESYSTEM, Target};
+use super::target::Target;
+use super::{EndsLater, FaultError, Obstacle};
 use crate::kernel::{self, BLOCK_SIZE, file};
 
 /// The name of the file.
 const NAME: &str = "hostloop-fault-full";
 
-pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<String> {
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
     let Some(mount) = target.mount() else {
-        return Some(NO_FILESYSTEM.to_owned());
+        return Some(Obstacle::NoFilesystem);
     };
-    mount
-        .fs_read_only()
-        .then(|| "its filesystem is read-only, so nothing can take its room".to_owned())
+    mount.fs_read_only().then_some(Obstacle::ReadOnly)
 }
 
 /// Makes the file and fills the filesystem, unless that is done.
@@ -36,8 +34,7 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
     };
     let made = match made {
         Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
-            let why = format!("its users have a file {NAME} in its root directory");
-            return Err(FaultError::Impossible(why));
+            return Err(Obstacle::FileOfUsers { file: NAME }.into());
         }
         made => made?,
     };
@@ -59,14 +56,10 @@ pub(super) fn remove(target: &Target<'_>) -> Result<(), FaultError> {
         return Ok(());
     }
     if target.fs().is_none() {
-        return Err(FaultError::Later(format!(
-            "the file {NAME} is removed once a pod uses the volume"
-        )));
+        return Err(EndsLater::Unused { file: NAME }.into());
     }
     if target.has_stopped() {
-        return Err(FaultError::Later(format!(
-            "the volume's filesystem has stopped. The file {NAME} is removed once it is mounted again"
-        )));
+        return Err(EndsLater::Stopped { file: NAME }.into());
     }
     let root = target.root()?;
     if let Some(own) = own_file(target, &root)? {

@@ -3,13 +3,13 @@
 
 use hostloop_controllers::api::claim_fault::FaultKind;
 
-use super::FaultError;
 use super::size_limit::{self, GONE};
-use super::target::{NO_FILESYSTEM, Target};
+use super::target::Target;
+use super::{FaultError, Obstacle};
 use crate::kernel::FsType;
 
-pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<String> {
-    target.fs().is_none().then(|| NO_FILESYSTEM.to_owned())
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
+    target.fs().is_none().then_some(Obstacle::NoFilesystem)
 }
 
 pub(super) fn limit(target: &Target<'_>, _kind: FaultKind) -> Option<u64> {
@@ -26,6 +26,6 @@ pub(super) fn cut(target: &Target<'_>) -> Result<(), FaultError> {
             target.kernel().forget_mounts();
             Ok(())
         }
-        None => Err(FaultError::Impossible(NO_FILESYSTEM.to_owned())),
+        None => Err(Obstacle::NoFilesystem.into()),
     }
 }

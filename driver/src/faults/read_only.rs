@@ -2,20 +2,16 @@
 
 use hostloop_controllers::api::claim_fault::FaultKind;
 
-use super::FaultError;
-use super::target::{NO_FILESYSTEM, Target};
+use super::target::Target;
+use super::{FaultError, Obstacle};
 use crate::kernel::{FsType, MountEntry};
 
-pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<String> {
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
     match target.fs() {
         Some(FsType::Ext4) => None,
-        Some(FsType::Xfs) => {
-            Some("an XFS shuts down after an error, and does not become read-only".to_owned())
-        }
-        Some(FsType::Btrfs) => {
-            Some("a btrfs becomes read-only only after a failed write: see gone".to_owned())
-        }
-        None => Some(NO_FILESYSTEM.to_owned()),
+        Some(FsType::Xfs) => Some(Obstacle::XfsShutsDown),
+        Some(FsType::Btrfs) => Some(Obstacle::BtrfsNeedsWrite),
+        None => Some(Obstacle::NoFilesystem),
     }
 }
 
@@ -25,7 +21,7 @@ pub(super) fn turn(target: &Target<'_>) -> Result<(), FaultError> {
         return Ok(());
     }
     let minor = mount.and_then(MountEntry::loop_minor);
-    let minor = minor.ok_or_else(|| FaultError::Impossible(NO_FILESYSTEM.to_owned()))?;
+    let minor = minor.ok_or(Obstacle::NoFilesystem)?;
     // While it is open, no other filesystem can get the device.
     let root = target.root()?;
     kernel.trigger_error(minor)?;
@@ -35,6 +31,5 @@ pub(super) fn turn(target: &Target<'_>) -> Result<(), FaultError> {
     if now.of_loop(minor).any(MountEntry::fs_read_only) {
         return Ok(());
     }
-    let why = "its class mounts it with errors=continue, so an error has no effect";
-    Err(FaultError::Impossible(why.to_owned()))
+    Err(Obstacle::ErrorsIgnored.into())
 }

@@ -2,22 +2,18 @@
 //! failed for heals in place. A filesystem that failed to write stops until it is mounted again.
 
 use hostloop_controllers::api::claim_fault::FaultKind;
-use hostloop_terminal::humanize;
 
-use super::FaultError;
 use super::target::Target;
+use super::{FaultError, Obstacle};
 use crate::kernel::BLOCK_SIZE;
 
 /// What is left of a disk that is gone: the kernel knows no limit of zero.
 pub(super) const GONE: u64 = BLOCK_SIZE as u64;
 
-pub(super) fn obstacle(target: &Target<'_>, kind: FaultKind) -> Option<String> {
+pub(super) fn obstacle(target: &Target<'_>, kind: FaultKind) -> Option<Obstacle> {
     let bytes = target.record.capacity_bytes;
     match kind {
-        FaultKind::EioFrom(offset) if offset >= bytes => Some(format!(
-            "the offset is not within its {}",
-            humanize::exact_bytes(bytes)
-        )),
+        FaultKind::EioFrom(offset) if offset >= bytes => Some(Obstacle::BeyondEnd { bytes }),
         _ => None,
     }
 }

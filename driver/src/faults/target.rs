@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::FaultError;
+use super::{FaultError, Obstacle};
 use crate::diagnose::volume::has_stopped;
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, Kernel, LoopInfo, MountEntry, file_id};
@@ -92,7 +92,7 @@ impl<'a> Target<'a> {
 
     /// Opens the root directory of the mounted filesystem.
     pub(super) fn root(&self) -> Result<File, FaultError> {
-        let mount = self.mount().ok_or_else(no_filesystem)?;
+        let mount = self.mount().ok_or(Obstacle::NoFilesystem)?;
         Ok(self.kernel().open_mount(mount)?)
     }
 
@@ -107,12 +107,4 @@ impl<'a> Target<'a> {
     pub(super) fn has_stopped(&self) -> bool {
         has_stopped(&self.record, &self.state) || self.state.has_shut_down(&self.record)
     }
-}
-
-/// The obstacle of a raw block volume to a fault of filesystems.
-pub(super) const NO_FILESYSTEM: &str = "it is in use as a raw block device, and this is a fault of \
-     filesystems; gone and eio-from are faults of devices";
-
-fn no_filesystem() -> FaultError {
-    FaultError::Impossible(NO_FILESYSTEM.to_owned())
 }

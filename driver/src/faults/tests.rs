@@ -402,7 +402,10 @@ fn a_filesystem_in_a_full_pool_is_not_frozen_again() {
     let requested = ClaimFault::parse("frozen").unwrap();
     let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
     assert!(
-        matches!(failed, Err(FaultError::Impossible(_))),
+        matches!(
+            failed,
+            Err(FaultError::Impossible(Obstacle::PoolNearlyFull))
+        ),
         "{failed:?}"
     );
     assert!(!rig.kernel.is_frozen(rig.device(id).minor));

@@ -1,32 +1,16 @@
 //! Reports each RPC: one log line, one histogram sample and, if it changes state, two events.
 //!
-//! The line has the method, the subject, the outcome and the duration. Requests are never logged:
-//! they contain secrets, and mount flags that may be secret. Events have only the fields that
-//! [`event_fields`](super::event_fields) lists.
+//! Events have only the fields that [`event_fields`](super::event_fields) lists.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use hostloop_events::{Call, Fields, Shortened};
-use hostloop_proto::calls::{code_name, spec_name};
+use hostloop_events::{Call, Fields};
 use tonic::{Code, Status};
 
+use super::call_line::{CallEnd, Interest, shown};
 use super::metrics::Calls;
-use crate::csi::validate::MAX_STRING;
 use crate::rpc_faults::short_name;
-
-/// The target of the log lines, for filters in `--log-level`.
-const TARGET: &str = "hostloop::call";
-
-/// The log level of a successful RPC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Interest {
-    /// The RPC changes state: level `info`.
-    Change,
-    /// The RPC only reads: level `debug` and no event, because kubelet and liveness probes send
-    /// many of these.
-    Question,
-}
 
 /// The report of an RPC under way.
 pub(crate) struct Report {
@@ -52,7 +36,7 @@ impl Report {
         Report {
             calls: calls.clone(),
             method,
-            about: Shortened(about, MAX_STRING).to_string(),
+            about: shown(about),
             interest,
             started: Instant::now(),
             event: None,
@@ -98,30 +82,17 @@ impl Report {
         self.ended = true;
         let took = self.started.elapsed();
         self.calls.observe(self.method, code, took);
-        if let Some(event) = self.event.take() {
-            event.end(spec_name(code), error, took, answer);
-        }
-
-        let method = self.short_method();
-        let about = self.about.as_str();
-        let ms = took.as_micros() as f64 / 1e3;
-        let code_name = code_name(code);
-        // Text from requests is logged as field values, which are quoted, and never in the message.
-        macro_rules! line {
-            ($level:ident) => {
-                tracing::$level!(target: TARGET, method, about, code = %code_name, ms, error, "call")
-            };
-        }
-        match (code, self.interest) {
-            (Code::Ok, Interest::Change) => {
-                tracing::info!(target: TARGET, method, about, code = %code_name, ms, "call")
-            }
-            (Code::Ok, Interest::Question) => {
-                tracing::debug!(target: TARGET, method, about, code = %code_name, ms, "call")
-            }
-            (Code::Internal | Code::DataLoss | Code::Unknown, _) => line!(error),
-            _ => line!(warn),
-        }
+        let event = self.event.take();
+        let end = CallEnd {
+            method: self.short_method(),
+            about: &self.about,
+            interest: self.interest,
+            took,
+            code,
+            error,
+            fault: None,
+        };
+        end.report(event, answer);
     }
 }
 

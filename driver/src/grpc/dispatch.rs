@@ -29,7 +29,8 @@ use std::time::Duration;
 use hostloop_events::Call as Event;
 use tonic::{Request, Response, Status};
 
-use super::call_log::{Interest, Report};
+use super::call_line::Interest;
+use super::call_log::Report;
 use super::event_fields::EventFields;
 use super::metrics::Calls;
 use super::operation_locks::{AfterSuccess, Fingerprint, GRACE, Hold, Operation, OperationLocks};

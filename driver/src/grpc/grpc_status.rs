@@ -45,9 +45,8 @@ impl From<Invalid> for Status {
 impl From<FaultError> for Status {
     fn from(error: FaultError) -> Status {
         match error {
-            FaultError::Impossible(why) | FaultError::Later(why) => {
-                Error::FailedPrecondition(why).into()
-            }
+            FaultError::Impossible(why) => Error::FailedPrecondition(why.to_string()).into(),
+            FaultError::Later(why) => Error::FailedPrecondition(why.to_string()).into(),
             FaultError::Kernel(error) => Error::from(error).into(),
             FaultError::Pool(error) => Error::from(error).into(),
         }

@@ -7,7 +7,8 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::identity_server;
 use tonic::{Request, Response, Status};
 
-use super::call_log::{Interest, Report};
+use super::call_line::Interest;
+use super::call_log::Report;
 use super::metrics::Calls;
 use crate::csi::identity::Identity;
 use crate::rpc_faults::{CallSubject, FaultInjector, around};

@@ -14,7 +14,8 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::call_log::{Interest, Report};
+use super::call_line::Interest;
+use super::call_log::Report;
 use super::dispatch::{Call, Dispatcher, call};
 use super::operation_locks::{guarded, shutting_down};
 use super::permits::Permit;

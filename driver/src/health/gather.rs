@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
-use crate::diagnose::volume::{ImageState, volume_problems};
+use crate::diagnose::volume::{ImageState, shut_down_problem, volume_problems};
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
 use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
 use crate::storage::{
@@ -152,7 +152,7 @@ impl View {
         facts.problems = volume_problems(record, &image, &state);
         if state.has_shut_down(record) {
             // The first problem of a kind counts.
-            facts.problems.push(shut_down(record));
+            facts.problems.push(shut_down_problem(record));
         } else {
             let errors = filesystem_errors(pools.kernel(), &state, record);
             facts.problems.extend(errors.map(Problem::FilesystemErrors));
@@ -163,17 +163,6 @@ impl View {
         }
         facts.problems.extend(refused_options(record));
         (facts, Some(state))
-    }
-}
-
-/// The problem of a volume with a filesystem that has shut down.
-fn shut_down(record: &VolumeRecord) -> Problem {
-    match &record.fault {
-        Some(fault) => Problem::Fault {
-            fault: fault.fault.clone(),
-            total: true,
-        },
-        None => Problem::FilesystemShutDown,
     }
 }
 

@@ -1,22 +1,17 @@
 //! The record of a call: a log line, and events in the form of those of `hostloop run`.
 //!
-//! Requests are never logged: they have secrets. Events have the fields that the driver's have.
+//! Events have the fields that the driver's have.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use hostloop_events::{Call, Fields, MAX_TEXT as MAX_ERROR, Shortened};
-use hostloop_proto::calls::{code_name, spec_name};
 use hyper::HeaderMap;
 use percent_encoding::percent_decode;
 use tonic::Code;
 
+use crate::grpc::call_line::{CallEnd, Interest, shown};
 use crate::rpc_faults::Fault;
-
-/// The target of the log lines, for filters in `--log-level`.
-const TARGET: &str = "hostloop::call";
-/// The longest method or subject, in characters.
-const MAX_TEXT: usize = 128;
 
 /// A call under way. Dropping the record ends it as cancelled: the caller hung up.
 pub(super) struct CallRecord {
@@ -36,9 +31,9 @@ impl CallRecord {
         about: &str,
         request: Fields,
     ) -> CallRecord {
-        let about = Shortened(about, MAX_TEXT).to_string();
+        let about = shown(about);
         CallRecord {
-            method: Shortened(path, MAX_TEXT).to_string(),
+            method: shown(path),
             event: Some(Call::begin(name, &about, None, request)),
             about,
             fault: None,
@@ -77,21 +72,17 @@ impl CallRecord {
         let Some(event) = self.event.take() else {
             return;
         };
-        let took = self.started.elapsed();
-        event.end(spec_name(code), error, took, Fields::default());
-        let (method, about) = (self.method.as_str(), self.about.as_str());
-        let fault = self.fault.as_deref().unwrap_or_default();
-        let ms = took.as_micros() as f64 / 1e3;
-        let code_name = code_name(code);
-        if code == Code::Ok {
-            tracing::info!(target: TARGET, method, about, code = %code_name, ms, fault, "call");
-        } else {
-            let error = Shortened(error, MAX_ERROR).to_string();
-            let error = error.as_str();
-            tracing::warn!(
-                target: TARGET, method, about, code = %code_name, ms, fault, error, "call"
-            );
-        }
+        let error = Shortened(error, MAX_ERROR).to_string();
+        let end = CallEnd {
+            method: &self.method,
+            about: &self.about,
+            interest: Interest::Change,
+            took: self.started.elapsed(),
+            code,
+            error: &error,
+            fault: self.fault.as_deref(),
+        };
+        end.report(Some(event), Fields::default());
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::time::Instant;
 
-use tokio_util::sync::CancellationToken;
-
 use super::call_subject::CallSubject;
-use super::fault::Fault;
 use super::rule::Rule;
 use super::rules_file::RuleSet;
 
@@ -61,50 +58,47 @@ impl ActiveRules {
         self.0.is_empty()
     }
 
-    /// The fault of a call: that of the first rule that takes it.
+    /// The rule of a call: the first one that takes it.
     pub fn decide(
         &mut self,
         path: &str,
         subject: &CallSubject<'_>,
         own_node: &str,
         now: Instant,
-    ) -> Option<Fault> {
-        self.0
-            .iter_mut()
-            .find_map(|active| active.decide(path, subject, own_node, now))
+    ) -> Option<&Rule> {
+        let taking = self.0.iter_mut().find_map(|active| {
+            let takes = active.takes(path, subject, own_node, now);
+            takes.then_some(active)
+        });
+        taking.map(|active| &active.rule)
     }
 }
 
 impl ActiveRule {
-    fn decide(
+    /// True if the rule takes this call, which then counts.
+    fn takes(
         &mut self,
         path: &str,
         subject: &CallSubject<'_>,
         own_node: &str,
         now: Instant,
-    ) -> Option<Fault> {
+    ) -> bool {
         let is_over = self.rule.times.is_some_and(|times| self.taken >= times)
             || self
                 .rule
                 .lifetime
                 .is_some_and(|lifetime| now.duration_since(self.since) >= lifetime);
         if is_over || !self.rule.is_for(path, subject, own_node) {
-            return None;
+            return false;
         }
         if let Some(probability) = self.rule.probability {
             self.draws += 1;
             if draw(self.seed, self.draws) >= probability {
-                return None;
+                return false;
             }
         }
         self.taken += 1;
-        Some(Fault {
-            rule: self.rule.name.clone(),
-            delay_before: self.rule.delay_before,
-            delay_after: self.rule.delay_after,
-            outcome: self.rule.outcome.clone(),
-            stop: CancellationToken::new(),
-        })
+        true
     }
 }
 

@@ -89,12 +89,18 @@ impl FaultInjector {
     /// The fault of a call with this path, as `/csi.v1.Controller/CreateVolume`.
     pub fn decide(&self, path: &str, subject: &CallSubject<'_>) -> Option<Fault> {
         let mut state = self.state.lock();
-        let mut fault = state
+        let rule = state
             .rules
             .decide(path, subject, &self.node, Instant::now())?;
+        let fault = Fault {
+            rule: rule.name.clone(),
+            delay_before: rule.delay_before,
+            delay_after: rule.delay_after,
+            outcome: rule.outcome.clone(),
+            stop: self.stop.clone(),
+        };
         state.count(&fault);
         drop(state);
-        fault.stop = self.stop.clone();
         let about = Shortened(subject.about(), MAX_SUBJECT).to_string();
         let about = about.as_str();
         let (rule, effect) = (&*fault.rule, fault.effect());

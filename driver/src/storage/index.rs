@@ -1,7 +1,7 @@
 //! The in-memory index of a pool: built when the pool opens, and updated after each disk change.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -237,6 +237,8 @@ pub(super) struct Index {
     /// What the snapshots share, and so do not promise.
     pub(super) lineage: Lineage,
     inline: HashMap<Box<str>, VolumeId>,
+    /// The volumes with a fault in their records.
+    faulty: BTreeSet<VolumeId>,
     capabilities: Interned<[Capability]>,
     parameters: Interned<BTreeMap<String, String>>,
     mkfs_options: Interned<[String]>,
@@ -256,11 +258,17 @@ impl Index {
         if let Some(handle) = &record.inline {
             self.inline.insert(handle.clone(), record.id);
         }
+        if record.fault.is_some() {
+            self.faulty.insert(record.id);
+        } else {
+            self.faulty.remove(&record.id);
+        }
         self.volumes.put(record);
     }
 
     /// Removes a volume.
     pub(super) fn take_volume(&mut self, id: VolumeId) {
+        self.faulty.remove(&id);
         if let Some(handle) = self.volumes.take(id).and_then(|r| r.inline.clone()) {
             self.inline.remove(&handle);
         }
@@ -295,6 +303,13 @@ impl Index {
     /// All inline volumes, which kubelet identifies by a handle.
     pub(super) fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let ids = self.inline.values();
+        ids.filter_map(|id| self.volumes.get(*id).ok().flatten())
+            .collect()
+    }
+
+    /// All volumes with a fault in their records, oldest first.
+    pub(super) fn faulty_volumes(&self) -> Vec<Arc<VolumeRecord>> {
+        let ids = self.faulty.iter();
         ids.filter_map(|id| self.volumes.get(*id).ok().flatten())
             .collect()
     }

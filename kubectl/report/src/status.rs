@@ -101,10 +101,34 @@ pub struct VolumeReport {
     pub direct_io: Option<bool>,
     /// When a freeze that has not ended began.
     pub frozen_since_ns: Option<u64>,
+    /// The fault that its claim asks for; null without one.
+    pub fault: Option<VolumeFault>,
     /// Where the volume's filesystem is mounted or its device is bound.
     pub mounts: Vec<PathBuf>,
     /// When the volume was created.
     pub created_ns: u64,
+}
+
+/// A fault of a volume, from before its first effect until nothing asks for it any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeFault {
+    /// What happens, such as `gone`.
+    pub name: String,
+    /// The fault as it was asked for, with its time and its seed.
+    pub fault: String,
+    /// When it began.
+    pub since_ns: u64,
+    /// `active`; `waiting` for a pod that uses the volume; `stopped`, if it is over and the
+    /// filesystem has to be mounted again; or `over`.
+    pub state: Word,
+}
+
+impl VolumeFault {
+    /// The mark of a volume that can't be used as usual: `fault gone`. `None` once the fault is over
+    /// and has left nothing.
+    pub fn mark(&self) -> Option<String> {
+        (self.state != "over").then(|| format!("fault {}", self.name))
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -189,5 +213,28 @@ pub struct MountReport {
 impl AsRef<PoolReport> for PoolReport {
     fn as_ref(&self) -> &PoolReport {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_marks_its_volume_until_it_is_over() {
+        for (state, mark) in [
+            ("active", Some("fault gone")),
+            ("waiting", Some("fault gone")),
+            ("stopped", Some("fault gone")),
+            ("over", None),
+        ] {
+            let fault = VolumeFault {
+                name: "gone".to_owned(),
+                fault: "gone,for=600s".to_owned(),
+                since_ns: 1,
+                state: state.into(),
+            };
+            assert_eq!(fault.mark().as_deref(), mark, "{state}");
+        }
     }
 }

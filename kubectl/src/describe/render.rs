@@ -1,7 +1,7 @@
 //! Formats what is known about a claim, a snapshot, a group or inline volumes.
 
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
-use hostloop_report::status::{Report, VolumeReport};
+use hostloop_report::status::{Report, VolumeFault, VolumeReport};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, yes_no};
 use hostloop_terminal::humanize::{age, bytes};
@@ -81,6 +81,14 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
         .stuck
         .as_ref()
         .map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
+    let mark = row.fault.as_ref().and_then(VolumeFault::mark);
+    let state = match mark {
+        Some(mark) => {
+            let mark = one_line(&mark);
+            paint(WARNING, &format!("{}, {mark}", row.state.as_str()))
+        }
+        None => row.state.as_str().to_owned(),
+    };
     let object = facts.objects.claims.first();
     let spec = object.and_then(|claim| claim.spec.as_ref());
     let modes = spec
@@ -95,7 +103,7 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
     pairs(
         page,
         &[
-            ("state", Some(row.state.as_str().to_owned())),
+            ("state", Some(state)),
             ("stuck", stuck),
             ("note", row.note.as_deref().map(one_line)),
             ("node", row.node.clone()),
@@ -188,6 +196,8 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
     let frozen = volume
         .frozen_since_ns
         .map(|since| format!("for {}", age(since, now_ns)));
+    let fault = volume.fault.as_ref();
+    let fault = fault.map(|fault| fault_words(fault, now_ns));
     let staged = volume
         .staged_as
         .as_deref()
@@ -218,8 +228,22 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             ("staged", staged),
             ("I/O", volume.direct_io.map(io)),
             ("frozen", frozen.map(|frozen| paint(BAD, &frozen))),
+            ("fault", fault.map(|fault| paint(WARNING, &fault))),
         ],
     );
+}
+
+/// The fault of a volume, and what is left of it.
+fn fault_words(fault: &VolumeFault, now_ns: u64) -> String {
+    let text = one_line(&fault.fault);
+    match &*fault.state {
+        "active" => format!("{text}, for {}", age(fault.since_ns, now_ns)),
+        "waiting" => format!("{text}, once a pod uses the volume"),
+        "stopped" => {
+            format!("{text}, which has stopped the filesystem: delete the pods that use the volume")
+        }
+        state => format!("{text}, {}", one_line(state)),
+    }
 }
 
 fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {

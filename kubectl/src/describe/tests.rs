@@ -1,5 +1,5 @@
 use hostloop_fake_api::FakeApi;
-use hostloop_report::status::Report;
+use hostloop_report::status::{Report, VolumeFault};
 use serde_json::json;
 
 use super::*;
@@ -87,7 +87,41 @@ async fn everything_about_a_claim() {
             "Reason: m",
         ],
     );
-    lacks(&text, &["secret", "vol-2", "loop4", "Not known"]);
+    lacks(&text, &["secret", "vol-2", "loop4", "Not known", "  fault"]);
+}
+
+#[tokio::test]
+async fn the_fault_of_a_volume() {
+    let api = cluster_with_claim();
+    with_node_pods(&api, "vol-1");
+    let cluster = cluster_of(&api);
+    for (state, expected) in [
+        ("active", "fault         gone,for=600s, for "),
+        ("waiting", "gone,for=600s, once a pod uses the volume"),
+        ("stopped", "delete the pods that use the volume"),
+        ("over", "fault         gone,for=600s, over"),
+    ] {
+        let mut facts = gather(&target(), &cluster).await.unwrap();
+        let mut report = on_node();
+        report.volumes[0].fault = Some(VolumeFault {
+            name: "gone".to_owned(),
+            fault: "gone,for=600s".to_owned(),
+            since_ns: 1,
+            state: state.into(),
+        });
+        facts.nodes[0].report = Ok(report);
+        facts.report = joined(
+            &target(),
+            &facts.objects,
+            &facts.nodes,
+            &cluster,
+            facts.now_ns,
+        );
+        let text = shown(&facts);
+        has(&text, &[expected]);
+        let is_marked = text.contains("  state   published, fault gone\n");
+        assert_eq!(is_marked, state != "over", "{text}");
+    }
 }
 
 #[tokio::test]

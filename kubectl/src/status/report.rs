@@ -1,7 +1,7 @@
 //! The data of `kubectl hostloop status`, in the form that `-o json` prints. Names and meanings are
 //! stable; fields may be added. Sizes are in bytes, times in nanoseconds since the epoch.
 
-use hostloop_report::status::{PoolReport, Word};
+use hostloop_report::status::{PoolReport, VolumeFault, Word};
 use serde::Serialize;
 
 use crate::verdict::{Stuck, VolumePhase};
@@ -85,6 +85,8 @@ pub(crate) struct VolumeRow {
     pub(crate) loops: Vec<String>,
     /// Whether direct I/O is active.
     pub(crate) direct_io: Option<bool>,
+    /// The fault that the claim asks for.
+    pub(crate) fault: Option<VolumeFault>,
     /// The pods that use it.
     pub(crate) pods: Vec<String>,
     /// The PersistentVolume.
@@ -100,12 +102,16 @@ pub(crate) struct VolumeRow {
 }
 
 impl VolumeRow {
-    /// The state in a word, or two if the volume is stuck.
+    /// The state in a word, or more if the volume is stuck or has a fault.
     pub(crate) fn state_words(&self) -> String {
-        match (&self.stuck, self.state) {
+        let words = match (&self.stuck, self.state) {
             (Some(_), VolumePhase::Pending | VolumePhase::Lost) => "stuck".to_owned(),
             (Some(_), state) => format!("{}, stuck", state.as_str()),
             (None, state) => state.as_str().to_owned(),
+        };
+        match self.fault.as_ref().and_then(VolumeFault::mark) {
+            Some(mark) => format!("{words}, {mark}"),
+            None => words,
         }
     }
 

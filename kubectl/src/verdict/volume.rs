@@ -372,7 +372,8 @@ fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
 }
 
 fn frozen(volume: &VolumeReport, now_ns: u64) -> Option<Stuck> {
-    let since_ns = volume.frozen_since_ns?;
+    // A fault explains a freeze, and ends it in time.
+    let since_ns = volume.frozen_since_ns.filter(|_| volume.fault.is_none())?;
     let why = "its filesystem is frozen: writes wait".to_owned();
     (now_ns.saturating_sub(since_ns) > LONG_FREEZE_NS).then_some(Stuck {
         why,

@@ -42,6 +42,11 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
             vec!["--overlay", "snapshot-controller"],
         ),
         (
+            "faults",
+            json!({"faults": true}),
+            vec!["--component", "faults"],
+        ),
+        (
             "kubeletDir",
             json!({"kubeletDir": kubelet}),
             vec!["--kubelet-dir", kubelet],

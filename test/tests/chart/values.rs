@@ -17,6 +17,7 @@ fn a_mistake_is_an_error_that_names_the_value() {
         (json!({"driverName": null}), "driverName"),
         (json!({"driverName": "A.b"}), "driverName"),
         (json!({"attach": "yes"}), "attach"),
+        (json!({"faults": {"enabled": true}}), "faults"),
         (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),
         (json!({"image": {"digest": "0123"}}), "digest"),

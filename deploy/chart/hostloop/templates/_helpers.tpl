@@ -57,6 +57,14 @@ hostloop-{{ required "driverName is missing: after an upgrade from a chart witho
 {{- end }}
 {{- end }}
 
+{{/* As components/faults has it. */}}
+{{- define "hostloop.nodeVariables" }}
+{{- if .Values.faults }}
+        - name: HOSTLOOP_ENABLE_FAULTS
+          value: "true"
+{{- end }}
+{{- end }}
+
 {{- define "hostloop.controllerArgs" }}
 {{- range .Values.args.controller }}
         - {{ quote . }}

@@ -1,6 +1,8 @@
 //! The table of class parameters: what each is called, what it may say, and how it is read. It is
 //! also the source of `docs/reference/class-parameters.md`.
 
+use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
+
 use super::{Class, POOL, PROVISIONING, SettingsChange, boolean, provisioning, read_ahead, words};
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 
@@ -10,7 +12,7 @@ pub(super) enum Reader {
     /// It names the class's pool ([`super::pool`]).
     Pool,
     /// Only classes have it.
-    Class(fn(&mut Class, &str) -> Result<(), &'static str>),
+    Class(fn(&mut Class, &str) -> Result<(), String>),
     /// Classes have it, and a VolumeAttributesClass can change it later.
     Change(fn(&mut SettingsChange, &str) -> Result<(), &'static str>),
     /// The provisioner passes it in the volume's capability.
@@ -113,6 +115,18 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         changes: "",
         reader: Reader::Class(|class, value| {
             class.allow_volume_mode_change = boolean(value)?;
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: CLASS_PARAMETER,
+        values: "a fault of its volumes such as `gone,for=5m`, unless the annotation of a claim says \
+                 another one ([which](../faults.md#faults-of-classes)). Only with `--enable-faults`",
+        default: "none",
+        changes: "",
+        reader: Reader::Class(|class, value| {
+            let read = ClaimFault::parse(value);
+            class.fault = Some(read.map_err(|why| format!("is not a fault: {why}"))?);
             Ok(())
         }),
     },

@@ -66,6 +66,13 @@ fn classes_are_read() {
             },
         ),
         ("allowVolumeModeChange=false", Class::default()),
+        (
+            "fault=gone,for=5m",
+            Class {
+                fault: ClaimFault::parse("gone,for=5m").ok(),
+                ..Class::default()
+            },
+        ),
     ] {
         assert_eq!(
             class(&pairs(text), UnknownKeys::Rejected),
@@ -118,6 +125,9 @@ fn an_invalid_class_parameter_is_named() {
         "readAheadKiB=1048577",
         "readAheadKiB=",
         "mkfsOptions='",
+        "fault=",
+        "fault=none",
+        "fault=gone,for=25h",
         "csi.storage.k8s.io=not-the-prefix",
     ] {
         let refused = class(&pairs(text), UnknownKeys::Rejected).unwrap_err();

@@ -3,6 +3,7 @@
 use hostloop_proto::csi;
 
 use super::bench::*;
+use crate::controller::{Config, Controller};
 use crate::kernel::{Error, FsType, LoopDevices};
 use crate::storage::{Format, Freed, Provisioning};
 
@@ -21,6 +22,32 @@ fn class_parameters_choose_the_pool_and_the_settings() {
     assert_eq!(record.settings.provisioning, Provisioning::Thick);
     assert_eq!(record.settings.read_ahead_kib, Some(64));
     assert!(record.settings.direct_io && !record.settings.discard);
+}
+
+#[test]
+fn a_fault_of_a_class_needs_the_flag() {
+    let request = || create_request_with("pvc-1", "fault=gone,for=5m");
+    let strict = Bench::with(|plan| plan.config.faults = false);
+    assert!(strict.controller.refuses_volume(&request()));
+    let refused = strict.try_create(request()).unwrap_err();
+    assert!(refused.to_string().contains("--enable-faults"), "{refused}");
+    assert_answer::<()>(Err(refused), r#"parameters["fault"]"#);
+    assert!(strict.volume_ids().is_empty());
+
+    let bench = Bench::new();
+    let wrong = create_request_with("pvc-1", "fault=gone,for=25h");
+    assert_answer(bench.try_create(wrong), r#"parameters["fault"]"#);
+    let id = bench.created(request());
+    assert_eq!(bench.record(id.clone()).fault, None, "no pod uses it yet");
+
+    // The call was answered before, and only the answer was lost.
+    let config = Config {
+        faults: false,
+        ..bench.controller.config.clone()
+    };
+    let strict = Controller::new(bench.controller.pools.clone(), config);
+    let again = strict.create_volume(request()).unwrap();
+    assert_eq!(again.volume.unwrap().volume_id, id);
 }
 
 #[test]

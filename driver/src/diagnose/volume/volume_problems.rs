@@ -200,6 +200,18 @@ fn fault_problem(record: &VolumeRecord, state: &VolumeState) -> Option<Problem> 
     })
 }
 
+/// The problem of a volume with a filesystem that has shut down, as it says when it is asked. A fault
+/// of the volume is the cause of that.
+pub(crate) fn shut_down_problem(record: &VolumeRecord) -> Problem {
+    match &record.fault {
+        Some(fault) => Problem::Fault {
+            fault: fault.fault.clone(),
+            total: true,
+        },
+        None => Problem::FilesystemShutDown,
+    }
+}
+
 /// True if the filesystem of a staged volume says that it has shut down or become read-only. An
 /// XFS and a btrfs do not say that they have shut down.
 pub(crate) fn has_stopped(record: &VolumeRecord, state: &VolumeState) -> bool {

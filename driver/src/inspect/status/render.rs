@@ -1,6 +1,6 @@
 //! Formats a report as tables for a terminal.
 
-use hostloop_report::status::{GroupReport, Report, SnapshotReport, VolumeReport};
+use hostloop_report::status::{GroupReport, Report, SnapshotReport, VolumeFault, VolumeReport};
 use hostloop_terminal::color::{BAD, paint, severity};
 use hostloop_terminal::columns::{self, LOOP, MOUNT, io, or_dash, size};
 use hostloop_terminal::humanize::{age, bytes, count};
@@ -73,8 +73,9 @@ const GROUP: [Cell<GroupReport>; 5] = [
 
 /// Describes the use of a volume in a word or two.
 fn usage(v: &VolumeReport) -> String {
+    let fault = v.fault.as_ref().and_then(VolumeFault::mark);
     let staged = match (v.staged_as.as_deref(), &v.inline) {
-        (None, _) => return "-".to_owned(),
+        (None, _) => return or_dash(fault),
         (Some(_), Some(_)) => "inline",
         (Some("block"), None) => "block",
         (Some(_), None) => "mount",
@@ -84,14 +85,15 @@ fn usage(v: &VolumeReport) -> String {
         Some(at) => v.mounts.iter().filter(|m| *m != at).count(),
         None => v.mounts.len(),
     };
-    let frozen = if v.frozen_since_ns.is_some() {
-        ", frozen"
-    } else {
-        ""
+    // A fault explains a freeze.
+    let trouble = match (fault, v.frozen_since_ns) {
+        (Some(fault), _) => format!(", {fault}"),
+        (None, Some(_)) => ", frozen".to_owned(),
+        (None, None) => String::new(),
     };
     match pods {
-        0 => format!("{staged}{frozen}"),
-        n => format!("{staged} ×{n}{frozen}"),
+        0 => format!("{staged}{trouble}"),
+        n => format!("{staged} ×{n}{trouble}"),
     }
 }
 
@@ -153,7 +155,16 @@ mod tests {
         assert_eq!(usage(volume), "mount ×1");
         volume.frozen_since_ns = Some(1);
         assert_eq!(usage(volume), "mount ×1, frozen");
+        volume.fault = Some(VolumeFault {
+            name: "gone".to_owned(),
+            fault: "gone,for=600s".to_owned(),
+            since_ns: 1,
+            state: "active".into(),
+        });
+        assert_eq!(usage(volume), "mount ×1, fault gone");
         volume.staged_as = None;
+        assert_eq!(usage(volume), "fault gone");
+        volume.fault = None;
         assert_eq!(usage(volume), "-");
     }
 

@@ -1,9 +1,11 @@
 //! Makes the report of `hostloop status` from a survey.
 
 use hostloop_report::status::{
-    GroupReport, LoopReport, MountReport, PoolReport, Report, SnapshotReport, VolumeReport,
+    GroupReport, LoopReport, MountReport, PoolReport, Report, SnapshotReport, VolumeFault,
+    VolumeReport,
 };
 
+use crate::diagnose::volume::has_stopped;
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::fsck::check;
 use crate::inspect::inventory::{
@@ -34,7 +36,7 @@ pub fn report_of(survey: &Survey) -> Report {
     for (pool, contents) in survey.contents() {
         let name = &pool.name;
         let volumes = readable(&contents.volumes);
-        let volumes = volumes.map(|(v, item)| volume(name, v, item.image, survey));
+        let volumes = volumes.map(|(v, item)| volume(pool, v, item.image, survey));
         report.volumes.extend(volumes);
         let snapshots = readable(&contents.snapshots);
         let snapshots = snapshots.map(|(s, item)| snapshot(name, s, item.image, survey));
@@ -81,7 +83,12 @@ pub fn kind(kind: PoolKind) -> &'static str {
     }
 }
 
-fn volume(pool: &str, v: &VolumeRecord, image: Option<ImageStat>, survey: &Survey) -> VolumeReport {
+fn volume(
+    pool: &PoolSurvey,
+    v: &VolumeRecord,
+    image: Option<ImageStat>,
+    survey: &Survey,
+) -> VolumeReport {
     let identity = VolumeIdentity::of(v, image.map(|image| image.file));
     let state = VolumeState::of(&survey.kernel, identity);
     let devices: Vec<u32> = state.own().chain(state.over()).map(|l| l.minor).collect();
@@ -89,7 +96,7 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<ImageStat>, survey: &Surve
         id: v.id.to_string(),
         name: v.name.to_string(),
         inline: v.inline.as_deref().map(str::to_owned),
-        pool: pool.to_owned(),
+        pool: pool.name.clone(),
         size_bytes: v.capacity_bytes,
         allocated_bytes: image.map(|i| i.allocated),
         written_ns: image.map(|i| i.written_ns),
@@ -108,6 +115,7 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<ImageStat>, survey: &Surve
         loops: devices.iter().map(|minor| loop_path(*minor)).collect(),
         direct_io: state.own().next().map(|l| l.direct_io),
         frozen_since_ns: v.freeze.map(|FreezeIntent { since_ns }| since_ns),
+        fault: fault(v, &state, pool.shut_down.contains(&v.id)),
         mounts: devices
             .iter()
             .flat_map(|minor| state.kernel().mounts_of(*minor))
@@ -115,6 +123,24 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<ImageStat>, survey: &Surve
             .collect(),
         created_ns: v.created_ns,
     }
+}
+
+/// The fault of a volume. `has_shut_down`: its filesystem says so when it is asked.
+fn fault(v: &VolumeRecord, state: &VolumeState, has_shut_down: bool) -> Option<VolumeFault> {
+    let fault = v.fault.as_deref()?;
+    let is_stopped = has_shut_down || has_stopped(v, state);
+    let word = match (fault.over, &v.stage) {
+        (false, Some(_)) => "active",
+        (false, None) => "waiting",
+        (true, _) if is_stopped => "stopped",
+        (true, _) => "over",
+    };
+    Some(VolumeFault {
+        name: fault.name().to_owned(),
+        fault: fault.fault.clone(),
+        since_ns: fault.since_ns,
+        state: word.into(),
+    })
 }
 
 /// The name of a kind of allocation in the output.
@@ -221,6 +247,37 @@ mod tests {
         let text = serde_json::to_string(&report).unwrap();
         let read: Report = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    }
+
+    #[test]
+    fn a_fault_is_reported_until_nothing_asks_for_it() {
+        for (over, is_staged, has_shut_down, state) in [
+            (false, true, false, "active"),
+            (false, true, true, "active"),
+            (false, false, false, "waiting"),
+            (true, true, true, "stopped"),
+            (true, true, false, "over"),
+            (true, false, false, "over"),
+        ] {
+            let mut scene = scene::Scene::new();
+            assert_eq!(report_of(scene.survey()).volumes[0].fault, None);
+            scene.set_fault("gone,for=600s", over);
+            if !is_staged {
+                scene.unstage();
+            }
+            if has_shut_down {
+                scene.shut_down();
+            }
+            let expected = VolumeFault {
+                name: "gone".to_owned(),
+                fault: "gone,for=600s".to_owned(),
+                since_ns: 1,
+                state: state.into(),
+            };
+            let report = report_of(scene.survey());
+            assert_eq!(report.volumes[0].fault.as_ref(), Some(&expected));
+            assert_eq!(report.volumes[1].fault, None);
+        }
     }
 
     #[test]

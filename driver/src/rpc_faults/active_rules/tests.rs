@@ -14,8 +14,8 @@ fn active(yaml: &str) -> ActiveRules {
 
 /// The name of the rule that takes a call.
 fn taken(active: &mut ActiveRules, path: &str, subject: &CallSubject<'_>) -> Option<String> {
-    let fault = active.decide(path, subject, "n1", Instant::now());
-    fault.map(|fault| fault.rule.to_string())
+    let rule = active.decide(path, subject, "n1", Instant::now());
+    rule.map(|rule| rule.name.to_string())
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::record::UnusableRecord;
+use crate::record::{FaultRecord, UnusableRecord};
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
@@ -26,6 +26,34 @@ fn counts_promises_and_finds_by_name() {
     index.take_volume(one.id);
     index.take_volume(one.id);
     assert_eq!((index.promised(), index.volumes.named("x")), (5, None));
+}
+
+#[test]
+fn volumes_with_a_fault_are_known_without_a_look_at_all() {
+    let site = Site::fake(&["a"]);
+    let (one, two) = (site.make("one"), site.make("two"));
+    let faulty = VolumeRecord {
+        fault: Some(Box::new(FaultRecord {
+            fault: "gone,for=600s".to_owned(),
+            since_ns: 1,
+            over: false,
+            limit: None,
+            file: None,
+        })),
+        ..(*one).clone()
+    };
+    let faulty = Arc::new(faulty);
+    let mut index = Index::default();
+    index.put_volume(one.clone());
+    index.put_volume(two);
+    assert!(index.faulty_volumes().is_empty());
+    index.put_volume(faulty.clone());
+    assert_eq!(index.faulty_volumes(), [faulty.clone()]);
+    index.put_volume(one.clone());
+    assert!(index.faulty_volumes().is_empty());
+    index.put_volume(faulty);
+    index.take_volume(one.id);
+    assert!(index.faulty_volumes().is_empty());
 }
 
 #[test]

@@ -57,6 +57,12 @@ impl Pools {
         self.all(Index::inline_volumes)
     }
 
+    /// The volumes of all open pools with a fault in their records. The cost does not depend on the
+    /// number of other volumes.
+    pub fn faulty_volumes(&self) -> Vec<Arc<VolumeRecord>> {
+        self.all(Index::faulty_volumes)
+    }
+
     /// Finds a pool by identity. Fails with [`Error::ForeignPool`] if no configured pool has it.
     /// Fails with [`Error::Unavailable`] while a missing pool has this or an unknown identity.
     pub fn with_id(&self, id: PoolId) -> Result<Arc<Pool>> {

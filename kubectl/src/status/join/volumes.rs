@@ -271,6 +271,7 @@ fn with_node(row: VolumeRow, volume: &VolumeReport) -> VolumeRow {
             .map(|path| path.display().to_string())
             .collect(),
         direct_io: volume.direct_io,
+        fault: volume.fault.clone(),
         handle: Some(volume.id.clone()),
         ..row
     }

@@ -1,4 +1,4 @@
-use hostloop_report::status::PoolReport;
+use hostloop_report::status::{PoolReport, VolumeFault};
 
 use super::*;
 use crate::status::report::{NodeRow, PoolRow};
@@ -6,6 +6,16 @@ use crate::test_objects::{has, plain};
 
 fn text_of(value: &str) -> Option<String> {
     Some(value.to_owned())
+}
+
+/// A fault in this state.
+fn fault(state: &'static str) -> VolumeFault {
+    VolumeFault {
+        name: "gone".to_owned(),
+        fault: "gone,for=600s".to_owned(),
+        since_ns: 1,
+        state: state.into(),
+    }
 }
 
 fn report() -> ClusterReport {
@@ -175,6 +185,17 @@ fn what_is_stuck_comes_first() {
 }
 
 #[test]
+fn a_fault_is_in_the_state_of_its_volume() {
+    let mut report = report();
+    report.volumes[1].fault = Some(fault("active"));
+    let whole = lines(&report, TableStyle::default()).join("\n");
+    has(&whole, &["web-0  published,fault-gone  90s"]);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["volumes"][1]["fault"]["state"], "active");
+    assert!(json["volumes"][0]["fault"].is_null());
+}
+
+#[test]
 fn more_and_fewer_columns() {
     let wide = lines(
         &report(),
@@ -262,6 +283,19 @@ fn states_in_words() {
         let row = VolumeRow {
             state,
             stuck,
+            ..VolumeRow::default()
+        };
+        assert_eq!(row.state_words(), text);
+    }
+    for (stuck, fault_state, text) in [
+        (None, "active", "published, fault gone"),
+        (None, "over", "published"),
+        (stuck(), "stopped", "published, stuck, fault gone"),
+    ] {
+        let row = VolumeRow {
+            state: VolumePhase::Published,
+            stuck,
+            fault: Some(fault(fault_state)),
             ..VolumeRow::default()
         };
         assert_eq!(row.state_words(), text);

@@ -91,6 +91,27 @@ fn without_a_cluster_reports_and_calls_are_judged() {
 }
 
 #[test]
+fn a_fault_is_in_the_words_and_not_good() {
+    let volume = json!({
+        "id": "vol-a", "name": "n", "inline": null, "pool": "default", "size_bytes": 1,
+        "allocated_bytes": 1, "provisioning": "thin", "format": "ext4", "source": null,
+        "published_nodes": [], "staged_at": "/s", "staged_as": "mount", "loops": [],
+        "direct_io": true, "frozen_since_ns": null, "mounts": ["/s"], "created_ns": 1,
+        "fault": {"name": "gone", "fault": "gone,for=600s", "since_ns": 1, "state": "active"},
+    });
+    let report = json!({
+        "pools": [], "volumes": [volume], "snapshots": [], "groups": [], "loops": [],
+        "mounts": [], "orphans": [],
+    });
+    let facts = crate::ui::verdict_facts::VerdictFacts::default();
+    facts.report("", Some(&read(report)));
+    assert_eq!(
+        lines(&verdicts(&facts.now(0).unwrap(), "", NOW)),
+        ["volume:vol-a wait staged, fault gone"]
+    );
+}
+
+#[test]
 fn only_what_changes_is_sent_and_ends_come_first() {
     let evidence = evidence(include_str!("tests/objects.yaml"));
     let before = verdicts(&evidence, DRIVER, NOW);

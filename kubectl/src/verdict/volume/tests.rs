@@ -334,6 +334,15 @@ fn volumes_in_use() {
             "staged STUCK 61s: its filesystem is frozen: writes wait",
         ),
         (frozen(5), "staged"),
+        (
+            frozen(61).reported(
+                "fault",
+                json!({
+                    "name": "frozen", "fault": "frozen,for=300s", "since_ns": 1, "state": "active",
+                }),
+            ),
+            "staged",
+        ),
     ]);
 }
 

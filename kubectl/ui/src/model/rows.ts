@@ -1,6 +1,7 @@
 /** The rows of the table of volumes. */
 
 import { progress, steps, type Progress } from "../life/steps.ts";
+import { faultOf, type Fault } from "./fault.ts";
 import { number, text } from "./json.ts";
 import { allLives, gather, type Life, type LifeKind } from "./lives.ts";
 import { isOurs } from "./ours.ts";
@@ -19,6 +20,7 @@ export interface Row {
   size: number | undefined;
   used: number | undefined;
   created: number;
+  fault: Fault | undefined;
   verdict: Verdict;
   progress: Progress[];
   /** What the text filter searches, in lower case. */
@@ -43,6 +45,7 @@ export function row(life: Life, state: State, now: number): Row {
     size: sizeOf(life),
     used: number(reported?.item.allocated_bytes),
     created: main?.created ?? (number(reported?.item.created_ns) ?? 0) / 1e3,
+    fault: faultOf(reported?.item),
     verdict,
     progress: kind === "snapshot" || kind === "group" ? [] : progress(steps(life.spans, now)),
     search: [name, node, verdict.word, ...life.ids, ...life.objects.map((o) => o.key)].join(" ").toLowerCase(),

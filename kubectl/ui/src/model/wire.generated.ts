@@ -373,6 +373,21 @@ export interface Stuck {
 /** How good a state is. */
 export type Tone = "good" | "wait" | "bad" | "gone";
 
+/** A fault of a volume, from before its first effect until nothing asks for it any more. */
+export interface VolumeFault {
+  /** The fault as it was asked for, with its time and its seed. */
+  fault: string;
+  /** What happens, such as `gone`. */
+  name: string;
+  /** When it began. */
+  since_ns: number;
+  /**
+   * `active`; `waiting` for a pod that uses the volume; `stopped`, if it is over and the filesystem
+   * has to be mounted again; or `over`.
+   */
+  state: string;
+}
+
 export interface VolumeReport {
   /** Bytes allocated on disk, including blocks shared with others; null without an image. */
   allocated_bytes: number | null;
@@ -380,6 +395,8 @@ export interface VolumeReport {
   created_ns: number;
   /** True if direct I/O is active; null without a loop device. */
   direct_io: boolean | null;
+  /** The fault that its claim asks for; null without one. */
+  fault: VolumeFault | null;
   /** `none`, `ext4`, `xfs`, `btrfs` or `raw`; a `?` at the end means that mkfs did not finish. */
   format: string;
   /** When a freeze that has not ended began. */

@@ -1,5 +1,6 @@
 /** What a node has for each image: loop devices, filesystems, mounts and pods. */
 
+import { faultOf, type Fault } from "../model/fault.ts";
 import { fields, list, number, text, type Unchecked } from "../model/json.ts";
 import { podUid, volumeLife } from "../model/lives.ts";
 import { pushTo, type ReportFields, type State } from "../model/state.ts";
@@ -38,6 +39,7 @@ export interface Chain {
   format: string;
   source: string;
   created: number;
+  fault: Fault | undefined;
   loops: Loop[];
   mounts: Mount[];
 }
@@ -67,6 +69,7 @@ export function chains(state: State, node: string): Chain[] {
       format: text(item.format),
       source: text(item.source),
       created: (number(item.created_ns) ?? 0) / 1e3,
+      fault: faultOf(item),
       loops: devices.map(loop),
       mounts: mounted.map((m) => mount(state, m, text(item.staged_at))),
     };

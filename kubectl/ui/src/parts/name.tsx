@@ -1,5 +1,6 @@
 /** Small parts that show values. */
 
+import type { Fault } from "../model/fault.ts";
 import type { Tone } from "../model/verdict.ts";
 import { visible } from "../model/text.ts";
 
@@ -10,11 +11,14 @@ export function Text({ value, kind }: { value: string; kind?: string }) {
 
 const MARKS: Readonly<Record<Tone, string>> = { good: "●", busy: "◐", wait: "◷", bad: "▲", gone: "○" };
 
+/** The mark of a volume that fails because its claim asks for that. */
+const FAULT = "↯";
+
 /** A state: a mark and a word, so that nothing is said by colour alone. */
-export function StateWord({ tone, word }: { tone: Tone; word: string }) {
+export function StateWord({ tone, word, fault }: { tone: Tone; word: string; fault?: Fault | undefined }) {
   return (
     <span class={`state ${tone}`}>
-      <span aria-hidden="true" class="mark">{MARKS[tone]}</span>
+      <span aria-hidden="true" class="mark">{fault?.felt ? FAULT : MARKS[tone]}</span>
       {word}
     </span>
   );

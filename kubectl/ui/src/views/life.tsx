@@ -49,7 +49,7 @@ export function LifeView() {
     <section class="view life" aria-labelledby="title">
       <div class="bar">
         <h1 id="title"><Text value={row.name} /></h1>
-        <p class="sum"><StateWord tone={row.verdict.tone} word={row.verdict.word} /></p>
+        <p class="sum"><StateWord tone={row.verdict.tone} word={row.verdict.word} fault={row.fault} /></p>
       </div>
       {row.verdict.reason !== "" && <p class={`why ${row.verdict.tone}`}><Text value={row.verdict.reason} /></p>}
       <dl class="facts">
@@ -60,6 +60,7 @@ export function LifeView() {
         )}
         {row.size !== undefined && <Fact name="Size">{bytes(row.size)}</Fact>}
         {row.used !== undefined && <Fact name="Used on disk">{bytes(row.used)}</Fact>}
+        {row.fault !== undefined && <Fact name="Fault"><Text value={row.fault.words} /></Fact>}
         {row.created > 0 && <Fact name="Age">{age(row.created, now)}</Fact>}
         {life.ids.map((id) => <Fact key={id} name="ID"><Text value={id} kind="mono" /></Fact>)}
       </dl>

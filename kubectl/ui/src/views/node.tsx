@@ -152,7 +152,9 @@ function ChainRow({ chain, known, route, width }: { chain: Described; known: Rea
     <>
       <div class="image">
         <a href={fragment({ ...route, view: "life", life: chain.life })}><Text value={chain.name} /></a>
-        <span class="second">{chain.kind}, {bytes(chain.size)}, {sharing(chain)}</span>
+        <span class="second">
+          {chain.kind}, {bytes(chain.size)}, {sharing(chain)}{chain.fault?.felt && <>, fault <Text value={chain.fault.words} /></>}
+        </span>
         <ExtentBar chain={chain} known={known} width={Math.max(60, width - 32)} />
       </div>
       <ol class="links" aria-label={`What uses ${visible(chain.name)}`}>

@@ -75,8 +75,8 @@ function columns(app: App, now: number): Column<Row>[] {
       kind: "grow",
       cell: (row) => (
         <>
-          <StateWord tone={row.verdict.tone} word={row.verdict.word} />
-          <span class="second reason"><Text value={row.verdict.reason} /></span>
+          <StateWord tone={row.verdict.tone} word={row.verdict.word} fault={row.fault} />
+          <span class="second reason"><Text value={row.verdict.reason || (row.fault?.felt ? row.fault.words : "")} /></span>
         </>
       ),
     },

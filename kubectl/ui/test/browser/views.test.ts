@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { Page } from "playwright-core";
 import { STEPS } from "../../src/life/steps.ts";
 import { duration } from "../../src/model/text.ts";
-import { FULL, hostile, HOSTILE, many, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
+import { faulty, FULL, hostile, HOSTILE, many, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
 import { TIMING, World } from "../generator/world.ts";
 import { violations } from "./axe.ts";
 import { cells, eventually, open, openLife, picture, settled } from "./harness.ts";
@@ -28,6 +29,28 @@ test("the stuck claim is first, with its reason in words", async () => {
   assert.deepEqual(rows.map((row) => row[0]!.split(/\s/)[0]), ["full", "unused", "before", "data"]);
   await picture(page, "volumes");
   assert.deepEqual(errors, []);
+});
+
+test("a volume has the mark of its fault until that is over", async () => {
+  const fact = (page: Page) => page.locator(".facts div", { has: page.locator("dt", { hasText: "Fault" }) }).locator("dd");
+  const { page, errors } = await open(faulty("active").messages);
+  await page.getByRole("link", { name: "data" }).waitFor();
+  assert.match((await cells(page, "Volumes"))[0]![1]!, /^↯\s*published, fault gone\s+gone,for=600s, active$/);
+  await picture(page, "volumes-faulty");
+  assert.deepEqual(await violations(page), []);
+  await page.getByRole("navigation").getByRole("link", { name: "One node" }).click();
+  await page.getByText("fault gone,for=600s, active").waitFor();
+  await page.getByRole("navigation").getByRole("link", { name: "Volumes" }).click();
+  await openLife(page, "data");
+  assert.equal(await fact(page).innerText(), "gone,for=600s, active");
+  assert.deepEqual(errors, []);
+
+  const over = await open(faulty("over").messages);
+  await over.page.getByRole("link", { name: "data" }).waitFor();
+  assert.match((await cells(over.page, "Volumes"))[0]![1]!, /^●\s*published$/);
+  await openLife(over.page, "data");
+  assert.equal(await fact(over.page).innerText(), "gone,for=600s, over");
+  assert.deepEqual(over.errors, []);
 });
 
 /** In the page: notes when its main part begins and ends to be busy. */

@@ -93,6 +93,18 @@ export function severalStates(): World {
   return world;
 }
 
+/** A volume in use with a fault in this state. */
+export function faulty(state: string, world = new World()): World {
+  const claim = world.wait(50_000).claim("data");
+  const pod = world.wait(60_000).pod("web", "data");
+  const id = world.wait(15_000).provision(claim);
+  world.start(pod, claim);
+  const fault = { name: "gone", fault: "gone,for=600s", since_ns: world.t * 1e3, state };
+  world.report("node-1", [{ ...volumeReport(world, claim), fault }]);
+  if (state !== "over") world.judge("claim", claim, "published, fault gone", "wait", { volume: id });
+  return world;
+}
+
 /** Names and errors that try to be more than text. */
 export const HOSTILE = {
   html: '<img src=x onerror="globalThis.owned=1"><script>globalThis.owned=1</script>',

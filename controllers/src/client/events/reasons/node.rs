@@ -162,14 +162,14 @@ pub const NODE: &[EventReason] = &[
     normal(
         "FaultWaiting",
         "PersistentVolumeClaim",
-        "The claim asks for a fault, and no pod uses the volume yet",
+        "The claim or its class asks for a fault, and no pod uses the volume yet",
         "Nothing",
     ),
     warning(
         "FaultInjected",
         "PersistentVolumeClaim",
-        "The volume has the fault that the claim asks for",
-        "Remove the annotation hostloop.csi.dev/fault when it is to end",
+        "The volume has the fault that the claim or its class asks for",
+        "Remove the annotation hostloop.csi.dev/fault when it is to end, or set it to none",
     ),
     normal(
         "FaultHealed",
@@ -186,8 +186,8 @@ pub const NODE: &[EventReason] = &[
     warning(
         "FaultRefused",
         "PersistentVolumeClaim",
-        "Why the volume does not get the fault: faults are off, the annotation has a mistake, or the \
-         volume can't have it",
+        "Why the volume does not get the fault: faults are off, its text has a mistake, or the volume \
+         can't have it",
         "What the message says",
     ),
     warning(

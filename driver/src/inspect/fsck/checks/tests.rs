@@ -9,6 +9,7 @@ use crate::inspect::inventory::{
     Area, Contents, ImageStat, Item, Leftover, UnusableRecord, lock_holder::Holder,
 };
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
+use crate::record::FaultRecord;
 use crate::storage::{
     Consistency, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind, Provisioning,
     SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
@@ -192,6 +193,28 @@ impl Scene {
         self.volume(0).freeze = Some(FreezeIntent { since_ns: 1 });
     }
 
+    /// Gives the first volume this fault in its record.
+    pub(crate) fn set_fault(&mut self, fault: &str, over: bool) {
+        self.volume(0).fault = Some(Box::new(FaultRecord {
+            fault: fault.to_owned(),
+            since_ns: 1,
+            over,
+            limit: None,
+            file: None,
+        }));
+    }
+
+    /// Forgets that the first volume is staged.
+    pub(crate) fn unstage(&mut self) {
+        self.volume(0).stage = None;
+    }
+
+    /// Shuts the filesystem of the first volume down.
+    pub(crate) fn shut_down(&mut self) {
+        let id = self.volume(0).id;
+        self.survey.pools[0].shut_down.insert(id);
+    }
+
     fn check(&self) -> Vec<ReportedProblem> {
         check(&self.survey)
     }
@@ -283,6 +306,18 @@ fn bad_images_devices_and_mounts_are_one_problem_each() {
     finds(Warning, ProblemKind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
     });
+}
+
+/// An XFS says only when it is asked that it has shut down.
+#[test]
+fn a_fault_explains_a_filesystem_that_has_shut_down() {
+    finds(Error, ProblemKind::FilesystemShutDown, Scene::shut_down);
+    for (fault, over) in [("powercut", true), ("eio-from=4096,for=600s", false)] {
+        finds(Note, ProblemKind::Fault, |s| {
+            s.set_fault(fault, over);
+            s.shut_down();
+        });
+    }
 }
 
 /// Health says the same of a volume with these devices.

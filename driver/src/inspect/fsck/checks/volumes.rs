@@ -1,8 +1,10 @@
 //! Checks the records of volumes and snapshots against their images and the kernel.
 
+use std::mem::discriminant;
+
 use super::{ReportedProblem, Subject};
-use crate::diagnose::volume::{ImageState, image_problem, volume_problems};
-use crate::diagnose::{Problem, VolumeIdentity, VolumeState};
+use crate::diagnose::volume::{ImageState, image_problem, shut_down_problem, volume_problems};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::inventory::{Contents, PoolSurvey, Survey, readable};
 
 /// Checks every volume and snapshot with a record.
@@ -16,8 +18,9 @@ pub(super) fn check(
         let identity = VolumeIdentity::of(volume, item.image.map(|image| image.file));
         let state = VolumeState::of(&survey.kernel, identity);
         let mut problems = volume_problems(volume, &ImageState::from(item.image), &state);
-        let shut_down = Problem::FilesystemShutDown;
-        if pool.shut_down.contains(&volume.id) && !problems.contains(&shut_down) {
+        if pool.shut_down.contains(&volume.id) {
+            let shut_down = shut_down_problem(volume);
+            problems.retain(|known| discriminant(known) != discriminant(&shut_down));
             problems.push(shut_down);
         }
         let subject = Subject::entry(pool, &item.name);
