@@ -6,7 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{duration, quantity};
+use hostloop_report::quantity;
+
+use crate::duration;
 
 /// The longest annotation that is read, in bytes.
 const MAX_TEXT: usize = 256;
