@@ -162,10 +162,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         )?);
     }
     let said = cut(args, cluster, &claims, &cuts).await?;
-    args.say(&format!(
-        "The power of {} is cut",
-        count(claims.len(), "claim")
-    ))?;
+    args.say(&is_cut(claims.len()))?;
     if !args.delete_pods {
         let code = print(args, &rows(&claims, &cuts, said))?;
         return next_steps(args, &claims, code);
@@ -177,7 +174,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         return next_steps(args, &claims, code);
     }
     until_gone(args, cluster, &claims, &pods).await?;
-    args.say(&format!("{} deleted", count(pods.len(), "pod")))?;
+    args.say(&are_deleted(pods.len()))?;
     let said = restore(args, cluster, &claims, said).await?;
     end(args, &rows(&claims, &cuts, said))
 }
@@ -224,7 +221,7 @@ async fn plan(
             let pods = pods_of(&pods, claim).into_iter().map(ResourceExt::name_any);
             let message = match &*output::names(pods) {
                 "" => "the claim would ask for this fault".to_owned(),
-                pods => format!("the claim would ask for this fault, and then be left by {pods}"),
+                pods => format!("the claim would ask for this fault, and {pods} be deleted"),
             };
             Said::new(FaultProgress::DryRun, message)
         })
@@ -405,6 +402,16 @@ fn end(args: &Args, rows: &[FaultRow]) -> Result<ExitCode, Error> {
         return Err(Error::NotEnded(unknown));
     }
     Ok(code)
+}
+
+/// What is said of the cut.
+fn is_cut(claims: usize) -> String {
+    format!("The power of {} is cut", count(claims, "claim"))
+}
+
+/// What is said of the pods that are gone.
+fn are_deleted(pods: usize) -> String {
+    format!("{} deleted", count(pods, "pod"))
 }
 
 /// Says what is left to do, for people.

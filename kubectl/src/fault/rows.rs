@@ -111,61 +111,91 @@ mod tests {
     use super::*;
     use crate::test_objects::{plain, read};
 
-    fn rows() -> Vec<FaultRow> {
-        let claim = |name: &str| {
-            read::<PersistentVolumeClaim>(
-                json!({"metadata": {"name": name, "namespace": "demo", "uid": "u"}}),
-            )
-        };
-        vec![
-            FaultRow::new(
-                &claim("data"),
-                Some("gone,for=300s"),
-                Said::new(FaultProgress::Injected, "It has\nthe fault"),
-            ),
-            FaultRow::new(
-                &claim("logs"),
-                None::<String>,
-                Said::new(FaultProgress::Cleared, "it asks for none"),
-            ),
-        ]
+    fn claim(name: &str) -> PersistentVolumeClaim {
+        read(json!({"metadata": {"name": name, "namespace": "demo", "uid": "u"}}))
+    }
+
+    fn row(name: &str, fault: &str, progress: FaultProgress, message: &str) -> FaultRow {
+        FaultRow::new(&claim(name), Some(fault), Said::new(progress, message))
+    }
+
+    fn lines(rows: &[FaultRow], form: TextForm, namespaces: bool) -> Vec<String> {
+        plain(&text(rows, form, namespaces))
     }
 
     #[test]
     fn a_row_for_each_claim() {
-        let form = TextForm::default();
+        let injected = row(
+            "data",
+            "gone,for=300s",
+            FaultProgress::Injected,
+            "The volume has the fault gone,for=300s, which the annotation hostloop.csi.dev/fault asks \
+             for; it ends\nwith the annotation",
+        );
         assert_eq!(
-            plain(&text(&rows(), form, false)),
+            lines(&[injected], TextForm::default(), false),
             [
                 "Faults",
                 "  CLAIM  FAULT          STATE     MESSAGE",
-                "  data   gone,for=300s  injected  It has the fault",
-                "  logs   -              cleared   it asks for none",
+                "  data   gone,for=300s  injected  The volume has the fault gone,for=300s, which the \
+                 annotation hostloop.csi.dev/fault asks for; it ends with the annotation",
             ]
         );
-        let rows_alone = TextForm {
-            no_headers: true,
-            ..form
+    }
+
+    #[test]
+    fn rows_after_a_power_cut() {
+        let healed = |name: &str| {
+            let message = "The fault powercut has ended, and the volume works again";
+            row(name, "powercut", FaultProgress::Healed, message)
         };
-        let lines = plain(&text(&rows(), rows_alone, true));
         assert_eq!(
-            lines[0],
-            "  demo  data  gone,for=300s  injected  It has the fault"
+            lines(
+                &[healed("data"), healed("logs")],
+                TextForm::default(),
+                false
+            ),
+            [
+                "Faults",
+                "  CLAIM  FAULT     STATE   MESSAGE",
+                "  data   powercut  healed  The fault powercut has ended, and the volume works again",
+                "  logs   powercut  healed  The fault powercut has ended, and the volume works again",
+            ]
         );
-        assert_eq!(lines.len(), 2);
+    }
+
+    #[test]
+    fn rows_alone_with_their_namespaces() {
+        let form = TextForm {
+            no_headers: true,
+            ..TextForm::default()
+        };
+        let cleared = Said::new(FaultProgress::Cleared, "the claim asks for no fault");
+        let cleared = FaultRow::new(&claim("data"), None::<String>, cleared);
+        assert_eq!(
+            lines(&[cleared], form, true),
+            ["  demo  data  -  cleared  the claim asks for no fault"]
+        );
     }
 
     #[test]
     fn rows_for_programs() {
-        let rows = rows();
+        let rows = [row("data", "gone", FaultProgress::NeedsRestage, "a b")];
+        let faults = Faults { faults: &rows };
         assert_eq!(
-            json!(Faults { faults: &rows[..1] }),
-            json!({"faults": [{"namespace": "demo", "claim": "data", "fault": "gone,for=300s",
-                "state": "injected", "message": "It has the fault"}]})
+            json!(faults),
+            json!({"faults": [{"namespace": "demo", "claim": "data", "fault": "gone",
+                "state": "needs-restage", "message": "a b"}]})
         );
-        assert_eq!(
-            names(&rows),
-            ["persistentvolumeclaim/data", "persistentvolumeclaim/logs"]
-        );
+        assert_eq!(names(&rows), ["persistentvolumeclaim/data"]);
+    }
+
+    #[test]
+    fn claims_in_one_state() {
+        let rows = [
+            row("data", "gone", FaultProgress::Refused, "m"),
+            row("logs", "gone", FaultProgress::Injected, "m"),
+        ];
+        assert_eq!(FaultRow::names_of(&rows, FaultProgress::is_failure), "data");
     }
 }

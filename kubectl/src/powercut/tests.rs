@@ -232,6 +232,13 @@ fn each_cut_is_a_new_one(#[case] before: Option<&str>, #[case] expected: &str) {
     assert_eq!(next_cut(&claim).to_string(), expected);
 }
 
+#[test]
+fn lines_of_the_steps() {
+    assert_eq!(is_cut(2), "The power of 2 claims is cut");
+    assert_eq!(are_deleted(2), "2 pods deleted");
+    assert_eq!(are_deleted(1), "1 pod deleted");
+}
+
 #[rstest]
 #[case::own("data --delete-pods", None)]
 #[case::now("data --delete-pods --now", Some(1))]
