@@ -94,7 +94,7 @@ pub enum Error {
     Unbound(String),
     /// Some of the claims were not cut, so it would not be the crash of all.
     #[error(
-        "claims that kept their power: {0}; the column MESSAGE says why. No claim asks for the cut \
+        "claims that may have kept their power: {0}; the column MESSAGE says why. No claim asks for the cut \
          any more, and no pod was deleted. Delete the pods of those that were cut"
     )]
     NotCut(String),
@@ -369,25 +369,47 @@ async fn restore(
 ) -> Result<Vec<Said>, Error> {
     let known = KnownEvents::read(cluster).await?;
     forget(cluster, claims).await?;
+    let left = left(cluster, claims).await?;
     let awaited: Vec<(&PersistentVolumeClaim, Awaited)> = claims
         .iter()
         .zip(&said)
-        .filter(|(_, said)| said.progress == FaultProgress::Injected)
+        .filter(|(claim, said)| is_awaited(said, claim, &left))
         .map(|(claim, _)| (claim, Awaited::End))
         .collect();
     let timeout = args.wait.timeout;
     let ended = fault::until_said(cluster, &awaited, &known, timeout).await?;
     let mut ended = ended.into_iter();
     let mut all = Vec::with_capacity(claims.len());
-    for said in said {
-        let now = if said.progress == FaultProgress::Injected {
-            ended.next()
+    for (claim, said) in claims.iter().zip(said) {
+        all.push(if !left.contains(&claim.uid()) {
+            Said::new(FaultProgress::Cleared, "the claim is gone with its pod")
+        } else if is_awaited(&said, claim, &left) {
+            ended.next().unwrap_or(said)
         } else {
-            None
-        };
-        all.push(now.unwrap_or(said));
+            said
+        });
     }
     Ok(all)
+}
+
+/// True if the driver says of a claim that its fault has ended.
+fn is_awaited(said: &Said, claim: &PersistentVolumeClaim, left: &BTreeSet<Option<String>>) -> bool {
+    said.progress == FaultProgress::Injected && left.contains(&claim.uid())
+}
+
+/// The UIDs of the claims that are still there and stay: an ephemeral one ends with its pod.
+async fn left(
+    cluster: &Cluster,
+    claims: &[PersistentVolumeClaim],
+) -> Result<BTreeSet<Option<String>>, ApiError> {
+    let api: Api<PersistentVolumeClaim> = cluster.namespaced(Some(&cluster.namespace));
+    let mut left = BTreeSet::new();
+    for claim in claims {
+        let found = api::get(&api, &claim.name_any()).await?;
+        let stays = found.filter(|found| found.metadata.deletion_timestamp.is_none());
+        left.extend(stays.map(|found| found.uid()));
+    }
+    Ok(left)
 }
 
 /// Prints the rows at the end of it all, and fails if not every claim works again.

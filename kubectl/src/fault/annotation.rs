@@ -35,7 +35,12 @@ async fn change(
 ) -> Result<(), ApiError> {
     let claims: Api<PersistentVolumeClaim> =
         cluster.namespaced(claim.metadata.namespace.as_deref());
-    api::merge(&claims, &claim.name_any(), &patch(claim, fault), dry_run).await
+    let changed = api::merge(&claims, &claim.name_any(), &patch(claim, fault), dry_run).await;
+    match changed {
+        // A claim that is gone, or that another one has followed, has no fault any more.
+        Err(ApiError::NotFound { .. } | ApiError::Conflict { .. }) if fault.is_none() => Ok(()),
+        changed => changed,
+    }
 }
 
 /// A change of this very claim: one that has its name later is not meant.

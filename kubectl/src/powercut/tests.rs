@@ -148,6 +148,27 @@ async fn a_volume_without_pods_has_nothing_to_lose() {
     assert_eq!(fault_of(&api, "logs"), None);
 }
 
+/// Nothing is said any more of a claim that ends with its pod, and nothing is waited for.
+#[tokio::test(start_paused = true)]
+async fn an_ephemeral_claim_ends_with_its_pod() {
+    let api = application();
+    let mut ephemeral = claim("data");
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "db-0", "uid": "uid-db-0"});
+    ephemeral["metadata"]["ownerReferences"] = json!([owner]);
+    api.put(ephemeral);
+    answered(
+        &api,
+        "data logs --delete-pods",
+        |_| "FaultInjected",
+        "FaultHealed",
+    )
+    .await
+    .unwrap();
+    let claims = api.all("persistentvolumeclaims");
+    assert_eq!(claims.len(), 1, "{claims:?}");
+    assert_eq!(fault_of(&api, "logs"), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_other_pods_keep_is_named() {
     let api = application();
