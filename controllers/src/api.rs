@@ -1,12 +1,11 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
-pub use hostloop_api_objects::{constants, duration};
+pub use hostloop_api_objects::{claim_fault, constants, duration};
 pub use hostloop_report::quantity;
 
 pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
-pub mod claim_fault;
 pub(crate) mod hash;
 pub mod message;
 pub(crate) mod node;

@@ -5,9 +5,12 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{GetParams, ListParams, ObjectList, Request};
+use kube::api::{
+    DeleteParams, GetParams, ListParams, ObjectList, Patch, PatchParams, Preconditions, Request,
+};
 use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use tokio::time::timeout;
 
 mod error;
@@ -18,6 +21,8 @@ pub use error::ApiError;
 pub(super) use error::{Call, error_chain, resource};
 pub(super) use objects::Objects;
 pub(super) use readable::Readable;
+
+use super::manifests::MANAGER;
 
 /// The deadline of a request.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
@@ -61,6 +66,60 @@ pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, 
         }
     };
     timely(Call::of("get", api, name), sent).await
+}
+
+/// Changes an object by a merge patch. In a dry run, the API server checks the change, and makes
+/// none.
+pub(super) async fn merge<K: Kind>(
+    api: &Api<K>,
+    name: &str,
+    patch: &Value,
+    dry_run: bool,
+) -> Result<(), ApiError> {
+    let params = PatchParams {
+        dry_run,
+        ..PatchParams::apply(MANAGER)
+    };
+    let sent = async {
+        let patch = Patch::Merge(patch);
+        let request = Request::new(api.resource_url()).patch(name, &params, &patch);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let client = api.clone().into_client();
+        client.request::<IgnoredAny>(request).await
+    };
+    timely(Call::of("patch", api, name), sent).await?;
+    Ok(())
+}
+
+/// Deletes an object if it still has this UID, with this grace period in seconds instead of its own.
+/// Deleting a missing object succeeds.
+pub(super) async fn delete<K: Kind>(
+    api: &Api<K>,
+    name: &str,
+    uid: Option<String>,
+    grace: Option<u32>,
+    dry_run: bool,
+) -> Result<(), ApiError> {
+    let params = DeleteParams {
+        dry_run,
+        grace_period_seconds: grace,
+        propagation_policy: None,
+        preconditions: Some(Preconditions {
+            uid,
+            resource_version: None,
+        }),
+    };
+    let sent = async {
+        let request = Request::new(api.resource_url()).delete(name, &params);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let client = api.clone().into_client();
+        client.request::<IgnoredAny>(request).await
+    };
+    match timely(Call::of("delete", api, name), sent).await {
+        // Another object has the name since.
+        Ok(_) | Err(ApiError::NotFound { .. } | ApiError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Lists objects to the last page. The parameters have the size of a page.

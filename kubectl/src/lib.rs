@@ -27,6 +27,7 @@ mod distribution;
 mod documented;
 mod dry_run;
 mod events;
+mod fault;
 mod install;
 mod load;
 mod log_line;
@@ -36,6 +37,7 @@ mod node_pods;
 mod output;
 mod platform;
 mod pod_logs;
+mod powercut;
 mod status;
 mod subject;
 mod target;
@@ -111,6 +113,10 @@ pub enum Command {
     Logs(logs::Args),
     /// Print what happened to one claim, snapshot, group or pod
     Events(timeline::Args),
+    /// Let the volumes of claims fail, end that, or show it
+    Fault(fault::Args),
+    /// Cut the power of claims, as a machine that crashes does for a whole application
+    Powercut(powercut::Args),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
     /// Print the versions of this program and of hostloop in the cluster
@@ -147,6 +153,10 @@ pub enum Error {
     Logs(#[from] logs::Error),
     #[error("events: {0}")]
     Events(#[from] timeline::Error),
+    #[error("fault: {0}")]
+    Fault(#[from] fault::Error),
+    #[error("powercut: {0}")]
+    Powercut(#[from] powercut::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
     #[error("version: {0}")]
@@ -189,6 +199,8 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
         Command::Describe(args) => describe::run(args, &Cluster::connect(flags).await?).await?,
         Command::Logs(args) => logs::run(args, &Cluster::connect(flags).await?).await?,
         Command::Events(args) => timeline::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Fault(args) => fault::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Powercut(args) => powercut::run(args, &Cluster::connect(flags).await?).await?,
         Command::Ui(args) => ui::run(args, flags).await?,
         Command::Version(args) => version::run(args, flags).await?,
         Command::Completion(args) => completion::run(args),
@@ -273,6 +285,23 @@ mod tests {
             ("load", "--as ann", true),
             ("check", "--dry-run", false),
             ("completion bash", "-A", false),
+            ("fault list", "-A", true),
+            ("fault list", "-l app=web", true),
+            ("fault list", "-o name", true),
+            ("fault list", "--dry-run", false),
+            ("fault set data gone", "-A", false),
+            ("fault set data gone", "--for=5m", true),
+            ("fault set data gone", "--for=5", false),
+            ("fault set data gone", "--dry-run=client", true),
+            ("fault set data gone", "--wait=false", true),
+            ("fault set gone", "-l app=web", true),
+            ("fault clear", "-l app=web", true),
+            ("fault clear data", "-o yaml", true),
+            ("powercut", "-l app=web", true),
+            ("powercut data", "--delete-pods", true),
+            ("powercut data --delete-pods", "--force", true),
+            ("powercut data --delete-pods --now", "--force", false),
+            ("powercut data", "-n shop", true),
         ] {
             let line = format!("kubectl-hostloop {command} {flag}");
             let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();

@@ -128,11 +128,7 @@ impl VolumeObjects {
 
     /// The pods that use a claim and have not ended.
     pub(super) fn pods_of(&self, claim: &PersistentVolumeClaim) -> Vec<&Pod> {
-        let pods = self
-            .pods
-            .iter()
-            .filter(|pod| uses(pod, claim) && !has_ended(pod));
-        pods.collect()
+        pods_of(&self.pods, claim)
     }
 
     pub(super) fn attachments_of(&self, volume: &PersistentVolume) -> Vec<&VolumeAttachment> {
@@ -172,6 +168,14 @@ pub(super) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
 pub(super) fn bound_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
     let name = claim.spec.as_ref()?.volume_name.as_deref()?;
     (!name.is_empty()).then_some(name)
+}
+
+/// Those of the pods that use a claim and have not ended.
+pub(super) fn pods_of<'p>(pods: &'p [Pod], claim: &PersistentVolumeClaim) -> Vec<&'p Pod> {
+    let using = pods.iter();
+    using
+        .filter(|pod| uses(pod, claim) && !has_ended(pod))
+        .collect()
 }
 
 /// True if a pod uses a claim, by name or by a template of the pod.

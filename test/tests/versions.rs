@@ -1,5 +1,5 @@
 //! Older versions of Kubernetes than that of the other tests: `kubectl hostloop` installs, a volume
-//! lives, and what an older API server lacks is left out and named.
+//! lives, fails and loses power, and what an older API server lacks is left out and named.
 
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
@@ -98,6 +98,7 @@ async fn lives_on(version: &'static str, minor: u32) {
     let is_new = |line: &&str| line.contains("storage is (re)initializing");
     let mut failed = log.lines().filter(|line| line.contains("watching failed"));
     assert!(failed.all(|line| is_new(&line)), "{log}");
+    faults_begin_and_end(&cluster, &plugin, &install).await;
     plugin.uninstalls_all();
     stock.assert_nothing_left(&cluster).await;
     println!(
@@ -136,6 +137,74 @@ async fn a_lost_label_comes_back(cluster: &Cluster, plugin: &Plugin<'_>) {
         if succeeds { Ok(()) } else { Err(said) }
     })
     .await;
+}
+
+/// A pod with a claim, which comes again with the same claim.
+const DATABASE: &str = "\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: main
+          image: busybox:1
+          command: [sleep, '1000000']
+          volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec:
+        storageClassName: hostloop-ext4
+        accessModes: [ReadWriteOnce]
+        resources: {requests: {storage: 512Mi}}
+";
+
+/// A volume fails and loses power as a person asks for it by the client, and its next pod finds what
+/// was synced.
+async fn faults_begin_and_end(cluster: &Cluster, plugin: &Plugin<'_>, install: &[&str]) {
+    let with_faults = [install, &["--faults"]].concat();
+    plugin.succeeds(&with_faults, &["hostloop is installed"]);
+    cluster.apply(DATABASE);
+    let rollout = ["rollout", "status", "statefulset/db", "--timeout=300s"];
+    cluster.kubectl(&rollout);
+    let write = "echo synced >/data/file && sync /data/file";
+    cluster.exec("default", "db-0", &["sh", "-c", write]);
+
+    let set = ["fault", "set", "data-db-0", "gone", "--for", "5m"];
+    plugin.succeeds(&set, &["gone,for=300s", "injected"]);
+    plugin.succeeds(
+        &["fault", "list", "-A", "-l", "app=db"],
+        &["data-db-0", "injected"],
+    );
+    let names = plugin.succeeds(&["fault", "list", "-o", "name"], &[]);
+    assert_eq!(names, "persistentvolumeclaim/data-db-0\n");
+    let direct = "dd if=/data/file of=/dev/null iflag=direct";
+    let read = cluster.try_exec("default", "db-0", &["sh", "-c", direct]);
+    assert!(read.is_err(), "{read:?}");
+    plugin.fails(
+        &["fault", "set", "data-db-0", "frozen", "--for", "1h"],
+        &["is longer than 300 s"],
+    );
+    // The kernel may have written meanwhile, and the filesystem has stopped then.
+    let ended = "The fault gone,for=300s has ended";
+    plugin.succeeds(&["fault", "clear", "data-db-0"], &[ended]);
+
+    let crash = ["powercut", "-l", "app=db", "--delete-pods"];
+    let steps = ["The power of 1 claim is cut", "1 pod deleted", "healed"];
+    plugin.succeeds(&crash, &steps);
+    let found = wait_for("the next pod", PATIENCE, async || {
+        cluster.try_exec("default", "db-0", &["cat", "/data/file"])
+    });
+    assert_eq!(found.await, "synced\n");
+
+    cluster.delete(DATABASE);
+    cluster.kubectl(&["delete", "pvc", "data-db-0", "--timeout=300s"]);
+    walk::until_no_volume(cluster).await;
 }
 
 /// The API server takes each object of the manifests that are for its version, with every field: of

@@ -1,6 +1,7 @@
 //! Objects of a cluster as the controllers write them and the client reads them: kinds, names, labels
 //! and the forms of values. Nothing here makes a call.
 
+pub mod claim_fault;
 pub mod constants;
 pub mod duration;
 pub mod labels;

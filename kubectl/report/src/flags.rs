@@ -10,13 +10,15 @@ pub const RESERVE_PERCENT: u64 = 5;
 
 /// The commands that only the client has. Both programs have `status` and
 /// `events`: of a node, and of a cluster.
-pub const CLIENT_COMMANDS: [&str; 9] = [
+pub const CLIENT_COMMANDS: [&str; 11] = [
     "install",
     "uninstall",
     "load",
     "check",
     "describe",
     "logs",
+    "fault",
+    "powercut",
     "ui",
     "version",
     "completion",

@@ -7,7 +7,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{duration, quantity};
+use hostloop_report::quantity;
+
+use crate::duration;
 
 /// The parameter of a StorageClass with the fault of its claims.
 pub const CLASS_PARAMETER: &str = "fault";
@@ -57,6 +59,16 @@ impl FaultKind {
             FaultKind::Full => "full",
         }
     }
+
+    /// The words of all faults, for completion: what follows a `=` is missing.
+    pub const WORDS: [&str; 6] = [
+        "gone",
+        "eio-from=",
+        "powercut",
+        "frozen",
+        "readonly",
+        "full",
+    ];
 
     /// The usual and the longest time; `None` for a fault that happens at one instant.
     fn times(self) -> Option<(Duration, Duration)> {
@@ -124,6 +136,17 @@ impl ClaimFault {
             kind,
             lasts: lasts.or(usual),
             seed: seed.unwrap_or(0),
+        })
+    }
+
+    /// True if the message of an event is about this fault. The driver names a fault in its written
+    /// form: `The volume has the fault gone,for=600s, which …`.
+    pub fn is_named_in(&self, message: &str) -> bool {
+        let name = format!("fault {self}");
+        message.match_indices(name.as_str()).any(|(at, _)| {
+            let rest = &message[at + name.len()..];
+            // Another seed is another fault.
+            !rest.starts_with(",seed=") && !rest.starts_with(|c: char| c.is_ascii_digit())
         })
     }
 }
@@ -268,6 +291,45 @@ mod tests {
         }
         let short = ClaimFault::parse("gone,for=1500ms").unwrap();
         assert_eq!(short.to_string(), "gone,for=1.5s");
+    }
+
+    #[test]
+    fn every_word_begins_a_fault() {
+        for word in FaultKind::WORDS {
+            let value = if word.ends_with('=') { "4Ki" } else { "" };
+            let fault = ClaimFault::parse(&format!("{word}{value}")).unwrap();
+            assert_eq!(fault.kind.name(), word.trim_end_matches('='));
+        }
+    }
+
+    #[test]
+    fn messages_name_a_fault_as_it_is_written() {
+        for (text, message, is_named) in [
+            (
+                "gone",
+                "The volume has the fault gone,for=600s, which",
+                true,
+            ),
+            ("gone", "gets the fault gone,for=600s once a pod", true),
+            ("gone,for=5m", "The fault gone,for=600s has ended", false),
+            ("gone", "The fault gone,for=600s,seed=1 has ended", false),
+            ("gone,seed=1", "the fault gone,for=600s,seed=1: no", true),
+            ("gone,seed=1", "the fault gone,for=600s,seed=12: no", false),
+            ("powercut", "has had the fault powercut: delete", true),
+            (
+                "powercut",
+                "has had the fault powercut,seed=1: delete",
+                false,
+            ),
+            (
+                "powercut",
+                "The annotation hostloop.csi.dev/fault has no effect",
+                false,
+            ),
+        ] {
+            let fault = ClaimFault::parse(text).unwrap();
+            assert_eq!(fault.is_named_in(message), is_named, "{text}: {message}");
+        }
     }
 
     #[test]

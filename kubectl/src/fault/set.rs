@@ -1,0 +1,318 @@
+//! `fault set`: claims ask for a fault.
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use hostloop_api_objects::claim_fault::{ClaimFault, FaultKind};
+use hostloop_api_objects::duration;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use super::Error;
+use super::annotation::{annotate, annotation};
+use super::claims::{is_bound, selected};
+use super::rows::{FaultRow, print};
+use super::said::{Awaited, FaultProgress, KnownEvents, Said, answer, fault_events};
+use super::wait::{WaitArgs, until_said};
+use crate::cluster::Cluster;
+use crate::dry_run::{DryRun, DryRunArgs};
+use crate::output::OutputArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  The disk of a claim is gone for five minutes:
+    kubectl hostloop fault set data gone --for 5m
+
+  All I/O behind the first GiB of these claims fails:
+    kubectl hostloop fault set -l app=db eio-from=1Gi
+
+Faults: gone, eio-from=OFFSET, powercut, frozen, readonly (ext4), full. docs/faults.md has what a pod sees
+of each, and how it heals. The driver needs --enable-faults. Without --for, a fault lasts for ten minutes,
+and frozen for 30 seconds. A claim that has another fault gets this one instead.";
+
+/// Arguments of `fault set`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "kubectl hostloop fault set [OPTIONS] <CLAIM...|-l LABELS> <FAULT>"
+)]
+pub struct Args {
+    /// The claims, if -l does not select them, and at last the fault, such as gone
+    #[arg(
+        value_name = "CLAIM|FAULT",
+        required = true,
+        num_args = 1..,
+        hide_possible_values = true,
+        value_parser = ClaimOrFault
+    )]
+    words: Vec<String>,
+
+    /// In place of names: the claims with these labels, such as app=web,tier!=cache
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+
+    /// How long the fault lasts, such as 30s or 5m [default: 10m; of frozen 30s]
+    #[arg(long = "for", value_name = "DURATION", value_parser = is_duration)]
+    lasts: Option<String>,
+
+    /// Another seed repeats a fault that is over
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+
+    #[command(flatten)]
+    dry_run: DryRunArgs,
+}
+
+/// Takes any word, and tells shells the faults.
+#[derive(Clone, Copy, Debug)]
+struct ClaimOrFault;
+
+impl TypedValueParser for ClaimOrFault {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(
+            FaultKind::WORDS.into_iter().map(PossibleValue::new),
+        ))
+    }
+}
+
+/// A duration as it is typed: the fault has it in its own form.
+fn is_duration(word: &str) -> Result<String, String> {
+    duration::parse(word)?;
+    Ok(word.to_owned())
+}
+
+impl Args {
+    /// The claims' names, and the fault as the driver reads it.
+    fn read(&self) -> Result<(&[String], ClaimFault), Error> {
+        let Some((word, names)) = self.words.split_last() else {
+            return Err(Error::NoClaim(String::new()));
+        };
+        if self.selector.is_none() && names.is_empty() {
+            return Err(Error::NoClaim(word.clone()));
+        }
+        if self.selector.is_some() && !names.is_empty() {
+            return Err(Error::NamesAndLabels(names.join(" ")));
+        }
+        let mut text = word.clone();
+        if let Some(lasts) = &self.lasts {
+            text.push_str(&format!(",for={lasts}"));
+        }
+        if let Some(seed) = self.seed {
+            text.push_str(&format!(",seed={seed}"));
+        }
+        match ClaimFault::parse(&text) {
+            Ok(fault) => Ok((names, fault)),
+            Err(why) => Err(Error::Fault { fault: text, why }),
+        }
+    }
+}
+
+pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    let (names, fault) = args.read()?;
+    let claims = selected(cluster, names, args.selector.as_deref()).await?;
+    let said = if args.dry_run.how == DryRun::None {
+        set(args, cluster, &claims, fault).await?
+    } else {
+        if args.dry_run.how == DryRun::Server {
+            ask(cluster, &claims, fault, true).await?;
+        }
+        let planned = Said::new(FaultProgress::DryRun, "the claim would ask for this fault");
+        vec![planned; claims.len()]
+    };
+    let rows: Vec<FaultRow> = claims
+        .iter()
+        .zip(said)
+        .map(|(claim, said)| FaultRow::new(claim, Some(fault.to_string()), said))
+        .collect();
+    let code = print(&rows, &args.output, false)?;
+    let without = FaultRow::names_of(&rows, FaultProgress::is_failure);
+    if without.is_empty() {
+        Ok(code)
+    } else {
+        Err(Error::NotInForce(without))
+    }
+}
+
+/// Sets the annotations.
+async fn ask(
+    cluster: &Cluster,
+    claims: &[PersistentVolumeClaim],
+    fault: ClaimFault,
+    dry_run: bool,
+) -> Result<(), Error> {
+    let faults: Vec<_> = claims
+        .iter()
+        .map(|claim| (claim, Some(fault.to_string())))
+        .collect();
+    Ok(annotate(cluster, &faults, dry_run).await?)
+}
+
+/// Sets the annotations, and waits for what the driver says. Returns that in the order of the claims.
+async fn set(
+    args: &Args,
+    cluster: &Cluster,
+    claims: &[PersistentVolumeClaim],
+    fault: ClaimFault,
+) -> Result<Vec<Said>, Error> {
+    if !args.wait.wait {
+        ask(cluster, claims, fault, false).await?;
+        let asked = Said::new(FaultProgress::Asked, "the claim asks for this fault now");
+        return Ok(vec![asked; claims.len()]);
+    }
+    // Before the change, so that a missing right changes nothing.
+    let before = fault_events(cluster, Some(&cluster.namespace)).await?;
+    let known = KnownEvents::of(&before);
+    let all: Vec<_> = before.iter().collect();
+    ask(cluster, claims, fault, false).await?;
+    let awaited = Awaited::Begin(fault);
+    let waiting: Vec<_> = claims
+        .iter()
+        .filter(|claim| without_wait(claim, fault).is_none())
+        .map(|claim| (claim, awaited))
+        .collect();
+    let mut new = until_said(cluster, &waiting, &known, args.wait.timeout)
+        .await?
+        .into_iter();
+    let mut said = Vec::with_capacity(claims.len());
+    for claim in claims {
+        said.push(match without_wait(claim, fault) {
+            None => new.next().unwrap_or_else(nothing_said),
+            Some(NoWait::Unbound) => Said::new(
+                FaultProgress::Asked,
+                "the claim has no volume yet, and the fault begins once it has one",
+            ),
+            Some(NoWait::Unchanged) => answer(&all, claim, awaited).unwrap_or_else(nothing_said),
+        });
+    }
+    Ok(said)
+}
+
+/// What is said of a fault without any event.
+fn nothing_said() -> Said {
+    Said::new(
+        FaultProgress::Asked,
+        "the claim asks for this fault already; another --seed repeats one that is over",
+    )
+}
+
+/// Why no event can follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoWait {
+    /// The annotation has no effect yet.
+    Unbound,
+    /// The claim, as it was before the change, asks for the same.
+    Unchanged,
+}
+
+fn without_wait(claim: &PersistentVolumeClaim, fault: ClaimFault) -> Option<NoWait> {
+    let before = annotation(claim).map(ClaimFault::parse);
+    if !is_bound(claim) {
+        Some(NoWait::Unbound)
+    } else if before == Some(Ok(fault)) {
+        Some(NoWait::Unchanged)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fault::FaultCommand;
+    use crate::test_objects::read;
+    use crate::{Command, parse};
+
+    fn args(line: &str) -> Args {
+        let line = format!("kubectl-hostloop fault set {line}");
+        let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let cli = parse(&line).unwrap();
+        let Command::Fault(args) = cli.command else {
+            panic!("{line:?}");
+        };
+        let FaultCommand::Set(args) = args.command else {
+            panic!("{line:?}");
+        };
+        args
+    }
+
+    #[rstest]
+    #[case::plain("data gone", "data", "gone,for=600s")]
+    #[case::several("data logs full", "data logs", "full,for=600s")]
+    #[case::time("data gone --for 5m", "data", "gone,for=300s")]
+    #[case::time_between("data --for 1m30s gone", "data", "gone,for=90s")]
+    #[case::offset(
+        "data eio-from=1Gi --seed 7",
+        "data",
+        "eio-from=1073741824,for=600s,seed=7"
+    )]
+    #[case::whole("data gone,for=5m", "data", "gone,for=300s")]
+    #[case::instant("data powercut", "data", "powercut")]
+    #[case::labels("-l app=db frozen", "", "frozen,for=30s")]
+    fn faults(#[case] line: &str, #[case] names: &str, #[case] fault: &str) {
+        let args = args(line);
+        let (claims, read) = args.read().unwrap();
+        assert_eq!(claims.join(" "), names);
+        assert_eq!(read.to_string(), fault);
+    }
+
+    #[rstest]
+    #[case::unknown("data speed", "speed: unknown fault \"speed\"; there are gone")]
+    #[case::long(
+        "data frozen --for 6m",
+        "frozen,for=6m: for: \"6m\" is longer than 300 s"
+    )]
+    #[case::instant(
+        "data powercut --for 1s",
+        "powercut,for=1s: for: \"1s\" has no meaning"
+    )]
+    #[case::twice(
+        "data gone,for=1m --for 2m",
+        "gone,for=1m,for=2m: for: it is there twice"
+    )]
+    #[case::no_claim("gone", "name a claim before the fault gone, or select")]
+    #[case::both(
+        "data gone -l app=db",
+        "-l selects claims by their labels: leave out data"
+    )]
+    fn refused(#[case] line: &str, #[case] expected: &str) {
+        let error = args(line).read().unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[rstest]
+    #[case::new("Bound", None, None)]
+    #[case::another("Bound", Some("full"), None)]
+    #[case::longer("Bound", Some("gone,for=5m"), None)]
+    #[case::wrong("Bound", Some("gnoe"), None)]
+    #[case::same("Bound", Some("gone,for=10m"), Some(NoWait::Unchanged))]
+    #[case::unbound("Pending", None, Some(NoWait::Unbound))]
+    fn waits(#[case] phase: &str, #[case] before: Option<&str>, #[case] expected: Option<NoWait>) {
+        let claim = read(json!({"status": {"phase": phase}, "metadata": {
+            "annotations": before.map(|before| json!({"hostloop.csi.dev/fault": before})),
+        }}));
+        let fault = ClaimFault::parse("gone").unwrap();
+        assert_eq!(without_wait(&claim, fault), expected);
+    }
+}
