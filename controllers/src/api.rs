@@ -7,6 +7,7 @@ pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
 pub mod claim_fault;
+pub mod claim_health;
 pub(crate) mod hash;
 pub mod message;
 pub(crate) mod node;

@@ -10,6 +10,7 @@ use crate::csi::Driver;
 use crate::testing::{World, affinity, node_scope, options, read, volume, with};
 use fake::{Answer, Fake};
 
+mod claim_status;
 mod fake;
 
 /// The running health watcher, and the events it emits.
@@ -24,7 +25,7 @@ fn pv(handle: &str, node: &str) -> PersistentVolume {
     let more = json!({
         "metadata": {"uid": handle, "resourceVersion": "1"},
         "spec": {
-            "claimRef": {"namespace": "ns", "name": handle},
+            "claimRef": {"namespace": "ns", "name": handle, "uid": format!("{handle}-claim")},
             "nodeAffinity": affinity("node", &[node]),
         },
         "status": {"phase": "Bound"},
