@@ -65,6 +65,9 @@ pub struct Options {
 /// Default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The shortest time between two looks at all volumes, however often their health changes.
+const PACE: Duration = Duration::from_secs(10);
+
 /// Runs the health watcher until `context.stop`.
 pub async fn run(context: Context, options: Options, conditions: Conditions) {
     let driver = &context.driver;
@@ -126,8 +129,15 @@ impl Watcher {
         self.context.caches.volumes().synced().await;
         let mut tick = ticks(interval);
         let mut statuses = ClaimStatuses::default();
+        let mut next = Instant::now();
         loop {
-            tick.tick().await;
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = self.context.health_changed.notified() => {
+                    tokio::time::sleep_until(next).await;
+                }
+            }
+            next = Instant::now() + PACE;
             if self.context.acts() {
                 self.volumes_once(&mut statuses).await;
             } else {

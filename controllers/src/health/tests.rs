@@ -115,6 +115,24 @@ async fn claims_get_the_listed_conditions() {
     run.ends().await;
 }
 
+/// The controller of claims' faults says when one begins or ends.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_announced_is_reported_soon() {
+    let fake = Fake::default();
+    fake.state().lists = true;
+    let mut run = start_on_node(&fake, &["one"]).await;
+    assert!(run.events(20).await.is_empty());
+    fake.set("one", Answer::Ill("Gone"));
+    run.world.context.health_changed.notify_one();
+    assert_eq!(run.events(1).await, [abnormal("one", "Gone")]);
+    // Another one soon after that waits.
+    fake.set("one", Answer::Ill("Other"));
+    run.world.context.health_changed.notify_one();
+    assert!(run.events(8).await.is_empty());
+    assert_eq!(run.events(2).await, [abnormal("one", "Other")]);
+    run.ends().await;
+}
+
 /// ControllerListVolumeHealth fails while one of several pools is missing. The health of each
 /// volume is still reported.
 #[tokio::test(start_paused = true)]
