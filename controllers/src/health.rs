@@ -9,7 +9,7 @@
 //!
 //! Only the process remembers which events it sent. After a restart it reports a lasting condition
 //! again, and does not report the end of a condition that ended meanwhile. The status of claims ends
-//! with the condition all the same ([`claim_status`]).
+//! with the condition all the same (`claim_status`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -30,12 +30,12 @@ const CSI_NODE: [&str; 3] = [
      {.reason}{end}",
 ];
 
-/// Waits until an object says this. Kubelet asks the driver each minute.
+/// Waits until an object says this first, or nothing. Kubelet asks the driver each minute.
 async fn says(cluster: &Cluster, object: &[&str], expected: &str) {
     let what = format!("{expected:?} of {object:?}");
     wait_for(&what, PATIENCE, async || {
         let found = cluster.kubectl(object);
-        if found.trim() == expected {
+        if found.starts_with(expected) && found.is_empty() == expected.is_empty() {
             Ok(())
         } else {
             Err(found)
@@ -79,6 +79,18 @@ async fn a_fault_shows_in_the_claim_the_pod_and_the_node() {
     says(&cluster, &POD, "Degraded FaultInjected").await;
     cluster.kubectl(&["annotate", "pvc", "data", &format!("{fault}-")]);
     says(&cluster, &CLAIM, "").await;
+    says(&cluster, &POD, "").await;
+
+    let handle = [
+        "get",
+        "pv",
+        "--output=jsonpath={.items[0].spec.csi.volumeHandle}",
+    ];
+    let entry = pool.join("volumes").join(cluster.kubectl(&handle).trim());
+    let (image, aside) = (entry.join("image"), entry.join("image.aside"));
+    std::fs::rename(&image, &aside).expect("the volume has an image");
+    says(&cluster, &POD, "DataLoss ImageMissing").await;
+    std::fs::rename(&aside, &image).expect("the image is aside");
     says(&cluster, &POD, "").await;
 
     says(&cluster, &CSI_NODE, "").await;

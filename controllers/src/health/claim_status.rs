@@ -42,7 +42,7 @@ pub(super) struct ClaimStatuses {
 }
 
 impl ClaimStatuses {
-    /// The PersistentVolumes whose claims have a problem in their status, by UID.
+    /// The UIDs of the PersistentVolumes with a problem in the status of their claim.
     pub(super) fn abnormal(&self) -> impl Iterator<Item = &String> {
         self.known.keys()
     }

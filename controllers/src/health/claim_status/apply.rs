@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::decide;
-use super::gather::claim_of;
+use super::gather::{claim_of, is_bound_to};
 use crate::api::claim_health::{HealthClaim, HealthCondition};
 use crate::client::ApiError;
 use crate::controller::Context;
@@ -49,11 +49,4 @@ pub(super) async fn write(
         return Ok(Written::Dropped);
     }
     Ok(Written::Stored)
-}
-
-/// True if a claim is bound to a volume that names it.
-pub(super) fn is_bound_to(claim: &HealthClaim, volume: &Volume) -> bool {
-    claim.status.phase.as_deref() == Some("Bound")
-        && claim.spec.volume_name.as_deref() == Some(&volume.name)
-        && claim.metadata.uid == volume.claim.uid
 }

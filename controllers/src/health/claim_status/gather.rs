@@ -6,7 +6,6 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::ClaimStatuses;
-use super::apply::is_bound_to;
 use super::decide::{self, KnownHealth};
 use crate::api::claim_health::HealthClaim;
 use crate::api::scope::{NODE_LABEL, node_label};
@@ -58,7 +57,7 @@ impl ClaimStatuses {
             Some(node) => format!("{NODE_LABEL}={}", node_label(node)),
             None => String::new(),
         };
-        let mut found = Vec::new();
+        let mut found: Vec<(&Volume, HealthClaim)> = Vec::new();
         kube.each_fields::<HealthClaim>(&labels, &CLAIM_HEALTH, |claim| {
             let key = (claim.namespace().unwrap_or_default(), claim.name_any());
             found.extend(unread.remove(&key).map(|volume| (volume, claim)));
@@ -66,7 +65,9 @@ impl ClaimStatuses {
         .await?;
         // A claim that was bound by hand may have no label.
         for ((namespace, name), volume) in unread {
-            let claim = kube.get_fields(&namespace, &name, &CLAIM_HEALTH).await?;
+            let claim = kube
+                .get_fields::<HealthClaim>(&namespace, &name, &CLAIM_HEALTH)
+                .await?;
             found.extend(claim.map(|claim| (volume, claim)));
         }
         self.known.clear();
@@ -92,4 +93,11 @@ pub(super) fn claim_of(volume: &Volume) -> (String, String) {
         namespace.cloned().unwrap_or_default(),
         name.cloned().unwrap_or_default(),
     )
+}
+
+/// True if a claim is bound to a volume that names it.
+pub(super) fn is_bound_to(claim: &HealthClaim, volume: &Volume) -> bool {
+    claim.status.phase.as_deref() == Some("Bound")
+        && claim.spec.volume_name.as_deref() == Some(volume.name.as_str())
+        && claim.metadata.uid == volume.claim.uid
 }
