@@ -6,6 +6,7 @@ pub use hostloop_report::quantity;
 pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
+pub mod claim_health;
 pub(crate) mod hash;
 pub mod message;
 pub(crate) mod node;

@@ -356,6 +356,12 @@ impl ClaimFaults {
         let before = all.get(volume).cloned();
         let KnownFault { report, name, .. } = now.clone();
         let event = decide::event(before.as_ref().map(|known| &known.report), &report);
+        let was = before
+            .as_ref()
+            .map_or(FaultState::Absent, |known| known.report.state);
+        if was != report.state {
+            self.context.health_changed.notify_one();
+        }
         // A fault that ends has the name that it had.
         let name = match (&before, name) {
             (Some(before), "") => before.name,

@@ -1,4 +1,5 @@
-//! Reports the health of volumes: to users as events on their claims, and to operators as metrics.
+//! Reports the health of volumes: to users as events on their claims, to software in the status of
+//! claims, and to operators as metrics.
 //!
 //! The watcher asks the driver at intervals. If the driver supports ControllerListVolumeHealth, one
 //! list returns all unhealthy volumes. Otherwise the watcher asks for each bound volume. It also
@@ -7,8 +8,10 @@
 //! ends.
 //!
 //! Only the process remembers which events it sent. After a restart it reports a lasting condition
-//! again, and does not report the end of a condition that ended meanwhile.
+//! again, and does not report the end of a condition that ended meanwhile. The status of claims ends
+//! with the condition all the same (`claim_status`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
@@ -20,13 +23,16 @@ use crate::controller::Context;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
 
 mod apply;
+mod claim_status;
 mod decide;
 mod gather;
 mod metrics;
 mod nodes;
 
 use apply::{STORAGE, VOLUME};
+use claim_status::ClaimStatuses;
 use decide::HealthChange;
+use gather::BoundVolumes;
 pub use metrics::Conditions;
 
 /// Flags of the health watcher.
@@ -58,6 +64,9 @@ pub struct Options {
 
 /// Default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The shortest time between two looks at all volumes, however often their health changes.
+const PACE: Duration = Duration::from_secs(10);
 
 /// Runs the health watcher until `context.stop`.
 pub async fn run(context: Context, options: Options, conditions: Conditions) {
@@ -108,7 +117,7 @@ pub(crate) async fn run_for_all(context: Context, options: Options) {
     }
 }
 
-/// Asks the driver for health, and emits events.
+/// Asks the driver for health, emits events, and writes the status of claims.
 struct Watcher {
     context: Context,
     conditions: Conditions,
@@ -119,19 +128,34 @@ impl Watcher {
     async fn volumes(&self, interval: Duration) {
         self.context.caches.volumes().synced().await;
         let mut tick = ticks(interval);
+        let mut statuses = ClaimStatuses::default();
+        let mut next = Instant::now();
         loop {
-            tick.tick().await;
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = self.context.health_changed.notified() => {
+                    tokio::time::sleep_until(next).await;
+                }
+            }
+            next = Instant::now() + PACE;
             if self.context.acts() {
-                self.volumes_once().await;
+                self.volumes_once(&mut statuses).await;
             } else {
                 // The process that leads emits the events.
                 self.conditions.forget_volumes();
+                statuses.forget();
             }
         }
     }
 
-    async fn volumes_once(&self) {
-        let facts = self.gather().await;
+    async fn volumes_once(&self, statuses: &mut ClaimStatuses) {
+        let BoundVolumes { all, own } = BoundVolumes::of(&self.context);
+        statuses.read(&self.context, &all, &own).await;
+        let mut abnormal: BTreeSet<String> = self
+            .conditions
+            .volumes(|known| known.keys().cloned().collect());
+        abnormal.extend(statuses.abnormal().cloned());
+        let facts = self.gather(all, &abnormal).await;
         let changes = self
             .conditions
             .volumes(|known| decide::volume_changes(known, &facts, Instant::now()));
@@ -141,6 +165,7 @@ impl Watcher {
                 self.emit(claim, &VOLUME, change);
             }
         }
+        statuses.write(&self.context, &facts, &own).await;
     }
 
     async fn storage(&self, interval: Duration) {

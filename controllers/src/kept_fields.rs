@@ -91,7 +91,7 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
                 ])
             ),
             ("spec", Members(CLAIM_SPEC)),
-            STATUS,
+            ("status", Members(CLAIM_STATUS)),
         ],
         max: OF_USER,
         blank: "",
@@ -259,6 +259,18 @@ const CLAIM_SPEC: &[(&str, Keep)] = &[
     ("volumeName", Whole),
 ];
 
+/// All but the health, which has up to 16 messages of 1 KiB: with them, a claim would be left out.
+const CLAIM_STATUS: &[(&str, Keep)] = &[
+    ("accessModes", Whole),
+    ("allocatedResourceStatuses", Whole),
+    ("allocatedResources", Whole),
+    ("capacity", Whole),
+    ("conditions", Whole),
+    ("currentVolumeAttributesClassName", Whole),
+    ("modifyVolumeStatus", Whole),
+    ("phase", Whole),
+];
+
 const REQUIRED_NODES: (&str, Keep) = ("requiredDuringSchedulingIgnoredDuringExecution", Whole);
 
 const POD_VOLUME: &[(&str, Keep)] = &[
@@ -273,6 +285,38 @@ pub(crate) const CLAIM_ANNOTATIONS: KeptFields = KeptFields {
     plural: "persistentvolumeclaims",
     members: &[metadata!(("annotations", Whole))],
     max: 4 * 1024 * 1024,
+    blank: "",
+};
+
+/// The volume of a claim, and its health.
+pub(crate) const CLAIM_HEALTH: KeptFields = KeptFields {
+    plural: "persistentvolumeclaims",
+    members: &[
+        (
+            "metadata",
+            Members(&[
+                ("name", Whole),
+                ("namespace", Whole),
+                ("uid", Whole),
+                ("resourceVersion", Whole),
+            ]),
+        ),
+        ("spec", Members(&[("volumeName", Whole)])),
+        (
+            "status",
+            Members(&[
+                ("phase", Whole),
+                (
+                    "healthStatus",
+                    Members(&[(
+                        "healthConditions",
+                        Members(&[("status", Whole), ("reason", Whole), ("message", Whole)]),
+                    )]),
+                ),
+            ]),
+        ),
+    ],
+    max: OF_CLUSTER,
     blank: "",
 };
 

@@ -220,6 +220,7 @@ async fn begin_controllers(
         leader,
         room: Arc::default(),
         freed: setup.freed,
+        health_changed: Arc::default(),
         stop: api.stop,
         common: setup.args.common(&setup.default_fstype),
     };

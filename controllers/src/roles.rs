@@ -17,7 +17,7 @@ pub enum Role {
     Snapshotter,
     /// Publishes free capacity for the scheduler.
     Capacity,
-    /// Emits events about unhealthy volumes.
+    /// Reports unhealthy volumes by events, and in the status of their claims.
     Health,
     /// Registers the driver with kubelet.
     Registrar,

@@ -79,6 +79,7 @@ impl World {
             leader: Leadership::always(),
             room: Arc::default(),
             freed: Default::default(),
+            health_changed: Arc::default(),
             stop: CancellationToken::new(),
             common: Common::default(),
         };

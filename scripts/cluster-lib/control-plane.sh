@@ -108,7 +108,8 @@ start_apiserver() {
     --service-account-key-file "$certs/service-account.key" \
     --service-account-signing-key-file "$certs/service-account.key" \
     --audit-policy-file "$DIR/audit-policy.yaml" --audit-log-path "$DIR/log/audit.log" \
-    --audit-log-maxsize 4000 ${WITHOUT:+"--runtime-config=$WITHOUT=false"}
+    --audit-log-maxsize 4000 ${WITHOUT:+"--runtime-config=$WITHOUT=false"} \
+    ${FEATURE_GATES:+"--feature-gates=$FEATURE_GATES"}
   wait_for apiserver 300 "the API server" kubectl get --raw /readyz
 }
 

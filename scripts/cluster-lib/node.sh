@@ -169,6 +169,7 @@ podLogsDir: "$at/pod-logs"
 volumePluginDir: "$at/volume-plugins"
 containerRuntimeEndpoint: "unix://$at/containerd.sock"
 nodeStatusUpdateFrequency: $frequency
+featureGates: {${FEATURE_GATES//=/: }}
 # No registry has the images, so kubelet must not delete them.
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}

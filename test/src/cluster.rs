@@ -57,6 +57,8 @@ pub struct Options {
     /// A kind that the API server does not serve, such as
     /// `storage.k8s.io/v1/volumeattributesclasses`, as if it were older.
     pub without: Option<&'static str>,
+    /// Feature gates of API server and kubelet, such as `CSIVolumeHealth=true`.
+    pub feature_gates: Option<&'static str>,
     /// Another version than that of the tests, such as `1.33`, which is built first.
     pub version: Option<&'static str>,
     /// Makes the nodes like those of a distribution, such as `talos`. Then the first node is in a
@@ -102,6 +104,7 @@ impl Options {
         let words = [
             ("--kubernetes-version", self.version),
             ("--without", self.without),
+            ("--feature-gates", self.feature_gates),
             ("--layout", self.layout),
         ];
         for (flag, word) in words {

@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::codegen::http;
 
+use crate::api::claim_health::HealthClaim;
 use crate::api::pod::Pod;
 use crate::client::Leadership;
 use crate::metrics::Metrics;
@@ -111,8 +112,8 @@ pub(crate) use kinds;
 kinds! {
     cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass,
         VolumeAttachment, VolumeAttributesClass;
-    namespaced: ConfigMap, PersistentVolumeClaim, Pod, ReplicaSet, StatefulSet, DaemonSet, Secret,
-        CSIStorageCapacity,
+    namespaced: ConfigMap, PersistentVolumeClaim, HealthClaim, Pod, ReplicaSet, StatefulSet,
+        DaemonSet, Secret, CSIStorageCapacity,
 }
 
 /// Why a call failed.
@@ -353,6 +354,28 @@ impl Kube {
             let request = request.map_err(kube::Error::BuildRequest)?;
             self.send_trimmed::<PartialObjectMeta<K>>(request, fields)
                 .await
+        };
+        self.timely(call, sent).await
+    }
+
+    /// Applies a JSON merge patch to an object's status. These fields of the answer are read.
+    pub(crate) async fn merge_status_fields<K: Resource>(
+        &self,
+        object: &K,
+        patch: Value,
+        fields: &'static KeptFields,
+    ) -> Result<K, ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let call = ApiCall::new::<K>("patch", &namespace, &name);
+        let request = Request::new(K::api(self.client.clone(), &namespace).resource_url());
+        let params = PatchParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PatchParams::default()
+        };
+        let request = request.patch_subresource("status", &name, &params, &Patch::Merge(patch));
+        let sent = async {
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            known(self.send_trimmed::<K>(request, fields).await?)
         };
         self.timely(call, sent).await
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
@@ -35,6 +36,8 @@ pub struct Context {
     pub room: Arc<CapacitySignal>,
     /// The signal that something became free that others wait for.
     pub freed: FreedSignal,
+    /// The signal that the health of a volume has changed. Only the health controller waits for it.
+    pub health_changed: Arc<Notify>,
     /// Set when the controllers must end.
     pub stop: CancellationToken,
     /// Flags that all controllers share.

@@ -10,19 +10,31 @@ use tonic::Code;
 use super::Watcher;
 use super::decide::{Facts, HealthProblem, Volume};
 use crate::controller::Context;
+use crate::controller::owner::Ownership;
 use crate::controller::workers::WORKERS;
+use crate::csi::driver::ControllerCapability;
 use crate::csi::{Csi, ListError, list};
 
 /// Page size of ControllerListVolumeHealth.
 const PAGE: i32 = 500;
 
+/// The driver's volumes that are bound.
+pub(super) struct BoundVolumes {
+    /// Those that this process may have.
+    pub(super) all: Vec<Volume>,
+    /// The UIDs of those that no other process has.
+    pub(super) own: BTreeSet<String>,
+}
+
 impl Watcher {
-    /// Gathers the problems of all volumes.
-    pub(super) async fn gather(&self) -> Facts {
-        let volumes = served(&self.context);
+    /// Gathers the problems of these volumes. `abnormal` has the UIDs of those that had a problem.
+    pub(super) async fn gather(&self, volumes: Vec<Volume>, abnormal: &BTreeSet<String>) -> Facts {
         let found = if self.lists {
             match self.list(&volumes).await {
-                Ok(found) => found,
+                Ok(mut found) => {
+                    self.confirm(&volumes, abnormal, &mut found).await;
+                    found
+                }
                 // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
                 // still answer for each volume.
                 Err(failure) => {
@@ -68,10 +80,39 @@ impl Watcher {
         Ok(found)
     }
 
+    /// Asks again for each volume that had a problem and is not listed any more: it is healthy, or
+    /// the driver does not know it.
+    async fn confirm(
+        &self,
+        volumes: &[Volume],
+        abnormal: &BTreeSet<String>,
+        found: &mut HashMap<String, Vec<HealthProblem>>,
+    ) {
+        if !self
+            .context
+            .driver
+            .can(ControllerCapability::GetVolumeHealth)
+        {
+            return;
+        }
+        let had_one = volumes.iter().filter(|it| abnormal.contains(&it.uid));
+        let not_listed: BTreeSet<String> = had_one
+            .filter(|it| found.get(&it.handle).is_some_and(Vec::is_empty))
+            .map(|it| it.handle.clone())
+            .collect();
+        for handle in &not_listed {
+            found.remove(handle);
+        }
+        found.extend(self.get_each(not_listed).await);
+    }
+
     /// The problems of each volume for which ControllerGetVolumeHealth succeeded.
     async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<HealthProblem>> {
-        let handles: BTreeSet<String> =
-            volumes.iter().map(|volume| volume.handle.clone()).collect();
+        let handles = volumes.iter().map(|volume| volume.handle.clone());
+        self.get_each(handles.collect()).await
+    }
+
+    async fn get_each(&self, handles: BTreeSet<String>) -> HashMap<String, Vec<HealthProblem>> {
         let workers = self.context.common.workers(WORKERS).max(1);
         let (csi, timeout) = (self.context.driver.csi.clone(), self.timeout());
         futures::stream::iter(handles)
@@ -127,10 +168,26 @@ async fn get_one(
     }
 }
 
-/// The driver's volumes that are bound and within the scope.
-fn served(context: &Context) -> Vec<Volume> {
-    let (volumes, driver) = (context.caches.volumes().each(), &context.driver.name);
-    volumes
-        .filter_map(|volume| Volume::bound(&volume, driver).filter(|_| context.may_have(&volume)))
-        .collect()
+impl BoundVolumes {
+    /// The driver's volumes that are bound and within the scope.
+    pub(super) fn of(context: &Context) -> BoundVolumes {
+        let mut volumes = BoundVolumes {
+            all: Vec::new(),
+            own: BTreeSet::new(),
+        };
+        for volume in context.caches.volumes().each() {
+            let Some(bound) = Volume::bound(&volume, &context.driver.name) else {
+                continue;
+            };
+            match context.owner(&volume) {
+                Ownership::Remote => continue,
+                Ownership::Local => {
+                    volumes.own.insert(bound.uid.clone());
+                }
+                Ownership::Unknown => {}
+            }
+            volumes.all.push(bound);
+        }
+        volumes
+    }
 }

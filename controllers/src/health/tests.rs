@@ -10,6 +10,7 @@ use crate::csi::Driver;
 use crate::testing::{World, affinity, node_scope, options, read, volume, with};
 use fake::{Answer, Fake};
 
+mod claim_status;
 mod fake;
 
 /// The running health watcher, and the events it emits.
@@ -24,7 +25,7 @@ fn pv(handle: &str, node: &str) -> PersistentVolume {
     let more = json!({
         "metadata": {"uid": handle, "resourceVersion": "1"},
         "spec": {
-            "claimRef": {"namespace": "ns", "name": handle},
+            "claimRef": {"namespace": "ns", "name": handle, "uid": format!("{handle}-claim")},
             "nodeAffinity": affinity("node", &[node]),
         },
         "status": {"phase": "Bound"},
@@ -111,6 +112,24 @@ async fn claims_get_the_listed_conditions() {
     assert_eq!(run.events(2).await, [well]);
     assert!(run.events(1400).await.is_empty());
     assert_eq!(run.events(300).await, [ill("two")]);
+    run.ends().await;
+}
+
+/// The controller of claims' faults says when one begins or ends.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_announced_is_reported_soon() {
+    let fake = Fake::default();
+    fake.state().lists = true;
+    let mut run = start_on_node(&fake, &["one"]).await;
+    assert!(run.events(20).await.is_empty());
+    fake.set("one", Answer::Ill("Gone"));
+    run.world.context.health_changed.notify_one();
+    assert_eq!(run.events(1).await, [abnormal("one", "Gone")]);
+    // Another one soon after that waits.
+    fake.set("one", Answer::Ill("Other"));
+    run.world.context.health_changed.notify_one();
+    assert!(run.events(8).await.is_empty());
+    assert_eq!(run.events(2).await, [abnormal("one", "Other")]);
     run.ends().await;
 }
 

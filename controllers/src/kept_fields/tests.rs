@@ -71,7 +71,7 @@ fn only_these_fields_are_kept() {
                 "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "v", "selector": {"a": 1},
                          "resources": {"requests": {"storage": "1", "cpu": "1"}, "limits": {"storage": "2"}},
                          "dataSource": {"kind": "K", "name": "s"}},
-                "status": {"phase": "Bound"},
+                "status": {"phase": "Bound", "healthStatus": {"healthConditions": []}},
             }),
             "metadata labels team|metadata labels hostloop.csi.dev/node|spec accessModes\
              |spec volumeName|spec selector|spec resources requests storage|spec dataSource kind\
@@ -267,6 +267,11 @@ fn what_is_kept_of_an_object_is_bounded() {
             "persistentvolumeclaims",
             json!({"status": {"conditions": many(json!({"type": "t"}))}}),
             true,
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({"status": {"healthStatus": {"healthConditions": many(json!({"reason": "r"}))}}}),
+            false,
         ),
         (
             "pods",

@@ -43,7 +43,7 @@ impl Scanner {
         let driver = &self.context.driver.name;
         let (volumes, handles) = (&mut facts.volumes, &mut facts.handles);
         self.kube
-            .each_fields::<PersistentVolume>(&HANDLES, |volume| {
+            .each_fields::<PersistentVolume>("", &HANDLES, |volume| {
                 handles.extend(pv::handle(&volume, driver).map(str::to_owned));
                 volumes.insert(volume.name_any());
             })

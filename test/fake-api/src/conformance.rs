@@ -57,6 +57,7 @@ pub async fn conforms_in_cluster(client: &Client, namespace: &str) {
         a_claim_needs_modes_and_a_size
         a_claim_changes_only_in_size_and_class
         a_claim_grows_if_its_class_allows_it_and_not_below_its_size
+        a_claim_has_no_health_without_the_feature_gate
         a_volume_is_completed_and_keeps_its_source
         classes_and_attachments_stay_as_they_are
         a_watch_ends_in_its_time

@@ -315,6 +315,11 @@ impl FakeApi {
         self.0.lock().store.undefined.push((plural, field));
     }
 
+    /// Enables the feature gate CSIVolumeHealth: the status of a claim has the health of its volume.
+    pub fn store_volume_health(&self) {
+        self.0.lock().store.has_volume_health = true;
+    }
+
     /// Stops to serve a kind (by plural), like an older API server or one without the definition.
     pub fn lack(&self, plural: &'static str) {
         let store = &mut self.0.lock().store;

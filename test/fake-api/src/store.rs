@@ -56,6 +56,8 @@ pub(super) struct Store {
     /// True for a server with namespaces, admission and validation, and without a garbage
     /// collector.
     pub(super) is_cluster: bool,
+    /// True for a server with the feature gate CSIVolumeHealth.
+    pub(super) has_volume_health: bool,
     /// The number of changes to keep.
     pub(super) kept: usize,
     /// The latest changes.
@@ -79,6 +81,7 @@ impl Default for Store {
             listener: None,
             kinds: None,
             is_cluster: false,
+            has_volume_health: false,
             kept: KEPT_CHANGES,
             changes: VecDeque::new(),
             compacted: 0,

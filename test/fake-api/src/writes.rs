@@ -301,6 +301,14 @@ impl Store {
                 status.remove(*field);
             }
         }
+        // Without the gate, a server keeps only a health that is there already.
+        if *key.plural == *"persistentvolumeclaims"
+            && !self.has_volume_health
+            && old["status"]["healthStatus"].is_null()
+            && let Some(status) = new["status"].as_object_mut()
+        {
+            status.remove("healthStatus");
+        }
         let deleting = !old["metadata"]["deletionTimestamp"].is_null();
         if deleting && finalizers(&new).any(|one| !finalizers(old).any(|known| known == one)) {
             let why = "metadata.finalizers: Forbidden: no new finalizers can be added if the \

@@ -5,6 +5,7 @@
 
 mod document;
 mod granted;
+mod health;
 mod installation;
 mod site;
 mod steal;

@@ -246,6 +246,22 @@ impl Site {
         tried.map(drop).map_err(|error| message(&error))
     }
 
+    /// Changes the status of a claim as the node, as a dry run. Returns what it would be.
+    pub(crate) async fn try_claim_status(
+        &self,
+        claim: &str,
+        status: Value,
+    ) -> Result<Value, String> {
+        let api = self.names.api(&self.node, "persistentvolumeclaims");
+        let patch = Patch::Merge(json!({"status": status}));
+        let tried = api
+            .patch_subresource("status", claim, &dry_patch(), &patch)
+            .await;
+        tried
+            .map(|claim| claim.data["status"].clone())
+            .map_err(|error| message(&error))
+    }
+
     /// Replaces the placeholders for node names in a change, and the driver's name.
     fn filled_in(&self, change: &Value) -> Value {
         let text = named(&change.to_string());
@@ -305,7 +321,11 @@ fn message(error: &kube::Error) -> String {
 
 /// Starts a cluster with the manifest and two nodes.
 fn installed(names: &Names) -> Cluster {
-    let cluster = Cluster::up(&cluster::Options::default());
+    // The API server drops the health of a claim without it.
+    let cluster = Cluster::up(&cluster::Options {
+        feature_gates: Some("CSIVolumeHealth=true"),
+        ..cluster::Options::default()
+    });
     cluster.create_crds();
     cluster.apply(&Installation::of_run().manifest());
     for (kind, name) in [

@@ -243,7 +243,7 @@ const FORBIDDEN: [Outcome; 4] = [Outcome::No(ROLE); 4];
 const DENIED: &str = "denied request";
 
 /// A time that is in the year 10000 in UTC.
-const LATE: &str = "9999-12-31T23:59:59-01:00";
+pub(crate) const LATE: &str = "9999-12-31T23:59:59-01:00";
 
 /// A time on the last day of the year 9999: too late for clients that allow for offsets.
 const LAST_DAY: &str = "9999-12-31T12:00:00Z";

@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hostloop_proto::csi::VolumeHealthErrorType;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
+use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use hostloop_test::PATIENCE;
-use hostloop_test::front::fields::is_bound;
+use hostloop_test::front::fields::{handle, is_bound};
 use hostloop_test::front::objects::{self, Place, sized};
 use hostloop_test::front::process::{Controllers, log};
 use hostloop_test::front::wait::until;
@@ -57,7 +59,8 @@ impl Work {
             format!("--csi-address={}", driver.endpoint()),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--node-name={own}"),
-            "--controllers=provisioner,resizer,snapshotter,capacity".to_owned(),
+            "--controllers=provisioner,resizer,snapshotter,capacity,health".to_owned(),
+            "--list-volumes-interval=1s".to_owned(),
             "--node-deployment=true".to_owned(),
             "--leader-tasks=elsewhere".to_owned(),
             "--volume-name-prefix=hostloop".to_owned(),
@@ -166,6 +169,24 @@ impl Work {
         self.until(&at, "expanded to less", done).await;
     }
 
+    /// The volume of a claim is ill, and well again.
+    async fn report_health(&self, claim: &str, volume: &Value) {
+        let at = self.place("PersistentVolumeClaim", claim);
+        let entry = VolumeHealthEntry {
+            status: VolumeHealthErrorType::Inaccessible.into(),
+            reason: "Unplugged".to_owned(),
+            message: "its cable is on the floor".to_owned(),
+        };
+        self.driver.set_health(handle(volume), vec![entry]);
+        let is_ill = |claim: &Value| {
+            claim["status"]["healthStatus"]["healthConditions"][0]["reason"] == "Unplugged"
+        };
+        self.until(&at, "ill", is_ill).await;
+        self.driver.set_health(handle(volume), Vec::new());
+        let is_well = |claim: &Value| claim["status"]["healthStatus"].is_null();
+        self.until(&at, "well again", is_well).await;
+    }
+
     /// Other attributes, after ones that the driver refuses.
     async fn modify(&self, claim: &str) {
         let at = self.place("PersistentVolumeClaim", claim);
@@ -196,6 +217,7 @@ async fn what_a_node_has_to_do_is_let_through() {
     let volume = work.claim("made").await;
     work.recover("made").await;
     work.modify("made").await;
+    work.report_health("made", &volume).await;
     work.tolerate("tolerated").await;
     work.site
         .admin

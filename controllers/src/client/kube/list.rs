@@ -25,21 +25,28 @@ impl Kube {
         Ok(())
     }
 
-    /// Like [`Kube::each`], with other fields than those that are usually kept.
+    /// Like [`Kube::each`], with other fields than those that are usually kept. Only objects with
+    /// these labels count, unless the selector is empty.
     pub(crate) async fn each_fields<K: Resource>(
         &self,
+        labels: &str,
         fields: &'static KeptFields,
         mut take: impl FnMut(K),
     ) -> Result<(), ApiError> {
         let api = K::everywhere(self.client.clone());
         let mut params = ListParams::default().limit(PAGE);
+        if !labels.is_empty() {
+            params = params.labels(labels);
+        }
         loop {
             let sent = async {
                 let request = Request::new(api.resource_url()).list(&params);
                 let request = request.map_err(kube::Error::BuildRequest)?;
                 all_known::<K>(self.send_trimmed(request, fields).await?)
             };
-            let page = self.timely(ApiCall::new::<K>("list", "", ""), sent).await?;
+            let page = self
+                .timely(ApiCall::new::<K>("list", "", labels), sent)
+                .await?;
             page.items.into_iter().for_each(&mut take);
             match next_page(page.metadata) {
                 None => return Ok(()),

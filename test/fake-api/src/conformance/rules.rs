@@ -192,6 +192,18 @@ pub(super) async fn a_claim_grows_if_its_class_allows_it_and_not_below_its_size(
     }
 }
 
+pub(super) async fn a_claim_has_no_health_without_the_feature_gate(site: &Site) {
+    let (path, _) = bound(site, "a", "none").await;
+    let condition = json!({"status": "Degraded", "reason": "R"});
+    let health = json!({"status": {"healthStatus": {"healthConditions": [condition]}}});
+    let written = site
+        .merge(&format!("{path}/status"), health)
+        .await
+        .code(200);
+    assert!(written["status"]["healthStatus"].is_null(), "{written}");
+    remove(site, &path).await;
+}
+
 pub(super) async fn a_volume_is_completed_and_keeps_its_source(site: &Site) {
     let object = volume(site, "x");
     let made = site.post(VOLUMES, object.clone()).await.code(201);

@@ -12,6 +12,7 @@ const LABEL: &str = "no label of a claim but its own name's";
 const CLASS: &str = "an attributes class that a claim";
 const MESSAGE: &str = "up to 4096 characters into the conditions of a claim";
 const STORAGE: &str = "how much storage it has";
+const HEALTH: &str = "the health of no claim but one that is bound";
 const NAME: &str = "a name of up to 300 characters";
 const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -227,6 +228,12 @@ fn of_statuses() -> Vec<Attack> {
             "say that it is lost",
             status(json!({"phase": "Lost"})),
             never("whether a claim is bound"),
+        ),
+        patch(
+            "say how its volume is before it has one",
+            status(json!({"healthStatus": {"healthConditions": [
+                {"status": "Degraded", "reason": "Full"}]}})),
+            never(HEALTH),
         ),
         patch("set an owner", owner(), never("who owns a claim")),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
