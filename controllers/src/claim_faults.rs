@@ -190,7 +190,7 @@ impl ClaimFaults {
     async fn end_unnamed(&self, handles: BTreeSet<String>) -> Result<(), ClaimFaultsError> {
         let (kube, driver) = (&self.context.kube, &self.context.driver.name);
         let (mut named, mut names) = (BTreeSet::new(), Vec::new());
-        kube.each_fields::<PersistentVolume>(&HANDLES, |volume| {
+        kube.each_fields::<PersistentVolume>("", &HANDLES, |volume| {
             let handle = pv::handle(&volume, driver).map(str::to_owned);
             if let Some(handle) = handle.filter(|handle| handles.contains(handle)) {
                 named.insert(handle);
