@@ -473,6 +473,17 @@ impl<K: TestKernel> Rig<K> {
         assert_eq!(devices.len(), count, "{devices:?}");
     }
 
+    /// Detaches a device, and waits until it is gone: another program can hold it for a moment.
+    #[track_caller]
+    pub(crate) fn release(&self, device: &LoopInfo) {
+        self.kernel.loop_release(device).unwrap();
+        let left = self.settled(0, || {
+            let now = self.kernel.loop_info(device.minor).unwrap();
+            now.into_iter().filter(|now| now.is_same(device)).collect()
+        });
+        assert_eq!(left, []);
+    }
+
     /// Calls `list` until it returns no more than this, for a while. Returns what was last.
     fn settled(&self, count: usize, list: impl Fn() -> Vec<LoopInfo>) -> Vec<LoopInfo> {
         let end = Instant::now() + PATIENCE;

@@ -227,7 +227,7 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
         .open(rig.root().join("foreign"))
         .unwrap();
     let taken = [&over, &own].map(|lost| {
-        rig.kernel.loop_release(lost).unwrap();
+        rig.release(lost);
         let (minor, read_only) = (Some(lost.minor), lost.read_only);
         let spec = LoopSpec {
             minor,
