@@ -182,21 +182,6 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Like [`until`], for a value: fails with the last one that it saw.
-#[track_caller]
-pub(crate) fn assert_soon<T: PartialEq + std::fmt::Debug>(
-    expected: T,
-    mut look: impl FnMut() -> T,
-) {
-    let end = Instant::now() + PATIENCE;
-    let mut seen = look();
-    while seen != expected && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(20));
-        seen = look();
-    }
-    assert_eq!(seen, expected);
-}
-
 /// Repeats a mount or unmount while it is busy. A child of another test, or a namespace with copies
 /// of all mounts, can hold a filesystem for longer than the driver waits.
 pub(crate) fn while_busy<T>(mut call: impl FnMut() -> kernel::Result<T>) -> kernel::Result<T> {

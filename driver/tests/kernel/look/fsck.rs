@@ -10,7 +10,8 @@ use hostloop_driver::kernel::{LoopDevices, LoopInfo};
 use hostloop_driver::storage::{FreezeIntent, VolumeId};
 
 use super::{Site, attach, site};
-use crate::tools::{assert_soon, run, until};
+use crate::testkit::assert_soon;
+use crate::tools::{run, until};
 
 /// What `fsck` finds, without loop devices of other tests.
 fn look(site: &Site, repair: bool) -> FsckReport {

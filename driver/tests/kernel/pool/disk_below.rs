@@ -13,8 +13,8 @@ use hostloop_driver::storage::{Error, Provisioning, VolumeId, VolumeRecord};
 use rstest::rstest;
 
 use super::support::*;
-use crate::testkit::{Configs, ext4, mount, new_filesystem, on};
-use crate::tools::{assert_soon, fill, shut_down};
+use crate::testkit::{Configs, assert_soon, ext4, mount, new_filesystem, on};
+use crate::tools::{fill, shut_down};
 
 type Rig = crate::testkit::Rig<Linux>;
 
