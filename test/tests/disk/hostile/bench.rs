@@ -154,15 +154,14 @@ impl Bench {
     pub(crate) async fn refuse<C: Call>(&mut self, what: &str, request: C, codes: &[Code]) {
         self.send(what, request, codes).await;
         let end = Instant::now() + MOMENT;
-        let (mut now, mut changed);
-        loop {
-            now = self.look();
-            changed = differences(&self.state, &now);
+        let (now, changed) = loop {
+            let now = self.look();
+            let changed = differences(&self.state, &now);
             if changed.is_empty() || Instant::now() > end {
-                break;
+                break (now, changed);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        };
         if !changed.is_empty() {
             let changed = changed.join("\n    ");
             self.fail::<C>(what, &format!("changed something:\n    {changed}"));
