@@ -43,7 +43,7 @@ impl Staged {
     }
 
     fn unstage(&self) {
-        self.rig.unstage(&self.id, &self.id).unwrap();
+        self.rig.unstage_patiently(&self.id, &self.id);
         self.rig.assert_detached(&self.id);
     }
 
