@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nix::sys::stat::{major, minor};
 use serde::Deserialize;
 
-use crate::machine;
+use crate::{PATIENCE, machine};
 
 /// An attached loop device, as `losetup` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,9 +103,13 @@ struct Row {
 pub fn all() -> Vec<Loop> {
     const COLUMNS: &str = "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,DIO,LOG-SEC";
     // losetup fails if a device disappears while it lists. Retry.
-    let listed = (0..5)
-        .find_map(|_| machine::try_run("losetup", &["--list", "--json", "--output", COLUMNS]).ok());
-    let listed = listed.expect("losetup lists the loop devices");
+    let end = Instant::now() + PATIENCE;
+    let listed = loop {
+        match machine::try_run("losetup", &["--list", "--json", "--output", COLUMNS]) {
+            Ok(listed) => break listed,
+            Err(why) => assert!(Instant::now() < end, "{why}"),
+        }
+    };
     if listed.trim().is_empty() {
         return Vec::new();
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::{self, Kernel};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
@@ -30,6 +30,10 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
+/// Tools that a process can hold up that another test is just forking: it holds our open files until
+/// it has become its own program.
+const HELD_UP: [&str; 3] = ["umount", "wipefs", "dmsetup"];
+
 /// Runs a tool and returns its output.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     let end = Instant::now() + PATIENCE;
@@ -39,9 +43,10 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
             .output()
             .unwrap_or_else(|e| panic!("{tool} is needed: {e}"));
         let said = String::from_utf8_lossy(&output.stderr);
-        // A process that another test is just forking holds our open files until it has become
-        // its own program.
-        if tool == "umount" && said.contains("busy") && Instant::now() < end {
+        let is_busy = HELD_UP.contains(&tool) && said.contains("busy");
+        // A device of another program can go while losetup lists.
+        let lists = tool == "losetup" && args.contains(&"-j") && !output.status.success();
+        if (is_busy || lists) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
@@ -175,6 +180,27 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Repeats a mount or unmount while it is busy. A child of another test, or a namespace with copies
+/// of all mounts, can hold a filesystem for longer than the driver waits.
+pub(crate) fn while_busy<T>(mut call: impl FnMut() -> kernel::Result<T>) -> kernel::Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match call() {
+            Err(kernel::Error::Busy { .. }) if Instant::now() < end => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// Waits until nothing has the device: a namespace with copies of all mounts keeps a filesystem alive
+/// after its unmount.
+#[track_caller]
+pub(crate) fn until_unclaimed(kernel: &dyn Kernel, device: &Path) {
+    until("the filesystem is gone", || {
+        !kernel.is_claimed(device).unwrap()
+    });
 }
 
 /// Detaches the device if it still has this file. Another process may have its number by now. While

@@ -43,5 +43,20 @@ pub(crate) use site::{make_fs, mount_fs, mount_spec};
 /// stand still for half a minute, and several of these pauses can follow each other.
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
 
+/// Looks until it sees what is expected. Fails with what it saw last.
+#[track_caller]
+pub(crate) fn assert_soon<T: PartialEq + std::fmt::Debug>(
+    expected: T,
+    mut look: impl FnMut() -> T,
+) {
+    let end = std::time::Instant::now() + PATIENCE;
+    let mut seen = look();
+    while seen != expected && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        seen = look();
+    }
+    assert_eq!(seen, expected);
+}
+
 /// One mebibyte.
 pub(crate) const MI: u64 = 1 << 20;

@@ -174,12 +174,12 @@ impl<K: TestKernel> Rig<K> {
     pub(crate) fn end_use(&self, [id, raw]: [VolumeId; 2], what: &str) {
         for _ in 0..2 {
             for (id, target) in [(id, "p"), (raw, "q"), (raw, "r")] {
-                let ended = self.unpublish(id, target);
+                let ended = self.while_held(|| self.unpublish(id, target));
                 ended.unwrap_or_else(|e| panic!("{what}: unpublish {target}: {e}"));
                 assert!(!self.target(target).exists(), "{what}: {target}");
             }
             for (id, at) in [(id, "a"), (raw, "b")] {
-                let ended = self.unstage(id, at);
+                let ended = self.while_held(|| self.unstage(id, at));
                 ended.unwrap_or_else(|e| panic!("{what}: unstage {at}: {e}"));
             }
         }
@@ -320,6 +320,26 @@ impl<K: TestKernel> Rig<K> {
             staging_target_path: text(&self.staging(at)),
         };
         self.node.node_unstage_volume(request).map(drop)
+    }
+
+    /// Unstages a volume, also while another program has its device open.
+    #[track_caller]
+    pub(crate) fn unstage_patiently(&self, id: impl ToString, at: &str) {
+        let id = id.to_string();
+        self.while_held(|| self.unstage(&id, at)).unwrap();
+    }
+
+    /// Repeats a call for as long as another program has the volume's device open: the driver gives up
+    /// after two seconds, and kubelet calls again.
+    fn while_held(&self, call: impl Fn() -> Result<()>) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match call() {
+                Err(node::Error::FailedPrecondition(why))
+                    if K::SHARED && why.contains("still held open") && Instant::now() < end => {}
+                answer => return answer,
+            }
+        }
     }
 
     pub(crate) fn publish(
@@ -471,6 +491,17 @@ impl<K: TestKernel> Rig<K> {
     pub(crate) fn assert_devices(&self, count: usize) {
         let devices = self.settled(count, || self.devices());
         assert_eq!(devices.len(), count, "{devices:?}");
+    }
+
+    /// Detaches a device, and waits until it is gone: another program can hold it for a moment.
+    #[track_caller]
+    pub(crate) fn release(&self, device: &LoopInfo) {
+        self.kernel.loop_release(device).unwrap();
+        let left = self.settled(0, || {
+            let now = self.kernel.loop_info(device.minor).unwrap();
+            now.into_iter().filter(|now| now.is_same(device)).collect()
+        });
+        assert_eq!(left, []);
     }
 
     /// Calls `list` until it returns no more than this, for a while. Returns what was last.

@@ -236,7 +236,7 @@ impl<K: TestKernel> Site<K> {
             let at = self.options.state_dir.join("pools").join(&spec.name);
             let at = at.canonicalize().unwrap_or(at);
             if self.kernel.mounts().unwrap().at(&at).is_some() {
-                self.kernel.unmount(&at).unwrap();
+                unmount_once_free(&*self.kernel, &at);
             }
         }
     }
@@ -418,6 +418,16 @@ pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, byt
     let device = attach(kernel, &image, true);
     make_fs(kernel, &device, fs);
     mount_fs(kernel, &device, target, fs);
+}
+
+/// Unmounts what a process that another test starts may hold: it has a copy of each open file until
+/// its exec, which can take longer than the driver waits.
+fn unmount_once_free(kernel: &dyn Kernel, at: &Path) {
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = kernel.unmount(at) {
+        let is_busy = matches!(error, kernel::Error::Busy { .. });
+        assert!(is_busy && Instant::now() < end, "{error}");
+    }
 }
 
 /// Waits until the lock of a closed pool is free. A process that another test starts has a copy of

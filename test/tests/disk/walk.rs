@@ -7,6 +7,7 @@ use futures::StreamExt;
 use futures::stream::iter;
 use hostloop_test::arena::caught;
 use hostloop_test::driver::Dead;
+use tonic::{Code, Status};
 
 /// No scenario has this many effects: a walk that goes on is not making progress.
 pub(crate) const TOO_MANY: usize = 400;
@@ -85,6 +86,18 @@ pub(crate) async fn walk_all<F: Future<Output = Walk> + Send + 'static>(
     let failed = failures.len();
     assert!(failed == 0, "{failed} failed:\n{}", failures.join("\n\n"));
     all
+}
+
+/// How often a walk repeats an effect because a call failed by itself.
+pub(crate) const REPEATS: usize = 3;
+
+/// True for an error that another program of the machine can cause: it has a device or mount open for
+/// longer than a call waits. An orchestrator calls again.
+pub(crate) fn is_passing(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::FailedPrecondition | Code::Unavailable | Code::Aborted
+    )
 }
 
 /// Names the disturbed effect if what follows it fails.

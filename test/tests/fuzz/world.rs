@@ -199,7 +199,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         overcommit: 1.0,
         reserve: Reserve::Bytes(0),
         max_volume_bytes: None,
-        max_freeze: Duration::from_secs(5),
+        max_freeze: Duration::from_secs(300),
         max_snapshot_bytes_per_namespace: None,
     };
     let pools = Pools::open(&specs, options, kernel)?;

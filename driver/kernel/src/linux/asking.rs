@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn one_that_hangs_does_not_keep_the_others() {
-        let asking = Asking::new(Duration::from_secs(5));
+        let asking = Asking::new(Duration::from_secs(15));
         let (question, asked, go) = question();
         let hung = [(1, Some(10)), (2, None), (3, Some(30)), (4, Some(40))];
         for _ in 0..3 {
@@ -335,7 +335,7 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
             asking.ask(&[2, 3], question.clone()) == well
         };
-        let asked_again = (0..1000).any(|_| again());
+        let asked_again = (0..30_000).any(|_| again());
         assert!(asked_again, "it answers now");
     }
 
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn many_that_hang_cost_the_time_of_one() {
         // One after the other, they would cost 39 times as much.
-        let patience = Duration::from_secs(5);
+        let patience = Duration::from_secs(15);
         let asking = Asking::new(patience);
         thread::scope(|scope| {
             for _ in 0..4 {

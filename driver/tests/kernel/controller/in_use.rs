@@ -43,7 +43,8 @@ impl Staged {
     }
 
     fn unstage(&self) {
-        self.rig.unstage(&self.id, &self.id).unwrap();
+        self.rig.unstage_patiently(&self.id, &self.id);
+        self.rig.assert_detached(&self.id);
     }
 
     fn modify(&self, parameters: &str) {
@@ -184,6 +185,7 @@ fn problems_of_a_staged_volume_are_reported() {
 
     // The unmount of the filesystem also detaches the device.
     rig.kernel.unmount(&rig.staging(&volume.id)).unwrap();
+    rig.assert_detached(&volume.id);
     assert_eq!(volume.problems(), ["LoopDeviceLost"]);
     volume.stage();
     assert!(volume.problems().is_empty());

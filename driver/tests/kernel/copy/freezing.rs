@@ -21,7 +21,7 @@ use rstest::rstest;
 
 use super::support::{Mount, Pool, arg, run, sparse};
 use crate::testkit::{PATIENCE, attach, make_fs, mount_spec};
-use crate::tools::until;
+use crate::tools::{until, while_busy};
 
 fn kernel() -> Arc<dyn Kernel> {
     Arc::new(Linux::new())
@@ -148,12 +148,12 @@ fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
         options: if fs == Xfs { &nouuid } else { &[] },
         ..mount_spec(&path, at, fs)
     };
-    kernel.mount(&spec).unwrap();
+    while_busy(|| kernel.mount(&spec)).unwrap();
 }
 
 /// A probe that was blocked may need a moment to close its file.
 fn unmount(kernel: &dyn Kernel, at: &Path) {
-    let unmounted = kernel.unmount(at);
+    let unmounted = while_busy(|| kernel.unmount(at));
     if !std::thread::panicking() {
         unmounted.unwrap();
     }
@@ -359,7 +359,7 @@ fn a_read_only_leftover_is_thawed_too() {
         read_only: true,
         ..mount_spec(&path, &volume.at, volume.fs)
     };
-    volume.kernel.mount(&spec).unwrap();
+    while_busy(|| volume.kernel.mount(&spec)).unwrap();
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
     let thawed = freeze::thaw_leftover(&*volume.kernel, volume.id, volume.image);
@@ -392,7 +392,7 @@ fn a_hidden_mount_is_not_reached_through() {
         });
         assert_eq!(frozen.unwrap(), Freeze::AlreadyFrozen);
     }
-    volume.kernel.unmount(&bind).unwrap();
+    while_busy(|| volume.kernel.unmount(&bind)).unwrap();
     assert!(!volume.is_frozen());
 }
 
@@ -401,6 +401,14 @@ fn a_hidden_mount_is_not_reached_through() {
 fn a_full_pool_does_not_hang_the_caller() {
     let pool = Pool::new("xfs", 600 << 20);
     let volume = Volume::mounted(&pool, "image", Xfs);
+    // With the driver's limits, it would give up after half a minute, and this test may take longer.
+    for kind in ["ENOSPC", "EIO", "default"] {
+        for limit in ["max_retries", "retry_timeout_seconds"] {
+            let minor = volume.device.minor;
+            let path = format!("/sys/fs/xfs/loop{minor}/error/metadata/{kind}/{limit}");
+            std::fs::write(path, "-1").unwrap();
+        }
+    }
     let full = pool.fill();
     for i in 0..2000 {
         volume.write(&format!("file-{i}"), &[1; 20000]);

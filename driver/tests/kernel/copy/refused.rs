@@ -70,6 +70,7 @@ fn a_copy_that_would_freeze_too_long_leaves_writers_alone() {
     assert_eq!(records(&rig.path(format!("volumes/{id}"))), before);
     // Nothing is left of the sample, and a volume at rest can be copied.
     rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
     rig.snapshot("snap", &id.to_string()).unwrap();
     assert_eq!(rig.entries().len(), 2);
 }
@@ -79,9 +80,10 @@ fn a_copy_that_would_freeze_too_long_leaves_writers_alone() {
 fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
     const EXTENTS: u64 = 12_000;
     const VOLUME: u64 = 256 << 20;
+    const LIMIT: Duration = Duration::from_millis(40);
     let mut site = Rig::<Linux>::site(&["default=DIR/pool"]);
     new_filesystem(&*site.kernel, &site.path(""), Xfs, 1 << 30);
-    site.options.max_freeze = Duration::from_millis(40);
+    site.options.max_freeze = LIMIT;
     let mut rig = Rig::over(site, Configs::default());
     let id = rig.volume(ext4(), VOLUME);
     let image = rig.open_image(id);
@@ -103,6 +105,15 @@ fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
         let before = records(&rig.path(format!("volumes/{id}")));
         let refused = rig.snapshot("snap", &id.to_string());
         whys.push(format!("{refused:?}"));
+        if let Ok(taken) = &refused
+            && rig.options.max_freeze > LIMIT
+        {
+            // The disk is not busy any more.
+            rig.delete_snapshot(&taken.snapshot_id).unwrap();
+            rig.options.max_freeze = LIMIT;
+            rig.restart();
+            continue;
+        }
         assert_eq!(
             code(refused),
             Err(tonic::Code::FailedPrecondition),
@@ -125,6 +136,7 @@ fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
     std::fs::write(rig.staging("a").join("pod"), b"x").unwrap();
     // Without a freeze there is no limit.
     rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
     rig.snapshot("snap", &id.to_string()).unwrap();
     let snapshot = rig.node.pools.snapshots().remove(0);
     let copy = rig.node.pools.open_snapshot(&snapshot).unwrap();

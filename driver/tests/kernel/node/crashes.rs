@@ -23,6 +23,7 @@ fn what_fsync_has_written_survives_a_power_cut_with_fast_commits() {
     rig.stage(id, "a", &cap).unwrap();
     rig.stage(crashed, "b", &cap).unwrap();
     rig.unstage(crashed, "b").unwrap();
+    rig.assert_detached(crashed);
     let content = |round: usize| pattern(round as u8 + 1, 5000);
     let copy = |round: usize| rig.path(format!("cut{round}"));
     for round in 0..ROUNDS {
@@ -61,6 +62,7 @@ fn what_fsync_has_written_survives_a_power_cut_with_fast_commits() {
             );
         }
         rig.unstage(crashed, "b").unwrap();
+        rig.assert_detached(crashed);
         run("e2fsck", &["-f", "-n", arg(&image(crashed))]);
     }
 }
@@ -99,5 +101,6 @@ fn a_filesystem_with_an_error_is_replayed_and_then_checked() {
     rig.stage(crashed, "b", &cap).unwrap();
     assert_written(&rig.staging("b").join("file"), 1, 5000);
     rig.unstage(crashed, "b").unwrap();
+    rig.assert_detached(crashed);
     assert_eq!(state(), FsState::default());
 }

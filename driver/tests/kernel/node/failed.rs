@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use hostloop_driver::kernel::linux::{Linux, LoopNotices};
 use hostloop_driver::kernel::{FsType, LoopDevices, Mounts};
@@ -12,7 +11,7 @@ use hostloop_driver::storage::{self, Source};
 
 use super::Rig;
 use crate::testkit::*;
-use crate::tools::{arg, own_namespace, run, shut_down};
+use crate::tools::{arg, own_namespace, run, shut_down, until};
 
 /// How a pool's filesystem fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,11 +151,7 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     };
     assert!(same().unwrap().autoclear, "it detaches with the last mount");
     drop(copied);
-    let gone = (0..1000).any(|_| {
-        std::thread::sleep(Duration::from_millis(20));
-        same().is_none()
-    });
-    assert!(gone);
+    until("it detaches", || same().is_none());
     // No call tells that the space is free, but the kernel does.
     // Its notice may come after those of other programs' devices.
     let mut announced = Vec::new();

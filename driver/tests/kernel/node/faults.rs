@@ -30,6 +30,13 @@ fn staged(fs: FsType) -> (Rig, VolumeId) {
     (rig, id)
 }
 
+/// Unstages the volume, and waits for the end of its filesystem: a namespace with copies of all mounts
+/// keeps it for a moment, and it would be mounted again as it is.
+fn unstage(rig: &Rig, id: VolumeId) {
+    rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
+}
+
 /// Writes a file, and syncs it if asked to.
 fn write(path: &Path, content: &str, sync: bool) -> io::Result<()> {
     let mut file = File::create(path)?;
@@ -89,7 +96,7 @@ fn fsck_knows_a_fault_and_so_does_a_restarted_driver() {
 
 #[test]
 fn a_power_cut_loses_only_what_is_not_synced() {
-    for fs in FsType::ALL {
+    let is_lost = |fs: FsType| {
         let (rig, id) = staged(fs);
         let at = rig.staging("a");
         write(&at.join("synced"), "synced", true).unwrap();
@@ -103,15 +110,19 @@ fn a_power_cut_loses_only_what_is_not_synced() {
         rig.update(id, |record| record.fault.as_mut().unwrap().over = false);
         assert_eq!(ask(&rig, id, Some("powercut")), FaultState::Active, "{fs}");
         assert_eq!(ask(&rig, id, Some("powercut")), FaultState::Over, "{fs}");
-        rig.unstage(id, "a").unwrap();
+        unstage(&rig, id);
         rig.stage(id, "a", &mount(fs)).unwrap();
         assert_eq!(read(&at.join("synced")).unwrap(), "synced", "{fs}");
-        let lost = fs::read_to_string(at.join("lost")).unwrap_or_default();
-        assert_ne!(lost, "lost", "{fs}");
+        let found = fs::read_to_string(at.join("lost")).unwrap_or_default();
         write(&at.join("more"), "more", true).unwrap();
         assert_eq!(ask(&rig, id, None), FaultState::Healed, "{fs}");
         rig.unstage(id, "a").unwrap();
         rig.assert_clean(id);
+        found != "lost"
+    };
+    for fs in FsType::ALL {
+        // The kernel may write it back at any time, but not each time.
+        assert!((0..5).any(|_| is_lost(fs)), "{fs}");
     }
 }
 
@@ -121,7 +132,7 @@ fn a_power_cut_is_left_by_unstaging() {
         let (rig, id) = staged(fs);
         assert_eq!(ask(&rig, id, Some("powercut")), FaultState::Active, "{fs}");
         assert_eq!(ask(&rig, id, None), FaultState::NeedsRestage, "{fs}");
-        rig.unstage(id, "a").unwrap();
+        unstage(&rig, id);
         rig.stage(id, "a", &mount(fs)).unwrap();
         write(&rig.staging("a").join("file"), "new", true).unwrap();
         rig.unstage(id, "a").unwrap();
@@ -155,7 +166,7 @@ fn an_ext4_becomes_read_only() {
     assert_eq!(errno(write(&file, "new", true)), Some(libc::EROFS));
     assert_eq!(read(&file).unwrap(), "old");
     assert_eq!(ask(&rig, id, None), FaultState::NeedsRestage);
-    rig.unstage(id, "a").unwrap();
+    unstage(&rig, id);
     rig.stage(id, "a", &mount("ext4")).unwrap();
     write(&file, "new", true).unwrap();
     rig.unstage(id, "a").unwrap();

@@ -76,15 +76,16 @@ fn an_unfinished_filesystem_is_refused_without_the_mark() {
 
 #[test]
 fn an_mkfs_killed_for_real_is_done_again() {
-    // Two filesystems with one UUID can't be mounted at a time, so each test uses its own.
-    let uuid = "5f3c9a52-4d1e-4b7a-9c55-0a4f6f1f2b12";
     // Killed after a longer delay each time, until mkfs is done before the kill.
     let least = std::time::Duration::from_millis(3);
     let mut delay = std::time::Duration::ZERO;
     loop {
+        // Two filesystems with one UUID can't be mounted at a time, and a namespace with copies of all
+        // mounts keeps one for a moment.
+        let uuid = uuid::Uuid::new_v4().to_string();
         let disk = Disk::new(GI);
         let mut world = World::at("p", &disk.device);
-        know(&world, "mkfs", uuid);
+        know(&world, "mkfs", &uuid);
         let uuid_option = format!("uuid={uuid}");
         let mut mkfs = command("mkfs.xfs")
             .args(["-q", "-m", &uuid_option, arg(&disk.device)])

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::support::*;
 use crate::testkit::pattern;
+use crate::tools::until_unclaimed;
 
 fn content(world: &World, id: VolumeId) -> Vec<u8> {
     let image = world.pools().open_image(&world.volume(id), false).unwrap();
@@ -49,6 +50,7 @@ fn a_directory_with_two_names_keeps_its_data() {
     }
     world.close();
     drop(mounted.take());
+    until_unclaimed(&*world.kernel, &disk.device);
     for (id, other) in ids.iter().zip(["incoming", "trash"]) {
         let request = format!("link volumes/{id} {other}/{id}");
         run("debugfs", &["-w", "-R", &request, arg(&disk.device)]);
@@ -71,6 +73,7 @@ fn a_directory_with_two_names_keeps_its_data() {
     // e2fsck keeps the names under incoming/ and trash/, because it reads these first.
     world.close();
     drop(mounted.take());
+    until_unclaimed(&*world.kernel, &disk.device);
     e2fsck(&disk.device);
     mounted = Some(mount());
     assert!(at.join(format!("incoming/{}", ids[0])).exists());

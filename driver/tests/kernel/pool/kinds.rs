@@ -240,6 +240,7 @@ fn a_known_image_that_is_gone_is_missing() {
     let file = world.path("img.pool");
     world.open();
     world.unmount();
+    until("it is detached", || loops_of(&file).is_empty());
     std::fs::remove_file(&file).unwrap();
     assert_missing(&mut world, "is not there");
     assert!(!file.exists());
@@ -251,10 +252,12 @@ fn an_image_on_two_devices_is_refused() {
     world.open();
     let at = world.pool().root().to_path_buf();
     world.close();
-    let second = Loop::attach(&world.path("img.pool"));
+    let file = world.path("img.pool");
+    let second = Loop::attach(&file);
     // The pool is known, so the configuration is not wrong: other pools continue.
     assert_missing(&mut world, "on several loop devices");
     drop(second);
+    until("the second one is detached", || loops_of(&file).len() == 1);
     world.tend();
     assert_eq!(world.pool().root(), at);
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, LoopDevices, Mounts};
+use hostloop_driver::kernel::{FsType, Mounts};
 use hostloop_driver::storage::{About, Access, VolumeId};
 
 use crate::testkit::*;
@@ -66,7 +66,7 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
     rig.die();
     // A bind of its node does not hold it. Another program may take the minor at any moment: the
     // device can't be attached there then, and recovery must report that.
-    rig.kernel.loop_release(&lost).unwrap();
+    rig.release(&lost);
     let problem = problem(&mut rig, id);
     if rig.loops(id).is_empty() {
         assert!(

@@ -1,6 +1,7 @@
 //! Disks, filesystems and pools that are gone when the test is over.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::storage::{Error, NewVolume, Provisioning};
@@ -82,21 +83,42 @@ pub(crate) fn new(name: &str, bytes: u64, provisioning: Provisioning) -> NewVolu
     new
 }
 
+/// True if a pool's device or lock is held: a child of another test can have a copy of an earlier
+/// attempt's files until its exec.
+fn is_held(why: &str) -> bool {
+    ["another process", "in use", "busy"]
+        .iter()
+        .any(|words| why.contains(words))
+}
+
 /// Opening the pools fails, and the error says all this.
+#[track_caller]
 pub(crate) fn refusal(world: &World, says: &[&str]) -> Error {
-    let refused = world.try_open().map(drop).unwrap_err();
-    let why = refused.to_string();
-    for words in says {
-        assert!(why.contains(words), "{why}");
+    let end = Instant::now() + testkit::PATIENCE;
+    loop {
+        let refused = world.try_open().map(drop).unwrap_err();
+        let why = refused.to_string();
+        if says.iter().all(|words| why.contains(words)) {
+            return refused;
+        }
+        assert!(is_held(&why) && Instant::now() < end, "{why}");
+        std::thread::sleep(Duration::from_millis(20));
     }
-    refused
 }
 
 /// Opens the pools: the first one is missing, for this reason.
+#[track_caller]
 pub(crate) fn assert_missing(world: &mut World, why: &str) {
-    world.open();
-    let missing = world.why_missing();
-    assert!(missing.contains(why), "{missing}");
+    let end = Instant::now() + testkit::PATIENCE;
+    loop {
+        world.open();
+        let missing = world.why_missing();
+        if missing.contains(why) {
+            return;
+        }
+        assert!(is_held(&missing) && Instant::now() < end, "{missing}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Opens the pools without a problem.

@@ -109,14 +109,19 @@ async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xf
     let mut calls = JoinSet::new();
     for n in 0..COPIES {
         let mut controller = rig.controller().await;
-        let request = volume(&format!("late-{n}"), Some(of_snapshot(&snapshot_id)));
+        let mut request = Request::new(volume(
+            &format!("late-{n}"),
+            Some(of_snapshot(&snapshot_id)),
+        ));
+        request.set_timeout(6 * PATIENCE);
         calls.spawn(async move { controller.create_volume(request).await.map(drop) });
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let delete = csi::DeleteSnapshotRequest {
+    let mut delete = Request::new(csi::DeleteSnapshotRequest {
         snapshot_id,
         ..Default::default()
-    };
+    });
+    delete.set_timeout(6 * PATIENCE);
     rig.controller()
         .await
         .delete_snapshot(delete)

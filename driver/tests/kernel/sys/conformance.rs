@@ -13,7 +13,7 @@ use hostloop_fake_kernel::Model;
 
 use super::scratch::{self, Scratch, is_detached, lasting};
 use crate::testkit::{MI, loop_spec, make_fs};
-use crate::tools::{shut_down, sparse};
+use crate::tools::{shut_down, sparse, until_unclaimed};
 
 #[test]
 fn the_model_answers_like_the_kernel() {
@@ -128,6 +128,12 @@ impl Script<'_> {
 
     fn unmount(&mut self, what: &str, at: &Path) {
         self.did(what, self.kernel.unmount(at));
+    }
+
+    /// Unmounts a filesystem, and waits for its end: it would be mounted again as it is.
+    fn unmount_for_good(&mut self, what: &str, device: &LoopDevice, at: &Path) {
+        self.unmount(what, at);
+        until_unclaimed(self.kernel, &device.path());
     }
 
     /// Adds everything about the loops over a file and their mounts.
@@ -331,7 +337,7 @@ impl Script<'_> {
         let root = File::open(&at).unwrap();
         self.did("shut down", self.kernel.shut_down(&root));
         drop(root);
-        self.unmount("unmount", &at);
+        self.unmount_for_good("unmount", &device, &at);
         self.mount("mount again", &device, fs, &at, &[]);
         self.unmount("unmount again", &at);
         drop(device);
@@ -348,7 +354,7 @@ impl Script<'_> {
         let met = self.kernel.trigger_error(device.minor);
         self.did("an error", met);
         self.look("read-only", &image);
-        self.unmount("unmount", &at);
+        self.unmount_for_good("unmount", &device, &at);
         self.mount("mount again", &device, Ext4, &at, &options);
         self.look("writable", &image);
         self.unmount("unmount again", &at);

@@ -14,7 +14,7 @@ use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
 use crate::testkit::{MI, PATIENCE, mount_fs};
-use crate::tools::{arg, command, run, until};
+use crate::tools::{arg, command, run, until, until_unclaimed};
 
 #[rstest]
 fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
@@ -175,6 +175,7 @@ fn a_superblock_shows_what_a_probe_shows(#[values(Ext4, Xfs, Btrfs)] fs: FsType)
         }
     );
     s.kernel.unmount(&at).unwrap();
+    until_unclaimed(&s.kernel, &device.path());
     assert_eq!(state(), FsState::default());
     let uuid = found().uuid;
     assert_eq!(

@@ -72,7 +72,7 @@ pub(crate) fn a_block_volume_lives<K: TestKernel>() {
     refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
     drop(held);
     for _ in 0..2 {
-        rig.unstage(id, "a").unwrap();
+        rig.unstage_patiently(id, "a");
     }
     rig.assert_clean(id);
 
@@ -109,7 +109,7 @@ pub(crate) fn a_read_only_block_volume_is_a_device_of_its_own<K: TestKernel>() {
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     rig.unpublish(id, "ro").unwrap();
     assert!(rig.devices_over(id).is_empty() && recorded(id).is_empty());
-    rig.unstage(id, "a").unwrap();
+    rig.unstage_patiently(id, "a");
     rig.assert_clean(id);
 }
 
@@ -139,8 +139,8 @@ pub(crate) fn other_loop_devices_over_a_block_volume_keep_it_staged<K: TestKerne
     assert!(rig.device(id).is_same(&own));
     let left = rig.kernel.loop_info(kubelets).unwrap();
     let left = left.expect("the driver does not detach kubelet's device");
-    rig.kernel.loop_release(&left).unwrap();
-    rig.unstage(id, "a").unwrap();
+    rig.release(&left);
+    rig.unstage_patiently(id, "a");
     rig.assert_clean(id);
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn no_volume_comes_to_a_device_whose_node_is_bound<K: TestKernel>() {
         assert_eq!(rig.device(raw).minor, lost.minor);
     }
     rig.unpublish(raw, "p").unwrap();
-    rig.unstage(raw, "a").unwrap();
+    rig.unstage_patiently(raw, "a");
 }
 
 /// An administrator can detach a published device: no process holds it open. The volume needs the
@@ -201,7 +201,7 @@ pub(crate) fn a_lost_device_is_published_again_once_it_is_back<K: TestKernel>() 
             rig.kernel.loop_release(&rig.device(id)).unwrap();
         }
         rig.unpublish(id, "p").unwrap();
-        rig.unstage(id, "a").unwrap();
+        rig.unstage_patiently(id, "a");
         rig.assert_clean(id);
         if !taken {
             return;
@@ -227,7 +227,7 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
         .open(rig.root().join("foreign"))
         .unwrap();
     let taken = [&over, &own].map(|lost| {
-        rig.kernel.loop_release(lost).unwrap();
+        rig.release(lost);
         let (minor, read_only) = (Some(lost.minor), lost.read_only);
         let spec = LoopSpec {
             minor,
@@ -301,7 +301,7 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     for target in ["p", "r"] {
         rig.unpublish(id, target).unwrap();
     }
-    rig.unstage(id, "a").unwrap();
+    rig.unstage_patiently(id, "a");
     rig.assert_detached(id);
     assert_eq!(has_foreign(&rig), taken, "they are another program's");
     for minor in [over.minor, own.minor] {

@@ -151,6 +151,7 @@ pub(crate) fn lost_data_is_not_formatted<K: TestKernel>() {
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
     rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
     let image = rig.open_image(id);
     image.set_len(0).unwrap();
     image.set_len(16 * MI).unwrap();

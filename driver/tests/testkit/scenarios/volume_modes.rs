@@ -27,7 +27,7 @@ pub(crate) fn raw_bytes_are_mounted_by_an_administrators_word_alone<K: TestKerne
     let held = rig.kernel.loop_reopen(&rig.device(&raw)).unwrap();
     make_fs(&*rig.kernel, &held, FsType::Ext4);
     drop(held);
-    rig.unstage(&raw, "a").unwrap();
+    rig.unstage_patiently(&raw, "a");
     assert_eq!(rig.record(&raw).format, Format::Raw);
     // Nor by a PersistentVolume of another mode over the same volume.
     refused!(rig.stage(&raw, "a", &cap), Error::FailedPrecondition(_));

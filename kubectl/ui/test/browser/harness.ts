@@ -16,7 +16,7 @@ const SESSION = "s3ssion";
 /** Messages that are sent at once. */
 const PART = 200;
 /** How long a test waits for the page. */
-export const PATIENCE_MS = 60_000;
+export const PATIENCE_MS = 300_000;
 const { SCREENSHOTS = "", PICTURES = "" } = process.env;
 /** The pictures that documents show. Beside each is what the page says on it. */
 const DOCUMENTED = "../../docs/pictures";

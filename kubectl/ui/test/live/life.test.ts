@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cells, openLife, settled } from "../browser/harness.ts";
+import { cells, eventually, openLife, settled } from "../browser/harness.ts";
 import { drawing, replayed } from "../browser/replay.ts";
 import { claim, create, get, inPod, kubectl, NAMESPACE, pod, remove, snapshot, until, variable } from "./cluster.ts";
 import { allCells, examine, keepFailures, mebibytes, milliseconds, openView, problems, untilProblem, volumes } from "./page.ts";
@@ -199,8 +199,11 @@ test("a recording of it is saved and replayed to the same picture", async () => 
   const { page: again, errors: others } = await replayed(page, "live.html");
   // Links have the token of the live page.
   const plain = (value: unknown) => JSON.stringify(value).replaceAll(/(&amp;|&|#)token=\w+/g, "");
-  const replay = await pictures(again);
-  for (const part of ["all", "node", "life", "rows"] as const) assert.equal(plain(replay[part]), plain(seen[part]), part);
+  // The page draws some time after a click.
+  await eventually(async () => {
+    const replay = await pictures(again);
+    for (const part of ["all", "node", "life", "rows"] as const) assert.equal(plain(replay[part]), plain(seen[part]), part);
+  });
   await examine(again, "live-recording");
   assert.deepEqual(others, []);
   wire.mend();

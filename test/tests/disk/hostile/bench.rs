@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
 use hostloop_test::client::{Call, Csi, map};
@@ -24,6 +25,10 @@ use super::strings::{not_capabilities, not_ids, not_names, not_paths};
 
 /// The value of every secret in the requests.
 pub(crate) const SECRET: &str = "hush-9d41aa";
+
+/// How long a device may stay that a refused call has attached and detached: another program can have
+/// it open for a moment.
+const MOMENT: Duration = Duration::from_secs(20);
 
 /// The secrets of each call that takes secrets.
 pub(crate) fn secrets() -> BTreeMap<String, String> {
@@ -148,8 +153,15 @@ impl Bench {
     /// Sends a request that must be answered by one of these codes and change nothing.
     pub(crate) async fn refuse<C: Call>(&mut self, what: &str, request: C, codes: &[Code]) {
         self.send(what, request, codes).await;
-        let now = self.look();
-        let changed = differences(&self.state, &now);
+        let end = Instant::now() + MOMENT;
+        let (now, changed) = loop {
+            let now = self.look();
+            let changed = differences(&self.state, &now);
+            if changed.is_empty() || Instant::now() > end {
+                break (now, changed);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
         if !changed.is_empty() {
             let changed = changed.join("\n    ");
             self.fail::<C>(what, &format!("changed something:\n    {changed}"));

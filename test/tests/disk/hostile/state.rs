@@ -2,6 +2,7 @@
 //! kernel's loops and mounts.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -40,8 +41,11 @@ pub(crate) fn look(scratch: &Path, trees: &[&Path]) -> State {
 }
 
 fn walk(path: &Path, device: u64, attached: &[u64], state: &mut State) {
-    let meta =
-        std::fs::symlink_metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let meta = match std::fs::symlink_metadata(path) {
+        // It has gone since its directory was read.
+        Err(e) if e.kind() == ErrorKind::NotFound => return,
+        meta => meta.unwrap_or_else(|e| panic!("{}: {e}", path.display())),
+    };
     // The content of a volume belongs to its user.
     if meta.dev() != device {
         return;

@@ -210,7 +210,7 @@ async fn a_copy_hurries_while_a_pod_waits_for_its_source() {
             begins.wait();
             let at_first = is_awaited();
             looked.open();
-            let soon = (0..3000).any(|_| {
+            let soon = (0..30_000).any(|_| {
                 std::thread::sleep(Duration::from_millis(10));
                 is_awaited()
             });

@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use super::*;
 use crate::health;
 use crate::storage::VolumeHandle;
-use crate::testkit::{PATIENCE, Site, new, tend};
+use crate::testkit::{PATIENCE, Site, assert_soon, new, tend};
 
 /// A pool that hangs: `pool.json` is a FIFO, and opening it blocks until [`Hung::end`].
 struct Hung {
@@ -68,9 +68,10 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     assert_eq!(pools.volumes(), std::slice::from_ref(&other));
     // One thread is opening the pool; no second thread waits for it.
     (0..3).for_each(|_| tend(&pools));
-    let problems = health::storage(&pools);
-    assert_eq!(problems.len(), 1);
-    assert_eq!(problems[0].reason, "PoolMissing");
+    assert_soon(vec!["PoolMissing"], || {
+        let problems = health::storage(&pools).into_iter();
+        problems.map(|problem| problem.reason).collect()
+    });
 
     hung.end();
     opened(&pools, "a");
@@ -83,20 +84,21 @@ fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
     let (a, other) = (site.make("one"), site.create_in("b", new("two")));
     let hung = Hung::new(&site.path(""));
     let pools = site.pools();
+    // On a busy machine, the other pool may not answer in time.
     for _ in 0..2 {
-        let problems = health::storage(pools);
-        assert_eq!(problems.len(), 1, "{problems:?}");
-        assert_eq!(
-            (problems[0].pool.as_str(), problems[0].reason),
-            ("a", "PoolGone")
-        );
+        assert_soon(vec![("a".to_owned(), "PoolGone")], || {
+            let problems = health::storage(pools).into_iter();
+            problems
+                .map(|problem| (problem.pool, problem.reason))
+                .collect()
+        });
     }
     let reasons = |volume| -> Vec<String> {
         let entries = health::volume(pools, volume, &[]).0.into_iter();
         entries.map(|entry| entry.reason.to_owned()).collect()
     };
-    assert_eq!(reasons(&a), ["PoolGone"]);
-    assert_eq!(reasons(&other), [] as [&str; 0]);
+    assert_soon(vec!["PoolGone".to_owned()], || reasons(&a));
+    assert_soon(Vec::new(), || reasons(&other));
     hung.end();
     let deadline = Instant::now() + PATIENCE;
     while !health::storage(pools).is_empty() {
@@ -121,20 +123,27 @@ fn a_look_at_all_pools_looks_once_at_each() {
         usage
     });
     let pools = site.pools();
-    // The first look may read what the later ones know, and both pools are on one disk.
-    let [_, alone] = [(); 2].map(|()| {
+    let look_alone = || {
         for name in ["a", "b"] {
             let pool = site.named(name);
             pool.begin_look(&pools.kernel);
-            pool.wait_for_look().unwrap();
+            pool.wait_for_look().ok()?;
         }
-        read.swap(0, Ordering::SeqCst)
+        Some(read.swap(0, Ordering::SeqCst))
+    };
+    // The first look may read what the later ones know, and both pools are on one disk.
+    look_alone();
+    // On a busy machine, a pool may not answer in time, and its look goes on.
+    let is_once = (0..10).any(|_| {
+        let alone = look_alone();
+        let is_complete = pools
+            .look()
+            .into_iter()
+            .all(|(_, look)| look.is_some_and(|look| look.is_ok()));
+        let together = read.swap(0, Ordering::SeqCst);
+        is_complete && together > 0 && alone == Some(together)
     });
-    assert!(alone > 0);
-    for (_, look) in pools.look() {
-        look.unwrap().unwrap();
-    }
-    assert_eq!(read.load(Ordering::SeqCst), alone);
+    assert!(is_once);
 }
 
 #[test]

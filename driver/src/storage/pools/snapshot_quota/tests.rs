@@ -121,9 +121,6 @@ fn a_pool_that_hangs_keeps_no_other_from_its_snapshots() {
         );
     });
     // Much longer than any snapshot takes.
-    assert_eq!(
-        taken.recv_timeout(std::time::Duration::from_secs(60)),
-        Ok(true)
-    );
+    assert_eq!(taken.recv_timeout(crate::testkit::PATIENCE), Ok(true));
     drop(hangs);
 }
