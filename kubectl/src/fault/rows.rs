@@ -174,7 +174,7 @@ mod tests {
         let cleared = FaultRow::new(&claim("data"), None::<String>, cleared);
         assert_eq!(
             lines(&[cleared], form, true),
-            ["  demo  data  -  cleared  the claim asks for no fault"]
+            ["  demo       data   -      cleared  the claim asks for no fault"]
         );
     }
 
