@@ -48,7 +48,7 @@ fn volumes_with_a_fault_are_known_without_a_look_at_all() {
     index.put_volume(two);
     assert!(index.faulty_volumes().is_empty());
     index.put_volume(faulty.clone());
-    assert_eq!(index.faulty_volumes(), [faulty.clone()]);
+    assert_eq!(index.faulty_volumes(), std::slice::from_ref(&faulty));
     index.put_volume(one.clone());
     assert!(index.faulty_volumes().is_empty());
     index.put_volume(faulty);
