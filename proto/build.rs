@@ -16,9 +16,16 @@ use protox::prost_reflect::{
 };
 
 const PROTO_DIR: &str = "proto";
-const PROTO_FILES: [&str; 2] = ["csi.proto", "pluginregistration.proto"];
-/// The only package with messages that may carry secrets.
-const CSI_PACKAGE: &str = "csi.v1";
+const PROTO_FILES: [&str; 3] = [
+    "csi.proto",
+    "pluginregistration.proto",
+    "snapshotmetadata.proto",
+];
+/// The packages with messages that may carry secrets, and the file with the `Debug` of these.
+const SECRET_PACKAGES: [(&str, &str); 2] = [
+    ("csi.v1", "redaction.rs"),
+    ("snapshotmetadata", "snapshotmetadata_redaction.rs"),
+];
 /// The option that marks a secret field, and its number in `FieldOptions`.
 const SECRET_OPTION: (&str, u32) = ("csi.v1.csi_secret", 1059);
 
@@ -35,7 +42,9 @@ fn main() -> anyhow::Result<()> {
         .compile_fds(compiled.file_descriptor_set())
         .context("generating the Rust types")?;
 
-    write(&out_dir.join("redaction.rs"), debug_impls(&carriers)?)?;
+    for (package, file) in SECRET_PACKAGES {
+        write(&out_dir.join(file), debug_impls(package, &carriers)?)?;
+    }
     write(&out_dir.join("secret_fields.rs"), secret_table(&carriers)?)?;
     // Comments are for the Rust documentation only: leave them out of the
     // descriptors that end up in the binary. These are encoded by protox and
@@ -95,9 +104,12 @@ fn secret_carriers(pool: &DescriptorPool) -> anyhow::Result<BTreeMap<String, Car
                 message.full_name()
             );
         }
-        if message.package_name() != CSI_PACKAGE || message.parent_message().is_some() {
+        let is_in_package = SECRET_PACKAGES
+            .iter()
+            .any(|(package, _)| *package == message.package_name());
+        if !is_in_package || message.parent_message().is_some() {
             bail!(
-                "{} has a secret but is not top level in {CSI_PACKAGE}",
+                "{} has a secret but is not top level in one of {SECRET_PACKAGES:?}",
                 message.full_name()
             );
         }
@@ -111,10 +123,13 @@ fn is_secret(field: &FieldDescriptor, option: &ExtensionDescriptor) -> bool {
     field.options().get_extension(option).as_bool() == Some(true)
 }
 
-/// `Debug` for the messages with secrets: a derived one, but for the secrets.
-fn debug_impls(carriers: &BTreeMap<String, Carrier>) -> anyhow::Result<String> {
+/// `Debug` for the messages of a package with secrets: a derived one, but for the secrets.
+fn debug_impls(package: &str, carriers: &BTreeMap<String, Carrier>) -> anyhow::Result<String> {
     let mut code = String::new();
     for Carrier { message, secret } in carriers.values() {
+        if message.package_name() != package {
+            continue;
+        }
         let name = message.name();
         writeln!(code, "impl ::core::fmt::Debug for {name} {{")?;
         writeln!(

@@ -1,7 +1,8 @@
-//! What goes over hostloop's sockets: the Container Storage Interface 1.13
-//! and the kubelet's plugin registration, as messages, clients and servers.
+//! What goes over hostloop's sockets: the Container Storage Interface 1.13,
+//! the kubelet's plugin registration and Kubernetes' service of changed
+//! blocks, as messages, clients and servers.
 //!
-//! Fields that the CSI marks as secret are shown by `Debug` as the number of
+//! Fields that are marked as secret are shown by `Debug` as the number of
 //! their entries only, so that a request can be logged as it is. Maps are
 //! ordered, so that equal messages print and encode alike.
 
@@ -24,6 +25,13 @@ pub mod status_details;
 #[allow(clippy::all, reason = "generated code")]
 pub mod registration {
     tonic::include_proto!("pluginregistration");
+}
+
+/// How backup tools learn which blocks of a snapshot changed.
+#[allow(clippy::all, reason = "generated code")]
+pub mod snapshot_metadata {
+    tonic::include_proto!("snapshotmetadata");
+    include!(concat!(env!("OUT_DIR"), "/snapshotmetadata_redaction.rs"));
 }
 
 /// The protocols' descriptors with everything they import: an encoded

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use hostloop_proto::csi::v1::*;
-use hostloop_proto::{FILE_DESCRIPTOR_SET, SECRET_FIELDS};
+use hostloop_proto::{FILE_DESCRIPTOR_SET, SECRET_FIELDS, snapshot_metadata};
 use prost_reflect::{DescriptorPool, Kind};
 
 const KEY: &str = "node-stage-passphrase-key";
@@ -55,6 +55,12 @@ const CARRIERS: &[Carrier] = carriers![
     ValidateVolumeCapabilitiesRequest,
 ];
 
+/// Messages with a token.
+const WITH_TOKEN: [&str; 2] = [
+    "snapshotmetadata.GetMetadataAllocatedRequest",
+    "snapshotmetadata.GetMetadataDeltaRequest",
+];
+
 fn secrets() -> BTreeMap<String, String> {
     BTreeMap::from([
         (KEY.to_owned(), VALUE.to_owned()),
@@ -80,11 +86,13 @@ fn prints<M: Debug + Default>(fill: fn(&mut M)) -> Vec<String> {
 
 #[test]
 fn every_secret_field_is_tried() {
-    let tried: BTreeSet<_> = CARRIERS.iter().map(|c| (c.message, "secrets")).collect();
+    let with_token = WITH_TOKEN.map(|message| (message, "security_token"));
+    let tried = CARRIERS.iter().map(|c| (c.message, "secrets"));
+    let tried: BTreeSet<_> = tried.chain(with_token).collect();
     let generated: BTreeSet<_> = SECRET_FIELDS.iter().copied().collect();
     assert_eq!(tried, generated);
     assert_eq!(
-        CARRIERS.len(),
+        CARRIERS.len() + WITH_TOKEN.len(),
         SECRET_FIELDS.len(),
         "a field is named twice"
     );
@@ -107,6 +115,7 @@ fn every_listed_secret_is_redacted() {
         .collect();
     let generated: BTreeSet<_> = SECRET_FIELDS
         .iter()
+        .filter(|(message, _)| message.starts_with("csi.v1."))
         .map(|(m, f)| (m.to_string(), *f))
         .collect();
     assert_eq!(listed, generated);
@@ -130,6 +139,22 @@ fn debug_shows_only_how_many_secrets_there_are() {
                 "{message} hides that: {print}"
             );
         }
+    }
+}
+
+#[test]
+fn debug_shows_no_token() {
+    let allocated = prints(
+        |message: &mut snapshot_metadata::GetMetadataAllocatedRequest| {
+            message.security_token = VALUE.to_owned();
+        },
+    );
+    let delta = prints(|message: &mut snapshot_metadata::GetMetadataDeltaRequest| {
+        message.security_token = VALUE.to_owned();
+    });
+    for print in allocated.into_iter().chain(delta) {
+        assert!(!print.contains(VALUE), "{print}");
+        assert!(print.contains("security_token: [redacted]"), "{print}");
     }
 }
 

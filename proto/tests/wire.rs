@@ -10,6 +10,7 @@ use prost_reflect::{
 
 const CSI: &str = include_str!("wire/csi.v1.txt");
 const REGISTRATION: &str = include_str!("wire/pluginregistration.txt");
+const SNAPSHOT_METADATA: &str = include_str!("wire/snapshotmetadata.txt");
 
 #[test]
 fn csi_is_as_listed() {
@@ -19,6 +20,27 @@ fn csi_is_as_listed() {
 #[test]
 fn registration_is_as_listed() {
     assert_same(REGISTRATION, &describe("pluginregistration.proto"));
+}
+
+#[test]
+fn changed_blocks_are_as_listed() {
+    assert_same(SNAPSHOT_METADATA, &describe("snapshotmetadata.proto"));
+}
+
+/// The bytes of an answer pass from one service to the other.
+#[test]
+fn answers_are_those_of_csi() {
+    let answers = |list: &'static str| {
+        list.lines()
+            .filter(|line| {
+                line.starts_with("message GetMetadata") && line.contains("Response:")
+                    || line.starts_with("message BlockMetadata:")
+                    || line.starts_with("enum BlockMetadataType:")
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(answers(SNAPSHOT_METADATA).len(), 4);
+    assert_eq!(answers(SNAPSHOT_METADATA), answers(CSI));
 }
 
 #[test]

@@ -346,7 +346,10 @@ fn secrets_do_not_make_another_request() {
         "GetMetadataDeltaRequest",
         "NodeGetStorageHealthRequest",
     ];
-    for (message, field) in hostloop_proto::SECRET_FIELDS {
+    let of_csi = hostloop_proto::SECRET_FIELDS
+        .iter()
+        .filter(|(message, _)| message.starts_with("csi.v1."));
+    for (message, field) in of_csi {
         assert_eq!(*field, "secrets");
         let asks = only_ask.iter().any(|name| message.ends_with(name));
         assert!(asks || tested.contains(message), "{message}");
