@@ -38,6 +38,7 @@ pub mod resizer;
 pub mod roles;
 mod secrets;
 pub mod snapshot_controller;
+pub mod snapshot_metadata;
 pub mod snapshots;
 pub mod snapshotter;
 pub mod socket;

@@ -7,4 +7,5 @@ pub mod duration;
 pub mod labels;
 pub mod lease_name;
 pub mod snapshot_crds;
+pub mod snapshot_metadata;
 pub mod snapshots;

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hostloop_api_objects::snapshot_metadata::SnapshotMetadataService;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::authentication::v1::TokenReview;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret,
 };
@@ -111,7 +114,8 @@ pub(crate) use kinds;
 
 kinds! {
     cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass,
-        VolumeAttachment, VolumeAttributesClass;
+        VolumeAttachment, VolumeAttributesClass, TokenReview, SubjectAccessReview,
+        SnapshotMetadataService;
     namespaced: ConfigMap, PersistentVolumeClaim, HealthClaim, Pod, ReplicaSet, StatefulSet,
         DaemonSet, Secret, CSIStorageCapacity,
 }

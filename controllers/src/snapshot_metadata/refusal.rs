@@ -1,0 +1,73 @@
+//! Why a call is refused, and the gRPC code of each reason.
+
+use tonic::{Code, Status};
+
+/// Why a call is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A required field of the request is empty.
+    #[error("{0} is empty: set it")]
+    Empty(&'static str),
+    /// There is no object that names the audience of tokens.
+    #[error(
+        "cannot authenticate the caller: SnapshotMetadataService {name} does not exist or names \
+         no audience"
+    )]
+    NoAudience { name: String },
+    /// The API server did not review the token or the access.
+    #[error("cannot {what}: {why}")]
+    NotReviewed { what: &'static str, why: String },
+    /// The token is not valid for the audience.
+    #[error(
+        "unauthenticated user: the token is invalid, has expired or is not for audience \
+         {audience:?}; request a new one"
+    )]
+    Unauthenticated { audience: String },
+    /// The caller may not see snapshots in the namespace.
+    #[error(
+        "user does not have permissions to perform the operation: it needs \"get\" of \
+         volumesnapshots in namespace {namespace}: {reason}"
+    )]
+    Denied { namespace: String, reason: String },
+    #[error("VolumeSnapshot {namespace}/{name} does not exist")]
+    NoSnapshot { namespace: String, name: String },
+    /// The snapshot can't be read at present.
+    #[error("VolumeSnapshot {namespace}/{name} is not available: {why}")]
+    NotAvailable {
+        namespace: String,
+        name: String,
+        why: String,
+    },
+    #[error("VolumeSnapshot {name} does not belong to the CSI driver {driver}")]
+    OtherDriver { name: String, driver: String },
+    /// No snapshot with the handle of the base is known to have been in the namespace.
+    #[error(
+        "base_snapshot_id: no VolumeSnapshotContent with this handle is or was of namespace \
+         {namespace}"
+    )]
+    ForeignBase { namespace: String },
+    #[error("base_snapshot_id: the snapshot is of another volume than the target")]
+    OtherVolume,
+}
+
+impl Refusal {
+    /// The code of upstream's service for this reason.
+    pub fn code(&self) -> Code {
+        match self {
+            Refusal::Empty(_) | Refusal::OtherDriver { .. } | Refusal::OtherVolume => {
+                Code::InvalidArgument
+            }
+            Refusal::NoAudience { .. } | Refusal::NotReviewed { .. } => Code::Internal,
+            Refusal::Unauthenticated { .. } => Code::Unauthenticated,
+            Refusal::Denied { .. } | Refusal::ForeignBase { .. } => Code::PermissionDenied,
+            Refusal::NoSnapshot { .. } => Code::NotFound,
+            Refusal::NotAvailable { .. } => Code::Unavailable,
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        Status::new(refusal.code(), refusal.to_string())
+    }
+}
