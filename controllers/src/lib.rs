@@ -45,4 +45,5 @@ pub mod socket;
 pub mod tasks;
 #[cfg(test)]
 mod testing;
+pub mod tls;
 mod watch_scope;
