@@ -13,14 +13,15 @@ use crate::provisioner;
 use crate::roles::{Role, Roles};
 use crate::{
     attacher, health, node_cleanup, orphaned_volumes, placement, resizer, snapshot_controller,
-    snapshotter,
+    snapshot_metadata, snapshotter,
 };
 
 /// Flags of all controllers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Controllers")]
 pub struct Args {
-    /// Which controllers run: names, * for all except the snapshot-controller, -name to exclude one
+    /// Which controllers run: names, * for all except snapshot-controller and snapshot-metadata, -name
+    /// to exclude one
     #[arg(
         long,
         value_name = "NAME,...",
@@ -104,6 +105,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub snapshot_controller: snapshot_controller::Options,
+
+    #[command(flatten)]
+    pub snapshot_metadata: snapshot_metadata::Options,
 
     #[command(flatten)]
     pub provisioner: provisioner::Options,

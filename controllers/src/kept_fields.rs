@@ -17,6 +17,7 @@ use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::kube::Keep::{self, Members, Whole};
 use crate::client::kube::KeptFields;
 use crate::csi::pools;
+use crate::node_endpoint;
 use crate::snapshots::content::{BLOCK_VOLUMES, ContentKeys, GROUP, GROUP_HANDLE, SINGLE};
 
 /// The most bytes of an object that a user of a namespace can write: 1,000 of the largest take
@@ -174,7 +175,10 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
             metadata!(
                 ("labels", Whole),
                 OWNERS,
-                annotations(&[(pools::ANNOTATION, Whole)])
+                annotations(&[
+                    (pools::ANNOTATION, Whole),
+                    (node_endpoint::ANNOTATION, Whole)
+                ])
             ),
             ("storageClassName", Whole),
             ("nodeTopology", Whole),

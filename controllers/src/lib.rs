@@ -27,6 +27,7 @@ pub mod liveness;
 pub mod manager;
 pub mod metrics;
 pub mod node_cleanup;
+pub mod node_endpoint;
 pub mod orphaned_volumes;
 pub mod own_pod;
 pub mod per_controller;

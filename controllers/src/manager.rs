@@ -21,9 +21,11 @@ use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::DriverError;
 use crate::liveness::{self, Checks};
+use crate::node_endpoint::OwnEndpoint;
 use crate::registrar;
 use crate::registrar::lost::Registration;
 use crate::roles::Role;
+use crate::snapshot_metadata;
 use crate::tasks::Tasks;
 use crate::watch_scope;
 
@@ -185,6 +187,7 @@ async fn begin_controllers(
         driver = %driver.name, version = %driver.version, node = scope.node(),
         ?leader_tasks, "starting the controllers"
     );
+    let endpoint = own_endpoint(&setup.args, &scope)?;
     let events = api.start_events(&driver.name, &setup.args, &mut tasks);
     let served = Served::of(&features::needed(&driver, &setup.args));
     let caches = api.start_caches(&scope, &setup.pools, events.clone(), served, &mut tasks);
@@ -217,6 +220,7 @@ async fn begin_controllers(
         scope,
         pod: setup.pod,
         pools: setup.pools,
+        endpoint,
         leader,
         room: Arc::default(),
         freed: setup.freed,
@@ -253,6 +257,14 @@ async fn scope_of(
     } else {
         Ok(Scope::Cluster)
     }
+}
+
+/// Where the leader reads this node's changed blocks, if this process serves them.
+fn own_endpoint(args: &Args, scope: &Scope) -> Result<Option<Arc<OwnEndpoint>>, Error> {
+    if scope.node().is_none() || !args.controllers.has(Role::SnapshotMetadata) {
+        return Ok(None);
+    }
+    Ok(snapshot_metadata::own_endpoint(&args.snapshot_metadata)?)
 }
 
 /// The driver's registration on its node, if this process registers it.

@@ -31,11 +31,13 @@ pub enum Role {
     Orphans,
     /// Creates snapshot contents for snapshots: the part for the cluster, not for one driver.
     SnapshotController,
+    /// Serves the changed blocks of snapshots to backup tools.
+    SnapshotMetadata,
 }
 
 impl Role {
     /// All controllers.
-    pub const ALL: [Role; 12] = [
+    pub const ALL: [Role; 13] = [
         Role::Provisioner,
         Role::Attacher,
         Role::Resizer,
@@ -48,6 +50,7 @@ impl Role {
         Role::GoneNodes,
         Role::Orphans,
         Role::SnapshotController,
+        Role::SnapshotMetadata,
     ];
 
     /// The controller's name in `--controllers`.
@@ -65,6 +68,7 @@ impl Role {
             Role::GoneNodes => "gone-nodes",
             Role::Orphans => "orphans",
             Role::SnapshotController => "snapshot-controller",
+            Role::SnapshotMetadata => "snapshot-metadata",
         }
     }
 
@@ -102,11 +106,10 @@ pub const SIDECARS: [(&str, Role); 18] = [
 ];
 
 /// Sidecars that nothing here replaces.
-pub const OTHER_SIDECARS: [&str; 4] = [
+pub const OTHER_SIDECARS: [&str; 3] = [
     "volume-data-source-validator",
     "external-snapshot-metadata",
     "csi-snapshot-metadata",
-    "snapshot-metadata",
 ];
 
 impl fmt::Display for Role {
@@ -126,11 +129,12 @@ impl Roles {
     }
 }
 
-/// The controllers that `*` selects: each cluster has one snapshot-controller for all drivers.
+/// The controllers that `*` selects: each cluster has one snapshot-controller for all drivers, and
+/// changed blocks are served only where somebody wants it.
 fn usual() -> impl Iterator<Item = Role> {
     Role::ALL
         .into_iter()
-        .filter(|role| *role != Role::SnapshotController)
+        .filter(|role| !matches!(role, Role::SnapshotController | Role::SnapshotMetadata))
 }
 
 /// An invalid value of `--controllers`.
@@ -159,7 +163,7 @@ fn unknown(name: &str) -> RolesError {
 impl FromStr for Roles {
     type Err = RolesError;
 
-    /// Parses a list: names, also those of sidecars, `*` for all except the snapshot-controller, and `-name` to exclude
+    /// Parses a list: names, also those of sidecars, `*` for all except snapshot-controller and snapshot-metadata, and `-name` to exclude
     /// one. A list that only excludes starts from `*`.
     fn from_str(list: &str) -> Result<Self, RolesError> {
         let words: Vec<&str> = list
@@ -208,6 +212,7 @@ mod tests {
                 "*,snapshot-controller",
                 format!("{usual} snapshot-controller"),
             ),
+            ("*,snapshot-metadata", format!("{usual} snapshot-metadata")),
             ("provisioner, attacher", "provisioner attacher".to_owned()),
             (
                 "-attacher,-health",

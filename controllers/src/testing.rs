@@ -76,6 +76,7 @@ impl World {
             scope: Scope::Cluster,
             pod: OwnPod::default(),
             pools: Default::default(),
+            endpoint: None,
             leader: Leadership::always(),
             room: Arc::default(),
             freed: Default::default(),

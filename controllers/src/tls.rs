@@ -1,5 +1,7 @@
-//! TLS for gRPC between pods: certificates that nobody has to make, and how a connection is checked.
+//! TLS for gRPC between pods: certificates that nobody has to make, how a connection is checked, and a
+//! listener.
 
 pub mod certificates;
 pub mod config;
+pub(crate) mod listener;
 mod provider;

@@ -13,6 +13,7 @@ use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
 use crate::controller::EventKey;
 use crate::csi::pools;
+use crate::node_endpoint;
 use crate::queue::QueueKey;
 
 /// Subject of a capacity object: a class and a topology segment.
@@ -89,6 +90,8 @@ pub(super) struct Marks {
     pub(super) owner: Option<OwnerReference>,
     /// The pools of this node, separated by commas.
     pub(super) pools: Option<String>,
+    /// Where the leader reads this node's changed blocks.
+    pub(super) endpoint: Option<String>,
 }
 
 /// What a pass decides by.
@@ -173,13 +176,22 @@ fn written(bytes: i64) -> Quantity {
 
 impl Marks {
     fn are_on(&self, object: &CSIStorageCapacity) -> bool {
-        let published = object.annotations().get(pools::ANNOTATION);
+        let annotations = object.annotations();
         self.owner.as_ref().is_none_or(|owner| {
             object
                 .owner_references()
                 .iter()
                 .any(|one| one.uid == owner.uid && one.controller == Some(true))
-        }) && (self.pools.is_none() || published == self.pools.as_ref())
+        }) && self
+            .annotations()
+            .all(|(key, value)| annotations.get(key) == Some(value))
+    }
+
+    /// The annotations that an object should have.
+    fn annotations(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let pools = self.pools.iter().map(|pools| (pools::ANNOTATION, pools));
+        let endpoint = self.endpoint.iter();
+        pools.chain(endpoint.map(|endpoint| (node_endpoint::ANNOTATION, endpoint)))
     }
 
     /// The owners that an object should have. Only one owner may be its controller.
@@ -196,8 +208,8 @@ impl Marks {
         if let Some(owners) = self.owners(object) {
             metadata["ownerReferences"] = json!(owners);
         }
-        if let Some(pools) = &self.pools {
-            metadata["annotations"] = json!({ pools::ANNOTATION: pools });
+        for (key, value) in self.annotations() {
+            metadata["annotations"][key] = json!(value);
         }
         json!({
             "metadata": metadata,
@@ -231,6 +243,10 @@ impl Writer {
         marks: &Marks,
     ) -> CSIStorageCapacity {
         let labels = [(DRIVER, &self.driver), (MANAGED_BY, &self.managed_by)];
+        let annotations: BTreeMap<String, String> = marks
+            .annotations()
+            .map(|(key, value)| (key.to_owned(), value.clone()))
+            .collect();
         CSIStorageCapacity {
             metadata: ObjectMeta {
                 generate_name: Some("csisc-".to_owned()),
@@ -240,10 +256,7 @@ impl Writer {
                         .map(|(key, value)| (key.to_owned(), value.clone()))
                         .into(),
                 ),
-                annotations: marks
-                    .pools
-                    .as_ref()
-                    .map(|pools| [(pools::ANNOTATION.to_owned(), pools.clone())].into()),
+                annotations: (!annotations.is_empty()).then_some(annotations),
                 owner_references: marks.owner.as_ref().map(|owner| vec![owner.clone()]),
                 ..ObjectMeta::default()
             },

@@ -41,6 +41,11 @@ impl Pass {
         Ok(Marks {
             owner,
             pools: (!pools.is_empty()).then(|| annotation(pools)),
+            endpoint: self
+                .context
+                .endpoint
+                .as_ref()
+                .map(|own| own.endpoint.to_string()),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::cache::caches::Wide;
 use crate::client::{Events, Kube, Leadership};
 use crate::csi::{CapacitySignal, Driver, Freed, FreedSignal, Pools};
 use crate::metrics::Metrics;
+use crate::node_endpoint::OwnEndpoint;
 use crate::own_pod::OwnPod;
 use crate::queue::{Backoff, Queue, QueueKey};
 
@@ -30,6 +31,8 @@ pub struct Context {
     pub pod: OwnPod,
     /// The pools of this node's driver, if the driver reports them. A handle names its pool.
     pub pools: Pools,
+    /// Where the leader reads this node's changed blocks, if this process serves them.
+    pub endpoint: Option<Arc<OwnEndpoint>>,
     /// Whether this process leads, for work that one process does for the whole cluster.
     pub leader: Leadership,
     /// The signal that the driver's free capacity may have changed.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use hostloop_proto::{csi, status_details};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -175,6 +176,12 @@ impl Csi {
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         let metrics = Some(metrics);
         Csi { metrics, ..self }
+    }
+
+    /// A client of the driver's SnapshotMetadata service. Its answers are streams, which have no
+    /// deadline.
+    pub(crate) fn snapshot_metadata(&self) -> SnapshotMetadataClient<Channel> {
+        SnapshotMetadataClient::new(self.channel.clone())
     }
 
     fn count(&self, method: &'static str, code: Code, took: Duration) {

@@ -1,6 +1,5 @@
 //! The table of controllers, and who runs them.
 
-use std::convert::Infallible;
 use std::fmt::Display;
 
 use futures::FutureExt;
@@ -11,6 +10,7 @@ use super::elections::Elections;
 use super::error::Error;
 use super::leader_tasks;
 use super::telemetry::Counts;
+use crate::api::scope::Scope;
 use crate::claim_faults::{self, VolumeFaults};
 use crate::cli::{Args, LeaderTasks};
 use crate::client::Leadership;
@@ -21,7 +21,10 @@ use crate::orphaned_volumes::{self, Inventory};
 use crate::roles::{self, Role};
 use crate::tasks::Tasks;
 use crate::watch_scope;
-use crate::{attacher, capacity, health, provisioner, resizer, snapshot_controller, snapshotter};
+use crate::{
+    attacher, capacity, health, provisioner, resizer, snapshot_controller, snapshot_metadata,
+    snapshotter,
+};
 
 /// The inputs of a controller, besides its context.
 #[derive(Clone)]
@@ -166,11 +169,13 @@ impl Manager<'_> {
                 self.start_controller(entry);
             }
             self.start_claim_faults();
+            self.start_node_endpoint();
             self.start_watch_scope();
         }
         if tasks != LeaderTasks::Elsewhere {
             self.start_leader_tasks();
             self.start_snapshot_controller();
+            self.start_snapshot_metadata();
         }
     }
 
@@ -223,6 +228,39 @@ impl Manager<'_> {
         let metrics = self.inputs.counts.claim_faults.clone();
         let run = claim_faults::run(self.context.clone(), faults.clone(), metrics);
         self.tasks.start("the faults of claims", run.map(Ok));
+    }
+
+    /// Starts the server of changed blocks that the leader reads.
+    fn start_node_endpoint(&mut self) {
+        let Some(own) = self.context.endpoint.clone() else {
+            return;
+        };
+        let context = self.context.clone();
+        self.tasks.start(
+            "the changed blocks of this node",
+            boxed(snapshot_metadata::run_on_node(context, own)),
+        );
+    }
+
+    /// Starts the service of changed blocks for backup tools. It runs while this process leads: one
+    /// process alone writes its objects.
+    fn start_snapshot_metadata(&mut self) {
+        let (role, args) = (Role::SnapshotMetadata, &self.inputs.args);
+        if !args.controllers.has(role) || self.context.scope != Scope::Leader {
+            return;
+        }
+        let options = args.snapshot_metadata.clone();
+        let (context, leader) = (self.context.clone(), self.context.leader.clone());
+        self.tasks.start(
+            role.name(),
+            while_leading(context, leader, move |context| {
+                let options = options.clone();
+                async move {
+                    let (context, _wide) = context.with_all();
+                    snapshot_metadata::run(context, options).await
+                }
+            }),
+        );
     }
 
     /// Starts the controller that sets how much of the cluster this node watches.
@@ -293,13 +331,14 @@ impl Manager<'_> {
 
 /// Runs a controller while this process leads. It ends when the lead is lost. Work still under way
 /// is fenced, because it checks the lead before each write.
-async fn while_leading<F>(
+async fn while_leading<F, E>(
     context: Context,
     mut leader: Leadership,
     run: impl Fn(Context) -> F,
 ) -> Result<(), String>
 where
-    F: Future<Output = Result<(), Infallible>>,
+    F: Future<Output = Result<(), E>>,
+    E: Display,
 {
     let stop = context.stop.clone();
     while stop.run_until_cancelled(leader.gained()).await.is_some() {
@@ -315,7 +354,7 @@ where
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            Ok(()) = run(context) => {}
+            ended = run(context) => ended.map_err(|error| error.to_string())?,
             () = ending => {}
         }
     }

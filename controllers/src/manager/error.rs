@@ -3,6 +3,7 @@
 use crate::client::kube::ClientError;
 use crate::csi::driver::DriverError;
 use crate::tasks::Ended;
+use crate::tls::certificates::CertificateError;
 
 /// Why the controllers did not start, or have stopped.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,8 @@ pub enum Error {
     Client(#[from] ClientError),
     #[error(transparent)]
     Driver(#[from] DriverError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     #[error(transparent)]
     Ended(#[from] Ended),
     #[error("lease {0} was lost; another process may be doing this one's work")]

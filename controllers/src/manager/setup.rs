@@ -16,6 +16,8 @@ use crate::csi::{Csi, Driver, FreedSignal, Pools};
 use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
 use crate::own_pod::OwnPod;
+use crate::roles::Role;
+use crate::snapshot_metadata::host_of;
 
 /// The inputs of the controllers.
 pub struct Setup {
@@ -87,6 +89,7 @@ impl Setup {
         args.snapshotter
             .check()
             .map_err(|error| error.to_string())?;
+        self.check_snapshot_metadata()?;
         let per_node = args.node_deployment.unwrap_or(self.node_deployment);
         let registers = self.registration_endpoint.is_some();
         match tasks {
@@ -105,6 +108,35 @@ impl Setup {
                 Err("without a CSI driver to call, set --leader-tasks=only".to_owned())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Checks the flags of changed blocks: one process has their address for all nodes, and the others
+    /// answer it.
+    fn check_snapshot_metadata(&self) -> Result<(), String> {
+        let args = &self.args;
+        if !args.controllers.has(Role::SnapshotMetadata) {
+            return Ok(());
+        }
+        let address = args.snapshot_metadata.snapshot_metadata_address.as_deref();
+        if let Some(address) = address
+            && host_of(address).is_none()
+        {
+            return Err(format!(
+                "--snapshot-metadata-address {address:?} is not HOST:PORT"
+            ));
+        }
+        match args.election.leader_tasks {
+            LeaderTasks::Only => Ok(()),
+            LeaderTasks::Elsewhere if args.snapshot_metadata.pod_ip.is_some() => Ok(()),
+            LeaderTasks::Elsewhere => Err(
+                "the controller snapshot-metadata needs the pod's address: set POD_IP".to_owned(),
+            ),
+            LeaderTasks::Elected => Err(
+                "the controller snapshot-metadata needs a process of its own for the cluster: set \
+                 --leader-tasks=elsewhere here, and run `hostloop controllers --leader-tasks=only`"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -141,6 +173,7 @@ mod tests {
     #[tokio::test]
     async fn flags_that_contradict_each_other() {
         let (only, elsewhere) = ("--leader-tasks=only", "--leader-tasks=elsewhere");
+        let metadata = "--controllers=*,snapshot-metadata";
         for (flags, known, node, wrong) in [
             (&[][..], false, false, None),
             (&[], false, true, None),
@@ -157,6 +190,26 @@ mod tests {
                 false,
                 true,
                 Some("needs --leader-election"),
+            ),
+            (&[only, metadata], true, false, None),
+            (
+                &[elsewhere, metadata, "--pod-ip=10.0.0.7"],
+                false,
+                true,
+                None,
+            ),
+            (&[elsewhere, metadata], false, true, Some("set POD_IP")),
+            (
+                &[metadata],
+                false,
+                true,
+                Some("a process of its own for the cluster"),
+            ),
+            (
+                &[only, metadata, "--snapshot-metadata-address=s.ns.svc"],
+                true,
+                false,
+                Some("is not HOST:PORT"),
             ),
             (
                 &["--snapshot-name-uuid-length=0"],

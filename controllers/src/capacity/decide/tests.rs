@@ -38,6 +38,7 @@ fn marks(uid: &str, pools: &str) -> Marks {
     Marks {
         owner: Some(owner(uid)),
         pools: Some(pools.to_owned()),
+        endpoint: None,
     }
 }
 
@@ -114,7 +115,16 @@ fn a_successor_updates_the_marks() {
         pools: None,
         ..ours.clone()
     };
+    let reachable = |endpoint: &str| Marks {
+        endpoint: Some(endpoint.to_owned()),
+        ..ours.clone()
+    };
+    let (first, second) = (reachable("10.0.0.1:1/a"), reachable("10.0.0.1:1/b"));
     for (what, had, now, updated) in [
+        ("its first endpoint", &ours, &first, true),
+        ("the same endpoint", &first, &first, false),
+        ("a new process", &first, &second, true),
+        ("a process without an endpoint", &first, &ours, false),
         ("the same set of pods", &ours, &ours, false),
         ("another set of pods", &ours, &marks("u2", "p1,p2"), true),
         ("another pool", &ours, &marks("u1", "p1"), true),

@@ -1,0 +1,292 @@
+//! Passes a stream from the node that has the snapshot on to the caller.
+//!
+//! Each stream has a connection of its own: a caller that hangs up ends it, and the node stops reading
+//! at once. A caller that takes nothing, and a stream without end, hold neither.
+
+use std::io;
+use std::time::Duration;
+
+use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
+use hostloop_proto::{csi, snapshot_metadata as api};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status, Streaming};
+
+use crate::node_endpoint::NodeEndpoint;
+use crate::tls::certificates::Identity;
+use crate::tls::config;
+
+/// How long it may take to connect to a node.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How often a node is asked whether it still answers, and how long that answer may take.
+const PING: Duration = Duration::from_secs(20);
+/// The largest message of a node: the driver's have a few 10 KiB.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Messages read ahead of the caller.
+const AHEAD: usize = 4;
+/// How long a caller may take nothing.
+const STALL: Duration = Duration::from_secs(60);
+/// How long a stream may last, as upstream's. The caller resumes with a new token.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// The stream of answers to a caller.
+pub(super) type Answers<M> = ReceiverStream<Result<M, Status>>;
+
+/// A client of a node.
+pub(super) type NodeClient = SnapshotMetadataClient<Channel>;
+
+/// Connects to a node, as the leader with this certificate.
+pub(super) async fn connect(node: NodeEndpoint, identity: &Identity) -> Result<NodeClient, Status> {
+    let config = config::client(identity, node.fingerprint)
+        .map_err(|error| Status::internal(format!("cannot use the own certificate: {error}")))?;
+    let connector = tower::service_fn(move |_: Uri| {
+        let connector = TlsConnector::from(config.clone());
+        async move {
+            let stream = TcpStream::connect(node.address).await?;
+            stream.set_nodelay(true)?;
+            let name = ServerName::from(node.address.ip());
+            let stream = connector.connect(name, stream).await?;
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_static("http://node")
+        .http2_keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    let connected = timeout(CONNECT, endpoint.connect_with_connector(connector)).await;
+    let channel = match connected {
+        Ok(Ok(channel)) => channel,
+        Ok(Err(error)) => return Err(unreachable(node, &sources(&error))),
+        Err(_) => return Err(unreachable(node, "no answer")),
+    };
+    Ok(SnapshotMetadataClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
+}
+
+/// The caller learns no address: that is in the log.
+fn unreachable(node: NodeEndpoint, why: &str) -> Status {
+    tracing::warn!(address = %node.address, why, "cannot connect to a node for changed blocks");
+    Status::unavailable("cannot connect to the node that has the snapshot: try again")
+}
+
+/// An error with all that caused it.
+fn sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// The caller's status for one of a node or of the connection to it. It has the code and message of
+/// the driver, as upstream's, and nothing else that came along.
+pub(super) fn status_for_caller(status: &Status) -> Status {
+    if std::error::Error::source(status).is_some() {
+        return Status::unavailable(
+            "the connection to the node that has the snapshot broke: resume behind the last range",
+        );
+    }
+    let code = match status.code() {
+        Code::Unknown => Code::Internal,
+        code => code,
+    };
+    Status::new(code, status.message())
+}
+
+/// Passes the messages of a node on until either side ends, `stop` is set, or the stream has lasted
+/// too long. It holds `permit` meanwhile.
+pub(super) fn pass_on<M, N>(
+    messages: Streaming<M>,
+    convert: fn(M) -> N,
+    permit: OwnedSemaphorePermit,
+    stop: CancellationToken,
+) -> Answers<N>
+where
+    M: Send + 'static,
+    N: Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(AHEAD + 1);
+    let last = LastAnswer::reserve(&sender);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let ended = tokio::select! {
+            // The caller hung up.
+            () = sender.closed() => Ok(()),
+            () = stop.cancelled() => Err(stopping()),
+            passed = timeout(LONGEST, pass_all(messages, convert, &sender)) => {
+                passed.unwrap_or_else(|_| Err(too_long()))
+            }
+        };
+        last.send(ended);
+    });
+    ReceiverStream::new(receiver)
+}
+
+async fn pass_all<M, N>(
+    mut messages: Streaming<M>,
+    convert: fn(M) -> N,
+    sender: &mpsc::Sender<Result<N, Status>>,
+) -> Result<(), Status> {
+    while let Some(message) = messages
+        .message()
+        .await
+        .map_err(|status| status_for_caller(&status))?
+    {
+        match sender.send_timeout(Ok(convert(message)), STALL).await {
+            Ok(()) => {}
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return Ok(()),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return Err(stalled()),
+        }
+    }
+    Ok(())
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the service stops: resume behind the last range")
+}
+
+fn too_long() -> Status {
+    Status::deadline_exceeded(format!(
+        "the stream lasted {} s: resume behind the last range with a new token",
+        LONGEST.as_secs()
+    ))
+}
+
+fn stalled() -> Status {
+    Status::deadline_exceeded(format!(
+        "nothing was taken from the stream for {} s",
+        STALL.as_secs()
+    ))
+}
+
+/// A place in the channel for the error that ends a stream. Without it, a stream that is cut off would
+/// look complete.
+struct LastAnswer<M>(Option<OwnedPermit<Result<M, Status>>>);
+
+impl<M> LastAnswer<M> {
+    fn reserve(sender: &mpsc::Sender<Result<M, Status>>) -> Self {
+        LastAnswer(sender.clone().try_reserve_owned().ok())
+    }
+
+    fn send(mut self, ended: Result<(), Status>) {
+        if let Some(place) = self.0.take()
+            && let Err(status) = ended
+        {
+            place.send(Err(status));
+        }
+    }
+}
+
+impl<M> Drop for LastAnswer<M> {
+    fn drop(&mut self) {
+        if let Some(place) = self.0.take() {
+            place.send(Err(stopping()));
+        }
+    }
+}
+
+/// An answer of CSI as one of the service.
+pub(super) fn allocated(
+    answer: csi::GetMetadataAllocatedResponse,
+) -> api::GetMetadataAllocatedResponse {
+    api::GetMetadataAllocatedResponse {
+        block_metadata_type: answer.block_metadata_type,
+        volume_capacity_bytes: answer.volume_capacity_bytes,
+        block_metadata: blocks(answer.block_metadata),
+    }
+}
+
+/// An answer of CSI as one of the service.
+pub(super) fn delta(answer: csi::GetMetadataDeltaResponse) -> api::GetMetadataDeltaResponse {
+    api::GetMetadataDeltaResponse {
+        block_metadata_type: answer.block_metadata_type,
+        volume_capacity_bytes: answer.volume_capacity_bytes,
+        block_metadata: blocks(answer.block_metadata),
+    }
+}
+
+fn blocks(blocks: Vec<csi::BlockMetadata>) -> Vec<api::BlockMetadata> {
+    blocks
+        .into_iter()
+        .map(|block| api::BlockMetadata {
+            byte_offset: block.byte_offset,
+            size_bytes: block.size_bytes,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_driver_pass() {
+        for (code, expected) in [
+            (Code::NotFound, Code::NotFound),
+            (Code::OutOfRange, Code::OutOfRange),
+            (Code::FailedPrecondition, Code::FailedPrecondition),
+            (Code::InvalidArgument, Code::InvalidArgument),
+            (Code::Unknown, Code::Internal),
+        ] {
+            let passed = status_for_caller(&Status::new(code, "why"));
+            assert_eq!((passed.code(), passed.message()), (expected, "why"));
+        }
+        let broken = Status::from_error(Box::new(io::Error::other("10.0.0.7: reset")));
+        let passed = status_for_caller(&broken);
+        assert_eq!(passed.code(), Code::Unavailable);
+        assert!(!passed.message().contains("10.0.0.7"));
+    }
+
+    #[test]
+    fn answers_keep_all_fields() {
+        let answer = csi::GetMetadataDeltaResponse {
+            block_metadata_type: 2,
+            volume_capacity_bytes: 8192,
+            block_metadata: vec![csi::BlockMetadata {
+                byte_offset: 4096,
+                size_bytes: 512,
+            }],
+        };
+        let block = api::BlockMetadata {
+            byte_offset: 4096,
+            size_bytes: 512,
+        };
+        let expected = api::GetMetadataDeltaResponse {
+            block_metadata_type: 2,
+            volume_capacity_bytes: 8192,
+            block_metadata: vec![block],
+        };
+        assert_eq!(delta(answer), expected);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_cut_off_has_an_error() {
+        let (sender, mut receiver) = mpsc::channel::<Result<(), Status>>(AHEAD + 1);
+        let last = LastAnswer::reserve(&sender);
+        for _ in 0..AHEAD {
+            sender.try_send(Ok(())).unwrap();
+        }
+        assert!(sender.try_send(Ok(())).is_err(), "the last place is kept");
+        drop((sender, last));
+        let mut answers = Vec::new();
+        while let Some(answer) = receiver.recv().await {
+            answers.push(answer.map_err(|status| status.code()));
+        }
+        assert_eq!(answers.pop(), Some(Err(Code::Unavailable)));
+        assert_eq!(answers, [Ok(()); AHEAD]);
+
+        let (sender, mut receiver) = mpsc::channel::<Result<(), Status>>(1);
+        LastAnswer::reserve(&sender).send(Ok(()));
+        drop(sender);
+        assert!(receiver.recv().await.is_none());
+    }
+}

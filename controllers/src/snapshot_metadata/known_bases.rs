@@ -1,0 +1,128 @@
+//! Keeps [`BaseHistory`] in its ConfigMap, and answers who may compare with a base.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use parking_lot::Mutex;
+
+use super::base::{handle_of, namespace_of};
+use super::base_history::{BaseHistory, MOST, key};
+use super::upkeep::now;
+use crate::cache::{Change, Store};
+use crate::client::{ApiError, Kube};
+use crate::snapshots::VolumeSnapshotContent;
+
+/// The ConfigMap with the history. The component brings it, empty.
+pub const CONFIG_MAP: &str = "hostloop-snapshot-bases";
+/// The time between two writes, in which further contents come.
+const PACE: Duration = Duration::from_secs(2);
+/// The time after a failed write.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+enum HistoryError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(
+        "ConfigMap {0}/{name} does not exist: apply the component snapshot-metadata",
+        name = CONFIG_MAP
+    )]
+    Missing(String),
+}
+
+/// The snapshots that are or were in a namespace.
+pub(super) struct KnownBases {
+    kube: Kube,
+    namespace: String,
+    driver: String,
+    contents: Store<VolumeSnapshotContent>,
+    /// `None` until it is read.
+    history: Mutex<Option<BaseHistory>>,
+    /// Keys of contents that were seen and are not written yet, also of those that are gone again.
+    seen: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl KnownBases {
+    /// Follows the contents of this driver.
+    pub(super) fn new(
+        kube: Kube,
+        namespace: String,
+        driver: String,
+        contents: Store<VolumeSnapshotContent>,
+    ) -> Self {
+        let seen: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (noted, of_driver) = (seen.clone(), driver.clone());
+        contents.on_change(move |change: &Change<VolumeSnapshotContent>| {
+            let content = change.object();
+            noted.lock().extend(key_of(content, &of_driver));
+        });
+        KnownBases {
+            kube,
+            namespace,
+            driver,
+            contents,
+            history: Mutex::default(),
+            seen,
+        }
+    }
+
+    /// True if a snapshot with this handle was in the namespace; `None` if that is not known yet.
+    pub(super) fn has(&self, handle: &str, namespace: &str) -> Option<bool> {
+        let key = key(handle, namespace);
+        let history = self.history.lock();
+        let history = history.as_ref()?;
+        Some(self.seen.lock().contains(&key) || history.has(handle, namespace))
+    }
+
+    /// Keeps the history until the future is dropped.
+    pub(super) async fn keep(&self) {
+        self.contents.synced().await;
+        loop {
+            let pause = match self.write().await {
+                Ok(()) => PACE,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot keep which snapshots were in which namespaces");
+                    AFTER_FAILURE
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Writes what was seen since the last time. After a failure, the ConfigMap is read again: the
+    /// write may have arrived.
+    async fn write(&self) -> Result<(), HistoryError> {
+        let is_read = self.history.lock().is_some();
+        if is_read && self.seen.lock().is_empty() {
+            return Ok(());
+        }
+        let map: Option<ConfigMap> = self.kube.get(&self.namespace, CONFIG_MAP).await?;
+        let map = map.ok_or_else(|| HistoryError::Missing(self.namespace.clone()))?;
+        let mut history = BaseHistory::read(&map.data.clone().unwrap_or_default());
+        let seen = self.seen.lock().clone();
+        let mut present: BTreeSet<String> = seen.clone();
+        present.extend(
+            self.contents
+                .each()
+                .filter_map(|content| key_of(&content, &self.driver)),
+        );
+        let patch = history.update(&present, now(), MOST);
+        if !patch.is_empty() {
+            let patch = serde_json::json!({"data": patch});
+            self.kube.merge(&map, patch).await?;
+        }
+        *self.history.lock() = Some(history);
+        self.seen.lock().retain(|key| !seen.contains(key));
+        Ok(())
+    }
+}
+
+/// The key of a content of this driver that has a handle and a namespace.
+fn key_of(content: &VolumeSnapshotContent, driver: &str) -> Option<String> {
+    if content.spec.driver != driver {
+        return None;
+    }
+    Some(key(handle_of(content)?, namespace_of(content)?))
+}

@@ -1,0 +1,259 @@
+//! The service for backup tools: checks a call, and lets the node that has the snapshot answer it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_api_objects::snapshot_metadata::SnapshotMetadataService;
+use hostloop_proto::csi;
+use hostloop_proto::snapshot_metadata::snapshot_metadata_server::SnapshotMetadata;
+use hostloop_proto::snapshot_metadata::{
+    GetMetadataAllocatedRequest, GetMetadataAllocatedResponse, GetMetadataDeltaRequest,
+    GetMetadataDeltaResponse,
+};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tonic::{Request, Response, Status};
+
+use super::base::{BaseFacts, check_base, handle_of};
+use super::credentials::CurrentCredentials;
+use super::forward::{self, Answers, NodeClient, connect, pass_on, status_for_caller};
+use super::known_bases::KnownBases;
+use super::node_location::locate;
+use super::refusal::Refusal;
+use super::request::MetadataRequest;
+use super::reviews::{access_review, caller, check_access, token_review};
+use super::target::{SnapshotName, Target, content_name, target};
+use crate::api::scope::node_label;
+use crate::cache::Store;
+use crate::client::ApiError;
+use crate::controller::Context;
+use crate::node_endpoint::NodeEndpoint;
+use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+
+/// Calls that are checked at the same time. Each asks the API server a few times.
+const CHECKS: usize = 16;
+/// How long a call waits for its check.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Streams at the same time.
+const STREAMS: usize = 64;
+
+/// The service.
+pub(super) struct MetadataService {
+    context: Context,
+    credentials: CurrentCredentials,
+    capacities: Store<CSIStorageCapacity>,
+    contents: Store<VolumeSnapshotContent>,
+    bases: Arc<KnownBases>,
+    checks: Semaphore,
+    streams: Arc<Semaphore>,
+}
+
+/// A call that may be answered.
+struct Admitted {
+    handle: String,
+    node: NodeEndpoint,
+    permit: OwnedSemaphorePermit,
+}
+
+impl MetadataService {
+    pub(super) fn new(
+        context: Context,
+        credentials: CurrentCredentials,
+        capacities: Store<CSIStorageCapacity>,
+        contents: Store<VolumeSnapshotContent>,
+        bases: Arc<KnownBases>,
+    ) -> Self {
+        MetadataService {
+            context,
+            credentials,
+            capacities,
+            contents,
+            bases,
+            checks: Semaphore::new(CHECKS),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+        }
+    }
+
+    /// Checks a call. The order is upstream's: whoever is not authenticated learns nothing.
+    async fn admit(&self, request: &MetadataRequest) -> Result<Admitted, Status> {
+        let checked = timeout(PATIENCE, self.checks.acquire()).await;
+        let Ok(Ok(_check)) = checked else {
+            return Err(Status::resource_exhausted(
+                "too many calls: try again later",
+            ));
+        };
+        self.authorize(request).await?;
+        let of = SnapshotName {
+            namespace: &request.namespace,
+            name: &request.snapshot,
+        };
+        let target = self.target(of).await?;
+        if let Some(base) = &request.base {
+            self.check_base(of, base, &target).await?;
+        }
+        let node = self.locate(of, &target).await?;
+        let permit = self.streams.clone().try_acquire_owned();
+        let permit =
+            permit.map_err(|_| Status::resource_exhausted("too many streams: try again later"))?;
+        Ok(Admitted {
+            handle: target.handle,
+            node,
+            permit,
+        })
+    }
+
+    /// Fails unless the API server knows the caller, and allows it to see the namespace's snapshots.
+    async fn authorize(&self, request: &MetadataRequest) -> Result<(), Refusal> {
+        let kube = &self.context.kube;
+        let driver = &self.context.driver.name;
+        let service = kube.get::<SnapshotMetadataService>("", driver).await;
+        let service =
+            service.map_err(|error| not_reviewed("find the audience of tokens", &error))?;
+        let audience = service.map(|service| service.spec.audience);
+        let Some(audience) = audience.filter(|audience| !audience.is_empty()) else {
+            return Err(Refusal::NoAudience {
+                name: driver.clone(),
+            });
+        };
+        let review = kube.create(&token_review(&request.token, &audience)).await;
+        let review = review.map_err(|error| not_reviewed("authenticate the caller", &error))?;
+        let caller = caller(review, &audience)?;
+        let review = access_review(caller, &request.namespace);
+        let review = kube.create(&review).await;
+        let review = review.map_err(|error| not_reviewed("authorize the caller", &error))?;
+        check_access(review, &request.namespace)
+    }
+
+    /// The snapshot at the driver. Both objects are read from the API server: a cache may not have a
+    /// snapshot that was just made, or still have one that is gone.
+    async fn target(&self, of: SnapshotName<'_>) -> Result<Target, Refusal> {
+        let kube = &self.context.kube;
+        let snapshot = kube.get::<VolumeSnapshot>(of.namespace, of.name).await;
+        let snapshot = snapshot.map_err(|error| of.not_available(error.to_string()))?;
+        let content_name = content_name(of, snapshot.as_ref())?;
+        let content = kube.get::<VolumeSnapshotContent>("", &content_name).await;
+        let content = content.map_err(|error| of.not_available(error.to_string()))?;
+        let Some(snapshot) = snapshot else {
+            return Err(of.not_available("it is gone"));
+        };
+        target(of, &snapshot, content.as_ref(), &self.context.driver.name)
+    }
+
+    async fn check_base(
+        &self,
+        of: SnapshotName<'_>,
+        base: &str,
+        target: &Target,
+    ) -> Result<(), Refusal> {
+        let unknown = "the snapshots of the cluster are not known yet";
+        let synced = timeout(PATIENCE, self.contents.synced()).await;
+        synced.map_err(|_| of.not_available(unknown))?;
+        let was_in_namespace = self
+            .bases
+            .has(base, of.namespace)
+            .ok_or_else(|| of.not_available(unknown))?;
+        let driver = &self.context.driver.name;
+        let contents: Vec<_> = self
+            .contents
+            .each()
+            .filter(|content| content.spec.driver == *driver && handle_of(content) == Some(base))
+            .collect();
+        let facts = BaseFacts {
+            handle: base,
+            namespace: of.namespace,
+            was_in_namespace,
+        };
+        check_base(facts, target, contents.iter().map(|content| &**content))
+    }
+
+    /// The endpoint of the node that has a snapshot.
+    async fn locate(&self, of: SnapshotName<'_>, target: &Target) -> Result<NodeEndpoint, Refusal> {
+        let nodes = self.context.caches.nodes();
+        let synced = timeout(PATIENCE, async {
+            nodes.synced().await;
+            self.capacities.synced().await;
+        });
+        let unknown = "the nodes of the cluster are not known yet";
+        synced.await.map_err(|_| of.not_available(unknown))?;
+        // The label holds a hash if the node's name is too long for a label.
+        let node = match &target.node {
+            None => None,
+            Some(label) => {
+                let mut names = nodes.each().map(|node| node.name_any());
+                let Some(name) = names.find(|name| node_label(name) == *label) else {
+                    return Err(of.not_available(format!("its node {label} does not exist")));
+                };
+                Some(name)
+            }
+        };
+        let capacities = self.capacities.all();
+        locate(&target.handle, node.as_deref(), &capacities).map_err(|why| of.not_available(why))
+    }
+
+    async fn client(&self, node: NodeEndpoint) -> Result<NodeClient, Status> {
+        let credentials = self.credentials.get();
+        let credentials =
+            credentials.ok_or_else(|| Status::unavailable("the service is not ready yet"))?;
+        connect(node, &credentials.client).await
+    }
+}
+
+fn not_reviewed(what: &'static str, error: &ApiError) -> Refusal {
+    Refusal::NotReviewed {
+        what,
+        why: error.to_string(),
+    }
+}
+
+#[tonic::async_trait]
+impl SnapshotMetadata for MetadataService {
+    type GetMetadataAllocatedStream = Answers<GetMetadataAllocatedResponse>;
+    type GetMetadataDeltaStream = Answers<GetMetadataDeltaResponse>;
+
+    async fn get_metadata_allocated(
+        &self,
+        request: Request<GetMetadataAllocatedRequest>,
+    ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
+        let request = MetadataRequest::try_from(request.into_inner())?;
+        let admitted = self.admit(&request).await?;
+        let mut client = self.client(admitted.node).await?;
+        let messages = client
+            .get_metadata_allocated(csi::GetMetadataAllocatedRequest {
+                snapshot_id: admitted.handle,
+                starting_offset: request.starting_offset,
+                max_results: request.max_results,
+                ..Default::default()
+            })
+            .await
+            .map_err(|status| status_for_caller(&status))?;
+        let stop = self.context.stop.clone();
+        let messages = messages.into_inner();
+        let answers = pass_on(messages, forward::allocated, admitted.permit, stop);
+        Ok(Response::new(answers))
+    }
+
+    async fn get_metadata_delta(
+        &self,
+        request: Request<GetMetadataDeltaRequest>,
+    ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
+        let request = MetadataRequest::try_from(request.into_inner())?;
+        let admitted = self.admit(&request).await?;
+        let mut client = self.client(admitted.node).await?;
+        let messages = client
+            .get_metadata_delta(csi::GetMetadataDeltaRequest {
+                base_snapshot_id: request.base.unwrap_or_default(),
+                target_snapshot_id: admitted.handle,
+                starting_offset: request.starting_offset,
+                max_results: request.max_results,
+                ..Default::default()
+            })
+            .await
+            .map_err(|status| status_for_caller(&status))?;
+        let stop = self.context.stop.clone();
+        let messages = messages.into_inner();
+        let answers = pass_on(messages, forward::delta, admitted.permit, stop);
+        Ok(Response::new(answers))
+    }
+}

@@ -1,0 +1,180 @@
+//! Keeps what others need to trust the service: the authority in its Secret, its certificate for nodes
+//! in a ConfigMap and for backup tools in the SnapshotMetadataService object, and the leader's own
+//! certificates.
+//!
+//! The component brings the Secret and the ConfigMap, empty: so the controller needs no right to
+//! create any. Each pass looks at all of it again, so that whatever is deleted or changed is mended.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hostloop_api_objects::snapshot_metadata::SnapshotMetadataService;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::credentials::{CredentialsError, CurrentCredentials};
+use super::published_object::{ObjectStep, decide};
+use crate::client::{ApiError, Kube};
+use crate::tls::certificates::{Authority, CertificateError, StoredAuthority};
+
+/// The Secret with the authority.
+pub const SECRET: &str = "hostloop-snapshot-metadata-ca";
+/// The ConfigMap with the authority's certificate.
+pub const CONFIG_MAP: &str = "hostloop-snapshot-metadata";
+/// The certificate, in both.
+pub const CERTIFICATE: &str = "ca.crt";
+const KEY: &str = "ca.key";
+/// When the authority ends, in seconds since 1970.
+const ENDS: &str = "ends";
+
+/// The time between two passes.
+const PERIOD: Duration = Duration::from_secs(60);
+/// The time after a pass that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// The seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum UpkeepError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("{kind} {namespace}/{name} does not exist: apply the component snapshot-metadata")]
+    Missing {
+        kind: &'static str,
+        namespace: String,
+        name: &'static str,
+    },
+    #[error(
+        "the API server does not know SnapshotMetadataService: apply \
+         deploy/crds/cbt.storage.k8s.io_snapshotmetadataservices.yaml"
+    )]
+    NoKind,
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+}
+
+/// Keeps the authority and all that depends on it.
+pub(super) struct Upkeep {
+    pub(super) kube: Kube,
+    /// The namespace of Secret and ConfigMap.
+    pub(super) namespace: String,
+    pub(super) driver: String,
+    /// The service's address for backup tools.
+    pub(super) address: String,
+    /// The hosts that the service's certificate names.
+    pub(super) hosts: Vec<String>,
+    pub(super) credentials: CurrentCredentials,
+}
+
+impl Upkeep {
+    /// Keeps all of it until the future is dropped.
+    pub(super) async fn keep(&self) {
+        loop {
+            let pause = match self.pass(now()).await {
+                Ok(()) => PERIOD,
+                Err(error) => {
+                    tracing::warn!(%error, "the service of changed blocks is not complete");
+                    AFTER_FAILURE
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn pass(&self, now: u64) -> Result<(), UpkeepError> {
+        let authority = self.authority(now).await?;
+        self.credentials.renew(&authority, &self.hosts, now)?;
+        self.publish_to_nodes(authority.pem()).await?;
+        self.publish_to_clients(authority.pem()).await
+    }
+
+    /// Reads the authority, or makes it. The resourceVersion decides between two that make one.
+    async fn authority(&self, now: u64) -> Result<Authority, UpkeepError> {
+        let secret: Option<Secret> = self.kube.get(&self.namespace, SECRET).await?;
+        let secret = secret.ok_or_else(|| self.missing("Secret", SECRET))?;
+        let data = secret.data.clone().unwrap_or_default();
+        match read(&data, now) {
+            Ok(authority) => return Ok(authority),
+            Err(why) if !data.is_empty() => {
+                tracing::warn!(%why, "making another authority for the service of changed blocks");
+            }
+            Err(_) => {}
+        }
+        let authority = Authority::new(now)?;
+        let data = [
+            (CERTIFICATE, authority.pem().to_owned()),
+            (KEY, authority.key_pem()),
+            (ENDS, authority.ends().to_string()),
+        ];
+        let data: BTreeMap<&str, ByteString> = data
+            .into_iter()
+            .map(|(name, text)| (name, ByteString(text.into_bytes())))
+            .collect();
+        let metadata = json!({"resourceVersion": secret.resource_version()});
+        let patch = json!({"metadata": metadata, "data": data});
+        self.kube.merge(&secret, patch).await?;
+        Ok(authority)
+    }
+
+    async fn publish_to_nodes(&self, certificate: &str) -> Result<(), UpkeepError> {
+        let map: Option<ConfigMap> = self.kube.get(&self.namespace, CONFIG_MAP).await?;
+        let map = map.ok_or_else(|| self.missing("ConfigMap", CONFIG_MAP))?;
+        let published = map.data.as_ref().and_then(|data| data.get(CERTIFICATE));
+        if published.map(String::as_str) != Some(certificate) {
+            let patch = json!({"data": {CERTIFICATE: certificate}});
+            self.kube.merge(&map, patch).await?;
+        }
+        Ok(())
+    }
+
+    async fn publish_to_clients(&self, certificate: &str) -> Result<(), UpkeepError> {
+        let present: Option<SnapshotMetadataService> = self.kube.get("", &self.driver).await?;
+        match decide(present.as_ref(), &self.driver, &self.address, certificate) {
+            ObjectStep::Keep => {}
+            ObjectStep::Create(object) => match self.kube.create(object.as_ref()).await {
+                Ok(_) => {}
+                Err(ApiError::NotFound { .. }) => return Err(UpkeepError::NoKind),
+                Err(error) => return Err(error.into()),
+            },
+            ObjectStep::Update(patch) => {
+                if let Some(present) = &present {
+                    self.kube.merge(present, patch).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self, kind: &'static str, name: &'static str) -> UpkeepError {
+        UpkeepError::Missing {
+            kind,
+            namespace: self.namespace.clone(),
+            name,
+        }
+    }
+}
+
+/// Reads the data of the Secret. What is not text is no authority either.
+fn read(data: &BTreeMap<String, ByteString>, now: u64) -> Result<Authority, CertificateError> {
+    let stored = StoredAuthority {
+        certificate: text(data, CERTIFICATE),
+        key: text(data, KEY),
+        ends: text(data, ENDS),
+    };
+    Authority::read(stored, now)
+}
+
+fn text<'a>(data: &'a BTreeMap<String, ByteString>, name: &str) -> &'a str {
+    data.get(name)
+        .and_then(|value| std::str::from_utf8(&value.0).ok())
+        .unwrap_or_default()
+}
