@@ -76,6 +76,10 @@ pub struct Args {
     #[arg(long)]
     pub faults: bool,
 
+    /// Serve the changed blocks of snapshots to backup tools
+    #[arg(long)]
+    pub snapshot_metadata: bool,
+
     /// Make hostloop the cluster's snapshot controller; auto does so if the cluster has none
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub snapshot_controller: Choice,

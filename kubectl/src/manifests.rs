@@ -29,6 +29,8 @@ pub(super) const MANAGER: &str = "kubectl-hostloop";
 
 const BASE: &str = include_str!("../../deploy/hostloop.yaml");
 
+const METADATA_CRD: &str = include_str!("../../deploy/components/snapshot-metadata/crd.yaml");
+
 /// Identifies an object: what a request needs, and what messages name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ObjectKey {
@@ -100,6 +102,11 @@ fn base() -> Vec<Value> {
 /// The CustomResourceDefinitions of the snapshot kinds.
 pub(super) fn crds() -> Vec<Value> {
     snapshot_crds::FILES.into_iter().flat_map(parse).collect()
+}
+
+/// The CustomResourceDefinition of the objects by which backup tools find changed blocks.
+pub(super) fn metadata_crd() -> Value {
+    parse(METADATA_CRD).remove(0)
 }
 
 /// The documents of an embedded file.

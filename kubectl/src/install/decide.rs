@@ -8,7 +8,8 @@ use super::survey::Survey;
 use super::{Args, Error};
 use crate::distribution::Distribution;
 use crate::manifests::{
-    Class, Component, DEFAULT_CLASS, Installed, Pool, Settings, base_image, repository, usual_pools,
+    self, Class, Component, DEFAULT_CLASS, Installed, ObjectKey, Pool, Settings, base_image,
+    repository, usual_pools,
 };
 
 /// What is applied, and why.
@@ -42,6 +43,13 @@ impl InstallPlan {
             check_attach(driver, args.attach, required)?;
         }
         let snapshots = snapshots::decide(args.snapshot_controller, survey.map(|s| &s.snapshots));
+        let mut crds = snapshots.definitions;
+        if args.snapshot_metadata {
+            let object = manifests::metadata_crd();
+            let name = ObjectKey::of(&object).name;
+            let existing = survey.and_then(|survey| survey.snapshots.definitions.get(&name));
+            crds.add(object, existing);
+        }
         let kubelet = survey.map(|survey| survey.kubelet_dir(args.kubelet_dir.as_deref()));
         let default_class = args.default_class.or_else(|| {
             survey?
@@ -68,6 +76,7 @@ impl InstallPlan {
             pools: pools(args, survey),
             attach: args.attach,
             faults: args.faults,
+            snapshot_metadata: args.snapshot_metadata,
             snapshots: snapshots.snapshots,
             default_class,
             image: image(
@@ -78,7 +87,7 @@ impl InstallPlan {
         };
         Ok(InstallPlan {
             settings,
-            crds: snapshots.definitions,
+            crds,
             kubelet: kubelet.map(|found| found.how).unwrap_or_default(),
             snapshots: snapshots.said,
             warnings,

@@ -56,6 +56,15 @@ pub(super) struct Definitions {
 }
 
 impl Definitions {
+    /// Adds a definition, unless the cluster has one that another program made.
+    pub(super) fn add(&mut self, object: Value, existing: Option<&Definition>) {
+        if existing.is_none_or(|definition| definition.is_ours) {
+            self.apply.push(object);
+        } else {
+            self.kept += 1;
+        }
+    }
+
     pub(super) fn applied(&self) -> impl Iterator<Item = Value> {
         self.apply.clone().into_iter()
     }
@@ -145,6 +154,21 @@ mod tests {
 
     use super::*;
     use crate::manifests::MANAGER;
+
+    #[test]
+    fn a_definition_of_another_program_stays() {
+        let versions = vec!["v1beta1".to_owned()];
+        for (is_ours, applied) in [(None, 1), (Some(true), 1), (Some(false), 0)] {
+            let existing = is_ours.map(|is_ours| Definition {
+                versions: versions.clone(),
+                is_ours,
+            });
+            let mut definitions = Definitions::default();
+            definitions.add(manifests::metadata_crd(), existing.as_ref());
+            assert_eq!(definitions.apply.len(), applied, "{is_ours:?}");
+            assert_eq!(definitions.kept, 1 - applied, "{is_ours:?}");
+        }
+    }
 
     /// Definitions that the cluster has: of single snapshots, and of groups.
     fn cluster(single: Option<(&str, bool)>, groups: Option<(&str, bool)>) -> SnapshotApi {

@@ -121,7 +121,8 @@ async fn snapshots(
             .controllers
             .push(format!("{holder}, which holds Lease {}", lease.name_any()));
     }
-    for object in manifests::crds() {
+    let definitions = manifests::crds().into_iter();
+    for object in definitions.chain([manifests::metadata_crd()]) {
         let key = ObjectKey::of(&object);
         if let Some(existing) = objects.get(&key).await? {
             found

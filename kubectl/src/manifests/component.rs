@@ -51,6 +51,14 @@ impl Component {
         component!("components/snapshot-class", "class.yaml");
     pub(super) const SNAPSHOT_CONTROLLER: Component =
         component!("components/snapshot-controller", "rbac.yaml");
+    /// Changed blocks for backup tools.
+    pub(super) const SNAPSHOT_METADATA: Component = component!(
+        "components/snapshot-metadata",
+        "service.yaml",
+        "kept.yaml",
+        "rbac.yaml",
+        "networkpolicy.yaml"
+    );
     /// Another name of the driver: [`NAMED`].
     const DRIVER_NAME: Component = component!("components/csi-hostpath/driver-name");
 
@@ -203,6 +211,7 @@ mod tests {
             ("registry", Component::REGISTRY, 0),
             ("snapshot-class", Component::SNAPSHOT_CLASS, 1),
             ("snapshot-controller", Component::SNAPSHOT_CONTROLLER, 4),
+            ("snapshot-metadata", Component::SNAPSHOT_METADATA, 12),
         ] {
             let mut objects = base();
             let before = objects.clone();

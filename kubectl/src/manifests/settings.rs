@@ -73,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) attach: bool,
     /// Volumes fail on request.
     pub(crate) faults: bool,
+    /// Backup tools read changed blocks.
+    pub(crate) snapshot_metadata: bool,
     pub(crate) snapshots: Snapshots,
     pub(crate) default_class: Option<Class>,
     /// The image of the base if `None`.
@@ -90,6 +92,7 @@ impl Settings {
             (self.snapshots.controller, Component::SNAPSHOT_CONTROLLER),
             (self.attach, Component::ATTACH),
             (self.faults, Component::FAULTS),
+            (self.snapshot_metadata, Component::SNAPSHOT_METADATA),
             (
                 self.image.as_ref().is_some_and(|image| is_pulled(image)),
                 Component::REGISTRY,

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hostloop_api_objects::snapshot_metadata::SnapshotMetadataService;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -23,13 +24,21 @@ fn kinds() -> (BTreeSet<(String, String)>, BTreeSet<String>) {
     };
     let all = Settings {
         snapshots,
+        snapshot_metadata: true,
         ..Settings::default()
     }
     .objects();
     let keys: Vec<ObjectKey> = all.iter().map(ObjectKey::of).collect();
     let namespaces = keys.iter().map(|key| key.namespace.clone()).collect();
     let kinds = keys.into_iter().map(|key| (key.version, key.kind));
-    (kinds.collect(), namespaces)
+    (kinds.chain([published()]).collect(), namespaces)
+}
+
+/// The kind of the object that the controller makes for backup tools.
+fn published() -> (String, String) {
+    let version = SnapshotMetadataService::api_version(&());
+    let kind = SnapshotMetadataService::kind(&());
+    (version.into_owned(), kind.into_owned())
 }
 
 /// The objects in the cluster with hostloop's label, of the kinds and namespaces that `install`

@@ -230,6 +230,28 @@ fn commands_in_the_container_need_no_flags() {
 }
 
 #[test]
+fn changed_blocks_are_a_controller_of_both_workloads() {
+    let settings = Settings {
+        snapshot_metadata: true,
+        ..Settings::default()
+    };
+    let changes = changes(&settings).join("\n");
+    has(
+        &changes,
+        &[
+            "Deployment hostloop/hostloop-controller",
+            "DaemonSet hostloop/hostloop",
+            ",snapshot-metadata",
+            "+ Service hostloop/hostloop-snapshot-metadata",
+            "+ Secret hostloop/hostloop-snapshot-metadata-ca",
+            "+ ConfigMap hostloop/hostloop-snapshot-bases",
+            "+ Role hostloop/hostloop-snapshot-metadata-nodes",
+            "+ NetworkPolicy hostloop/hostloop-snapshot-metadata-nodes",
+        ],
+    );
+}
+
+#[test]
 fn faults_are_a_variable() {
     for faults in [false, true] {
         let settings = Settings {

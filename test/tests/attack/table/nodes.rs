@@ -89,6 +89,11 @@ fn pools(names: &[&str]) -> Value {
     annotation("hostloop.csi.dev/pools", json!(names.join(",")))
 }
 
+/// The annotation of a capacity that says where its node serves changed blocks.
+fn endpoint(text: &str) -> Value {
+    annotation("hostloop.csi.dev/snapshot-metadata", json!(text))
+}
+
 pub(super) fn capacities() -> Vec<Attack> {
     const C: &str = "csistoragecapacities";
     const ELSEWHERE: &str = "the capacity is not that of node";
@@ -97,10 +102,11 @@ pub(super) fn capacities() -> Vec<Attack> {
     const FINALIZER: &str = "a finalizer on a capacity";
     const CLASS: &str = "the class of the capacity is of another driver";
     const OWNER: &str = "a capacity is owned by the DaemonSet";
-    const MARKS: &str = "the labels of its driver and its node, and the annotation of its pools";
+    const MARKS: &str = "the labels of its driver and its node, and the annotations of its pools";
     const PLACE: &str = "a capacity is of one place";
     const IDS: &str = "a capacity names up to 16 pools, by their IDs";
     const POOL: &str = "00c0ffee00c0ffee";
+    const ENDPOINT: &str = "a capacity names an address and the hash of a certificate";
     let own = [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
     let never = |why| [No(why), No(ELSEWHERE), Nothing, No(DRIVER)];
     let manager = "csi.storage.k8s.io/managed-by";
@@ -165,6 +171,21 @@ pub(super) fn capacities() -> Vec<Attack> {
             never(IDS),
         ),
         create("with pools of 200 kB", pools(&[&long()]), never(IDS)),
+        create(
+            "with the endpoint of its changed blocks",
+            endpoint(&format!("10.0.0.7:50051/{}", "0f".repeat(32))),
+            own,
+        ),
+        create(
+            "with an endpoint that has a name",
+            endpoint(&format!("example.com:443/{}", "0f".repeat(32))),
+            never(ENDPOINT),
+        ),
+        create(
+            "with an endpoint of 200 kB",
+            endpoint(&long()),
+            never(ENDPOINT),
+        ),
         create("of all nodes, too", everywhere, never(PLACE)),
         create("with a hundred labels to select by", narrow, never(PLACE)),
         patch("change what room there is", json!({"capacity": "9Gi"}), own),
@@ -175,6 +196,16 @@ pub(super) fn capacities() -> Vec<Attack> {
             never(IDS),
         ),
         patch("name pools in 200 kB", pools(&[&long()]), never(IDS)),
+        patch(
+            "name the endpoint of its changed blocks",
+            endpoint(&format!("[fd00::7]:50051/{}", "0f".repeat(32))),
+            own,
+        ),
+        patch(
+            "name an endpoint without a certificate",
+            endpoint("10.0.0.7:50051"),
+            never(ENDPOINT),
+        ),
         patch(
             "set another annotation of 200 kB",
             annotation("x", json!(long())),
