@@ -100,7 +100,7 @@ check_names() {
         [ -z "$renamed" ] || die "the component csi-hostpath is chosen twice: leave one out"
         renamed='the component csi-hostpath'
         ;;
-      place-claims | alerts)
+      place-claims | alerts | snapshot-metadata)
         [ "$all" = "${all/ csi-hostpath /}" ] ||
           die "the component $component does not go with csi-hostpath: it has hostloop's own names." \
             "Leave one out"

@@ -105,6 +105,7 @@ fn has_the_names(objects: &Objects) {
             let rest = [
                 "hostloop.csi.dev/node",
                 "hostloop.csi.dev/pools",
+                "hostloop.csi.dev/snapshot-metadata",
                 "hostloop.csi.dev/metrics",
                 "hostloop.csi.dev/hostloop:",
             ]

@@ -47,6 +47,11 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
             vec!["--component", "faults"],
         ),
         (
+            "snapshotMetadata",
+            json!({"snapshotMetadata": true}),
+            vec!["--component", "snapshot-metadata"],
+        ),
+        (
             "kubeletDir",
             json!({"kubeletDir": kubelet}),
             vec!["--kubelet-dir", kubelet],
