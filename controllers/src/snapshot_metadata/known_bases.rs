@@ -126,3 +126,55 @@ fn key_of(content: &VolumeSnapshotContent, driver: &str) -> Option<String> {
     }
     Some(key(handle_of(content)?, namespace_of(content)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{DRIVER, World};
+
+    fn content(driver: &str, namespace: &str, handle: &str) -> Value {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+            "metadata": {"name": format!("c-{namespace}-{handle}")},
+            "spec": {
+                "driver": driver, "deletionPolicy": "Delete", "source": {"volumeHandle": "v"},
+                "volumeSnapshotRef": {"namespace": namespace, "name": "s"},
+            },
+            "status": {"snapshotHandle": handle},
+        })
+    }
+
+    #[tokio::test]
+    async fn a_new_leader_knows_what_was_deleted() {
+        let world = World::new(&[]);
+        let leader = |contents: Store<VolumeSnapshotContent>| {
+            let kube = world.context.kube.clone();
+            KnownBases::new(kube, "hostloop".to_owned(), DRIVER.to_owned(), contents)
+        };
+        let contents = Store::new();
+        let first = leader(contents.clone());
+        assert_eq!(first.has("h", "ns"), None, "nothing is read");
+        assert!(first.write().await.is_err(), "there is no ConfigMap");
+        world.api.put(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": "hostloop", "name": CONFIG_MAP},
+        }));
+        world.add(&contents, content(DRIVER, "ns", "h"));
+        world.add(&contents, content("csi.other", "ns", "i"));
+        first.write().await.unwrap();
+        let second = leader(Store::new());
+        second.write().await.unwrap();
+        for leader in [first, second] {
+            for (handle, namespace, known) in [
+                ("h", "ns", true),
+                ("h", "other", false),
+                ("i", "ns", false),
+                ("j", "ns", false),
+            ] {
+                assert_eq!(leader.has(handle, namespace), Some(known), "{handle}");
+            }
+        }
+    }
+}

@@ -178,3 +178,70 @@ fn text<'a>(data: &'a BTreeMap<String, ByteString>, name: &str) -> &'a str {
         .and_then(|value| std::str::from_utf8(&value.0).ok())
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::testing::World;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn upkeep(world: &World) -> Upkeep {
+        Upkeep {
+            kube: world.context.kube.clone(),
+            namespace: "ns".to_owned(),
+            driver: "d".to_owned(),
+            address: "s.ns.svc:6443".to_owned(),
+            hosts: vec!["s.ns.svc".to_owned()],
+            credentials: CurrentCredentials::default(),
+        }
+    }
+
+    fn empty(kind: &str, name: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "ns", "name": name}})
+    }
+
+    #[tokio::test]
+    async fn the_authority_is_made_once() {
+        let world = World::new(&[]);
+        let upkeep = upkeep(&world);
+        let missing = upkeep.authority(NOW).await.unwrap_err();
+        assert!(
+            missing.to_string().contains("apply the component"),
+            "{missing}"
+        );
+        world.api.put(empty("Secret", SECRET));
+        let made = upkeep.authority(NOW).await.unwrap();
+        let later = upkeep.authority(NOW + 60).await.unwrap();
+        assert_eq!(made.pem(), later.pem());
+        // It ends, or somebody empties it.
+        let last = upkeep.authority(NOW + 3600 * 24 * 3649).await.unwrap();
+        assert_ne!(made.pem(), last.pem());
+        let secret: Secret = upkeep.kube.get("ns", SECRET).await.unwrap().unwrap();
+        let emptied = json!({"data": {CERTIFICATE: "", KEY: "", ENDS: ""}});
+        upkeep.kube.merge(&secret, emptied).await.unwrap();
+        let new = upkeep.authority(NOW).await.unwrap();
+        assert_ne!(last.pem(), new.pem());
+    }
+
+    #[tokio::test]
+    async fn nodes_read_the_certificate_and_no_key() {
+        let world = World::new(&[]);
+        let upkeep = upkeep(&world);
+        world.api.put(empty("Secret", SECRET));
+        world.api.put(empty("ConfigMap", CONFIG_MAP));
+        let authority = upkeep.authority(NOW).await.unwrap();
+        upkeep.publish_to_nodes(authority.pem()).await.unwrap();
+        let map: ConfigMap = upkeep.kube.get("ns", CONFIG_MAP).await.unwrap().unwrap();
+        let data = map.data.unwrap();
+        assert_eq!(data[CERTIFICATE], authority.pem());
+        assert!(!format!("{data:?}").contains("PRIVATE"));
+        // What is right is not written again.
+        world.api.writes();
+        upkeep.authority(NOW).await.unwrap();
+        upkeep.publish_to_nodes(authority.pem()).await.unwrap();
+        assert_eq!(world.api.writes(), Vec::<String>::new());
+    }
+}
