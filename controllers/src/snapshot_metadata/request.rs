@@ -81,6 +81,8 @@ mod tests {
 
     use super::*;
 
+    type Change<R> = fn(&mut R);
+
     fn allocated() -> GetMetadataAllocatedRequest {
         GetMetadataAllocatedRequest {
             security_token: "t".to_owned(),
@@ -125,7 +127,7 @@ mod tests {
 
     #[test]
     fn empty_fields() {
-        let cases: [(&str, fn(&mut GetMetadataAllocatedRequest)); 3] = [
+        let cases: [(&str, Change<GetMetadataAllocatedRequest>); 3] = [
             ("security_token", |request| request.security_token.clear()),
             ("namespace", |request| request.namespace.clear()),
             ("snapshot_name", |request| request.snapshot_name.clear()),
@@ -137,7 +139,7 @@ mod tests {
             assert_eq!(refused, Refusal::Empty(field));
             assert_eq!(refused.code(), Code::InvalidArgument);
         }
-        let cases: [(&str, fn(&mut GetMetadataDeltaRequest)); 4] = [
+        let cases: [(&str, Change<GetMetadataDeltaRequest>); 4] = [
             ("security_token", |request| request.security_token.clear()),
             ("namespace", |request| request.namespace.clear()),
             ("base_snapshot_id", |request| {

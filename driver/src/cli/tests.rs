@@ -45,6 +45,7 @@ fn every_flag_has_a_help_text_and_an_environment_variable() {
                 "csi-endpoint" => Some("CSI_ENDPOINT".to_owned()),
                 // Manifests set this variable.
                 "node-name" => Some("NODE_NAME".to_owned()),
+                "pod-ip" => Some("POD_IP".to_owned()),
                 _ => Some(format!(
                     "HOSTLOOP_{}",
                     long.to_uppercase().replace('-', "_")
