@@ -130,7 +130,7 @@ impl Roles {
 }
 
 /// The controllers that `*` selects: each cluster has one snapshot-controller for all drivers, and
-/// changed blocks are served only where somebody wants it.
+/// changed blocks are served only on request.
 fn usual() -> impl Iterator<Item = Role> {
     Role::ALL
         .into_iter()

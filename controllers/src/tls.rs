@@ -1,4 +1,4 @@
-//! TLS for gRPC between pods: certificates that nobody has to make, how a connection is checked, and a
+//! TLS for gRPC between pods: certificates made by the driver, how a connection is checked, and a
 //! listener.
 
 pub mod certificates;

@@ -104,7 +104,7 @@ pub(super) fn crds() -> Vec<Value> {
     snapshot_crds::FILES.into_iter().flat_map(parse).collect()
 }
 
-/// The CustomResourceDefinition of the objects by which backup tools find changed blocks.
+/// The CustomResourceDefinition of SnapshotMetadataService. Backup tools find the service there.
 pub(super) fn metadata_crd() -> Value {
     parse(METADATA_CRD).remove(0)
 }

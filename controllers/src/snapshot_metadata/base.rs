@@ -2,7 +2,7 @@
 //!
 //! A base is named by its handle, which says nothing of a namespace. So the caller's namespace must
 //! have, or have had, a VolumeSnapshotContent with this handle. A backup tool may ask from its own
-//! namespace: it made a content there. Whoever only guesses a handle learns nothing, not even whether
+//! namespace: it made a content there. A user who guesses a handle learns nothing, not even whether
 //! there is such a snapshot.
 
 use super::Refusal;

@@ -28,7 +28,7 @@ pub fn key(handle: &str, namespace: &str) -> String {
 pub struct BaseHistory(BTreeMap<String, u64>);
 
 impl BaseHistory {
-    /// Reads the data of the ConfigMap. An entry whose time can't be read counts as the oldest.
+    /// Reads the data of the ConfigMap. An entry with an unreadable time counts as the oldest.
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let entries = data
             .iter()

@@ -1,4 +1,4 @@
-//! Answers the leader on a node: the two calls of CSI's SnapshotMetadata, and nothing else. Whoever
+//! Answers the leader on a node: the two calls of CSI's SnapshotMetadata, and nothing else. A client that
 //! has no certificate of the cluster's authority gets no connection.
 
 use std::sync::Arc;

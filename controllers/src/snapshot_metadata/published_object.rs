@@ -1,4 +1,4 @@
-//! The SnapshotMetadataService object, by which backup tools find the service.
+//! The SnapshotMetadataService object. Backup tools find the service there.
 
 use hostloop_api_objects::snapshot_metadata::{
     SnapshotMetadataService, SnapshotMetadataServiceSpec,
@@ -15,7 +15,7 @@ pub(super) enum ObjectStep {
     Update(Value),
 }
 
-/// Decides how the object becomes right. Whoever installs the driver may choose another audience: it
+/// Decides how the object becomes right. An administrator may choose another audience: it
 /// is set only when the object is made.
 pub(super) fn decide(
     present: Option<&SnapshotMetadataService>,

@@ -76,7 +76,7 @@ impl MetadataService {
         }
     }
 
-    /// Checks a call. The order is upstream's: whoever is not authenticated learns nothing.
+    /// Checks a call. The order is upstream's: a caller who is not authenticated learns nothing.
     async fn admit(&self, request: &MetadataRequest) -> Result<Admitted, Status> {
         let checked = timeout(PATIENCE, self.checks.acquire()).await;
         let Ok(Ok(_check)) = checked else {

@@ -45,7 +45,7 @@ pub fn content_name(
             name: of.name.to_owned(),
         });
     };
-    // Nobody may have processed it yet, and then it has no status.
+    // A new object has no status yet.
     let status = snapshot.status.as_ref();
     if status.and_then(|status| status.ready_to_use) != Some(true) {
         return Err(of.not_available("it is not ready to use"));

@@ -163,7 +163,7 @@ impl Upkeep {
     }
 }
 
-/// Reads the data of the Secret. What is not text is no authority either.
+/// Reads the authority in the Secret. Binary data is none.
 fn read(data: &BTreeMap<String, ByteString>, now: u64) -> Result<Authority, CertificateError> {
     let stored = StoredAuthority {
         certificate: text(data, CERTIFICATE),
@@ -216,7 +216,7 @@ mod tests {
         let made = upkeep.authority(NOW).await.unwrap();
         let later = upkeep.authority(NOW + 60).await.unwrap();
         assert_eq!(made.pem(), later.pem());
-        // It ends, or somebody empties it.
+        // It ends, or an administrator empties it.
         let last = upkeep.authority(NOW + 3600 * 24 * 3649).await.unwrap();
         assert_ne!(made.pem(), last.pem());
         let secret: Secret = upkeep.kube.get("ns", SECRET).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Certificates that nobody has to make: an authority that lives in the cluster, and certificates
+//! Certificates that are made by the driver: an authority that lives in the cluster, and certificates
 //! that are signed by it and renewed long before they expire.
 //!
 //! A certificate's times are in seconds since 1970.
