@@ -79,6 +79,7 @@ pub async fn conforms(client: &Client, namespace: &str) {
         a_definition_brings_a_kind
         a_refused_request_names_the_right
         a_review_of_a_right_is_answered
+        a_review_of_an_unknown_token_is_answered
         a_list_follows_its_selectors
         events_are_selected_by_their_fields
         a_list_of_metadata_has_nothing_else

@@ -11,7 +11,7 @@ use super::store::Store;
 
 /// The built-in kinds by version: those in namespaces, then the others. A star marks a kind with a
 /// status subresource.
-const KINDS: [(&str, &str, &str); 10] = [
+const KINDS: [(&str, &str, &str); 11] = [
     (
         "v1",
         "ConfigMap Event PersistentVolumeClaim* Pod* Secret ServiceAccount",
@@ -32,6 +32,7 @@ const KINDS: [(&str, &str, &str); 10] = [
         "Role RoleBinding",
         "ClusterRole ClusterRoleBinding",
     ),
+    ("authentication.k8s.io/v1", "", "TokenReview"),
     ("authorization.k8s.io/v1", "", "SubjectAccessReview"),
     ("networking.k8s.io/v1", "NetworkPolicy", ""),
     ("flowcontrol.apiserver.k8s.io/v1", "", "FlowSchema*"),

@@ -32,6 +32,7 @@ mod kinds;
 mod path;
 pub mod quantity;
 mod request;
+mod reviews;
 mod rules;
 mod select;
 mod store;
@@ -303,6 +304,25 @@ impl FakeApi {
     /// object, and returns others.
     pub fn on_create(&self, react: impl Fn(&mut Value) -> Vec<Value> + Send + 'static) {
         self.0.lock().store.controller = Some(Box::new(react));
+    }
+
+    /// Issues a token of a user for these audiences. Reviews know no other token.
+    pub fn issue(&self, token: &str, user: &str, audiences: &[&str]) {
+        let reviews = &mut self.0.lock().store.reviews;
+        reviews.issue(token, user, audiences);
+    }
+
+    /// Revokes a token, as its end does.
+    pub fn revoke(&self, token: &str) {
+        self.0.lock().store.reviews.revoke(token);
+    }
+
+    /// Gives a user the right to do this with a resource, such as `pods` or
+    /// `volumesnapshots.snapshot.storage.k8s.io`. From the first call on, reviews know only these rights
+    /// and those of administrators.
+    pub fn allow(&self, user: &str, verb: &str, resource: &str, namespace: &str) {
+        let reviews = &mut self.0.lock().store.reviews;
+        reviews.allow([user, verb, resource, namespace]);
     }
 
     /// Removes all faults.

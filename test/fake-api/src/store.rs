@@ -10,6 +10,7 @@ use super::Answer;
 use super::failure::Failure;
 use super::kinds::{DEFINITIONS, Kind};
 use super::path::{Key, Target};
+use super::reviews::Reviews;
 use super::select::selects;
 use super::watch::{Lines, Watcher};
 
@@ -58,6 +59,8 @@ pub(super) struct Store {
     pub(super) is_cluster: bool,
     /// True for a server with the feature gate CSIVolumeHealth.
     pub(super) has_volume_health: bool,
+    /// The tokens and rights that reviews know.
+    pub(super) reviews: Reviews,
     /// The number of changes to keep.
     pub(super) kept: usize,
     /// The latest changes.
@@ -82,6 +85,7 @@ impl Default for Store {
             kinds: None,
             is_cluster: false,
             has_volume_health: false,
+            reviews: Reviews::default(),
             kept: KEPT_CHANGES,
             changes: VecDeque::new(),
             compacted: 0,

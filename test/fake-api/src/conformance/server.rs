@@ -118,6 +118,15 @@ pub(super) async fn a_review_of_a_right_is_answered(site: &Site) {
     assert_eq!(answer["status"]["allowed"], true);
 }
 
+pub(super) async fn a_review_of_an_unknown_token_is_answered(site: &Site) {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+        "spec": {"token": "unknown", "audiences": ["a"]}});
+    let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let answer = site.post(path, review).await.code(201);
+    assert_ne!(answer["status"]["authenticated"], true, "{answer}");
+    assert!(answer["status"]["audiences"].is_null(), "{answer}");
+}
+
 /// Asks until the answer has this code, because a definition takes effect after some time.
 async fn until(site: &Site, path: &str, code: u16) -> Value {
     let end = Instant::now() + PATIENCE;
