@@ -17,9 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::snapshot_metadata::snapshot_metadata_server::SnapshotMetadataServer;
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::Store;
 use crate::capacity;
 use crate::controller::Context;
 use crate::grpc_server;
@@ -44,6 +46,7 @@ pub mod target;
 pub mod upkeep;
 
 use credentials::CurrentCredentials;
+use forward::Dial;
 use known_bases::KnownBases;
 use node_server::ClientAuthority;
 use service::MetadataService;
@@ -88,48 +91,77 @@ pub fn own_endpoint(options: &Options) -> Result<Option<Arc<OwnEndpoint>>, Certi
 /// Serves backup tools until `context.stop`, which is set when the lead is lost. `context` has
 /// cluster-wide caches.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
-    let namespace = context.pod.namespace.clone();
-    let address = options.address(&namespace);
-    let host = host_of(&address).ok_or_else(|| Error::Address(address.clone()))?;
-    let hosts = vec![host.to_owned()];
-    let capacities = capacity::of_all(&context).ok_or(Error::NoNamespace)?;
-    let contents = context.caches.contents();
-    let kube = context.kube.managed_by("hostloop-snapshot-metadata");
-    let driver = context.driver.name.clone();
-    let credentials = CurrentCredentials::default();
-    let bases = Arc::new(KnownBases::new(
-        kube.clone(),
-        namespace.clone(),
-        driver.clone(),
-        contents.clone(),
-    ));
-    let upkeep = Upkeep {
-        kube,
-        namespace,
-        driver,
-        address,
-        hosts,
-        credentials: credentials.clone(),
-    };
+    let leader = Leader::new(context, &options, forward::dial)?;
     let listener = listen(options.snapshot_metadata_port).await?;
-    let service = MetadataService::new(
-        context.clone(),
-        credentials.clone(),
-        capacities,
-        contents,
-        bases.clone(),
-    );
-    let service = SnapshotMetadataServer::new(service).max_decoding_message_size(MAX_REQUEST);
-    let connections = listener::connections(listener, CONNECTIONS, Arc::new(credentials));
-    let mut server = grpc_server::builder().max_concurrent_streams(CALLS);
-    let served = server
-        .add_service(service)
-        .serve_with_incoming_shutdown(connections, context.stop.cancelled());
     tokio::select! {
-        served = served => served.map_err(Error::Serve),
-        () = upkeep.keep() => Ok(()),
-        () = bases.keep() => Ok(()),
-        () = overdue(&context.stop) => Ok(()),
+        served = leader.serve(listener) => served,
+        () = leader.upkeep.keep() => Ok(()),
+        () = leader.bases.keep() => Ok(()),
+        () = overdue(&leader.context.stop) => Ok(()),
+    }
+}
+
+/// What the leader serves with, and what it keeps beside.
+struct Leader {
+    context: Context,
+    credentials: CurrentCredentials,
+    capacities: Store<CSIStorageCapacity>,
+    bases: Arc<KnownBases>,
+    upkeep: Upkeep,
+    dial: Dial,
+}
+
+impl Leader {
+    fn new(context: Context, options: &Options, dial: Dial) -> Result<Self, Error> {
+        let namespace = context.pod.namespace.clone();
+        let address = options.address(&namespace);
+        let host = host_of(&address).ok_or_else(|| Error::Address(address.clone()))?;
+        let hosts = vec![host.to_owned()];
+        let capacities = capacity::of_all(&context).ok_or(Error::NoNamespace)?;
+        let kube = context.kube.managed_by("hostloop-snapshot-metadata");
+        let driver = context.driver.name.clone();
+        let credentials = CurrentCredentials::default();
+        let bases = Arc::new(KnownBases::new(
+            kube.clone(),
+            namespace.clone(),
+            driver.clone(),
+            context.caches.contents(),
+        ));
+        let upkeep = Upkeep {
+            kube,
+            namespace,
+            driver,
+            address,
+            hosts,
+            credentials: credentials.clone(),
+        };
+        Ok(Leader {
+            context,
+            credentials,
+            capacities,
+            bases,
+            upkeep,
+            dial,
+        })
+    }
+
+    /// Serves until `context.stop`.
+    async fn serve(&self, listener: TcpListener) -> Result<(), Error> {
+        let service = MetadataService::new(
+            self.context.clone(),
+            self.credentials.clone(),
+            self.capacities.clone(),
+            self.bases.clone(),
+            self.dial,
+        );
+        let service = SnapshotMetadataServer::new(service).max_decoding_message_size(MAX_REQUEST);
+        let credentials = Arc::new(self.credentials.clone());
+        let connections = listener::connections(listener, CONNECTIONS, credentials);
+        let mut server = grpc_server::builder().max_concurrent_streams(CALLS);
+        let served = server
+            .add_service(service)
+            .serve_with_incoming_shutdown(connections, self.context.stop.cancelled());
+        served.await.map_err(Error::Serve)
     }
 }
 

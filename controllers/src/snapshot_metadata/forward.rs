@@ -4,8 +4,11 @@
 //! at once. A caller that takes nothing, and a stream without end, hold neither.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use hostloop_proto::{csi, snapshot_metadata as api};
 use hyper_util::rt::TokioIo;
@@ -43,14 +46,26 @@ pub(super) type Answers<M> = ReceiverStream<Result<M, Status>>;
 /// A client of a node.
 pub(super) type NodeClient = SnapshotMetadataClient<Channel>;
 
+/// Opens a connection to an address.
+pub(super) type Dial = fn(SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>>;
+
+/// Opens a connection to the address as it is.
+pub(super) fn dial(address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> {
+    TcpStream::connect(address).boxed()
+}
+
 /// Connects to a node, as the leader with this certificate.
-pub(super) async fn connect(node: NodeEndpoint, identity: &Identity) -> Result<NodeClient, Status> {
+pub(super) async fn connect(
+    node: NodeEndpoint,
+    identity: &Identity,
+    dial: Dial,
+) -> Result<NodeClient, Status> {
     let config = config::client(identity, node.fingerprint)
         .map_err(|error| Status::internal(format!("cannot use the own certificate: {error}")))?;
     let connector = tower::service_fn(move |_: Uri| {
         let connector = TlsConnector::from(config.clone());
         async move {
-            let stream = TcpStream::connect(node.address).await?;
+            let stream = dial(node.address).await?;
             stream.set_nodelay(true)?;
             let name = ServerName::from(node.address.ip());
             let stream = connector.connect(name, stream).await?;

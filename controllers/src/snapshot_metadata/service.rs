@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status};
 
 use super::base::{BaseFacts, check_base, handle_of};
 use super::credentials::CurrentCredentials;
-use super::forward::{self, Answers, NodeClient, connect, pass_on, status_for_caller};
+use super::forward::{self, Answers, Dial, NodeClient, connect, pass_on, status_for_caller};
 use super::known_bases::KnownBases;
 use super::node_location::locate;
 use super::refusal::Refusal;
@@ -46,6 +46,7 @@ pub(super) struct MetadataService {
     capacities: Store<CSIStorageCapacity>,
     contents: Store<VolumeSnapshotContent>,
     bases: Arc<KnownBases>,
+    dial: Dial,
     checks: Semaphore,
     streams: Arc<Semaphore>,
 }
@@ -62,15 +63,16 @@ impl MetadataService {
         context: Context,
         credentials: CurrentCredentials,
         capacities: Store<CSIStorageCapacity>,
-        contents: Store<VolumeSnapshotContent>,
         bases: Arc<KnownBases>,
+        dial: Dial,
     ) -> Self {
         MetadataService {
+            contents: context.caches.contents(),
             context,
             credentials,
             capacities,
-            contents,
             bases,
+            dial,
             checks: Semaphore::new(CHECKS),
             streams: Arc::new(Semaphore::new(STREAMS)),
         }
@@ -196,7 +198,7 @@ impl MetadataService {
         let credentials = self.credentials.get();
         let credentials =
             credentials.ok_or_else(|| Status::unavailable("the service is not ready yet"))?;
-        connect(node, &credentials.client).await
+        connect(node, &credentials.client, self.dial).await
     }
 }
 

@@ -92,7 +92,7 @@ async fn a_node_answers_the_leader_alone() {
             address,
             fingerprint: known_as.fingerprint(),
         };
-        let found = match forward::connect(node, caller).await {
+        let found = match forward::connect(node, caller, forward::dial).await {
             Ok(mut client) => client
                 .get_metadata_allocated(allocated("h"))
                 .await
@@ -106,7 +106,9 @@ async fn a_node_answers_the_leader_alone() {
         address,
         fingerprint: own.fingerprint(),
     };
-    let mut client = forward::connect(node, &leader).await.unwrap();
+    let mut client = forward::connect(node, &leader, forward::dial)
+        .await
+        .unwrap();
     let refused = client.get_metadata_allocated(allocated("i")).await;
     assert_eq!(refused.unwrap_err().code(), Code::NotFound);
     let messages = client.get_metadata_allocated(allocated("h")).await.unwrap();

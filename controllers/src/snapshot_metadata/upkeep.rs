@@ -42,7 +42,7 @@ pub(super) fn now() -> u64 {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum UpkeepError {
+pub(super) enum UpkeepError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error("{kind} {namespace}/{name} does not exist: apply the component snapshot-metadata")]
@@ -53,7 +53,7 @@ enum UpkeepError {
     },
     #[error(
         "the API server does not know SnapshotMetadataService: apply \
-         deploy/crds/cbt.storage.k8s.io_snapshotmetadataservices.yaml"
+         deploy/components/snapshot-metadata/crd.yaml"
     )]
     NoKind,
     #[error(transparent)]
@@ -90,7 +90,8 @@ impl Upkeep {
         }
     }
 
-    async fn pass(&self, now: u64) -> Result<(), UpkeepError> {
+    /// Looks at all of it once, and mends what is missing or wrong.
+    pub(super) async fn pass(&self, now: u64) -> Result<(), UpkeepError> {
         let authority = self.authority(now).await?;
         self.credentials.renew(&authority, &self.hosts, now)?;
         self.publish_to_nodes(authority.pem()).await?;
