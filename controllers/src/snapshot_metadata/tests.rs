@@ -1,4 +1,4 @@
-//! The leader and a node, over TLS.
+//! The leader and a node, over TLS, and backup tools before both.
 
 use futures::stream;
 use hostloop_proto::csi;
@@ -15,6 +15,9 @@ use crate::csi::Csi;
 use crate::node_endpoint::NodeEndpoint;
 use crate::testing::World;
 use crate::tls::certificates::{Authority, Identity};
+
+mod calls;
+mod site;
 
 type Messages<M> = stream::Iter<std::vec::IntoIter<Result<M, Status>>>;
 
