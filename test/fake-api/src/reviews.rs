@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// Whoever is in this group may do anything.
+/// The group of those who may do anything.
 const MASTERS: &str = "system:masters";
 
 /// A token that the server has issued.
@@ -39,7 +39,7 @@ impl Reviews {
         rights.insert(right.map(str::to_owned));
     }
 
-    /// The status of a review; none if the kind is no review.
+    /// The status of a review; `None` if objects of the kind are stored.
     pub(super) fn status(&self, kind: &str, spec: &Value) -> Option<Value> {
         match kind {
             "TokenReview" => Some(self.token_status(spec)),
