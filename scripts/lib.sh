@@ -20,7 +20,7 @@ GOPATH GOROOT GOCACHE GOMODCACHE GOTMPDIR GOPROXY GOSUMDB GONOSUMDB GONOSUMCHECK
 GOFLAGS GOENV GOTOOLCHAIN GOGC GOMEMLIMIT GOMAXPROCS GIT_CONFIG_* TEST_RUN
 HOSTLOOP_CACHE HOSTLOOP_BIN HOSTLOOP_CLIENT_BIN HOSTLOOP_FAILPOINTS_BIN HOSTLOOP_IMAGE HOSTLOOP_CLUSTER
 HOSTLOOP_CLUSTER_KEEP HOSTLOOP_QEMU HOSTLOOP_HELM HOSTLOOP_CSI_SANITY HOSTLOOP_SIDECARS HOSTLOOP_HOST_PATH
-HOSTLOOP_MOCK_DRIVER HOSTLOOP_LAST_RELEASE
+HOSTLOOP_MOCK_DRIVER HOSTLOOP_SNAPSHOT_METADATA_CLIENT HOSTLOOP_LAST_RELEASE
 HOSTLOOP_LIVE_* HOSTLOOP_WRITE_DOCS HOSTLOOP_CRASH_ONLY HOSTLOOP_FUZZ_SECONDS BOLERO_* PROPTEST_* E2E_* FAULTS_*
 ADVERSARY_* ATTACK_* SIMULATOR_*
 '
@@ -296,6 +296,15 @@ mock_driver() {
 }
 
 build_mock_driver() { go_build tools "$1/bin/" "" ./mock-driver; }
+
+# Prints the client of Kubernetes' external-snapshot-metadata.
+snapshot_metadata_client() {
+  local version
+  version=$(cat "$ROOT"/test/tools/{go.sum,snapshot-metadata-client/main.go} | sha256sum | cut -c1-12)
+  build_tool snapshot-metadata-client "$version" build_snapshot_metadata_client
+}
+
+build_snapshot_metadata_client() { go_build tools "$1/bin/" "" ./snapshot-metadata-client; }
 
 # Prints Prometheus' promtool.
 promtool() { type -P promtool || build_tool promtool debian build_promtool; }

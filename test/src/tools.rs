@@ -25,6 +25,15 @@ pub fn mock_driver() -> PathBuf {
     named("the mock driver", "foreign", "HOSTLOOP_MOCK_DRIVER")
 }
 
+/// The client of external-snapshot-metadata: `HOSTLOOP_SNAPSHOT_METADATA_CLIENT`.
+pub fn snapshot_metadata_client() -> PathBuf {
+    named(
+        "the client of external-snapshot-metadata",
+        "snapshot-metadata",
+        "HOSTLOOP_SNAPSHOT_METADATA_CLIENT",
+    )
+}
+
 /// Helm: `HOSTLOOP_HELM`.
 pub fn helm() -> PathBuf {
     named("helm", "chart", "HOSTLOOP_HELM")
