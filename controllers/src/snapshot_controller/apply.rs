@@ -262,7 +262,8 @@ impl SnapshotController {
         }
     }
 
-    /// Adds the snapshotter's finalizer to a bound content, and sees to one whose snapshot is gone.
+    /// Adds the snapshotter's finalizer to a bound content. Marks or deletes a content without a
+    /// snapshot.
     pub(super) async fn reconcile_content<K: SnapshotKind>(
         &self,
         name: &str,
