@@ -26,7 +26,7 @@ pub(super) use annotation::{annotate, annotation};
 pub(super) use claims::{ClaimArgs, SelectionError, is_bound, selected};
 pub(super) use rows::{FaultRow, print};
 pub(super) use said::{Awaited, FaultProgress, KnownEvents, Said};
-pub(super) use wait::{WaitArgs, until_said};
+pub(super) use wait::{INTERVAL, WaitArgs, until_said};
 
 /// Arguments of `fault`.
 #[derive(Clone, Debug, clap::Args)]

@@ -19,13 +19,11 @@ use super::api::{self, ApiError};
 use super::cluster::Cluster;
 use super::dry_run::{DryRun, DryRunArgs};
 use super::fault::{
-    self, Awaited, ClaimArgs, FaultProgress, FaultRow, KnownEvents, Said, SelectionError, WaitArgs,
+    self, Awaited, ClaimArgs, FaultProgress, FaultRow, INTERVAL, KnownEvents, Said, SelectionError,
+    WaitArgs,
 };
 use super::output::{self, OutputArgs};
 use super::volume_objects::pods_of;
-
-/// The time between two looks.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 const ABOUT: &str = "\
 What it does:
@@ -132,12 +130,17 @@ impl Args {
         }
     }
 
-    /// Prints a line about a step, for people.
-    fn say(&self, line: &str) -> io::Result<()> {
+    /// Prints a line for people.
+    fn say(&self, line: String) -> io::Result<()> {
         if self.output.is_text() && !self.output.no_headers {
-            terminal::print(&[format!("{} {line}", paint(GOOD, "✓"))])?;
+            terminal::print(&[line])?;
         }
         Ok(())
+    }
+
+    /// Says that a step is done.
+    fn say_done(&self, step: &str) -> io::Result<()> {
+        self.say(format!("{} {step}", paint(GOOD, "✓")))
     }
 }
 
@@ -162,7 +165,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         )?);
     }
     let said = cut(args, cluster, &claims, &cuts).await?;
-    args.say(&is_cut(claims.len()))?;
+    args.say_done(&is_cut(claims.len()))?;
     if !args.delete_pods {
         let code = print(args, &rows(&claims, &cuts, said))?;
         return next_steps(args, &claims, code);
@@ -174,7 +177,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         return next_steps(args, &claims, code);
     }
     until_gone(args, cluster, &claims, &pods).await?;
-    args.say(&are_deleted(pods.len()))?;
+    args.say_done(&are_deleted(pods.len()))?;
     let said = restore(args, cluster, &claims, said).await?;
     end(args, &rows(&claims, &cuts, said))
 }
@@ -262,10 +265,10 @@ async fn cut(
     let known = KnownEvents::read(cluster).await?;
     let asked = match ask(cluster, claims, cuts, false).await {
         Ok(()) => {
-            let awaited: Vec<(&PersistentVolumeClaim, Awaited)> = claims
+            let awaited: Vec<(&PersistentVolumeClaim, Result<Awaited, Said>)> = claims
                 .iter()
                 .zip(cuts)
-                .map(|(claim, cut)| (claim, Awaited::Begin(*cut)))
+                .map(|(claim, cut)| (claim, Ok(Awaited::Begin(*cut))))
                 .collect();
             fault::until_said(cluster, &awaited, &known, args.wait.timeout).await
         }
@@ -370,31 +373,32 @@ async fn restore(
     let known = KnownEvents::read(cluster).await?;
     forget(cluster, claims).await?;
     let left = left(cluster, claims).await?;
-    let awaited: Vec<(&PersistentVolumeClaim, Awaited)> = claims
+    let awaited: Vec<_> = claims
         .iter()
-        .zip(&said)
-        .filter(|(claim, said)| is_awaited(said, claim, &left))
-        .map(|(claim, _)| (claim, Awaited::End))
+        .zip(said)
+        .map(|(claim, said)| (claim, awaited_end(claim, said, &left)))
         .collect();
     let timeout = args.wait.timeout;
-    let ended = fault::until_said(cluster, &awaited, &known, timeout).await?;
-    let mut ended = ended.into_iter();
-    let mut all = Vec::with_capacity(claims.len());
-    for (claim, said) in claims.iter().zip(said) {
-        all.push(if !left.contains(&claim.uid()) {
-            Said::new(FaultProgress::Cleared, "the claim is gone with its pod")
-        } else if is_awaited(&said, claim, &left) {
-            ended.next().unwrap_or(said)
-        } else {
-            said
-        });
-    }
-    Ok(all)
+    Ok(fault::until_said(cluster, &awaited, &known, timeout).await?)
 }
 
-/// True if the driver says of a claim that its fault has ended.
-fn is_awaited(said: &Said, claim: &PersistentVolumeClaim, left: &BTreeSet<Option<String>>) -> bool {
-    said.progress == FaultProgress::Injected && left.contains(&claim.uid())
+/// What is awaited of a claim after its cut, of which this was said. `Err` has what is known if no
+/// event can follow.
+fn awaited_end(
+    claim: &PersistentVolumeClaim,
+    said: Said,
+    left: &BTreeSet<Option<String>>,
+) -> Result<Awaited, Said> {
+    if !left.contains(&claim.uid()) {
+        Err(Said::new(
+            FaultProgress::Cleared,
+            "the claim is gone with its pod",
+        ))
+    } else if said.progress == FaultProgress::Injected {
+        Ok(Awaited::End)
+    } else {
+        Err(said)
+    }
 }
 
 /// The UIDs of the claims that are still there and stay: an ephemeral one ends with its pod.
@@ -442,19 +446,17 @@ fn next_steps(
     claims: &[PersistentVolumeClaim],
     code: ExitCode,
 ) -> Result<ExitCode, Error> {
-    if args.output.is_text() && !args.output.no_headers {
-        let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
-        let pods = if args.delete_pods {
-            "once the pods are gone"
-        } else {
-            "delete the pods that use them, and once they are gone"
-        };
-        let next = format!(
-            "Next: {pods}, kubectl hostloop fault clear {}",
-            claims.join(" ")
-        );
-        terminal::print(&[paint(QUIET, &next)])?;
-    }
+    let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
+    let pods = if args.delete_pods {
+        "once the pods are gone"
+    } else {
+        "delete the pods that use them, and once they are gone"
+    };
+    let next = format!(
+        "Next: {pods}, kubectl hostloop fault clear {}",
+        claims.join(" ")
+    );
+    args.say(paint(QUIET, &next))?;
     Ok(code)
 }
 

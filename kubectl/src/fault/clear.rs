@@ -88,24 +88,18 @@ async fn clear(
     let known = KnownEvents::of(&before);
     let all: Vec<_> = before.iter().collect();
     remove(cluster, claims, false).await?;
-    let waiting: Vec<_> = claims
+    let awaited: Vec<_> = claims
         .iter()
-        .filter(|claim| has_an_end(claim, &all))
-        .map(|claim| (claim, Awaited::End))
+        .map(|claim| {
+            let awaited = if has_an_end(claim, &all) {
+                Ok(Awaited::End)
+            } else {
+                Err(cleared.clone())
+            };
+            (claim, awaited)
+        })
         .collect();
-    let mut new = until_said(cluster, &waiting, &known, args.wait.timeout)
-        .await?
-        .into_iter();
-    let mut said = Vec::with_capacity(claims.len());
-    for claim in claims {
-        let ended = if has_an_end(claim, &all) {
-            new.next()
-        } else {
-            None
-        };
-        said.push(ended.unwrap_or_else(|| cleared.clone()));
-    }
-    Ok(said)
+    Ok(until_said(cluster, &awaited, &known, args.wait.timeout).await?)
 }
 
 /// True if the driver will say that the fault of a claim has ended: it has one, as far as events say.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use hostloop_api_objects::claim_fault::{ClaimFault, FaultKind};
 use hostloop_api_objects::duration;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 
 use super::Error;
 use super::annotation::{annotate, annotation};
@@ -181,54 +181,36 @@ async fn set(
     let known = KnownEvents::of(&before);
     let all: Vec<_> = before.iter().collect();
     ask(cluster, claims, fault, false).await?;
-    let awaited = Awaited::Begin(fault);
-    let waiting: Vec<_> = claims
+    let awaited: Vec<_> = claims
         .iter()
-        .filter(|claim| without_wait(claim, fault).is_none())
-        .map(|claim| (claim, awaited))
+        .map(|claim| (claim, awaited(claim, fault, &all)))
         .collect();
-    let mut new = until_said(cluster, &waiting, &known, args.wait.timeout)
-        .await?
-        .into_iter();
-    let mut said = Vec::with_capacity(claims.len());
-    for claim in claims {
-        said.push(match without_wait(claim, fault) {
-            None => new.next().unwrap_or_else(nothing_said),
-            Some(NoWait::Unbound) => Said::new(
-                FaultProgress::Asked,
-                "the claim has no volume yet, and the fault begins once it has one",
-            ),
-            Some(NoWait::Unchanged) => answer(&all, claim, awaited).unwrap_or_else(nothing_said),
-        });
-    }
-    Ok(said)
+    Ok(until_said(cluster, &awaited, &known, args.wait.timeout).await?)
 }
 
-/// What is said of a fault without any event.
-fn nothing_said() -> Said {
-    Said::new(
-        FaultProgress::Asked,
-        "the claim asks for this fault already; another --seed repeats one that is over",
-    )
-}
-
-/// Why no event can follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoWait {
-    /// The annotation has no effect yet.
-    Unbound,
-    /// The claim, as it was before the change, asks for the same.
-    Unchanged,
-}
-
-fn without_wait(claim: &PersistentVolumeClaim, fault: ClaimFault) -> Option<NoWait> {
+/// What is awaited of a claim. It and the events are as they were before the change. `Err` has what is
+/// known if no event can follow: the annotation has no effect yet, or is the same as before.
+fn awaited(
+    claim: &PersistentVolumeClaim,
+    fault: ClaimFault,
+    events: &[&Event],
+) -> Result<Awaited, Said> {
+    let begin = Awaited::Begin(fault);
     let before = annotation(claim).map(ClaimFault::parse);
     if !is_bound(claim) {
-        Some(NoWait::Unbound)
+        Err(Said::new(
+            FaultProgress::Asked,
+            "the claim has no volume yet, and the fault begins once it has one",
+        ))
     } else if before == Some(Ok(fault)) {
-        Some(NoWait::Unchanged)
+        Err(answer(events, claim, begin).unwrap_or_else(|| {
+            Said::new(
+                FaultProgress::Asked,
+                "the claim asks for this fault already; another --seed repeats one that is over",
+            )
+        }))
     } else {
-        None
+        Ok(begin)
     }
 }
 
@@ -306,13 +288,20 @@ mod tests {
     #[case::another("Bound", Some("full"), None)]
     #[case::longer("Bound", Some("gone,for=5m"), None)]
     #[case::wrong("Bound", Some("gnoe"), None)]
-    #[case::same("Bound", Some("gone,for=10m"), Some(NoWait::Unchanged))]
-    #[case::unbound("Pending", None, Some(NoWait::Unbound))]
-    fn waits(#[case] phase: &str, #[case] before: Option<&str>, #[case] expected: Option<NoWait>) {
+    #[case::same(
+        "Bound",
+        Some("gone,for=10m"),
+        Some("the claim asks for this fault already")
+    )]
+    #[case::unbound("Pending", None, Some("the claim has no volume yet"))]
+    fn waits(#[case] phase: &str, #[case] before: Option<&str>, #[case] known: Option<&str>) {
         let claim = read(json!({"status": {"phase": phase}, "metadata": {
             "annotations": before.map(|before| json!({"hostloop.csi.dev/fault": before})),
         }}));
         let fault = ClaimFault::parse("gone").unwrap();
-        assert_eq!(without_wait(&claim, fault), expected);
+        let said = awaited(&claim, fault, &[]).err().map(|said| said.message);
+        assert_eq!(said.is_some(), known.is_some(), "{said:?}");
+        let said = said.unwrap_or_default();
+        assert!(said.starts_with(known.unwrap_or_default()), "{said}");
     }
 }

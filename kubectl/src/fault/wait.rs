@@ -12,7 +12,7 @@ use crate::api::ApiError;
 use crate::cluster::Cluster;
 
 /// The time between two looks.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether a command waits, and for how long. The driver sends warnings at once, and other events up
 /// to two minutes late.
@@ -36,11 +36,11 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Duration,
 }
 
-/// Waits until new events answer for each of the claims, or the time is over. Returns what is then
-/// known of each, in their order.
+/// Waits until new events answer for each of the claims, or the time is over. `Err` has what is known
+/// of a claim about which no event can follow. Returns what is then known of each, in their order.
 pub(crate) async fn until_said(
     cluster: &Cluster,
-    claims: &[(&PersistentVolumeClaim, Awaited)],
+    claims: &[(&PersistentVolumeClaim, Result<Awaited, Said>)],
     known: &KnownEvents,
     timeout: Duration,
 ) -> Result<Vec<Said>, ApiError> {
@@ -57,7 +57,10 @@ pub(crate) async fn until_said(
         let new = known.others(&events);
         let answers: Vec<Option<Said>> = claims
             .iter()
-            .map(|(claim, awaited)| answer(&new, claim, *awaited))
+            .map(|(claim, awaited)| match awaited {
+                Ok(awaited) => answer(&new, claim, *awaited),
+                Err(said) => Some(said.clone()),
+            })
             .collect();
         if is_late || answers.iter().all(Option::is_some) {
             let found = answers.into_iter().zip(claims);
