@@ -216,27 +216,21 @@ fn awaited(
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use rstest::rstest;
     use serde_json::json;
 
     use super::*;
-    use crate::fault::FaultCommand;
-    use crate::test_objects::read;
-    use crate::{Command, parse};
+    use crate::Command;
+    use crate::fault::{self, FaultCommand};
+    use crate::test_objects::{parsed, read};
 
     fn args(line: &str) -> Args {
-        let line = format!("kubectl-hostloop fault set {line}");
-        let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let cli = parse(&line).unwrap();
-        let Command::Fault(args) = cli.command else {
-            panic!("{line:?}");
-        };
-        let FaultCommand::Set(args) = args.command else {
-            panic!("{line:?}");
-        };
-        args
+        match parsed(&format!("fault set {line}")).unwrap().command {
+            Command::Fault(fault::Args {
+                command: FaultCommand::Set(args),
+            }) => args,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[rstest]
