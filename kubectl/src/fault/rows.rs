@@ -129,16 +129,18 @@ mod tests {
             "data",
             "gone,for=300s",
             FaultProgress::Injected,
-            "The volume has the fault gone,for=300s, which the annotation hostloop.csi.dev/fault asks \
-             for; it ends\nwith the annotation",
+            "The volume has the fault gone,for=300s, which its claim or its class asks for. To end it,\n\
+             remove the annotation hostloop.csi.dev/fault of the claim, or set it to none if it is the \
+             fault of the class",
         );
         assert_eq!(
             lines(&[injected], TextForm::default(), false),
             [
                 "Faults",
                 "  CLAIM  FAULT          STATE     MESSAGE",
-                "  data   gone,for=300s  injected  The volume has the fault gone,for=300s, which the \
-                 annotation hostloop.csi.dev/fault asks for; it ends with the annotation",
+                "  data   gone,for=300s  injected  The volume has the fault gone,for=300s, which its \
+                 claim or its class asks for. To end it, remove the annotation hostloop.csi.dev/fault \
+                 of the claim, or set it to none if it is the fault of the class",
             ]
         );
     }

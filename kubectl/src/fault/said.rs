@@ -202,7 +202,8 @@ mod tests {
     use super::*;
     use crate::test_objects::read;
 
-    const GONE: &str = "The volume has the fault gone,for=600s, which the annotation asks for";
+    const GONE: &str =
+        "The volume has the fault gone,for=600s, which its claim or its class asks for";
 
     fn event(second: u32, reason: &str, message: &str) -> Event {
         read(json!({
