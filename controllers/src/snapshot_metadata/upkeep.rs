@@ -6,7 +6,7 @@
 //! create any. Each pass looks at all of it again, so that whatever is deleted or changed is mended.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hostloop_api_objects::snapshot_metadata::SnapshotMetadataService;
 use k8s_openapi::ByteString;
@@ -18,6 +18,8 @@ use super::credentials::{CredentialsError, CurrentCredentials};
 use super::published_object::{ObjectStep, decide};
 use crate::client::{ApiError, Kube};
 use crate::tls::certificates::{Authority, CertificateError, StoredAuthority};
+
+pub(super) use hostloop_report::clock::now_s as now;
 
 /// The Secret with the authority.
 pub const SECRET: &str = "hostloop-snapshot-metadata-ca";
@@ -33,13 +35,6 @@ const ENDS: &str = "ends";
 const PERIOD: Duration = Duration::from_secs(60);
 /// The time after a pass that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-
-/// The seconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
 
 #[derive(Debug, thiserror::Error)]
 enum UpkeepError {
