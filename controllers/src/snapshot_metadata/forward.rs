@@ -163,7 +163,7 @@ fn too_long() -> Status {
 
 fn stalled() -> Status {
     Status::deadline_exceeded(format!(
-        "nothing was taken from the stream for {} s",
+        "nothing was taken from the stream for {} s: resume behind the last range",
         STALL.as_secs()
     ))
 }

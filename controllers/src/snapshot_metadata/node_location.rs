@@ -30,9 +30,9 @@ pub fn locate(
         }
     }
     let Some(first) = found.first().copied() else {
-        let on_node = node.map_or_else(String::new, |node| format!(" {node}"));
+        let node = node.map_or_else(|| "the node".to_owned(), |node| format!("node {node}"));
         return Err(format!(
-            "node{on_node} with its pool {pool} does not report its capacity: check that its pod runs"
+            "{node} with its pool {pool} does not report its capacity: check that its pod runs"
         ));
     };
     if found

@@ -48,7 +48,7 @@ enum UpkeepError {
     },
     #[error(
         "the API server does not know SnapshotMetadataService: apply \
-         deploy/crds/cbt.storage.k8s.io_snapshotmetadataservices.yaml"
+         deploy/components/snapshot-metadata/crd.yaml"
     )]
     NoKind,
     #[error(transparent)]
