@@ -26,10 +26,10 @@ struct Faults<'r> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FaultRow {
     namespace: String,
-    pub(crate) claim: String,
+    claim: String,
     /// The annotation; null if the claim has none, and had none.
     fault: Option<String>,
-    pub(crate) state: FaultProgress,
+    state: FaultProgress,
     message: String,
 }
 

@@ -157,7 +157,7 @@ fn last(
 
 /// The events that were there before a command changed something. An event that is repeated later
 /// has another version then, so the clocks of the cluster do not matter.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KnownEvents(BTreeSet<(String, Option<String>)>);
 
 impl KnownEvents {
