@@ -25,7 +25,7 @@ mod wait;
 pub(super) use annotation::{annotate, annotation};
 pub(super) use claims::{ClaimArgs, SelectionError, is_bound, selected};
 pub(super) use rows::{FaultRow, print};
-pub(super) use said::{Awaited, FaultProgress, KnownEvents, Said};
+pub(super) use said::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents};
 pub(super) use wait::{INTERVAL, WaitArgs, until_said};
 
 /// Arguments of `fault`.

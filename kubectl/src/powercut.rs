@@ -19,8 +19,8 @@ use super::api::{self, ApiError};
 use super::cluster::Cluster;
 use super::dry_run::{DryRun, DryRunArgs};
 use super::fault::{
-    self, Awaited, ClaimArgs, FaultProgress, FaultRow, INTERVAL, KnownEvents, Said, SelectionError,
-    WaitArgs,
+    self, AwaitedFault, ClaimArgs, FaultProgress, FaultRow, FaultStatus, INTERVAL, KnownEvents,
+    SelectionError, WaitArgs,
 };
 use super::output::{self, OutputArgs};
 use super::volume_objects::pods_of;
@@ -158,7 +158,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     if !args.wait.wait && !args.delete_pods {
         ask(cluster, &claims, &cuts, false).await?;
-        let asked = Said::new(FaultProgress::Asked, "the claim asks for this fault now");
+        let asked = FaultStatus::new(FaultProgress::Asked, "the claim asks for this fault now");
         return Ok(print(
             args,
             &rows(&claims, &cuts, vec![asked; claims.len()]),
@@ -218,7 +218,7 @@ async fn plan(
     if args.dry_run.how == DryRun::Server {
         delete(args, cluster, &pods, true).await?;
     }
-    let planned: Vec<Said> = claims
+    let planned: Vec<FaultStatus> = claims
         .iter()
         .map(|claim| {
             let pods = pods_of(&pods, claim).into_iter().map(ResourceExt::name_any);
@@ -226,7 +226,7 @@ async fn plan(
                 "" => "the claim would ask for this fault".to_owned(),
                 pods => format!("the claim would ask for this fault, and {pods} be deleted"),
             };
-            Said::new(FaultProgress::DryRun, message)
+            FaultStatus::new(FaultProgress::DryRun, message)
         })
         .collect();
     Ok(print(args, &rows(claims, cuts, planned))?)
@@ -261,14 +261,14 @@ async fn cut(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
     cuts: &[ClaimFault],
-) -> Result<Vec<Said>, Error> {
+) -> Result<Vec<FaultStatus>, Error> {
     let known = KnownEvents::read(cluster).await?;
     let asked = match ask(cluster, claims, cuts, false).await {
         Ok(()) => {
-            let awaited: Vec<(&PersistentVolumeClaim, Result<Awaited, Said>)> = claims
+            let awaited: Vec<(&PersistentVolumeClaim, Result<AwaitedFault, FaultStatus>)> = claims
                 .iter()
                 .zip(cuts)
-                .map(|(claim, cut)| (claim, Ok(Awaited::Begin(*cut))))
+                .map(|(claim, cut)| (claim, Ok(AwaitedFault::Begin(*cut))))
                 .collect();
             fault::until_said(cluster, &awaited, &known, args.wait.timeout).await
         }
@@ -368,8 +368,8 @@ async fn restore(
     args: &Args,
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
-    said: Vec<Said>,
-) -> Result<Vec<Said>, Error> {
+    said: Vec<FaultStatus>,
+) -> Result<Vec<FaultStatus>, Error> {
     let known = KnownEvents::read(cluster).await?;
     forget(cluster, claims).await?;
     let left = left(cluster, claims).await?;
@@ -386,16 +386,16 @@ async fn restore(
 /// event can follow.
 fn awaited_end(
     claim: &PersistentVolumeClaim,
-    said: Said,
+    said: FaultStatus,
     left: &BTreeSet<Option<String>>,
-) -> Result<Awaited, Said> {
+) -> Result<AwaitedFault, FaultStatus> {
     if !left.contains(&claim.uid()) {
-        Err(Said::new(
+        Err(FaultStatus::new(
             FaultProgress::Cleared,
             "the claim is gone with its pod",
         ))
     } else if said.progress == FaultProgress::Injected {
-        Ok(Awaited::End)
+        Ok(AwaitedFault::End)
     } else {
         Err(said)
     }
@@ -460,7 +460,11 @@ fn next_steps(
     Ok(code)
 }
 
-fn rows(claims: &[PersistentVolumeClaim], cuts: &[ClaimFault], said: Vec<Said>) -> Vec<FaultRow> {
+fn rows(
+    claims: &[PersistentVolumeClaim],
+    cuts: &[ClaimFault],
+    said: Vec<FaultStatus>,
+) -> Vec<FaultRow> {
     let cuts = claims.iter().zip(cuts);
     cuts.zip(said)
         .map(|((claim, cut), said)| FaultRow::new(claim, Some(cut.to_string()), said))

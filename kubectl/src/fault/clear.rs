@@ -8,7 +8,7 @@ use super::Error;
 use super::annotation::{annotate, annotation};
 use super::claims::{ClaimArgs, selected};
 use super::rows::{FaultRow, print};
-use super::said::{Awaited, FaultProgress, KnownEvents, Said, fault_events, last_said};
+use super::said::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said};
 use super::wait::{WaitArgs, until_said};
 use crate::cluster::Cluster;
 use crate::dry_run::{DryRun, DryRunArgs};
@@ -44,7 +44,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         if args.dry_run.how == DryRun::Server {
             remove(cluster, &claims, true).await?;
         }
-        let planned = Said::new(FaultProgress::DryRun, "the claim would ask for no fault");
+        let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for no fault");
         vec![planned; claims.len()]
     };
     let rows: Vec<FaultRow> = claims
@@ -78,8 +78,8 @@ async fn clear(
     args: &Args,
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
-) -> Result<Vec<Said>, Error> {
-    let cleared = Said::new(FaultProgress::Cleared, "the claim asks for no fault");
+) -> Result<Vec<FaultStatus>, Error> {
+    let cleared = FaultStatus::new(FaultProgress::Cleared, "the claim asks for no fault");
     if !args.wait.wait {
         remove(cluster, claims, false).await?;
         return Ok(vec![cleared; claims.len()]);
@@ -92,7 +92,7 @@ async fn clear(
         .iter()
         .map(|claim| {
             let awaited = if has_an_end(claim, &all) {
-                Ok(Awaited::End)
+                Ok(AwaitedFault::End)
             } else {
                 Err(cleared.clone())
             };

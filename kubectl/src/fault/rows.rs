@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::said::{FaultProgress, Said};
+use super::said::{FaultProgress, FaultStatus};
 use crate::output::{self, OutputArgs, TextForm};
 
 /// The data of the output. Names and meanings are stable; fields may be added.
@@ -37,7 +37,7 @@ impl FaultRow {
     pub(crate) fn new(
         claim: &PersistentVolumeClaim,
         fault: Option<impl Into<String>>,
-        said: Said,
+        said: FaultStatus,
     ) -> FaultRow {
         let words: Vec<&str> = said.message.split_whitespace().collect();
         FaultRow {
@@ -116,7 +116,11 @@ mod tests {
     }
 
     fn row(name: &str, fault: &str, progress: FaultProgress, message: &str) -> FaultRow {
-        FaultRow::new(&claim(name), Some(fault), Said::new(progress, message))
+        FaultRow::new(
+            &claim(name),
+            Some(fault),
+            FaultStatus::new(progress, message),
+        )
     }
 
     fn lines(rows: &[FaultRow], form: TextForm, namespaces: bool) -> Vec<String> {
@@ -172,7 +176,7 @@ mod tests {
             no_headers: true,
             ..TextForm::default()
         };
-        let cleared = Said::new(FaultProgress::Cleared, "the claim asks for no fault");
+        let cleared = FaultStatus::new(FaultProgress::Cleared, "the claim asks for no fault");
         let cleared = FaultRow::new(&claim("data"), None::<String>, cleared);
         assert_eq!(
             lines(&[cleared], form, true),

@@ -12,7 +12,7 @@ use super::Error;
 use super::annotation::{annotate, annotation};
 use super::claims::{is_bound, selected};
 use super::rows::{FaultRow, print};
-use super::said::{Awaited, FaultProgress, KnownEvents, Said, answer, fault_events};
+use super::said::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents, answer, fault_events};
 use super::wait::{WaitArgs, until_said};
 use crate::cluster::Cluster;
 use crate::dry_run::{DryRun, DryRunArgs};
@@ -133,7 +133,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         if args.dry_run.how == DryRun::Server {
             ask(cluster, &claims, fault, true).await?;
         }
-        let planned = Said::new(FaultProgress::DryRun, "the claim would ask for this fault");
+        let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for this fault");
         vec![planned; claims.len()]
     };
     let rows: Vec<FaultRow> = claims
@@ -170,10 +170,10 @@ async fn set(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
     fault: ClaimFault,
-) -> Result<Vec<Said>, Error> {
+) -> Result<Vec<FaultStatus>, Error> {
     if !args.wait.wait {
         ask(cluster, claims, fault, false).await?;
-        let asked = Said::new(FaultProgress::Asked, "the claim asks for this fault now");
+        let asked = FaultStatus::new(FaultProgress::Asked, "the claim asks for this fault now");
         return Ok(vec![asked; claims.len()]);
     }
     // Before the change, so that a missing right changes nothing.
@@ -194,17 +194,17 @@ fn awaited(
     claim: &PersistentVolumeClaim,
     fault: ClaimFault,
     events: &[&Event],
-) -> Result<Awaited, Said> {
-    let begin = Awaited::Begin(fault);
+) -> Result<AwaitedFault, FaultStatus> {
+    let begin = AwaitedFault::Begin(fault);
     let before = annotation(claim).map(ClaimFault::parse);
     if !is_bound(claim) {
-        Err(Said::new(
+        Err(FaultStatus::new(
             FaultProgress::Asked,
             "the claim has no volume yet, and the fault begins once it has one",
         ))
     } else if before == Some(Ok(fault)) {
         Err(answer(events, claim, begin).unwrap_or_else(|| {
-            Said::new(
+            FaultStatus::new(
                 FaultProgress::Asked,
                 "the claim asks for this fault already; another --seed repeats one that is over",
             )
