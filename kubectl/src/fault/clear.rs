@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 use super::Error;
 use super::annotation::{annotate, annotation};
 use super::claims::{ClaimArgs, selected};
+use super::fault_status::{
+    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said,
+};
 use super::rows::{FaultRow, print};
-use super::said::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said};
 use super::wait::{WaitArgs, until_said};
 use crate::cluster::Cluster;
 use crate::dry_run::{DryRun, DryRunArgs};

@@ -10,8 +10,8 @@ use kube::api::{Api, ListParams};
 
 use super::Error;
 use super::annotation::annotation;
+use super::fault_status::{AwaitedFault, FaultProgress, FaultStatus, answer, fault_events};
 use super::rows::{FaultRow, print};
-use super::said::{AwaitedFault, FaultProgress, FaultStatus, answer, fault_events};
 use crate::api;
 use crate::cluster::Cluster;
 use crate::output::OutputArgs;

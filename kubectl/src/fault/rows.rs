@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::said::{FaultProgress, FaultStatus};
+use super::fault_status::{FaultProgress, FaultStatus};
 use crate::output::{self, OutputArgs, TextForm};
 
 /// The data of the output. Names and meanings are stable; fields may be added.

@@ -11,8 +11,10 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 use super::Error;
 use super::annotation::{annotate, annotation};
 use super::claims::{is_bound, selected};
+use super::fault_status::{
+    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, answer, fault_events,
+};
 use super::rows::{FaultRow, print};
-use super::said::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents, answer, fault_events};
 use super::wait::{WaitArgs, until_said};
 use crate::cluster::Cluster;
 use crate::dry_run::{DryRun, DryRunArgs};

@@ -7,7 +7,7 @@ use hostloop_api_objects::duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tokio::time::{Instant, sleep};
 
-use super::said::{
+use super::fault_status::{
     AwaitedFault, FaultProgress, FaultStatus, KnownEvents, answer, fault_events, last_said,
 };
 use crate::api::ApiError;
