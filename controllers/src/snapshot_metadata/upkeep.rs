@@ -176,6 +176,8 @@ fn text<'a>(data: &'a BTreeMap<String, ByteString>, name: &str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::Value;
 
     use super::*;
@@ -219,6 +221,14 @@ mod tests {
         upkeep.kube.merge(&secret, emptied).await.unwrap();
         let new = upkeep.authority(NOW).await.unwrap();
         assert_ne!(last.pem(), new.pem());
+    }
+
+    #[test]
+    fn the_definition_to_apply_exists() {
+        let message = UpkeepError::NoKind.to_string();
+        let (_, file) = message.rsplit_once(' ').unwrap();
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        assert!(root.join(file).is_file(), "{message}");
     }
 
     #[tokio::test]
