@@ -1,10 +1,11 @@
 //! Serves the changed blocks of snapshots to backup tools, as Kubernetes' external-snapshot-metadata
 //! does (KEP-3314).
 //!
-//! The leader has the one address for all nodes. It checks a call ([`service`]), and passes the stream
-//! of the node that has the snapshot on ([`forward`]). The caller's token goes to the API server alone.
-//! Between pods, each side knows the other's certificate: the node's by its fingerprint
-//! ([`node_endpoint`](crate::node_endpoint)), the leader's by the authority that lives in the cluster ([`upkeep`]).
+//! The leader has the one address for all nodes. It checks a call ([`service`]), and passes on the
+//! stream of the node that has the snapshot ([`forward`]). The caller's token goes to the API server
+//! alone. Between pods, each side knows the other's certificate: the node's by its fingerprint
+//! ([`node_endpoint`](crate::node_endpoint)), the leader's by the authority that lives in the cluster
+//! ([`upkeep`]).
 //!
 //! The checks are in the order of upstream's and have its codes, except that what does not exist is
 //! NOT_FOUND. A base needs one more: a snapshot with its handle is or was in the caller's namespace

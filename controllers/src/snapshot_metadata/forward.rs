@@ -1,7 +1,7 @@
 //! Passes a stream from the node that has the snapshot on to the caller.
 //!
 //! Each stream has a connection of its own: a caller that hangs up ends it, and the node stops reading
-//! at once. A caller that takes nothing, and a stream without end, hold neither.
+//! at once. A caller that takes nothing for a minute is cut off, and so is a stream of ten minutes.
 
 use std::io;
 use std::time::Duration;
@@ -163,7 +163,7 @@ fn too_long() -> Status {
 
 fn stalled() -> Status {
     Status::deadline_exceeded(format!(
-        "nothing was taken from the stream for {} s",
+        "nothing was taken from the stream for {} s: resume behind the last range",
         STALL.as_secs()
     ))
 }

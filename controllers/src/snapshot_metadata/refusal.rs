@@ -43,10 +43,13 @@ pub enum Refusal {
     /// No snapshot with the handle of the base is known to have been in the namespace.
     #[error(
         "base_snapshot_id: no VolumeSnapshotContent with this handle is or was of namespace \
-         {namespace}"
+         {namespace}: make one there, or do a full backup"
     )]
     ForeignBase { namespace: String },
-    #[error("base_snapshot_id: the snapshot is of another volume than the target")]
+    #[error(
+        "base_snapshot_id: the snapshot is of another volume than the target: name one of the same \
+         volume"
+    )]
     OtherVolume,
 }
 
