@@ -9,6 +9,12 @@ use tonic::transport::server::Connected;
 
 /// What happens to the bytes of a connection.
 pub trait Filter: Unpin {
+    /// What a server's calls learn of their connection.
+    type ConnectInfo: Clone + Send + Sync + 'static;
+
+    /// What this connection's calls learn of it.
+    fn connect_info(&self) -> Self::ConnectInfo;
+
     /// Called before each read, which fails with this error.
     fn before_read(&mut self, _: &mut Context<'_>) -> io::Result<()> {
         Ok(())
@@ -23,7 +29,7 @@ pub trait Filter: Unpin {
     }
 }
 
-/// A connection on a Unix socket with a filter. What is written to it passes unchanged or not at
+/// A connection with a filter. What is written to it passes unchanged or not at
 /// all.
 #[derive(Debug)]
 pub struct FilteredStream<S, F> {
@@ -77,9 +83,10 @@ impl<S: AsyncWrite + Unpin, F: Filter> AsyncWrite for FilteredStream<S, F> {
     }
 }
 
-impl<S, F> Connected for FilteredStream<S, F> {
-    /// Only root can connect, so the peer's identity is not needed.
-    type ConnectInfo = ();
+impl<S, F: Filter> Connected for FilteredStream<S, F> {
+    type ConnectInfo = F::ConnectInfo;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> F::ConnectInfo {
+        self.filter.connect_info()
+    }
 }

@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tonic::transport::Endpoint;
+use tonic::transport::server::Connected;
 
 use super::*;
 use crate::registrar::tests::service;
@@ -71,4 +72,31 @@ async fn a_client_that_does_not_greet_is_cut_off() {
         assert_eq!(begin.elapsed() == GREETING, is_cut_off, "{sent} bytes");
         assert_eq!(admitted.filter.slot.is_kept(), !is_cut_off, "{sent} bytes");
     }
+}
+
+/// Whoever can greet on a port need not be allowed anything.
+#[tokio::test]
+async fn a_stream_keeps_a_connection_of_a_network_and_a_greeting_does_not() {
+    let slots = ConnectionSlots::new(1);
+    let (mut client, server) = duplex(64);
+    let slot = slots.admit(None).await.unwrap();
+    let mut admitted = Admitted::of_network(server, slot, None, false);
+    client.write_all(&[b'x'; PREFACE]).await.unwrap();
+    admitted.read_exact(&mut [0; PREFACE]).await.unwrap();
+    let calls = admitted.connect_info();
+    let (one, other) = (calls.keep(), calls.keep());
+    assert!(slots.admit(None).await.is_none(), "two streams");
+    drop(one);
+    assert!(slots.admit(None).await.is_none(), "a stream");
+    drop(other);
+    let displaced = async {
+        let read = admitted.read_u8().await;
+        drop(admitted);
+        read
+    };
+    let (newcomer, read) = tokio::join!(slots.admit(None), displaced);
+    assert!(newcomer.is_some());
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+    // A stream that ends later finds no connection.
+    drop(calls.keep());
 }

@@ -80,6 +80,8 @@ impl CurrentCredentials {
 }
 
 impl ServerConfigs for CurrentCredentials {
+    const ARE_CLIENTS_KNOWN: bool = false;
+
     async fn current(&self) -> Option<Arc<ServerConfig>> {
         Some(self.get()?.server.clone())
     }
