@@ -41,6 +41,7 @@ pub mod refusal;
 pub mod request;
 pub mod reviews;
 mod service;
+mod shares;
 pub mod target;
 pub mod upkeep;
 
@@ -54,11 +55,15 @@ pub use options::{Options, host_of};
 pub use refusal::Refusal;
 
 /// Connections of backup tools at a time.
-const CONNECTIONS: usize = 256;
+const CONNECTIONS: usize = 128;
 /// Calls of one connection at a time.
 const CALLS: u32 = 16;
-/// The largest request: a token has a few KiB.
-const MAX_REQUEST: usize = 64 << 10;
+/// The largest request: a token has a few KiB. All connections and calls may have one, from anyone.
+const MAX_REQUEST: usize = 32 << 10;
+/// What a connection, and a call, may send before it is read.
+const WINDOW: u32 = 64 << 10;
+/// How long a call may take until its stream begins, with the request of a slow client.
+const BEGINNING: Duration = Duration::from_secs(60);
 
 /// How long connections may end after the stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -122,7 +127,11 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     );
     let service = SnapshotMetadataServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let connections = listener::connections(listener, CONNECTIONS, Arc::new(credentials));
-    let mut server = grpc_server::builder().max_concurrent_streams(CALLS);
+    let mut server = grpc_server::builder()
+        .max_concurrent_streams(CALLS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .timeout(BEGINNING);
     let served = server
         .add_service(service)
         .serve_with_incoming_shutdown(connections, context.stop.cancelled());
