@@ -74,7 +74,7 @@ async fn a_client_that_does_not_greet_is_cut_off() {
     }
 }
 
-/// Whoever can greet on a port need not be allowed anything.
+/// On a port, a client may greet that is allowed nothing.
 #[tokio::test]
 async fn a_stream_keeps_a_connection_of_a_network_and_a_greeting_does_not() {
     let slots = ConnectionSlots::new(1);

@@ -8,6 +8,11 @@ pub enum Refusal {
     /// A required field of the request is empty.
     #[error("{0} is empty: set it")]
     Empty(&'static str),
+    /// Nothing can have this name. The message does not repeat it.
+    #[error("{0} is not the name of an object")]
+    NotAName(&'static str),
+    #[error("base_snapshot_id has more than 128 bytes")]
+    LongBase,
     /// There is no object that names the audience of tokens.
     #[error(
         "cannot authenticate the caller: SnapshotMetadataService {name} does not exist or names \
@@ -57,9 +62,11 @@ impl Refusal {
     /// The code of upstream's service for this reason.
     pub fn code(&self) -> Code {
         match self {
-            Refusal::Empty(_) | Refusal::OtherDriver { .. } | Refusal::OtherVolume => {
-                Code::InvalidArgument
-            }
+            Refusal::Empty(_)
+            | Refusal::NotAName(_)
+            | Refusal::LongBase
+            | Refusal::OtherDriver { .. }
+            | Refusal::OtherVolume => Code::InvalidArgument,
             Refusal::NoAudience { .. } | Refusal::NotReviewed { .. } => Code::Internal,
             Refusal::Unauthenticated { .. } => Code::Unauthenticated,
             Refusal::Denied { .. } | Refusal::ForeignBase { .. } => Code::PermissionDenied,

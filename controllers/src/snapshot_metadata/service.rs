@@ -33,8 +33,8 @@ use crate::grpc_server::{CallConnection, KeptConnection};
 use crate::node_endpoint::NodeEndpoint;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
-/// Calls that are checked at the same time. Each asks the API server a few times. Callers are told
-/// apart by their addresses, because a check begins before they are known.
+/// Calls that are checked at the same time. Each asks the API server a few times. Each address gets
+/// its share, because who the caller is only follows from the check.
 const CHECKS: usize = 32;
 /// How long a check counts at least, also if the caller hangs up. Anyone can make the API server review
 /// a token, and it serves the requests of all controllers of this account in turn.

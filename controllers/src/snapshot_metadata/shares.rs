@@ -8,13 +8,13 @@ use tokio::sync::Notify;
 
 use crate::queue::may_take;
 
-/// A limited number of places, of which nobody may have all ([`may_take`]). There may be several groups
-/// of such places.
+/// A limited number of places, of which no caller may have all ([`may_take`]). There may be several
+/// groups of such places.
 #[derive(Debug)]
 pub(super) struct Shares {
     /// The places of each group.
     total: usize,
-    /// The places in use, by group and by who has them. Nobody is there with none.
+    /// The places in use, by group and owner. Owners without one are not there.
     held: Mutex<HashMap<String, HashMap<String, usize>>>,
     freed: Notify,
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_all_places() {
+    fn no_owner_has_all_places() {
         let shares = Shares::new(16);
         let greedy = take_all(&shares, "g", "a");
         assert_eq!(greedy.len(), 12);
