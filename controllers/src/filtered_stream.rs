@@ -23,7 +23,7 @@ pub trait Filter: Unpin {
     /// Takes the bytes just read, which may be split anywhere, and may change them.
     fn read(&mut self, _: &mut [u8]) {}
 
-    /// Called before each write, which fails with this error.
+    /// Called before each write and flush, which fail with this error.
     fn before_write(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -75,6 +75,7 @@ impl<S: AsyncWrite + Unpin, F: Filter> AsyncWrite for FilteredStream<S, F> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.filter.before_write()?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

@@ -54,7 +54,7 @@ pub fn connections<L: Listener>(
     })
 }
 
-/// A connection with a slot. Reading from it fails once another one takes the slot. With a trusted
+/// A connection with a slot. Reading and writing fail once another one takes the slot. With a trusted
 /// client, that can only happen before its greeting.
 pub type Admitted<S> = FilteredStream<S, ConnectionAdmission>;
 
@@ -141,6 +141,13 @@ impl Drop for KeptConnection {
     }
 }
 
+impl ConnectionAdmission {
+    /// True if no newcomer gets the slot any more.
+    fn is_safe(&self) -> bool {
+        self.is_trusted && self.greeting.is_none()
+    }
+}
+
 impl Filter for ConnectionAdmission {
     type ConnectInfo = CallConnection;
 
@@ -150,7 +157,7 @@ impl Filter for ConnectionAdmission {
 
     /// Fails if another connection takes the slot, or the greeting takes too long.
     fn before_read(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.is_trusted && self.greeting.is_none() {
+        if self.is_safe() {
             return Ok(());
         }
         if self.displaced.as_mut().poll(cx).is_ready() {
@@ -162,6 +169,16 @@ impl Filter for ConnectionAdmission {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())
+    }
+
+    /// Fails if another connection takes the slot. A client that takes no answers keeps HTTP/2 from
+    /// reading, and would keep the slot.
+    fn before_write(&mut self) -> io::Result<()> {
+        if self.is_safe() || !self.slot.displaced().is_cancelled() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::ConnectionAborted.into())
+        }
     }
 
     /// Counts bytes of the greeting.
