@@ -20,8 +20,10 @@ pub enum Refusal {
     )]
     NoAudience { name: String },
     /// The API server did not review the token or the access.
-    #[error("cannot {what}: {why}")]
-    NotReviewed { what: &'static str, why: String },
+    #[error(
+        "cannot {0}: the API server did not answer as it should; the controller's log says why"
+    )]
+    NotReviewed(&'static str),
     /// The token is not valid for the audience.
     #[error(
         "unauthenticated user: the token is invalid, has expired or is not for audience \
@@ -67,7 +69,7 @@ impl Refusal {
             | Refusal::LongBase
             | Refusal::OtherDriver { .. }
             | Refusal::OtherVolume => Code::InvalidArgument,
-            Refusal::NoAudience { .. } | Refusal::NotReviewed { .. } => Code::Internal,
+            Refusal::NoAudience { .. } | Refusal::NotReviewed(_) => Code::Internal,
             Refusal::Unauthenticated { .. } => Code::Unauthenticated,
             Refusal::Denied { .. } | Refusal::ForeignBase { .. } => Code::PermissionDenied,
             Refusal::NoSnapshot { .. } => Code::NotFound,
@@ -79,5 +81,17 @@ impl Refusal {
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         Status::new(refusal.code(), refusal.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_who_is_not_known_learns_nothing_of_the_cluster() {
+        let refused = Status::from(Refusal::NotReviewed("authenticate the caller"));
+        assert_eq!(refused.code(), Code::Internal);
+        assert!(refused.message().contains("the controller's log"));
     }
 }
