@@ -37,7 +37,7 @@ pub use volume_faults::{FaultReport, FaultRequest, FaultState, VolumeFaults};
 
 /// How often all volumes with a fault are looked at again.
 const RESYNC: Duration = Duration::from_secs(600);
-/// The wait before the next try if that failed.
+/// The wait after a look that failed.
 const LOOK_RETRY: Duration = Duration::from_secs(15);
 /// The wait while another call uses the volume.
 const BUSY: Duration = Duration::from_secs(1);
@@ -114,7 +114,7 @@ fn changed_volume(
             );
             let is_other = before != now || was != is;
             let asks = is_other && (was || is) && before.or(now).is_some();
-            // The fault of the class has nothing to do before or after.
+            // The fault of a class begins and ends with the volume of the claim.
             (new, asks || (was != is && presets.of(new).is_some()))
         }
         Change::Deleted(old) => {
@@ -153,8 +153,8 @@ impl ClaimFaults {
         }
     }
 
-    /// Looks at all volumes with a recorded fault: their claims may have lost the annotation while no
-    /// process ran, or they their PersistentVolumes. Returns the pause before the next look.
+    /// Looks at all volumes with a recorded fault. While no process ran, a claim may have lost the
+    /// annotation, or a volume its PersistentVolume. Returns the pause before the next look.
     async fn look_again(&self) -> Duration {
         let (keys, unnamed) = self.faulty_volumes();
         self.queue.add_each(keys).await;

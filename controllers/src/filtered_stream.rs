@@ -9,6 +9,12 @@ use tonic::transport::server::Connected;
 
 /// What happens to the bytes of a connection.
 pub trait Filter: Unpin {
+    /// What a server's calls learn of their connection.
+    type ConnectInfo: Clone + Send + Sync + 'static;
+
+    /// What this connection's calls learn of it.
+    fn connect_info(&self) -> Self::ConnectInfo;
+
     /// Called before each read, which fails with this error.
     fn before_read(&mut self, _: &mut Context<'_>) -> io::Result<()> {
         Ok(())
@@ -17,13 +23,13 @@ pub trait Filter: Unpin {
     /// Takes the bytes just read, which may be split anywhere, and may change them.
     fn read(&mut self, _: &mut [u8]) {}
 
-    /// Called before each write, which fails with this error.
+    /// Called before each write and flush, which fail with this error.
     fn before_write(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// A connection on a Unix socket with a filter. What is written to it passes unchanged or not at
+/// A connection with a filter. What is written to it passes unchanged or not at
 /// all.
 #[derive(Debug)]
 pub struct FilteredStream<S, F> {
@@ -69,6 +75,7 @@ impl<S: AsyncWrite + Unpin, F: Filter> AsyncWrite for FilteredStream<S, F> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.filter.before_write()?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -77,9 +84,10 @@ impl<S: AsyncWrite + Unpin, F: Filter> AsyncWrite for FilteredStream<S, F> {
     }
 }
 
-impl<S, F> Connected for FilteredStream<S, F> {
-    /// Only root can connect, so the peer's identity is not needed.
-    type ConnectInfo = ();
+impl<S, F: Filter> Connected for FilteredStream<S, F> {
+    type ConnectInfo = F::ConnectInfo;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> F::ConnectInfo {
+        self.filter.connect_info()
+    }
 }

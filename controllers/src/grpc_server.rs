@@ -1,14 +1,18 @@
-//! The limits of gRPC servers on Unix sockets.
+//! The limits of gRPC servers.
 //!
-//! Only root reaches these sockets, so they expect faults rather than attacks: clients that open
-//! connections and forget them, or that stop answering.
+//! Only root reaches the Unix sockets, so they expect faults rather than attacks: clients that open
+//! connections and forget them, or that stop answering. Anyone may reach a port: there, the connection
+//! of a client without a certificate is safe from newcomers only while it has a stream that was allowed.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::Context;
 use std::time::Duration;
 
 use futures::stream::{self, Stream};
+use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::Server;
@@ -50,46 +54,131 @@ pub fn connections<L: Listener>(
     })
 }
 
-/// A connection with a slot. Reading from it fails once another one takes the slot, which can
-/// only happen before the client has greeted.
+/// A connection with a slot. Reading and writing fail once another one takes the slot. With a trusted
+/// client, that can only happen before its greeting.
 pub type Admitted<S> = FilteredStream<S, ConnectionAdmission>;
 
 /// The slot of a connection, and what is missing of the client's greeting.
 pub struct ConnectionAdmission {
-    slot: ConnectionSlot,
+    slot: Arc<ConnectionSlot>,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// True if the greeting alone keeps the slot.
+    is_trusted: bool,
+    calls: CallConnection,
     /// The end of the wait for the greeting, and the bytes of it that are still missing.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> Admitted<S> {
+    /// A connection on a Unix socket.
     pub(crate) fn new(stream: S, slot: ConnectionSlot) -> Self {
+        Admitted::of_network(stream, slot, None, true)
+    }
+
+    /// A connection of a network. The greeting of a trusted client keeps the slot.
+    pub(crate) fn of_network(
+        stream: S,
+        slot: ConnectionSlot,
+        peer: Option<IpAddr>,
+        is_trusted: bool,
+    ) -> Self {
         let displaced = Box::pin(slot.displaced().clone().cancelled_owned());
         let greeting = Some((Box::pin(sleep(GREETING)), PREFACE));
+        let slot = Arc::new(slot);
+        let calls = CallConnection {
+            peer,
+            slot: Arc::downgrade(&slot),
+            streams: Arc::default(),
+        };
         FilteredStream {
             stream,
             filter: ConnectionAdmission {
                 slot,
                 displaced,
+                is_trusted,
+                calls,
                 greeting,
             },
         }
     }
 }
 
+/// The connection of a call, in the extensions of its request.
+#[derive(Clone, Debug)]
+pub struct CallConnection {
+    /// The caller's address; `None` on a Unix socket.
+    pub peer: Option<IpAddr>,
+    slot: Weak<ConnectionSlot>,
+    /// The streams that keep the connection.
+    streams: Arc<Mutex<usize>>,
+}
+
+impl CallConnection {
+    /// Keeps newcomers from taking the connection's slot until the returned value is dropped.
+    pub fn keep(&self) -> KeptConnection {
+        let mut streams = self.streams.lock();
+        *streams += 1;
+        if let Some(slot) = self.slot.upgrade() {
+            slot.keep();
+        }
+        KeptConnection(self.clone())
+    }
+}
+
+/// Keeps a connection from newcomers.
+#[derive(Debug)]
+pub struct KeptConnection(CallConnection);
+
+impl Drop for KeptConnection {
+    fn drop(&mut self) {
+        let mut streams = self.0.streams.lock();
+        *streams -= 1;
+        if *streams == 0
+            && let Some(slot) = self.0.slot.upgrade()
+        {
+            slot.serve();
+        }
+    }
+}
+
+impl ConnectionAdmission {
+    /// True if no newcomer gets the slot any more.
+    fn is_safe(&self) -> bool {
+        self.is_trusted && self.greeting.is_none()
+    }
+}
+
 impl Filter for ConnectionAdmission {
-    /// Fails if the connection is to end before the greeting.
+    type ConnectInfo = CallConnection;
+
+    fn connect_info(&self) -> CallConnection {
+        self.calls.clone()
+    }
+
+    /// Fails if another connection takes the slot, or the greeting takes too long.
     fn before_read(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let Some((overdue, _)) = &mut self.greeting else {
+        if self.is_safe() {
             return Ok(());
-        };
+        }
         if self.displaced.as_mut().poll(cx).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        if overdue.as_mut().poll(cx).is_ready() {
+        if let Some((overdue, _)) = &mut self.greeting
+            && overdue.as_mut().poll(cx).is_ready()
+        {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())
+    }
+
+    /// Fails if another connection takes the slot. A client that takes no answers keeps HTTP/2 from
+    /// reading, and would keep the slot.
+    fn before_write(&mut self) -> io::Result<()> {
+        if self.is_safe() || !self.slot.displaced().is_cancelled() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::ConnectionAborted.into())
+        }
     }
 
     /// Counts bytes of the greeting.
@@ -98,7 +187,11 @@ impl Filter for ConnectionAdmission {
             *missing = missing.saturating_sub(bytes.len());
             if *missing == 0 {
                 self.greeting = None;
-                self.slot.keep();
+                if self.is_trusted {
+                    self.slot.keep();
+                } else {
+                    self.slot.serve();
+                }
             }
         }
     }

@@ -163,8 +163,8 @@ fn unknown(name: &str) -> RolesError {
 impl FromStr for Roles {
     type Err = RolesError;
 
-    /// Parses a list: names, also those of sidecars, `*` for all except snapshot-controller and snapshot-metadata, and `-name` to exclude
-    /// one. A list that only excludes starts from `*`.
+    /// Parses a list: names, also those of sidecars, `*` for all except snapshot-controller and
+    /// snapshot-metadata, and `-name` to exclude one. A list that only excludes starts from `*`.
     fn from_str(list: &str) -> Result<Self, RolesError> {
         let words: Vec<&str> = list
             .split(',')

@@ -1,10 +1,11 @@
 //! Serves the changed blocks of snapshots to backup tools, as Kubernetes' external-snapshot-metadata
 //! does (KEP-3314).
 //!
-//! The leader has the one address for all nodes. It checks a call ([`service`]), and passes the stream
-//! of the node that has the snapshot on ([`forward`]). The caller's token goes to the API server alone.
-//! Between pods, each side knows the other's certificate: the node's by its fingerprint
-//! ([`node_endpoint`](crate::node_endpoint)), the leader's by the authority that lives in the cluster ([`upkeep`]).
+//! The leader has the one address for all nodes. It checks a call ([`service`]), and passes on the
+//! stream of the node that has the snapshot ([`forward`]). The caller's token goes to the API server
+//! alone. Between pods, each side knows the other's certificate: the node's by its fingerprint
+//! ([`node_endpoint`](crate::node_endpoint)), the leader's by the authority that lives in the cluster
+//! ([`upkeep`]).
 //!
 //! The checks are in the order of upstream's and have its codes, except that what does not exist is
 //! NOT_FOUND. A base needs one more: a snapshot with its handle is or was in the caller's namespace
@@ -42,6 +43,7 @@ pub mod refusal;
 pub mod request;
 pub mod reviews;
 mod service;
+mod shares;
 pub mod target;
 pub mod upkeep;
 
@@ -56,11 +58,15 @@ pub use options::{Options, host_of};
 pub use refusal::Refusal;
 
 /// Connections of backup tools at a time.
-const CONNECTIONS: usize = 256;
+const CONNECTIONS: usize = 128;
 /// Calls of one connection at a time.
 const CALLS: u32 = 16;
-/// The largest request: a token has a few KiB.
-const MAX_REQUEST: usize = 64 << 10;
+/// The largest request: a token has a few KiB. All connections and calls may have one, from anyone.
+const MAX_REQUEST: usize = 32 << 10;
+/// What a connection, and a call, may send before it is read.
+const WINDOW: u32 = 64 << 10;
+/// How long a call may take until its stream begins, with the request of a slow client.
+const BEGINNING: Duration = Duration::from_secs(60);
 
 /// How long connections may end after the stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -157,7 +163,11 @@ impl Leader {
         let service = SnapshotMetadataServer::new(service).max_decoding_message_size(MAX_REQUEST);
         let credentials = Arc::new(self.credentials.clone());
         let connections = listener::connections(listener, CONNECTIONS, credentials);
-        let mut server = grpc_server::builder().max_concurrent_streams(CALLS);
+        let mut server = grpc_server::builder()
+            .max_concurrent_streams(CALLS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .timeout(BEGINNING);
         let served = server
             .add_service(service)
             .serve_with_incoming_shutdown(connections, self.context.stop.cancelled());

@@ -1,4 +1,4 @@
-//! Faults of mounted volumes, which their claims ask for by an annotation.
+//! Faults of mounted volumes, which their claims or classes ask for.
 //!
 //! [`decide`] compares what a claim asks for with the volume's record, [`effects`] lists what each
 //! fault does, and [`reconcile`] does it. The record is written before an effect, so that the driver

@@ -14,9 +14,9 @@ use super::cluster::Cluster;
 mod annotation;
 mod claims;
 mod clear;
+mod fault_status;
 mod list;
 mod rows;
-mod said;
 mod set;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -24,9 +24,9 @@ mod wait;
 
 pub(super) use annotation::{annotate, annotation};
 pub(super) use claims::{ClaimArgs, SelectionError, is_bound, selected};
+pub(super) use fault_status::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents};
 pub(super) use rows::{FaultRow, print};
-pub(super) use said::{Awaited, FaultProgress, KnownEvents, Said};
-pub(super) use wait::{WaitArgs, until_said};
+pub(super) use wait::{INTERVAL, WaitArgs, until_said};
 
 /// Arguments of `fault`.
 #[derive(Clone, Debug, clap::Args)]

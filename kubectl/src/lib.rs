@@ -211,6 +211,7 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
 mod tests {
     use hostloop_report::flags::{CLIENT_COMMANDS, CLIENT_FLAGS};
 
+    use super::test_objects::parsed;
     use super::*;
 
     #[test]
@@ -303,10 +304,8 @@ mod tests {
             ("powercut data --delete-pods --now", "--force", false),
             ("powercut data", "-n shop", true),
         ] {
-            let line = format!("kubectl-hostloop {command} {flag}");
-            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            match parse(&line) {
-                Ok(_) => assert!(is_taken, "{line:?}"),
+            match parsed(&format!("{command} {flag}")) {
+                Ok(_) => assert!(is_taken, "{command} {flag}"),
                 Err(error) => {
                     assert!(!is_taken, "{error}");
                     let name = flag.split([' ', '=']).next().unwrap();
@@ -334,9 +333,7 @@ mod tests {
                 "wide, json, yaml, name or jsonpath=TEMPLATE",
             ),
         ] {
-            let line = format!("kubectl-hostloop {line}");
-            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let error = parse(&words).unwrap_err();
+            let error = parsed(line).unwrap_err();
             assert!(error.use_stderr(), "{line}");
             let said = error.to_string();
             assert!(said.contains(&format!(" prints {forms}")), "{said}");

@@ -19,13 +19,11 @@ use super::api::{self, ApiError};
 use super::cluster::Cluster;
 use super::dry_run::{DryRun, DryRunArgs};
 use super::fault::{
-    self, Awaited, ClaimArgs, FaultProgress, FaultRow, KnownEvents, Said, SelectionError, WaitArgs,
+    self, AwaitedFault, ClaimArgs, FaultProgress, FaultRow, FaultStatus, INTERVAL, KnownEvents,
+    SelectionError, WaitArgs,
 };
 use super::output::{self, OutputArgs};
 use super::volume_objects::pods_of;
-
-/// The time between two looks.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 const ABOUT: &str = "\
 What it does:
@@ -132,12 +130,17 @@ impl Args {
         }
     }
 
-    /// Prints a line about a step, for people.
-    fn say(&self, line: &str) -> io::Result<()> {
+    /// Prints a line for people.
+    fn say(&self, line: String) -> io::Result<()> {
         if self.output.is_text() && !self.output.no_headers {
-            terminal::print(&[format!("{} {line}", paint(GOOD, "✓"))])?;
+            terminal::print(&[line])?;
         }
         Ok(())
+    }
+
+    /// Says that a step is done.
+    fn say_done(&self, step: &str) -> io::Result<()> {
+        self.say(format!("{} {step}", paint(GOOD, "✓")))
     }
 }
 
@@ -155,14 +158,14 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     if !args.wait.wait && !args.delete_pods {
         ask(cluster, &claims, &cuts, false).await?;
-        let asked = Said::new(FaultProgress::Asked, "the claim asks for this fault now");
+        let asked = FaultStatus::new(FaultProgress::Asked, "the claim asks for this fault now");
         return Ok(print(
             args,
             &rows(&claims, &cuts, vec![asked; claims.len()]),
         )?);
     }
     let said = cut(args, cluster, &claims, &cuts).await?;
-    args.say(&is_cut(claims.len()))?;
+    args.say_done(&is_cut(claims.len()))?;
     if !args.delete_pods {
         let code = print(args, &rows(&claims, &cuts, said))?;
         return next_steps(args, &claims, code);
@@ -174,7 +177,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         return next_steps(args, &claims, code);
     }
     until_gone(args, cluster, &claims, &pods).await?;
-    args.say(&are_deleted(pods.len()))?;
+    args.say_done(&are_deleted(pods.len()))?;
     let said = restore(args, cluster, &claims, said).await?;
     end(args, &rows(&claims, &cuts, said))
 }
@@ -215,7 +218,7 @@ async fn plan(
     if args.dry_run.how == DryRun::Server {
         delete(args, cluster, &pods, true).await?;
     }
-    let planned: Vec<Said> = claims
+    let planned: Vec<FaultStatus> = claims
         .iter()
         .map(|claim| {
             let pods = pods_of(&pods, claim).into_iter().map(ResourceExt::name_any);
@@ -223,7 +226,7 @@ async fn plan(
                 "" => "the claim would ask for this fault".to_owned(),
                 pods => format!("the claim would ask for this fault, and {pods} be deleted"),
             };
-            Said::new(FaultProgress::DryRun, message)
+            FaultStatus::new(FaultProgress::DryRun, message)
         })
         .collect();
     Ok(print(args, &rows(claims, cuts, planned))?)
@@ -258,14 +261,14 @@ async fn cut(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
     cuts: &[ClaimFault],
-) -> Result<Vec<Said>, Error> {
+) -> Result<Vec<FaultStatus>, Error> {
     let known = KnownEvents::read(cluster).await?;
     let asked = match ask(cluster, claims, cuts, false).await {
         Ok(()) => {
-            let awaited: Vec<(&PersistentVolumeClaim, Awaited)> = claims
+            let awaited: Vec<(&PersistentVolumeClaim, Result<AwaitedFault, FaultStatus>)> = claims
                 .iter()
                 .zip(cuts)
-                .map(|(claim, cut)| (claim, Awaited::Begin(*cut)))
+                .map(|(claim, cut)| (claim, Ok(AwaitedFault::Begin(*cut))))
                 .collect();
             fault::until_said(cluster, &awaited, &known, args.wait.timeout).await
         }
@@ -365,36 +368,37 @@ async fn restore(
     args: &Args,
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
-    said: Vec<Said>,
-) -> Result<Vec<Said>, Error> {
+    said: Vec<FaultStatus>,
+) -> Result<Vec<FaultStatus>, Error> {
     let known = KnownEvents::read(cluster).await?;
     forget(cluster, claims).await?;
     let left = left(cluster, claims).await?;
-    let awaited: Vec<(&PersistentVolumeClaim, Awaited)> = claims
+    let awaited: Vec<_> = claims
         .iter()
-        .zip(&said)
-        .filter(|(claim, said)| is_awaited(said, claim, &left))
-        .map(|(claim, _)| (claim, Awaited::End))
+        .zip(said)
+        .map(|(claim, said)| (claim, awaited_end(claim, said, &left)))
         .collect();
     let timeout = args.wait.timeout;
-    let ended = fault::until_said(cluster, &awaited, &known, timeout).await?;
-    let mut ended = ended.into_iter();
-    let mut all = Vec::with_capacity(claims.len());
-    for (claim, said) in claims.iter().zip(said) {
-        all.push(if !left.contains(&claim.uid()) {
-            Said::new(FaultProgress::Cleared, "the claim is gone with its pod")
-        } else if is_awaited(&said, claim, &left) {
-            ended.next().unwrap_or(said)
-        } else {
-            said
-        });
-    }
-    Ok(all)
+    Ok(fault::until_said(cluster, &awaited, &known, timeout).await?)
 }
 
-/// True if the driver says of a claim that its fault has ended.
-fn is_awaited(said: &Said, claim: &PersistentVolumeClaim, left: &BTreeSet<Option<String>>) -> bool {
-    said.progress == FaultProgress::Injected && left.contains(&claim.uid())
+/// What is awaited of a claim after its cut, of which this was said. `Err` has what is known if no
+/// event can follow.
+fn awaited_end(
+    claim: &PersistentVolumeClaim,
+    said: FaultStatus,
+    left: &BTreeSet<Option<String>>,
+) -> Result<AwaitedFault, FaultStatus> {
+    if !left.contains(&claim.uid()) {
+        Err(FaultStatus::new(
+            FaultProgress::Cleared,
+            "the claim is gone with its pod",
+        ))
+    } else if said.progress == FaultProgress::Injected {
+        Ok(AwaitedFault::End)
+    } else {
+        Err(said)
+    }
 }
 
 /// The UIDs of the claims that are still there and stay: an ephemeral one ends with its pod.
@@ -442,23 +446,25 @@ fn next_steps(
     claims: &[PersistentVolumeClaim],
     code: ExitCode,
 ) -> Result<ExitCode, Error> {
-    if args.output.is_text() && !args.output.no_headers {
-        let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
-        let pods = if args.delete_pods {
-            "once the pods are gone"
-        } else {
-            "delete the pods that use them, and once they are gone"
-        };
-        let next = format!(
-            "Next: {pods}, kubectl hostloop fault clear {}",
-            claims.join(" ")
-        );
-        terminal::print(&[paint(QUIET, &next)])?;
-    }
+    let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
+    let pods = if args.delete_pods {
+        "once the pods are gone"
+    } else {
+        "delete the pods that use them, and once they are gone"
+    };
+    let next = format!(
+        "Next: {pods}, kubectl hostloop fault clear {}",
+        claims.join(" ")
+    );
+    args.say(paint(QUIET, &next))?;
     Ok(code)
 }
 
-fn rows(claims: &[PersistentVolumeClaim], cuts: &[ClaimFault], said: Vec<Said>) -> Vec<FaultRow> {
+fn rows(
+    claims: &[PersistentVolumeClaim],
+    cuts: &[ClaimFault],
+    said: Vec<FaultStatus>,
+) -> Vec<FaultRow> {
     let cuts = claims.iter().zip(cuts);
     cuts.zip(said)
         .map(|((claim, cut), said)| FaultRow::new(claim, Some(cut.to_string()), said))

@@ -1,15 +1,24 @@
 //! Objects and comparisons for tests of the client.
 
+use std::ffi::OsString;
+
 use hostloop_fake_api::FakeApi;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Cluster;
 use super::volume_objects::VolumeObjects;
+use super::{Cli, Cluster, PLUGIN, parse};
 
 /// The time limit of each wait for a condition. Only a failing test waits this long: a machine can
 /// stand still for half a minute, and several of these pauses can follow each other.
 pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+
+/// Reads `kubectl hostloop` with these words, between single blanks.
+pub(super) fn parsed(words: &str) -> Result<Cli, clap::Error> {
+    let line = format!("{PLUGIN} {words}");
+    let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    parse(&line)
+}
 
 /// Reads an object, or a part of one, that leaves out what a test does not need.
 pub(super) fn read<T: DeserializeOwned>(value: Value) -> T {

@@ -34,7 +34,7 @@ pub use audit::{Audit, Request};
 pub use node::Node;
 pub use pod::pod;
 pub use stock::Stock;
-pub use wait::{wait_at, wait_for};
+pub use wait::{check, wait_at, wait_for};
 
 /// The image of the tests' pods: a shell and the usual tools. The first process of such a pod
 /// ignores SIGTERM, so give the pod a short `terminationGracePeriodSeconds`.

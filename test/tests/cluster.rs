@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::child;
-use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
+use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, check, wait_for};
 use hostloop_test::loop_devices;
 use hostloop_test::machine;
 use hostloop_test::scratch::Scratch;
@@ -149,7 +149,7 @@ async fn nodes_run_pods_and_go_without_a_trace() {
         assert_eq!(exec("echo here > /m/file; cat /m/file"), "here\n");
         wait_for("the pod's words", PATIENCE, async || {
             let log = cluster.logs("default", pod);
-            if log == "begun\n" { Ok(()) } else { Err(log) }
+            check(log == "begun\n", || log)
         })
         .await;
         // The service's address leads to the API server: it takes the connection.
@@ -281,11 +281,7 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     let shown = Path::new(&kubelet_dir).join("shown");
     let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
     wait_for("the pod's mount", PATIENCE, async || {
-        if has(&second) {
-            Ok(())
-        } else {
-            Err("it is not there".to_owned())
-        }
+        check(has(&second), || "it is not there".to_owned())
     })
     .await;
     assert!(!has(&first));
@@ -301,11 +297,7 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
             let mut left = loop_devices::all();
             left.retain(|l| there[0] == format!("/dev/loop{}", l.minor));
             left.retain(|l| l.backing.contains(machine::text(&folder)));
-            if left.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{left:?}"))
-            }
+            check(left.is_empty(), || format!("{left:?}"))
         },
     )
     .await;

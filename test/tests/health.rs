@@ -3,7 +3,7 @@
 //! fault, and ends with it.
 
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::Plugin;
 use hostloop_test::scratch::Scratch;
@@ -35,11 +35,10 @@ async fn says(cluster: &Cluster, object: &[&str], expected: &str) {
     let what = format!("{expected:?} of {object:?}");
     wait_for(&what, PATIENCE, async || {
         let found = cluster.kubectl(object);
-        if found.starts_with(expected) && found.is_empty() == expected.is_empty() {
-            Ok(())
-        } else {
-            Err(found)
-        }
+        check(
+            found.starts_with(expected) && found.is_empty() == expected.is_empty(),
+            || found,
+        )
     })
     .await;
 }

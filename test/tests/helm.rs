@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::machine::{self, root, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
@@ -130,11 +130,7 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
             .filter(|(metric, _)| !AFTER_FAILURES.contains(&metric.as_str()))
             .filter(|(metric, _)| !served.contains(*metric))
             .collect();
-        if missing.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{missing:?} of {served:?}"))
-        }
+        check(missing.is_empty(), || format!("{missing:?} of {served:?}"))
     })
     .await;
     println!(

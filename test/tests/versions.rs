@@ -2,7 +2,7 @@
 //! lives, fails and loses power, and what an older API server lacks is left out and named.
 
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::leaks::files_in;
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
@@ -117,11 +117,10 @@ async fn a_lost_label_comes_back(cluster: &Cluster, plugin: &Plugin<'_>) {
     wait_for("a check without the label", PATIENCE, async || {
         cluster.try_kubectl(&["label", "nodes", "--all", &removed])?;
         let (said, succeeds) = plugin.run(&["check"]);
-        if !succeeds && said.contains("has lost its topology label") {
-            Ok(())
-        } else {
-            Err(said)
-        }
+        check(
+            !succeeds && said.contains("has lost its topology label"),
+            || said,
+        )
     })
     .await;
     let labelled = ["get", "nodes", "-l", LABEL, "--output=name"];
@@ -134,7 +133,7 @@ async fn a_lost_label_comes_back(cluster: &Cluster, plugin: &Plugin<'_>) {
     .await;
     wait_for("the registration", PATIENCE, async || {
         let (said, succeeds) = plugin.run(&["check"]);
-        if succeeds { Ok(()) } else { Err(said) }
+        check(succeeds, || said)
     })
     .await;
 }

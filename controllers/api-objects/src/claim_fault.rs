@@ -70,6 +70,11 @@ impl FaultKind {
         "full",
     ];
 
+    /// The forms of all faults, for messages.
+    fn forms() -> String {
+        FaultKind::WORDS.join(", ").replace('=', "=OFFSET")
+    }
+
     /// The usual and the longest time; `None` for a fault that happens at one instant.
     fn times(self) -> Option<(Duration, Duration)> {
         match self {
@@ -81,9 +86,6 @@ impl FaultKind {
         }
     }
 }
-
-/// The words of the faults, for messages.
-const NAMES: &str = "gone, eio-from=OFFSET, powercut, frozen, readonly, full";
 
 /// A fault that a claim asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +102,7 @@ pub struct ClaimFault {
 pub enum ClaimFaultError {
     #[error("it has more than {max} bytes", max = MAX_TEXT)]
     TooLong,
-    #[error("unknown fault {0:?}; there are {names}", names = NAMES)]
+    #[error("unknown fault {0:?}; there are {names}", names = FaultKind::forms())]
     Unknown(String),
     #[error("unknown field {0:?}; there are for=DURATION and seed=NUMBER")]
     UnknownField(String),

@@ -1,5 +1,8 @@
 //! The labels of CSIStorageCapacity objects.
 
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
+
 use super::scope::{MAX_LABEL, hash};
 
 /// The label that names the driver.
@@ -26,6 +29,11 @@ pub(crate) fn managed_by(node: Option<&str>) -> String {
         Some(cut) if left > 0 => format!("{cut}-{}-{node}", hash(MANAGER)),
         _ => format!("{MANAGER}-{}", hash(&whole)),
     }
+}
+
+/// The `managed-by` label of an object.
+pub(crate) fn keeper_of(object: &CSIStorageCapacity) -> Option<&str> {
+    object.labels().get(MANAGED_BY).map(String::as_str)
 }
 
 #[cfg(test)]

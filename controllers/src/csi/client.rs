@@ -50,6 +50,10 @@ pub struct Csi {
 struct Fence(Leadership);
 
 impl Filter for Fence {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+
     fn before_write(&mut self) -> io::Result<()> {
         if self.0.leads() {
             Ok(())

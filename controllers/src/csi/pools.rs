@@ -6,19 +6,33 @@
 use std::fmt;
 use std::sync::Arc;
 
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
+
 /// The annotation of a CSIStorageCapacity that lists the node's pools, separated by commas. It
 /// shows every process which node a handle belongs to.
 pub const ANNOTATION: &str = "hostloop.csi.dev/pools";
 
 /// How many pools a capacity object may name. The admission policy refuses one with more, and each
 /// is an entry of an index.
-pub(crate) const MAX: usize = 16;
+const MAX: usize = 16;
 
 /// The value of the annotation for these pools.
 pub(crate) fn annotation(mut pools: Vec<String>) -> String {
     pools.sort();
     pools.truncate(MAX);
     pools.join(",")
+}
+
+/// The pools in a capacity object's annotation, of which only so many count: the node writes it.
+pub(crate) fn named_by(object: &CSIStorageCapacity) -> Vec<String> {
+    let text = object.annotations().get(ANNOTATION);
+    let names = text.map_or("", String::as_str).split(',').map(str::trim);
+    names
+        .filter(|pool| !pool.is_empty())
+        .take(MAX)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The identity of the pool in a handle. All handles are of the form `PREFIX-POOL-UUID`. The other
@@ -88,6 +102,21 @@ mod tests {
         let named: Vec<_> = text.split(',').collect();
         assert_eq!((named.len(), named[0]), (MAX, "0000000000000000"));
         assert_eq!((named[15], text.len()), ("000000000000000f", 271));
+    }
+
+    #[test]
+    fn pools_of_a_capacity() {
+        let mut object = CSIStorageCapacity::default();
+        assert!(named_by(&object).is_empty());
+        let names: Vec<_> = (0..1_000).map(|n| format!("p{n}")).collect();
+        for (text, count, last) in [("p1, p2,", 2, "p2"), (&*names.join(","), MAX, "p15")] {
+            object
+                .annotations_mut()
+                .insert(ANNOTATION.to_owned(), text.to_owned());
+            let named = named_by(&object);
+            assert_eq!(named.len(), count);
+            assert_eq!(named.last().map(String::as_str), Some(last));
+        }
     }
 
     #[test]

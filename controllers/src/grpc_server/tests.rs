@@ -1,3 +1,4 @@
+use futures::FutureExt;
 use hostloop_proto::registration::InfoRequest;
 use hostloop_proto::registration::registration_client::RegistrationClient;
 use hyper_util::rt::TokioIo;
@@ -5,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tonic::transport::Endpoint;
+use tonic::transport::server::Connected;
 
 use super::*;
 use crate::registrar::tests::service;
@@ -71,4 +73,36 @@ async fn a_client_that_does_not_greet_is_cut_off() {
         assert_eq!(begin.elapsed() == GREETING, is_cut_off, "{sent} bytes");
         assert_eq!(admitted.filter.slot.is_kept(), !is_cut_off, "{sent} bytes");
     }
+}
+
+/// On a port, a client may greet that is allowed nothing.
+#[tokio::test]
+async fn a_stream_keeps_a_connection_of_a_network_and_a_greeting_does_not() {
+    let slots = ConnectionSlots::new(1);
+    let (mut client, server) = duplex(64);
+    let slot = slots.admit(None).await.unwrap();
+    let mut admitted = Admitted::of_network(server, slot, None, false);
+    client.write_all(&[b'x'; PREFACE]).await.unwrap();
+    admitted.read_exact(&mut [0; PREFACE]).await.unwrap();
+    let calls = admitted.connect_info();
+    let (one, other) = (calls.keep(), calls.keep());
+    assert!(slots.admit(None).await.is_none(), "two streams");
+    drop(one);
+    assert!(slots.admit(None).await.is_none(), "a stream");
+    drop(other);
+    let mut newcomer = Box::pin(slots.admit(None));
+    assert!(newcomer.as_mut().now_or_never().is_none());
+    // Also a client that takes nothing gives way: HTTP/2 does not read until it could write.
+    for found in [
+        admitted.write_all(b"x").await,
+        admitted.flush().await,
+        admitted.read_u8().await.map(drop),
+    ] {
+        let error = found.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    }
+    drop(admitted);
+    assert!(newcomer.await.is_some());
+    // A stream that ends later finds no connection.
+    drop(calls.keep());
 }

@@ -1,9 +1,9 @@
 //! Writes the health of volumes into the status of their claims: `status.healthStatus`, which
 //! Kubernetes 1.37 has with the feature gate `CSIVolumeHealth` (KEP-1432).
 //!
-//! Only the process that certainly owns a volume writes: any other one that does not find it would
-//! take it for healthy. What a claim has is read from the API server at the start and then at
-//! intervals, so the end of a problem is written, too, if no process saw it.
+//! Only the process that certainly owns a volume writes: another one does not find the volume, and
+//! would take it for healthy. What a claim has is read from the API server at the start and then at
+//! intervals. So the end of a problem is written even if no process saw it.
 //!
 //! An API server without the field drops it from a write, and changes nothing. The process sees that
 //! in the answer, says so once, and tries again after [`RESYNC`].

@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
 use crate::own_pod::OwnPod;
 use crate::roles::Role;
-use crate::snapshot_metadata::host_of;
+use crate::snapshot_metadata::{self, host_of};
 
 /// The inputs of the controllers.
 pub struct Setup {
@@ -122,9 +122,8 @@ impl Setup {
         if let Some(address) = address
             && host_of(address).is_none()
         {
-            return Err(format!(
-                "--snapshot-metadata-address {address:?} is not HOST:PORT"
-            ));
+            let error = snapshot_metadata::Error::Address(address.to_owned());
+            return Err(error.to_string());
         }
         match args.election.leader_tasks {
             LeaderTasks::Only => Ok(()),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 
 use super::room::{self, NodeRoom};
-use crate::api::capacity::managed_by;
+use crate::api::capacity::{keeper_of, managed_by};
 use crate::cache::{Index, Store};
+use crate::csi::pools;
 
 /// The capacity objects of this driver.
 pub(super) struct Capacities {
@@ -21,12 +22,12 @@ impl Capacities {
     pub(super) fn new(store: Store<CSIStorageCapacity>) -> Self {
         Capacities {
             by_owner_and_class: store.index(|object| {
-                let keeper = room::keeper_of(object);
+                let keeper = keeper_of(object);
                 let key = keeper.map(|keeper| room::key(keeper, &object.storage_class_name));
                 key.into_iter().collect()
             }),
             by_class: store.index(|object| vec![object.storage_class_name.clone()]),
-            by_pool: store.index(room::pools),
+            by_pool: store.index(pools::named_by),
             store,
         }
     }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::labels::of_attachment;
 use super::{Placement, RESYNC, room};
+use crate::api::capacity::keeper_of;
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{MANAGED_BY, NODE_LABEL};
 use crate::api::{node_fitness, pv};
@@ -17,6 +18,7 @@ use crate::cache::Change;
 use crate::client::Resource;
 use crate::controller::workers::PLACEMENT_WORKERS;
 use crate::controller::{Context, Controller, ObjectKey, pause};
+use crate::csi::pools;
 use crate::provisioner::source_protection;
 use crate::queue::{Outcome, Queue, QueueKey};
 
@@ -154,10 +156,10 @@ impl Placement {
         let Change::Applied { old, new } = change else {
             return;
         };
-        let pools = room::pools(new);
-        let before = old.as_deref().map(room::pools).unwrap_or_default();
-        let keeper = room::keeper_of(new);
-        if pools != before {
+        let named = pools::named_by(new);
+        let before = old.as_deref().map(pools::named_by).unwrap_or_default();
+        let keeper = keeper_of(new);
+        if named != before {
             let keeper = keeper.unwrap_or_default();
             self.queues.pools.add(ObjectKey::new(None, keeper));
         }

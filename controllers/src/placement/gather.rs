@@ -12,10 +12,11 @@ use tokio::time::Instant;
 
 use super::decide::Facts;
 use super::most_room::Candidate;
-use super::room::{self, NodeRoom};
+use super::room::NodeRoom;
 use super::source_location::{self, SourceLocation};
 use super::unfit::{Unfit, lacks_driver};
 use super::{Candidates, Placement};
+use crate::api::capacity::keeper_of;
 use crate::api::pvc::{self, DataSource};
 use crate::api::{node_fitness, pv};
 use crate::csi::pools::pool_of;
@@ -194,7 +195,7 @@ impl Placement {
         let objects = self.capacities.as_ref()?.of_pool(pool_of(handle)?);
         let nodes = objects
             .into_iter()
-            .filter_map(|object| self.keepers.get(room::keeper_of(&object)?).pop())
+            .filter_map(|object| self.keepers.get(keeper_of(&object)?).pop())
             .map(|node| node.name_any());
         let mut nodes: BTreeSet<String> = nodes.collect();
         match nodes.len() {

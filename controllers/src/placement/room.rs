@@ -1,14 +1,11 @@
-//! Reads capacity objects: the room of nodes, and their pools.
+//! Reads the room of nodes in capacity objects.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
-use kube::ResourceExt;
 
-use crate::api::capacity::MANAGED_BY;
 use crate::api::quantity;
 use crate::cache::store::version;
-use crate::csi::pools;
 
 /// Room of a node for volumes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,25 +47,9 @@ pub(super) fn is_more(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity
     new.available > old.available || new.largest.unwrap_or(i64::MAX) > largest_before
 }
 
-/// The `managed-by` label of a capacity object.
-pub(super) fn keeper_of(object: &CSIStorageCapacity) -> Option<&str> {
-    object.labels().get(MANAGED_BY).map(String::as_str)
-}
-
 /// Index key of the capacity objects of one node and class.
 pub(super) fn key(keeper: &str, class: &str) -> String {
     format!("{keeper}/{class}")
-}
-
-/// The pools in a capacity object's annotation, of which only so many count: the node writes it.
-pub(super) fn pools(object: &CSIStorageCapacity) -> Vec<String> {
-    let text = object.annotations().get(pools::ANNOTATION);
-    let names = text.map_or("", String::as_str).split(',').map(str::trim);
-    names
-        .filter(|pool| !pool.is_empty())
-        .take(pools::MAX)
-        .map(str::to_owned)
-        .collect()
 }
 
 #[cfg(test)]
@@ -79,8 +60,7 @@ mod tests {
 
     fn object(version: u64, capacity: Value, largest: Value) -> Arc<CSIStorageCapacity> {
         let object = json!({
-            "metadata": {"name": "c", "resourceVersion": version.to_string(),
-                         "annotations": {pools::ANNOTATION: "p1, p2,"}},
+            "metadata": {"name": "c", "resourceVersion": version.to_string()},
             "storageClassName": "fast", "capacity": capacity, "maximumVolumeSize": largest,
         });
         Arc::new(serde_json::from_value(object).expect("an object"))
@@ -128,19 +108,5 @@ mod tests {
         ] {
             assert_eq!(is_more(old.as_deref(), &new), more, "{old:?} {new:?}");
         }
-    }
-
-    #[test]
-    fn named_pools() {
-        let object = object(1, Value::Null, Value::Null);
-        assert_eq!(super::pools(&object), ["p1", "p2"]);
-        assert!(super::pools(&CSIStorageCapacity::default()).is_empty());
-        let mut object = (*object).clone();
-        let names: Vec<_> = (0..1_000).map(|n| format!("p{n}")).collect();
-        let annotations = object.annotations_mut();
-        annotations.insert(pools::ANNOTATION.to_owned(), names.join(","));
-        let named = super::pools(&object);
-        assert_eq!(named.len(), pools::MAX);
-        assert_eq!(named.last().map(String::as_str), Some("p15"));
     }
 }

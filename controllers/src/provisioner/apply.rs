@@ -53,13 +53,15 @@ impl Provisioner {
         if self.in_flight.has_pending_pv(uid) {
             return Outcome::Done;
         }
-        if let Some(PendingAttempt::Background(plan)) = self.in_flight.attempt(uid) {
+        if let Some(PendingAttempt::Background(plans)) = self.in_flight.attempt(uid)
+            && let Some(last) = plans.last()
+        {
             if !self.context.acts() {
                 // The new leader finds the same volume by its name.
                 self.in_flight.forget(uid);
                 return Outcome::Done;
             }
-            return self.retry(uid, plan).await;
+            return self.retry(uid, last.clone()).await;
         }
         let Some(claim) = self.claims.get(uid).pop() else {
             self.in_flight.forget(uid);
@@ -106,8 +108,8 @@ impl Provisioner {
 
     /// Repeats CreateVolume for a volume that an earlier call may have created. Only the topology
     /// stays the same: the claim, its class and its secrets may have been corrected since. If the
-    /// claim is gone or now belongs to another process, the call is still needed: its answer names
-    /// the volume to delete.
+    /// claim is gone or now belongs to another process, the same request is still needed: its answer
+    /// names the volume to delete.
     async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
         let context = self.settings().claim_context(self.context.leader.leads());
         let wanted = self
@@ -126,7 +128,14 @@ impl Provisioner {
             }
         };
         match (planned.await, &wanted) {
-            (Ok(Some(plan)), _) => self.make(Arc::new(plan), true).await,
+            (Ok(Some(plan)), Some(_)) => self.make(Arc::new(plan), true).await,
+            (Ok(Some(plan)), None) => {
+                let same = Plan {
+                    secrets: plan.secrets,
+                    ..Plan::clone(&last)
+                };
+                self.make(Arc::new(same), true).await
+            }
             (Ok(None), _) | (Err(_), None) => self.make(last, true).await,
             (Err(error), Some(claim)) => {
                 self.tell_failure(claim, last.draft.source.kind(), &error);
@@ -366,27 +375,38 @@ impl Provisioner {
         self.tell_failure(claim, source, &error);
         match (error.state(), plan) {
             (AttemptState::Background, Some(plan)) => {
-                self.in_flight
-                    .set_attempt(uid, PendingAttempt::Background(plan));
+                self.in_flight.add_background(uid, plan);
                 Outcome::Failed
             }
             (AttemptState::NoChange | AttemptState::Background, _) => Outcome::Failed,
-            (AttemptState::Finished, _) => {
-                self.in_flight.forget(uid);
-                Outcome::Failed
-            }
-            (AttemptState::Infeasible, plan) => {
-                let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
-                let until = Instant::now() + SLOW;
-                self.in_flight
-                    .set_attempt(uid, PendingAttempt::Slow { class, until });
-                Outcome::RetryAfter(SLOW)
-            }
-            (AttemptState::Reschedule, _) => {
-                self.in_flight.forget(uid);
-                self.reschedule_once_published(claim).await
-            }
+            (state, plan) => self.answered(claim, plan.as_deref(), state).await,
         }
+    }
+
+    /// Schedules the next attempt after a final failure. An earlier request for the claim may still
+    /// lack its final answer.
+    async fn answered(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        plan: Option<&Plan>,
+        state: AttemptState,
+    ) -> Outcome {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let is_over = plan.is_none_or(|plan| self.in_flight.end_background(uid, plan));
+        if state == AttemptState::Infeasible {
+            if is_over {
+                let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
+                self.in_flight.set_slow(uid, class, Instant::now() + SLOW);
+            }
+            return Outcome::RetryAfter(SLOW);
+        }
+        if is_over {
+            self.in_flight.forget(uid);
+        }
+        if state == AttemptState::Reschedule {
+            return self.reschedule_once_published(claim).await;
+        }
+        Outcome::Failed
     }
 
     fn tell_failure(&self, claim: &PersistentVolumeClaim, source: &str, error: &Error) {

@@ -19,8 +19,10 @@ pub(crate) const SLOW: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug)]
 pub(crate) enum PendingAttempt {
     /// The driver may still be creating a volume. CreateVolume is repeated until the driver gives a
-    /// final answer, even if the claim is gone. Holds the plan of the last call.
-    Background(Arc<Plan>),
+    /// final answer, even if the claim is gone. Holds the plan of each request without a final answer,
+    /// that of the last call at the end: a class may come back as another one between two calls, and
+    /// what the driver says to the new request says nothing about the old one.
+    Background(Vec<Arc<Plan>>),
     /// The call failed for good with this class. It is repeated after this instant.
     Slow {
         /// The UID of the claim's class.
@@ -60,13 +62,40 @@ impl InFlight {
         self.0.lock().attempts.get(uid).cloned()
     }
 
-    /// Records how an attempt ended.
-    pub(crate) fn set_attempt(&self, uid: &str, attempt: PendingAttempt) {
+    /// Notes that the driver may be creating a volume by this plan.
+    pub(crate) fn add_background(&self, uid: &str, plan: Arc<Plan>) {
+        let mut inner = self.0.lock();
+        let mut plans = match inner.attempts.remove(uid) {
+            Some(PendingAttempt::Background(plans)) => plans,
+            _ => Vec::new(),
+        };
+        plans.retain(|one| one.request != plan.request);
+        plans.push(plan);
+        let attempt = PendingAttempt::Background(plans);
+        inner.attempts.insert(uid.to_owned(), attempt);
+    }
+
+    /// Notes the final answer to the request of this plan. Returns true if no other request for the
+    /// claim lacks one.
+    pub(crate) fn end_background(&self, uid: &str, plan: &Plan) -> bool {
+        let mut inner = self.0.lock();
+        let Some(PendingAttempt::Background(plans)) = inner.attempts.get_mut(uid) else {
+            return true;
+        };
+        plans.retain(|one| one.request != plan.request);
+        let is_over = plans.is_empty();
+        if is_over {
+            inner.attempts.remove(uid);
+        }
+        is_over
+    }
+
+    /// Notes that the call for a claim failed for good, and may be repeated after this instant.
+    pub(crate) fn set_slow(&self, uid: &str, class: Option<String>, until: Instant) {
         let mut inner = self.0.lock();
         // The driver is not creating a volume, and the nodes may change before the next attempt.
-        if matches!(attempt, PendingAttempt::Slow { .. }) {
-            inner.topologies.remove(uid);
-        }
+        inner.topologies.remove(uid);
+        let attempt = PendingAttempt::Slow { class, until };
         inner.attempts.insert(uid.to_owned(), attempt);
     }
 

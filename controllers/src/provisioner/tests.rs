@@ -307,6 +307,45 @@ async fn a_class_corrected_meanwhile_counts() {
     assert!(created[1].secrets.is_empty());
 }
 
+/// The class comes back as another one, and the claim goes, after a call that the driver has not
+/// answered. What it says to the new request says nothing about the volume of the old one.
+#[tokio::test]
+async fn a_volume_of_the_class_before_is_found() {
+    for failures in [
+        vec![Status::already_exists("it differs")],
+        vec![Status::invalid_argument("no")],
+        vec![Status::resource_exhausted("full")],
+        vec![
+            Status::aborted("busy"),
+            Status::already_exists("it differs"),
+        ],
+    ] {
+        let rig = with_claim();
+        let repeated = failures.len();
+        rig.fail([Status::deadline_exceeded("later")]);
+        assert_eq!(rig.work().await, Outcome::Failed);
+        rig.class("c-2", json!({"size": "large"}));
+        rig.fail(failures.clone());
+        for _ in 0..repeated {
+            rig.work().await;
+        }
+        assert!(rig.has_attempt(), "{failures:?}");
+        rig.replace_claim();
+        rig.log();
+        assert_eq!(rig.work().await, Outcome::Done, "{failures:?}");
+        assert!(rig.log().contains(&DELETE.to_owned()), "{failures:?}");
+        assert!(!rig.has_attempt(), "{failures:?}");
+        let created = rig.driver.state().created.clone();
+        let are_new = created
+            .iter()
+            .map(|one| one.parameters.contains_key("size"));
+        let mut expected = vec![true; repeated];
+        expected.insert(0, false);
+        expected.push(false);
+        assert_eq!(are_new.collect::<Vec<_>>(), expected, "{failures:?}");
+    }
+}
+
 /// A missing secret does not keep an unneeded volume.
 #[tokio::test]
 async fn an_unwanted_volume_goes_without_its_secret() {

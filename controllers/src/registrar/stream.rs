@@ -16,6 +16,10 @@ impl<S> RewrittenStream<S> {
 }
 
 impl Filter for AuthorityRewrite {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+
     fn read(&mut self, bytes: &mut [u8]) {
         self.feed(bytes);
     }

@@ -262,7 +262,8 @@ impl SnapshotController {
         }
     }
 
-    /// Adds the snapshotter's finalizer to a bound content.
+    /// Adds the snapshotter's finalizer to a bound content. Marks or deletes a content without a
+    /// snapshot.
     pub(super) async fn reconcile_content<K: SnapshotKind>(
         &self,
         name: &str,
@@ -278,7 +279,11 @@ impl SnapshotController {
             events.warning(&*content, reason, message);
             return Ok(Outcome::Failed);
         }
-        if view.user_uid().is_none() || content.is_deleting() {
+        if view.user_uid().is_none() {
+            return Ok(Outcome::Done);
+        }
+        if content.is_deleting() {
+            self.mark_orphan::<K>(&content, false).await?;
             return Ok(Outcome::Done);
         }
         if let Some(finalizers) = names::with(&*content, &[K::Content::KEYS.finalizer]) {

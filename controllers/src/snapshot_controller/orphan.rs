@@ -4,6 +4,9 @@
 //! cluster, and deleting them would delete the data. So this process must have seen the snapshot, or have
 //! marked the content when the snapshot was deleted. And the API server must answer, to a list and
 //! not from a cache, that the snapshot does not exist.
+//!
+//! A content that keeps its data is not deleted here. But someone may delete it by hand, and the
+//! snapshotter lets no bound content go without the mark. Then the API server's answer suffices.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -35,16 +38,26 @@ impl SnapshotController {
         uid: &str,
     ) -> Result<Outcome, ReconcileError> {
         let (_, contents, _) = K::watches(&self.watches);
-        let Some(content) = contents.get(name).filter(|it| may_be_orphan(&**it)) else {
+        let content = contents.get(name);
+        let Some(content) = content.filter(|it| it.view().user_uid() == Some(uid)) else {
             return Ok(Outcome::Done);
         };
-        if content.view().user_uid() != Some(uid) || !self.lacks_snapshot::<K>(&content).await? {
-            return Ok(Outcome::Done);
-        }
-        if !is_marked(&*content) {
-            self.mark(contents, &*content).await?;
-        }
+        self.mark_orphan::<K>(&content, true).await?;
         self.delete_orphan::<K>(name).await
+    }
+
+    /// Marks a content if it needs that and has no snapshot. `was_seen`: this process saw the
+    /// snapshot.
+    pub(super) async fn mark_orphan<K: SnapshotKind>(
+        &self,
+        content: &K::Content,
+        was_seen: bool,
+    ) -> Result<(), ReconcileError> {
+        if needs_mark(content, was_seen) && self.lacks_snapshot::<K>(content).await? {
+            let (_, contents, _) = K::watches(&self.watches);
+            self.mark(contents, content).await?;
+        }
+        Ok(())
     }
 
     /// Lets a snapshot go that is being deleted and is too large for the caches. Its content follows.
@@ -111,6 +124,19 @@ impl SnapshotController {
             .await?;
         Ok(lacks)
     }
+}
+
+/// True if a content is to be marked once its snapshot is gone. `was_seen`: this process saw the
+/// snapshot. Of a content that keeps its data, the mark only lets the finalizer go.
+fn needs_mark<C: Content>(content: &C, was_seen: bool) -> bool {
+    let view = content.view();
+    let deletes_data = view.policy == DeletionPolicy::Delete;
+    let is_due = if deletes_data {
+        was_seen && view.given.is_none()
+    } else {
+        content.is_deleting()
+    };
+    is_due && view.user_uid().is_some() && !is_marked(content)
 }
 
 /// True if a content was made for a snapshot and is to be deleted with it.

@@ -20,7 +20,7 @@ pub(super) enum CredentialsError {
 
 /// The certificates of the leader.
 #[derive(Debug)]
-pub(super) struct Credentials {
+pub(super) struct LeaderCredentials {
     /// The server for backup tools.
     server: Arc<ServerConfig>,
     /// What the leader shows to nodes.
@@ -29,14 +29,14 @@ pub(super) struct Credentials {
     authority: String,
 }
 
-impl Credentials {
+impl LeaderCredentials {
     /// Makes certificates that this authority signs.
     pub(super) fn new(
         authority: &Authority,
         hosts: &[String],
         now: u64,
     ) -> Result<Self, CredentialsError> {
-        Ok(Credentials {
+        Ok(LeaderCredentials {
             server: config::public_server(&authority.server(hosts, now)?)?,
             client: authority.client(now)?,
             made: now,
@@ -53,10 +53,10 @@ impl Credentials {
 
 /// The certificates at present. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CurrentCredentials(Arc<RwLock<Option<Arc<Credentials>>>>);
+pub(super) struct CurrentCredentials(Arc<RwLock<Option<Arc<LeaderCredentials>>>>);
 
 impl CurrentCredentials {
-    pub(super) fn get(&self) -> Option<Arc<Credentials>> {
+    pub(super) fn get(&self) -> Option<Arc<LeaderCredentials>> {
         self.0.read().clone()
     }
 
@@ -71,7 +71,7 @@ impl CurrentCredentials {
             .get()
             .is_some_and(|present| present.are_good(authority.pem(), now));
         if !are_good {
-            let new = Credentials::new(authority, hosts, now)?;
+            let new = LeaderCredentials::new(authority, hosts, now)?;
             *self.0.write() = Some(Arc::new(new));
             tracing::info!("made new certificates for the service of changed blocks");
         }
@@ -80,6 +80,8 @@ impl CurrentCredentials {
 }
 
 impl ServerConfigs for CurrentCredentials {
+    const ARE_CLIENTS_KNOWN: bool = false;
+
     async fn current(&self) -> Option<Arc<ServerConfig>> {
         Some(self.get()?.server.clone())
     }

@@ -1,7 +1,7 @@
 //! Passes a stream from the node that has the snapshot on to the caller.
 //!
 //! Each stream has a connection of its own: a caller that hangs up ends it, and the node stops reading
-//! at once. A caller that takes nothing, and a stream without end, hold neither.
+//! at once. A caller that takes nothing for a minute is cut off, and so is a stream of ten minutes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,6 @@ use hostloop_proto::{csi, snapshot_metadata as api};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status, Streaming};
 
+use crate::api::message::cut;
 use crate::node_endpoint::NodeEndpoint;
 use crate::tls::certificates::Identity;
 use crate::tls::config;
@@ -31,8 +31,15 @@ use crate::tls::config;
 const CONNECT: Duration = Duration::from_secs(10);
 /// How often a node is asked whether it still answers, and how long that answer may take.
 const PING: Duration = Duration::from_secs(20);
-/// The largest message of a node: the driver's have a few 10 KiB.
-const MAX_MESSAGE: usize = 1 << 20;
+/// The largest message of a node: the driver's have 30 KiB at most.
+const MAX_MESSAGE: usize = 64 << 10;
+/// The most blocks of a message: the driver's have 1024. In memory, a block takes eight times as much
+/// as the two bytes of an empty one in a message.
+const MAX_BLOCKS: usize = 4096;
+/// The most that a node may send ahead of the caller, besides [`AHEAD`].
+const WINDOW: u32 = 256 << 10;
+/// The longest message of a node's error that is passed on.
+const MAX_ERROR: usize = 1024;
 /// Messages read ahead of the caller.
 const AHEAD: usize = 4;
 /// How long a caller may take nothing.
@@ -74,7 +81,9 @@ pub(super) async fn connect(
     });
     let endpoint = Endpoint::from_static("http://node")
         .http2_keep_alive_interval(PING)
-        .keep_alive_timeout(PING);
+        .keep_alive_timeout(PING)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW);
     let connected = timeout(CONNECT, endpoint.connect_with_connector(connector)).await;
     let channel = match connected {
         Ok(Ok(channel)) => channel,
@@ -114,25 +123,26 @@ pub(super) fn status_for_caller(status: &Status) -> Status {
         Code::Unknown => Code::Internal,
         code => code,
     };
-    Status::new(code, status.message())
+    Status::new(code, cut(status.message(), MAX_ERROR))
 }
 
 /// Passes the messages of a node on until either side ends, `stop` is set, or the stream has lasted
-/// too long. It holds `permit` meanwhile.
-pub(super) fn pass_on<M, N>(
+/// too long. It holds `places` meanwhile.
+pub(super) fn pass_on<M, N, P>(
     messages: Streaming<M>,
-    convert: fn(M) -> N,
-    permit: OwnedSemaphorePermit,
+    convert: fn(M) -> Result<N, Status>,
+    places: P,
     stop: CancellationToken,
 ) -> Answers<N>
 where
     M: Send + 'static,
     N: Send + 'static,
+    P: Send + 'static,
 {
     let (sender, receiver) = mpsc::channel(AHEAD + 1);
     let last = LastAnswer::reserve(&sender);
     tokio::spawn(async move {
-        let _permit = permit;
+        let _places = places;
         let ended = tokio::select! {
             // The caller hung up.
             () = sender.closed() => Ok(()),
@@ -148,7 +158,7 @@ where
 
 async fn pass_all<M, N>(
     mut messages: Streaming<M>,
-    convert: fn(M) -> N,
+    convert: fn(M) -> Result<N, Status>,
     sender: &mpsc::Sender<Result<N, Status>>,
 ) -> Result<(), Status> {
     while let Some(message) = messages
@@ -156,7 +166,7 @@ async fn pass_all<M, N>(
         .await
         .map_err(|status| status_for_caller(&status))?
     {
-        match sender.send_timeout(Ok(convert(message)), STALL).await {
+        match sender.send_timeout(Ok(convert(message)?), STALL).await {
             Ok(()) => {}
             Err(mpsc::error::SendTimeoutError::Closed(_)) => return Ok(()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => return Err(stalled()),
@@ -178,7 +188,7 @@ fn too_long() -> Status {
 
 fn stalled() -> Status {
     Status::deadline_exceeded(format!(
-        "nothing was taken from the stream for {} s",
+        "nothing was taken from the stream for {} s: resume behind the last range",
         STALL.as_secs()
     ))
 }
@@ -212,31 +222,39 @@ impl<M> Drop for LastAnswer<M> {
 /// An answer of CSI as one of the service.
 pub(super) fn allocated(
     answer: csi::GetMetadataAllocatedResponse,
-) -> api::GetMetadataAllocatedResponse {
-    api::GetMetadataAllocatedResponse {
+) -> Result<api::GetMetadataAllocatedResponse, Status> {
+    Ok(api::GetMetadataAllocatedResponse {
         block_metadata_type: answer.block_metadata_type,
         volume_capacity_bytes: answer.volume_capacity_bytes,
-        block_metadata: blocks(answer.block_metadata),
-    }
+        block_metadata: blocks(answer.block_metadata)?,
+    })
 }
 
 /// An answer of CSI as one of the service.
-pub(super) fn delta(answer: csi::GetMetadataDeltaResponse) -> api::GetMetadataDeltaResponse {
-    api::GetMetadataDeltaResponse {
+pub(super) fn delta(
+    answer: csi::GetMetadataDeltaResponse,
+) -> Result<api::GetMetadataDeltaResponse, Status> {
+    Ok(api::GetMetadataDeltaResponse {
         block_metadata_type: answer.block_metadata_type,
         volume_capacity_bytes: answer.volume_capacity_bytes,
-        block_metadata: blocks(answer.block_metadata),
-    }
+        block_metadata: blocks(answer.block_metadata)?,
+    })
 }
 
-fn blocks(blocks: Vec<csi::BlockMetadata>) -> Vec<api::BlockMetadata> {
-    blocks
-        .into_iter()
+fn blocks(blocks: Vec<csi::BlockMetadata>) -> Result<Vec<api::BlockMetadata>, Status> {
+    if blocks.len() > MAX_BLOCKS {
+        return Err(Status::internal(format!(
+            "the node that has the snapshot sent {} blocks in a message: more than {MAX_BLOCKS}",
+            blocks.len()
+        )));
+    }
+    let blocks = blocks.into_iter();
+    Ok(blocks
         .map(|block| api::BlockMetadata {
             byte_offset: block.byte_offset,
             size_bytes: block.size_bytes,
         })
-        .collect()
+        .collect())
 }
 
 #[cfg(test)]
@@ -280,7 +298,20 @@ mod tests {
             volume_capacity_bytes: 8192,
             block_metadata: vec![block],
         };
-        assert_eq!(delta(answer), expected);
+        assert_eq!(delta(answer).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_node_cannot_fill_the_memory() {
+        for (number, is_passed) in [(0, true), (MAX_BLOCKS, true), (MAX_BLOCKS + 1, false)] {
+            let answer = csi::GetMetadataAllocatedResponse {
+                block_metadata: vec![csi::BlockMetadata::default(); number],
+                ..Default::default()
+            };
+            assert_eq!(allocated(answer).is_ok(), is_passed, "{number}");
+        }
+        let long = Status::new(Code::Internal, "x".repeat(9 * MAX_ERROR));
+        assert!(status_for_caller(&long).message().len() <= MAX_ERROR);
     }
 
     #[tokio::test]

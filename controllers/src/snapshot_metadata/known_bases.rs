@@ -16,8 +16,10 @@ use crate::snapshots::VolumeSnapshotContent;
 
 /// The ConfigMap with the history. The component brings it, empty.
 pub const CONFIG_MAP: &str = "hostloop-snapshot-bases";
-/// The time between two writes, in which further contents come.
-const PACE: Duration = Duration::from_secs(2);
+/// The time between two writes, in which further contents come. Each writes the whole ConfigMap, so
+/// a user who makes snapshots all the time would fill the disk of the API server with its versions. A
+/// new leader lacks only what came and went since the last write.
+const PACE: Duration = Duration::from_secs(20);
 /// The time after a failed write.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
@@ -55,8 +57,11 @@ impl KnownBases {
         let seen: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let (noted, of_driver) = (seen.clone(), driver.clone());
         contents.on_change(move |change: &Change<VolumeSnapshotContent>| {
-            let content = change.object();
-            noted.lock().extend(key_of(content, &of_driver));
+            let key = key_of(change.object(), &of_driver);
+            let mut noted = noted.lock();
+            // Without the ConfigMap, there is no write for as long as that lasts.
+            let has_room = noted.len() < MOST;
+            noted.extend(key.filter(|_| has_room));
         });
         KnownBases {
             kube,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 
-use crate::api::capacity::{MANAGED_BY, managed_by};
+use crate::api::capacity::{keeper_of, managed_by};
 use crate::cache::store::version;
 use crate::csi::pools::{self, pool_of};
 use crate::node_endpoint::{ANNOTATION, NodeEndpoint};
@@ -25,14 +25,14 @@ pub fn locate(
     let mut found: Vec<&CSIStorageCapacity> = Vec::new();
     for object in capacities {
         let is_of_node = keeper.is_none() || keeper_of(object) == keeper.as_deref();
-        if is_of_node && names_pool(object, pool) {
+        if is_of_node && pools::named_by(object).iter().any(|name| name == pool) {
             found.push(object);
         }
     }
     let Some(first) = found.first().copied() else {
-        let on_node = node.map_or_else(String::new, |node| format!(" {node}"));
+        let node = node.map_or_else(|| "the node".to_owned(), |node| format!("node {node}"));
         return Err(format!(
-            "node{on_node} with its pool {pool} does not report its capacity: check that its pod runs"
+            "{node} with its pool {pool} does not report its capacity: check that its pod runs"
         ));
     };
     if found
@@ -55,24 +55,12 @@ pub fn locate(
     })
 }
 
-fn keeper_of(object: &CSIStorageCapacity) -> Option<&str> {
-    object.labels().get(MANAGED_BY).map(String::as_str)
-}
-
-/// True if an object names this pool among those that count.
-fn names_pool(object: &CSIStorageCapacity, pool: &str) -> bool {
-    let text = object.annotations().get(pools::ANNOTATION);
-    text.is_some_and(|text| {
-        let mut names = text.split(',').take(pools::MAX);
-        names.any(|name| name.trim() == pool)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::capacity::MANAGED_BY;
     use crate::testing::read;
 
     fn endpoint(address: &str, digit: &str) -> String {

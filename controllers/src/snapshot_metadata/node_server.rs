@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -26,6 +26,8 @@ use crate::tls::listener::{ServerConfigs, connections};
 const CONNECTIONS: usize = 64;
 /// How old the authority's certificate may be. It is read when a connection comes.
 const FRESH: Duration = Duration::from_secs(60);
+/// How long the API server may take: less than a handshake.
+const READ: Duration = Duration::from_secs(5);
 /// How long after a failure it is not read again.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -114,13 +116,17 @@ impl ClientAuthority {
 }
 
 impl ServerConfigs for ClientAuthority {
+    const ARE_CLIENTS_KNOWN: bool = true;
+
     async fn current(&self) -> Option<Arc<ServerConfig>> {
         let mut known = self.read.lock().await;
         let now = Instant::now();
         if known.until.is_some_and(|until| now < until) {
             return known.config.clone();
         }
-        let life = match self.read().await {
+        // A handshake ends before an API server that hangs.
+        let found = timeout(READ, self.read()).await;
+        let life = match found.unwrap_or_else(|_| Err("no answer".to_owned())) {
             Ok(config) => {
                 known.config = config;
                 if known.config.is_some() {

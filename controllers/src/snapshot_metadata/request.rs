@@ -5,6 +5,10 @@ use std::fmt;
 use hostloop_proto::snapshot_metadata::{GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 
 use super::Refusal;
+use crate::api::constants::is_name;
+
+/// The longest ID in CSI.
+const MAX_ID: usize = 128;
 
 /// A caller's token. It goes to the API server for its review, and nowhere else.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,8 +47,8 @@ impl TryFrom<GetMetadataAllocatedRequest> for MetadataRequest {
     fn try_from(request: GetMetadataAllocatedRequest) -> Result<Self, Refusal> {
         Ok(MetadataRequest {
             token: Token(required("security_token", request.security_token)?),
-            namespace: required("namespace", request.namespace)?,
-            snapshot: required("snapshot_name", request.snapshot_name)?,
+            namespace: name("namespace", request.namespace)?,
+            snapshot: name("snapshot_name", request.snapshot_name)?,
             base: None,
             starting_offset: request.starting_offset,
             max_results: request.max_results,
@@ -58,9 +62,9 @@ impl TryFrom<GetMetadataDeltaRequest> for MetadataRequest {
     fn try_from(request: GetMetadataDeltaRequest) -> Result<Self, Refusal> {
         Ok(MetadataRequest {
             token: Token(required("security_token", request.security_token)?),
-            namespace: required("namespace", request.namespace)?,
-            base: Some(required("base_snapshot_id", request.base_snapshot_id)?),
-            snapshot: required("target_snapshot_name", request.target_snapshot_name)?,
+            namespace: name("namespace", request.namespace)?,
+            base: Some(handle(request.base_snapshot_id)?),
+            snapshot: name("target_snapshot_name", request.target_snapshot_name)?,
             starting_offset: request.starting_offset,
             max_results: request.max_results,
         })
@@ -70,6 +74,25 @@ impl TryFrom<GetMetadataDeltaRequest> for MetadataRequest {
 fn required(field: &'static str, value: String) -> Result<String, Refusal> {
     if value.is_empty() {
         Err(Refusal::Empty(field))
+    } else {
+        Ok(value)
+    }
+}
+
+/// Reads the name of an object. Messages contain it, and reviews take it as it is.
+fn name(field: &'static str, value: String) -> Result<String, Refusal> {
+    let value = required(field, value)?;
+    if is_name(&value) {
+        Ok(value)
+    } else {
+        Err(Refusal::NotAName(field))
+    }
+}
+
+fn handle(value: String) -> Result<String, Refusal> {
+    let value = required("base_snapshot_id", value)?;
+    if value.len() > MAX_ID {
+        Err(Refusal::LongBase)
     } else {
         Ok(value)
     }
@@ -154,6 +177,41 @@ mod tests {
             clear(&mut request);
             let refused = MetadataRequest::try_from(request).unwrap_err();
             assert_eq!(refused, Refusal::Empty(field));
+        }
+    }
+
+    #[test]
+    fn names_that_no_object_can_have() {
+        let long = "n".repeat(30_000);
+        for (text, is_taken) in [
+            ("ns", true),
+            ("s.1-a", true),
+            (".", false),
+            ("../ns", false),
+            ("ns/pods", false),
+            ("ns?watch=true", false),
+            ("n\u{1b}s", false),
+            (long.as_str(), false),
+        ] {
+            let mut of_namespace = allocated();
+            of_namespace.namespace = text.to_owned();
+            let mut of_snapshot = delta();
+            of_snapshot.target_snapshot_name = text.to_owned();
+            for read in [
+                MetadataRequest::try_from(of_namespace),
+                MetadataRequest::try_from(of_snapshot),
+            ] {
+                assert_eq!(read.is_ok(), is_taken, "{text:?}");
+                if let Err(refusal) = read {
+                    assert_eq!(refusal.code(), Code::InvalidArgument);
+                    assert!(refusal.to_string().len() < 100, "{refusal}");
+                }
+            }
+        }
+        for (bytes, is_taken) in [(MAX_ID, true), (MAX_ID + 1, false)] {
+            let mut request = delta();
+            request.base_snapshot_id = "b".repeat(bytes);
+            assert_eq!(MetadataRequest::try_from(request).is_ok(), is_taken);
         }
     }
 

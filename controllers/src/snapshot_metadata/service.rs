@@ -12,8 +12,7 @@ use hostloop_proto::snapshot_metadata::{
 };
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
 use super::base::{BaseFacts, check_base, handle_of};
@@ -24,20 +23,31 @@ use super::node_location::locate;
 use super::refusal::Refusal;
 use super::request::MetadataRequest;
 use super::reviews::{access_review, caller, check_access, token_review};
+use super::shares::{Share, Shares};
 use super::target::{SnapshotName, Target, content_name, target};
 use crate::api::scope::node_label;
 use crate::cache::Store;
 use crate::client::ApiError;
 use crate::controller::Context;
+use crate::grpc_server::{CallConnection, KeptConnection};
 use crate::node_endpoint::NodeEndpoint;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
-/// Calls that are checked at the same time. Each asks the API server a few times.
-const CHECKS: usize = 16;
-/// How long a call waits for its check.
+/// Calls that are checked at the same time. Each asks the API server a few times. Each address gets
+/// its share, because who the caller is only follows from the check.
+const CHECKS: usize = 32;
+/// How long a check counts at least, also if the caller hangs up. Anyone can make the API server review
+/// a token, and it serves the requests of all controllers of this account in turn.
+const CHECK: Duration = Duration::from_secs(1);
+/// How long a call waits for its check, and for each place of its stream.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Streams at the same time.
+/// Streams at the same time, of which a namespace gets three quarters at most.
 const STREAMS: usize = 64;
+/// Streams of a node at the same time: those that a pool's driver reads at once. Further ones would
+/// wait there.
+const NODE_STREAMS: usize = 16;
+/// How long the node may take until it answers.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// The service.
 pub(super) struct MetadataService {
@@ -47,15 +57,24 @@ pub(super) struct MetadataService {
     contents: Store<VolumeSnapshotContent>,
     bases: Arc<KnownBases>,
     dial: Dial,
-    checks: Semaphore,
-    streams: Arc<Semaphore>,
+    checks: Arc<Shares>,
+    /// By namespace.
+    streams: Arc<Shares>,
+    /// By node and namespace.
+    node_streams: Arc<Shares>,
 }
 
 /// A call that may be answered.
 struct Admitted {
     handle: String,
     node: NodeEndpoint,
-    permit: OwnedSemaphorePermit,
+}
+
+/// What a stream holds until its end.
+struct StreamPlaces {
+    _of_node: Share,
+    _of_all: Share,
+    _connection: Option<KeptConnection>,
 }
 
 impl MetadataService {
@@ -73,19 +92,27 @@ impl MetadataService {
             capacities,
             bases,
             dial,
-            checks: Semaphore::new(CHECKS),
-            streams: Arc::new(Semaphore::new(STREAMS)),
+            checks: Shares::new(CHECKS),
+            streams: Shares::new(STREAMS),
+            node_streams: Shares::new(NODE_STREAMS),
         }
     }
 
     /// Checks a call. The order is upstream's: a caller who is not authenticated learns nothing.
-    async fn admit(&self, request: &MetadataRequest) -> Result<Admitted, Status> {
-        let checked = timeout(PATIENCE, self.checks.acquire()).await;
-        let Ok(Ok(_check)) = checked else {
+    async fn admit(
+        &self,
+        request: &MetadataRequest,
+        connection: Option<&CallConnection>,
+    ) -> Result<Admitted, Status> {
+        let address = connection.and_then(|connection| connection.peer);
+        let address = address.map_or_else(String::new, |address| address.to_string());
+        let Ok(check) = timeout(PATIENCE, self.checks.take("", &address)).await else {
             return Err(Status::resource_exhausted(
                 "too many calls: try again later",
             ));
         };
+        let check = Arc::new(check);
+        tokio::spawn(count(check.clone()));
         self.authorize(request).await?;
         let of = SnapshotName {
             namespace: &request.namespace,
@@ -96,13 +123,29 @@ impl MetadataService {
             self.check_base(of, base, &target).await?;
         }
         let node = self.locate(of, &target).await?;
-        let permit = self.streams.clone().try_acquire_owned();
-        let permit =
-            permit.map_err(|_| Status::resource_exhausted("too many streams: try again later"))?;
+        drop(check);
         Ok(Admitted {
             handle: target.handle,
             node,
-            permit,
+        })
+    }
+
+    /// Waits for the places of a stream of a node. First that of the node: a namespace that waits for
+    /// it takes nothing from others.
+    async fn places(
+        &self,
+        namespace: &str,
+        node: NodeEndpoint,
+        connection: Option<&CallConnection>,
+    ) -> Result<StreamPlaces, Status> {
+        let of_node = node.fingerprint.to_string();
+        let of_node = timeout(PATIENCE, self.node_streams.take(&of_node, namespace)).await;
+        let of_node = of_node.map_err(|_| exhausted(namespace))?;
+        let of_all = timeout(PATIENCE, self.streams.take("", namespace)).await;
+        Ok(StreamPlaces {
+            _of_node: of_node,
+            _of_all: of_all.map_err(|_| exhausted(namespace))?,
+            _connection: connection.map(CallConnection::keep),
         })
     }
 
@@ -202,11 +245,35 @@ impl MetadataService {
     }
 }
 
-fn not_reviewed(what: &'static str, error: &ApiError) -> Refusal {
-    Refusal::NotReviewed {
-        what,
-        why: error.to_string(),
+/// Holds the place of a check for as long as it counts.
+async fn count(check: Arc<Share>) {
+    sleep(CHECK).await;
+    drop(check);
+}
+
+fn exhausted(namespace: &str) -> Status {
+    Status::resource_exhausted(format!(
+        "too many streams of namespace {namespace}: try again later"
+    ))
+}
+
+/// Waits for the beginning of a node's answer.
+async fn answer_of_node<M>(
+    answer: impl Future<Output = Result<Response<M>, Status>>,
+) -> Result<M, Status> {
+    match timeout(ANSWER, answer).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(status_for_caller(&status)),
+        Err(_) => Err(Status::unavailable(
+            "the node that has the snapshot does not answer: try again",
+        )),
     }
+}
+
+/// The caller is not known yet, so only the log has the error: it names servers and accounts.
+fn not_reviewed(what: &'static str, error: &ApiError) -> Refusal {
+    tracing::warn!(what, %error, "a call for changed blocks can't be checked");
+    Refusal::NotReviewed(what)
 }
 
 #[tonic::async_trait]
@@ -218,21 +285,22 @@ impl SnapshotMetadata for MetadataService {
         &self,
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
-        let request = MetadataRequest::try_from(request.into_inner())?;
-        let admitted = self.admit(&request).await?;
+        let (_, extensions, request) = request.into_parts();
+        let request = MetadataRequest::try_from(request)?;
+        let connection = extensions.get::<CallConnection>();
+        let admitted = self.admit(&request, connection).await?;
+        let places = self.places(&request.namespace, admitted.node, connection);
+        let places = places.await?;
         let mut client = self.client(admitted.node).await?;
-        let messages = client
-            .get_metadata_allocated(csi::GetMetadataAllocatedRequest {
-                snapshot_id: admitted.handle,
-                starting_offset: request.starting_offset,
-                max_results: request.max_results,
-                ..Default::default()
-            })
-            .await
-            .map_err(|status| status_for_caller(&status))?;
+        let answer = client.get_metadata_allocated(csi::GetMetadataAllocatedRequest {
+            snapshot_id: admitted.handle,
+            starting_offset: request.starting_offset,
+            max_results: request.max_results,
+            ..Default::default()
+        });
+        let messages = answer_of_node(answer).await?;
         let stop = self.context.stop.clone();
-        let messages = messages.into_inner();
-        let answers = pass_on(messages, forward::allocated, admitted.permit, stop);
+        let answers = pass_on(messages, forward::allocated, places, stop);
         Ok(Response::new(answers))
     }
 
@@ -240,22 +308,23 @@ impl SnapshotMetadata for MetadataService {
         &self,
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
-        let request = MetadataRequest::try_from(request.into_inner())?;
-        let admitted = self.admit(&request).await?;
+        let (_, extensions, request) = request.into_parts();
+        let request = MetadataRequest::try_from(request)?;
+        let connection = extensions.get::<CallConnection>();
+        let admitted = self.admit(&request, connection).await?;
+        let places = self.places(&request.namespace, admitted.node, connection);
+        let places = places.await?;
         let mut client = self.client(admitted.node).await?;
-        let messages = client
-            .get_metadata_delta(csi::GetMetadataDeltaRequest {
-                base_snapshot_id: request.base.unwrap_or_default(),
-                target_snapshot_id: admitted.handle,
-                starting_offset: request.starting_offset,
-                max_results: request.max_results,
-                ..Default::default()
-            })
-            .await
-            .map_err(|status| status_for_caller(&status))?;
+        let answer = client.get_metadata_delta(csi::GetMetadataDeltaRequest {
+            base_snapshot_id: request.base.unwrap_or_default(),
+            target_snapshot_id: admitted.handle,
+            starting_offset: request.starting_offset,
+            max_results: request.max_results,
+            ..Default::default()
+        });
+        let messages = answer_of_node(answer).await?;
         let stop = self.context.stop.clone();
-        let messages = messages.into_inner();
-        let answers = pass_on(messages, forward::delta, admitted.permit, stop);
+        let answers = pass_on(messages, forward::delta, places, stop);
         Ok(Response::new(answers))
     }
 }

@@ -6,7 +6,7 @@
 //! create any. Each pass looks at all of it again, so that whatever is deleted or changed is mended.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hostloop_api_objects::snapshot_metadata::SnapshotMetadataService;
 use k8s_openapi::ByteString;
@@ -18,6 +18,8 @@ use super::credentials::{CredentialsError, CurrentCredentials};
 use super::published_object::{ObjectStep, decide};
 use crate::client::{ApiError, Kube};
 use crate::tls::certificates::{Authority, CertificateError, StoredAuthority};
+
+pub(super) use hostloop_report::clock::now_s as now;
 
 /// The Secret with the authority.
 pub const SECRET: &str = "hostloop-snapshot-metadata-ca";
@@ -33,13 +35,6 @@ const ENDS: &str = "ends";
 const PERIOD: Duration = Duration::from_secs(60);
 /// The time after a pass that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-
-/// The seconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpkeepError {
@@ -182,6 +177,8 @@ fn text<'a>(data: &'a BTreeMap<String, ByteString>, name: &str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::Value;
 
     use super::*;
@@ -225,6 +222,14 @@ mod tests {
         upkeep.kube.merge(&secret, emptied).await.unwrap();
         let new = upkeep.authority(NOW).await.unwrap();
         assert_ne!(last.pem(), new.pem());
+    }
+
+    #[test]
+    fn the_definition_to_apply_exists() {
+        let message = UpkeepError::NoKind.to_string();
+        let (_, file) = message.rsplit_once(' ').unwrap();
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        assert!(root.join(file).is_file(), "{message}");
     }
 
     #[tokio::test]

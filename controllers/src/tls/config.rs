@@ -121,21 +121,14 @@ impl ServerCertVerifier for PinnedCertificate {
 mod tests {
     use std::io;
     use std::net::Ipv4Addr;
-    use std::time::{SystemTime, UNIX_EPOCH};
 
+    use hostloop_report::clock::now_s;
     use rustls::client::WebPkiServerVerifier;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::*;
     use crate::tls::certificates::{Authority, roots};
-
-    fn now() -> u64 {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs()
-    }
 
     /// Sends a byte from the client to the server and back.
     async fn exchange(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> io::Result<()> {
@@ -160,15 +153,15 @@ mod tests {
     #[tokio::test]
     async fn node_and_controller_know_each_other() {
         let (ours, theirs) = (
-            Authority::new(now()).unwrap(),
-            Authority::new(now()).unwrap(),
+            Authority::new(now_s()).unwrap(),
+            Authority::new(now_s()).unwrap(),
         );
-        let node = Identity::self_signed(now()).unwrap();
-        let other_node = Identity::self_signed(now()).unwrap();
-        let controller = ours.client(now()).unwrap();
-        let stranger = theirs.client(now()).unwrap();
+        let node = Identity::self_signed(now_s()).unwrap();
+        let other_node = Identity::self_signed(now_s()).unwrap();
+        let controller = ours.client(now_s()).unwrap();
+        let stranger = theirs.client(now_s()).unwrap();
         let host = ["127.0.0.1".to_owned()];
-        let server_certificate = ours.server(&host, now()).unwrap();
+        let server_certificate = ours.server(&host, now_s()).unwrap();
         for (what, server, caller, pinned, connected) in [
             ("all is right", &node, &controller, &node, true),
             (
@@ -198,14 +191,14 @@ mod tests {
 
     #[tokio::test]
     async fn backup_tools_trust_the_authority() {
-        let authority = Authority::new(now()).unwrap();
-        let other = Authority::new(now()).unwrap();
+        let authority = Authority::new(now_s()).unwrap();
+        let other = Authority::new(now_s()).unwrap();
         for (hosts, trusted, connected) in [
             ("127.0.0.1", &authority, true),
             ("127.0.0.1", &other, false),
             ("127.0.0.2", &authority, false),
         ] {
-            let identity = authority.server(&[hosts.to_owned()], now()).unwrap();
+            let identity = authority.server(&[hosts.to_owned()], now_s()).unwrap();
             let roots = Arc::new(roots(trusted.pem()).unwrap());
             let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider())
                 .build()

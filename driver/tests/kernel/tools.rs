@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use hostloop_driver::kernel::{self, Kernel};
+use hostloop_driver::kernel::Kernel;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
@@ -179,18 +179,6 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Repeats a mount or unmount while it is busy. A child of another test, or a namespace with copies
-/// of all mounts, can hold a filesystem for longer than the driver waits.
-pub(crate) fn while_busy<T>(mut call: impl FnMut() -> kernel::Result<T>) -> kernel::Result<T> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match call() {
-            Err(kernel::Error::Busy { .. }) if Instant::now() < end => {}
-            answer => return answer,
-        }
     }
 }
 

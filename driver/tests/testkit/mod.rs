@@ -37,7 +37,7 @@ pub(crate) use rig::{Configs, Rig};
 pub(crate) use site::{
     Site, TestKernel, attach, collect, edit_loops, loop_spec, loops_beneath, new_filesystem, tend,
 };
-pub(crate) use site::{make_fs, mount_fs, mount_spec};
+pub(crate) use site::{make_fs, mount_fs, mount_spec, while_busy};
 
 /// The time limit of each wait for a condition. Only a failing test waits this long: a machine can
 /// stand still for half a minute, and several of these pauses can follow each other.

@@ -236,7 +236,7 @@ impl<K: TestKernel> Site<K> {
             let at = self.options.state_dir.join("pools").join(&spec.name);
             let at = at.canonicalize().unwrap_or(at);
             if self.kernel.mounts().unwrap().at(&at).is_some() {
-                unmount_once_free(&*self.kernel, &at);
+                while_busy(|| self.kernel.unmount(&at)).unwrap();
             }
         }
     }
@@ -420,13 +420,15 @@ pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, byt
     mount_fs(kernel, &device, target, fs);
 }
 
-/// Unmounts what a process that another test starts may hold: it has a copy of each open file until
-/// its exec, which can take longer than the driver waits.
-fn unmount_once_free(kernel: &dyn Kernel, at: &Path) {
+/// Repeats a mount or unmount while it is busy. A child of another test, or a namespace with copies
+/// of all mounts, can hold a filesystem for longer than the driver waits.
+pub(crate) fn while_busy<T>(mut call: impl FnMut() -> kernel::Result<T>) -> kernel::Result<T> {
     let end = Instant::now() + PATIENCE;
-    while let Err(error) = kernel.unmount(at) {
-        let is_busy = matches!(error, kernel::Error::Busy { .. });
-        assert!(is_busy && Instant::now() < end, "{error}");
+    loop {
+        match call() {
+            Err(kernel::Error::Busy { .. }) if Instant::now() < end => {}
+            answer => return answer,
+        }
     }
 }
 

@@ -2,6 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The current time in seconds since the epoch.
+pub fn now_s() -> u64 {
+    since_epoch().as_secs()
+}
+
 /// The current time in nanoseconds since the epoch.
 pub fn now_ns() -> u64 {
     u64::try_from(since_epoch().as_nanos()).unwrap_or(u64::MAX)

@@ -81,8 +81,7 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
         .stuck
         .as_ref()
         .map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
-    let mark = row.fault.as_ref().and_then(VolumeFault::mark);
-    let state = match mark {
+    let state = match row.fault_mark() {
         Some(mark) => {
             let mark = one_line(&mark);
             paint(WARNING, &format!("{}, {mark}", row.state.as_str()))

@@ -10,7 +10,7 @@ use crate::target::{Target, TargetError};
 use crate::volume_objects::{bound_volume, handle, provisioner};
 
 /// The claims, by name or by label.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ClaimArgs {
     /// The claims
     #[arg(value_name = "CLAIM", required_unless_present = "selector")]

@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 use super::Error;
 use super::annotation::{annotate, annotation};
 use super::claims::{ClaimArgs, selected};
+use super::fault_status::{
+    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said,
+};
 use super::rows::{FaultRow, print};
-use super::said::{Awaited, FaultProgress, KnownEvents, Said, fault_events, last_said};
 use super::wait::{WaitArgs, until_said};
 use crate::cluster::Cluster;
 use crate::dry_run::{DryRun, DryRunArgs};
@@ -44,7 +46,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         if args.dry_run.how == DryRun::Server {
             remove(cluster, &claims, true).await?;
         }
-        let planned = Said::new(FaultProgress::DryRun, "the claim would ask for no fault");
+        let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for no fault");
         vec![planned; claims.len()]
     };
     let rows: Vec<FaultRow> = claims
@@ -78,8 +80,8 @@ async fn clear(
     args: &Args,
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
-) -> Result<Vec<Said>, Error> {
-    let cleared = Said::new(FaultProgress::Cleared, "the claim asks for no fault");
+) -> Result<Vec<FaultStatus>, Error> {
+    let cleared = FaultStatus::new(FaultProgress::Cleared, "the claim asks for no fault");
     if !args.wait.wait {
         remove(cluster, claims, false).await?;
         return Ok(vec![cleared; claims.len()]);
@@ -88,24 +90,18 @@ async fn clear(
     let known = KnownEvents::of(&before);
     let all: Vec<_> = before.iter().collect();
     remove(cluster, claims, false).await?;
-    let waiting: Vec<_> = claims
+    let awaited: Vec<_> = claims
         .iter()
-        .filter(|claim| has_an_end(claim, &all))
-        .map(|claim| (claim, Awaited::End))
+        .map(|claim| {
+            let awaited = if has_an_end(claim, &all) {
+                Ok(AwaitedFault::End)
+            } else {
+                Err(cleared.clone())
+            };
+            (claim, awaited)
+        })
         .collect();
-    let mut new = until_said(cluster, &waiting, &known, args.wait.timeout)
-        .await?
-        .into_iter();
-    let mut said = Vec::with_capacity(claims.len());
-    for claim in claims {
-        let ended = if has_an_end(claim, &all) {
-            new.next()
-        } else {
-            None
-        };
-        said.push(ended.unwrap_or_else(|| cleared.clone()));
-    }
-    Ok(said)
+    Ok(until_said(cluster, &awaited, &known, args.wait.timeout).await?)
 }
 
 /// True if the driver will say that the fault of a claim has ended: it has one, as far as events say.

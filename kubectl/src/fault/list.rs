@@ -10,8 +10,8 @@ use kube::api::{Api, ListParams};
 
 use super::Error;
 use super::annotation::annotation;
+use super::fault_status::{AwaitedFault, FaultProgress, FaultStatus, answer, fault_events};
 use super::rows::{FaultRow, print};
-use super::said::{Awaited, FaultProgress, Said, answer, fault_events};
 use crate::api;
 use crate::cluster::Cluster;
 use crate::output::OutputArgs;
@@ -77,11 +77,11 @@ fn rows(claims: &[PersistentVolumeClaim], events: &[Event]) -> Vec<FaultRow> {
 }
 
 /// What is known of the fault of a claim.
-fn state(claim: &PersistentVolumeClaim, fault: &str, events: &[&Event]) -> Said {
+fn state(claim: &PersistentVolumeClaim, fault: &str, events: &[&Event]) -> FaultStatus {
     match ClaimFault::parse(fault) {
-        Ok(fault) => answer(events, claim, Awaited::Begin(fault))
-            .unwrap_or_else(|| Said::new(FaultProgress::Asked, "no event says more")),
-        Err(why) => Said::new(FaultProgress::Refused, why.to_string()),
+        Ok(fault) => answer(events, claim, AwaitedFault::Begin(fault))
+            .unwrap_or_else(|| FaultStatus::new(FaultProgress::Asked, "no event says more")),
+        Err(why) => FaultStatus::new(FaultProgress::Refused, why.to_string()),
     }
 }
 
@@ -110,7 +110,11 @@ mod tests {
         let event: Event = read(json!({"involvedObject": {"uid": "data"},
             "reason": "FaultInjected", "message": message}));
         let row = |index: usize, fault: &str, progress, message: &str| {
-            FaultRow::new(&claims[index], Some(fault), Said::new(progress, message))
+            FaultRow::new(
+                &claims[index],
+                Some(fault),
+                FaultStatus::new(progress, message),
+            )
         };
         let why = "unknown fault \"gnoe\"; there are gone, eio-from=OFFSET, powercut, frozen, \
                    readonly, full";

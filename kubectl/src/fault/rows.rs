@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::said::{FaultProgress, Said};
+use super::fault_status::{FaultProgress, FaultStatus};
 use crate::output::{self, OutputArgs, TextForm};
 
 /// The data of the output. Names and meanings are stable; fields may be added.
@@ -26,10 +26,10 @@ struct Faults<'r> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FaultRow {
     namespace: String,
-    pub(crate) claim: String,
+    claim: String,
     /// The annotation; null if the claim has none, and had none.
     fault: Option<String>,
-    pub(crate) state: FaultProgress,
+    state: FaultProgress,
     message: String,
 }
 
@@ -37,7 +37,7 @@ impl FaultRow {
     pub(crate) fn new(
         claim: &PersistentVolumeClaim,
         fault: Option<impl Into<String>>,
-        said: Said,
+        said: FaultStatus,
     ) -> FaultRow {
         let words: Vec<&str> = said.message.split_whitespace().collect();
         FaultRow {
@@ -116,7 +116,11 @@ mod tests {
     }
 
     fn row(name: &str, fault: &str, progress: FaultProgress, message: &str) -> FaultRow {
-        FaultRow::new(&claim(name), Some(fault), Said::new(progress, message))
+        FaultRow::new(
+            &claim(name),
+            Some(fault),
+            FaultStatus::new(progress, message),
+        )
     }
 
     fn lines(rows: &[FaultRow], form: TextForm, namespaces: bool) -> Vec<String> {
@@ -129,16 +133,18 @@ mod tests {
             "data",
             "gone,for=300s",
             FaultProgress::Injected,
-            "The volume has the fault gone,for=300s, which the annotation hostloop.csi.dev/fault asks \
-             for; it ends\nwith the annotation",
+            "The volume has the fault gone,for=300s, which its claim or its class asks for. To end it,\n\
+             remove the annotation hostloop.csi.dev/fault of the claim, or set it to none if it is the \
+             fault of the class",
         );
         assert_eq!(
             lines(&[injected], TextForm::default(), false),
             [
                 "Faults",
                 "  CLAIM  FAULT          STATE     MESSAGE",
-                "  data   gone,for=300s  injected  The volume has the fault gone,for=300s, which the \
-                 annotation hostloop.csi.dev/fault asks for; it ends with the annotation",
+                "  data   gone,for=300s  injected  The volume has the fault gone,for=300s, which its \
+                 claim or its class asks for. To end it, remove the annotation hostloop.csi.dev/fault \
+                 of the claim, or set it to none if it is the fault of the class",
             ]
         );
     }
@@ -170,7 +176,7 @@ mod tests {
             no_headers: true,
             ..TextForm::default()
         };
-        let cleared = Said::new(FaultProgress::Cleared, "the claim asks for no fault");
+        let cleared = FaultStatus::new(FaultProgress::Cleared, "the claim asks for no fault");
         let cleared = FaultRow::new(&claim("data"), None::<String>, cleared);
         assert_eq!(
             lines(&[cleared], form, true),

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use hostloop_api_objects::claim_fault::{ClaimFault, FaultKind};
 use hostloop_api_objects::duration;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 
 use super::Error;
 use super::annotation::{annotate, annotation};
 use super::claims::{is_bound, selected};
+use super::fault_status::{
+    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, answer, fault_events,
+};
 use super::rows::{FaultRow, print};
-use super::said::{Awaited, FaultProgress, KnownEvents, Said, answer, fault_events};
 use super::wait::{WaitArgs, until_said};
 use crate::cluster::Cluster;
 use crate::dry_run::{DryRun, DryRunArgs};
@@ -133,7 +135,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         if args.dry_run.how == DryRun::Server {
             ask(cluster, &claims, fault, true).await?;
         }
-        let planned = Said::new(FaultProgress::DryRun, "the claim would ask for this fault");
+        let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for this fault");
         vec![planned; claims.len()]
     };
     let rows: Vec<FaultRow> = claims
@@ -170,10 +172,10 @@ async fn set(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
     fault: ClaimFault,
-) -> Result<Vec<Said>, Error> {
+) -> Result<Vec<FaultStatus>, Error> {
     if !args.wait.wait {
         ask(cluster, claims, fault, false).await?;
-        let asked = Said::new(FaultProgress::Asked, "the claim asks for this fault now");
+        let asked = FaultStatus::new(FaultProgress::Asked, "the claim asks for this fault now");
         return Ok(vec![asked; claims.len()]);
     }
     // Before the change, so that a missing right changes nothing.
@@ -181,80 +183,56 @@ async fn set(
     let known = KnownEvents::of(&before);
     let all: Vec<_> = before.iter().collect();
     ask(cluster, claims, fault, false).await?;
-    let awaited = Awaited::Begin(fault);
-    let waiting: Vec<_> = claims
+    let awaited: Vec<_> = claims
         .iter()
-        .filter(|claim| without_wait(claim, fault).is_none())
-        .map(|claim| (claim, awaited))
+        .map(|claim| (claim, awaited(claim, fault, &all)))
         .collect();
-    let mut new = until_said(cluster, &waiting, &known, args.wait.timeout)
-        .await?
-        .into_iter();
-    let mut said = Vec::with_capacity(claims.len());
-    for claim in claims {
-        said.push(match without_wait(claim, fault) {
-            None => new.next().unwrap_or_else(nothing_said),
-            Some(NoWait::Unbound) => Said::new(
-                FaultProgress::Asked,
-                "the claim has no volume yet, and the fault begins once it has one",
-            ),
-            Some(NoWait::Unchanged) => answer(&all, claim, awaited).unwrap_or_else(nothing_said),
-        });
-    }
-    Ok(said)
+    Ok(until_said(cluster, &awaited, &known, args.wait.timeout).await?)
 }
 
-/// What is said of a fault without any event.
-fn nothing_said() -> Said {
-    Said::new(
-        FaultProgress::Asked,
-        "the claim asks for this fault already; another --seed repeats one that is over",
-    )
-}
-
-/// Why no event can follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoWait {
-    /// The annotation has no effect yet.
-    Unbound,
-    /// The claim, as it was before the change, asks for the same.
-    Unchanged,
-}
-
-fn without_wait(claim: &PersistentVolumeClaim, fault: ClaimFault) -> Option<NoWait> {
+/// What is awaited of a claim. It and the events are as they were before the change. `Err` has what is
+/// known if no event can follow: the annotation has no effect yet, or is the same as before.
+fn awaited(
+    claim: &PersistentVolumeClaim,
+    fault: ClaimFault,
+    events: &[&Event],
+) -> Result<AwaitedFault, FaultStatus> {
+    let begin = AwaitedFault::Begin(fault);
     let before = annotation(claim).map(ClaimFault::parse);
     if !is_bound(claim) {
-        Some(NoWait::Unbound)
+        Err(FaultStatus::new(
+            FaultProgress::Asked,
+            "the claim has no volume yet, and the fault begins once it has one",
+        ))
     } else if before == Some(Ok(fault)) {
-        Some(NoWait::Unchanged)
+        Err(answer(events, claim, begin).unwrap_or_else(|| {
+            FaultStatus::new(
+                FaultProgress::Asked,
+                "the claim asks for this fault already; another --seed repeats one that is over",
+            )
+        }))
     } else {
-        None
+        Ok(begin)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use rstest::rstest;
     use serde_json::json;
 
     use super::*;
-    use crate::fault::FaultCommand;
-    use crate::test_objects::read;
-    use crate::{Command, parse};
+    use crate::Command;
+    use crate::fault::{self, FaultCommand};
+    use crate::test_objects::{parsed, read};
 
     fn args(line: &str) -> Args {
-        let line = format!("kubectl-hostloop fault set {line}");
-        let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let cli = parse(&line).unwrap();
-        let Command::Fault(args) = cli.command else {
-            panic!("{line:?}");
-        };
-        let FaultCommand::Set(args) = args.command else {
-            panic!("{line:?}");
-        };
-        args
+        match parsed(&format!("fault set {line}")).unwrap().command {
+            Command::Fault(fault::Args {
+                command: FaultCommand::Set(args),
+            }) => args,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[rstest]
@@ -306,13 +284,20 @@ mod tests {
     #[case::another("Bound", Some("full"), None)]
     #[case::longer("Bound", Some("gone,for=5m"), None)]
     #[case::wrong("Bound", Some("gnoe"), None)]
-    #[case::same("Bound", Some("gone,for=10m"), Some(NoWait::Unchanged))]
-    #[case::unbound("Pending", None, Some(NoWait::Unbound))]
-    fn waits(#[case] phase: &str, #[case] before: Option<&str>, #[case] expected: Option<NoWait>) {
+    #[case::same(
+        "Bound",
+        Some("gone,for=10m"),
+        Some("the claim asks for this fault already")
+    )]
+    #[case::unbound("Pending", None, Some("the claim has no volume yet"))]
+    fn waits(#[case] phase: &str, #[case] before: Option<&str>, #[case] known: Option<&str>) {
         let claim = read(json!({"status": {"phase": phase}, "metadata": {
             "annotations": before.map(|before| json!({"hostloop.csi.dev/fault": before})),
         }}));
         let fault = ClaimFault::parse("gone").unwrap();
-        assert_eq!(without_wait(&claim, fault), expected);
+        let said = awaited(&claim, fault, &[]).err().map(|said| said.message);
+        assert_eq!(said.is_some(), known.is_some(), "{said:?}");
+        let said = said.unwrap_or_default();
+        assert!(said.starts_with(known.unwrap_or_default()), "{said}");
     }
 }

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::ffi::OsString;
 use std::time::Duration;
 
 use hostloop_api_objects::constants::FAULT;
@@ -8,8 +7,8 @@ use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::test_objects::{cluster_of, writes};
-use crate::{Command, parse};
+use crate::Command;
+use crate::test_objects::{cluster_of, parsed, writes};
 
 /// A bound claim of the namespace `demo`, with the label `app=db`.
 pub(crate) fn claim(name: &str) -> Value {
@@ -75,9 +74,7 @@ pub(crate) async fn drive(
 
 /// Runs `kubectl hostloop fault` with these words.
 async fn typed(api: &FakeApi, words: &str) -> Result<ExitCode, Error> {
-    let line = format!("kubectl-hostloop fault {words}");
-    let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    let Command::Fault(args) = parse(&line).unwrap().command else {
+    let Command::Fault(args) = parsed(&format!("fault {words}")).unwrap().command else {
         panic!("{words}");
     };
     run(&args, &cluster_of(api)).await

@@ -7,12 +7,14 @@ use hostloop_api_objects::duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tokio::time::{Instant, sleep};
 
-use super::said::{Awaited, FaultProgress, KnownEvents, Said, answer, fault_events, last_said};
+use super::fault_status::{
+    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, answer, fault_events, last_said,
+};
 use crate::api::ApiError;
 use crate::cluster::Cluster;
 
 /// The time between two looks.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether a command waits, and for how long. The driver sends warnings at once, and other events up
 /// to two minutes late.
@@ -36,14 +38,14 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Duration,
 }
 
-/// Waits until new events answer for each of the claims, or the time is over. Returns what is then
-/// known of each, in their order.
+/// Waits until new events answer for each of the claims, or the time is over. `Err` has what is known
+/// of a claim about which no event can follow. Returns what is then known of each, in their order.
 pub(crate) async fn until_said(
     cluster: &Cluster,
-    claims: &[(&PersistentVolumeClaim, Awaited)],
+    claims: &[(&PersistentVolumeClaim, Result<AwaitedFault, FaultStatus>)],
     known: &KnownEvents,
     timeout: Duration,
-) -> Result<Vec<Said>, ApiError> {
+) -> Result<Vec<FaultStatus>, ApiError> {
     let started = Instant::now();
     loop {
         let is_late = started.elapsed() >= timeout;
@@ -55,9 +57,12 @@ pub(crate) async fn until_said(
             events => events?,
         };
         let new = known.others(&events);
-        let answers: Vec<Option<Said>> = claims
+        let answers: Vec<Option<FaultStatus>> = claims
             .iter()
-            .map(|(claim, awaited)| answer(&new, claim, *awaited))
+            .map(|(claim, awaited)| match awaited {
+                Ok(awaited) => answer(&new, claim, *awaited),
+                Err(said) => Some(said.clone()),
+            })
             .collect();
         if is_late || answers.iter().all(Option::is_some) {
             let found = answers.into_iter().zip(claims);
@@ -72,15 +77,15 @@ pub(crate) async fn until_said(
 }
 
 /// What is known of a fault after the time is over. `last` is what was said meanwhile.
-fn without_answer(last: Option<Said>, timeout: Duration) -> Said {
+fn without_answer(last: Option<FaultStatus>, timeout: Duration) -> FaultStatus {
     let seconds = timeout.as_secs();
     match last {
         Some(said) if said.progress == FaultProgress::Failed => said,
-        Some(said) => Said::new(
+        Some(said) => FaultStatus::new(
             FaultProgress::Unknown,
             format!("after {seconds} s, the last event is: {}", said.message),
         ),
-        None => Said::new(
+        None => FaultStatus::new(
             FaultProgress::Unknown,
             format!(
                 "no event within {seconds} s: see whether the volume's node has a running driver, \
@@ -97,8 +102,8 @@ mod tests {
     #[test]
     fn what_is_known_without_an_answer() {
         let timeout = Duration::from_secs(7);
-        let failed = Said::new(FaultProgress::Failed, "I/O; it is tried again");
-        let healed = Said::new(FaultProgress::Healed, "m");
+        let failed = FaultStatus::new(FaultProgress::Failed, "I/O; it is tried again");
+        let healed = FaultStatus::new(FaultProgress::Healed, "m");
         assert_eq!(without_answer(Some(failed.clone()), timeout), failed);
         for (last, message) in [
             (Some(healed), "after 7 s, the last event is: m"),

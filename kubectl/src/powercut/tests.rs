@@ -1,18 +1,14 @@
-use std::ffi::OsString;
-
 use hostloop_fake_api::FakeApi;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Command;
 use crate::fault::tests::{claim, drive, fault_of};
-use crate::test_objects::{cluster_of, read, writes};
-use crate::{Command, parse};
+use crate::test_objects::{cluster_of, parsed, read, writes};
 
 fn args(words: &str) -> Args {
-    let line = format!("kubectl-hostloop powercut {words}");
-    let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    let Command::Powercut(args) = parse(&line).unwrap().command else {
+    let Command::Powercut(args) = parsed(&format!("powercut {words}")).unwrap().command else {
         panic!("{words}");
     };
     args
@@ -276,7 +272,5 @@ fn grace_periods(#[case] words: &str, #[case] expected: Option<u32>) {
 #[case::names_and_labels("data -l app=db")]
 #[case::no_claim("--delete-pods")]
 fn refused_lines(#[case] words: &str) {
-    let line = format!("kubectl-hostloop powercut {words}");
-    let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    assert!(parse(&line).is_err());
+    assert!(parsed(&format!("powercut {words}")).is_err());
 }

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use anstyle::Style;
-use hostloop_report::status::VolumeFault;
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{self, io, or_dash, size};
 use hostloop_terminal::humanize::{age, count};
@@ -195,7 +194,7 @@ fn volume_style(row: &VolumeRow) -> Option<Style> {
             state: VolumePhase::Unclaimed,
             ..
         } => Some(QUIET),
-        _ if row.fault.as_ref().and_then(VolumeFault::mark).is_some() => Some(WARNING),
+        _ if row.fault_mark().is_some() => Some(WARNING),
         _ => None,
     }
 }

@@ -109,10 +109,15 @@ impl VolumeRow {
             (Some(_), state) => format!("{}, stuck", state.as_str()),
             (None, state) => state.as_str().to_owned(),
         };
-        match self.fault.as_ref().and_then(VolumeFault::mark) {
+        match self.fault_mark() {
             Some(mark) => format!("{words}, {mark}"),
             None => words,
         }
+    }
+
+    /// The mark of its fault, if the volume can't be used as usual.
+    pub(crate) fn fault_mark(&self) -> Option<String> {
+        self.fault.as_ref().and_then(VolumeFault::mark)
     }
 
     /// The object for `-o name`: the claim, the pod of an inline volume, or the PersistentVolume.

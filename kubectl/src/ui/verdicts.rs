@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use hostloop_report::clock::now_ns;
-use hostloop_report::status::VolumeFault;
 use kube::ResourceExt;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
@@ -107,7 +106,7 @@ fn volume_tone(row: &VolumeRow) -> Tone {
         VolumePhase::Pending | VolumePhase::Deleting => Tone::Wait,
         VolumePhase::Released => Tone::Gone,
         // It does not work, and nothing is wrong: its claim asks for that.
-        _ if row.fault.as_ref().and_then(VolumeFault::mark).is_some() => Tone::Wait,
+        _ if row.fault_mark().is_some() => Tone::Wait,
         VolumePhase::Bound
         | VolumePhase::Staged
         | VolumePhase::Published

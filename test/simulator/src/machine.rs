@@ -476,6 +476,7 @@ impl Site {
             copies: Copies::of(self.seed, self.world),
             pace: self.pace.clone(),
             dead: dead.clone(),
+            refused: Arc::default(),
         });
         let server = Server::running_on(blocking.clone(), identity, controller, node.clone());
         let mut upkeep = Tasks::default();

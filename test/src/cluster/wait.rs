@@ -23,6 +23,11 @@ pub async fn wait_for<T>(
     wait_at(PACE, what, timeout, look).await
 }
 
+/// A look of [`wait_for`]: the end, or the state that was seen.
+pub fn check(held: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
+    if held { Ok(()) } else { Err(seen()) }
+}
+
 /// [`wait_for`] with this interval between looks.
 pub async fn wait_at<T>(
     pace: Duration,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop_test::PATIENCE;
+pub(crate) use hostloop_test::cluster::check;
 use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
 use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::front::fields::has_condition;
@@ -310,11 +311,6 @@ pub(crate) fn until<T>(
         }
         std::thread::sleep(PACE);
     }
-}
-
-/// A look of [`until`]: the end, or the state that was seen.
-pub(crate) fn check(held: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
-    if held { Ok(()) } else { Err(seen()) }
 }
 
 /// True if a pod is ready.

@@ -7,7 +7,7 @@ use axum::http::{Method, Request};
 use hostloop_api_objects::lease_name::leader_lease;
 use hostloop_fidelity::{Call, FoundObjects, KINDS, NAMESPACE as USERS, Names, RecordDirectory};
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Options, wait_for};
+use hostloop_test::cluster::{Cluster, Options, check, wait_for};
 use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
 use hostloop_test::front::fields::{list, name, text};
 use hostloop_test::front::objects::{Objects, Place};
@@ -137,11 +137,9 @@ impl Site {
                         .any(|capacity| capacity["storageClassName"] == ***class)
                 })
                 .collect();
-            if missing.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("no capacity for {missing:?}"))
-            }
+            check(missing.is_empty(), || {
+                format!("no capacity for {missing:?}")
+            })
         })
         .await;
     }

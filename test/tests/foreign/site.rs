@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::front::fields::{has_condition, list, name};
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::process::http;
@@ -134,22 +134,14 @@ impl Site {
         self.stock.assert_nothing_left(&self.cluster).await;
         wait_for("an empty driver", PATIENCE, async || {
             let left = self.driver.left().await;
-            if left.is_empty() {
-                Ok(())
-            } else {
-                Err(left.join("\n"))
-            }
+            check(left.is_empty(), || left.join("\n"))
         })
         .await;
         self.assert_served().await;
         self.cluster.delete(&surroundings(self.kind).to_string());
         wait_for("no capacity without its class", PATIENCE, async || {
             let left = self.objects.list("CSIStorageCapacity", NAMESPACE).await;
-            if left.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{left:?}"))
-            }
+            check(left.is_empty(), || format!("{left:?}"))
         })
         .await;
         self.controllers.stop();
@@ -179,11 +171,7 @@ impl Site {
         // It asks a driver that may be slow at this moment.
         wait_for("a healthy driver", PATIENCE, async || {
             let healthy = http(&format!("127.0.0.1:{}", self.health), "/healthz");
-            if healthy.starts_with("HTTP/1.1 200") {
-                Ok(())
-            } else {
-                Err(healthy)
-            }
+            check(healthy.starts_with("HTTP/1.1 200"), || healthy)
         })
         .await;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use hostloop_proto::csi;
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::wait_for;
+use hostloop_test::cluster::{check, wait_for};
 use hostloop_test::front::fields::{is_bound, text};
 use hostloop_test::front::objects::{self, Place};
 use hostloop_test::machine;
@@ -141,11 +141,7 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
 async fn until_no_content(site: &Site) {
     wait_for("the end of all contents", PATIENCE, async || {
         let left = site.objects.list("VolumeSnapshotContent", "").await;
-        if left.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{left:?}"))
-        }
+        check(left.is_empty(), || format!("{left:?}"))
     })
     .await;
 }

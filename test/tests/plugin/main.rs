@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hostloop_test::PATIENCE;
-use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::driver::binary;
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
@@ -103,11 +103,7 @@ async fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
         let attached = requests.any(|request| {
             request.resource == "volumeattachments/status" && (200..300).contains(&request.code)
         });
-        if attached {
-            Ok(())
-        } else {
-            Err("the driver reported no attachment".to_owned())
-        }
+        check(attached, || "the driver reported no attachment".to_owned())
     })
     .await;
 
@@ -124,11 +120,10 @@ async fn until_image_is_missed(cluster: &Cluster) {
         let said = cluster.try_kubectl(&["get", "pods", "-n", "hostloop", "-o", reasons])?;
         let is_missed = |line: &str| line.contains("ErrImageNeverPull");
         // The one of the node, and the controller's.
-        if said.lines().count() >= 2 && said.lines().all(is_missed) {
-            Ok(())
-        } else {
-            Err(said)
-        }
+        check(
+            said.lines().count() >= 2 && said.lines().all(is_missed),
+            || said,
+        )
     })
     .await;
 }
@@ -251,11 +246,7 @@ async fn a_life_by_the_plugin() {
     // A pod that has only started has printed nothing yet when the last command looks.
     wait_for("what the first pod had written", PATIENCE, async || {
         let log = cluster.try_kubectl(&["logs", "snapshot"])?;
-        if log.contains("begun on ") {
-            Ok(())
-        } else {
-            Err(log)
-        }
+        check(log.contains("begun on "), || log)
     })
     .await;
     plugin.fails(
@@ -292,7 +283,7 @@ async fn a_life_by_the_plugin() {
             "name",
         ];
         let there = cluster.try_kubectl(&get)?;
-        if there.is_empty() { Ok(()) } else { Err(there) }
+        check(there.is_empty(), || there)
     })
     .await;
     let label = "app.kubernetes.io/name=hostloop";

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::child::Program;
-use hostloop_test::cluster::{Cluster, wait_for};
+use hostloop_test::cluster::{Cluster, check, wait_for};
 use hostloop_test::loop_devices::{self, Loop};
 use hostloop_test::machine::text;
 use hostloop_test::plugin::Plugin;
@@ -433,11 +433,7 @@ impl Watch {
     async fn until(&self, what: &str, is_it: impl Fn(&str) -> bool) {
         wait_for(what, PATIENCE, async || {
             let said = std::fs::read_to_string(&self.output).expect("the output can be read");
-            if said.lines().any(&is_it) {
-                Ok(())
-            } else {
-                Err(said)
-            }
+            check(said.lines().any(&is_it), || said)
         })
         .await;
     }

@@ -1,7 +1,7 @@
 //! Contents of snapshots that are gone before them: a user removed the finalizers.
 
 use super::*;
-use crate::snapshots::content::SINGLE;
+use crate::snapshots::content::{GROUP, SINGLE};
 use crate::testing::with;
 
 const CONTENT: &str = "snapcontent-u";
@@ -33,6 +33,14 @@ fn marks() -> Value {
     json!({"metadata": {"annotations": {SINGLE.being_deleted: "yes"}}})
 }
 
+fn retained() -> Value {
+    json!({"spec": {"deletionPolicy": "Retain"}})
+}
+
+fn going() -> Value {
+    json!({"metadata": {"deletionTimestamp": DELETED}})
+}
+
 async fn work_all(controller: &SnapshotController) {
     for key in controller.queue.ready_keys() {
         controller.work(key).await;
@@ -52,7 +60,10 @@ async fn a_content_goes_with_a_snapshot_that_was_seen() {
         (json!({}), Some("v"), true),
         // It left the cache only: it is too large.
         (json!({}), Some("u"), false),
-        (json!({"spec": {"deletionPolicy": "Retain"}}), None, false),
+        // Someone has deleted the content before.
+        (going(), None, true),
+        (with(going(), retained()), None, true),
+        (retained(), None, false),
         (
             json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}}),
             None,
@@ -162,6 +173,68 @@ async fn a_content_without_a_snapshot_stays_unless_it_is_marked() {
         let deleted = left(&world).is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
         assert_eq!(deleted, goes);
     }
+}
+
+/// No controller saw the snapshot: the content was made from a cache after the API server had gone back
+/// to a backup without it.
+#[tokio::test]
+async fn a_deleted_content_that_keeps_its_data_waits_for_no_snapshot() {
+    let kept = with(going(), retained());
+    let given = json!({
+        "metadata": {"deletionTimestamp": DELETED},
+        "spec": {"deletionPolicy": "Retain",
+            "source": {"volumeHandle": null, "snapshotHandle": "s"}},
+    });
+    for (more, now, is_marked) in [
+        (kept.clone(), None, true),
+        (given, None, true),
+        // A new one of the same name.
+        (kept.clone(), Some("v"), true),
+        (kept, Some("u"), false),
+        (retained(), None, false),
+        // Its data would go.
+        (going(), None, false),
+    ] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        let what = format!("{more} {now:?}");
+        world.add(&controller.watches.contents, content(more));
+        if let Some(uid) = now {
+            world.api.put(snapshot(uid));
+        }
+        let key = SnapshotKey::Content(ObjectKey::new(Some("team"), CONTENT));
+        assert_eq!(controller.work(key).await, Outcome::Done, "{what}");
+        let left = left(&world).expect("the content");
+        let annotations = &left["metadata"]["annotations"];
+        assert_eq!(!annotations.is_null(), is_marked, "{what}: {left}");
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_content_that_keeps_its_data_waits_for_no_group() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    let name = names::group_content_name("g");
+    let content = json!({
+        "apiVersion": format!("{GROUP_SNAPSHOT_GROUP}/v1"), "kind": "VolumeGroupSnapshotContent",
+        "metadata": {"name": name, "finalizers": [GROUP.finalizer]},
+        "spec": {
+            "volumeGroupSnapshotRef": {"namespace": "team", "name": "group", "uid": "g"},
+            "deletionPolicy": "Retain", "driver": "csi.example",
+            "source": {"volumeHandles": ["vol-1"]},
+        },
+    });
+    world.add(&controller.watches.group_contents, with(content, going()));
+    let key = SnapshotKey::GroupContent(ObjectKey::new(Some("team"), &name));
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    let left = world
+        .api
+        .get(&format!("volumegroupsnapshotcontents/{name}"));
+    let left = left.expect("the content");
+    assert_eq!(
+        left["metadata"]["annotations"],
+        json!({GROUP.being_deleted: "yes"})
+    );
 }
 
 /// Without an answer, and without the kind, nothing shows that the snapshot does not exist.

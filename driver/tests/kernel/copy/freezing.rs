@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use rstest::rstest;
 
 use super::support::{Mount, Pool, arg, run, sparse};
-use crate::testkit::{PATIENCE, attach, make_fs, mount_spec};
-use crate::tools::{until, while_busy};
+use crate::testkit::{PATIENCE, attach, make_fs, mount_spec, while_busy};
+use crate::tools::until;
 
 fn kernel() -> Arc<dyn Kernel> {
     Arc::new(Linux::new())

@@ -11,8 +11,8 @@ use hostloop_driver::kernel::{BindFlags, Error, FsType, MountEntry, MountSpec, M
 use rstest::rstest;
 
 use super::scratch::{Scratch, mount, size};
-use crate::testkit::mount_spec;
-use crate::tools::{arg, own_namespace, run, while_busy};
+use crate::testkit::{mount_spec, while_busy};
+use crate::tools::{arg, own_namespace, run};
 
 const READ_ONLY: BindFlags = BindFlags {
     read_only: true,

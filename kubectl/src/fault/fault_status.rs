@@ -78,50 +78,50 @@ impl FaultProgress {
     }
 }
 
-/// What was said of the fault of a claim.
+/// What is known of the fault of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct FaultStatus {
     pub(crate) progress: FaultProgress,
     /// A sentence for people.
     pub(crate) message: String,
 }
 
-impl Said {
-    pub(crate) fn new(progress: FaultProgress, message: impl Into<String>) -> Said {
-        Said {
+impl FaultStatus {
+    pub(crate) fn new(progress: FaultProgress, message: impl Into<String>) -> FaultStatus {
+        FaultStatus {
             progress,
             message: message.into(),
         }
     }
 
     /// What an event says, if it is one about a fault.
-    fn of_event(event: &Event) -> Option<Said> {
+    fn of_event(event: &Event) -> Option<FaultStatus> {
         let progress = FaultProgress::of_reason(event.reason.as_deref()?)?;
         let message = event.message.as_deref().unwrap_or_default().trim();
-        Some(Said::new(progress, message))
+        Some(FaultStatus::new(progress, message))
     }
 }
 
 /// What a command waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Awaited {
+pub(crate) enum AwaitedFault {
     /// The volume has this fault, or gets it with its next pod, or never.
     Begin(ClaimFault),
     /// The fault has ended, whatever is left of it.
     End,
 }
 
-impl Awaited {
-    fn is_answered_by(self, said: &Said) -> bool {
+impl AwaitedFault {
+    fn is_answered_by(self, said: &FaultStatus) -> bool {
         match (self, said.progress) {
             (_, FaultProgress::Failed) => false,
             // A driver without faults names none.
-            (Awaited::Begin(fault), FaultProgress::Refused) => {
+            (AwaitedFault::Begin(fault), FaultProgress::Refused) => {
                 fault.is_named_in(&said.message) || said.message.contains(FAULT)
             }
-            (Awaited::Begin(fault), _) => fault.is_named_in(&said.message),
-            (Awaited::End, FaultProgress::Healed | FaultProgress::NeedsRestage) => true,
-            (Awaited::End, _) => false,
+            (AwaitedFault::Begin(fault), _) => fault.is_named_in(&said.message),
+            (AwaitedFault::End, FaultProgress::Healed | FaultProgress::NeedsRestage) => true,
+            (AwaitedFault::End, _) => false,
         }
     }
 }
@@ -130,26 +130,26 @@ impl Awaited {
 pub(crate) fn answer(
     events: &[&Event],
     claim: &PersistentVolumeClaim,
-    awaited: Awaited,
-) -> Option<Said> {
+    awaited: AwaitedFault,
+) -> Option<FaultStatus> {
     last(events, claim, |said| awaited.is_answered_by(said))
 }
 
 /// What the last of the events about the claim says, of any fault.
-pub(crate) fn last_said(events: &[&Event], claim: &PersistentVolumeClaim) -> Option<Said> {
+pub(crate) fn last_said(events: &[&Event], claim: &PersistentVolumeClaim) -> Option<FaultStatus> {
     last(events, claim, |_| true)
 }
 
 fn last(
     events: &[&Event],
     claim: &PersistentVolumeClaim,
-    counts: impl Fn(&Said) -> bool,
-) -> Option<Said> {
+    counts: impl Fn(&FaultStatus) -> bool,
+) -> Option<FaultStatus> {
     let uid = claim.metadata.uid.as_deref();
     events
         .iter()
         .filter(|event| is_about(event, uid))
-        .filter_map(|event| Some((at_ns(event), Said::of_event(event)?)))
+        .filter_map(|event| Some((at_ns(event), FaultStatus::of_event(event)?)))
         .filter(|(_, said)| counts(said))
         .max_by_key(|(at, _)| *at)
         .map(|(_, said)| said)
@@ -157,7 +157,7 @@ fn last(
 
 /// The events that were there before a command changed something. An event that is repeated later
 /// has another version then, so the clocks of the cluster do not matter.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KnownEvents(BTreeSet<(String, Option<String>)>);
 
 impl KnownEvents {
@@ -190,7 +190,7 @@ pub(crate) async fn fault_events(
 ) -> Result<Vec<Event>, ApiError> {
     let about_claims = ListParams::default().fields("involvedObject.kind=PersistentVolumeClaim");
     let mut events: Vec<Event> = api::list(&cluster.namespaced(namespace), about_claims).await?;
-    events.retain(|event| Said::of_event(event).is_some());
+    events.retain(|event| FaultStatus::of_event(event).is_some());
     Ok(events)
 }
 
@@ -202,7 +202,8 @@ mod tests {
     use super::*;
     use crate::test_objects::read;
 
-    const GONE: &str = "The volume has the fault gone,for=600s, which the annotation asks for";
+    const GONE: &str =
+        "The volume has the fault gone,for=600s, which its claim or its class asks for";
 
     fn event(second: u32, reason: &str, message: &str) -> Event {
         read(json!({
@@ -216,8 +217,8 @@ mod tests {
         read(json!({"metadata": {"uid": uid}}))
     }
 
-    fn gone() -> Awaited {
-        Awaited::Begin(ClaimFault::parse("gone").unwrap())
+    fn gone() -> AwaitedFault {
+        AwaitedFault::Begin(ClaimFault::parse("gone").unwrap())
     }
 
     #[rstest]
@@ -273,7 +274,7 @@ mod tests {
     #[case::is_tried_again("FaultFailed", false)]
     fn the_end(#[case] reason: &str, #[case] is_answer: bool) {
         let event = event(1, reason, "m");
-        let said = answer(&[&event], &claim("u"), Awaited::End);
+        let said = answer(&[&event], &claim("u"), AwaitedFault::End);
         assert_eq!(said.is_some(), is_answer);
     }
 
