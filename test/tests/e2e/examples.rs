@@ -27,8 +27,8 @@ const FILES: [&str; 12] = [
     "statefulset",
 ];
 
-/// Manifests that other suites apply: `controllers` takes the arguments of one for a driver that is not
-/// there, `snapshot_metadata` reads changed blocks with the account of the other.
+/// Manifests of other suites: `foreign` runs one for a driver that is not here, and `snapshot_metadata`
+/// reads changed blocks with the account of the other.
 const ELSEWHERE: [&str; 2] = ["other-driver", "backup-client"];
 
 fn folder() -> PathBuf {
