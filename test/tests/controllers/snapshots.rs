@@ -138,8 +138,10 @@ async fn an_unready_snapshot_is_asked_for_again() {
     snapshot(&rig, "slow", "data").await;
     rig.claim("copy", restored("slow")).await;
     let at = rig.at("VolumeSnapshot", "slow");
-    let unready = |s: &Value| s["status"]["readyToUse"] == false;
-    rig.until(&at, "unready", unready).await;
+    // Only with this time has the driver answered.
+    let unready =
+        |s: &Value| s["status"]["readyToUse"] == false && s["status"]["creationTime"].is_string();
+    rig.until(&at, "taken and unready", unready).await;
     rig.driver.make_ready();
     rig.until(&at, "ready", is_ready_to_use).await;
     rig.bound("copy").await;
