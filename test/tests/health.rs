@@ -102,6 +102,7 @@ async fn a_fault_shows_in_the_claim_the_pod_and_the_node() {
     says(&cluster, &POD, "").await;
 
     cluster.delete(&data);
+    walk::until_no_volume(&cluster).await;
     plugin.uninstalls_all();
     stock.assert_nothing_left(&cluster).await;
 }
