@@ -22,7 +22,7 @@ mod set;
 pub(crate) mod tests;
 mod wait;
 
-pub(super) use annotation::{annotate, annotation};
+pub(super) use annotation::{annotate, annotation, asks_for_none};
 pub(super) use claims::{ClaimArgs, SelectionError, is_bound, selected};
 pub(super) use fault_status::{AwaitedFault, FaultProgress, FaultStatus, KnownEvents};
 pub(super) use rows::{FaultRow, print};

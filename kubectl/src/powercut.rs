@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures::future::join_all;
-use hostloop_api_objects::claim_fault::{ClaimFault, FaultKind};
+use hostloop_api_objects::claim_fault::{ClaimFault, FaultKind, NONE};
 use hostloop_terminal::color::{GOOD, QUIET, paint};
 use hostloop_terminal::humanize::count;
 use hostloop_terminal::terminal;
@@ -247,10 +247,16 @@ async fn ask(
     fault::annotate(cluster, &faults, dry_run).await
 }
 
-/// Removes the annotations.
+/// Removes the annotations. `claims` are as they were before the cut: one that asked for none does so
+/// again, or it would get the fault of its class.
 async fn forget(cluster: &Cluster, claims: &[PersistentVolumeClaim]) -> Result<(), ApiError> {
-    let faults: Vec<(&PersistentVolumeClaim, Option<String>)> =
-        claims.iter().map(|claim| (claim, None)).collect();
+    let faults: Vec<(&PersistentVolumeClaim, Option<String>)> = claims
+        .iter()
+        .map(|claim| {
+            let none = fault::asks_for_none(claim).then(|| NONE.to_owned());
+            (claim, none)
+        })
+        .collect();
     fault::annotate(cluster, &faults, false).await
 }
 

@@ -109,7 +109,8 @@ impl Provisioner {
     /// Repeats CreateVolume for a volume that an earlier call may have created. Only the topology
     /// stays the same: the claim, its class and its secrets may have been corrected since. If the
     /// claim is gone or now belongs to another process, the same request is still needed: its answer
-    /// names the volume to delete.
+    /// names the volume to delete. It goes with the secret of the class now, unless that is another
+    /// class, which may have no secret: the driver would refuse, and the volume stay.
     async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
         let context = self.settings().claim_context(self.context.leader.leads());
         let wanted = self
@@ -129,14 +130,14 @@ impl Provisioner {
         };
         match (planned.await, &wanted) {
             (Ok(Some(plan)), Some(_)) => self.make(Arc::new(plan), true).await,
-            (Ok(Some(plan)), None) => {
+            (Ok(Some(plan)), None) if plan.request == last.request => {
                 let same = Plan {
                     secrets: plan.secrets,
                     ..Plan::clone(&last)
                 };
                 self.make(Arc::new(same), true).await
             }
-            (Ok(None), _) | (Err(_), None) => self.make(last, true).await,
+            (Ok(_), _) | (Err(_), None) => self.make(last, true).await,
             (Err(error), Some(claim)) => {
                 self.tell_failure(claim, last.draft.source.kind(), &error);
                 match error.state() {

@@ -346,6 +346,23 @@ async fn a_volume_of_the_class_before_is_found() {
     }
 }
 
+/// The driver takes the request of the old class with the secret of that one alone.
+#[tokio::test]
+async fn a_volume_of_the_class_before_is_found_with_its_secret() {
+    let rig = with_secret();
+    rig.fail([Status::deadline_exceeded("later")]);
+    assert_eq!(rig.work().await, Outcome::Failed);
+    rig.class("c-3", json!({"size": "large"}));
+    rig.replace_claim();
+    rig.put_secret();
+    rig.log();
+    assert_eq!(rig.work().await, Outcome::Done);
+    assert!(rig.log().contains(&DELETE.to_owned()));
+    let created = rig.driver.state().created.clone();
+    assert_eq!(created[0].secrets["word"], "open sesame");
+    assert_eq!(created[1..], created[..1]);
+}
+
 /// A missing secret does not keep an unneeded volume.
 #[tokio::test]
 async fn an_unwanted_volume_goes_without_its_secret() {

@@ -1,6 +1,7 @@
 //! The annotation of a claim that asks for a fault.
 
 use futures::future::join_all;
+use hostloop_api_objects::claim_fault::NONE;
 use hostloop_api_objects::constants::FAULT;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, ResourceExt};
@@ -12,6 +13,11 @@ use crate::cluster::Cluster;
 /// The fault that a claim asks for, as its annotation says it.
 pub(crate) fn annotation(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotations().get(FAULT).map(String::as_str)
+}
+
+/// True if a claim asks to have no fault, whatever its class says.
+pub(crate) fn asks_for_none(claim: &PersistentVolumeClaim) -> bool {
+    annotation(claim) == Some(NONE)
 }
 
 /// Sets the annotations of claims to these faults, or removes them, all at the same time. Each is
@@ -38,7 +44,11 @@ async fn change(
     let changed = api::merge(&claims, &claim.name_any(), &patch(claim, fault), dry_run).await;
     match changed {
         // A claim that is gone, or that another one has followed, has no fault any more.
-        Err(ApiError::NotFound { .. } | ApiError::Conflict { .. }) if fault.is_none() => Ok(()),
+        Err(ApiError::NotFound { .. } | ApiError::Conflict { .. })
+            if fault.is_none_or(|fault| fault == NONE) =>
+        {
+            Ok(())
+        }
         changed => changed,
     }
 }

@@ -45,6 +45,8 @@ pub enum SelectionError {
     OtherDriver { claim: String, driver: String },
     #[error("no claim of hostloop in namespace {0} has the labels {1}")]
     NoneSelected(String, String),
+    #[error("-l without labels would select all claims; give labels, such as app=web")]
+    NoLabels,
 }
 
 /// Reads the claims with these names, or with these labels, in the namespace of the command.
@@ -85,6 +87,10 @@ async fn with_labels(
     cluster: &Cluster,
     labels: &str,
 ) -> Result<Vec<PersistentVolumeClaim>, SelectionError> {
+    // The variable of a script may be unset. To the API server, no labels are those of all claims.
+    if labels.trim().is_empty() {
+        return Err(SelectionError::NoLabels);
+    }
     let all: Api<PersistentVolumeClaim> = cluster.namespaced(Some(&cluster.namespace));
     let mut claims = Vec::new();
     for claim in api::list(&all, ListParams::default().labels(labels)).await? {
@@ -203,6 +209,20 @@ mod tests {
         assert_eq!(
             none.to_string(),
             "no claim of hostloop in namespace demo has the labels app=web"
+        );
+    }
+
+    /// Pods would be deleted and volumes fail that no one has named.
+    #[rstest]
+    #[case::empty("")]
+    #[case::blank(" ")]
+    #[tokio::test]
+    async fn no_labels_do_not_select_all_claims(#[case] labels: &str) {
+        let api = cluster_with(&[("data", provisioned_by("hostloop.csi.dev"))]);
+        let refused = selected(&cluster_of(&api), &[], Some(labels)).await;
+        assert!(
+            matches!(refused, Err(SelectionError::NoLabels)),
+            "{refused:?}"
         );
     }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 
 use super::Error;
-use super::annotation::{annotate, annotation};
+use super::annotation::{annotate, annotation, asks_for_none};
 use super::claims::{ClaimArgs, selected};
 use super::fault_status::{
     AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said,
@@ -63,13 +63,14 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
 }
 
-/// Removes the annotations of the claims that have one.
+/// Removes the annotations of the claims that ask for a fault. Without `none`, a claim would get the
+/// fault of its class.
 async fn remove(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
     dry_run: bool,
 ) -> Result<(), Error> {
-    let asking = claims.iter().filter(|claim| annotation(claim).is_some());
+    let asking = claims.iter().filter(|claim| asks_for_one(claim));
     let faults: Vec<_> = asking.map(|claim| (claim, None)).collect();
     Ok(annotate(cluster, &faults, dry_run).await?)
 }
@@ -104,12 +105,16 @@ async fn clear(
     Ok(until_said(cluster, &awaited, &known, args.wait.timeout).await?)
 }
 
+/// True if a claim asks for a fault by its annotation.
+fn asks_for_one(claim: &PersistentVolumeClaim) -> bool {
+    annotation(claim).is_some() && !asks_for_none(claim)
+}
+
 /// True if the driver will say that the fault of a claim has ended: it has one, as far as events say.
 /// Of a fault that never began, or that is over, it says nothing more.
 fn has_an_end(claim: &PersistentVolumeClaim, events: &[&Event]) -> bool {
     let last = last_said(events, claim).map(|said| said.progress);
-    annotation(claim).is_some()
-        && matches!(last, Some(FaultProgress::Injected | FaultProgress::Failed))
+    asks_for_one(claim) && matches!(last, Some(FaultProgress::Injected | FaultProgress::Failed))
 }
 
 #[cfg(test)]
@@ -129,6 +134,7 @@ mod tests {
     #[case::stopped(Some("gone"), Some("FaultNeedsRestage"), false)]
     #[case::nothing_is_known(Some("gone"), None, false)]
     #[case::no_annotation(None, Some("FaultInjected"), false)]
+    #[case::asks_for_none(Some("none"), Some("FaultInjected"), false)]
     fn ends(#[case] fault: Option<&str>, #[case] reason: Option<&str>, #[case] expected: bool) {
         let claim = read(json!({"metadata": {
             "uid": "u",

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use hostloop_api_objects::claim_fault::NONE;
 use hostloop_api_objects::constants::FAULT;
 use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
@@ -46,6 +47,7 @@ pub(crate) async fn drive(
         for claim in api.all("persistentvolumeclaims") {
             let name = claim["metadata"]["name"].as_str().unwrap().to_owned();
             let fault = claim["metadata"]["annotations"][FAULT].as_str();
+            let fault = fault.filter(|fault| *fault != NONE);
             if known.get(&name).map(String::as_str) == fault {
                 continue;
             }
@@ -187,6 +189,19 @@ async fn what_changes_nothing() {
     typed(&api, "set data gone --wait=false").await.unwrap();
     typed(&api, "list").await.unwrap();
     assert_eq!(writes(&api).len(), 1);
+}
+
+/// It has none of its class, and is not to get that by the end of its own.
+#[tokio::test]
+async fn a_claim_that_asks_for_none_goes_on_doing_so() {
+    let api = with_claims();
+    let mut without = claim("data");
+    without["metadata"]["annotations"][FAULT] = json!(NONE);
+    api.put(without);
+    typed(&api, "clear data").await.unwrap();
+    typed(&api, "clear data --wait=false").await.unwrap();
+    assert_eq!(fault_of(&api, "data").as_deref(), Some(NONE));
+    assert_eq!(writes(&api), Vec::<String>::new());
 }
 
 /// No event can follow before the claim has a volume.

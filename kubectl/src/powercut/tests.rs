@@ -92,6 +92,22 @@ async fn an_application_crashes() {
     assert_eq!(api.all("events").len(), 4);
 }
 
+/// It would have the fault of its class without that.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_asked_for_none_asks_for_none_again() {
+    let cases: [(fn(&str) -> &'static str, bool); 2] =
+        [(|_| "FaultInjected", true), (|_| "FaultRefused", false)];
+    for (begun, succeeds) in cases {
+        let api = application();
+        let mut without = claim("data");
+        without["metadata"]["annotations"]["hostloop.csi.dev/fault"] = json!("none");
+        api.put(without);
+        let ended = answered(&api, "data --delete-pods", begun, "FaultHealed").await;
+        assert_eq!(ended.is_ok(), succeeds, "{ended:?}");
+        assert_eq!(fault_of(&api, "data").as_deref(), Some("none"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_cut_alone_keeps_the_pods_and_the_annotation() {
     let api = application();
