@@ -316,8 +316,15 @@ fn pod_warnings(facts: &VolumeFacts<'_>) -> impl Iterator<Item = Warning> {
         phase(pod) == "Pending" && !has_it
     });
     waiting.filter_map(move |pod| {
-        let warning = events::last_warning_about_volumes(facts.events, pod);
-        let warning = warning.or_else(|| unschedulable(pod))?;
+        let warning = match events::last_warning_about_volumes(facts.events, pod) {
+            Some(event) if event.text.starts_with("FailedScheduling: ") => Warning {
+                text: unschedulable_message(pod)
+                    .map_or(event.text, |now| format!("FailedScheduling: {now}")),
+                ..event
+            },
+            Some(event) => event,
+            None => unschedulable(pod)?,
+        };
         Some(Warning {
             text: format!("pod {}: {}", pod.name_any(), warning.text),
             ..warning
@@ -327,15 +334,20 @@ fn pod_warnings(facts: &VolumeFacts<'_>) -> impl Iterator<Item = Warning> {
 
 /// What the scheduler says of a pod that fits nowhere, also after its event has gone.
 fn unschedulable(pod: &Pod) -> Option<Warning> {
+    let message = unschedulable_message(pod)?;
     let condition = condition(pod, "PodScheduled", "False")?;
-    if condition.reason.as_deref() != Some("Unschedulable") {
-        return None;
-    }
-    let message = condition.message.as_deref().unwrap_or_default();
     Some(Warning {
         text: format!("Unschedulable: {message}"),
         at_ns: condition.last_transition_time.as_ref().map_or(0, ns),
     })
+}
+
+/// The scheduler's last message about a pod that fits nowhere. Its event keeps the first one when it is
+/// repeated.
+fn unschedulable_message(pod: &Pod) -> Option<&str> {
+    let condition = condition(pod, "PodScheduled", "False")?;
+    let is_unschedulable = condition.reason.as_deref() == Some("Unschedulable");
+    is_unschedulable.then(|| condition.message.as_deref().unwrap_or_default())
 }
 
 fn volume_failure(volume: &PersistentVolume, now_ns: u64) -> Option<Stuck> {

@@ -199,13 +199,15 @@ fn claims_without_a_volume() {
             .pod("a", "Pending")
             .pod_has("/metadata/creationTimestamp", json!(ago(pod_age)))
     };
-    let fits_nowhere = used(5).pod_has(
-        "/status/conditions",
-        json!([{
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-            "message": "0/2 nodes are available", "lastTransitionTime": ago(4),
-        }]),
-    );
+    let fits_nowhere = || {
+        used(5).pod_has(
+            "/status/conditions",
+            json!([{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "0/2 nodes are available", "lastTransitionTime": ago(4),
+            }]),
+        )
+    };
     let gated = used(5).pod_has(
         "/status/conditions",
         json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]),
@@ -234,8 +236,12 @@ fn claims_without_a_volume() {
              scheduler's log",
         ),
         (
-            fits_nowhere,
+            fits_nowhere(),
             "Pending STUCK 4s: pod a: Unschedulable: 0/2 nodes are available",
+        ),
+        (
+            fits_nowhere().warning("uid-a", "FailedScheduling", 9),
+            "Pending STUCK 9s: pod a: FailedScheduling: 0/2 nodes are available",
         ),
         (gated, "Pending (waits for a node for pod a)"),
         (
