@@ -95,8 +95,8 @@ async fn an_application_crashes() {
 /// It would have the fault of its class without that.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_asked_for_none_asks_for_none_again() {
-    let cases: [(fn(&str) -> &'static str, bool); 2] =
-        [(|_| "FaultInjected", true), (|_| "FaultRefused", false)];
+    type Begun = fn(&str) -> &'static str;
+    let cases: [(Begun, bool); 2] = [(|_| "FaultInjected", true), (|_| "FaultRefused", false)];
     for (begun, succeeds) in cases {
         let api = application();
         let mut without = claim("data");
