@@ -2,14 +2,14 @@
 //!
 //! The API's own type of a claim is that of an older Kubernetes, and drops `status.healthStatus`.
 
-use std::borrow::Cow;
-
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 /// A claim with the health of its volume.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Resource, Serialize)]
+#[resource(inherit = PersistentVolumeClaim)]
 #[serde(default)]
 pub struct HealthClaim {
     pub metadata: ObjectMeta,
@@ -56,35 +56,6 @@ pub struct HealthCondition {
     /// Details for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-}
-
-impl kube::Resource for HealthClaim {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "PersistentVolumeClaim".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "persistentvolumeclaims".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
 }
 
 #[cfg(test)]

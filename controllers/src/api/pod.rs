@@ -4,17 +4,16 @@
 //! volume of a few letters. A user who fills pods with such volumes would decide how much memory the
 //! controllers take. So these types have only what the client keeps of a pod.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Affinity, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 /// A pod.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Resource, Serialize)]
+#[resource(inherit = k8s_openapi::api::core::v1::Pod)]
 #[serde(default)]
 pub struct Pod {
     pub metadata: ObjectMeta,
@@ -83,35 +82,6 @@ impl Pod {
             };
             Some((self.namespace().unwrap_or_default(), name))
         })
-    }
-}
-
-impl kube::Resource for Pod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 
