@@ -349,17 +349,9 @@ impl Kube {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let call = ApiCall::new::<K>("patch", &namespace, &name);
         let request = Request::new(K::api(self.client.clone(), &namespace).resource_url());
-        let params = PatchParams {
-            field_manager: Some(self.manager.to_string()),
-            ..PatchParams::default()
-        };
+        let params = self.patch_params();
         let request = request.patch(&name, &params, &Patch::Merge(patch));
-        let sent = async {
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            self.send_trimmed::<PartialObjectMeta<K>>(request, fields)
-                .await
-        };
-        self.timely(call, sent).await
+        self.timely(call, self.send_trimmed(request, fields)).await
     }
 
     /// Applies a JSON merge patch to an object's status. These fields of the answer are read.
@@ -372,26 +364,28 @@ impl Kube {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let call = ApiCall::new::<K>("patch", &namespace, &name);
         let request = Request::new(K::api(self.client.clone(), &namespace).resource_url());
-        let params = PatchParams {
-            field_manager: Some(self.manager.to_string()),
-            ..PatchParams::default()
-        };
+        let params = self.patch_params();
         let request = request.patch_subresource("status", &name, &params, &Patch::Merge(patch));
-        let sent = async {
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            known(self.send_trimmed::<K>(request, fields).await?)
-        };
+        let sent = async { known(self.send_trimmed(request, fields).await?) };
         self.timely(call, sent).await
     }
 
     /// Sends a request. Its answer is trimmed to these fields.
     async fn send_trimmed<T: DeserializeOwned>(
         &self,
-        mut request: http::Request<Vec<u8>>,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
         fields: &'static KeptFields,
     ) -> kube::Result<T> {
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert(TrimTo(fields));
         self.client.request(request).await
+    }
+
+    fn patch_params(&self) -> PatchParams {
+        PatchParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PatchParams::default()
+        }
     }
 
     /// Creates an object with the name in its metadata.
@@ -467,10 +461,7 @@ impl Kube {
     ) -> Result<K, ApiError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api = K::api(self.client.clone(), &namespace);
-        let params = PatchParams {
-            field_manager: Some(self.manager.to_string()),
-            ..PatchParams::default()
-        };
+        let params = self.patch_params();
         let call = ApiCall::new::<K>("patch", &namespace, &name);
         match subresource {
             None => {

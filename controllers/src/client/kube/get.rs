@@ -43,7 +43,6 @@ impl Kube {
         let call = ApiCall::new::<K>("get", namespace, name);
         let sent = async {
             let request = Request::new(api.resource_url()).get(name, &GetParams::default());
-            let request = request.map_err(kube::Error::BuildRequest)?;
             known(self.send_trimmed::<K>(request, fields).await?)
         };
         unless_gone(self.timely(call, sent).await)
@@ -62,11 +61,6 @@ impl Kube {
         let call = ApiCall::new::<K>("get", namespace, name);
         let request = Request::new(K::api(self.client.clone(), namespace).resource_url());
         let request = request.get(name, &GetParams::default());
-        let sent = async {
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            self.send_trimmed::<PartialObjectMeta<K>>(request, fields)
-                .await
-        };
-        unless_gone(self.timely(call, sent).await)
+        unless_gone(self.timely(call, self.send_trimmed(request, fields)).await)
     }
 }

@@ -41,7 +41,6 @@ impl Kube {
         loop {
             let sent = async {
                 let request = Request::new(api.resource_url()).list(&params);
-                let request = request.map_err(kube::Error::BuildRequest)?;
                 all_known::<K>(self.send_trimmed(request, fields).await?)
             };
             let page = self
