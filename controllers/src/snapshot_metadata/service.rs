@@ -70,6 +70,13 @@ struct Admitted {
     node: NodeEndpoint,
 }
 
+/// A call that the node may answer now.
+struct OpenCall {
+    handle: String,
+    node: NodeClient,
+    places: StreamPlaces,
+}
+
 /// What a stream holds until its end.
 struct StreamPlaces {
     _of_node: Share,
@@ -96,6 +103,21 @@ impl MetadataService {
             streams: Shares::new(STREAMS),
             node_streams: Shares::new(NODE_STREAMS),
         }
+    }
+
+    /// Checks a call, waits for its places, and connects to the node.
+    async fn open(
+        &self,
+        request: &MetadataRequest,
+        connection: Option<&CallConnection>,
+    ) -> Result<OpenCall, Status> {
+        let admitted = self.admit(request, connection).await?;
+        let places = self.places(&request.namespace, admitted.node, connection);
+        Ok(OpenCall {
+            handle: admitted.handle,
+            places: places.await?,
+            node: self.client(admitted.node).await?,
+        })
     }
 
     /// Checks a call. The order is upstream's: a caller who is not authenticated learns nothing.
@@ -287,20 +309,18 @@ impl SnapshotMetadata for MetadataService {
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
         let (_, extensions, request) = request.into_parts();
         let request = MetadataRequest::try_from(request)?;
-        let connection = extensions.get::<CallConnection>();
-        let admitted = self.admit(&request, connection).await?;
-        let places = self.places(&request.namespace, admitted.node, connection);
-        let places = places.await?;
-        let mut client = self.client(admitted.node).await?;
-        let answer = client.get_metadata_allocated(csi::GetMetadataAllocatedRequest {
-            snapshot_id: admitted.handle,
-            starting_offset: request.starting_offset,
-            max_results: request.max_results,
-            ..Default::default()
-        });
+        let mut call = self.open(&request, extensions.get()).await?;
+        let answer = call
+            .node
+            .get_metadata_allocated(csi::GetMetadataAllocatedRequest {
+                snapshot_id: call.handle,
+                starting_offset: request.starting_offset,
+                max_results: request.max_results,
+                ..Default::default()
+            });
         let messages = answer_of_node(answer).await?;
         let stop = self.context.stop.clone();
-        let answers = pass_on(messages, forward::allocated, places, stop);
+        let answers = pass_on(messages, forward::allocated, call.places, stop);
         Ok(Response::new(answers))
     }
 
@@ -310,21 +330,17 @@ impl SnapshotMetadata for MetadataService {
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
         let (_, extensions, request) = request.into_parts();
         let request = MetadataRequest::try_from(request)?;
-        let connection = extensions.get::<CallConnection>();
-        let admitted = self.admit(&request, connection).await?;
-        let places = self.places(&request.namespace, admitted.node, connection);
-        let places = places.await?;
-        let mut client = self.client(admitted.node).await?;
-        let answer = client.get_metadata_delta(csi::GetMetadataDeltaRequest {
+        let mut call = self.open(&request, extensions.get()).await?;
+        let answer = call.node.get_metadata_delta(csi::GetMetadataDeltaRequest {
             base_snapshot_id: request.base.unwrap_or_default(),
-            target_snapshot_id: admitted.handle,
+            target_snapshot_id: call.handle,
             starting_offset: request.starting_offset,
             max_results: request.max_results,
             ..Default::default()
         });
         let messages = answer_of_node(answer).await?;
         let stop = self.context.stop.clone();
-        let answers = pass_on(messages, forward::delta, places, stop);
+        let answers = pass_on(messages, forward::delta, call.places, stop);
         Ok(Response::new(answers))
     }
 }

@@ -26,7 +26,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::api::capacity;
 use crate::api::scope::MANAGED_BY;
@@ -430,13 +430,10 @@ pub(super) async fn read_allocated(
     request: service::GetMetadataAllocatedRequest,
 ) -> Result<Vec<Range>, Code> {
     let answer = tool.get_metadata_allocated(request).await;
-    let mut messages = answer.map_err(|status| status.code())?.into_inner();
-    let mut ranges = Vec::new();
-    while let Some(message) = messages.message().await.map_err(|status| status.code())? {
-        assert_eq!(message.volume_capacity_bytes, SIZE);
-        ranges.extend(message.block_metadata.iter().map(range));
-    }
-    Ok(ranges)
+    ranges(answer, |message| {
+        (message.volume_capacity_bytes, message.block_metadata)
+    })
+    .await
 }
 
 /// [`read_allocated`], of what changed.
@@ -445,11 +442,23 @@ pub(super) async fn read_delta(
     request: service::GetMetadataDeltaRequest,
 ) -> Result<Vec<Range>, Code> {
     let answer = tool.get_metadata_delta(request).await;
+    ranges(answer, |message| {
+        (message.volume_capacity_bytes, message.block_metadata)
+    })
+    .await
+}
+
+/// The ranges of an answer. `parts` are the volume's size and the blocks of a message.
+async fn ranges<M>(
+    answer: Result<Response<Streaming<M>>, Status>,
+    parts: fn(M) -> (i64, Vec<service::BlockMetadata>),
+) -> Result<Vec<Range>, Code> {
     let mut messages = answer.map_err(|status| status.code())?.into_inner();
     let mut ranges = Vec::new();
     while let Some(message) = messages.message().await.map_err(|status| status.code())? {
-        assert_eq!(message.volume_capacity_bytes, SIZE);
-        ranges.extend(message.block_metadata.iter().map(range));
+        let (size, blocks) = parts(message);
+        assert_eq!(size, SIZE);
+        ranges.extend(blocks.iter().map(range));
     }
     Ok(ranges)
 }
