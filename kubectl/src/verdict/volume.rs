@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use hostloop_api_objects::labels::SELECTED_NODE;
 use hostloop_report::quantity;
 use hostloop_report::status::VolumeReport;
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
+};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
@@ -316,14 +318,21 @@ fn pod_warnings(facts: &VolumeFacts<'_>) -> impl Iterator<Item = Warning> {
         phase(pod) == "Pending" && !has_it
     });
     waiting.filter_map(move |pod| {
-        let warning = match events::last_warning_about_volumes(facts.events, pod) {
-            Some(event) if event.text.starts_with("FailedScheduling: ") => Warning {
-                text: unschedulable_message(pod)
-                    .map_or(event.text, |now| format!("FailedScheduling: {now}")),
+        let event = events::last_warning_about_volumes(facts.events, pod);
+        let warning = match (event, unschedulable(pod)) {
+            // An event that is repeated keeps its first message; the condition has the last one.
+            (Some(event), Some(now)) if event.text.starts_with("FailedScheduling: ") => Warning {
+                text: format!("FailedScheduling: {}", message(now)),
                 ..event
             },
-            Some(event) => event,
-            None => unschedulable(pod)?,
+            (Some(event), _) => event,
+            (None, now) => {
+                let now = now?;
+                Warning {
+                    text: format!("Unschedulable: {}", message(now)),
+                    at_ns: now.last_transition_time.as_ref().map_or(0, ns),
+                }
+            }
         };
         Some(Warning {
             text: format!("pod {}: {}", pod.name_any(), warning.text),
@@ -333,21 +342,13 @@ fn pod_warnings(facts: &VolumeFacts<'_>) -> impl Iterator<Item = Warning> {
 }
 
 /// What the scheduler says of a pod that fits nowhere, also after its event has gone.
-fn unschedulable(pod: &Pod) -> Option<Warning> {
-    let message = unschedulable_message(pod)?;
-    let condition = condition(pod, "PodScheduled", "False")?;
-    Some(Warning {
-        text: format!("Unschedulable: {message}"),
-        at_ns: condition.last_transition_time.as_ref().map_or(0, ns),
-    })
+fn unschedulable(pod: &Pod) -> Option<&PodCondition> {
+    condition(pod, "PodScheduled", "False")
+        .filter(|condition| condition.reason.as_deref() == Some("Unschedulable"))
 }
 
-/// The scheduler's last message about a pod that fits nowhere. Its event keeps the first one when it is
-/// repeated.
-fn unschedulable_message(pod: &Pod) -> Option<&str> {
-    let condition = condition(pod, "PodScheduled", "False")?;
-    let is_unschedulable = condition.reason.as_deref() == Some("Unschedulable");
-    is_unschedulable.then(|| condition.message.as_deref().unwrap_or_default())
+fn message(condition: &PodCondition) -> &str {
+    condition.message.as_deref().unwrap_or_default()
 }
 
 fn volume_failure(volume: &PersistentVolume, now_ns: u64) -> Option<Stuck> {
