@@ -100,6 +100,7 @@ impl Scene {
             provisioning: Provisioning::Thin,
             allocated_bytes: 4096,
             consistency: Consistency::Frozen,
+            cut: None,
         };
         let group = GroupRecord {
             schema: 1,
