@@ -16,9 +16,7 @@ use super::operation_locks::{Fingerprint, Key, Operation};
 use super::pool_threads::{DELETIONS, Lane, Work};
 use crate::csi::error::Error as CsiError;
 use crate::record::{CutMark, namespace_of};
-use crate::storage::{
-    self, CutError, ExplorationId, Freed, Pools, SnapshotId, SnapshotRecord, VolumeId,
-};
+use crate::storage::{self, CutError, ExplorationId, Freed, SnapshotId, SnapshotRecord, VolumeId};
 
 mod bursts;
 mod exploration;
@@ -104,8 +102,9 @@ impl Server {
     pub async fn keep_cut(&self, snapshot: &str) -> Result<KeptCut, Status> {
         let id = snapshot.parse::<SnapshotId>();
         let id = id.map_err(|_| not_an_id("snapshot", snapshot, "snap-…"))?;
+        let pools = self.pools().clone();
         let kept = self
-            .with_snapshot(KEEPING, Work::Change, id, move |pools| pools.keep_cut(&id))
+            .with_snapshot(KEEPING, Work::Change, id, move || pools.keep_cut(&id))
             .await?;
         Ok(KeptCut {
             snapshot: kept.id.to_string(),
@@ -117,7 +116,7 @@ impl Server {
     pub async fn drop_cuts(&self, exploration: &str) -> Result<DroppedCuts, Status> {
         let id = exploration_id(exploration)?;
         self.bursts.end(id).await;
-        let (dropped, failed) = self.drop_where(move |cut| cut.exploration == id).await;
+        let (dropped, failed) = self.drop_all(Unwanted::Of(id)).await;
         match failed {
             Some(why) => Err(why),
             None => Ok(DroppedCuts {
@@ -129,31 +128,25 @@ impl Server {
 
     /// Deletes the cuts that have expired. One that can't be deleted now is tried again later.
     pub async fn drop_expired_cuts(&self) {
-        let now_ns = now_ns();
-        let (dropped, failed) = self.drop_where(move |cut| cut.has_expired(now_ns)).await;
+        let (dropped, failed) = self.drop_all(Unwanted::ExpiredBy(now_ns())).await;
         if dropped > 0 {
             tracing::info!(cuts = dropped, "deleted cuts that have expired");
         }
         if let Some(why) = failed {
-            tracing::warn!(
-                why = why.message(),
-                "a cut that has expired is not deleted yet"
-            );
+            let why = why.message();
+            tracing::warn!(why, "a cut that has expired is not deleted yet");
         }
     }
 
-    /// Deletes the cuts for which `condition` holds, several at once. Returns how many, and why the
-    /// first of the others is not deleted.
-    async fn drop_where(
-        &self,
-        condition: impl Fn(&CutMark) -> bool + Copy + Send + 'static,
-    ) -> (u32, Option<Status>) {
+    /// Deletes cuts, several at once. Returns how many, and why the first of the others is not
+    /// deleted.
+    async fn drop_all(&self, unwanted: Unwanted) -> (u32, Option<Status>) {
         let mut cuts = self.pools().cuts();
-        cuts.retain(|(cut, _)| condition(cut));
+        cuts.retain(|(cut, _)| unwanted.includes(cut));
         // A vector, because a closure in a stream would keep callers from running on another task.
         let deletions: Vec<_> = cuts
             .iter()
-            .map(|(_, snapshot)| self.drop_one(snapshot.id, condition))
+            .map(|(_, snapshot)| self.drop_one(snapshot.id, unwanted))
             .collect();
         let mut deletions = futures::stream::iter(deletions).buffer_unordered(DELETIONS);
         let (mut dropped, mut failed) = (0, None);
@@ -169,14 +162,11 @@ impl Server {
         (dropped, failed)
     }
 
-    /// Deletes a snapshot that is still a cut for which `condition` holds.
-    async fn drop_one(
-        &self,
-        id: SnapshotId,
-        condition: impl Fn(&CutMark) -> bool + Send + 'static,
-    ) -> Result<bool, Status> {
-        self.with_snapshot(DROPPING, Work::Delete, id, move |pools| {
-            pools.drop_cut(&id, condition)
+    /// Deletes a snapshot that is still an unwanted cut. False if it is none, or gone.
+    async fn drop_one(&self, id: SnapshotId, unwanted: Unwanted) -> Result<bool, Status> {
+        let pools = self.pools().clone();
+        self.with_snapshot(DROPPING, Work::Delete, id, move || {
+            pools.drop_cut(&id, |cut| unwanted.includes(cut))
         })
         .await
     }
@@ -187,11 +177,11 @@ impl Server {
         method: &'static str,
         work: Work,
         id: SnapshotId,
-        change: impl FnOnce(&Pools) -> storage::Result<R> + Send + 'static,
+        change: impl FnOnce() -> storage::Result<R> + Send + 'static,
     ) -> Result<R, Status> {
         let text = id.to_string();
-        let (pools, pool_threads) = (self.pools().clone(), self.dispatcher.pool_threads.clone());
-        let lane = Lane::of_ids(&pools, [text.as_str()]);
+        let pool_threads = self.dispatcher.pool_threads.clone();
+        let lane = Lane::of_ids(self.pools(), [text.as_str()]);
         let threads = pool_threads.of(&lane, work);
         let operation = Operation {
             method,
@@ -205,10 +195,28 @@ impl Server {
         };
         self.locks()
             .run(threads, operation, move || {
-                let changed = pool_threads.run(&lane, work, || change(&pools));
+                let changed = pool_threads.run(&lane, work, change);
                 changed.map_err(CsiError::from)
             })
             .await
+    }
+}
+
+/// The cuts to delete.
+#[derive(Clone, Copy, Debug)]
+enum Unwanted {
+    /// Those of this exploration.
+    Of(ExplorationId),
+    /// Those that have expired at this time, in nanoseconds since the epoch.
+    ExpiredBy(u64),
+}
+
+impl Unwanted {
+    fn includes(self, cut: &CutMark) -> bool {
+        match self {
+            Unwanted::Of(exploration) => cut.exploration == exploration,
+            Unwanted::ExpiredBy(now_ns) => cut.has_expired(now_ns),
+        }
     }
 }
 
