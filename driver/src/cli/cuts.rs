@@ -14,8 +14,7 @@ use super::values;
 #[command(
     after_help = "The running driver takes, keeps and drops cuts, with --enable-faults. Each is a \
                   snapshot that is a power cut: a claim can be made of it. Cuts that are not kept \
-                  expire.\n\
-                  A whole crash exploration: kubectl hostloop explore."
+                  expire."
 )]
 pub struct CutsArgs {
     /// The driver's Unix socket, beside which it serves cuts

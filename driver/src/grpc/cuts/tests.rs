@@ -114,6 +114,19 @@ async fn a_burst_takes_cuts_that_are_kept_or_dropped() {
 }
 
 #[tokio::test]
+async fn a_late_cut_says_by_how_much() {
+    let mut site = Site::fake(&["a"]);
+    let server = server(&mut site, true);
+    let volume = staged(&site, "one");
+    let mut exploration = server.explore(request(&volume, 1)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    match exploration.next().await {
+        CutsLine::Cut(cut) => assert!(cut.late_ms >= 30, "{cut:?}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn expired_cuts_go_and_others_stay() {
     let mut site = Site::fake(&["a"]);
     let server = server(&mut site, true);
