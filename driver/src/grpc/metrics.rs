@@ -81,12 +81,16 @@ pub struct PoolGauges {
     pub volumes: Option<u64>,
     /// Number of snapshots, if they can be counted.
     pub snapshots: Option<u64>,
+    /// Number of deleted snapshots that keep their images, if they can be counted.
+    pub deleted_bases: Option<u64>,
+    /// Bytes that the pool could promise more without these images, if they can be counted.
+    pub deleted_base_bytes: Option<u64>,
 }
 
 /// One gauge: its name, its help text, and a function that reads it from a pool that is up.
 type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
-const POOL_GAUGES: [PoolGauge; 5] = [
+const POOL_GAUGES: [PoolGauge; 7] = [
     (
         "hostloop_pool_size_bytes",
         "Size of the filesystem the pool is on",
@@ -108,6 +112,16 @@ const POOL_GAUGES: [PoolGauge; 5] = [
     ("hostloop_pool_snapshots", "Snapshots in the pool", |p| {
         p.snapshots
     }),
+    (
+        "hostloop_pool_deleted_bases",
+        "Deleted snapshots that keep their images for later deltas",
+        |p| p.deleted_bases,
+    ),
+    (
+        "hostloop_pool_deleted_base_bytes",
+        "What the pool could promise more without these images",
+        |p| p.deleted_base_bytes,
+    ),
 ];
 
 type PoolLabels = [(&'static str, String); 1];
@@ -186,6 +200,8 @@ mod tests {
             up: true,
             volumes: Some(0),
             snapshots: Some(0),
+            deleted_bases: Some(0),
+            deleted_base_bytes: Some(0),
             ..PoolGauges::default()
         };
         let mut text = String::new();
@@ -236,6 +252,8 @@ mod tests {
                 available_bytes: 50,
                 volumes: Some(2),
                 snapshots: Some(1),
+                deleted_bases: Some(3),
+                deleted_base_bytes: Some(40),
             },
             PoolGauges {
                 name: "gone".into(),
@@ -269,6 +287,11 @@ mod tests {
             ),
             ("hostloop_pool_volumes", "pool=\"fast\"} 2".to_owned()),
             ("hostloop_pool_snapshots", "pool=\"fast\"} 1".to_owned()),
+            ("hostloop_pool_deleted_bases", "pool=\"fast\"} 3".to_owned()),
+            (
+                "hostloop_pool_deleted_base_bytes",
+                "pool=\"fast\"} 40".to_owned(),
+            ),
             ("hostloop_pool_up", "pool=\"gone\"} 0".to_owned()),
         ] {
             let line = format!("{name}{{{rest}");

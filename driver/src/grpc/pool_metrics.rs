@@ -18,6 +18,7 @@ pub(crate) async fn gauges(pools: Arc<Pools>, blocking: &Blocking) -> Vec<PoolGa
 fn read(pools: &Pools) -> Vec<PoolGauges> {
     let volumes = count(pools.volumes().iter().map(|v| v.id.pool()));
     let snapshots = count(pools.snapshots().iter().map(|s| s.id.pool()));
+    let bases = count(pools.kept_bases().iter().map(|s| s.id.pool()));
     let looks = pools.look().into_iter();
     let gauges = looks.map(|(slot, look)| {
         let name = slot.spec.name.clone();
@@ -35,6 +36,8 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
             available_bytes: reading.capacity.available,
             volumes: Some(volumes.get(&pool.id()).copied().unwrap_or_default()),
             snapshots: Some(snapshots.get(&pool.id()).copied().unwrap_or_default()),
+            deleted_bases: Some(bases.get(&pool.id()).copied().unwrap_or_default()),
+            deleted_base_bytes: Some(pool.promised_to_bases()),
         }
     });
     gauges.collect()

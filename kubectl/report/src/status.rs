@@ -65,6 +65,11 @@ pub struct PoolReport {
     pub volumes: usize,
     /// Number of snapshots in the pool.
     pub snapshots: usize,
+    /// Number of deleted snapshots that keep their images; null if unknown.
+    pub deleted_bases: Option<usize>,
+    /// Bytes that these images held when the snapshots were taken, including blocks shared with
+    /// others; null if unknown.
+    pub deleted_base_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

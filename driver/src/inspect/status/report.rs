@@ -71,6 +71,8 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
         promised_bytes: contents.map(Contents::promised_bytes),
         volumes: contents.map_or(0, |c| c.volumes.len()),
         snapshots: contents.map_or(0, |c| c.snapshots.len()),
+        deleted_bases: contents.map(|c| c.bases.len()),
+        deleted_base_bytes: contents.map(|c| c.bases.iter().map(|s| s.allocated_bytes).sum()),
     }
 }
 

@@ -320,7 +320,9 @@ impl Pool {
         self: &Arc<Self>,
         provisioning: Provisioning,
     ) -> Result<Capacity> {
-        let (usages, _) = self.space_usages()?;
+        let (mut usages, _) = self.space_usages()?;
+        // These go as soon as a request needs their room.
+        self.leave_out_bases(&mut usages);
         let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
         Ok(capacity::capacity(
             &usages,
@@ -413,6 +415,7 @@ impl Pool {
     /// All images with their allocated space and their sources.
     fn images(&self) -> Result<Vec<Image>> {
         let mut images = Vec::new();
+        let bases: Vec<_> = self.index.read().bases().cloned().collect();
         {
             let index = self.index.read();
             for volume in index.volumes.all() {
@@ -437,7 +440,15 @@ impl Pool {
                 allocated: stat.map_or(0, |stat| stat.allocated),
             })
         });
-        held.collect()
+        let kept = bases.into_iter().map(|base| {
+            let stat = self.layout.stat_kept(base.id)?;
+            Ok(Image {
+                id: base.id.uuid(),
+                source: Some(base.source.uuid()),
+                allocated: stat.map_or(0, |stat| stat.allocated),
+            })
+        });
+        held.chain(kept).collect()
     }
 }
 

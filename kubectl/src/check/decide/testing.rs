@@ -179,6 +179,8 @@ pub(super) fn machine() -> Machine {
             promised_bytes: Some(0),
             volumes: 0,
             snapshots: 0,
+            deleted_bases: Some(0),
+            deleted_base_bytes: Some(0),
         }]),
         report: Ok(MachineReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
