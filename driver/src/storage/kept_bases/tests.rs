@@ -2,6 +2,7 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::record::Parameters;
+use crate::storage::scan::Contents;
 use crate::storage::{NewVolume, PoolId, Provisioning, VolumeRecord};
 use crate::testkit::{MI, Site, new};
 
@@ -146,6 +147,25 @@ fn a_start_frees_what_is_not_whole_or_has_no_volume() {
         assert_eq!(kept(&site).len(), usize::from(lost == "none"), "{lost}");
         assert!(site.pools().noted_problems().is_empty(), "{lost}");
     }
+}
+
+/// Without the volume, the next start frees it.
+#[test]
+fn fsck_tells_it_from_a_deleted_snapshot() {
+    let mut site = Site::fake(&["a"]);
+    let volume = site.make("one");
+    let id = deleted(&site, &volume, "snap", "1");
+    let root = site.pool().root().to_path_buf();
+    site.close();
+    let read = || Contents::read(&*site.kernel, &root).unwrap();
+    let contents = read();
+    assert!(contents.leftovers.is_empty());
+    assert_eq!(contents.bases.len(), 1);
+    assert_eq!(contents.bases[0].id, id);
+    std::fs::remove_dir_all(root.join(format!("volumes/{}", volume.id))).unwrap();
+    let contents = read();
+    assert!(contents.bases.is_empty());
+    assert_eq!(contents.leftovers.len(), 1);
 }
 
 /// A site with room for 12 MiB, and a volume of 4 MiB with 3 MiB of data.

@@ -15,14 +15,16 @@ use rstest::rstest;
 use super::support::{Pool, Random};
 use crate::testkit::{self, Site};
 
+mod histories;
+
 const BLOCK: u64 = 4096;
 const VARIABLE: MetadataBlocks = MetadataBlocks::Variable;
 
 /// A controller over one pool. Fields are dropped in order.
 struct Rig {
     controller: Controller,
-    _site: Site<Linux>,
-    _pool: Pool,
+    site: Site<Linux>,
+    pool: Pool,
 }
 
 impl Rig {
@@ -39,8 +41,24 @@ impl Rig {
         };
         Rig {
             controller: Controller::new(pools, config),
-            _site: site,
-            _pool: pool,
+            site,
+            pool,
+        }
+    }
+
+    /// Ends the process and starts the next one.
+    fn restarted(self) -> Rig {
+        let Rig {
+            controller,
+            site,
+            pool,
+        } = self;
+        let config = controller.config.clone();
+        drop(controller);
+        Rig {
+            controller: Controller::new(site.start(), config),
+            site,
+            pool,
         }
     }
 
