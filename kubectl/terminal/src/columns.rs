@@ -26,13 +26,19 @@ pub fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
         (numbers("VOLUMES"), |row, _| {
             row.as_ref().volumes.to_string()
         }),
-        (numbers("SNAPSHOTS"), |row, _| {
-            row.as_ref().snapshots.to_string()
-        }),
+        (numbers("SNAPSHOTS"), |row, _| snapshots(row.as_ref())),
         (prose("PATH", Some(12)), |row, _| {
             row.as_ref().path.display().to_string()
         }),
     ]
+}
+
+/// The snapshots of a pool, and behind a plus the deleted ones that keep their images.
+fn snapshots(pool: &PoolReport) -> String {
+    match pool.deleted_bases {
+        Some(bases) if bases > 0 => format!("{}+{bases}", pool.snapshots),
+        _ => pool.snapshots.to_string(),
+    }
 }
 
 /// The columns of a loop device.
