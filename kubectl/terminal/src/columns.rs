@@ -114,3 +114,20 @@ pub fn or_dash(text: Option<String>) -> String {
 pub fn size(n: Option<u64>) -> String {
     or_dash(n.map(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deleted_snapshots_that_keep_their_images_are_behind_a_plus() {
+        for (deleted_bases, expected) in [(None, "3"), (Some(0), "3"), (Some(2), "3+2")] {
+            let pool = PoolReport {
+                snapshots: 3,
+                deleted_bases,
+                ..PoolReport::default()
+            };
+            assert_eq!(snapshots(&pool), expected);
+        }
+    }
+}
