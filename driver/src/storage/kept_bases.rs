@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::capacity::{SpaceRequest, SpaceUsage};
 use super::file_names::{EntryKind, kept_id, kept_name};
-use super::index::{Index, NamedRecord};
+use super::index::Index;
 use super::load;
 use super::{About, Error, Pool, Pools, Result, SnapshotId, SnapshotRecord, VolumeId};
 use crate::kernel::file;
@@ -189,8 +189,7 @@ impl Pool {
         }
     }
 
-    /// True if a request would fit without the deleted snapshots that keep their images. They share
-    /// blocks with others, so it may not fit all the same.
+    /// True if a request may fit without the deleted snapshots that keep their images.
     pub(super) fn may_fit_without_bases(
         &self,
         usages: &[SpaceUsage],
@@ -198,20 +197,23 @@ impl Pool {
     ) -> bool {
         let mut without = usages.to_vec();
         self.leave_out_bases(&mut without);
-        if let Some(own) = without.first_mut() {
-            let index = self.index.read();
-            let held = index.bases().map(|base| base.promised());
-            let available = &mut own.filesystem.available_bytes;
-            *available = held.fold(*available, u64::saturating_add);
-        }
         self.admit(&without, request).is_ok()
     }
 
-    /// Takes the promises to deleted snapshots that keep their images out of these figures.
+    /// Makes these figures those without the deleted snapshots that keep their images. What is
+    /// promised to them is the most that they free: their volumes may share it.
     pub(super) fn leave_out_bases(&self, usages: &mut [SpaceUsage]) {
         let promised = self.promised_to_bases();
-        for usage in usages {
+        for usage in usages.iter_mut() {
             usage.promised = usage.promised.saturating_sub(promised);
+        }
+        if let Some(own) = usages.first_mut() {
+            let available = &mut own.filesystem.available_bytes;
+            *available = available.saturating_add(promised);
+            // Elsewhere, only the largest image of a family counts as held.
+            if self.is_alone() {
+                own.ours = own.ours.saturating_sub(promised);
+            }
         }
     }
 

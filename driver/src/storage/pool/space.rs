@@ -394,6 +394,11 @@ impl Pool {
         Ok(measured)
     }
 
+    /// True if the pool's filesystem is known to hold nothing else.
+    pub(in crate::storage) fn is_alone(&self) -> bool {
+        self.space.get().is_some_and(|space| space.alone)
+    }
+
     /// The files under this pool without all their blocks, from the top down.
     pub(in crate::storage) fn sparse_files(&self, kernel: &dyn Kernel) -> Result<Vec<SparseFile>> {
         let layers = self.space.get().map(|space| space.layers.as_slice());
