@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::capacity::{SpaceRequest, SpaceUsage};
 use super::file_names::{EntryKind, kept_id, kept_name};
@@ -22,6 +23,22 @@ use crate::record::{KEEP_DELETED_BASES, deleted_bases, namespace_of};
 
 #[cfg(test)]
 mod tests;
+
+/// How long a filesystem may take to free a removed file before the next one goes. XFS frees its
+/// blocks a moment later; btrfs may take longer.
+const FREEING: Duration = Duration::from_millis(500);
+
+/// How often to look whether it has.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until there is room, or the filesystem has had its time to free what was removed.
+pub(super) fn wait_until_freed(mut has_room: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + FREEING;
+    while !has_room()? && Instant::now() < end {
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
 
 /// How many deleted snapshots of a volume the class of one of them lets keep their images. A
 /// member of a group is deleted with its group, as a whole.
@@ -175,6 +192,7 @@ impl Pool {
             if !self.drop_oldest_base() {
                 return Ok(false);
             }
+            wait_until_freed(|| Ok(!self.below_reserve()?))?;
         }
         Ok(true)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::capacity::{self, SpaceRequest, SpaceUsage};
+use super::kept_bases::wait_until_freed;
 use super::{Error, Pool, Result};
 
 /// Space reserved for a running operation. Dropping it releases the space, because the index then
@@ -57,6 +58,10 @@ impl Pool {
         {
             drop(guard);
             self.drop_oldest_base();
+            wait_until_freed(|| {
+                let (usages, _guard) = self.space_usages()?;
+                Ok(self.admit(&usages, request).is_ok())
+            })?;
             (usages, guard) = self.space_usages()?;
         }
         let _guard = guard;
