@@ -317,7 +317,7 @@ impl Pools {
     fn room_to_freeze(&self, targets: &[FreezeTarget]) -> Result<()> {
         for target in targets {
             let pool = self.with_id(target.volume.pool())?;
-            if pool.below_reserve()? {
+            if !pool.restore_reserve()? {
                 return Err(Error::CannotFreeze(format!(
                     "pool {} is nearly full, and freezing a filesystem in it might not end: free some space first",
                     pool.name()
