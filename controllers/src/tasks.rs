@@ -34,11 +34,7 @@ impl Tasks {
     }
 
     /// Starts a task that can't fail.
-    pub(crate) fn keep(
-        &mut self,
-        role: &'static str,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn keep(&mut self, role: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         self.start(role, async move {
             work.await;
             Ok(())
