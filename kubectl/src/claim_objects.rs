@@ -17,10 +17,7 @@ const EVENTS_OF_CLUSTER: &str = "default";
 /// Reads a claim of the namespace, its volume and its snapshots. Without the claim, the result has
 /// no objects.
 pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     read_claim(cluster, name, &mut objects).await?;
     if objects.claims.is_empty() {
         return Ok(objects);
@@ -40,10 +37,7 @@ pub(super) async fn gather_snapshot(
     cluster: &Cluster,
     name: &str,
 ) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     let snapshot = api::get(&beside(cluster), name).await;
     objects.snapshots = objects.noted_if_about_one_kind(snapshot.map(Vec::from_iter))?;
     let Some(snapshot) = objects.snapshots.first() else {
@@ -59,10 +53,7 @@ pub(super) async fn gather_snapshot(
 /// Reads a group snapshot of the namespace, its snapshots and their contents. Without the group,
 /// the result has no objects.
 pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     let group = api::get(&beside(cluster), name).await;
     objects.groups = objects.noted_if_about_one_kind(group.map(Vec::from_iter))?;
     if objects.groups.is_empty() {
@@ -80,10 +71,7 @@ pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<Volume
 
 /// Reads a pod of the namespace. Without it, the result has no objects.
 pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     let pod = api::get(&beside(cluster), name).await;
     objects.pods = objects.noted_if_about_one_kind(pod.map(Vec::from_iter))?;
     Ok(objects)

@@ -34,15 +34,20 @@ pub(super) struct VolumeObjects {
 }
 
 impl VolumeObjects {
+    /// No objects, before any are read.
+    pub(super) fn unread() -> VolumeObjects {
+        VolumeObjects {
+            has_all_volumes: true,
+            ..VolumeObjects::default()
+        }
+    }
+
     /// Reads the lists, in one namespace or in all.
     pub(super) async fn gather(
         cluster: &Cluster,
         namespace: Option<&str>,
     ) -> Result<VolumeObjects, ApiError> {
-        let mut objects = VolumeObjects {
-            has_all_volumes: true,
-            ..VolumeObjects::default()
-        };
+        let mut objects = VolumeObjects::unread();
         // Without an answer to this request, the others would only wait, too.
         let claims = api::list_all(&cluster.namespaced(namespace)).await;
         objects.claims = objects.noted_if_about_one_kind(claims)?;

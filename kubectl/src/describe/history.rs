@@ -27,26 +27,21 @@ pub(crate) struct Moment {
 /// The history of a claim.
 pub(crate) fn history(objects: &VolumeObjects) -> Vec<Moment> {
     let mut moments = Vec::new();
-    objects
-        .claims
-        .iter()
-        .for_each(|claim| of_claim(claim, &mut moments));
-    objects
-        .volumes
-        .iter()
-        .for_each(|volume| of_volume(volume, &mut moments));
-    objects
-        .attachments
-        .iter()
-        .for_each(|a| of_attachment(a, &mut moments));
-    objects
-        .pods
-        .iter()
-        .for_each(|pod| of_pod(pod, &mut moments));
-    objects
-        .snapshots
-        .iter()
-        .for_each(|snapshot| of_snapshot(snapshot, &mut moments));
+    for claim in &objects.claims {
+        of_claim(claim, &mut moments);
+    }
+    for volume in &objects.volumes {
+        of_volume(volume, &mut moments);
+    }
+    for attachment in &objects.attachments {
+        of_attachment(attachment, &mut moments);
+    }
+    for pod in &objects.pods {
+        of_pod(pod, &mut moments);
+    }
+    for snapshot in &objects.snapshots {
+        of_snapshot(snapshot, &mut moments);
+    }
     for group in &objects.groups {
         let mut object = ObjectHistory {
             name: format!("group/{}", group.name_any()),
