@@ -41,11 +41,6 @@ impl Tasks {
         });
     }
 
-    /// True if all tasks have ended.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Waits for the next task that ends. Without tasks, it waits forever.
     pub async fn next(&mut self) -> Ended {
         match self.0.join_next().await {

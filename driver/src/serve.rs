@@ -259,9 +259,7 @@ async fn finish(
     stop.cancel();
     // Calls that wait for others end now, and the server waits only for those that run.
     server.locks().close();
-    while !roles.is_empty() {
-        roles.next().await;
-    }
+    roles.finish().await;
     server.locks().drained().await;
     let pools = server.pools().clone();
     let blocking = server.blocking();
