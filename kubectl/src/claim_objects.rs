@@ -9,7 +9,9 @@ use super::api::{self, ApiError, Namespaced};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
-use super::volume_objects::{VolumeObjects, bound_volume, content_name, inline_volumes};
+use super::volume_objects::{
+    VolumeObjects, bound_volume, class_name, content_name, inline_volumes,
+};
 
 /// The namespace of events about objects without one.
 const EVENTS_OF_CLUSTER: &str = "default";
@@ -123,11 +125,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut VolumeObjects) {
     let Some(claim) = objects.claims.first().cloned() else {
         return;
     };
-    let class = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.storage_class_name.as_deref());
-    if let Some(class) = class.filter(|class| !class.is_empty()) {
+    if let Some(class) = class_name(&claim).filter(|class| !class.is_empty()) {
         let class = api::get(&cluster.all(), class).await;
         objects.classes = objects.noted(class.map(Vec::from_iter));
     }
