@@ -25,7 +25,7 @@ mod placement_context;
 mod room;
 mod source_location;
 
-pub use choosing::TableName;
+pub use choosing::keep_table::TableName;
 pub use metrics::Metrics;
 
 /// Placement flags of the command line.

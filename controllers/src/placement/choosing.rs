@@ -57,8 +57,6 @@ mod reservations;
 mod table;
 mod unfit;
 
-pub use keep_table::TableName;
-
 /// The time between two of the waiting claims.
 const EACH: Duration = Duration::from_millis(5);
 
