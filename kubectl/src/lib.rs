@@ -38,6 +38,7 @@ mod output;
 mod platform;
 mod pod_logs;
 mod powercut;
+mod progress_line;
 mod status;
 mod subject;
 mod target;
@@ -49,6 +50,7 @@ mod uninstall;
 mod verdict;
 mod version;
 mod volume_objects;
+mod waiting;
 
 pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::Cluster;
-use crate::api::{self, Kind};
-use crate::check::progress_line::ProgressLine;
-use crate::events;
-use crate::volume_objects::condition;
+use super::Cluster;
+use super::api::{self, Kind};
+use super::events;
+use super::progress_line::ProgressLine;
+use super::volume_objects::condition;
 
 /// The pause between two looks.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
@@ -36,7 +36,7 @@ pub(super) struct Waiting<'a> {
     pub(super) what: String,
     pub(super) timeout: Duration,
     /// Names of other objects. Their events may say why this one waits.
-    pub(super) related: [String; 2],
+    pub(super) related: Vec<String>,
 }
 
 impl Waiting<'_> {
@@ -154,7 +154,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::check::decide::testing::object;
+    use crate::test_objects::read;
 
     fn failed(message: Value) -> Value {
         let state = json!({"terminated": {"reason": "Error", "message": message}});
@@ -171,7 +171,7 @@ mod tests {
     #[case(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
         "message": "no node fits"}]}), Awaited::NotYet("no node fits".into()))]
     fn pods(#[case] status: Value, #[case] expected: Awaited<String>) {
-        let pod: Pod = object(json!({"spec": {"nodeName": "n1"}, "status": status}));
+        let pod: Pod = read(json!({"spec": {"nodeName": "n1"}, "status": status}));
         assert_eq!(pod_ended(&pod), expected);
     }
 
@@ -182,7 +182,7 @@ mod tests {
     #[case(json!({"error": {"message": "no room"}}), Awaited::NotYet("no room".into()))]
     #[case(json!({}), Awaited::NotYet("no snapshot controller has given it a content".into()))]
     fn snapshots(#[case] status: Value, #[case] expected: Awaited<()>) {
-        let snapshot: VolumeSnapshot = object(json!({
+        let snapshot: VolumeSnapshot = read(json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "s"}, "spec": {"source": {}}, "status": status,
         }));
