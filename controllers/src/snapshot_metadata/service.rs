@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::base::{BaseFacts, check_base, handle_of};
 use super::credentials::CurrentCredentials;
-use super::forward::{self, Answers, Dial, NodeClient, connect, pass_on, status_for_caller};
+use super::forward::{Answers, Dial, NodeClient, connect, pass_on, status_for_caller};
 use super::known_bases::KnownBases;
 use super::node_location::locate;
 use super::refusal::Refusal;
@@ -320,7 +320,7 @@ impl SnapshotMetadata for MetadataService {
             });
         let messages = answer_of_node(answer).await?;
         let stop = self.context.stop.clone();
-        let answers = pass_on(messages, forward::allocated, call.places, stop);
+        let answers = pass_on(messages, |one| one.block_metadata.len(), call.places, stop);
         Ok(Response::new(answers))
     }
 
@@ -340,7 +340,7 @@ impl SnapshotMetadata for MetadataService {
         });
         let messages = answer_of_node(answer).await?;
         let stop = self.context.stop.clone();
-        let answers = pass_on(messages, forward::delta, call.places, stop);
+        let answers = pass_on(messages, |one| one.block_metadata.len(), call.places, stop);
         Ok(Response::new(answers))
     }
 }

@@ -116,7 +116,12 @@ async fn a_node_answers_the_leader_alone() {
     assert_eq!(refused.unwrap_err().code(), Code::NotFound);
     let messages = client.get_metadata_allocated(allocated("h")).await.unwrap();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    let answers = forward::pass_on(messages.into_inner(), forward::allocated, permit, stop);
+    let answers = forward::pass_on(
+        messages.into_inner(),
+        |one| one.block_metadata.len(),
+        permit,
+        stop,
+    );
     let answers: Vec<_> = answers
         .map(|answer| {
             answer
