@@ -30,22 +30,22 @@ use crate::node_endpoint::OwnEndpoint;
 use crate::tls::certificates::CertificateError;
 use crate::tls::listener;
 
-pub mod base;
-pub mod base_history;
+mod base;
+mod base_history;
 mod credentials;
 mod forward;
-pub mod known_bases;
-pub mod node_location;
+mod known_bases;
+mod node_location;
 mod node_server;
 mod options;
 mod published_object;
-pub mod refusal;
-pub mod request;
-pub mod reviews;
+mod refusal;
+mod request;
+mod reviews;
 mod service;
 mod shares;
-pub mod target;
-pub mod upkeep;
+mod target;
+mod upkeep;
 
 use credentials::CurrentCredentials;
 use forward::Dial;
@@ -55,7 +55,6 @@ use service::MetadataService;
 use upkeep::Upkeep;
 
 pub use options::{Options, host_of};
-pub use refusal::Refusal;
 
 /// Connections of backup tools at a time.
 const CONNECTIONS: usize = 128;
