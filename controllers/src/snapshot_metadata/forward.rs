@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status, Streaming};
 
+use super::metrics::RunningCall;
 use crate::api::message::cut;
 use crate::node_endpoint::NodeEndpoint;
 use crate::tls::certificates::Identity;
@@ -126,11 +127,13 @@ pub(super) fn status_for_caller(status: &Status) -> Status {
 }
 
 /// Passes the messages of a node on until either side ends, `stop` is set, or the stream has lasted
-/// too long. `blocks` is the number of a message's blocks. It holds `places` meanwhile.
+/// too long. `blocks` is the number of a message's blocks. It holds `places` meanwhile, and ends the
+/// running call.
 pub(super) fn pass_on<M, P>(
     messages: Streaming<M>,
     blocks: fn(&M) -> usize,
     places: P,
+    running: RunningCall,
     stop: CancellationToken,
 ) -> Answers<M>
 where
@@ -142,13 +145,13 @@ where
     tokio::spawn(async move {
         let _places = places;
         let ended = tokio::select! {
-            // The caller hung up.
-            () = sender.closed() => Ok(()),
+            () = sender.closed() => Err(hung_up()),
             () = stop.cancelled() => Err(stopping()),
             passed = timeout(LONGEST, pass_all(messages, blocks, &sender)) => {
                 passed.unwrap_or_else(|_| Err(too_long()))
             }
         };
+        running.end(ended.as_ref().err().map_or(Code::Ok, Status::code));
         last.send(ended);
     });
     ReceiverStream::new(receiver)
@@ -167,11 +170,16 @@ async fn pass_all<M>(
         check_blocks(blocks(&message))?;
         match sender.send_timeout(Ok(message), STALL).await {
             Ok(()) => {}
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => return Ok(()),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return Err(hung_up()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => return Err(stalled()),
         }
     }
     Ok(())
+}
+
+/// The caller does not get it.
+fn hung_up() -> Status {
+    Status::cancelled("the caller hung up")
 }
 
 fn stopping() -> Status {

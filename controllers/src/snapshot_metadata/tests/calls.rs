@@ -12,8 +12,10 @@ use super::site::{
     BASE, EXPIRED, FOR_OTHERS, LOST, SIZE, STRANGER, Site, allocated, cluster, delta,
     read_allocated, read_delta, soon, until,
 };
+use crate::snapshot_metadata::metrics::Method;
+use crate::snapshot_metadata::metrics::tests::count;
 use crate::snapshot_metadata::upkeep::now;
-use crate::snapshot_metadata::{Options, run};
+use crate::snapshot_metadata::{Metrics, Options, run};
 use crate::testing::{DRIVER, parse};
 use crate::tls::certificates::{Authority, Identity, RENEWED_AFTER};
 
@@ -143,6 +145,11 @@ async fn each_refusal_has_its_code() {
     }
     let right = read_allocated(&mut tool, allocated("target")).await;
     assert!(right.is_ok(), "{right:?}");
+    let metrics = &site.leader.metrics;
+    for (code, expected) in [("Unauthenticated", 3), ("NotFound", 2), ("OutOfRange", 1)] {
+        let counted = count(metrics, DRIVER, Method::Allocated, code);
+        assert_eq!(counted, expected, "{code}");
+    }
 
     // Without the object, no audience is known.
     site.api
@@ -274,6 +281,11 @@ async fn a_caller_that_hangs_up_ends_the_stream_of_the_node() {
     assert!(first.unwrap().is_some());
     drop(messages);
     soon("the end at the driver", site.driver.ended.cancelled()).await;
+    let metrics = &site.leader.metrics;
+    until("the end of the call", || {
+        count(metrics, DRIVER, Method::Allocated, "Canceled") == 1
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -318,7 +330,7 @@ async fn the_service_publishes_itself_and_ends_when_it_is_told() {
     let (api, context) = cluster();
     let stop = context.stop.clone();
     let options: Options = parse(&["--snapshot-metadata-port=0"]);
-    let service = tokio::spawn(run(context, options));
+    let service = tokio::spawn(run(context, options, Metrics::default()));
     until("the object", || {
         api.get(&format!("/snapshotmetadataservices/{DRIVER}"))
             .is_some()
