@@ -82,11 +82,12 @@ pub(super) async fn read_device(
     let (Some(mut input), Some(mut output)) = (input, output) else {
         return Err(shell.failed("no stream".to_owned()));
     };
-    let copied = tokio::select! {
-        copied = copy_out(&mut output, ranges, data) => copied,
-        failed = ask(&mut input, ranges) => failed,
-    };
-    shell.end(copied).await
+    // A shell that has ended takes no more lines, and then the copy fails.
+    let copied = tokio::try_join!(ask(&mut input, ranges), copy_out(&mut output, ranges, data));
+    // The input stays open until then: an older API server takes its end for that of all streams.
+    let ended = shell.end(copied.map(|_| ())).await;
+    drop(input);
+    ended
 }
 
 /// Copies all ranges of a file of data to the device in a pod.
@@ -100,20 +101,17 @@ pub(super) async fn write_device(
         return Err(shell.failed("no stream".to_owned()));
     };
     let copied = copy_in(&mut input, data).await;
-    // The input is open until the shell has ended.
     let ended = shell.end(copied).await;
     drop(input);
     ended
 }
 
-/// Asks for these ranges, and never ends: the copy decides when it is done. Until then the input stays
-/// open, because an older API server takes its end for that of all streams.
+/// Asks for these ranges.
 async fn ask(input: &mut (impl AsyncWrite + Unpin), ranges: &[Range]) -> Result<(), CopyError> {
     for range in ranges {
         input.write_all(line(*range).as_bytes()).await?;
     }
-    input.write_all(END).await?;
-    std::future::pending().await
+    input.write_all(END).await.map_err(CopyError::from)
 }
 
 /// The line that asks for a range.
@@ -175,7 +173,7 @@ async fn send(
     copied: u64,
 ) -> Result<(), CopyError> {
     match timeout(STALL, input.write_all(bytes)).await {
-        Ok(written) => Ok(written?),
+        Ok(written) => written.map_err(CopyError::from),
         Err(_) => Err(CopyError::Shell(stalled(STALL, copied))),
     }
 }

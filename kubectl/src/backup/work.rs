@@ -219,7 +219,8 @@ impl<'a> Work<'a> {
         self.create(Made::Pod(name.to_owned()), &object).await?;
         let what = format!("for pod {name} to run");
         let waiting = self.waiting(name, &what, claim);
-        let running = waiting.until(&self.api(), progress, pod_runs).await;
+        let pods: Api<Pod> = self.api();
+        let running = waiting.until(&pods, progress, pod_runs).await;
         running.map_err(|why| Error::Waiting { what, why })
     }
 
