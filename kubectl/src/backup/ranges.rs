@@ -71,6 +71,11 @@ impl Listing {
         Ok(())
     }
 
+    /// True if no range can follow. A call behind the end of the volume would be refused.
+    pub(super) fn is_at_the_end(&self) -> bool {
+        self.size == Some(self.end)
+    }
+
     /// The bytes of all ranges.
     pub(super) fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.length).sum()

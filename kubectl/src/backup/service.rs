@@ -77,8 +77,8 @@ impl Asker<'_> {
         loop {
             let before = listing.end;
             let error = match self.read_on(question, &mut listing).await {
-                Ok(()) => return Ok(listing),
-                Err(error) => error,
+                Err(error) if !listing.is_at_the_end() => error,
+                _ => return Ok(listing),
             };
             if listing.end > before {
                 last = Instant::now();

@@ -2,7 +2,7 @@ use hostloop_fake_api::FakeApi;
 use serde_json::json;
 
 use super::*;
-use crate::backup::fake_service::{FakeService, publish};
+use crate::backup::fake_service::{FakeService, SIZE, publish};
 use crate::test_objects::{cluster_of, read};
 
 /// Lists a snapshot, without patience.
@@ -57,6 +57,12 @@ async fn a_stream_that_breaks_off_is_resumed() {
     let listing = asker.list(question).await.unwrap();
     assert_eq!((listing.ranges.len(), listing.bytes()), (2, 8192));
     assert_eq!(service.calls(), ["demo/s from 0", "demo/s from 4096"]);
+    // Nothing can follow the end of the volume.
+    service.lists(&[(0, SIZE)]);
+    service.breaks_off();
+    let listing = asker.list(question).await.unwrap();
+    assert_eq!(listing.bytes(), SIZE as u64);
+    assert_eq!(service.calls(), ["demo/s from 0"]);
 }
 
 #[tokio::test]
