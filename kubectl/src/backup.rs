@@ -46,7 +46,7 @@ What it does:
      or, for the first one, which are allocated. docs/snapshot-metadata.md says how to switch it on.
   3. It restores the snapshot into a block volume, and copies these bytes from a pod with it.
   4. It deletes all that it made, and the snapshot of the last backup. Its own snapshot stays: the next
-     backup is compared with it. Without that snapshot, the next backup is full.
+     backup is compared with it. If it is gone and the driver can't compare with it, the next one is full.
 
 The bytes of a filesystem are read from a block volume, too. An administrator allows that by an annotation of
 the snapshot's content, which the command sets.
