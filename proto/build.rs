@@ -26,6 +26,14 @@ const SECRET_PACKAGES: [(&str, &str); 2] = [
     ("csi.v1", "redaction.rs"),
     ("snapshotmetadata", "snapshotmetadata_redaction.rs"),
 ];
+/// Messages of changed blocks that are CSI's own, field by field: an answer of a driver is passed on as
+/// it is.
+const AS_IN_CSI: [&str; 4] = [
+    "BlockMetadata",
+    "BlockMetadataType",
+    "GetMetadataAllocatedResponse",
+    "GetMetadataDeltaResponse",
+];
 /// The option that marks a secret field, and its number in `FieldOptions`.
 const SECRET_OPTION: (&str, u32) = ("csi.v1.csi_secret", 1059);
 
@@ -36,9 +44,17 @@ fn main() -> anyhow::Result<()> {
     let compiled = compile(true)?;
     let carriers = secret_carriers(&compiled.descriptor_pool())?;
 
-    tonic_prost_build::configure()
+    let mut builder = tonic_prost_build::configure()
         .btree_map(".")
-        .skip_debug(carriers.keys().map(|message| format!(".{message}")))
+        .skip_debug(carriers.keys().map(|message| format!(".{message}")));
+    for name in AS_IN_CSI {
+        let (ours, csi) = (
+            format!(".snapshotmetadata.{name}"),
+            format!("crate::csi::v1::{name}"),
+        );
+        builder = builder.extern_path(ours, csi);
+    }
+    builder
         .compile_fds(compiled.file_descriptor_set())
         .context("generating the Rust types")?;
 

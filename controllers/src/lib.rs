@@ -30,6 +30,7 @@ pub mod node_cleanup;
 pub mod node_endpoint;
 pub mod orphaned_volumes;
 pub mod own_pod;
+mod pauses;
 pub mod per_controller;
 pub mod placement;
 pub mod provisioner;

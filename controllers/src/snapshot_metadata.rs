@@ -30,22 +30,23 @@ use crate::node_endpoint::OwnEndpoint;
 use crate::tls::certificates::CertificateError;
 use crate::tls::listener;
 
-pub mod base;
-pub mod base_history;
+mod base;
+mod base_history;
 mod credentials;
 mod forward;
-pub mod known_bases;
-pub mod node_location;
+mod known_bases;
+mod metrics;
+mod node_location;
 mod node_server;
 mod options;
 mod published_object;
-pub mod refusal;
-pub mod request;
-pub mod reviews;
+mod refusal;
+mod request;
+mod reviews;
 mod service;
 mod shares;
-pub mod target;
-pub mod upkeep;
+mod target;
+mod upkeep;
 
 use credentials::CurrentCredentials;
 use forward::Dial;
@@ -54,8 +55,8 @@ use node_server::ClientAuthority;
 use service::MetadataService;
 use upkeep::Upkeep;
 
+pub use metrics::Metrics;
 pub use options::{Options, host_of};
-pub use refusal::Refusal;
 
 /// Connections of backup tools at a time.
 const CONNECTIONS: usize = 128;
@@ -96,8 +97,8 @@ pub fn own_endpoint(options: &Options) -> Result<Option<Arc<OwnEndpoint>>, Certi
 
 /// Serves backup tools until `context.stop`, which is set when the lead is lost. `context` has
 /// cluster-wide caches.
-pub async fn run(context: Context, options: Options) -> Result<(), Error> {
-    let leader = Leader::new(context, &options, forward::dial)?;
+pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
+    let leader = Leader::new(context, &options, metrics, forward::dial)?;
     let listener = listen(options.snapshot_metadata_port).await?;
     tokio::select! {
         served = leader.serve(listener) => served,
@@ -114,11 +115,17 @@ struct Leader {
     capacities: Store<CSIStorageCapacity>,
     bases: Arc<KnownBases>,
     upkeep: Upkeep,
+    metrics: Metrics,
     dial: Dial,
 }
 
 impl Leader {
-    fn new(context: Context, options: &Options, dial: Dial) -> Result<Self, Error> {
+    fn new(
+        context: Context,
+        options: &Options,
+        metrics: Metrics,
+        dial: Dial,
+    ) -> Result<Self, Error> {
         let namespace = context.pod.namespace.clone();
         let address = options.address(&namespace);
         let host = host_of(&address).ok_or_else(|| Error::Address(address.clone()))?;
@@ -147,6 +154,7 @@ impl Leader {
             capacities,
             bases,
             upkeep,
+            metrics,
             dial,
         })
     }
@@ -158,6 +166,7 @@ impl Leader {
             self.credentials.clone(),
             self.capacities.clone(),
             self.bases.clone(),
+            self.metrics.clone(),
             self.dial,
         );
         let service = SnapshotMetadataServer::new(service).max_decoding_message_size(MAX_REQUEST);

@@ -16,6 +16,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use hostloop_api_objects::lease_name::SNAPSHOT_CONTROLLER_LEASE;
 
 mod api;
+mod backup;
 mod check;
 mod claim_objects;
 mod cluster;
@@ -38,6 +39,7 @@ mod output;
 mod platform;
 mod pod_logs;
 mod powercut;
+mod progress_line;
 mod status;
 mod subject;
 mod target;
@@ -49,6 +51,7 @@ mod uninstall;
 mod verdict;
 mod version;
 mod volume_objects;
+mod waiting;
 
 pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};
@@ -117,6 +120,10 @@ pub enum Command {
     Fault(fault::Args),
     /// Cut the power of claims, as a machine that crashes does for a whole application
     Powercut(powercut::Args),
+    /// Back the volume of a claim up into a directory, by its changed blocks
+    Backup(backup::Args),
+    /// Make a claim with the last state of a backup
+    Restore(backup::RestoreArgs),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
     /// Print the versions of this program and of hostloop in the cluster
@@ -157,6 +164,10 @@ pub enum Error {
     Fault(#[from] fault::Error),
     #[error("powercut: {0}")]
     Powercut(#[from] powercut::Error),
+    #[error("backup: {0}")]
+    Backup(#[source] backup::Error),
+    #[error("restore: {0}")]
+    Restore(#[source] backup::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
     #[error("version: {0}")]
@@ -201,6 +212,14 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
         Command::Events(args) => timeline::run(args, &Cluster::connect(flags).await?).await?,
         Command::Fault(args) => fault::run(args, &Cluster::connect(flags).await?).await?,
         Command::Powercut(args) => powercut::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Backup(args) => {
+            let done = backup::run(args, &Cluster::connect(flags).await?).await;
+            done.map_err(Error::Backup)?
+        }
+        Command::Restore(args) => {
+            let done = backup::run_restore(args, &Cluster::connect(flags).await?).await;
+            done.map_err(Error::Restore)?
+        }
         Command::Ui(args) => ui::run(args, flags).await?,
         Command::Version(args) => version::run(args, flags).await?,
         Command::Completion(args) => completion::run(args),
@@ -303,6 +322,11 @@ mod tests {
             ("powercut data --delete-pods", "--force", true),
             ("powercut data --delete-pods --now", "--force", false),
             ("powercut data", "-n shop", true),
+            ("backup data --to d", "--full", true),
+            ("backup data --to d", "--dry-run", false),
+            ("restore d --claim data", "--class fast", true),
+            ("restore d --claim data", "-n shop", true),
+            ("restore d --claim data", "-o json", false),
         ] {
             match parsed(&format!("{command} {flag}")) {
                 Ok(_) => assert!(is_taken, "{command} {flag}"),

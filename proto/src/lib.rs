@@ -31,6 +31,10 @@ pub mod registration {
 #[allow(clippy::all, reason = "generated code")]
 pub mod snapshot_metadata {
     tonic::include_proto!("snapshotmetadata");
+    /// The answers are CSI's.
+    pub use crate::csi::v1::{
+        BlockMetadata, BlockMetadataType, GetMetadataAllocatedResponse, GetMetadataDeltaResponse,
+    };
     include!(concat!(env!("OUT_DIR"), "/snapshotmetadata_redaction.rs"));
 }
 

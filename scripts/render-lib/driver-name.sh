@@ -66,6 +66,13 @@ YAML
       - {op: replace, path: /rules/0/resourceNames/0, value: $lease}
 YAML
   done
+  # So is the object of its changed blocks, if the component snapshot-metadata is there.
+  cat <<YAML
+  - target: {kind: ClusterRole, name: hostloop-snapshot-metadata}
+    patch: |-
+      - {op: test, path: /rules/2/resourceNames/0, value: hostloop.csi.dev}
+      - {op: replace, path: /rules/2/resourceNames/0, value: "$name"}
+YAML
   for policy in "${NAMING_POLICIES[@]}"; do
     cat <<YAML
   - target: {kind: ValidatingAdmissionPolicy, name: hostloop-$policy}

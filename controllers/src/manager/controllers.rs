@@ -250,14 +250,15 @@ impl Manager<'_> {
             return;
         }
         let options = args.snapshot_metadata.clone();
+        let metrics = self.inputs.counts.snapshot_metadata.clone();
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
         self.tasks.start(
             role.name(),
             while_leading(context, leader, move |context| {
-                let options = options.clone();
+                let (options, metrics) = (options.clone(), metrics.clone());
                 async move {
                     let (context, _wide) = context.with_all();
-                    snapshot_metadata::run(context, options).await
+                    snapshot_metadata::run(context, options, metrics).await
                 }
             }),
         );

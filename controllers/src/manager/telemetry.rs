@@ -12,6 +12,7 @@ use crate::client::Leadership;
 use crate::metrics::Metrics;
 use crate::{
     capacity, claim_faults, health, orphaned_volumes, placement, provisioner, snapshot_controller,
+    snapshot_metadata,
 };
 
 /// Upstream's grace for a lease that could not be renewed.
@@ -36,6 +37,7 @@ pub(super) struct Counts {
     pub(super) health: health::Conditions,
     pub(super) orphans: orphaned_volumes::Metrics,
     pub(super) snapshot_controller: snapshot_controller::Metrics,
+    pub(super) snapshot_metadata: snapshot_metadata::Metrics,
     pub(super) provisioner: provisioner::Metrics,
     pub(super) placement: placement::Metrics,
 }
@@ -47,6 +49,7 @@ impl Counts {
         self.health.register(registry);
         self.orphans.register(registry);
         self.snapshot_controller.register(registry);
+        self.snapshot_metadata.register(registry);
         self.provisioner.register(registry);
         self.placement.register(registry);
     }
@@ -119,6 +122,7 @@ mod tests {
         counts.claim_faults.sample();
         counts.health.sample();
         counts.snapshot_controller.sample();
+        counts.snapshot_metadata.sample();
         counts.provisioner.sample();
         counts.placement.sample();
         let mut text = String::new();

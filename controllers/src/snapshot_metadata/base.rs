@@ -5,12 +5,12 @@
 //! namespace: it made a content there. A user who guesses a handle learns nothing, not even whether
 //! there is such a snapshot.
 
-use super::Refusal;
+use super::refusal::Refusal;
 use super::target::Target;
 use crate::snapshots::VolumeSnapshotContent;
 
 /// The handle that a content names or got.
-pub fn handle_of(content: &VolumeSnapshotContent) -> Option<&str> {
+pub(super) fn handle_of(content: &VolumeSnapshotContent) -> Option<&str> {
     let reported = content
         .status
         .as_ref()
@@ -20,25 +20,25 @@ pub fn handle_of(content: &VolumeSnapshotContent) -> Option<&str> {
 }
 
 /// The namespace that a content is of.
-pub fn namespace_of(content: &VolumeSnapshotContent) -> Option<&str> {
+pub(super) fn namespace_of(content: &VolumeSnapshotContent) -> Option<&str> {
     let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
     namespace.filter(|namespace| !namespace.is_empty())
 }
 
 /// What is known of a base.
 #[derive(Clone, Copy, Debug)]
-pub struct BaseFacts<'a> {
+pub(super) struct BaseFacts<'a> {
     /// Its handle.
-    pub handle: &'a str,
+    pub(super) handle: &'a str,
     /// The namespace of the request.
-    pub namespace: &'a str,
+    pub(super) namespace: &'a str,
     /// True if a content with this handle was of this namespace before.
-    pub was_in_namespace: bool,
+    pub(super) was_in_namespace: bool,
 }
 
 /// Decides whether a caller may compare the target with a base. `contents` are those of the driver.
 /// The driver checks the volume again, because contents need not name it.
-pub fn check_base<'a>(
+pub(super) fn check_base<'a>(
     base: BaseFacts<'_>,
     target: &Target,
     contents: impl IntoIterator<Item = &'a VolumeSnapshotContent>,

@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 use crate::api::hash::sha256;
 
 /// The most entries: 16,000 take about 0.7 MiB, and a ConfigMap may have 1 MiB.
-pub const MOST: usize = 16_000;
+pub(super) const MOST: usize = 16_000;
 /// Digits of an entry's key.
 const DIGITS: usize = 32;
 /// Those that are of the namespace alone.
 const NAMESPACE_DIGITS: usize = 8;
 
 /// The key of an entry. No namespace contains a NUL.
-pub fn key(handle: &str, namespace: &str) -> String {
+pub(super) fn key(handle: &str, namespace: &str) -> String {
     let mut key = sha256(&[namespace]);
     key.truncate(NAMESPACE_DIGITS);
     key.push_str(&sha256(&[namespace, "\0", handle]));
@@ -35,11 +35,11 @@ fn namespace_part(key: &str) -> &str {
 
 /// The entries of the ConfigMap, with the time of each in seconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BaseHistory(BTreeMap<String, u64>);
+pub(super) struct BaseHistory(BTreeMap<String, u64>);
 
 impl BaseHistory {
     /// Reads the data of the ConfigMap. An entry with an unreadable time counts as the oldest.
-    pub fn read(data: &BTreeMap<String, String>) -> Self {
+    pub(super) fn read(data: &BTreeMap<String, String>) -> Self {
         let entries = data
             .iter()
             .map(|(key, time)| (key.clone(), time.parse().unwrap_or(0)));
@@ -47,14 +47,14 @@ impl BaseHistory {
     }
 
     /// True if a snapshot with this handle was in the namespace.
-    pub fn has(&self, handle: &str, namespace: &str) -> bool {
+    pub(super) fn has(&self, handle: &str, namespace: &str) -> bool {
         self.0.contains_key(&key(handle, namespace))
     }
 
     /// Adds the keys of present contents, drops entries if there are more than `most`, and returns the
     /// merge patch of the data. While there is no room for the key of a present content, its content
     /// alone shows where it is.
-    pub fn update(
+    pub(super) fn update(
         &mut self,
         present: &BTreeSet<String>,
         now: u64,

@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
-use hostloop_proto::{csi, snapshot_metadata as api};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -22,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status, Streaming};
 
+use super::metrics::RunningCall;
 use crate::api::message::cut;
 use crate::node_endpoint::NodeEndpoint;
 use crate::tls::certificates::Identity;
@@ -127,16 +127,17 @@ pub(super) fn status_for_caller(status: &Status) -> Status {
 }
 
 /// Passes the messages of a node on until either side ends, `stop` is set, or the stream has lasted
-/// too long. It holds `places` meanwhile.
-pub(super) fn pass_on<M, N, P>(
+/// too long. `blocks` is the number of a message's blocks. It holds `places` meanwhile, and ends the
+/// running call.
+pub(super) fn pass_on<M, P>(
     messages: Streaming<M>,
-    convert: fn(M) -> Result<N, Status>,
+    blocks: fn(&M) -> usize,
     places: P,
+    running: RunningCall,
     stop: CancellationToken,
-) -> Answers<N>
+) -> Answers<M>
 where
     M: Send + 'static,
-    N: Send + 'static,
     P: Send + 'static,
 {
     let (sender, receiver) = mpsc::channel(AHEAD + 1);
@@ -144,35 +145,41 @@ where
     tokio::spawn(async move {
         let _places = places;
         let ended = tokio::select! {
-            // The caller hung up.
-            () = sender.closed() => Ok(()),
+            () = sender.closed() => Err(hung_up()),
             () = stop.cancelled() => Err(stopping()),
-            passed = timeout(LONGEST, pass_all(messages, convert, &sender)) => {
+            passed = timeout(LONGEST, pass_all(messages, blocks, &sender)) => {
                 passed.unwrap_or_else(|_| Err(too_long()))
             }
         };
+        running.end(ended.as_ref().err().map_or(Code::Ok, Status::code));
         last.send(ended);
     });
     ReceiverStream::new(receiver)
 }
 
-async fn pass_all<M, N>(
+async fn pass_all<M>(
     mut messages: Streaming<M>,
-    convert: fn(M) -> Result<N, Status>,
-    sender: &mpsc::Sender<Result<N, Status>>,
+    blocks: fn(&M) -> usize,
+    sender: &mpsc::Sender<Result<M, Status>>,
 ) -> Result<(), Status> {
     while let Some(message) = messages
         .message()
         .await
         .map_err(|status| status_for_caller(&status))?
     {
-        match sender.send_timeout(Ok(convert(message)?), STALL).await {
+        check_blocks(blocks(&message))?;
+        match sender.send_timeout(Ok(message), STALL).await {
             Ok(()) => {}
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => return Ok(()),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return Err(hung_up()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => return Err(stalled()),
         }
     }
     Ok(())
+}
+
+/// The caller does not get it.
+fn hung_up() -> Status {
+    Status::cancelled("the caller hung up")
 }
 
 fn stopping() -> Status {
@@ -219,42 +226,14 @@ impl<M> Drop for LastAnswer<M> {
     }
 }
 
-/// An answer of CSI as one of the service.
-pub(super) fn allocated(
-    answer: csi::GetMetadataAllocatedResponse,
-) -> Result<api::GetMetadataAllocatedResponse, Status> {
-    Ok(api::GetMetadataAllocatedResponse {
-        block_metadata_type: answer.block_metadata_type,
-        volume_capacity_bytes: answer.volume_capacity_bytes,
-        block_metadata: blocks(answer.block_metadata)?,
-    })
-}
-
-/// An answer of CSI as one of the service.
-pub(super) fn delta(
-    answer: csi::GetMetadataDeltaResponse,
-) -> Result<api::GetMetadataDeltaResponse, Status> {
-    Ok(api::GetMetadataDeltaResponse {
-        block_metadata_type: answer.block_metadata_type,
-        volume_capacity_bytes: answer.volume_capacity_bytes,
-        block_metadata: blocks(answer.block_metadata)?,
-    })
-}
-
-fn blocks(blocks: Vec<csi::BlockMetadata>) -> Result<Vec<api::BlockMetadata>, Status> {
-    if blocks.len() > MAX_BLOCKS {
-        return Err(Status::internal(format!(
-            "the node that has the snapshot sent {} blocks in a message: more than {MAX_BLOCKS}",
-            blocks.len()
-        )));
+/// Fails if a message has more blocks than a driver sends.
+fn check_blocks(number: usize) -> Result<(), Status> {
+    if number <= MAX_BLOCKS {
+        return Ok(());
     }
-    let blocks = blocks.into_iter();
-    Ok(blocks
-        .map(|block| api::BlockMetadata {
-            byte_offset: block.byte_offset,
-            size_bytes: block.size_bytes,
-        })
-        .collect())
+    Err(Status::internal(format!(
+        "the node that has the snapshot sent {number} blocks in a message: more than {MAX_BLOCKS}"
+    )))
 }
 
 #[cfg(test)]
@@ -280,35 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn answers_keep_all_fields() {
-        let answer = csi::GetMetadataDeltaResponse {
-            block_metadata_type: 2,
-            volume_capacity_bytes: 8192,
-            block_metadata: vec![csi::BlockMetadata {
-                byte_offset: 4096,
-                size_bytes: 512,
-            }],
-        };
-        let block = api::BlockMetadata {
-            byte_offset: 4096,
-            size_bytes: 512,
-        };
-        let expected = api::GetMetadataDeltaResponse {
-            block_metadata_type: 2,
-            volume_capacity_bytes: 8192,
-            block_metadata: vec![block],
-        };
-        assert_eq!(delta(answer).unwrap(), expected);
-    }
-
-    #[test]
     fn a_node_cannot_fill_the_memory() {
         for (number, is_passed) in [(0, true), (MAX_BLOCKS, true), (MAX_BLOCKS + 1, false)] {
-            let answer = csi::GetMetadataAllocatedResponse {
-                block_metadata: vec![csi::BlockMetadata::default(); number],
-                ..Default::default()
-            };
-            assert_eq!(allocated(answer).is_ok(), is_passed, "{number}");
+            assert_eq!(check_blocks(number).is_ok(), is_passed, "{number}");
         }
         let long = Status::new(Code::Internal, "x".repeat(9 * MAX_ERROR));
         assert!(status_for_caller(&long).message().len() <= MAX_ERROR);

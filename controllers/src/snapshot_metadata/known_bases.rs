@@ -12,16 +12,19 @@ use super::base_history::{BaseHistory, MOST, key};
 use super::upkeep::now;
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube};
+use crate::pauses::Pauses;
 use crate::snapshots::VolumeSnapshotContent;
 
 /// The ConfigMap with the history. The component brings it, empty.
-pub const CONFIG_MAP: &str = "hostloop-snapshot-bases";
+pub(super) const CONFIG_MAP: &str = "hostloop-snapshot-bases";
 /// The time between two writes, in which further contents come. Each writes the whole ConfigMap, so
 /// a user who makes snapshots all the time would fill the disk of the API server with its versions. A
 /// new leader lacks only what came and went since the last write.
-const PACE: Duration = Duration::from_secs(20);
-/// The time after a failed write.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
+const PAUSES: Pauses = Pauses {
+    pace: Duration::from_secs(20),
+    after_failure: Duration::from_secs(10),
+    failed: "cannot keep which snapshots were in which namespaces",
+};
 
 #[derive(Debug, thiserror::Error)]
 enum HistoryError {
@@ -85,14 +88,7 @@ impl KnownBases {
     pub(super) async fn keep(&self) {
         self.contents.synced().await;
         loop {
-            let pause = match self.write().await {
-                Ok(()) => PACE,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot keep which snapshots were in which namespaces");
-                    AFTER_FAILURE
-                }
-            };
-            tokio::time::sleep(pause).await;
+            PAUSES.rest(self.write().await).await;
         }
     }
 

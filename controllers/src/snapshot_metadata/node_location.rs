@@ -13,7 +13,7 @@ use crate::node_endpoint::{ANNOTATION, NodeEndpoint};
 /// The endpoint of the node that has the snapshot with this handle. `node` is the node that the
 /// snapshot's content names, if it names one: it and the pool in the handle must agree, because a node
 /// can write another node's handle into its own content. The error says why there is none.
-pub fn locate(
+pub(super) fn locate(
     handle: &str,
     node: Option<&str>,
     capacities: &[Arc<CSIStorageCapacity>],

@@ -4,7 +4,7 @@ use tonic::{Code, Status};
 
 /// Why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(super) enum Refusal {
     /// A required field of the request is empty.
     #[error("{0} is empty: set it")]
     Empty(&'static str),
@@ -62,7 +62,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The code of upstream's service for this reason.
-    pub fn code(&self) -> Code {
+    pub(super) fn code(&self) -> Code {
         match self {
             Refusal::Empty(_)
             | Refusal::NotAName(_)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use hostloop_proto::snapshot_metadata::{GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::api::constants::is_name;
 
 /// The longest ID in CSI.
@@ -12,11 +12,11 @@ const MAX_ID: usize = 128;
 
 /// A caller's token. It goes to the API server for its review, and nowhere else.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub(super) struct Token(String);
 
 impl Token {
     /// The token itself.
-    pub fn reveal(&self) -> &str {
+    pub(super) fn reveal(&self) -> &str {
         &self.0
     }
 }
@@ -29,16 +29,16 @@ impl fmt::Debug for Token {
 
 /// What a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetadataRequest {
-    pub token: Token,
+pub(super) struct MetadataRequest {
+    pub(super) token: Token,
     /// The namespace of the snapshot.
-    pub namespace: String,
+    pub(super) namespace: String,
     /// The name of the snapshot: of a delta, the newer one.
-    pub snapshot: String,
+    pub(super) snapshot: String,
     /// The handle of a delta's older snapshot.
-    pub base: Option<String>,
-    pub starting_offset: i64,
-    pub max_results: i32,
+    pub(super) base: Option<String>,
+    pub(super) starting_offset: i64,
+    pub(super) max_results: i32,
 }
 
 impl TryFrom<GetMetadataAllocatedRequest> for MetadataRequest {

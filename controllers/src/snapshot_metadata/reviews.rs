@@ -5,11 +5,11 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 
-use super::Refusal;
+use super::refusal::Refusal;
 use super::request::Token;
 
 /// The review of a token for an audience.
-pub fn token_review(token: &Token, audience: &str) -> TokenReview {
+pub(super) fn token_review(token: &Token, audience: &str) -> TokenReview {
     TokenReview {
         spec: TokenReviewSpec {
             token: token.reveal().to_owned(),
@@ -21,7 +21,7 @@ pub fn token_review(token: &Token, audience: &str) -> TokenReview {
 
 /// The caller, by a reviewed token. An API server that knows no audiences returns none, and accepts
 /// tokens that are for itself: these are refused.
-pub fn caller(review: TokenReview, audience: &str) -> Result<UserInfo, Refusal> {
+pub(super) fn caller(review: TokenReview, audience: &str) -> Result<UserInfo, Refusal> {
     let unauthenticated = Refusal::Unauthenticated {
         audience: audience.to_owned(),
     };
@@ -49,7 +49,7 @@ pub fn caller(review: TokenReview, audience: &str) -> Result<UserInfo, Refusal> 
 }
 
 /// The review of whether a caller may get the snapshots of a namespace.
-pub fn access_review(caller: UserInfo, namespace: &str) -> SubjectAccessReview {
+pub(super) fn access_review(caller: UserInfo, namespace: &str) -> SubjectAccessReview {
     SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: caller.username,
@@ -71,7 +71,7 @@ pub fn access_review(caller: UserInfo, namespace: &str) -> SubjectAccessReview {
 }
 
 /// Fails unless the review allows the access.
-pub fn check_access(review: SubjectAccessReview, namespace: &str) -> Result<(), Refusal> {
+pub(super) fn check_access(review: SubjectAccessReview, namespace: &str) -> Result<(), Refusal> {
     let status = review.status.unwrap_or_default();
     if status.allowed && status.denied != Some(true) {
         return Ok(());

@@ -13,12 +13,13 @@ use hostloop_proto::snapshot_metadata::{
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 use tokio::time::{sleep, timeout};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::base::{BaseFacts, check_base, handle_of};
 use super::credentials::CurrentCredentials;
-use super::forward::{self, Answers, Dial, NodeClient, connect, pass_on, status_for_caller};
+use super::forward::{Answers, Dial, NodeClient, connect, pass_on, status_for_caller};
 use super::known_bases::KnownBases;
+use super::metrics::{Method, Metrics, RunningCall};
 use super::node_location::locate;
 use super::refusal::Refusal;
 use super::request::MetadataRequest;
@@ -56,6 +57,7 @@ pub(super) struct MetadataService {
     capacities: Store<CSIStorageCapacity>,
     contents: Store<VolumeSnapshotContent>,
     bases: Arc<KnownBases>,
+    metrics: Metrics,
     dial: Dial,
     checks: Arc<Shares>,
     /// By namespace.
@@ -77,6 +79,12 @@ struct OpenCall {
     places: StreamPlaces,
 }
 
+/// A stream that has begun.
+struct Begun<M> {
+    messages: Streaming<M>,
+    places: StreamPlaces,
+}
+
 /// What a stream holds until its end.
 struct StreamPlaces {
     _of_node: Share,
@@ -90,6 +98,7 @@ impl MetadataService {
         credentials: CurrentCredentials,
         capacities: Store<CSIStorageCapacity>,
         bases: Arc<KnownBases>,
+        metrics: Metrics,
         dial: Dial,
     ) -> Self {
         MetadataService {
@@ -98,6 +107,7 @@ impl MetadataService {
             credentials,
             capacities,
             bases,
+            metrics,
             dial,
             checks: Shares::new(CHECKS),
             streams: Shares::new(STREAMS),
@@ -259,6 +269,74 @@ impl MetadataService {
         locate(&target.handle, node.as_deref(), &capacities).map_err(|why| of.not_available(why))
     }
 
+    /// Begins to count a call.
+    fn begin(&self, method: Method) -> RunningCall {
+        self.metrics.begin(&self.context.driver.name, method)
+    }
+
+    /// Opens the stream of what is allocated.
+    async fn allocated(
+        &self,
+        request: Request<GetMetadataAllocatedRequest>,
+    ) -> Result<Begun<GetMetadataAllocatedResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let request = MetadataRequest::try_from(request)?;
+        let mut call = self.open(&request, extensions.get()).await?;
+        let answer = call
+            .node
+            .get_metadata_allocated(csi::GetMetadataAllocatedRequest {
+                snapshot_id: call.handle,
+                starting_offset: request.starting_offset,
+                max_results: request.max_results,
+                ..Default::default()
+            });
+        Ok(Begun {
+            messages: answer_of_node(answer).await?,
+            places: call.places,
+        })
+    }
+
+    /// Opens the stream of what has changed.
+    async fn delta(
+        &self,
+        request: Request<GetMetadataDeltaRequest>,
+    ) -> Result<Begun<GetMetadataDeltaResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let request = MetadataRequest::try_from(request)?;
+        let mut call = self.open(&request, extensions.get()).await?;
+        let answer = call.node.get_metadata_delta(csi::GetMetadataDeltaRequest {
+            base_snapshot_id: request.base.unwrap_or_default(),
+            target_snapshot_id: call.handle,
+            starting_offset: request.starting_offset,
+            max_results: request.max_results,
+            ..Default::default()
+        });
+        Ok(Begun {
+            messages: answer_of_node(answer).await?,
+            places: call.places,
+        })
+    }
+
+    /// Answers a call. It is counted when its stream has ended.
+    fn answer<M: Send + 'static>(
+        &self,
+        running: RunningCall,
+        begun: Result<Begun<M>, Status>,
+        blocks: fn(&M) -> usize,
+    ) -> Result<Response<Answers<M>>, Status> {
+        match begun {
+            Ok(Begun { messages, places }) => {
+                let stop = self.context.stop.clone();
+                let answers = pass_on(messages, blocks, places, running, stop);
+                Ok(Response::new(answers))
+            }
+            Err(status) => {
+                running.end(status.code());
+                Err(status)
+            }
+        }
+    }
+
     async fn client(&self, node: NodeEndpoint) -> Result<NodeClient, Status> {
         let credentials = self.credentials.get();
         let credentials =
@@ -307,40 +385,17 @@ impl SnapshotMetadata for MetadataService {
         &self,
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
-        let request = MetadataRequest::try_from(request)?;
-        let mut call = self.open(&request, extensions.get()).await?;
-        let answer = call
-            .node
-            .get_metadata_allocated(csi::GetMetadataAllocatedRequest {
-                snapshot_id: call.handle,
-                starting_offset: request.starting_offset,
-                max_results: request.max_results,
-                ..Default::default()
-            });
-        let messages = answer_of_node(answer).await?;
-        let stop = self.context.stop.clone();
-        let answers = pass_on(messages, forward::allocated, call.places, stop);
-        Ok(Response::new(answers))
+        let running = self.begin(Method::Allocated);
+        let begun = self.allocated(request).await;
+        self.answer(running, begun, |one| one.block_metadata.len())
     }
 
     async fn get_metadata_delta(
         &self,
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
-        let request = MetadataRequest::try_from(request)?;
-        let mut call = self.open(&request, extensions.get()).await?;
-        let answer = call.node.get_metadata_delta(csi::GetMetadataDeltaRequest {
-            base_snapshot_id: request.base.unwrap_or_default(),
-            target_snapshot_id: call.handle,
-            starting_offset: request.starting_offset,
-            max_results: request.max_results,
-            ..Default::default()
-        });
-        let messages = answer_of_node(answer).await?;
-        let stop = self.context.stop.clone();
-        let answers = pass_on(messages, forward::delta, call.places, stop);
-        Ok(Response::new(answers))
+        let running = self.begin(Method::Delta);
+        let begun = self.delta(request).await;
+        self.answer(running, begun, |one| one.block_metadata.len())
     }
 }

@@ -2,30 +2,30 @@
 
 use kube::ResourceExt;
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::api::scope::MANAGED_BY;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 /// A snapshot at the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub handle: String,
+pub(super) struct Target {
+    pub(super) handle: String,
     /// The handle of its volume, unless the content was made for an existing snapshot.
-    pub volume: Option<String>,
+    pub(super) volume: Option<String>,
     /// The label of the node that has it.
-    pub node: Option<String>,
+    pub(super) node: Option<String>,
 }
 
 /// The name of a snapshot, for messages.
 #[derive(Clone, Copy, Debug)]
-pub struct SnapshotName<'a> {
-    pub namespace: &'a str,
-    pub name: &'a str,
+pub(super) struct SnapshotName<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
 }
 
 impl SnapshotName<'_> {
     /// The snapshot can't be read at present.
-    pub fn not_available(self, why: impl Into<String>) -> Refusal {
+    pub(super) fn not_available(self, why: impl Into<String>) -> Refusal {
         Refusal::NotAvailable {
             namespace: self.namespace.to_owned(),
             name: self.name.to_owned(),
@@ -35,7 +35,7 @@ impl SnapshotName<'_> {
 }
 
 /// The name of the content that a snapshot is bound to.
-pub fn content_name(
+pub(super) fn content_name(
     of: SnapshotName<'_>,
     snapshot: Option<&VolumeSnapshot>,
 ) -> Result<String, Refusal> {
@@ -58,7 +58,7 @@ pub fn content_name(
 
 /// The snapshot at the driver, by the content that a VolumeSnapshot is bound to. The content must
 /// refer back: users may write any name into a snapshot's status.
-pub fn target(
+pub(super) fn target(
     of: SnapshotName<'_>,
     snapshot: &VolumeSnapshot,
     content: Option<&VolumeSnapshotContent>,

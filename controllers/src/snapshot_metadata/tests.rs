@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 
+use super::metrics::Method;
+use super::metrics::tests::count;
 use super::*;
 use crate::csi::Csi;
 use crate::node_endpoint::NodeEndpoint;
@@ -116,7 +118,15 @@ async fn a_node_answers_the_leader_alone() {
     assert_eq!(refused.unwrap_err().code(), Code::NotFound);
     let messages = client.get_metadata_allocated(allocated("h")).await.unwrap();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    let answers = forward::pass_on(messages.into_inner(), forward::allocated, permit, stop);
+    let metrics = Metrics::default();
+    let running = metrics.begin("d", Method::Allocated);
+    let answers = forward::pass_on(
+        messages.into_inner(),
+        |one| one.block_metadata.len(),
+        permit,
+        running,
+        stop,
+    );
     let answers: Vec<_> = answers
         .map(|answer| {
             answer
@@ -127,6 +137,7 @@ async fn a_node_answers_the_leader_alone() {
         .await;
     let failed = Err((Code::Internal, "the disk failed".to_owned()));
     assert_eq!(answers, [Ok(8192), failed]);
+    assert_eq!(count(&metrics, "d", Method::Allocated, "Internal"), 1);
 
     drop(client);
     ending.cancel();

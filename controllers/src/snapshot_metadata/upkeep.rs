@@ -17,24 +17,27 @@ use serde_json::json;
 use super::credentials::{CredentialsError, CurrentCredentials};
 use super::published_object::{ObjectStep, decide};
 use crate::client::{ApiError, Kube};
+use crate::pauses::Pauses;
 use crate::tls::certificates::{Authority, CertificateError, StoredAuthority};
 
 pub(super) use hostloop_report::clock::now_s as now;
 
 /// The Secret with the authority.
-pub const SECRET: &str = "hostloop-snapshot-metadata-ca";
+pub(super) const SECRET: &str = "hostloop-snapshot-metadata-ca";
 /// The ConfigMap with the authority's certificate.
-pub const CONFIG_MAP: &str = "hostloop-snapshot-metadata";
+pub(super) const CONFIG_MAP: &str = "hostloop-snapshot-metadata";
 /// The certificate, in both.
-pub const CERTIFICATE: &str = "ca.crt";
+pub(super) const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
 /// When the authority ends, in seconds since 1970.
 const ENDS: &str = "ends";
 
 /// The time between two passes.
-const PERIOD: Duration = Duration::from_secs(60);
-/// The time after a pass that failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
+const PAUSES: Pauses = Pauses {
+    pace: Duration::from_secs(60),
+    after_failure: Duration::from_secs(5),
+    failed: "the service of changed blocks is not complete",
+};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpkeepError {
@@ -74,14 +77,7 @@ impl Upkeep {
     /// Keeps all of it until the future is dropped.
     pub(super) async fn keep(&self) {
         loop {
-            let pause = match self.pass(now()).await {
-                Ok(()) => PERIOD,
-                Err(error) => {
-                    tracing::warn!(%error, "the service of changed blocks is not complete");
-                    AFTER_FAILURE
-                }
-            };
-            tokio::time::sleep(pause).await;
+            PAUSES.rest(self.pass(now()).await).await;
         }
     }
 

@@ -13,20 +13,19 @@ use kube::api::PostParams;
 use serde::Serialize;
 
 use super::line::Line;
-use super::progress_line::ProgressLine;
 use crate::Cluster;
 use crate::api::{Call, Namespaced, timely};
 use crate::platform::interrupted;
+use crate::progress_line::ProgressLine;
+use crate::waiting::{Waiting, pod_ended, snapshot_ready};
 
 mod clean_up;
 mod objects;
 mod plan;
-mod wait;
 
 pub(super) use plan::{LiveOptions, LivePlan, plan};
 
 use objects::{Task, TestObject};
-use wait::Waiting;
 
 /// Runs the plan, and passes each line on as soon as it is known.
 pub(super) async fn run(
@@ -142,7 +141,7 @@ impl Run<'_> {
             .await?;
         let waiting = self.waiting(&name, &format!("for pod {name} to {}", task.word()));
         let pods: Api<Pod> = self.api();
-        let ended = waiting.until(&pods, progress, wait::pod_ended).await;
+        let ended = waiting.until(&pods, progress, pod_ended).await;
         ended.map_err(|why| self.failed(&format!("Pod {name} did not {}", task.word()), &why))
     }
 
@@ -152,9 +151,7 @@ impl Run<'_> {
             .await?;
         let waiting = self.waiting(name, &format!("for snapshot {name} to be ready"));
         let snapshots: Api<VolumeSnapshot> = self.api();
-        let ready = waiting
-            .until(&snapshots, progress, wait::snapshot_ready)
-            .await;
+        let ready = waiting.until(&snapshots, progress, snapshot_ready).await;
         ready.map_err(|why| self.failed(&format!("Snapshot {name} did not become ready"), &why))
     }
 
@@ -166,7 +163,9 @@ impl Run<'_> {
             what: what.to_owned(),
             timeout: self.plan.timeout,
             // The events of the claim say why a pod does not start.
-            related: [TestObject::Claim, TestObject::Restored].map(|object| object.name(self.plan)),
+            related: [TestObject::Claim, TestObject::Restored]
+                .map(|object| object.name(self.plan))
+                .to_vec(),
         }
     }
 

@@ -234,6 +234,7 @@ mod tests {
             let mut objects = base();
             Component::SNAPSHOT_CLASS.apply(&mut objects);
             Component::GROUP_SNAPSHOT_CLASS.apply(&mut objects);
+            Component::SNAPSHOT_METADATA.apply(&mut objects);
             Component::apply_driver_name(name, &mut objects);
             let text = serde_json::to_string(&objects).unwrap();
             for usual in ["\"hostloop.csi.dev\"", "'hostloop.csi.dev'"] {
@@ -254,6 +255,11 @@ mod tests {
                     .filter(|object| field(object, path).is_some_and(|value| value == name));
                 assert_eq!(named.count(), count, "{kind} {name}");
             }
+            let role = objects.iter().find(|object| {
+                object["kind"] == "ClusterRole"
+                    && object["metadata"]["name"] == "hostloop-snapshot-metadata"
+            });
+            assert_eq!(role.unwrap()["rules"][2]["resourceNames"][0], name);
         }
     }
 

@@ -5,6 +5,7 @@
 //! that is restored from the earlier snapshot. Then both have the same bytes. So nothing that differs is
 //! left out, which a change of what is not listed shows.
 
+mod backup;
 mod listing;
 mod site;
 mod volume;
@@ -70,6 +71,7 @@ async fn a_backup_tool_reads_changed_blocks() {
         Some("files-1"),
     );
 
+    backup::restores_the_same_bytes(&block, &files).await;
     strangers_read_nothing(&site);
     bases_are_checked(&site, &handles[1], &of_files);
     deleted_bases(&site, &handles, &changed).await;

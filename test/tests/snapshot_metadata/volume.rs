@@ -65,6 +65,15 @@ fn idle(name: &str, claims: (&[&str], &[&str]), node: &str) -> Value {
     pod("default", name, &["sleep", "1000000"], claims, on(node))
 }
 
+/// For claims of one mode: those that a pod mounts, and those that it has as devices.
+fn used_as<'n>(mode: &str, names: &'n [&'n str]) -> (&'n [&'n str], &'n [&'n str]) {
+    if mode == "Block" {
+        (&[], names)
+    } else {
+        (names, &[])
+    }
+}
+
 fn all(objects: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
@@ -73,23 +82,36 @@ impl<'s> Volume<'s> {
     /// Makes a volume with this mode on a node, counted from 1.
     pub(crate) fn make(site: &'s Site, name: &'static str, mode: &str, node: u32) -> Volume<'s> {
         let node = site.cluster.node(node);
-        let (names, none) = ([name], []);
-        let claims: (&[&str], &[&str]) = if mode == "Block" {
-            (&none, &names)
-        } else {
-            (&names, &none)
-        };
-        let objects = [claim(name, mode, json!({})), idle(name, claims, &node)];
+        let names = [name];
+        let user = idle(name, used_as(mode, &names), &node);
+        let objects = [claim(name, mode, json!({})), user];
         site.cluster.apply(&all(&objects));
         site.cluster.pod_ready("default", name);
         Volume { site, name, node }
     }
 
-    /// Runs a shell's command in the pod.
-    pub(crate) fn sh(&self, command: &str) {
+    /// The volume of a claim that is there, with a pod that uses it.
+    pub(crate) fn of_claim(site: &'s Site, name: &'static str, mode: &str) -> Volume<'s> {
+        let cluster = &site.cluster;
+        let names = [name];
+        let claims = used_as(mode, &names);
+        let user = pod("default", name, &["sleep", "1000000"], claims, json!({}));
+        cluster.apply(&user.to_string());
+        cluster.pod_ready("default", name);
+        let node = cluster.kubectl(&["get", "pod", name, "-o", "jsonpath={.spec.nodeName}"]);
+        Volume { site, name, node }
+    }
+
+    /// The name of the claim.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Runs a shell's command in the pod, and returns what it prints.
+    pub(crate) fn sh(&self, command: &str) -> String {
         self.site
             .cluster
-            .exec("default", self.name, &["sh", "-c", command]);
+            .exec("default", self.name, &["sh", "-c", command])
     }
 
     /// Takes a snapshot of this class and waits until it is ready. Returns its handle.

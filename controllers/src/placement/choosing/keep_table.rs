@@ -13,15 +13,17 @@ use super::Choosing;
 use super::table::{Table, left};
 use crate::api::pvc;
 use crate::client::ApiError;
+use crate::pauses::Pauses;
 
 /// How often the tables are checked against the room that is left.
-const PACE: Duration = Duration::from_secs(1);
+const PAUSES: Pauses = Pauses {
+    pace: Duration::from_secs(1),
+    after_failure: Duration::from_secs(10),
+    failed: "cannot update the placement table",
+};
 /// Maximum age of a table that still holds: a new one may spread claims better. Also the maximum
 /// age of the ConfigMap's data in memory: others may have written to it.
 const KEPT: Duration = Duration::from_secs(60);
-
-/// Delay after a failure.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// Serialized tables, by StorageClass.
 type Texts = BTreeMap<String, String>;
@@ -42,14 +44,7 @@ impl Choosing {
         };
         let mut kept = Kept::default();
         loop {
-            let pause = match self.keep(place, &mut kept).await {
-                Ok(()) => PACE,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot update the placement table");
-                    AFTER_FAILURE
-                }
-            };
-            tokio::time::sleep(pause).await;
+            PAUSES.rest(self.keep(place, &mut kept).await).await;
         }
     }
 

@@ -12,8 +12,10 @@ use super::site::{
     BASE, EXPIRED, FOR_OTHERS, LOST, SIZE, STRANGER, Site, allocated, cluster, delta,
     read_allocated, read_delta, soon, until,
 };
+use crate::snapshot_metadata::metrics::Method;
+use crate::snapshot_metadata::metrics::tests::count;
 use crate::snapshot_metadata::upkeep::now;
-use crate::snapshot_metadata::{Options, run};
+use crate::snapshot_metadata::{Metrics, Options, run};
 use crate::testing::{DRIVER, parse};
 use crate::tls::certificates::{Authority, Identity, RENEWED_AFTER};
 
@@ -67,7 +69,7 @@ async fn each_refusal_has_its_code() {
         site.snapshot(name, handle, change);
     }
     site.snapshot_in("other", "theirs", "snap-p1-10", json!({}));
-    let cases: [(&str, Change, Code); 17] = [
+    let cases: [(&str, Change, Code); 10] = [
         (
             "no token",
             |r| r.security_token.clear(),
@@ -117,41 +119,6 @@ async fn each_refusal_has_its_code() {
             Code::PermissionDenied,
         ),
         (
-            "no such snapshot",
-            |r| "none".clone_into(&mut r.snapshot_name),
-            Code::NotFound,
-        ),
-        (
-            "not ready",
-            |r| "unready".clone_into(&mut r.snapshot_name),
-            Code::Unavailable,
-        ),
-        (
-            "another's content",
-            |r| "borrowed".clone_into(&mut r.snapshot_name),
-            Code::Unavailable,
-        ),
-        (
-            "another driver",
-            |r| "alien".clone_into(&mut r.snapshot_name),
-            Code::InvalidArgument,
-        ),
-        (
-            "the driver lost it",
-            |r| "lost".clone_into(&mut r.snapshot_name),
-            Code::NotFound,
-        ),
-        (
-            "no node has its pool",
-            |r| "poolless".clone_into(&mut r.snapshot_name),
-            Code::Unavailable,
-        ),
-        (
-            "its node is gone",
-            |r| "nodeless".clone_into(&mut r.snapshot_name),
-            Code::Unavailable,
-        ),
-        (
             "behind the end",
             |r| r.starting_offset = SIZE,
             Code::OutOfRange,
@@ -164,8 +131,25 @@ async fn each_refusal_has_its_code() {
         let refused = read_allocated(&mut tool, request).await;
         assert_eq!(refused, Err(code), "{what}");
     }
+    for (snapshot, code) in [
+        ("none", Code::NotFound),
+        ("unready", Code::Unavailable),
+        ("borrowed", Code::Unavailable),
+        ("alien", Code::InvalidArgument),
+        ("lost", Code::NotFound),
+        ("poolless", Code::Unavailable),
+        ("nodeless", Code::Unavailable),
+    ] {
+        let refused = read_allocated(&mut tool, allocated(snapshot)).await;
+        assert_eq!(refused, Err(code), "{snapshot}");
+    }
     let right = read_allocated(&mut tool, allocated("target")).await;
     assert!(right.is_ok(), "{right:?}");
+    let metrics = &site.leader.metrics;
+    for (code, expected) in [("Unauthenticated", 3), ("NotFound", 2), ("OutOfRange", 1)] {
+        let counted = count(metrics, DRIVER, Method::Allocated, code);
+        assert_eq!(counted, expected, "{code}");
+    }
 
     // Without the object, no audience is known.
     site.api
@@ -297,6 +281,11 @@ async fn a_caller_that_hangs_up_ends_the_stream_of_the_node() {
     assert!(first.unwrap().is_some());
     drop(messages);
     soon("the end at the driver", site.driver.ended.cancelled()).await;
+    let metrics = &site.leader.metrics;
+    until("the end of the call", || {
+        count(metrics, DRIVER, Method::Allocated, "Canceled") == 1
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -341,7 +330,7 @@ async fn the_service_publishes_itself_and_ends_when_it_is_told() {
     let (api, context) = cluster();
     let stop = context.stop.clone();
     let options: Options = parse(&["--snapshot-metadata-port=0"]);
-    let service = tokio::spawn(run(context, options));
+    let service = tokio::spawn(run(context, options, Metrics::default()));
     until("the object", || {
         api.get(&format!("/snapshotmetadataservices/{DRIVER}"))
             .is_some()

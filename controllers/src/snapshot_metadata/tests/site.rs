@@ -37,7 +37,7 @@ use crate::node_endpoint::{ANNOTATION, NodeEndpoint};
 use crate::own_pod::OwnPod;
 use crate::snapshot_metadata::node_server::{self, ClientAuthority};
 use crate::snapshot_metadata::upkeep::{self, now};
-use crate::snapshot_metadata::{Leader, known_bases};
+use crate::snapshot_metadata::{Leader, Metrics, known_bases};
 use crate::testing::{DRIVER, FakeApi, World, client, options, read, with};
 use crate::tls::certificates::{Fingerprint, Identity, roots};
 
@@ -238,7 +238,8 @@ impl Site {
         api.allow(user, "get", SNAPSHOTS, NAMESPACE);
         api.allow(stranger, "get", SNAPSHOTS, "other");
 
-        let leader = Leader::new(context.clone(), &options(), to_loopback).unwrap();
+        let leader =
+            Leader::new(context.clone(), &options(), Metrics::default(), to_loopback).unwrap();
         leader.upkeep.pass(made).await.unwrap();
         let leader = Arc::new(leader);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

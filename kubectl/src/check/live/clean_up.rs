@@ -8,10 +8,11 @@ use kube::Api;
 use kube::api::DeleteParams;
 
 use super::objects::TestObject;
-use super::{LivePlan, seconds, wait};
+use super::{LivePlan, seconds};
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, Kind, Namespaced, timely};
-use crate::check::progress_line::ProgressLine;
+use crate::progress_line::ProgressLine;
+use crate::waiting::PAUSE;
 
 /// Deletes everything, and says so. The error is what is left.
 pub(super) async fn clean_up(
@@ -113,7 +114,7 @@ impl Cleaner<'_> {
             if self.began.elapsed() >= self.plan.timeout {
                 return Ok(false);
             }
-            tokio::time::sleep(wait::PAUSE).await;
+            tokio::time::sleep(PAUSE).await;
         }
         Ok(true)
     }

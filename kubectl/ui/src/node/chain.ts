@@ -80,6 +80,14 @@ export function chains(state: State, node: string): Chain[] {
   ].sort((a, b) => (a.pool < b.pool ? -1 : a.pool > b.pool ? 1 : a.created - b.created));
 }
 
+/** The snapshot of the same volume before a snapshot, of these in the order of their age. */
+export function snapshotBefore<C extends Pick<Chain, "id" | "kind" | "pool" | "source">>(all: readonly C[], of: C): C | undefined {
+  if (of.kind !== "snapshot" || of.source === "") return undefined;
+  const place = all.findIndex((other) => other.id === of.id);
+  return all.slice(0, Math.max(place, 0)).findLast((other) =>
+    other.kind === "snapshot" && other.source === of.source && other.pool === of.pool);
+}
+
 /** Loop devices or mounts, by the object that each is over. */
 function byObject<Read>(items: readonly unknown[], read: (value: unknown) => Read): Map<string, Read[]> {
   const found = new Map<string, Read[]>();

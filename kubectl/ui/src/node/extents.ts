@@ -119,6 +119,45 @@ function append(found: Segment[], segment: Segment): void {
   }
 }
 
+/** A part of an image that differs from another image. */
+export interface Change {
+  offset: number;
+  len: number;
+}
+
+/**
+ * The parts of an image that differ from an earlier one: where one has blocks that the other has not. Both images
+ * exist, so a block that both have has one content.
+ */
+export function changes(earlier: readonly Extent[], later: readonly Extent[]): Change[] {
+  const ends = [...earlier, ...later].flatMap(({ offset, len }) => [offset, offset + len]);
+  const cuts = [...new Set(ends)].sort((a, b) => a - b);
+  const found: Change[] = [];
+  let e = 0;
+  let l = 0;
+  for (const [i, from] of cuts.entries()) {
+    const to = cuts[i + 1];
+    if (to === undefined) break;
+    while (e < earlier.length && earlier[e]!.offset + earlier[e]!.len <= from) e++;
+    while (l < later.length && later[l]!.offset + later[l]!.len <= from) l++;
+    if (blockAt(earlier[e], from) === blockAt(later[l], from)) continue;
+    const last = found.at(-1);
+    if (last && last.offset + last.len === from) last.len += to - from;
+    else found.push({ offset: from, len: to - from });
+  }
+  return found;
+}
+
+/** Where the disk has this byte of an image, if the extent has it. */
+function blockAt(extent: Extent | undefined, at: number): number | undefined {
+  return extent && extent.offset <= at ? extent.physical + (at - extent.offset) : undefined;
+}
+
+/** Changes as an image's parts, to be drawn. */
+export function asSegments(found: readonly Change[]): Segment[] {
+  return found.map(({ offset, len }) => ({ offset, len, owner: "", others: [], hidden: false }));
+}
+
 export interface Totals {
   own: number;
   shared: number;

@@ -1,8 +1,9 @@
 /** One node: its pools, and for each image what the kernel has for it. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { chains, nodes, pools, type Chain, type Pool } from "../node/chain.ts";
-import { bars, segments, totals, type Segment } from "../node/extents.ts";
+import { chains, nodes, pools, snapshotBefore, type Chain, type Pool } from "../node/chain.ts";
+import { asSegments, bars, changes, segments, totals, type Change, type Segment } from "../node/extents.ts";
+import type { State } from "../model/state.ts";
 import { age, bytes, count, visible } from "../model/text.ts";
 import { Text } from "../parts/name.tsx";
 import { Table, type Column } from "../parts/table.tsx";
@@ -19,6 +20,13 @@ const OVERSCAN = 2;
 interface Described extends Chain {
   parts: Segment[];
   colour: string;
+  /** What has changed since the snapshot before, of a snapshot. */
+  since: Since | undefined;
+}
+
+interface Since {
+  name: string;
+  changed: Change[];
 }
 
 export function NodeView() {
@@ -32,7 +40,9 @@ export function NodeView() {
     const found = chains(state, node);
     const parts = segments(found.map(({ id, pool, created }) => ({ id, pool, created, extents: state.extents.get(id)?.extents ?? [] })));
     const colour = colours(found.map((chain) => chain.id));
-    return found.map((chain) => ({ ...chain, parts: parts.get(chain.id) ?? [], colour: colour.get(chain.id)! }));
+    return found.map((chain) => ({
+      ...chain, parts: parts.get(chain.id) ?? [], colour: colour.get(chain.id)!, since: since(state, found, chain),
+    }));
   }, [stamp, state]);
   return (
     <section class="view node" aria-labelledby="title">
@@ -58,6 +68,9 @@ export function NodeView() {
           <p class="note">
             Each bar is an image from its first to its last byte. Blocks that several images share are hatched, in the
             colour of the oldest of these images.
+            {described.some((chain) => chain.since) && (
+              <> A snapshot is underlined where it differs from the one before it: a backup tool copies that.</>
+            )}
           </p>
           <Picture described={described} route={route} />
           <h2>The same as a table</h2>
@@ -73,6 +86,14 @@ export function NodeView() {
       )}
     </section>
   );
+}
+
+/** What has changed between a snapshot and the one before it, if the blocks of both are known. */
+function since(state: State, all: readonly Chain[], chain: Chain): Since | undefined {
+  const before = snapshotBefore(all, chain);
+  const [earlier, later] = [before && state.extents.get(before.id), state.extents.get(chain.id)];
+  if (!before || !earlier || !later) return undefined;
+  return { name: before.name, changed: changes(earlier.extents, later.extents) };
 }
 
 function extentsStamp(extents: ReadonlyMap<string, { t: number }>): number {
@@ -153,7 +174,7 @@ function ChainRow({ chain, known, route, width }: { chain: Described; known: Rea
       <div class="image">
         <a href={fragment({ ...route, view: "life", life: chain.life })}><Text value={chain.name} /></a>
         <span class="second">
-          {chain.kind}, {bytes(chain.size)}, {sharing(chain)}{chain.fault?.felt && <>, fault <Text value={chain.fault.words} /></>}
+          {chain.kind}, {bytes(chain.size)}, {sharing(chain)}{chain.since && <>, <ChangedSince since={chain.since} /></>}{chain.fault?.felt && <>, fault <Text value={chain.fault.words} /></>}
         </span>
         <ExtentBar chain={chain} known={known} width={Math.max(60, width - 32)} />
       </div>
@@ -180,6 +201,10 @@ function Box({ title, values, none }: { title: string; values: readonly string[]
 
 function ExtentBar({ chain, known, width }: { chain: Described; known: ReadonlyMap<string, string>; width: number }) {
   const drawn = useMemo(() => bars(chain.parts, Math.max(chain.size, 1), width), [chain.parts, chain.size, width]);
+  const changed = useMemo(
+    () => bars(asSegments(chain.since?.changed ?? []), Math.max(chain.size, 1), width),
+    [chain.since, chain.size, width],
+  );
   return (
     <svg class="extents" width={width} height="20" aria-hidden="true">
       <rect class="hole" width={width} height="20" rx="3" />
@@ -189,8 +214,14 @@ function ExtentBar({ chain, known, width }: { chain: Described; known: ReadonlyM
           {(bar.shared || bar.hidden) && <rect x={bar.x} width={bar.width} height="20" fill="url(#hatch)" />}
         </g>
       ))}
+      {changed.map((bar) => <rect key={bar.x} class="changed" x={bar.x} width={bar.width} y="16" height="4" />)}
     </svg>
   );
+}
+
+/** Such as `8 MiB changed since demo/before`. */
+function ChangedSince({ since: { name, changed } }: { since: Since }) {
+  return <>{bytes(changed.reduce((sum, { len }) => sum + len, 0))} changed since <Text value={name} /></>;
 }
 
 function sharing(chain: Described): string {
@@ -220,8 +251,16 @@ function columns(route: Route, described: readonly Described[]): Column<Describe
     { name: "Shared with", kind: "grow wide", cell: (chain) => <Text value={sharers(chain, names)} /> },
     { name: "Loop devices", kind: "wide", cell: (chain) => <Text value={chain.loops.map((l) => l.device.replace("/dev/", "")).join(", ") || "–"} /> },
     { name: "Pods", kind: "wide", cell: (chain) => <Text value={[...new Set(chain.mounts.map((m) => m.pod))].filter((p) => p !== "").join(", ") || "–"} /> },
+    ...(described.some((chain) => chain.since) ? [CHANGED] : []),
   ];
 }
+
+/** Only where there is a snapshot with another one before it. */
+const CHANGED: Column<Described> = {
+  name: "Changed",
+  kind: "grow wide",
+  cell: (chain) => (chain.since ? <ChangedSince since={chain.since} /> : "–"),
+};
 
 function sharers(chain: Described, names: ReadonlyMap<string, string>): string {
   const ids = new Set(chain.parts.flatMap((part) => part.others));

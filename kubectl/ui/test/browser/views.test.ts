@@ -3,7 +3,7 @@ import { test } from "node:test";
 import type { Page } from "playwright-core";
 import { STEPS } from "../../src/life/steps.ts";
 import { duration } from "../../src/model/text.ts";
-import { faulty, FULL, hostile, HOSTILE, many, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
+import { again, faulty, FULL, hostile, HOSTILE, many, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
 import { TIMING, World } from "../generator/world.ts";
 import { violations } from "./axe.ts";
 import { cells, eventually, open, openLife, picture, settled } from "./harness.ts";
@@ -175,6 +175,21 @@ test("blocks are shared after a snapshot and split by a write", async () => {
   await page.getByText("/dev/loop0 direct").waitFor();
   await page.locator(".links").getByText("demo/web").waitFor();
   await picture(page, "node-split");
+  assert.deepEqual(errors, []);
+});
+
+test("a snapshot shows what has changed since the one before it", async () => {
+  const world = again(split(sharing()));
+  const { page, errors } = await open(world.messages, {}, "&view=node&node=node-1");
+  const changed = async () => (await cells(page, "Images of the node")).map((row) => [row[0], row.at(-1)]);
+  await page.getByText("8 MiB changed since demo/before").first().waitFor();
+  assert.deepEqual(await changed(), [["demo/before", "–"], ["after", "8 MiB changed since demo/before"]]);
+  const marks = page.locator(".extents").nth(1).locator(".changed");
+  assert.equal(await marks.count(), 1);
+  const [bar, mark] = await Promise.all([page.locator(".extents").nth(1).boundingBox(), marks.boundingBox()]);
+  // From 16 to 24 of 1024 MiB.
+  assert.ok(Math.abs((mark!.x - bar!.x) / bar!.width - 16 / 1024) < 0.005, JSON.stringify([bar, mark]));
+  assert.equal(await page.locator(".extents").first().locator(".changed").count(), 0);
   assert.deepEqual(errors, []);
 });
 

@@ -81,6 +81,24 @@ export function split(world: World): World {
   return world;
 }
 
+/** Another snapshot after `split`: it differs from the first one by the write. */
+export function again(world: World): World {
+  const id = volumeId("demo/data");
+  const first = `snap-p1-${world.uidOf("VolumeSnapshot", "demo/before")}`;
+  const taken = { pool: "default", source: id, source_exists: true, size_bytes: 1024 * MIB, allocated_bytes: 40 * MIB, group: null };
+  const created = world.t * 1e3;
+  world.wait(1e6).report("node-1", [], [
+    { ...taken, id: first, name: "before", created_ns: created - 1e9 },
+    { ...taken, id: "snap-p1-after", name: "after", created_ns: created },
+  ]);
+  world.extents("node-1", "snap-p1-after", [
+    { offset: 0, len: 16 * MIB, physical: 512 * MIB, shared: true },
+    { offset: 16 * MIB, len: 8 * MIB, physical: 900 * MIB, shared: true },
+    { offset: 24 * MIB, len: 16 * MIB, physical: 536 * MIB, shared: true },
+  ]);
+  return world;
+}
+
 export const FULL = "pool default of node node-2 has 1.50 GiB left for new volumes, and 2 GiB were requested: free space or use another node";
 
 /** A volume in use, one that is stuck, and one that waits for a pod. */

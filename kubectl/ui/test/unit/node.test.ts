@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chains, pools } from "../../src/node/chain.ts";
+import { chains, pools, snapshotBefore } from "../../src/node/chain.ts";
 import { colours } from "../../src/node/colours.ts";
-import { bars, segments, totals, type Image } from "../../src/node/extents.ts";
+import { bars, changes, segments, totals, type Image } from "../../src/node/extents.ts";
 import { stateOf } from "../generator/fold.ts";
-import { sharing, split } from "../generator/stories.ts";
+import { again, sharing, split } from "../generator/stories.ts";
 import { World } from "../generator/world.ts";
 
 const image = (id: string, created: number, ...extents: [number, number, number, boolean?][]): Image => ({
@@ -50,6 +50,37 @@ test("own and shared bytes add up to the image", () => {
   const found = segments([image("a", 1, [0, 4, 100], [4, 2, 200], [6, 4, 106]), image("b", 2, [0, 10, 100])]);
   assert.deepEqual(totals(found.get("a")!), { own: 2, shared: 8 });
   assert.deepEqual(totals(found.get("b")!), { own: 2, shared: 8 });
+});
+
+test("what differs has changed, and what both have has not", () => {
+  const cases: { what: string; earlier: [number, number, number][]; later: [number, number, number][]; found: [number, number][] }[] = [
+    { what: "nothing", earlier: [], later: [], found: [] },
+    { what: "the same", earlier: [[0, 10, 100]], later: [[0, 10, 100]], found: [] },
+    { what: "the same in other pieces", earlier: [[0, 10, 100]], later: [[0, 4, 100], [4, 6, 104]], found: [] },
+    { what: "a write in the middle", earlier: [[0, 10, 100]], later: [[0, 4, 100], [4, 2, 200], [6, 4, 106]], found: [[4, 2]] },
+    { what: "a write into a hole", earlier: [[0, 4, 100]], later: [[0, 4, 100], [8, 4, 200]], found: [[8, 4]] },
+    { what: "a discard", earlier: [[0, 10, 100]], later: [[0, 4, 100], [6, 4, 106]], found: [[4, 2]] },
+    { what: "the same block at another place", earlier: [[0, 4, 100]], later: [[4, 4, 100]], found: [[0, 8]] },
+    { what: "two writes", earlier: [[0, 10, 100]], later: [[0, 2, 200], [2, 6, 102], [8, 2, 300]], found: [[0, 2], [8, 2]] },
+    { what: "all of it", earlier: [], later: [[0, 4, 100], [4, 4, 200]], found: [[0, 8]] },
+  ];
+  for (const { what, earlier, later, found } of cases) {
+    const shown = changes(image("a", 1, ...earlier).extents, image("b", 2, ...later).extents);
+    assert.deepEqual(shown.map(({ offset, len }) => [offset, len]), found, what);
+  }
+});
+
+test("a snapshot is compared with the one before it, of the same volume", () => {
+  const snapshot = (id: string, source: string, pool = "p") => ({ id, kind: "snapshot" as const, source, pool });
+  const all = [
+    { id: "v", kind: "volume" as const, source: "", pool: "p" },
+    snapshot("a", "v"), snapshot("other", "w"), snapshot("far", "v", "q"), snapshot("b", "v"), snapshot("lost", ""),
+  ];
+  for (const [id, before] of [["v", undefined], ["a", undefined], ["b", "a"], ["other", undefined], ["far", undefined], ["lost", undefined]] as const) {
+    assert.equal(snapshotBefore(all, all.find((one) => one.id === id)!)?.id, before, id);
+  }
+  const found = chains(stateOf(again(split(sharing()))), "node-1");
+  assert.equal(snapshotBefore(found, found.find(({ id }) => id === "snap-p1-after")!)?.name, "demo/before");
 });
 
 test("bars are at least visible and never more than pixels", () => {

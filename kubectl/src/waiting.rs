@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use hostloop_api_objects::snapshots::VolumeSnapshot;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, Event, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::Cluster;
-use crate::api::{self, Kind};
-use crate::check::progress_line::ProgressLine;
-use crate::events;
-use crate::volume_objects::condition;
+use super::Cluster;
+use super::api::{self, Kind};
+use super::events;
+use super::progress_line::ProgressLine;
+use super::volume_objects::condition;
 
 /// The pause between two looks.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
@@ -36,7 +36,7 @@ pub(super) struct Waiting<'a> {
     pub(super) what: String,
     pub(super) timeout: Duration,
     /// Names of other objects. Their events may say why this one waits.
-    pub(super) related: [String; 2],
+    pub(super) related: Vec<String>,
 }
 
 impl Waiting<'_> {
@@ -120,13 +120,31 @@ pub(super) fn pod_ended(pod: &Pod) -> Awaited<String> {
                 .unwrap_or_default();
             Awaited::Failed(format!("on node {node} it failed: {}", why.trim()))
         }
-        _ => {
-            let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
-            let unscheduled = condition(pod, "PodScheduled", "False");
-            let message = unscheduled.and_then(|condition| condition.message.clone());
-            Awaited::NotYet(waiting.or(message).unwrap_or_default())
-        }
+        _ => Awaited::NotYet(why_it_waits(pod, state)),
     }
+}
+
+/// Whether a pod takes commands.
+pub(super) fn pod_runs(pod: &Pod) -> Awaited<()> {
+    let status = pod.status.clone().unwrap_or_default();
+    let mut containers = status.container_statuses.iter().flatten();
+    let state = containers.find_map(|container| container.state.as_ref());
+    match status.phase.as_deref() {
+        Some("Running") if state.is_some_and(|state| state.running.is_some()) => Awaited::Done(()),
+        Some(phase @ ("Failed" | "Succeeded")) => {
+            let why = status.message.or(status.reason);
+            Awaited::Failed(why.unwrap_or_else(|| format!("its phase is {phase}")))
+        }
+        _ => Awaited::NotYet(why_it_waits(pod, state)),
+    }
+}
+
+/// Why a pod does not run yet.
+fn why_it_waits(pod: &Pod, state: Option<&ContainerState>) -> String {
+    let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
+    let unscheduled = condition(pod, "PodScheduled", "False");
+    let message = unscheduled.and_then(|condition| condition.message.clone());
+    waiting.or(message).unwrap_or_default()
 }
 
 /// Whether a snapshot can be restored.
@@ -154,7 +172,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::check::decide::testing::object;
+    use crate::test_objects::read;
 
     fn failed(message: Value) -> Value {
         let state = json!({"terminated": {"reason": "Error", "message": message}});
@@ -171,8 +189,23 @@ mod tests {
     #[case(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
         "message": "no node fits"}]}), Awaited::NotYet("no node fits".into()))]
     fn pods(#[case] status: Value, #[case] expected: Awaited<String>) {
-        let pod: Pod = object(json!({"spec": {"nodeName": "n1"}, "status": status}));
+        let pod: Pod = read(json!({"spec": {"nodeName": "n1"}, "status": status}));
         assert_eq!(pod_ended(&pod), expected);
+    }
+
+    #[rstest]
+    #[case(json!({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}),
+        Awaited::Done(()))]
+    #[case(json!({"phase": "Running", "containerStatuses": [{"state": {"waiting":
+        {"reason": "CrashLoopBackOff"}}}]}), Awaited::NotYet("CrashLoopBackOff".into()))]
+    #[case(json!({"phase": "Pending", "containerStatuses": [{"state": {"waiting":
+        {"reason": "ImagePullBackOff"}}}]}), Awaited::NotYet("ImagePullBackOff".into()))]
+    #[case(json!({"phase": "Succeeded"}), Awaited::Failed("its phase is Succeeded".into()))]
+    #[case(json!({"phase": "Failed", "reason": "Evicted"}), Awaited::Failed("Evicted".into()))]
+    #[case(json!({}), Awaited::NotYet(String::new()))]
+    fn pods_that_take_commands(#[case] status: Value, #[case] expected: Awaited<()>) {
+        let pod: Pod = read(json!({"spec": {}, "status": status}));
+        assert_eq!(pod_runs(&pod), expected);
     }
 
     #[rstest]
@@ -182,7 +215,7 @@ mod tests {
     #[case(json!({"error": {"message": "no room"}}), Awaited::NotYet("no room".into()))]
     #[case(json!({}), Awaited::NotYet("no snapshot controller has given it a content".into()))]
     fn snapshots(#[case] status: Value, #[case] expected: Awaited<()>) {
-        let snapshot: VolumeSnapshot = object(json!({
+        let snapshot: VolumeSnapshot = read(json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "s"}, "spec": {"source": {}}, "status": status,
         }));

@@ -1,0 +1,498 @@
+//! A directory with the backups of a volume: a manifest, and a file of data for each backup.
+//!
+//! A file of data is a row of ranges: offset and length in eight bytes each, the highest first, then
+//! the bytes. An empty range ends it. Files appear by a rename, the manifest last: a backup that is cut
+//! short leaves the directory as it was.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::error::ArchiveError;
+use super::ranges::Range;
+
+/// The file with the manifest.
+const MANIFEST: &str = "backup.json";
+/// The version of manifest and data.
+const VERSION: u32 = 1;
+/// The buffer of a file.
+const BUFFER: usize = 1 << 20;
+
+/// The volume that a directory has backups of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct VolumeInfo {
+    pub(super) driver: String,
+    /// Its handle, which no other volume ever has.
+    pub(super) handle: String,
+    /// The namespace and the name of its claim.
+    pub(super) claim: String,
+    /// `Block` or `Filesystem`.
+    pub(super) mode: String,
+    pub(super) storage_class: Option<String>,
+}
+
+/// A backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct BackupInfo {
+    /// The file of data in the directory.
+    pub(super) file: String,
+    /// The checksum of that file.
+    pub(super) sha256: String,
+    /// The size of the volume.
+    pub(super) size: u64,
+    /// The bytes of the volume in the file.
+    pub(super) bytes: u64,
+    /// The handle of the snapshot.
+    pub(super) snapshot: String,
+    /// The handle of the snapshot that the data changes; a full backup has none.
+    pub(super) base: Option<String>,
+    /// The namespace of the VolumeSnapshot.
+    pub(super) namespace: String,
+    pub(super) volume_snapshot: String,
+    /// In seconds since 1970.
+    pub(super) taken: u64,
+}
+
+/// The manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    version: u32,
+    volume: VolumeInfo,
+    /// In the order in which they were made.
+    backups: Vec<BackupInfo>,
+}
+
+/// Only the version, which is read first.
+#[derive(Deserialize)]
+struct AnyManifest {
+    version: u32,
+}
+
+/// A directory with backups, or for some.
+#[derive(Clone, Debug)]
+pub(super) struct Archive {
+    dir: PathBuf,
+    manifest: Option<Manifest>,
+}
+
+impl Archive {
+    /// Reads the manifest. A directory without one is empty.
+    pub(super) fn open(dir: &Path) -> Result<Archive, ArchiveError> {
+        let path = dir.join(MANIFEST);
+        let manifest = match fs::read(&path) {
+            Ok(text) => Some(parse(&path, &text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(ArchiveError::io(path)(error)),
+        };
+        Ok(Archive {
+            dir: dir.to_owned(),
+            manifest,
+        })
+    }
+
+    /// Fails if the backups are of another volume.
+    pub(super) fn check_volume(&self, volume: &VolumeInfo) -> Result<(), ArchiveError> {
+        let Some(manifest) = &self.manifest else {
+            return Ok(());
+        };
+        let has = &manifest.volume;
+        if has.handle == volume.handle && has.driver == volume.driver {
+            return Ok(());
+        }
+        Err(ArchiveError::OtherVolume {
+            path: self.dir.clone(),
+            has: has.handle.clone(),
+            wanted: volume.handle.clone(),
+        })
+    }
+
+    /// The last backup.
+    pub(super) fn last(&self) -> Option<&BackupInfo> {
+        self.manifest.as_ref()?.backups.last()
+    }
+
+    /// The volume, and the backups that make up its last state: a full one, and those that follow it.
+    pub(super) fn chain(&self) -> Result<(&VolumeInfo, &[BackupInfo]), ArchiveError> {
+        let Some(manifest) = &self.manifest else {
+            return Err(ArchiveError::Empty(self.dir.clone()));
+        };
+        let backups = &manifest.backups;
+        let Some(full) = backups.iter().rposition(|one| one.base.is_none()) else {
+            return Err(ArchiveError::Empty(self.dir.clone()));
+        };
+        let chain = &backups[full..];
+        for pair in chain.windows(2) {
+            if let [before, next] = pair
+                && next.base.as_ref() != Some(&before.snapshot)
+            {
+                return Err(ArchiveError::Gap {
+                    path: self.dir.clone(),
+                    file: next.file.clone(),
+                    base: next.base.clone().unwrap_or_default(),
+                });
+            }
+        }
+        Ok((&manifest.volume, chain))
+    }
+
+    /// Begins the next file of data.
+    pub(super) fn begin(&self) -> Result<DataWriter, ArchiveError> {
+        fs::create_dir_all(&self.dir).map_err(ArchiveError::io(&self.dir))?;
+        let made = self.manifest.as_ref().map_or(0, |all| all.backups.len());
+        DataWriter::create(&self.dir, format!("{:05}.data", made + 1))
+    }
+
+    /// Adds a backup. Its file of data is complete.
+    pub(super) fn add(
+        &mut self,
+        volume: &VolumeInfo,
+        backup: BackupInfo,
+    ) -> Result<(), ArchiveError> {
+        let mut manifest = self.manifest.clone().unwrap_or_else(|| Manifest {
+            version: VERSION,
+            volume: volume.clone(),
+            backups: Vec::new(),
+        });
+        // The claim may have another name since.
+        manifest.volume = volume.clone();
+        manifest.backups.push(backup);
+        let path = self.dir.join(MANIFEST);
+        let text = serde_json::to_vec_pretty(&manifest).map_err(ArchiveError::manifest(&path))?;
+        let part = part_of(&self.dir, MANIFEST);
+        let written = File::create(&part).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()
+        });
+        written.map_err(ArchiveError::io(&part))?;
+        fs::rename(&part, &path).map_err(ArchiveError::io(&path))?;
+        self.manifest = Some(manifest);
+        Ok(())
+    }
+
+    /// Fails unless the file of data is that of the backup.
+    pub(super) fn verify(&self, backup: &BackupInfo) -> Result<(), ArchiveError> {
+        let path = self.dir.join(&backup.file);
+        let mut file = File::open(&path).map_err(ArchiveError::io(&path))?;
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let read = file.read(&mut buffer).map_err(ArchiveError::io(&path))?;
+            if read == 0 {
+                break;
+            }
+            hash.update(&buffer[..read]);
+        }
+        if hex(hash) == backup.sha256 {
+            return Ok(());
+        }
+        Err(ArchiveError::Checksum(path))
+    }
+
+    /// Opens the data of a backup.
+    pub(super) fn read(&self, backup: &BackupInfo) -> Result<DataReader, ArchiveError> {
+        let path = self.dir.join(&backup.file);
+        let file = File::open(&path).map_err(ArchiveError::io(&path))?;
+        Ok(DataReader {
+            path,
+            file: BufReader::with_capacity(BUFFER, file),
+            size: backup.size,
+        })
+    }
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Manifest, ArchiveError> {
+    let any: AnyManifest = serde_json::from_slice(text).map_err(ArchiveError::manifest(path))?;
+    if any.version != VERSION {
+        return Err(ArchiveError::Version {
+            path: path.to_owned(),
+            version: any.version,
+            known: VERSION,
+        });
+    }
+    serde_json::from_slice(text).map_err(ArchiveError::manifest(path))
+}
+
+/// A file while it is being written.
+fn part_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.part"))
+}
+
+fn hex(hash: Sha256) -> String {
+    let hash = hash.finalize();
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file of data that is being written. It is removed unless it is finished.
+pub(super) struct DataWriter {
+    dir: PathBuf,
+    name: String,
+    part: PathBuf,
+    file: BufWriter<File>,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl DataWriter {
+    fn create(dir: &Path, name: String) -> Result<DataWriter, ArchiveError> {
+        let part = part_of(dir, &name);
+        let file = File::create(&part).map_err(ArchiveError::io(&part))?;
+        Ok(DataWriter {
+            dir: dir.to_owned(),
+            name,
+            part,
+            file: BufWriter::with_capacity(BUFFER, file),
+            hash: Sha256::new(),
+            bytes: 0,
+        })
+    }
+
+    /// Begins a range. All its bytes follow.
+    pub(super) fn begin(&mut self, range: Range) -> Result<(), ArchiveError> {
+        self.put(&range.offset.to_be_bytes())?;
+        self.put(&range.length.to_be_bytes())
+    }
+
+    /// Adds bytes of the range.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
+        self.bytes += bytes.len() as u64;
+        self.put(bytes)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
+        self.hash.update(bytes);
+        self.file
+            .write_all(bytes)
+            .map_err(ArchiveError::io(&self.part))
+    }
+
+    /// Ends the file, and gives it its name. Returns the name, the checksum and the bytes of the volume.
+    pub(super) fn finish(mut self) -> Result<(String, String, u64), ArchiveError> {
+        self.put(&[0; 16])?;
+        let flushed = self.file.flush();
+        let synced = flushed.and_then(|()| self.file.get_ref().sync_all());
+        synced.map_err(ArchiveError::io(&self.part))?;
+        let path = self.dir.join(&self.name);
+        fs::rename(&self.part, &path).map_err(ArchiveError::io(&path))?;
+        Ok((self.name.clone(), hex(self.hash.clone()), self.bytes))
+    }
+}
+
+impl Drop for DataWriter {
+    fn drop(&mut self) {
+        // A finished file has another name.
+        let _gone = fs::remove_file(&self.part);
+    }
+}
+
+/// The data of a backup.
+pub(super) struct DataReader {
+    path: PathBuf,
+    file: BufReader<File>,
+    /// The size of the volume.
+    size: u64,
+}
+
+impl DataReader {
+    /// The next range; `None` at the end. The bytes of the last one were read.
+    pub(super) fn next_range(&mut self) -> Result<Option<Range>, ArchiveError> {
+        let range = Range {
+            offset: self.number()?,
+            length: self.number()?,
+        };
+        if range.length == 0 {
+            return Ok(None);
+        }
+        match range.offset.checked_add(range.length) {
+            Some(end) if end <= self.size => Ok(Some(range)),
+            _ => Err(ArchiveError::Content {
+                path: self.path.clone(),
+                why: "a range is behind the end of the volume",
+            }),
+        }
+    }
+
+    /// Reads bytes of the range.
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> Result<(), ArchiveError> {
+        let read = self.file.read_exact(bytes);
+        read.map_err(ArchiveError::io(&self.path))
+    }
+
+    fn number(&mut self) -> Result<u64, ArchiveError> {
+        let mut bytes = [0; 8];
+        self.read(&mut bytes)?;
+        Ok(u64::from_be_bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(handle: &str) -> VolumeInfo {
+        VolumeInfo {
+            driver: "hostloop.csi.dev".to_owned(),
+            handle: handle.to_owned(),
+            claim: "demo/data".to_owned(),
+            mode: "Block".to_owned(),
+            storage_class: None,
+        }
+    }
+
+    /// Makes a backup of one range.
+    fn back_up(
+        archive: &mut Archive,
+        snapshot: &str,
+        base: Option<&str>,
+        offset: u64,
+        bytes: &[u8],
+    ) {
+        let mut data = archive.begin().unwrap();
+        let length = bytes.len() as u64;
+        data.begin(Range { offset, length }).unwrap();
+        data.write(bytes).unwrap();
+        let (file, sha256, bytes) = data.finish().unwrap();
+        let backup = BackupInfo {
+            file,
+            sha256,
+            size: 4096,
+            bytes,
+            snapshot: snapshot.to_owned(),
+            base: base.map(str::to_owned),
+            namespace: "demo".to_owned(),
+            volume_snapshot: format!("of-{snapshot}"),
+            taken: 0,
+        };
+        archive.add(&volume("v"), backup).unwrap();
+    }
+
+    /// The snapshots of the chain, or why there is none.
+    fn chain(archive: &Archive) -> Result<Vec<&str>, String> {
+        let (_, chain) = archive.chain().map_err(|error| error.to_string())?;
+        Ok(chain.iter().map(|one| one.snapshot.as_str()).collect())
+    }
+
+    #[test]
+    fn a_chain_is_a_full_backup_and_what_follows_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("new");
+        let mut archive = Archive::open(&dir).unwrap();
+        assert!(chain(&archive).unwrap_err().contains("has no backup"));
+        assert_eq!(archive.last(), None);
+        for (snapshot, base, expected) in [
+            ("a", None, Ok(vec!["a"])),
+            ("b", Some("a"), Ok(vec!["a", "b"])),
+            ("c", Some("b"), Ok(vec!["a", "b", "c"])),
+            ("d", None, Ok(vec!["d"])),
+            ("e", Some("c"), Err("00005.data changes snapshot \"c\"")),
+            ("f", None, Ok(vec!["f"])),
+        ] {
+            back_up(&mut archive, snapshot, base, 0, b"x");
+            let again = Archive::open(&dir).unwrap();
+            assert_eq!(again.manifest, archive.manifest);
+            assert_eq!(
+                again.last().map(|one| one.snapshot.as_str()),
+                Some(snapshot)
+            );
+            match (chain(&again), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+                (found, _) => panic!("{snapshot}: {found:?}"),
+            }
+        }
+        let mut names: Vec<_> = fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names[..2], ["00001.data", "00002.data"]);
+        assert_eq!(names[6..], ["backup.json"]);
+    }
+
+    #[test]
+    fn data_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut archive = Archive::open(dir.path()).unwrap();
+        back_up(&mut archive, "a", None, 512, b"bytes");
+        let backup = archive.last().unwrap();
+        assert_eq!(backup.bytes, 5);
+        archive.verify(backup).unwrap();
+        let mut data = archive.read(backup).unwrap();
+        let range = data.next_range().unwrap().unwrap();
+        assert_eq!((range.offset, range.length), (512, 5));
+        let mut bytes = [0; 5];
+        data.read(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        assert_eq!(data.next_range().unwrap(), None);
+
+        let small = BackupInfo {
+            size: 516,
+            ..backup.clone()
+        };
+        let refused = archive.read(&small).unwrap().next_range().unwrap_err();
+        assert!(refused.to_string().contains("behind the end"), "{refused}");
+    }
+
+    #[test]
+    fn a_changed_file_is_not_restored() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut archive = Archive::open(dir.path()).unwrap();
+        back_up(&mut archive, "a", None, 0, b"bytes");
+        let backup = archive.last().unwrap();
+        let path = dir.path().join(&backup.file);
+        let right = fs::read(&path).unwrap();
+        let mut flipped = right.clone();
+        flipped[17] ^= 1;
+        for wrong in [&flipped[..], &right[..right.len() - 1], b""] {
+            fs::write(&path, wrong).unwrap();
+            let refused = archive.verify(backup).unwrap_err().to_string();
+            assert!(refused.contains("checksum"), "{refused}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(archive.verify(backup).is_err());
+    }
+
+    #[test]
+    fn a_backup_that_is_cut_short_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = Archive::open(dir.path()).unwrap();
+        let mut data = archive.begin().unwrap();
+        data.write(b"bytes").unwrap();
+        drop(data);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_is_of_one_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut archive = Archive::open(dir.path()).unwrap();
+        archive.check_volume(&volume("w")).unwrap();
+        back_up(&mut archive, "a", None, 0, b"bytes");
+        archive.check_volume(&volume("v")).unwrap();
+        let refused = archive.check_volume(&volume("w")).unwrap_err();
+        assert!(
+            refused.to_string().contains("another volume, v"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn manifests_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, says) in [
+            ("{\"version\": 2}", "use a newer program"),
+            ("{\"version\": 1}", "can't be read"),
+            ("{}", "can't be read"),
+            ("backup", "can't be read"),
+        ] {
+            fs::write(dir.path().join(MANIFEST), text).unwrap();
+            let refused = Archive::open(dir.path()).unwrap_err().to_string();
+            assert!(refused.contains(says), "{text}: {refused}");
+        }
+    }
+}

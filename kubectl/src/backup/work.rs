@@ -1,0 +1,363 @@
+//! What a backup or a restore makes in the cluster, and deletes again: snapshots, claims and pods.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::time::Duration;
+
+use hostloop_api_objects::constants::{ALLOW_MODE_CHANGE, SNAPSHOT_GROUP};
+use hostloop_api_objects::duration;
+use hostloop_api_objects::snapshots::{
+    DeletionPolicy, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
+};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::error::Error;
+use super::transfer::DEVICE;
+use crate::Cluster;
+use crate::api::{self, ApiError, Call, Namespaced, timely};
+use crate::progress_line::ProgressLine;
+use crate::waiting::{PAUSE, Waiting, pod_runs, snapshot_ready};
+
+/// The label of all objects. Its value is the name of the backup or restore.
+const LABEL: &str = "hostloop.csi.dev/backup";
+/// Volume modes.
+pub(super) const BLOCK: &str = "Block";
+pub(super) const FILESYSTEM: &str = "Filesystem";
+/// Where a pod has the volume's filesystem.
+const MOUNT: &str = "/volume";
+/// The name of the volume in a pod.
+const VOLUME: &str = "volume";
+
+/// How backups and restores use the cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WorkArgs {
+    /// The image of the pod that has the volume's device; it needs sh and dd, as busybox has them
+    #[arg(long, value_name = "IMAGE", default_value = "busybox:1")]
+    pub image: String,
+
+    /// The VolumeSnapshotClass [default: one of the driver that deletes its snapshots]
+    #[arg(long, value_name = "NAME")]
+    pub snapshot_class: Option<String>,
+
+    /// How long each wait may take
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
+    pub timeout: Duration,
+}
+
+/// An object that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    Pod(String),
+    Claim(String),
+    Snapshot(String),
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Made::Pod(name) => write!(f, "pod/{name}"),
+            Made::Claim(name) => write!(f, "pvc/{name}"),
+            Made::Snapshot(name) => write!(f, "volumesnapshot/{name}"),
+        }
+    }
+}
+
+/// A snapshot that is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadySnapshot {
+    pub(super) name: String,
+    /// The name of its content.
+    pub(super) content: String,
+    pub(super) handle: String,
+    /// The size of a volume that is restored from it, in bytes.
+    pub(super) size: u64,
+}
+
+/// A claim to make.
+pub(super) struct NewClaim<'a> {
+    pub(super) name: &'a str,
+    /// The volume mode.
+    pub(super) mode: &'a str,
+    pub(super) class: Option<&'a str>,
+    /// In bytes.
+    pub(super) size: u64,
+    /// The VolumeSnapshot that it is restored from.
+    pub(super) snapshot: Option<&'a str>,
+}
+
+/// The work of one command.
+pub(super) struct Work<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) args: &'a WorkArgs,
+    /// The name that objects without another one have.
+    pub(super) name: String,
+    /// What exists, or may exist, in the order in which it was made.
+    made: RefCell<Vec<Made>>,
+}
+
+impl<'a> Work<'a> {
+    /// `what` begins the name of its objects.
+    pub(super) fn new(cluster: &'a Cluster, args: &'a WorkArgs, what: &str) -> Work<'a> {
+        let id = Uuid::new_v4().simple().to_string();
+        Work {
+            cluster,
+            args,
+            name: format!("hostloop-{what}-{}", &id[..8]),
+            made: RefCell::default(),
+        }
+    }
+
+    /// The objects of a kind in the namespace of the command.
+    pub(super) fn api<K: Namespaced>(&self) -> Api<K> {
+        self.cluster.namespaced(Some(&self.cluster.namespace))
+    }
+
+    /// Takes a snapshot of a claim, and waits until it is ready.
+    pub(super) async fn snapshot(
+        &self,
+        claim: &str,
+        progress: &mut ProgressLine,
+    ) -> Result<ReadySnapshot, Error> {
+        let name = self.name.clone();
+        let class = self.snapshot_class().await?;
+        let object: VolumeSnapshot = read(json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": self.metadata(&name),
+            "spec": {
+                "volumeSnapshotClassName": class,
+                "source": {"persistentVolumeClaimName": claim},
+            },
+        }));
+        self.create(Made::Snapshot(name.clone()), &object).await?;
+        let what = format!("for snapshot {name} to be ready");
+        let waiting = self.waiting(&name, &what, claim);
+        let snapshots: Api<VolumeSnapshot> = self.api();
+        let ready = waiting.until(&snapshots, progress, snapshot_ready).await;
+        ready.map_err(|why| Error::Waiting { what, why })?;
+        let snapshot = api::get(&snapshots, &name).await?;
+        let bound = snapshot.as_ref().and_then(VolumeSnapshot::bound_content);
+        let content = bound.unwrap_or_default().to_owned();
+        let contents: Api<VolumeSnapshotContent> = self.cluster.all();
+        let status = match content.as_str() {
+            "" => None,
+            name => api::get(&contents, name).await?.and_then(|one| one.status),
+        };
+        let status = status.unwrap_or_default();
+        let (Some(handle), Some(size)) = (status.snapshot_handle, status.restore_size) else {
+            return Err(Error::NoHandle(claim.to_owned()));
+        };
+        Ok(ReadySnapshot {
+            name,
+            content,
+            handle,
+            size: u64::try_from(size).unwrap_or(0),
+        })
+    }
+
+    /// The class of snapshots.
+    async fn snapshot_class(&self) -> Result<String, Error> {
+        if let Some(named) = &self.args.snapshot_class {
+            return Ok(named.clone());
+        }
+        let classes: Api<VolumeSnapshotClass> = self.cluster.all();
+        let driver = &self.cluster.driver_name;
+        api::list_all(&classes)
+            .await?
+            .into_iter()
+            .filter(|one| one.driver == *driver && one.deletion_policy == DeletionPolicy::Delete)
+            .map(|one| one.name_any())
+            .min()
+            .ok_or_else(|| Error::NoSnapshotClass(driver.clone()))
+    }
+
+    /// Allows volumes of either mode from a snapshot.
+    pub(super) async fn allow_mode_change(&self, snapshot: &ReadySnapshot) -> Result<(), Error> {
+        let contents: Api<VolumeSnapshotContent> = self.cluster.all();
+        let patch = json!({"metadata": {"annotations": {ALLOW_MODE_CHANGE: "true"}}});
+        match api::merge(&contents, &snapshot.content, &patch, false).await {
+            Err(error @ ApiError::Forbidden { .. }) => Err(Error::ModeChange(error)),
+            allowed => Ok(allowed?),
+        }
+    }
+
+    /// Makes a claim. Its volume comes with the first pod.
+    pub(super) async fn claim(&self, claim: NewClaim<'_>) -> Result<(), Error> {
+        let source = claim.snapshot.map(
+            |name| json!({"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": name}),
+        );
+        let object: PersistentVolumeClaim = read(json!({
+            "metadata": self.metadata(claim.name),
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "volumeMode": claim.mode,
+                "storageClassName": claim.class,
+                "resources": {"requests": {"storage": claim.size.to_string()}},
+                "dataSource": source,
+            },
+        }));
+        self.create(Made::Claim(claim.name.to_owned()), &object)
+            .await
+    }
+
+    /// Runs a pod that has the volume of a claim in this mode, and waits until it runs.
+    pub(super) async fn pod(
+        &self,
+        claim: &str,
+        mode: &str,
+        progress: &mut ProgressLine,
+    ) -> Result<(), Error> {
+        let name = self.name.as_str();
+        let object = pod(self.metadata(name), &self.args.image, claim, mode);
+        self.create(Made::Pod(name.to_owned()), &object).await?;
+        let what = format!("for pod {name} to run");
+        let waiting = self.waiting(name, &what, claim);
+        let pods: Api<Pod> = self.api();
+        let running = waiting.until(&pods, progress, pod_runs).await;
+        running.map_err(|why| Error::Waiting { what, why })
+    }
+
+    /// Deletes the pod, and waits until it is gone: its volume is then free.
+    pub(super) async fn end_pod(&self) -> Result<(), Error> {
+        let pods: Api<Pod> = self.api();
+        self.delete(&Made::Pod(self.name.clone())).await?;
+        let began = Instant::now();
+        while api::get(&pods, &self.name).await?.is_some() {
+            if began.elapsed() >= self.args.timeout {
+                return Err(Error::Waiting {
+                    what: format!("for the end of pod {}", self.name),
+                    why: format!("not within {} s", self.args.timeout.as_secs()),
+                });
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Keeps an object that was made.
+    pub(super) fn keep(&self, kept: &Made) {
+        self.made.borrow_mut().retain(|made| made != kept);
+    }
+
+    /// Deletes an object with the rest that another command made.
+    pub(super) fn adopt(&self, made: Made) {
+        self.made.borrow_mut().push(made);
+    }
+
+    /// Deletes what was made and is not kept, the last first. Returns what may be left.
+    pub(super) async fn clean_up(&self) -> Vec<Made> {
+        let made = self.made.take();
+        let mut left = Vec::new();
+        for one in made.into_iter().rev() {
+            if self.delete(&one).await.is_err() {
+                left.push(one);
+            }
+        }
+        left
+    }
+
+    async fn delete(&self, made: &Made) -> Result<(), ApiError> {
+        match made {
+            Made::Pod(name) => self.delete_kind::<Pod>(name).await?,
+            Made::Claim(name) => self.delete_kind::<PersistentVolumeClaim>(name).await?,
+            Made::Snapshot(name) => self.delete_kind::<VolumeSnapshot>(name).await?,
+        }
+        self.keep(made);
+        Ok(())
+    }
+
+    async fn delete_kind<K: Namespaced>(&self, name: &str) -> Result<(), ApiError> {
+        api::delete(&self.api::<K>(), name, None, None, false).await
+    }
+
+    async fn create<K>(&self, made: Made, object: &K) -> Result<(), Error>
+    where
+        K: Namespaced + Serialize,
+    {
+        let api = self.api::<K>();
+        // After a request without an answer the object may exist.
+        self.made.borrow_mut().push(made.clone());
+        let call = Call::of("create", &api, &object.name_any());
+        let params = PostParams::default();
+        let sent = timely(call, api.create(&params, object)).await;
+        let Err(error) = sent else { return Ok(()) };
+        if !error.is_transient() {
+            self.keep(&made);
+        }
+        Err(error.into())
+    }
+
+    fn metadata(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "namespace": self.cluster.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "kubectl-hostloop", LABEL: self.name},
+        })
+    }
+
+    fn waiting<'w>(&'w self, name: &'w str, what: &str, claim: &str) -> Waiting<'w> {
+        Waiting {
+            cluster: self.cluster,
+            namespace: &self.cluster.namespace,
+            name,
+            what: what.to_owned(),
+            timeout: self.args.timeout,
+            // The events of the claim say why a pod does not start.
+            related: vec![claim.to_owned()],
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("tests read each object")
+}
+
+/// A pod that waits for commands. It is root, whom devices belong to, and nothing else.
+fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
+    let (field, volume) = if mode == BLOCK {
+        (
+            "volumeDevices",
+            json!({"name": VOLUME, "devicePath": DEVICE}),
+        )
+    } else {
+        ("volumeMounts", json!({"name": VOLUME, "mountPath": MOUNT}))
+    };
+    let mut container = json!({
+        "name": "copy",
+        "image": image,
+        "command": ["sleep", "1000000"],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "16Mi"},
+            "limits": {"memory": "256Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    });
+    container[field] = json!([volume]);
+    read(json!({
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            // sleep ignores the signal that would end it.
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsUser": 0,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    }))
+}
