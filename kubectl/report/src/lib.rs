@@ -6,6 +6,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod clock;
+pub mod cuts;
 pub mod driver_name;
 pub mod events;
 pub mod flags;
