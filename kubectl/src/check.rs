@@ -13,17 +13,16 @@ use uuid::Uuid;
 
 use super::Cluster;
 use super::output::OutputArgs;
+use super::progress_line::ProgressLine;
 
 mod decide;
 mod facts;
 mod gather;
 mod line;
 mod live;
-mod progress_line;
 mod render;
 
 use line::{Line, Section};
-use progress_line::ProgressLine;
 
 /// The heading of the live check.
 const LIVE: &str = "A volume from claim to deletion";

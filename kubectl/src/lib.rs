@@ -38,6 +38,7 @@ mod output;
 mod platform;
 mod pod_logs;
 mod powercut;
+mod progress_line;
 mod status;
 mod subject;
 mod target;

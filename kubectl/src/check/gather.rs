@@ -10,9 +10,9 @@ use kube::api::ListParams;
 
 use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
-use super::progress_line::ProgressLine;
 use crate::api::{self, ApiError, Kind};
 use crate::node_pods::NODE_PODS;
+use crate::progress_line::ProgressLine;
 use crate::volume_objects::VolumeObjects;
 use crate::{Cluster, SNAPSHOT_LEASE};
 

@@ -13,10 +13,10 @@ use kube::api::PostParams;
 use serde::Serialize;
 
 use super::line::Line;
-use super::progress_line::ProgressLine;
 use crate::Cluster;
 use crate::api::{Call, Namespaced, timely};
 use crate::platform::interrupted;
+use crate::progress_line::ProgressLine;
 
 mod clean_up;
 mod objects;

@@ -11,7 +11,7 @@ use super::objects::TestObject;
 use super::{LivePlan, seconds, wait};
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, Kind, Namespaced, timely};
-use crate::check::progress_line::ProgressLine;
+use crate::progress_line::ProgressLine;
 
 /// Deletes everything, and says so. The error is what is left.
 pub(super) async fn clean_up(

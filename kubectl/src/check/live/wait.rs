@@ -9,8 +9,8 @@ use kube::api::ListParams;
 
 use crate::Cluster;
 use crate::api::{self, Kind};
-use crate::check::progress_line::ProgressLine;
 use crate::events;
+use crate::progress_line::ProgressLine;
 use crate::volume_objects::condition;
 
 /// The pause between two looks.
