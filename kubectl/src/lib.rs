@@ -27,6 +27,7 @@ mod distribution;
 mod documented;
 mod dry_run;
 mod events;
+mod explore;
 mod fault;
 mod install;
 mod load;
@@ -118,6 +119,8 @@ pub enum Command {
     Fault(fault::Args),
     /// Cut the power of claims, as a machine that crashes does for a whole application
     Powercut(powercut::Args),
+    /// Cut the power of a claim many times under load, and check what each cut has left
+    Explore(explore::Args),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
     /// Print the versions of this program and of hostloop in the cluster
@@ -158,6 +161,8 @@ pub enum Error {
     Fault(#[from] fault::Error),
     #[error("powercut: {0}")]
     Powercut(#[from] powercut::Error),
+    #[error("explore: {0}")]
+    Explore(#[from] explore::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
     #[error("version: {0}")]
@@ -202,6 +207,7 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
         Command::Events(args) => timeline::run(args, &Cluster::connect(flags).await?).await?,
         Command::Fault(args) => fault::run(args, &Cluster::connect(flags).await?).await?,
         Command::Powercut(args) => powercut::run(args, &Cluster::connect(flags).await?).await?,
+        Command::Explore(args) => explore::run(args, &Cluster::connect(flags).await?).await?,
         Command::Ui(args) => ui::run(args, flags).await?,
         Command::Version(args) => version::run(args, flags).await?,
         Command::Completion(args) => completion::run(args),
@@ -304,6 +310,15 @@ mod tests {
             ("powercut data --delete-pods", "--force", true),
             ("powercut data --delete-pods --now", "--force", false),
             ("powercut data", "-n shop", true),
+            ("explore data --check job.yaml", "--cuts 200", true),
+            ("explore data --check job.yaml", "--cuts 0", false),
+            ("explore data --check job.yaml", "--every=1h", false),
+            ("explore data --check job.yaml", "--parallel 8", true),
+            ("explore data --check job.yaml", "--seed 7", true),
+            ("explore data --check job.yaml", "-o name", true),
+            ("explore data --check job.yaml", "-l app=web", false),
+            ("explore --clean-up", "-n shop", true),
+            ("explore --clean-up", "--fail-fast", false),
         ] {
             match parsed(&format!("{command} {flag}")) {
                 Ok(_) => assert!(is_taken, "{command} {flag}"),

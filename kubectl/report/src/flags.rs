@@ -10,7 +10,7 @@ pub const RESERVE_PERCENT: u64 = 5;
 
 /// The commands that only the client has. Both programs have `status` and
 /// `events`: of a node, and of a cluster.
-pub const CLIENT_COMMANDS: [&str; 11] = [
+pub const CLIENT_COMMANDS: [&str; 12] = [
     "install",
     "uninstall",
     "load",
@@ -19,6 +19,7 @@ pub const CLIENT_COMMANDS: [&str; 11] = [
     "logs",
     "fault",
     "powercut",
+    "explore",
     "ui",
     "version",
     "completion",

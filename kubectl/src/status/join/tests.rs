@@ -50,7 +50,10 @@ fn pool(state: &str, why: Option<&str>) -> Value {
 }
 
 fn silent(name: &str) -> NodeReport {
-    let late = NodeError::Late("hostloop-x".to_owned());
+    let late = NodeError::Late {
+        pod: "hostloop-x".to_owned(),
+        deadline: Duration::from_secs(20),
+    };
     let (node, pod) = (name.to_owned(), "hostloop-x".to_owned());
     NodeReport {
         node,
